@@ -1,0 +1,207 @@
+//! One thing wrong with an input: what, where, and what to do.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// How bad a [`Diagnostic`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// The input works, yet probably not as its author thinks.
+    Warning,
+    /// The input, or the named part of it, is not used.
+    Error,
+}
+
+/// The kind of a [`Diagnostic`], stable across releases: people grep and alert on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Code {
+    /// The file can't be read (permissions, I/O error).
+    Unreadable,
+    /// The directory can't be read, or is gone.
+    SourceUnavailable,
+    /// The URL can't be fetched, or answers an error.
+    FetchFailed,
+    /// The file has no content.
+    Empty,
+    /// The file is larger than the 10 MiB that upstream allows.
+    TooLarge,
+    /// The bytes are not UTF-8.
+    NotUtf8,
+    /// The text contains NUL bytes.
+    NulByte,
+    /// The text is not YAML (nor JSON).
+    Syntax,
+    /// Aliases expand beyond the budget.
+    AliasBomb,
+    /// The document has no `apiVersion` or `kind`, or they aren't a Pod or a list of Pods.
+    WrongKind,
+    /// A value has the wrong type.
+    InvalidType,
+    /// A value is not allowed.
+    InvalidValue,
+    /// A required field is missing.
+    Required,
+    /// A field is not known to Kubernetes.
+    UnknownField,
+    /// A field is known, and can't be honoured here.
+    UnsupportedField,
+    /// A static pod may not reference this API object.
+    ForbiddenReference,
+    /// Two manifests describe the same pod.
+    DuplicatePod,
+    /// Two things in one pod have the same name.
+    DuplicateName,
+    /// The file looks half-written.
+    HalfWritten,
+    /// The file is ignored by rule.
+    Ignored,
+}
+
+impl Code {
+    /// The code as printed, for example `unknown-field`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unreadable => "unreadable",
+            Self::SourceUnavailable => "source-unavailable",
+            Self::FetchFailed => "fetch-failed",
+            Self::Empty => "empty",
+            Self::TooLarge => "too-large",
+            Self::NotUtf8 => "not-utf8",
+            Self::NulByte => "nul-byte",
+            Self::Syntax => "syntax",
+            Self::AliasBomb => "alias-bomb",
+            Self::WrongKind => "wrong-kind",
+            Self::InvalidType => "invalid-type",
+            Self::InvalidValue => "invalid-value",
+            Self::Required => "required",
+            Self::UnknownField => "unknown-field",
+            Self::UnsupportedField => "unsupported-field",
+            Self::ForbiddenReference => "forbidden-reference",
+            Self::DuplicatePod => "duplicate-pod",
+            Self::DuplicateName => "duplicate-name",
+            Self::HalfWritten => "half-written",
+            Self::Ignored => "ignored",
+        }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Place of a [`Diagnostic`] in a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Position {
+    /// Line, from 1.
+    pub line: u32,
+    /// Column in characters, from 1.
+    pub column: u32,
+    /// Byte offset of the first byte concerned.
+    pub offset: usize,
+    /// Number of bytes concerned; 0 for a place between two characters.
+    pub length: usize,
+}
+
+/// One thing wrong with an input.
+///
+/// `message` and `help` never contain an env value, a secret or a piece of the manifest longer
+/// than a name: a diagnostic goes to logs and events. Drawing the source line is for `validate`
+/// alone, whose reader can read the file anyway.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Diagnostic {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What kind of problem it is.
+    pub code: Code,
+    /// File path or URL.
+    pub file: String,
+    /// Where in the file; none when the whole file is concerned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<Position>,
+    /// Path of the field, for example `spec.containers[0].image`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// What is wrong: one sentence without a final stop.
+    pub message: String,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub help: Option<String>,
+}
+
+impl Diagnostic {
+    /// A problem of a whole file.
+    pub fn new(
+        severity: Severity,
+        code: Code,
+        file: impl Into<String>,
+        message: impl Into<String>,
+    ) -> Self {
+        Self {
+            severity,
+            code,
+            file: file.into(),
+            position: None,
+            field: None,
+            message: message.into(),
+            help: None,
+        }
+    }
+
+    /// An error about a whole file.
+    pub fn error(code: Code, file: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new(Severity::Error, code, file, message)
+    }
+
+    /// A warning about a whole file.
+    pub fn warning(code: Code, file: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new(Severity::Warning, code, file, message)
+    }
+
+    /// The same, at a place.
+    #[must_use]
+    pub fn at(mut self, position: Position) -> Self {
+        self.position = Some(position);
+        self
+    }
+
+    /// The same, about a field.
+    #[must_use]
+    pub fn field(mut self, field: impl Into<String>) -> Self {
+        self.field = Some(field.into());
+        self
+    }
+
+    /// The same, with advice.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// Whether the input, or a part of it, is not used because of this.
+    #[must_use]
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
+}
+
+/// One line: `file:line:column: field: message (code)`.
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let Some(position) = self.position {
+            write!(f, ":{}:{}", position.line, position.column)?;
+        }
+        f.write_str(": ")?;
+        if let Some(field) = &self.field {
+            write!(f, "{field}: ")?;
+        }
+        write!(f, "{} [{}]", self.message, self.code)
+    }
+}

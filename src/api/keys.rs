@@ -1,0 +1,58 @@
+//! Label and annotation keys. Spelled in one place, so that no two modules can disagree.
+
+/// Annotation of a static pod: its hash, equal to its UID.
+pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+/// Annotation that makes a pod a mirror; its value is the static pod's [`CONFIG_HASH`].
+pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
+/// Annotation telling which source a pod came from: `file`, `http` or `api`.
+pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
+/// Annotation telling when a pod was first seen (RFC 3339, nanoseconds).
+pub const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
+
+/// Container label: name of the pod.
+pub const POD_NAME: &str = "io.kubernetes.pod.name";
+/// Container label: namespace of the pod.
+pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+/// Container label: UID of the pod.
+pub const POD_UID: &str = "io.kubernetes.pod.uid";
+/// Container label: name of the container in the pod's spec; [`SANDBOX_NAME`] on a sandbox.
+pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+/// Container label: full id of the sandbox container.
+pub const SANDBOX_ID: &str = "io.kubernetes.sandbox.id";
+/// Container label: absolute path of the log in the kubelet's layout.
+pub const LOG_PATH: &str = "io.kubernetes.container.logpath";
+/// Value of [`CONTAINER_NAME`] on a sandbox.
+pub const SANDBOX_NAME: &str = "POD";
+
+/// Prefix under which the shim folds CRI annotations into container labels.
+pub const ANNOTATION_PREFIX: &str = "annotation.";
+/// Container label: container hash, lower-case hex.
+pub const CONTAINER_HASH: &str = "annotation.io.kubernetes.container.hash";
+/// Container label: restart count, decimal.
+pub const RESTART_COUNT: &str = "annotation.io.kubernetes.container.restartCount";
+/// Container label: where the termination message is mounted.
+pub const TERMINATION_PATH: &str = "annotation.io.kubernetes.container.terminationMessagePath";
+/// Container label: `File` or `FallbackToLogsOnError`.
+pub const TERMINATION_POLICY: &str = "annotation.io.kubernetes.container.terminationMessagePolicy";
+/// Container label: the pod's `terminationGracePeriodSeconds`.
+pub const TERMINATION_GRACE: &str = "annotation.io.kubernetes.pod.terminationGracePeriod";
+/// Label cri-dockerd claims containers by. Never set by us: see `docs/adr/0003`.
+pub const SHIM_TYPE: &str = "io.kubernetes.docker.type";
+
+/// Our ownership label; its value is the owner id kept in the root directory.
+pub const OWNER: &str = "mirrorlet.dev/owner";
+/// Our label telling `sandbox` from `container`.
+pub const KIND: &str = "mirrorlet.dev/kind";
+/// Value of [`KIND`] on a sandbox.
+pub const KIND_SANDBOX: &str = "sandbox";
+/// Value of [`KIND`] on an app or init container.
+pub const KIND_CONTAINER: &str = "container";
+/// Our label: sandbox or container attempt, decimal.
+pub const ATTEMPT: &str = "mirrorlet.dev/attempt";
+/// Our sandbox label: network mode the sandbox was created with (`host` or `pod`).
+pub const NETWORK: &str = "mirrorlet.dev/network";
+/// Our label: the role of a container in its pod (`init`, `sidecar` or `app`).
+pub const ROLE: &str = "mirrorlet.dev/role";
+
+/// Namespace of a pod that names none.
+pub const DEFAULT_NAMESPACE: &str = "default";

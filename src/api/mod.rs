@@ -1,0 +1,21 @@
+//! Nouns: identifiers, full names, label and annotation keys, diagnostics, reports.
+//!
+//! Everything here is a plain value that is parsed once and then trusted. Nothing here decides,
+//! waits, reads a clock or knows an I/O library; every other module may import it.
+
+pub mod diagnostic;
+pub mod ids;
+pub mod keys;
+pub mod quantity;
+pub mod report;
+
+pub use diagnostic::{Code, Diagnostic, Severity};
+pub use ids::{ContainerId, FullName, MirrorPodUid, NodeName, PodUid, ResolvedPodUid};
+
+/// Kubernetes' core types, in the one version this crate speaks.
+pub use k8s_openapi::api::core::v1 as core;
+pub use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+pub use k8s_openapi::jiff::Timestamp;
+
+/// The API object a pod is described by.
+pub use k8s_openapi::api::core::v1::Pod;

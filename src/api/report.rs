@@ -1,0 +1,163 @@
+//! What the agent tells about itself over its socket: the data behind `mirrorlet status`.
+//!
+//! The JSON form is what `-o json` prints; fields are only ever added.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Diagnostic, PodUid, Timestamp};
+
+/// One look at a running agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StatusReport {
+    /// The agent itself.
+    pub agent: AgentReport,
+    /// The Engine it drives.
+    pub engine: EngineReport,
+    /// Where its pods come from.
+    pub sources: Vec<SourceReport>,
+    /// Every pod it manages, by namespace and name.
+    pub pods: Vec<PodReport>,
+    /// Problems that belong to no running pod: files that never parsed, duplicates.
+    pub problems: Vec<Diagnostic>,
+}
+
+/// The agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentReport {
+    /// Version of the binary.
+    pub version: String,
+    /// Process id.
+    pub pid: u32,
+    /// When it started.
+    pub started_at: Timestamp,
+    /// Name of the Node its pods are bound to.
+    pub node_name: String,
+    /// Its root directory.
+    pub root: String,
+    /// The value of its ownership label.
+    pub owner: String,
+}
+
+/// The Engine.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EngineReport {
+    /// Address the agent talks to.
+    pub endpoint: String,
+    /// Whether the last call got an answer.
+    pub reachable: bool,
+    /// Version of the Engine, once known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// API version in use, once negotiated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_version: Option<String>,
+    /// Why it isn't reachable, and since when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// When that began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreachable_since: Option<Timestamp>,
+}
+
+/// One source of pods.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SourceReport {
+    /// `file` or `http`.
+    pub kind: String,
+    /// Directory or URL.
+    pub location: String,
+    /// Whether it delivered a whole set yet.
+    pub synced: bool,
+    /// When it was last read with success.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_success: Option<Timestamp>,
+    /// Number of pods it delivers.
+    pub pods: usize,
+    /// What is wrong with it now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<Diagnostic>,
+    /// Names of files it ignores by rule.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ignored: Vec<String>,
+}
+
+/// One pod.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodReport {
+    /// Name with the node's suffix.
+    pub name: String,
+    /// The manifest's own name.
+    pub manifest_name: String,
+    /// Namespace.
+    pub namespace: String,
+    /// UID, equal to the hash of the manifest.
+    pub uid: PodUid,
+    /// Where it comes from: file path or URL.
+    pub source: String,
+    /// What kubectl's STATUS column would say: a phase, or the reason that matters more.
+    pub status: String,
+    /// Pod phase.
+    pub phase: String,
+    /// One sentence about why it isn't simply running; empty when it is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Containers ready.
+    pub ready: usize,
+    /// Containers in all.
+    pub containers_total: usize,
+    /// Restarts of all containers together.
+    pub restarts: u32,
+    /// When the pod was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// Its addresses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ips: Vec<IpAddr>,
+    /// Its containers, init containers first.
+    pub containers: Vec<ContainerReport>,
+    /// Whether an older, last good manifest is running because the present one is broken.
+    pub held: bool,
+    /// What is wrong with its manifest now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<Diagnostic>,
+}
+
+/// One container of a pod.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerReport {
+    /// Name in the spec.
+    pub name: String,
+    /// `init`, `sidecar` or `app`.
+    pub role: String,
+    /// Image in the spec.
+    pub image: String,
+    /// `waiting`, `running` or `terminated`.
+    pub state: String,
+    /// Reason of a waiting or terminated state.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Message of a waiting or terminated state.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Exit code, when terminated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// Whether it counts as ready.
+    pub ready: bool,
+    /// How often it was restarted.
+    pub restarts: u32,
+    /// The running instance, else the newest one: `docker://…`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// When it started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+}

@@ -1,0 +1,52 @@
+//! Arguments, environment and file → one resolved [`Config`].
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::api::NodeName;
+
+/// What the agent runs with: every value decided, nothing optional that has a default.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Root directory: owner id, lock, socket, last-good manifests, pod directories.
+    pub root: PathBuf,
+    /// Manifest directory.
+    pub manifests: PathBuf,
+    /// Manifest URLs.
+    pub manifest_urls: Vec<String>,
+    /// Headers sent with every request to a manifest URL. Values may be secret.
+    pub manifest_url_headers: Vec<(String, String)>,
+    /// PEM file of the CAs trusted for https manifest URLs, beside the system's.
+    pub manifest_url_ca: Option<PathBuf>,
+    /// How often a URL is asked.
+    pub url_period: Duration,
+    /// How often the manifest directory is read though nothing changed.
+    pub rescan_period: Duration,
+    /// How long the manifest directory must be quiet before it is read.
+    pub settle: Duration,
+    /// Address of the Engine, for example `unix:///var/run/docker.sock`.
+    pub docker: String,
+    /// Name of the Node.
+    pub node_name: NodeName,
+    /// Addresses of the node, primary first; found out when empty.
+    pub node_ips: Vec<IpAddr>,
+    /// Image of the sandbox; our own when none.
+    pub pod_infra_image: Option<String>,
+    /// DNS servers of the cluster, for `dnsPolicy: ClusterFirst`.
+    pub cluster_dns: Vec<IpAddr>,
+    /// Domain of the cluster.
+    pub cluster_domain: String,
+    /// cgroup under which pods live, or empty for the Engine's own default.
+    pub cgroup_root: String,
+    /// Where metrics, health and readiness are served; nowhere when none.
+    pub metrics_address: Option<SocketAddr>,
+    /// Longest crash-loop back-off.
+    pub max_container_backoff: Duration,
+    /// Most Engine calls that change something at a time.
+    pub engine_concurrency: usize,
+    /// Most image pulls at a time.
+    pub pull_concurrency: usize,
+    /// How often everything is listed though the event stream is whole.
+    pub sweep_period: Duration,
+}

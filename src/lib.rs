@@ -1,0 +1,47 @@
+//! mirrorlet turns a Docker Engine into a Kubernetes node for static pods.
+//!
+//! The map, in reading order. A pod's way is forward only: *file → source (whole set) → merge →
+//! desired store → its worker → planner → Runtime → Docker → Engine event → Cache → status*.
+//!
+//! | Module | Holds |
+//! |---|---|
+//! | [`api`] | nouns: ids, full names, keys, diagnostics, reports |
+//! | [`pod`] | PURE: every decision |
+//! | `store` | one-writer cells, the status `Cache` |
+//! | `runtime` | the `Runtime` trait; `docker` is the only place that says bollard |
+//! | `source` | files and URLs: whole sets, last-good manifests |
+//! | `observe` | Engine events and a seldom list → observed pods |
+//! | `worker` | one task per pod UID |
+//! | `volume` | what pods mount, on disk |
+//! | `server` | the agent's socket, metrics and health |
+//! | `cli` | validate, status, logs: text in, text out |
+//! | [`config`] | arguments, environment and file → one resolved `Config` |
+//! | `telemetry` | log fields, occurrences, metrics |
+//! | `app` | wire, supervise, shut down |
+//!
+//! `docs/ARCHITECTURE.md` has the picture and the invariants; `tests/layering.rs` holds the arrows.
+
+pub mod api;
+pub mod config;
+pub mod pod;
+
+#[cfg(feature = "daemon")]
+pub mod app;
+#[cfg(feature = "daemon")]
+pub mod cli;
+#[cfg(feature = "daemon")]
+pub mod observe;
+#[cfg(feature = "daemon")]
+pub mod runtime;
+#[cfg(feature = "daemon")]
+pub mod server;
+#[cfg(feature = "daemon")]
+pub mod source;
+#[cfg(feature = "daemon")]
+pub mod store;
+#[cfg(feature = "daemon")]
+pub mod telemetry;
+#[cfg(feature = "daemon")]
+pub mod volume;
+#[cfg(feature = "daemon")]
+pub mod worker;

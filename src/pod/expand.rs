@@ -1,0 +1,1 @@
+//! `$(VAR)` expansion of commands, arguments and env values.

@@ -1,0 +1,1 @@
+//! `PodManager`: desired pods and their mirrors, indexed.

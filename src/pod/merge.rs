@@ -1,0 +1,1 @@
+//! Sets from all sources → one desired set, conflicts named.

@@ -1,0 +1,17 @@
+//! PURE: every decision about pods.
+//!
+//! Nothing here is async, reads a clock, takes a lock, logs or does I/O: `now` is an argument,
+//! results are values, and equal arguments give equal results. What the outside world looks like
+//! comes in as values ([`observed`], [`desired`]); what to do about it goes out as values
+//! ([`plan::Plan`], [`merge::Merged`], statuses).
+
+pub mod backoff;
+pub mod desired;
+pub mod expand;
+pub mod manager;
+pub mod manifest;
+pub mod merge;
+pub mod observed;
+pub mod plan;
+pub mod spec;
+pub mod status;

@@ -1,0 +1,388 @@
+//! What can be seen of a pod in the runtime, as values.
+//!
+//! These are the seeds' `container` package types (upstream `pkg/kubelet/container/runtime.go`):
+//! what a runtime tells of containers, without a word about how it learnt it.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::{ContainerId, FullName, PodUid, Timestamp};
+
+/// Where a container is in its life. A container of ours only ever moves down this list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ContainerState {
+    /// Created, not started yet.
+    Created,
+    /// Its process runs (a paused one counts).
+    Running,
+    /// Its process ended, or could not be started.
+    Exited,
+    /// The runtime can't tell, for example in the middle of a removal.
+    Unknown,
+}
+
+impl fmt::Display for ContainerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Created => "created",
+            Self::Running => "running",
+            Self::Exited => "exited",
+            Self::Unknown => "unknown",
+        })
+    }
+}
+
+/// A container's part in its pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// A regular init container: runs to its end before the next starts.
+    Init,
+    /// An init container with `restartPolicy: Always`.
+    Sidecar,
+    /// A regular container.
+    App,
+}
+
+impl Role {
+    /// The role as written in labels.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Init => "init",
+            Self::Sidecar => "sidecar",
+            Self::App => "app",
+        }
+    }
+
+    /// The role of that label value.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "init" => Some(Self::Init),
+            "sidecar" => Some(Self::Sidecar),
+            "app" => Some(Self::App),
+            _ => None,
+        }
+    }
+}
+
+/// FNV-1a hash (32 bits) of a container's image and name; 0 means "not known".
+///
+/// Upstream: `pkg/kubelet/container/helpers.go` (`HashContainer`).
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct ContainerHash(pub u32);
+
+impl fmt::Display for ContainerHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}", self.0)
+    }
+}
+
+/// One instance of a container of a pod's spec, as seen in the runtime.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerStatus {
+    /// The runtime's identity of the instance.
+    pub id: ContainerId,
+    /// Name in the pod's spec.
+    pub name: Arc<str>,
+    /// Role the instance was created in.
+    pub role: Role,
+    /// Where it is in its life.
+    pub state: ContainerState,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// When it was started; none while `created`.
+    pub started_at: Option<Timestamp>,
+    /// When it ended; only when `exited`.
+    pub finished_at: Option<Timestamp>,
+    /// Exit code; only when `exited`.
+    pub exit_code: Option<i32>,
+    /// Image as named by the spec.
+    pub image: Arc<str>,
+    /// Image as identified by the runtime.
+    pub image_id: Arc<str>,
+    /// Hash of the spec it was created from; 0 when unknown.
+    pub hash: ContainerHash,
+    /// How many instances of that name came before.
+    pub restart_count: u32,
+    /// `Completed`, `Error`, `OOMKilled` or `ContainerCannotRun`; empty unless `exited`.
+    pub reason: Arc<str>,
+    /// The Engine's error, then the termination message.
+    pub message: Arc<str>,
+}
+
+impl ContainerStatus {
+    /// Whether the instance ended well: exit code 0 and not killed for its memory.
+    #[must_use]
+    pub fn succeeded(&self) -> bool {
+        self.state == ContainerState::Exited
+            && self.exit_code == Some(0)
+            && &*self.reason != "OOMKilled"
+    }
+
+    /// Whether its process may be alive.
+    #[must_use]
+    pub fn may_be_running(&self) -> bool {
+        matches!(
+            self.state,
+            ContainerState::Running | ContainerState::Unknown
+        )
+    }
+}
+
+/// One instance of a pod's sandbox, as seen in the runtime.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxStatus {
+    /// The runtime's identity of the instance.
+    pub id: ContainerId,
+    /// How many sandboxes the pod had before this one.
+    pub attempt: u32,
+    /// Where it is in its life; `running` is what the CRI calls ready.
+    pub state: ContainerState,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// Whether it was created in the host's network.
+    pub host_network: bool,
+    /// Its addresses, IPv4 first. Empty in the host's network, or while not running.
+    pub ips: Vec<IpAddr>,
+}
+
+/// Everything the runtime knows of one pod. Newest instances come first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodStatus {
+    /// UID of the pod.
+    pub uid: PodUid,
+    /// Full name; empty parts when nothing was found.
+    pub full_name: FullName,
+    /// Addresses of the newest sandbox, if it runs.
+    pub ips: Vec<IpAddr>,
+    /// Container instances, newest first.
+    pub containers: Vec<ContainerStatus>,
+    /// Sandbox instances, newest first.
+    pub sandboxes: Vec<SandboxStatus>,
+}
+
+impl PodStatus {
+    /// The status of a pod nothing is known of.
+    #[must_use]
+    pub fn empty(uid: PodUid) -> Self {
+        Self {
+            uid,
+            full_name: FullName::new("", ""),
+            ips: Vec::new(),
+            containers: Vec::new(),
+            sandboxes: Vec::new(),
+        }
+    }
+
+    /// The newest instance of that name.
+    #[must_use]
+    pub fn find_container_status_by_name(&self, name: &str) -> Option<&ContainerStatus> {
+        self.containers.iter().find(|c| &*c.name == name)
+    }
+
+    /// Instances whose process runs.
+    pub fn running_containers(&self) -> impl Iterator<Item = &ContainerStatus> {
+        self.containers
+            .iter()
+            .filter(|c| c.state == ContainerState::Running)
+    }
+
+    /// Whether any process of the pod may be alive, its sandbox's included.
+    #[must_use]
+    pub fn anything_running(&self) -> bool {
+        self.containers.iter().any(ContainerStatus::may_be_running)
+            || self
+                .sandboxes
+                .iter()
+                .any(|s| matches!(s.state, ContainerState::Running | ContainerState::Unknown))
+    }
+
+    /// Whether the runtime holds nothing at all of the pod.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.containers.is_empty() && self.sandboxes.is_empty()
+    }
+
+    /// The running part of this, as `kill_pod` takes it. Keeps running containers, and all
+    /// sandboxes: a sandbox that isn't ready still holds a network to tear down.
+    ///
+    /// Upstream: `pkg/kubelet/container/helpers.go` (`ConvertPodStatusToRunningPod`).
+    #[must_use]
+    pub fn to_running_pod(&self) -> RunningPod {
+        RunningPod {
+            uid: self.uid.clone(),
+            full_name: self.full_name.clone(),
+            created_at: self.sandboxes.iter().map(|s| s.created_at).min(),
+            containers: self
+                .containers
+                .iter()
+                .filter(|c| c.may_be_running())
+                .map(Container::from)
+                .collect(),
+            sandboxes: self
+                .sandboxes
+                .iter()
+                .map(|s| Container {
+                    id: s.id.clone(),
+                    name: crate::api::keys::SANDBOX_NAME.into(),
+                    image: "".into(),
+                    image_id: "".into(),
+                    hash: ContainerHash::default(),
+                    created_at: s.created_at,
+                    state: if s.state == ContainerState::Running {
+                        ContainerState::Running
+                    } else {
+                        ContainerState::Exited
+                    },
+                })
+                .collect(),
+        }
+    }
+}
+
+/// A container as a list of the runtime shows it (the seeds' `Container`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Container {
+    /// The runtime's identity of the instance.
+    pub id: ContainerId,
+    /// Name in the pod's spec; `POD` for a sandbox.
+    pub name: Arc<str>,
+    /// Image as named by the spec.
+    pub image: Arc<str>,
+    /// Image as identified by the runtime.
+    pub image_id: Arc<str>,
+    /// Hash of the spec it was created from; 0 when unknown or a sandbox's.
+    pub hash: ContainerHash,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// Where it is in its life.
+    pub state: ContainerState,
+}
+
+impl From<&ContainerStatus> for Container {
+    fn from(status: &ContainerStatus) -> Self {
+        Self {
+            id: status.id.clone(),
+            name: status.name.clone(),
+            image: status.image.clone(),
+            image_id: status.image_id.clone(),
+            hash: status.hash,
+            created_at: status.created_at,
+            state: status.state,
+        }
+    }
+}
+
+/// A pod as a list of the runtime shows it (the seeds' `Pod`; renamed, because [`crate::api::Pod`]
+/// is the API object).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunningPod {
+    /// UID of the pod.
+    pub uid: PodUid,
+    /// Full name.
+    pub full_name: FullName,
+    /// When its oldest sandbox was created.
+    pub created_at: Option<Timestamp>,
+    /// Containers, newest first.
+    pub containers: Vec<Container>,
+    /// Sandboxes, newest first.
+    pub sandboxes: Vec<Container>,
+}
+
+impl RunningPod {
+    /// A pod with nothing in it: what look-ups return for "not found".
+    #[must_use]
+    pub fn empty() -> Self {
+        Self {
+            uid: PodUid::default(),
+            full_name: FullName::new("", ""),
+            created_at: None,
+            containers: Vec::new(),
+            sandboxes: Vec::new(),
+        }
+    }
+
+    /// Whether this is the empty pod.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::empty()
+    }
+
+    /// The first container of that name.
+    #[must_use]
+    pub fn find_container_by_name(&self, name: &str) -> Option<&Container> {
+        self.containers.iter().find(|c| &*c.name == name)
+    }
+
+    /// The container of that identity.
+    #[must_use]
+    pub fn find_container_by_id(&self, id: &ContainerId) -> Option<&Container> {
+        self.containers.iter().find(|c| c.id == *id)
+    }
+}
+
+/// A list of pods with the seeds' look-ups.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Pods(pub Vec<RunningPod>);
+
+impl Pods {
+    /// The pod of that UID, or the empty pod.
+    #[must_use]
+    pub fn find_pod_by_id(&self, uid: &PodUid) -> RunningPod {
+        self.0
+            .iter()
+            .find(|p| p.uid == *uid)
+            .cloned()
+            .unwrap_or_else(RunningPod::empty)
+    }
+
+    /// The pod of that full name (`name_namespace`), or the empty pod.
+    #[must_use]
+    pub fn find_pod_by_full_name(&self, full_name: &str) -> RunningPod {
+        self.0
+            .iter()
+            .find(|p| p.full_name.to_string() == full_name)
+            .cloned()
+            .unwrap_or_else(RunningPod::empty)
+    }
+
+    /// By full name when one is given, else by UID.
+    #[must_use]
+    pub fn find_pod(&self, full_name: &str, uid: &PodUid) -> RunningPod {
+        if full_name.is_empty() {
+            self.find_pod_by_id(uid)
+        } else {
+            self.find_pod_by_full_name(full_name)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(uid: &str, name: &str) -> RunningPod {
+        RunningPod {
+            uid: uid.into(),
+            full_name: FullName::new(name, "ns"),
+            ..RunningPod::empty()
+        }
+    }
+
+    #[test]
+    fn find_pod_prefers_the_full_name_and_returns_the_empty_pod_for_none() {
+        let pods = Pods(vec![pod("1", "a"), pod("2", "b")]);
+        assert_eq!(pods.find_pod("b_ns", &"1".into()), pod("2", "b"));
+        assert_eq!(pods.find_pod("", &"1".into()), pod("1", "a"));
+        assert!(pods.find_pod("c_ns", &"1".into()).is_empty());
+        assert!(pods.find_pod("", &"3".into()).is_empty());
+    }
+}

@@ -1,0 +1,213 @@
+//! The planner: what to do next for one pod, and why.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::{ContainerId, Pod, Timestamp};
+use crate::pod::backoff::Backoff;
+use crate::pod::observed::{PodStatus, Role};
+
+/// Everything the planner looks at.
+#[derive(Debug, Clone, Copy)]
+pub struct PlanInput<'a> {
+    /// The pod as wanted.
+    pub pod: &'a Pod,
+    /// The pod as seen.
+    pub status: &'a PodStatus,
+    /// Crash counters of the pod's containers.
+    pub backoff: &'a Backoff,
+    /// The present time.
+    pub now: Timestamp,
+}
+
+/// One thing to do to a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Stop everything of the pod: containers with their grace, then sandboxes.
+    KillPod {
+        /// Why.
+        reason: Reason,
+    },
+    /// Stop one container instance with its grace.
+    KillContainer {
+        /// The instance.
+        id: ContainerId,
+        /// Its name in the spec.
+        name: Arc<str>,
+        /// Why.
+        reason: Reason,
+    },
+    /// Create and start a sandbox.
+    CreateSandbox {
+        /// How many sandboxes the pod had before.
+        attempt: u32,
+        /// Why.
+        reason: Reason,
+    },
+    /// Create and start a container.
+    StartContainer {
+        /// Its name in the spec.
+        name: Arc<str>,
+        /// Its role.
+        role: Role,
+        /// How many instances of that name came before.
+        restart_count: u32,
+        /// Why.
+        reason: Reason,
+    },
+    /// Remove a dead instance that nobody needs any more.
+    RemoveContainer {
+        /// The instance.
+        id: ContainerId,
+        /// Its name in the spec.
+        name: Arc<str>,
+    },
+}
+
+/// Why a step is taken, or why nothing is done. Goes to the log, to events and to `explain`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "kind")]
+pub enum Reason {
+    /// The pod has no sandbox.
+    NoSandbox,
+    /// The newest sandbox does not run.
+    SandboxDead,
+    /// More than one sandbox runs.
+    SandboxDuplicated,
+    /// The sandbox is in the wrong network for the spec.
+    SandboxNetworkChanged,
+    /// The sandbox runs without an address.
+    SandboxWithoutAddress,
+    /// The container has never been started.
+    NeverStarted {
+        /// Name in the spec.
+        container: Arc<str>,
+    },
+    /// The container was created and never started.
+    CreatedOnly {
+        /// Name in the spec.
+        container: Arc<str>,
+    },
+    /// The container ended and its restart policy wants it back.
+    Exited {
+        /// Name in the spec.
+        container: Arc<str>,
+        /// Its exit code.
+        exit_code: i32,
+    },
+    /// The runtime can't tell what the container does.
+    UnknownState {
+        /// Name in the spec.
+        container: Arc<str>,
+    },
+    /// The container's image changed.
+    DefinitionChanged {
+        /// Name in the spec.
+        container: Arc<str>,
+    },
+    /// The container starts anew with its sandbox.
+    SandboxRecreated {
+        /// Name in the spec.
+        container: Arc<str>,
+    },
+    /// A regular init container failed, and the pod is never restarted.
+    InitFailed {
+        /// Name in the spec.
+        container: Arc<str>,
+    },
+    /// Every container is done: nothing keeps the pod alive.
+    Completed,
+    /// The pod's `activeDeadlineSeconds` passed.
+    DeadlineExceeded,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSandbox => f.write_str("the pod has no sandbox"),
+            Self::SandboxDead => f.write_str("the sandbox is not running"),
+            Self::SandboxDuplicated => f.write_str("more than one sandbox is running"),
+            Self::SandboxNetworkChanged => {
+                f.write_str("the sandbox is in another network than the spec wants")
+            }
+            Self::SandboxWithoutAddress => f.write_str("the sandbox has no address"),
+            Self::NeverStarted { container } => {
+                write!(f, "container {container} has not been started yet")
+            }
+            Self::CreatedOnly { container } => {
+                write!(f, "container {container} was created but never started")
+            }
+            Self::Exited {
+                container,
+                exit_code,
+            } => {
+                write!(f, "container {container} exited with {exit_code}")
+            }
+            Self::UnknownState { container } => {
+                write!(f, "container {container} is in an unknown state")
+            }
+            Self::DefinitionChanged { container } => {
+                write!(f, "container {container} definition changed")
+            }
+            Self::SandboxRecreated { container } => {
+                write!(f, "container {container} starts anew with its sandbox")
+            }
+            Self::InitFailed { container } => {
+                write!(
+                    f,
+                    "init container {container} failed and restartPolicy is Never"
+                )
+            }
+            Self::Completed => f.write_str("every container of the pod is done"),
+            Self::DeadlineExceeded => {
+                f.write_str("the pod was active longer than activeDeadlineSeconds")
+            }
+        }
+    }
+}
+
+/// Why a container waits, as its status says it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// For example `CrashLoopBackOff`.
+    pub reason: Arc<str>,
+    /// For people.
+    pub message: Arc<str>,
+}
+
+/// What to do next for one pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// Steps in order. A failed step ends the round, except that regular containers start
+    /// independently of one another.
+    pub steps: Vec<Step>,
+    /// Containers that would be started but for their back-off.
+    pub waiting: BTreeMap<Arc<str>, Waiting>,
+    /// When to look again though nothing happens: the planner's only way to ask for time.
+    pub look_again: Option<Duration>,
+    /// Whether the pod is over: every container done, or failed for good.
+    pub finished: bool,
+}
+
+impl Plan {
+    /// Whether there is nothing to do.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// The reasons of all steps, in order.
+    pub fn because(&self) -> impl Iterator<Item = &Reason> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::KillPod { reason }
+            | Step::KillContainer { reason, .. }
+            | Step::CreateSandbox { reason, .. }
+            | Step::StartContainer { reason, .. } => Some(reason),
+            Step::RemoveContainer { .. } => None,
+        })
+    }
+}

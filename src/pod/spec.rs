@@ -1,0 +1,136 @@
+//! Reading a pod's spec: the questions every decision asks of it.
+
+use std::time::Duration;
+
+use crate::api::Pod;
+use crate::api::core::{Container, PodSpec};
+use crate::pod::observed::{ContainerHash, Role};
+
+/// `spec.terminationGracePeriodSeconds` of a pod that sets none.
+pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+
+/// A pod's restart policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RestartPolicy {
+    /// Whatever the exit code.
+    Always,
+    /// Unless the exit code is 0.
+    OnFailure,
+    /// Not at all.
+    Never,
+}
+
+static EMPTY_SPEC: std::sync::LazyLock<PodSpec> = std::sync::LazyLock::new(PodSpec::default);
+
+/// The spec; an empty one for a pod without.
+#[must_use]
+pub fn spec(pod: &Pod) -> &PodSpec {
+    pod.spec.as_ref().unwrap_or(&EMPTY_SPEC)
+}
+
+/// `spec.restartPolicy`.
+#[must_use]
+pub fn restart_policy(pod: &Pod) -> RestartPolicy {
+    match spec(pod).restart_policy.as_deref() {
+        Some("Never") => RestartPolicy::Never,
+        Some("OnFailure") => RestartPolicy::OnFailure,
+        _ => RestartPolicy::Always,
+    }
+}
+
+/// Init containers and sidecars in order, then regular containers in order.
+pub fn containers(pod: &Pod) -> impl Iterator<Item = (Role, &Container)> {
+    let spec = spec(pod);
+    spec.init_containers
+        .iter()
+        .flatten()
+        .map(|c| (init_role(c), c))
+        .chain(spec.containers.iter().map(|c| (Role::App, c)))
+}
+
+/// Role of an entry of `spec.initContainers`.
+#[must_use]
+pub fn init_role(container: &Container) -> Role {
+    if container.restart_policy.as_deref() == Some("Always") {
+        Role::Sidecar
+    } else {
+        Role::Init
+    }
+}
+
+/// The container of that name, in whichever list it is.
+#[must_use]
+pub fn find_container<'a>(pod: &'a Pod, name: &str) -> Option<(Role, &'a Container)> {
+    containers(pod).find(|(_, c)| c.name == name)
+}
+
+/// `spec.hostNetwork`.
+#[must_use]
+pub fn is_host_network(pod: &Pod) -> bool {
+    spec(pod).host_network.unwrap_or(false)
+}
+
+/// How long the pod's containers are given to stop: the API's deletion grace if it is being
+/// deleted, else the spec's.
+#[must_use]
+pub fn termination_grace(pod: &Pod) -> Duration {
+    pod.metadata
+        .deletion_grace_period_seconds
+        .or(spec(pod).termination_grace_period_seconds)
+        .and_then(|seconds| u64::try_from(seconds).ok())
+        .map_or(DEFAULT_GRACE, Duration::from_secs)
+}
+
+/// Hash that decides whether a running container still is what its spec wants: FNV-1a (32 bits)
+/// over the JSON of `{image, name}`, so that no other edit restarts a container.
+///
+/// Upstream: `pkg/kubelet/container/helpers.go` (`HashContainer`).
+#[must_use]
+pub fn container_hash(container: &Container) -> ContainerHash {
+    #[derive(serde::Serialize)]
+    struct Picked<'a> {
+        image: &'a str,
+        name: &'a str,
+    }
+    let picked = Picked {
+        image: container.image.as_deref().unwrap_or_default(),
+        name: &container.name,
+    };
+    let json = serde_json::to_vec(&picked).unwrap_or_default();
+    let hash = json.iter().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+    });
+    ContainerHash(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_image_and_name_change_the_hash() {
+        let base = Container {
+            name: "web".into(),
+            image: Some("nginx:1".into()),
+            ..Container::default()
+        };
+        let relabelled = Container {
+            command: Some(vec!["x".into()]),
+            tty: Some(true),
+            ..base.clone()
+        };
+        let image = Container {
+            image: Some("nginx:2".into()),
+            ..base.clone()
+        };
+        let name = Container {
+            name: "web2".into(),
+            ..base.clone()
+        };
+        assert_eq!(container_hash(&base), container_hash(&relabelled));
+        assert_ne!(container_hash(&base), container_hash(&image));
+        assert_ne!(container_hash(&base), container_hash(&name));
+        // Pinned for ever: a changed hash restarts every container on upgrade.
+        assert_eq!(container_hash(&base).to_string(), "28f15340");
+    }
+}

@@ -1,0 +1,224 @@
+//! The narrow seam between `DockerManager` and an Engine.
+//!
+//! Every call the crate makes to an Engine goes through [`Engine`]: the real one wraps bollard,
+//! one counts and times calls, and tests inject faults before and after any call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bollard::models::{
+    ContainerCreateBody, ContainerInspectResponse, ContainerSummary, EventMessage, ImageInspect,
+    SystemInfo,
+};
+use bytes::Bytes;
+use futures::stream::BoxStream;
+
+use crate::api::Timestamp;
+use crate::runtime::{LogChunk, LogOptions, RuntimeError};
+
+/// Deadline of every call that only reads or changes records. Start is among them: it includes
+/// the runtime's own start of the process, slow only when storage is.
+pub const CALL_DEADLINE: Duration = Duration::from_secs(120);
+
+/// Deadline of a list or an inspect: short, because a stuck one must not hold back its pod
+/// for long, and the next event or sweep asks again.
+pub const READ_DEADLINE: Duration = Duration::from_secs(20);
+
+/// What is added to a container's grace for the deadline of its stop call: the Engine answers
+/// only when the container has ended, after the grace and a kill.
+pub const STOP_SLACK: Duration = Duration::from_secs(30);
+
+/// Why an Engine call failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// No connection, or it broke before an answer came.
+    #[error("the Docker Engine at {endpoint} is not reachable: {cause}")]
+    Unavailable {
+        /// The Engine's address.
+        endpoint: String,
+        /// The transport's words.
+        cause: String,
+    },
+    /// No answer within the deadline. The Engine may still complete the call.
+    #[error("the Docker Engine did not answer {operation} within {} s", .after.as_secs())]
+    Timeout {
+        /// The call.
+        operation: &'static str,
+        /// Its deadline.
+        after: Duration,
+    },
+    /// The Engine answered with an error.
+    #[error("{message}")]
+    Api {
+        /// HTTP status.
+        status: u16,
+        /// The Engine's words.
+        message: String,
+    },
+    /// The answer can't be understood: the Engine is newer than this program, most likely.
+    #[error("the Docker Engine's answer to {operation} can't be understood: {cause}")]
+    Decode {
+        /// The call.
+        operation: &'static str,
+        /// What doesn't fit.
+        cause: String,
+    },
+}
+
+impl EngineError {
+    /// HTTP status of the answer, if there was one.
+    #[must_use]
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Api { status, .. } => Some(*status),
+            Self::Unavailable { .. } | Self::Timeout { .. } | Self::Decode { .. } => None,
+        }
+    }
+
+    /// Whether the thing named does not exist.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        self.status() == Some(404)
+    }
+
+    /// Whether the call collides with the state of the thing named.
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        self.status() == Some(409)
+    }
+}
+
+impl From<EngineError> for RuntimeError {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Unavailable { .. } => Self::Unavailable(error.to_string()),
+            EngineError::Timeout { operation, after } => Self::Timeout { operation, after },
+            EngineError::Api {
+                status: 404,
+                message,
+            } => Self::NotFound(message),
+            EngineError::Api {
+                status: 409,
+                message,
+            } => Self::Conflict(message),
+            EngineError::Api { status, message } => Self::Refused { status, message },
+            EngineError::Decode { .. } => Self::Refused {
+                status: 0,
+                message: error.to_string(),
+            },
+        }
+    }
+}
+
+/// Result of an Engine call.
+pub type Result<T, E = EngineError> = std::result::Result<T, E>;
+
+/// What `GET /version` tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineVersion {
+    /// Version of the Engine, for example `20.10.24+dfsg1`.
+    pub version: String,
+    /// Newest API it speaks.
+    pub api_version: String,
+    /// API agreed on with this client.
+    pub negotiated: String,
+}
+
+/// One message of a pull.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PullProgress {
+    /// Layer concerned; empty for messages about the whole image.
+    pub layer: String,
+    /// For example `Downloading`, `Extracting`, `Pull complete`.
+    pub status: String,
+    /// Bytes done of the layer, where known.
+    pub current: Option<u64>,
+    /// Bytes of the layer, where known.
+    pub total: Option<u64>,
+}
+
+/// Credentials for a registry.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct RegistryAuth {
+    /// User.
+    pub username: String,
+    /// Password.
+    pub password: String,
+    /// Registry host.
+    pub server: String,
+}
+
+impl std::fmt::Debug for RegistryAuth {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RegistryAuth")
+            .field("server", &self.server)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Output of a container as the Engine sends it, one frame an item.
+pub type LogFrames = BoxStream<'static, Result<LogChunk>>;
+
+/// The calls made to a Docker Engine.
+///
+/// Every method ends within a deadline of its own. Streams are unbounded in time; dropping one
+/// closes its connection.
+#[async_trait]
+pub trait Engine: Send + Sync + 'static {
+    /// Address of the Engine, for messages.
+    fn endpoint(&self) -> &str;
+
+    /// `GET /version`, negotiating the API version on the way.
+    async fn version(&self) -> Result<EngineVersion>;
+
+    /// `GET /info`.
+    async fn info(&self) -> Result<SystemInfo>;
+
+    /// `GET /containers/json?all=1`, filtered by our ownership label.
+    async fn list_containers(&self, owner: &str) -> Result<Vec<ContainerSummary>>;
+
+    /// `GET /containers/{id}/json`.
+    async fn inspect_container(&self, id: &str) -> Result<ContainerInspectResponse>;
+
+    /// `POST /containers/create`; returns the id.
+    async fn create_container(&self, name: &str, body: ContainerCreateBody) -> Result<String>;
+
+    /// `POST /containers/{id}/start`. One that runs already is success.
+    async fn start_container(&self, id: &str) -> Result<()>;
+
+    /// `POST /containers/{id}/stop?t=`: the image's stop signal, then after `grace` SIGKILL.
+    /// One that has ended already is success. Returns when the container has ended.
+    async fn stop_container(&self, id: &str, grace: Duration) -> Result<()>;
+
+    /// `DELETE /containers/{id}?v=1`.
+    async fn remove_container(&self, id: &str, force: bool) -> Result<()>;
+
+    /// `GET /images/{name}/json`.
+    async fn inspect_image(&self, name: &str) -> Result<ImageInspect>;
+
+    /// `POST /images/create`: progress until the stream ends. An error within the stream is an
+    /// item, though the Engine said 200.
+    async fn pull_image(
+        &self,
+        image: &str,
+        auth: Option<&RegistryAuth>,
+    ) -> Result<BoxStream<'static, Result<PullProgress>>>;
+
+    /// `POST /images/load` of a tar.
+    async fn load_image(&self, tar: Bytes) -> Result<()>;
+
+    /// `GET /events` of containers with our ownership label, from `since` on where given.
+    /// Returns once the Engine has accepted the subscription.
+    async fn events(
+        &self,
+        owner: &str,
+        since: Option<Timestamp>,
+    ) -> Result<BoxStream<'static, Result<EventMessage>>>;
+
+    /// `GET /containers/{id}/logs`. With `tty` the output is raw and all of it counts as stdout.
+    async fn logs(&self, id: &str, options: &LogOptions, tty: bool) -> Result<LogFrames>;
+}
+
+/// An Engine handed around.
+pub type SharedEngine = Arc<dyn Engine>;

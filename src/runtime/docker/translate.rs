@@ -1,0 +1,1 @@
+//! PURE: a pod's spec → the Engine's create requests, and back from labels.

@@ -1,0 +1,1 @@
+//! `FakeRuntime`: a scriptable, recording runtime in memory.

@@ -1,0 +1,34 @@
+//! Container logs: what can be asked for, and what comes.
+
+use bytes::Bytes;
+use futures::stream::BoxStream;
+
+use super::Result;
+use crate::api::Timestamp;
+
+/// Which part of a log is wanted, and in which form.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LogOptions {
+    /// Go on with new lines until the container ends.
+    pub follow: bool,
+    /// Only that many of the last lines; none for all.
+    pub tail: Option<u64>,
+    /// Only lines written at or after this time.
+    pub since: Option<Timestamp>,
+    /// Begin every line with its time (RFC 3339, nanoseconds).
+    pub timestamps: bool,
+    /// End after that many bytes.
+    pub limit_bytes: Option<u64>,
+}
+
+/// A piece of a container's output, never cut inside of a line's time stamp.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogChunk {
+    /// From standard output, or from the terminal of a container that has one.
+    Stdout(Bytes),
+    /// From standard error.
+    Stderr(Bytes),
+}
+
+/// A log as it comes.
+pub type LogStream = BoxStream<'static, Result<LogChunk>>;

@@ -1,0 +1,205 @@
+//! What a container runtime can do for pods: the seeds' `Runtime`, as an async trait.
+//!
+//! `DockerManager` ([`docker`]) is the only real implementation, [`fake::FakeRuntime`] the
+//! scriptable one. Methods may be called concurrently, for different pods and for the same one;
+//! no implementation holds a lock across a call that can block.
+//!
+//! Upstream: `pkg/kubelet/container/runtime.go`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+
+use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
+use crate::pod::observed::{PodStatus, Pods, RunningPod};
+use crate::pod::plan::Plan;
+
+pub mod docker;
+pub mod fake;
+pub mod logs;
+pub mod result;
+pub mod version;
+
+pub use logs::{LogChunk, LogOptions, LogStream};
+pub use result::{PodSyncResult, SyncAction, SyncError, SyncErrorReason, SyncResult};
+pub use version::Version;
+
+/// Why a runtime call failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RuntimeError {
+    /// Nobody answers: the Engine is down, or its socket is gone.
+    #[error("the container runtime is not reachable: {0}")]
+    Unavailable(String),
+    /// It did not answer within the deadline of the call.
+    #[error("{operation} got no answer within {} s", .after.as_secs())]
+    Timeout {
+        /// The call.
+        operation: &'static str,
+        /// Its deadline.
+        after: Duration,
+    },
+    /// The thing named does not exist.
+    #[error("{0}")]
+    NotFound(String),
+    /// The call collides with the state of the thing named.
+    #[error("{0}")]
+    Conflict(String),
+    /// The runtime refused, in its own words.
+    #[error("{message}")]
+    Refused {
+        /// HTTP status, or 0 where there is none.
+        status: u16,
+        /// The runtime's words.
+        message: String,
+    },
+    /// Something on the node's side failed: a directory, a file, a decode.
+    #[error("{0}")]
+    Local(String),
+}
+
+impl RuntimeError {
+    /// Whether the thing asked for does not exist.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::NotFound(_))
+    }
+
+    /// Whether the runtime as a whole is away, rather than this one call refused.
+    #[must_use]
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Self::Unavailable(_))
+    }
+}
+
+/// Result of a runtime call.
+pub type Result<T, E = RuntimeError> = std::result::Result<T, E>;
+
+/// One condition of the runtime; a failing one is data, not an error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeCondition {
+    /// `RuntimeReady` or `NetworkReady`.
+    pub kind: &'static str,
+    /// Whether it holds.
+    pub status: bool,
+    /// Why not, for machines; empty when it holds.
+    pub reason: &'static str,
+    /// Why not, for people; empty when it holds.
+    pub message: String,
+}
+
+/// The runtime's health.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RuntimeStatus {
+    /// Its conditions.
+    pub conditions: Vec<RuntimeCondition>,
+}
+
+impl RuntimeStatus {
+    /// Whether every condition holds.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.conditions.iter().all(|c| c.status)
+    }
+}
+
+/// Something happened to a pod in the runtime, or may have: look again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PodEvent {
+    /// Something changed about this pod.
+    Changed {
+        /// UID of the pod.
+        uid: PodUid,
+        /// What happened, for the log.
+        what: PodEventKind,
+    },
+    /// The stream has (re)started, and what happened before is not known: list everything.
+    Gap {
+        /// Why.
+        cause: String,
+    },
+}
+
+/// What happened, in the words of upstream's pod lifecycle events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PodEventKind {
+    /// A container was created.
+    ContainerCreated,
+    /// A container was started.
+    ContainerStarted,
+    /// A container ended.
+    ContainerDied,
+    /// A container was removed.
+    ContainerRemoved,
+    /// Something else.
+    ContainerChanged,
+}
+
+/// What a container runtime can do for pods.
+#[async_trait]
+pub trait Runtime: Send + Sync + 'static {
+    /// Name of the runtime; the scheme of every [`ContainerId`] it hands out.
+    fn kind(&self) -> &'static str;
+
+    /// Version of the runtime.
+    async fn version(&self) -> Result<Version>;
+
+    /// Version of the API spoken with the runtime.
+    async fn api_version(&self) -> Result<Version>;
+
+    /// Health of the runtime. Cheap: may be called every few seconds.
+    async fn status(&self) -> RuntimeStatus;
+
+    /// All pods of ours that the runtime holds: with `all`, dead ones too. One list call.
+    /// What it saw is remembered for [`get_pod_status`](Self::get_pod_status).
+    async fn get_pods(&self, all: bool) -> Result<Pods>;
+
+    /// Everything known of one pod. Asks the runtime only for what events and earlier calls have
+    /// not told yet. An unknown pod has an empty status.
+    async fn get_pod_status(&self, uid: &PodUid, full_name: &FullName) -> Result<PodStatus>;
+
+    /// Walks a plan once: drives the pod towards its spec, never waits for a container to exit
+    /// except when it stops it. Safe to call again after a failure at any step.
+    ///
+    /// The seeds passed `backoff` here and planned inside; the plan is made by the caller now, so
+    /// that it can be explained and tested without a runtime (`docs/adr/0002`).
+    async fn sync_pod(&self, pod: &Arc<Pod>, status: &PodStatus, plan: &Plan) -> PodSyncResult;
+
+    /// Stops all containers of a pod in parallel, sidecars after the others and in reverse order,
+    /// then its sandboxes. `pod` may be absent after a restart: grace is rebuilt from labels.
+    /// Killing nothing is success; a second call is a no-op.
+    async fn kill_pod(
+        &self,
+        pod: Option<&Arc<Pod>>,
+        running: &RunningPod,
+        grace_override: Option<Duration>,
+    ) -> PodSyncResult;
+
+    /// Removes every dead container and sandbox of a pod, and its directories. Fails while
+    /// anything of it runs.
+    async fn delete_pod(&self, uid: &PodUid) -> Result<()>;
+
+    /// Removes one dead container. Never a running one; one that is gone already is success.
+    async fn delete_container(&self, id: &ContainerId) -> Result<()>;
+
+    /// Id of the pod's newest sandbox.
+    async fn get_pod_container_id(&self, uid: &PodUid) -> Result<ContainerId>;
+
+    /// Pulls an image and returns its reference as the runtime knows it.
+    async fn pull_image(&self, image: &str) -> Result<String>;
+
+    /// Whether an image is there. "Can't tell" is an error, never "absent".
+    async fn is_image_present(&self, image: &str) -> Result<bool>;
+
+    /// The log of one container instance.
+    async fn get_container_logs(&self, id: &ContainerId, options: &LogOptions)
+    -> Result<LogStream>;
+
+    /// What happens to our pods from now on. The first item is always [`PodEvent::Gap`]. The
+    /// stream ends when the connection does; the caller subscribes again and lists.
+    async fn watch(&self) -> Result<BoxStream<'static, PodEvent>>;
+
+    /// When the runtime was last heard of, if ever; for health reports.
+    fn last_contact(&self) -> Option<Timestamp>;
+}

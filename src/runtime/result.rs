@@ -1,0 +1,214 @@
+//! What came of a sync: one result per action, aggregated.
+//!
+//! Upstream: `pkg/kubelet/container/sync_result.go`.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// What was done to a pod or one of its containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum SyncAction {
+    /// A container was started.
+    StartContainer,
+    /// A container was stopped.
+    KillContainer,
+    /// The pod's network was set up.
+    SetupNetwork,
+    /// The pod's network was torn down.
+    TeardownNetwork,
+    /// An init container was run.
+    InitContainer,
+    /// A sandbox was created.
+    CreatePodSandbox,
+    /// A sandbox was configured.
+    ConfigPodSandbox,
+    /// A sandbox was stopped.
+    KillPodSandbox,
+}
+
+impl fmt::Display for SyncAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// Why an action failed, in the words that surface as waiting reasons in the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[allow(
+    missing_docs,
+    reason = "the names are Kubernetes' own and explain themselves"
+)]
+pub enum SyncErrorReason {
+    CrashLoopBackOff,
+    ErrImagePull,
+    ImagePullBackOff,
+    ImageInspectError,
+    ErrImageNeverPull,
+    InvalidImageName,
+    RegistryUnavailable,
+    CreateContainerConfigError,
+    CreateContainerError,
+    RunContainerError,
+    KillContainerError,
+    CreatePodSandboxError,
+    KillPodSandboxError,
+    VerifyNonRootError,
+    RuntimeUnavailable,
+}
+
+impl fmt::Display for SyncErrorReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// A failed action.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}: {message}")]
+pub struct SyncError {
+    /// Why, for machines.
+    pub reason: SyncErrorReason,
+    /// Why, for people.
+    pub message: String,
+    /// When it makes sense to try again, where that is known.
+    pub retry_after: Option<Duration>,
+}
+
+impl SyncError {
+    /// A failure without advice when to try again.
+    pub fn new(reason: SyncErrorReason, message: impl Into<String>) -> Self {
+        Self {
+            reason,
+            message: message.into(),
+            retry_after: None,
+        }
+    }
+}
+
+/// What came of one action.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SyncResult {
+    /// The action.
+    pub action: SyncAction,
+    /// Container name, or the pod's full name or sandbox id for actions on the whole pod.
+    pub target: String,
+    /// The failure, if it failed.
+    pub error: Option<SyncError>,
+}
+
+impl SyncResult {
+    /// An action that succeeded.
+    pub fn new(action: SyncAction, target: impl Into<String>) -> Self {
+        Self {
+            action,
+            target: target.into(),
+            error: None,
+        }
+    }
+
+    /// The same action, failed. A second call overwrites the first.
+    pub fn fail(&mut self, error: SyncError) {
+        self.error = Some(error);
+    }
+
+    /// An action that failed.
+    pub fn failed(action: SyncAction, target: impl Into<String>, error: SyncError) -> Self {
+        Self {
+            action,
+            target: target.into(),
+            error: Some(error),
+        }
+    }
+}
+
+/// What came of one round.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PodSyncResult {
+    /// Results of the actions taken, in the order they finished.
+    pub sync_results: Vec<SyncResult>,
+    /// A failure of the round that belongs to no action.
+    pub sync_error: Option<SyncError>,
+}
+
+impl PodSyncResult {
+    /// Appends results.
+    pub fn add_sync_result(&mut self, results: impl IntoIterator<Item = SyncResult>) {
+        self.sync_results.extend(results);
+    }
+
+    /// Appends another round's results and takes over its error.
+    pub fn add_pod_sync_result(&mut self, other: Self) {
+        self.sync_results.extend(other.sync_results);
+        self.sync_error = other.sync_error;
+    }
+
+    /// Marks the round as failed.
+    pub fn fail(&mut self, error: SyncError) {
+        self.sync_error = Some(error);
+    }
+
+    /// Every failure of the round.
+    pub fn errors(&self) -> impl Iterator<Item = &SyncError> {
+        self.sync_error
+            .iter()
+            .chain(self.sync_results.iter().filter_map(|r| r.error.as_ref()))
+    }
+
+    /// One text that lists every failure, or none when there is none.
+    #[must_use]
+    pub fn error(&self) -> Option<String> {
+        let mut texts: Vec<String> = self
+            .sync_error
+            .iter()
+            .map(|e| format!("failed to sync the pod: {e}"))
+            .collect();
+        texts.extend(self.sync_results.iter().filter_map(|r| {
+            r.error
+                .as_ref()
+                .map(|e| format!("failed to {} for {:?}: {e}", r.action, r.target))
+        }));
+        (!texts.is_empty()).then(|| texts.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merging_appends_results_and_replaces_the_error() {
+        let mut round = PodSyncResult::default();
+        round.fail(SyncError::new(SyncErrorReason::RuntimeUnavailable, "first"));
+        round.add_sync_result([SyncResult::new(SyncAction::CreatePodSandbox, "a_ns")]);
+        let mut other = PodSyncResult::default();
+        other.add_sync_result([SyncResult::failed(
+            SyncAction::StartContainer,
+            "web",
+            SyncError::new(SyncErrorReason::RunContainerError, "no such file"),
+        )]);
+        round.add_pod_sync_result(other);
+        assert_eq!(round.sync_error, None);
+        assert_eq!(
+            round.error().as_deref(),
+            Some("failed to StartContainer for \"web\": RunContainerError: no such file")
+        );
+        assert_eq!(PodSyncResult::default().error(), None);
+    }
+
+    #[test]
+    fn error_lists_every_failure() {
+        let mut round = PodSyncResult::default();
+        round.fail(SyncError::new(SyncErrorReason::CreatePodSandboxError, "x"));
+        round.add_sync_result(["a", "b"].map(|name| {
+            SyncResult::failed(
+                SyncAction::StartContainer,
+                name,
+                SyncError::new(SyncErrorReason::ErrImagePull, "y"),
+            )
+        }));
+        let text = round.error().unwrap();
+        assert_eq!(text.matches("failed to").count(), 3, "{text}");
+    }
+}
