@@ -1,1 +1,4 @@
-//! store
+//! One-writer cells: what one task knows and others read.
+
+pub mod cache;
+pub mod looks;
