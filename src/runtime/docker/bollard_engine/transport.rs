@@ -1,0 +1,237 @@
+//! One HTTP connection to the Engine per request, opened when it is needed.
+//!
+//! bollard's own transports refuse to exist while the socket is missing and send paths without
+//! an API version, so that the Engine answers in the newest dialect it knows. This one is
+//! plugged in below bollard's verbs, and serves the streams that bollard would decode wrongly.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use bollard::errors::Error;
+use bytes::Bytes;
+use http::header::{CONNECTION, HOST};
+use http::{HeaderValue, Request, Response, Uri};
+use hyper::body::{Body, Incoming};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+
+/// How long opening a connection may take. A local socket answers at once or not at all; over
+/// TCP this is three lost SYN packets.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Where an Engine listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Address {
+    /// A Unix socket.
+    Unix(PathBuf),
+    /// `host:port`, without encryption.
+    Tcp(String),
+}
+
+impl Address {
+    /// Parses `unix://PATH`, `tcp://HOST:PORT`, `http://HOST:PORT` or an absolute path.
+    pub(super) fn parse(endpoint: &str) -> Result<Self, String> {
+        if let Some(path) = endpoint
+            .strip_prefix("unix://")
+            .or(endpoint.starts_with('/').then_some(endpoint))
+        {
+            return if path.starts_with('/') {
+                Ok(Self::Unix(path.into()))
+            } else {
+                Err("the path of a unix:// address must be absolute".to_owned())
+            };
+        }
+        let rest = endpoint
+            .strip_prefix("tcp://")
+            .or_else(|| endpoint.strip_prefix("http://"))
+            .ok_or("expected unix://PATH, tcp://HOST:PORT or http://HOST:PORT")?;
+        let authority: http::uri::Authority = rest
+            .trim_end_matches('/')
+            .parse()
+            .map_err(|e| format!("{e}"))?;
+        if authority.as_str().contains('@') {
+            return Err("credentials in the address are not supported".to_owned());
+        }
+        let port = authority.port_u16().unwrap_or(DEFAULT_TCP_PORT);
+        Ok(Self::Tcp(format!("{}:{port}", authority.host())))
+    }
+}
+
+/// The Engine's registered port for unencrypted TCP.
+const DEFAULT_TCP_PORT: u16 = 2375;
+
+/// An API version as two numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ApiVersion {
+    pub(super) major: u16,
+    pub(super) minor: u16,
+}
+
+impl ApiVersion {
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (major, minor) = text.split_once('.')?;
+        Some(Self {
+            major: major.parse().ok()?,
+            minor: minor.parse().ok()?,
+        })
+    }
+}
+
+impl std::fmt::Display for ApiVersion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// Opens connections, and remembers which API version was agreed on.
+#[derive(Debug)]
+pub(super) struct Transport {
+    address: Address,
+    /// The agreed version as `major << 16 | minor`; 0 before the first agreement.
+    version: AtomicU32,
+    /// Whether the version has to be agreed on (again) before the next call.
+    stale: AtomicBool,
+}
+
+impl Transport {
+    pub(super) fn new(address: Address) -> Self {
+        Self {
+            address,
+            version: AtomicU32::new(0),
+            stale: AtomicBool::new(true),
+        }
+    }
+
+    /// The agreed version, unless it has to be agreed on first.
+    pub(super) fn agreed(&self) -> Option<ApiVersion> {
+        (!self.stale.load(Ordering::Acquire))
+            .then(|| self.last_agreed())
+            .flatten()
+    }
+
+    fn last_agreed(&self) -> Option<ApiVersion> {
+        let [a, b, c, d] = self.version.load(Ordering::Acquire).to_be_bytes();
+        let (major, minor) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        (major != 0).then_some(ApiVersion { major, minor })
+    }
+
+    pub(super) fn agree(&self, version: ApiVersion) {
+        let packed = u32::from(version.major) << 16 | u32::from(version.minor);
+        self.version.store(packed, Ordering::Release);
+        self.stale.store(false, Ordering::Release);
+    }
+
+    /// The Engine went away: another one may answer next time.
+    pub(super) fn disagree(&self) {
+        self.stale.store(true, Ordering::Release);
+    }
+
+    /// Sends a request on a connection of its own. The connection ends with the response's body,
+    /// or when that is dropped.
+    pub(super) async fn send<B>(&self, mut request: Request<B>) -> Result<Response<Incoming>, Error>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        *request.uri_mut() = self.versioned(request.uri())?;
+        let headers = request.headers_mut();
+        headers.insert(HOST, HeaderValue::from_static("docker"));
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "connecting took too long");
+        match &self.address {
+            Address::Unix(path) => {
+                let stream = timeout(CONNECT_DEADLINE, UnixStream::connect(path));
+                exchange(stream.await.map_err(late)??, request).await
+            }
+            Address::Tcp(authority) => {
+                let stream = timeout(CONNECT_DEADLINE, TcpStream::connect(authority));
+                exchange(stream.await.map_err(late)??, request).await
+            }
+        }
+    }
+
+    /// Path and query with the agreed version in front; `/version` itself goes without.
+    fn versioned(&self, uri: &Uri) -> Result<Uri, Error> {
+        let path = uri.path_and_query().map_or("/", |p| p.as_str());
+        match self.last_agreed() {
+            Some(version) if path != "/version" => Ok(format!("/v{version}{path}").parse()?),
+            Some(_) | None => Ok(path.parse()?),
+        }
+    }
+}
+
+async fn exchange<S, B>(stream: S, request: Request<B>) -> Result<Response<Incoming>, Error>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    // The task lives exactly as long as the connection, whose end the response's body reports.
+    tokio::spawn(connection);
+    Ok(sender.send_request(request).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_parsed() {
+        for (text, expected) in [
+            (
+                "unix:///run/d.sock",
+                Ok(Address::Unix("/run/d.sock".into())),
+            ),
+            ("/run/d.sock", Ok(Address::Unix("/run/d.sock".into()))),
+            (
+                "tcp://10.0.0.1:2376",
+                Ok(Address::Tcp("10.0.0.1:2376".into())),
+            ),
+            ("tcp://10.0.0.1", Ok(Address::Tcp("10.0.0.1:2375".into()))),
+            ("http://[::1]:99/", Ok(Address::Tcp("[::1]:99".into()))),
+            ("unix://d.sock", Err(())),
+            ("https://x", Err(())),
+            ("tcp://u:p@x", Err(())),
+            ("", Err(())),
+        ] {
+            assert_eq!(Address::parse(text).map_err(|_| ()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn paths_carry_the_agreed_version_and_nothing_before_it() {
+        let transport = Transport::new(Address::Unix("/x".into()));
+        let uri: Uri = "http://docker/containers/json?all=true".parse().unwrap();
+        assert_eq!(
+            transport.versioned(&uri).unwrap(),
+            "/containers/json?all=true"
+        );
+        transport.agree(ApiVersion {
+            major: 1,
+            minor: 41,
+        });
+        assert_eq!(
+            transport.versioned(&uri).unwrap(),
+            "/v1.41/containers/json?all=true"
+        );
+        assert_eq!(
+            transport
+                .versioned(&"http://docker/version".parse().unwrap())
+                .unwrap(),
+            "/version"
+        );
+        assert_eq!(transport.agreed(), ApiVersion::parse("1.41"));
+        transport.disagree();
+        assert_eq!(transport.agreed(), None);
+        assert_eq!(
+            transport.versioned(&uri).unwrap(),
+            "/v1.41/containers/json?all=true"
+        );
+    }
+}
