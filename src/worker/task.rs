@@ -23,8 +23,7 @@ use super::{Command, Context, Phase, PodView, SharedLocks};
 use crate::api::{FullName, Pod, PodUid, Timestamp, core};
 use crate::pod::backoff::Backoff;
 use crate::pod::observed::{ContainerState, PodStatus};
-use crate::pod::plan::{Plan, PlanInput, Step, Waiting, compute_pod_actions};
-use crate::pod::spec;
+use crate::pod::plan::{Plan, PlanInput, Waiting, compute_pod_actions};
 use crate::pod::status::{StatusInput, compute_pod_status};
 use crate::runtime::{PodSyncResult, SyncAction, SyncErrorReason};
 
@@ -270,21 +269,7 @@ impl Worker {
         plan: &Plan,
         result: &PodSyncResult,
     ) {
-        let now = Timestamp::now();
-        let sandbox_is_new = plan.steps.iter().any(|s| matches!(s, Step::CreateSandbox { .. }));
-        for step in &plan.steps {
-            let Step::StartContainer { name, .. } = step else { continue };
-            let crashed = status
-                .containers
-                .iter()
-                .any(|c| c.name == *name && c.state == ContainerState::Exited);
-            if let Some((_, container)) = spec::find_container(pod, name)
-                && crashed
-                && !sandbox_is_new
-            {
-                self.backoff.next(&crate::pod::backoff::container_key(container), now);
-            }
-        }
+        plan.record_backoff(pod, status, &mut self.backoff, Timestamp::now());
         self.error = result.error().unwrap_or_default().into();
         for r in &result.sync_results {
             let starts = matches!(r.action, SyncAction::StartContainer | SyncAction::InitContainer);

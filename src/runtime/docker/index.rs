@@ -17,7 +17,7 @@ use bollard::models::{
     ContainerInspectResponse, ContainerStateStatusEnum, ContainerSummary, ContainerSummaryStateEnum,
 };
 
-use super::translate::{OurContainer, OurKind};
+use super::translate::{Kind, OurContainer};
 use crate::api::{ContainerId, PodUid, Timestamp};
 use crate::pod::observed::{
     ContainerState, ContainerStatus, PodStatus, RunningPod, SandboxStatus,
@@ -41,7 +41,7 @@ pub(super) struct Record {
     /// Whether an inspect would tell more than is known.
     pub(super) stale: bool,
     /// When something was last told of it, on the index's own clock.
-    touched: u64,
+    pub(super) touched: u64,
     /// Held by whoever inspects it, so that two who need it ask once.
     pub(super) inspecting: Arc<tokio::sync::Mutex<()>>,
 }
@@ -59,16 +59,17 @@ pub(super) struct Created {
 #[derive(Debug, Default)]
 struct State {
     clock: u64,
+    complete: bool,
     records: HashMap<Arc<str>, Record>,
     /// Ids that are gone, with the time they went: a list that began before must not bring
     /// them back.
     gone: HashMap<Arc<str>, u64>,
 }
 
-/// The index. Internally synchronised; no lock is held across a call.
-#[derive(Debug, Default)]
+/// The index. Internally synchronised; no lock is held across a call. Clones share it.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Index {
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
 /// Mark of the moment a list began.
@@ -101,6 +102,7 @@ impl Index {
         let mut state = self.lock();
         let state = &mut *state;
         let now = state.tick();
+        state.complete = true;
         state.gone.retain(|_, when| *when >= began.0);
         let mut seen: std::collections::HashSet<Arc<str>> = std::collections::HashSet::new();
         for (summary, ours) in listed {
@@ -172,7 +174,7 @@ impl Index {
                 ContainerState::Created => {
                     record.state = ContainerState::Running;
                     record.started_at = Some(at);
-                    record.stale = record.ours.has_address();
+                    record.stale = needs_address(&record.ours);
                 }
                 ContainerState::Running => {}
                 // Late news, or started by hand: only the Engine can tell.
@@ -218,14 +220,36 @@ impl Index {
         state.gone.insert(id.into(), now);
     }
 
-    /// Merges an inspect, which is the truth of its moment.
-    pub(super) fn inspected(&self, id: &str, found: &ContainerInspectResponse, message: &str) {
+    /// Merges an inspect that was asked for when the record was last touched at `asked`. One
+    /// that something was told after, and that knows less, is dropped: the record stays stale.
+    pub(super) fn inspected(
+        &self,
+        id: &str,
+        asked: u64,
+        found: &ContainerInspectResponse,
+        message: &str,
+    ) {
         let mut state = self.lock();
         let now = state.tick();
         if let Some(record) = state.records.get_mut(id) {
-            record.touched = now;
-            merge_inspect(record, found, message);
+            let outdated = record.touched > asked
+                && record.state == ContainerState::Exited
+                && is_running(found);
+            if !outdated {
+                record.touched = now;
+                merge_inspect(record, found, message);
+            }
         }
+    }
+
+    /// Whether a complete list was merged since the last [`begin_gap`](Self::begin_gap).
+    pub(super) fn is_complete(&self) -> bool {
+        self.lock().complete
+    }
+
+    /// Events may have been missed: only a list can tell what there is.
+    pub(super) fn begin_gap(&self) {
+        self.lock().complete = false;
     }
 
     /// The record of that id.
@@ -285,6 +309,19 @@ impl Record {
     /// The addresses known of it.
     pub(super) fn ips(&self) -> &[IpAddr] {
         &self.ips
+    }
+}
+
+/// Whether there is an address to ask for once it runs.
+fn needs_address(ours: &OurContainer) -> bool {
+    matches!(ours.kind, Kind::Sandbox { host_network: false, .. })
+}
+
+/// How many instances came before.
+fn attempt(ours: &OurContainer) -> u32 {
+    match &ours.kind {
+        Kind::Sandbox { attempt, .. } => *attempt,
+        Kind::Container { restart_count, .. } => *restart_count,
     }
 }
 
@@ -355,6 +392,15 @@ fn time(text: Option<&str>) -> Option<Timestamp> {
         .filter(|time| *time > Timestamp::UNIX_EPOCH)
 }
 
+/// Whether an inspect shows a live process; a paused one counts.
+fn is_running(found: &ContainerInspectResponse) -> bool {
+    use ContainerStateStatusEnum as S;
+    found.state.as_ref().is_some_and(|state| {
+        state.running.unwrap_or(false)
+            || matches!(state.status, Some(S::RUNNING | S::PAUSED | S::RESTARTING))
+    })
+}
+
 /// Upstream: cri-dockerd `core/convert.go`, dockershim `docker_container.go` (state and reason).
 fn merge_inspect(record: &mut Record, found: &ContainerInspectResponse, message: &str) {
     if let Some(created) = time(found.created.as_ref().map(ToString::to_string).as_deref()) {
@@ -373,17 +419,8 @@ fn merge_inspect(record: &mut Record, found: &ContainerInspectResponse, message:
     let finished = time(state.finished_at.as_deref());
     let exit_code = state.exit_code.and_then(|code| i32::try_from(code).ok()).unwrap_or(0);
     let error = state.error.as_deref().unwrap_or_default();
-    let running = state.running.unwrap_or(false)
-        || matches!(
-            state.status,
-            Some(
-                ContainerStateStatusEnum::RUNNING
-                    | ContainerStateStatusEnum::PAUSED
-                    | ContainerStateStatusEnum::RESTARTING
-            )
-        );
     record.message = joined(error, message);
-    if running {
+    if is_running(found) {
         record.state = ContainerState::Running;
         record.started_at = started;
         record.finished_at = None;
@@ -452,13 +489,13 @@ fn addresses(found: &ContainerInspectResponse) -> Vec<IpAddr> {
 /// Builds the seeds' `PodStatus` of one pod from its records, newest instances first.
 pub(super) fn pod_status(uid: &PodUid, mut records: Vec<Record>) -> PodStatus {
     records.sort_by(|a, b| {
-        (b.ours.attempt(), b.created_at, &b.id).cmp(&(a.ours.attempt(), a.created_at, &a.id))
+        (attempt(&b.ours), b.created_at, &b.id).cmp(&(attempt(&a.ours), a.created_at, &a.id))
     });
     let mut status = PodStatus::empty(uid.clone());
     for record in records {
         status.full_name = record.ours.full_name.clone();
         match &record.ours.kind {
-            OurKind::Sandbox { attempt, host_network } => status.sandboxes.push(SandboxStatus {
+            Kind::Sandbox { attempt, host_network } => status.sandboxes.push(SandboxStatus {
                 id: ContainerId::docker(record.id),
                 attempt: *attempt,
                 state: record.state,
@@ -466,10 +503,10 @@ pub(super) fn pod_status(uid: &PodUid, mut records: Vec<Record>) -> PodStatus {
                 host_network: *host_network,
                 ips: record.ips,
             }),
-            OurKind::Container { name, role, restart_count, hash, .. } => {
+            Kind::Container { name, role, restart_count, hash, .. } => {
                 status.containers.push(ContainerStatus {
                     id: ContainerId::docker(record.id),
-                    name: Arc::clone(name),
+                    name: name.as_str().into(),
                     role: *role,
                     state: record.state,
                     created_at: record.created_at,

@@ -2,8 +2,16 @@
 
 pub mod bollard_engine;
 pub mod engine;
+mod events;
+mod index;
+mod kill;
 pub mod logs;
+mod manager;
 pub mod sandbox_image;
+mod start;
+mod sync;
+mod termination;
 pub mod translate;
 
 pub use bollard_engine::BollardEngine;
+pub use manager::{API_VERSION_MIN, DockerManager, DockerManagerOptions};
