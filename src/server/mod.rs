@@ -1,1 +1,12 @@
-//! server
+//! What the agent serves: its own API on a Unix socket ([`admin`]) and metrics with health on a
+//! loopback port ([`health`]).
+//!
+//! Both see the agent through [`view::AgentView`], which `app` implements; nothing here decides
+//! anything about pods. [`frame`] is the wire form of logs, shared with the client in `cli`.
+
+pub mod admin;
+pub mod frame;
+pub mod health;
+pub mod view;
+
+pub use view::{AgentView, Check, ViewError};
