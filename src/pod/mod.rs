@@ -9,6 +9,7 @@ pub mod backoff;
 pub mod desired;
 pub mod env;
 pub mod expand;
+pub mod hold;
 pub mod manager;
 pub mod manifest;
 pub mod merge;

@@ -1,4 +1,5 @@
 //! One-writer cells: what one task knows and others read.
 
 pub mod cache;
+pub mod cell;
 pub mod looks;
