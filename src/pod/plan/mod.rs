@@ -7,9 +7,22 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::{ContainerId, Pod, Timestamp};
-use crate::pod::backoff::Backoff;
-use crate::pod::observed::{PodStatus, Role};
+use crate::api::{ContainerId, Pod, Timestamp, core};
+use crate::pod::backoff::{Backoff, ContainerKey};
+use crate::pod::observed::{ContainerState, PodStatus, Role};
+use crate::pod::spec;
+
+mod app;
+mod compute;
+pub(crate) mod deadline;
+mod draft;
+mod init;
+mod prune;
+mod sandbox;
+#[cfg(test)]
+mod tests;
+
+pub use compute::compute_pod_actions;
 
 /// Everything the planner looks at.
 #[derive(Debug, Clone, Copy)]
@@ -210,4 +223,49 @@ impl Plan {
             Step::RemoveContainer { .. } => None,
         })
     }
+    /// Advances the back-off of every container this plan restarts. To be called once, with the
+    /// status the plan was made from, when the plan is carried out. Containers that start anew
+    /// with their sandbox don't count: they did not end by themselves.
+    ///
+    /// Upstream does this in `kuberuntime_manager.go` (`doBackOff`).
+    pub fn record_backoff(
+        &self,
+        pod: &Pod,
+        status: &PodStatus,
+        backoff: &mut Backoff,
+        now: Timestamp,
+    ) {
+        let creates_sandbox = self
+            .steps
+            .iter()
+            .any(|step| matches!(step, Step::CreateSandbox { .. }));
+        if creates_sandbox {
+            return;
+        }
+        for step in &self.steps {
+            if let Step::StartContainer { name, .. } = step
+                && let Some((_, container)) = spec::find_container(pod, name)
+                && let Some((key, finished_at)) = backoff_event(status, container)
+            {
+                backoff.next(key, finished_at, now);
+            }
+        }
+    }
+}
+
+/// Under which key, and since when, a container is in back-off: since its newest ended instance
+/// ended.
+fn backoff_event(
+    status: &PodStatus,
+    container: &core::Container,
+) -> Option<(ContainerKey, Timestamp)> {
+    let ended = status
+        .containers
+        .iter()
+        .find(|c| *c.name == *container.name && c.state == ContainerState::Exited)?;
+    let key = (
+        Arc::from(container.name.as_str()),
+        spec::container_hash(container),
+    );
+    Some((key, ended.finished_at.unwrap_or(ended.created_at)))
 }
