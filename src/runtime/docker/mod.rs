@@ -2,8 +2,13 @@
 
 pub mod bollard_engine;
 pub mod engine;
+pub mod fake_engine;
+pub mod image;
 pub mod logs;
+pub mod operation;
 pub mod sandbox_image;
 pub mod translate;
 
 pub use bollard_engine::BollardEngine;
+pub use fake_engine::FakeEngine;
+pub use operation::Operation;
