@@ -23,7 +23,7 @@ use crate::api::{FullName, PodUid};
 use crate::pod::observed::{PodStatus, Pods};
 use crate::runtime::{PodEvent, Result, Runtime, RuntimeError};
 use crate::store::cache::CacheWriter;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Metrics, occurrences};
 
 /// Looks at pods under way at a time: enough to hide one slow inspect, few enough to leave the
 /// Engine to the workers.
@@ -55,7 +55,9 @@ pub struct Observer {
     /// The newest list of everything.
     listed: watch::Sender<Option<Arc<Pods>>>,
     sweep_period: Duration,
-    telemetry: Telemetry,
+    metrics: Arc<Metrics>,
+    /// When the runtime was lost, until it is back.
+    away_since: Option<Instant>,
     looks: JoinSet<(PodUid, Instant, Result<PodStatus>)>,
     /// Pods being looked at; true when another look was asked for meanwhile.
     looking: HashMap<PodUid, bool>,
@@ -87,7 +89,7 @@ impl Observer {
         cache: CacheWriter,
         requests: mpsc::Receiver<PodUid>,
         sweep_period: Duration,
-        telemetry: Telemetry,
+        metrics: Arc<Metrics>,
     ) -> (Self, watch::Receiver<Reach>, watch::Receiver<Option<Arc<Pods>>>) {
         let (reach, reach_reader) = watch::channel(Reach::Unknown);
         let (listed, listed_reader) = watch::channel(None);
@@ -98,7 +100,8 @@ impl Observer {
             reach,
             listed,
             sweep_period,
-            telemetry,
+            metrics,
+            away_since: None,
             looks: JoinSet::new(),
             looking: HashMap::new(),
             queue: Vec::new(),
@@ -121,7 +124,7 @@ impl Observer {
             };
             match lost {
                 Lost::Cancelled => return,
-                Lost::Broken(cause) => self.set_reach(Reach::Down(cause)),
+                Lost::Broken(cause) => self.lost(cause),
             }
             tokio::select! {
                 () = cancel.cancelled() => return,
@@ -130,22 +133,29 @@ impl Observer {
         }
     }
 
-    fn set_reach(&self, reach: Reach) {
-        self.reach.send_if_modified(|known| {
-            let changed = *known != reach;
-            if changed {
-                match &reach {
-                    Reach::Up => self.telemetry.engine_back(),
-                    // Only the first of a row of failures is news.
-                    Reach::Down(cause) if !matches!(known, Reach::Down(_)) => {
-                        self.telemetry.engine_lost(cause);
-                    }
-                    Reach::Down(_) | Reach::Unknown => {}
-                }
-                *known = reach;
-            }
+    /// The runtime is away. Only the first of a row of failures is news.
+    fn lost(&mut self, cause: String) {
+        if self.away_since.is_none() {
+            self.away_since = Some(Instant::now());
+            occurrences::engine_lost(&self.metrics, &cause);
+        }
+        self.reach.send_if_modified(|reach| {
+            let changed = *reach != Reach::Down(cause.clone());
+            *reach = Reach::Down(cause);
             changed
         });
+    }
+
+    /// The runtime answers.
+    async fn back(&mut self) {
+        if *self.reach.borrow() == Reach::Up {
+            return;
+        }
+        // The version is for people; a runtime that goes away again says so by itself.
+        let version = self.runtime.version().await.map(|v| v.to_string()).unwrap_or_default();
+        let away = self.away_since.take().map(|since| since.elapsed());
+        occurrences::engine_back(&self.metrics, &version, away);
+        self.reach.send_replace(Reach::Up);
     }
 
     /// Follows one subscription until it breaks.
@@ -162,7 +172,8 @@ impl Observer {
                     None => return Lost::Broken("the event stream ended".to_owned()),
                     Some(PodEvent::Changed { uid, .. }) => { self.want(uid); Ok(()) }
                     Some(PodEvent::Gap { cause }) => {
-                        self.telemetry.gap(&cause);
+                        let first = *self.reach.borrow() == Reach::Unknown;
+                        occurrences::gap(&self.metrics, &cause, first);
                         self.relist().await
                     }
                 },
@@ -247,7 +258,8 @@ impl Observer {
         self.listed.send_replace(Some(Arc::new(pods)));
         self.sweep = Some(Sweep { began, outstanding: uids });
         self.raise_floor(None);
-        self.set_reach(Reach::Up);
+        self.metrics.relisted();
+        self.back().await;
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use super::Metrics;
 use super::metrics::PullOutcome;
 use crate::api::{ContainerId, Diagnostic, FullName, PodUid, Timestamp};
 use crate::pod::desired::PodSource;
+use crate::pod::plan::Reason;
 use crate::runtime::PodSyncResult;
 
 /// A pod as its log field shows it: `namespace/name`.
@@ -217,6 +218,44 @@ pub fn container_killed(
         reason = reason,
         elapsed_ms = millis(took),
         "container stopped"
+    );
+}
+
+/// The plan stops a whole pod.
+pub fn pod_killed(pod: &FullName, uid: &PodUid, reason: &Reason) {
+    tracing::info!(pod = %Shown(pod), uid = %uid, reason = %reason, "stopping the pod's containers");
+}
+
+/// The plan stops one container.
+pub fn container_killing(pod: &FullName, uid: &PodUid, container: &str, reason: &str) {
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        container = container,
+        reason = reason,
+        "stopping the container"
+    );
+}
+
+/// Something of a pod could not be removed; it will be tried again.
+pub fn remove_failed(pod: &FullName, uid: &PodUid, error: &str) {
+    tracing::warn!(
+        pod = %Shown(pod),
+        uid = %uid,
+        error = error,
+        "could not remove what is left of it; will try again"
+    );
+}
+
+/// Something is done otherwise than the manifest asks.
+pub fn note(pod: &FullName, uid: &PodUid, reason: &str, message: &str) {
+    tracing::warn!(pod = %Shown(pod), uid = %uid, reason = reason, "{message}");
+}
+
+/// The Engine can't give OOM scores below 0. Logged once.
+pub fn negative_oom_score_refused() {
+    tracing::warn!(
+        "the Docker Engine can't set OOM scores below 0 (it lacks CAP_SYS_RESOURCE): sandboxes and guaranteed pods are not protected from the OOM killer"
     );
 }
 

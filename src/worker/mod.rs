@@ -28,7 +28,7 @@ use crate::pod::observed::Pods;
 use crate::runtime::Runtime;
 use crate::store::cache::CacheReader;
 use crate::store::looks::LookRequests;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Metrics, occurrences};
 use locks::NameLocks;
 use task::Worker;
 
@@ -51,8 +51,8 @@ pub struct Context {
     pub looks: LookRequests,
     /// Where workers tell about them.
     pub board: Board,
-    /// Log and metrics.
-    pub telemetry: Telemetry,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
     /// Addresses of the node, primary first.
     pub node_ips: Vec<IpAddr>,
     /// Longest crash-loop back-off.
@@ -200,7 +200,7 @@ impl PodWorkers {
             }
             self.locks.with(|locks| locks.adopt(&full_name, &uid));
             if wanted.all_synced {
-                self.context.telemetry.unwanted_pod(&uid, &full_name);
+                occurrences::pod_removed(&full_name, &uid, "no source wants it");
                 self.start_worker(uid, full_name, Command::Stop { restart: false }, None, cancel);
             }
         }

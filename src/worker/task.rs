@@ -26,6 +26,7 @@ use crate::pod::observed::{ContainerState, PodStatus};
 use crate::pod::plan::{Plan, PlanInput, Waiting, compute_pod_actions};
 use crate::pod::status::{StatusInput, compute_pod_status};
 use crate::runtime::{PodSyncResult, SyncAction, SyncErrorReason};
+use crate::telemetry::occurrences;
 
 /// Pause after a failed round, stretched by up to half at random (upstream `backOffPeriod`).
 const RETRY: Duration = Duration::from_secs(10);
@@ -59,6 +60,8 @@ pub(super) struct Worker {
     status: Option<Arc<core::PodStatus>>,
     error: Arc<str>,
     phase: Phase,
+    /// When the pod began to be stopped.
+    stopping_since: Option<Instant>,
     /// What is acted on must have been looked at after this.
     newer_than: Instant,
 }
@@ -86,6 +89,7 @@ impl Worker {
             status: None,
             error: "".into(),
             phase: Phase::WaitingToStart,
+            stopping_since: None,
             newer_than: Instant::now(),
         }
     }
@@ -114,7 +118,9 @@ impl Worker {
 
     fn finish(&self) {
         self.context.board.remove(&self.uid);
-        self.context.telemetry.pod_finished(&self.uid, &self.full_name);
+        if let Some(since) = self.stopping_since {
+            occurrences::pod_gone(&self.full_name, &self.uid, since.elapsed());
+        }
         self.locks.leave(&self.full_name, &self.uid);
     }
 
@@ -215,10 +221,11 @@ impl Worker {
         self.publish(status);
         let began = Instant::now();
         let result = self.walk(pod, status, &plan, cancel).await;
-        self.context.telemetry.sync_done(
-            &self.uid,
+        occurrences::sync_done(
+            &self.context.metrics,
             &self.full_name,
-            &plan,
+            &self.uid,
+            plan.steps.len(),
             &result,
             began.elapsed(),
         );
@@ -297,6 +304,7 @@ impl Worker {
     /// Stops whatever runs of the pod, until nothing does.
     async fn terminate(&mut self, cancel: &CancellationToken) -> Next {
         self.phase = Phase::Terminating;
+        self.stopping_since = Some(Instant::now());
         self.error = "".into();
         let mut pause = STOP_RETRY_MIN;
         self.newer_than = Instant::now();
@@ -320,9 +328,11 @@ impl Worker {
                     () = cancel.cancelled() => return Next::Shutdown,
                     result = self.context.runtime.kill_pod(self.pod.as_ref(), &running, None) => result,
                 };
-                self.context.telemetry.kill_done(
-                    &self.uid,
+                occurrences::sync_done(
+                    &self.context.metrics,
                     &self.full_name,
+                    &self.uid,
+                    result.sync_results.len(),
                     &result,
                     began.elapsed(),
                 );
@@ -355,7 +365,7 @@ impl Worker {
             let Err(error) = removed else { break };
             self.error = error.to_string().into();
             self.publish(&self.context.cache.get(&self.uid).status);
-            self.context.telemetry.remove_failed(&self.uid, &self.full_name, &error);
+            occurrences::remove_failed(&self.full_name, &self.uid, &error.to_string());
             if matches!(pause_for(&mut pause, cancel).await, Next::Shutdown) {
                 return Next::Shutdown;
             }

@@ -29,7 +29,7 @@ use crate::runtime::{
     LogOptions, LogStream, PodEvent, PodSyncResult, Result, Runtime, RuntimeCondition,
     RuntimeError, RuntimeStatus, Version,
 };
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Metrics, occurrences};
 use crate::volume::VolumeManager;
 
 /// Attempts to get an inspect that is not older than the newest event.
@@ -60,7 +60,7 @@ pub struct DockerManager {
     pub(super) index: Index,
     pub(super) images: ImagePuller,
     pub(super) volumes: VolumeManager,
-    pub(super) telemetry: Telemetry,
+    pub(super) metrics: Arc<Metrics>,
     /// Bounds the calls that change something. Fair: permits are given in the order asked.
     pub(super) changes: Semaphore,
     pod_infra_image: Option<String>,
@@ -86,7 +86,7 @@ impl DockerManager {
     pub fn new(
         engine: SharedEngine,
         images: ImagePuller,
-        telemetry: Telemetry,
+        metrics: Arc<Metrics>,
         options: DockerManagerOptions,
     ) -> Self {
         Self {
@@ -97,7 +97,7 @@ impl DockerManager {
             node: options.node,
             index: Index::default(),
             images,
-            telemetry,
+            metrics,
             changes: Semaphore::new(options.engine_concurrency.max(1)),
             pod_infra_image: options.pod_infra_image,
             facts: Mutex::default(),
@@ -153,7 +153,7 @@ impl DockerManager {
             !std::mem::replace(&mut facts.no_negative_oom_score, true)
         });
         if news {
-            self.telemetry.negative_oom_score_refused();
+            occurrences::negative_oom_score_refused();
         }
     }
 

@@ -3,10 +3,13 @@
 pub mod bollard_engine;
 pub mod engine;
 mod events;
+pub mod fake_engine;
+pub mod image;
 mod index;
 mod kill;
 pub mod logs;
 mod manager;
+pub mod operation;
 pub mod sandbox_image;
 mod start;
 mod sync;
@@ -15,3 +18,5 @@ pub mod translate;
 
 pub use bollard_engine::BollardEngine;
 pub use manager::{API_VERSION_MIN, DockerManager, DockerManagerOptions};
+pub use fake_engine::FakeEngine;
+pub use operation::Operation;

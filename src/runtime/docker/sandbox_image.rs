@@ -13,6 +13,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::engine::{Engine, EngineError, Result};
+use super::image::reference::Reference;
 
 /// Name of our sandbox image. The tag changes when the program does.
 pub const SANDBOX_IMAGE: &str = "mirrorlet/pause:1";
@@ -167,6 +168,11 @@ pub async fn ensure_sandbox_image(
         engine.load_image(archive.tar).await?;
         return Ok(SANDBOX_IMAGE.to_owned());
     };
+    let reference = Reference::parse(image).map_err(|e| EngineError::Api {
+        status: http::StatusCode::BAD_REQUEST.as_u16(),
+        message: format!("the sandbox image {image:?} can't be used: {e}"),
+    })?;
+    let image = reference.as_str();
     match engine.inspect_image(image).await {
         Ok(_) => return Ok(image.to_owned()),
         Err(error) if error.is_not_found() => {}

@@ -25,18 +25,19 @@ use super::index::Created;
 use super::kill::reason_of;
 use super::manager::DockerManager;
 use super::translate::{
-    ContainerInput, ImageFacts, Kind, OurContainer, Request, SandboxInput, SeccompWanted,
+    ContainerInput, ImageFacts, Kind, Note, OurContainer, Request, SandboxInput, SeccompWanted,
     container_request, hosts_file, names, parse_ours, sandbox_request, seccomp_wanted,
 };
 use crate::api::core::Container;
-use crate::api::{FullName, Pod, PodUid, Timestamp};
+use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
 use crate::pod::observed::{ContainerState, Role};
-use crate::pod::plan::Step;
+use crate::pod::plan::{Reason, Step};
 use crate::pod::spec;
 use crate::pod::volumes::VolumeMap;
 use crate::runtime::{
     Result as RuntimeResult, RuntimeError, SyncAction, SyncError, SyncErrorReason, SyncResult,
 };
+use crate::telemetry::occurrences;
 use crate::volume::{VolumeError, VolumeManager};
 
 /// Directory of seccomp profiles below the root.
@@ -58,14 +59,15 @@ pub(super) struct Start<'a> {
     name: &'a str,
     role: Role,
     restart_count: u32,
+    reason: &'a Reason,
 }
 
 impl<'a> Start<'a> {
     /// The start that a step is, if it is one.
     pub(super) fn of(step: &'a Step) -> Option<Self> {
         match step {
-            Step::StartContainer { name, role, restart_count, .. } => {
-                Some(Self { name, role: *role, restart_count: *restart_count })
+            Step::StartContainer { name, role, restart_count, reason } => {
+                Some(Self { name, role: *role, restart_count: *restart_count, reason })
             }
             Step::KillPod { .. }
             | Step::KillContainer { .. }
@@ -206,7 +208,7 @@ impl DockerManager {
             .map_err(|error| {
                 SyncError::new(SyncErrorReason::CreatePodSandboxError, error.to_string())
             })?;
-            self.telemetry.notes(pod, request.notes.iter().map(|n| (n.reason, &*n.message)));
+            tell_notes(pod, &request.notes);
             match self.create(request, &image, "").await {
                 Ok(id) => return Ok(id),
                 // The image was removed behind our back, by `docker image prune -a` say.
@@ -286,7 +288,15 @@ impl DockerManager {
         }
         match self.start(&id).await {
             Ok(()) => {
-                self.telemetry.container_started(pod, start.name, &id, start.restart_count);
+                occurrences::container_started(
+                    &self.metrics,
+                    &FullName::of(pod),
+                    &PodUid::of(pod),
+                    start.name,
+                    &ContainerId::docker(id.as_str()),
+                    start.restart_count,
+                    &start.reason.to_string(),
+                );
                 Ok(())
             }
             Err(error) if refuses_oom_score(&error) => {
@@ -353,7 +363,7 @@ impl DockerManager {
             let with_subpaths = self.subpaths(&input).await?;
             input.volumes = &with_subpaths;
             let request = container_request(&input).map_err(config_error)?;
-            self.telemetry.notes(pod, request.notes.iter().map(|n| (n.reason, &*n.message)));
+            tell_notes(pod, &request.notes);
             match self.create(request, image_name, &image.id).await {
                 Ok(id) => return Ok(id),
                 Err(error) if error.is_not_found() && !pulled_anew => {
@@ -550,6 +560,13 @@ fn needs_pod_ips(container: &Container) -> bool {
             .and_then(|from| from.field_ref.as_ref())
             .is_some_and(|field| field.field_path.starts_with("status.podIP"))
     })
+}
+
+/// Logs what a request does otherwise than asked.
+fn tell_notes(pod: &Pod, notes: &[Note]) {
+    for note in notes {
+        occurrences::note(&FullName::of(pod), &PodUid::of(pod), note.reason, &note.message);
+    }
 }
 
 fn config_error(error: impl std::fmt::Display) -> SyncError {

@@ -11,11 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::manager::DockerManager;
 use super::start::{Sandbox, Start};
-use crate::api::Pod;
+use crate::api::{FullName, Pod, PodUid};
 use crate::pod::observed::{ContainerState, PodStatus};
 use crate::pod::plan::{Plan, Step};
 use crate::pod::spec;
 use crate::runtime::PodSyncResult;
+use crate::telemetry::occurrences;
 
 impl DockerManager {
     /// See [`Runtime::sync_pod`](crate::runtime::Runtime::sync_pod).
@@ -35,12 +36,17 @@ impl DockerManager {
             steps = rest;
             match step {
                 Step::KillPod { reason } => {
-                    self.telemetry.killing_pod(pod, reason);
+                    occurrences::pod_killed(&FullName::of(pod), &PodUid::of(pod), reason);
                     let running = status.to_running_pod();
                     result.add_pod_sync_result(self.stop_pod(Some(pod), &running, None).await);
                 }
                 Step::KillContainer { id, name, reason } => {
-                    self.telemetry.killing_container(pod, name, reason);
+                    occurrences::container_killing(
+                        &FullName::of(pod),
+                        &PodUid::of(pod),
+                        name,
+                        &reason.to_string(),
+                    );
                     let grace = spec::termination_grace(pod);
                     result.add_sync_result([self.stop_container(&id.id, name, grace).await]);
                 }
@@ -63,7 +69,11 @@ impl DockerManager {
                 // Only tidying up: what stays is removed in a later round.
                 Step::RemoveContainer { id, name } => {
                     if let Err(error) = self.remove(&id.id).await {
-                        self.telemetry.remove_container_failed(pod, name, &error);
+                        occurrences::remove_failed(
+                            &FullName::of(pod),
+                            &PodUid::of(pod),
+                            &format!("container {name}: {error}"),
+                        );
                     }
                 }
             }

@@ -171,7 +171,9 @@ fn owned(owner: &str) -> HashMap<String, Vec<String>> {
 
 /// A grace in the whole seconds that the Engine counts in, rounded up.
 fn grace_seconds(grace: Duration) -> i32 {
-    let seconds = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
+    let seconds = grace
+        .as_secs()
+        .saturating_add(u64::from(grace.subsec_nanos() > 0));
     i32::try_from(seconds).unwrap_or(i32::MAX)
 }
 

@@ -1,0 +1,166 @@
+//! What the fake Engine answers, in the models of the real one.
+
+use std::collections::HashMap;
+
+use bollard::models::{
+    ContainerConfig, ContainerInspectResponse, ContainerState, ContainerSummary,
+    ContainerSummaryHostConfig, ContainerSummaryStateEnum, EndpointSettings, ImageConfig,
+    ImageInspect, NetworkSettings, SystemInfo,
+};
+use sha2::{Digest, Sha256};
+
+use super::super::engine::EngineVersion;
+use super::state::{FakeContainer, FakeImage, Phase, State};
+use crate::api::Timestamp;
+
+/// What the Engine writes for a time that never was.
+const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
+
+pub(super) fn version() -> EngineVersion {
+    EngineVersion {
+        version: "20.10.24+dfsg1".to_owned(),
+        api_version: "1.41".to_owned(),
+        negotiated: "1.41".to_owned(),
+    }
+}
+
+pub(super) fn info(state: &State) -> SystemInfo {
+    let count = |n: usize| i64::try_from(n).ok();
+    let running = state
+        .containers
+        .iter()
+        .filter(|c| c.phase == Phase::Running);
+    SystemInfo {
+        containers: count(state.containers.len()),
+        containers_running: count(running.count()),
+        images: count(state.images.len()),
+        server_version: Some(version().version),
+        ..SystemInfo::default()
+    }
+}
+
+/// The id of an image: a hash of its name.
+pub(super) fn image_id(name: &str) -> String {
+    let digest = Sha256::digest(name.as_bytes());
+    let hex: Vec<String> = digest.iter().map(|b| format!("{b:02x}")).collect();
+    format!("sha256:{}", hex.concat())
+}
+
+/// Newest first, as the real one lists.
+pub(super) fn list(state: &State, owner: &str) -> Vec<ContainerSummary> {
+    let all = state.containers.iter().rev();
+    all.filter(|c| c.is_owned_by(owner)).map(summary).collect()
+}
+
+fn summary(container: &FakeContainer) -> ContainerSummary {
+    let (state, status) = match container.phase {
+        Phase::Created => (ContainerSummaryStateEnum::CREATED, "Created".to_owned()),
+        Phase::Running => (
+            ContainerSummaryStateEnum::RUNNING,
+            "Up Less than a second".to_owned(),
+        ),
+        Phase::Exited => (
+            ContainerSummaryStateEnum::EXITED,
+            format!("Exited ({}) 1 second ago", container.exit_code),
+        ),
+    };
+    ContainerSummary {
+        id: Some(container.id.clone()),
+        names: Some(vec![format!("/{}", container.name)]),
+        image: Some(container.image().to_owned()),
+        image_id: Some(image_id(container.image())),
+        created: Some(container.created.as_second()),
+        labels: container.body.labels.clone(),
+        state: Some(state),
+        status: Some(status),
+        host_config: Some(ContainerSummaryHostConfig {
+            network_mode: Some(container.network_mode().to_owned()),
+            ..ContainerSummaryHostConfig::default()
+        }),
+        network_settings: Some(bollard::models::ContainerSummaryNetworkSettings {
+            networks: networks(container),
+        }),
+        ..ContainerSummary::default()
+    }
+}
+
+fn networks(container: &FakeContainer) -> Option<HashMap<String, EndpointSettings>> {
+    if container.network_mode().starts_with("container:") {
+        return Some(HashMap::new());
+    }
+    let name = match container.network_mode() {
+        "default" => "bridge",
+        other => other,
+    };
+    let endpoint = EndpointSettings {
+        ip_address: Some(container.ip.clone().unwrap_or_default()),
+        ..EndpointSettings::default()
+    };
+    Some(HashMap::from([(name.to_owned(), endpoint)]))
+}
+
+pub(super) fn inspect(container: &FakeContainer) -> ContainerInspectResponse {
+    let time = |t: Option<Timestamp>| t.map_or(ZERO_TIME.to_owned(), |t| t.to_string());
+    let running = container.phase == Phase::Running;
+    ContainerInspectResponse {
+        id: Some(container.id.clone()),
+        created: Some(container.created.to_string()),
+        name: Some(format!("/{}", container.name)),
+        image: Some(image_id(container.image())),
+        state: Some(ContainerState {
+            status: Some(container.status()),
+            running: Some(running),
+            paused: Some(false),
+            restarting: Some(false),
+            oom_killed: Some(container.oom_killed),
+            dead: Some(false),
+            pid: Some(container.pid),
+            exit_code: Some(container.exit_code),
+            error: Some(container.error.clone()),
+            started_at: Some(time(container.started)),
+            finished_at: Some(time(container.finished)),
+            health: None,
+        }),
+        restart_count: Some(0),
+        log_path: Some(format!(
+            "/var/lib/docker/containers/{0}/{0}-json.log",
+            container.id
+        )),
+        resolv_conf_path: Some(format!(
+            "/var/lib/docker/containers/{}/resolv.conf",
+            container.id
+        )),
+        host_config: container.body.host_config.clone(),
+        config: Some(ContainerConfig {
+            hostname: container.body.hostname.clone(),
+            user: container.body.user.clone(),
+            env: container.body.env.clone(),
+            cmd: container.body.cmd.clone(),
+            entrypoint: container.body.entrypoint.clone(),
+            image: container.body.image.clone(),
+            tty: Some(container.body.tty.unwrap_or(false)),
+            labels: container.body.labels.clone(),
+            working_dir: container.body.working_dir.clone(),
+            ..ContainerConfig::default()
+        }),
+        network_settings: Some(NetworkSettings {
+            networks: networks(container),
+            ..NetworkSettings::default()
+        }),
+        ..ContainerInspectResponse::default()
+    }
+}
+
+pub(super) fn image(name: &str, image: &FakeImage) -> ImageInspect {
+    ImageInspect {
+        id: Some(image_id(name)),
+        repo_tags: Some(vec![name.to_owned()]),
+        repo_digests: Some(image.repo_digest.iter().cloned().collect()),
+        size: Some(image.size),
+        config: Some(ImageConfig {
+            user: Some(image.user.clone()),
+            ..ImageConfig::default()
+        }),
+        ..ImageInspect::default()
+    }
+}

@@ -1,0 +1,3 @@
+//! Images: their names, and how they get here.
+
+pub mod reference;

@@ -1,0 +1,365 @@
+//! PURE: Docker image references.
+//!
+//! Upstream: `github.com/distribution/reference` (`ParseNormalizedNamed`), as
+//! `pkg/kubelet/images/image_manager.go` (`applyDefaultImageTag`) uses it.
+
+use std::fmt;
+
+/// Registry of a name that names none.
+const DEFAULT_DOMAIN: &str = "docker.io";
+/// Old name of [`DEFAULT_DOMAIN`].
+const LEGACY_DOMAIN: &str = "index.docker.io";
+/// Where the official images live in [`DEFAULT_DOMAIN`].
+const OFFICIAL: &str = "library";
+/// Tag of a reference with neither tag nor digest. Without it the Engine pulls every tag.
+const DEFAULT_TAG: &str = "latest";
+/// Longest normalised name, in bytes.
+const MAX_NAME_BYTES: usize = 255;
+/// Longest tag, in bytes.
+const MAX_TAG_BYTES: usize = 128;
+/// Digits of the shortest digest.
+const MIN_DIGEST_DIGITS: usize = 32;
+
+/// Why a text is not an image reference.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidReference {
+    /// It doesn't have the form of one.
+    #[error("invalid reference format")]
+    Format,
+    /// A name may have no capitals.
+    #[error("invalid reference format: repository name ({0}) must be lowercase")]
+    Uppercase(String),
+    /// The name is too long.
+    #[error("repository name must not be more than {MAX_NAME_BYTES} characters")]
+    NameTooLong,
+    /// Sixty-four hexadecimal digits are the id of an image, never its name.
+    #[error("invalid repository name ({0}), cannot specify 64-byte hexadecimal strings")]
+    Id(String),
+    /// The algorithm of the digest is known, and its length is not that of one.
+    #[error("invalid digest length")]
+    DigestLength,
+}
+
+/// An image reference, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Reference {
+    /// As written, with `:latest` appended when it had neither tag nor digest.
+    text: String,
+    domain: String,
+    path: String,
+    tag: Option<String>,
+    digest: Option<String>,
+}
+
+impl Reference {
+    /// Takes a text apart.
+    ///
+    /// # Errors
+    /// The text is not a reference.
+    pub fn parse(text: &str) -> Result<Self, InvalidReference> {
+        if is_hex(text, 64) {
+            return Err(InvalidReference::Id(text.to_owned()));
+        }
+        let (rest, digest) = match text.split_once('@') {
+            Some((rest, digest)) => (rest, Some(digest)),
+            None => (text, None),
+        };
+        let after_slash = rest.rfind('/').map_or(0, |i| i + 1);
+        let (name, tag) = match rest[after_slash..].find(':') {
+            Some(colon) => {
+                let colon = after_slash + colon;
+                (&rest[..colon], Some(&rest[colon + 1..]))
+            }
+            None => (rest, None),
+        };
+        let (domain, path) = split_domain(name);
+        check_name(&domain, &path)?;
+        if tag.is_some_and(|tag| !is_tag(tag)) {
+            return Err(InvalidReference::Format);
+        }
+        digest.map_or(Ok(()), check_digest)?;
+        let mut full = text.to_owned();
+        if tag.is_none() && digest.is_none() {
+            full.push(':');
+            full.push_str(DEFAULT_TAG);
+        }
+        let defaulted = digest.is_none().then_some(DEFAULT_TAG);
+        Ok(Self {
+            text: full,
+            domain,
+            path,
+            tag: tag.or(defaulted).map(str::to_owned),
+            digest: digest.map(str::to_owned),
+        })
+    }
+
+    /// As written, with `:latest` appended when it had neither tag nor digest: what is sent to
+    /// the Engine.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Registry host with its port, for example `docker.io`.
+    #[must_use]
+    pub fn domain(&self) -> &str {
+        &self.domain
+    }
+
+    /// Repository in the registry, for example `library/nginx`.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The tag; `latest` where neither tag nor digest was written.
+    #[must_use]
+    pub fn tag(&self) -> Option<&str> {
+        self.tag.as_deref()
+    }
+
+    /// The digest.
+    #[must_use]
+    pub fn digest(&self) -> Option<&str> {
+        self.digest.as_deref()
+    }
+
+    /// Registry and repository: what credentials are matched with, for example
+    /// `docker.io/library/nginx`.
+    #[must_use]
+    pub fn repository(&self) -> String {
+        format!("{}/{}", self.domain, self.path)
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+/// The first part is a host only if it can't be mistaken for a user's name.
+fn split_domain(name: &str) -> (String, String) {
+    let is_host =
+        |part: &str| part.contains(['.', ':']) || part == "localhost" || has_capitals(part);
+    let (domain, path) = match name.split_once('/') {
+        Some((first, rest)) if is_host(first) => (first, rest),
+        Some(_) | None => (DEFAULT_DOMAIN, name),
+    };
+    let domain = if domain == LEGACY_DOMAIN {
+        DEFAULT_DOMAIN
+    } else {
+        domain
+    };
+    let path = if domain == DEFAULT_DOMAIN && !path.contains('/') {
+        format!("{OFFICIAL}/{path}")
+    } else {
+        path.to_owned()
+    };
+    (domain.to_owned(), path)
+}
+
+fn has_capitals(text: &str) -> bool {
+    text.bytes().any(|b| b.is_ascii_uppercase())
+}
+
+fn check_name(domain: &str, path: &str) -> Result<(), InvalidReference> {
+    if has_capitals(path) {
+        return Err(InvalidReference::Uppercase(path.to_owned()));
+    }
+    if !is_domain(domain) || !path.split('/').all(is_path_component) {
+        return Err(InvalidReference::Format);
+    }
+    if domain.len() + 1 + path.len() > MAX_NAME_BYTES {
+        return Err(InvalidReference::NameTooLong);
+    }
+    Ok(())
+}
+
+/// `host[:port]`, the host a DNS name, an IPv4 address or an IPv6 address in brackets.
+fn is_domain(domain: &str) -> bool {
+    let (host, port) = match domain.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, Some(port)),
+        Some(_) | None => (domain, None),
+    };
+    let digits = |p: &str| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit());
+    if port.is_some_and(|port| !digits(port)) {
+        return false;
+    }
+    if let Some(address) = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
+        let plain = |b: u8| b.is_ascii_hexdigit() || b == b':';
+        return !address.is_empty() && address.bytes().all(plain);
+    }
+    let label = |label: &str| {
+        !label.is_empty()
+            && label
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    host.split('.').all(label)
+}
+
+/// Lower-case words, joined by one dot, one or two underscores, or any number of dashes.
+fn is_path_component(part: &str) -> bool {
+    let word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let separators = |c: char| "._-".contains(c);
+    let mut runs = part
+        .split(|c: char| !separators(c))
+        .filter(|r| !r.is_empty());
+    part.bytes().all(|b| word(b) || separators(char::from(b)))
+        && part.bytes().next().is_some_and(word)
+        && part.bytes().next_back().is_some_and(word)
+        && runs.all(|r| matches!(r, "." | "_" | "__") || r.bytes().all(|b| b == b'-'))
+}
+
+fn is_tag(tag: &str) -> bool {
+    let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    tag.len() <= MAX_TAG_BYTES
+        && tag.bytes().next().is_some_and(word)
+        && tag.bytes().all(|b| word(b) || b == b'.' || b == b'-')
+}
+
+/// `algorithm:hex`.
+fn check_digest(digest: &str) -> Result<(), InvalidReference> {
+    let (algorithm, hex) = digest.split_once(':').ok_or(InvalidReference::Format)?;
+    let part = |p: &str| {
+        p.bytes().next().is_some_and(|b| b.is_ascii_alphabetic())
+            && p.bytes().all(|b| b.is_ascii_alphanumeric())
+    };
+    let well_formed = algorithm.split(['+', '.', '-', '_']).all(part)
+        && hex.len() >= MIN_DIGEST_DIGITS
+        && hex.bytes().all(|b| b.is_ascii_hexdigit());
+    if !well_formed {
+        return Err(InvalidReference::Format);
+    }
+    let wanted = match algorithm {
+        "sha256" => 64,
+        "sha384" => 96,
+        "sha512" => 128,
+        _ => return Ok(()),
+    };
+    if hex.len() == wanted {
+        Ok(())
+    } else {
+        Err(InvalidReference::DigestLength)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const DIGEST: &str = "sha256:ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff";
+
+    #[test]
+    fn good_references() {
+        let pinned = format!("r.example/a@{DIGEST}");
+        let both = format!("a:v1@{DIGEST}");
+        for (text, full, repository, tag) in [
+            (
+                "nginx",
+                "nginx:latest",
+                "docker.io/library/nginx",
+                Some("latest"),
+            ),
+            ("a/b", "a/b:latest", "docker.io/a/b", Some("latest")),
+            (
+                "a__b-c--d/x.y_z",
+                "a__b-c--d/x.y_z:latest",
+                "docker.io/a__b-c--d/x.y_z",
+                Some("latest"),
+            ),
+            (
+                "nginx:1.2-x",
+                "nginx:1.2-x",
+                "docker.io/library/nginx",
+                Some("1.2-x"),
+            ),
+            (
+                "localhost/x",
+                "localhost/x:latest",
+                "localhost/x",
+                Some("latest"),
+            ),
+            ("h:5000/x", "h:5000/x:latest", "h:5000/x", Some("latest")),
+            (
+                "r.io:5000/a/b/c:t",
+                "r.io:5000/a/b/c:t",
+                "r.io:5000/a/b/c",
+                Some("t"),
+            ),
+            (
+                "[::1]:5000/x",
+                "[::1]:5000/x:latest",
+                "[::1]:5000/x",
+                Some("latest"),
+            ),
+            (
+                "index.docker.io/x",
+                "index.docker.io/x:latest",
+                "docker.io/library/x",
+                Some("latest"),
+            ),
+            (&pinned, &pinned, "r.example/a", None),
+            (&both, &both, "docker.io/library/a", Some("v1")),
+        ] {
+            let reference = Reference::parse(text).unwrap();
+            assert_eq!(reference.as_str(), full);
+            assert_eq!(reference.repository(), repository, "{text}");
+            assert_eq!(reference.tag(), tag, "{text}");
+        }
+    }
+
+    #[test]
+    fn bad_references() {
+        let short = "a@sha256:ffffffffffffffffffffffffffffffffffff";
+        for (text, error) in [
+            ("", InvalidReference::Format),
+            (":tag", InvalidReference::Format),
+            ("a:", InvalidReference::Format),
+            ("a b", InvalidReference::Format),
+            ("a//b", InvalidReference::Format),
+            ("/a", InvalidReference::Format),
+            ("a/", InvalidReference::Format),
+            ("a..b", InvalidReference::Format),
+            ("a___b", InvalidReference::Format),
+            // Its first part reads as a host, and no host has underscores.
+            ("a__b.c/x", InvalidReference::Format),
+            ("-a", InvalidReference::Format),
+            ("a:b:c", InvalidReference::Format),
+            ("a@b@c", InvalidReference::Format),
+            ("a@sha256:xyz", InvalidReference::Format),
+            ("h:port/x", InvalidReference::Format),
+            ("r.io/../x", InvalidReference::Format),
+            ("ünï", InvalidReference::Format),
+            ("Nginx", InvalidReference::Uppercase("library/Nginx".into())),
+            ("a/B", InvalidReference::Uppercase("a/B".into())),
+            (short, InvalidReference::DigestLength),
+            (&"f".repeat(64), InvalidReference::Id("f".repeat(64))),
+            (&"a".repeat(250), InvalidReference::NameTooLong),
+        ] {
+            assert_eq!(Reference::parse(text), Err(error), "{text}");
+        }
+        assert!(Reference::parse(&format!("a:{}", "t".repeat(129))).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics_and_what_it_made_parses_to_the_same(text in "[a-zA-Z0-9.:/@_\\[\\] -]{0,40}|\\PC{0,20}") {
+            if let Ok(reference) = Reference::parse(&text) {
+                prop_assert_eq!(Reference::parse(reference.as_str()).unwrap(), reference);
+            }
+        }
+    }
+}

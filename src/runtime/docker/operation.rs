@@ -1,0 +1,97 @@
+//! The calls of the [`Engine`](super::engine::Engine) by name: for counting, scripting, logging.
+
+use std::fmt;
+
+/// A kind of Engine call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Operation {
+    /// `GET /version`.
+    Version,
+    /// `GET /info`.
+    Info,
+    /// `GET /containers/json`.
+    ListContainers,
+    /// `GET /containers/{id}/json`.
+    InspectContainer,
+    /// `POST /containers/create`.
+    CreateContainer,
+    /// `POST /containers/{id}/start`.
+    StartContainer,
+    /// `POST /containers/{id}/stop`.
+    StopContainer,
+    /// `DELETE /containers/{id}`.
+    RemoveContainer,
+    /// `GET /images/{name}/json`.
+    InspectImage,
+    /// `POST /images/create`.
+    PullImage,
+    /// `POST /images/load`.
+    LoadImage,
+    /// `GET /events`.
+    Events,
+    /// `GET /containers/{id}/logs`.
+    Logs,
+}
+
+impl Operation {
+    /// Every operation, in the order of [`index`](Self::index).
+    pub const ALL: [Self; 13] = [
+        Self::Version,
+        Self::Info,
+        Self::ListContainers,
+        Self::InspectContainer,
+        Self::CreateContainer,
+        Self::StartContainer,
+        Self::StopContainer,
+        Self::RemoveContainer,
+        Self::InspectImage,
+        Self::PullImage,
+        Self::LoadImage,
+        Self::Events,
+        Self::Logs,
+    ];
+
+    /// Place in [`ALL`](Self::ALL).
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Name in metrics and logs, as upstream's `docker_operations` metrics have it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Version => "version",
+            Self::Info => "info",
+            Self::ListContainers => "list_containers",
+            Self::InspectContainer => "inspect_container",
+            Self::CreateContainer => "create_container",
+            Self::StartContainer => "start_container",
+            Self::StopContainer => "stop_container",
+            Self::RemoveContainer => "remove_container",
+            Self::InspectImage => "inspect_image",
+            Self::PullImage => "pull_image",
+            Self::LoadImage => "load_image",
+            Self::Events => "events",
+            Self::Logs => "logs",
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operation_is_at_its_index() {
+        for (index, operation) in Operation::ALL.into_iter().enumerate() {
+            assert_eq!(operation.index(), index);
+        }
+    }
+}
