@@ -248,7 +248,8 @@ fn shared_annotations(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
 }
 
 /// The new pod with the local annotations of the present one.
-fn keep_local_annotations(new: &SourcePod, present: &Pod) -> SourcePod {
+#[must_use]
+pub fn keep_local_annotations(new: &SourcePod, present: &Pod) -> SourcePod {
     let local = |pod: &Pod| -> BTreeSet<(String, String)> {
         let all = pod.metadata.annotations.iter().flatten();
         all.filter(|(key, _)| LOCAL_ANNOTATIONS.contains(&key.as_str()))
