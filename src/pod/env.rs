@@ -108,7 +108,7 @@ pub fn by_name(env: &[(String, String)]) -> Variables {
     env.iter().cloned().collect()
 }
 
-/// A box has no ConfigMaps and Secrets: an optional one is empty, any other is missing.
+/// A box has no `ConfigMap`s and `Secret`s: an optional one is empty, any other is missing.
 fn check_env_from(container: &Container) -> Result<(), EnvError> {
     for from in container.env_from.iter().flatten() {
         if let Some(config_map) = &from.config_map_ref {
