@@ -108,7 +108,7 @@ pub fn by_name(env: &[(String, String)]) -> Variables {
     env.iter().cloned().collect()
 }
 
-/// A box has no ConfigMaps and Secrets: an optional one is empty, any other is missing.
+/// A box has no `ConfigMap`s and `Secret`s: an optional one is empty, any other is missing.
 fn check_env_from(container: &Container) -> Result<(), EnvError> {
     for from in container.env_from.iter().flatten() {
         if let Some(config_map) = &from.config_map_ref {
@@ -276,5 +276,169 @@ fn fallback(resource: &str, allocatable: Allocatable) -> Quantity {
         resources::MEMORY => whole(allocatable.memory_bytes),
         "ephemeral-storage" => whole(allocatable.ephemeral_storage_bytes),
         _ => Quantity::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(env: &Value) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {
+                "name": "web", "namespace": "prod", "uid": "u-1",
+                "labels": {"app": "shop"}, "annotations": {"note.example/x": "hi"},
+            },
+            "spec": {
+                "nodeName": "box", "serviceAccountName": "sa",
+                "initContainers": [{"name": "init", "resources": {"limits": {"memory": "1Gi"}}}],
+                "containers": [{
+                    "name": "c", "env": env,
+                    "resources": {
+                        "limits": {"cpu": "1500m", "memory": "100Mi"},
+                        "requests": {"cpu": "250m"},
+                    },
+                }, {"name": "bare"}],
+            },
+        }))
+        .unwrap()
+    }
+
+    fn resolved(env: &Value) -> Result<Vec<(String, String)>, EnvError> {
+        let pod = pod(env);
+        let context = EnvContext {
+            pod: &pod,
+            host_ips: &["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
+            pod_ips: &["172.17.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
+            allocatable: Allocatable {
+                cpu_milli: 2500,
+                memory_bytes: 8 << 30,
+                ephemeral_storage_bytes: 10 << 30,
+            },
+        };
+        resolve(&spec::spec(&pod).containers[0], &context)
+    }
+
+    fn value(source: &Value) -> Result<String, EnvError> {
+        let env = resolved(&json!([{"name": "X", "valueFrom": source}]))?;
+        Ok(env.into_iter().map(|(_, value)| value).collect())
+    }
+
+    fn pairs(env: &[(&str, &str)]) -> Vec<(String, String)> {
+        env.iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn literals_see_what_comes_before_them_and_later_ones_replace() {
+        let env = json!([
+            {"name": "A", "value": "1"},
+            {"name": "B", "value": "$(A)-$(C)"},
+            {"name": "C", "value": "3"},
+            {"name": "A", "value": "$(A)$(C)"},
+            {"name": "EMPTY", "value": ""},
+            {"name": "NONE"},
+            {"name": "QUOTED", "value": "$$(A)"},
+        ]);
+        assert_eq!(
+            resolved(&env).unwrap(),
+            pairs(&[
+                ("A", "13"),
+                ("B", "1-$(C)"),
+                ("C", "3"),
+                ("EMPTY", ""),
+                ("NONE", ""),
+                ("QUOTED", "$(A)"),
+            ])
+        );
+    }
+
+    #[test]
+    fn downward_fields() {
+        for (path, expected) in [
+            ("metadata.name", Some("web")),
+            ("metadata.namespace", Some("prod")),
+            ("metadata.uid", Some("u-1")),
+            ("metadata.labels['app']", Some("shop")),
+            ("metadata.labels['missing']", Some("")),
+            ("metadata.annotations['note.example/x']", Some("hi")),
+            ("spec.nodeName", Some("box")),
+            ("spec.serviceAccountName", Some("sa")),
+            ("status.hostIP", Some("192.0.2.1")),
+            ("status.hostIPs", Some("192.0.2.1,2001:db8::1")),
+            ("status.podIP", Some("172.17.0.2")),
+            ("status.podIPs", Some("172.17.0.2,fd00::2")),
+            ("metadata.labels", None),
+            ("spec.containers", None),
+        ] {
+            let got = value(&json!({"fieldRef": {"fieldPath": path}}));
+            assert_eq!(got.ok().as_deref(), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn resource_fields_round_up_and_limits_fall_back_to_the_node() {
+        let own = |resource: &str, divisor: &str| json!({"resource": resource, "divisor": divisor});
+        let of = |container: &str, resource: &str| json!({"containerName": container, "resource": resource});
+        for (selector, expected) in [
+            (own("limits.cpu", "1"), Some("2")),
+            (own("limits.cpu", "1m"), Some("1500")),
+            (own("limits.cpu", "0"), Some("2")),
+            (own("requests.cpu", "1m"), Some("250")),
+            (own("limits.memory", "3Mi"), Some("34")),
+            (own("requests.memory", "1Mi"), Some("100")),
+            (of("bare", "limits.cpu"), Some("3")),
+            (of("bare", "limits.memory"), Some("8589934592")),
+            (of("bare", "limits.ephemeral-storage"), Some("10737418240")),
+            (of("bare", "limits.hugepages-2Mi"), Some("0")),
+            (of("bare", "requests.cpu"), Some("0")),
+            (of("bare", "requests.memory"), Some("0")),
+            (of("init", "limits.memory"), Some("1073741824")),
+            (of("nobody", "limits.cpu"), None),
+            (own("limits.gpu", "1"), None),
+            (own("cpu", "1"), None),
+            (own("limits.cpu", "many"), None),
+        ] {
+            let got = value(&json!({"resourceFieldRef": selector}));
+            assert_eq!(got.ok().as_deref(), expected, "{selector}");
+        }
+    }
+
+    #[test]
+    fn api_objects_are_missing_unless_optional() {
+        for kind in ["configMapKeyRef", "secretKeyRef"] {
+            let reference =
+                |optional: bool| json!({kind: {"name": "n", "key": "k", "optional": optional}});
+            assert_eq!(value(&reference(true)).as_deref(), Ok(""), "{kind}");
+            assert_eq!(
+                resolved(&json!([{"name": "X", "valueFrom": reference(true)}])),
+                Ok(vec![]),
+                "{kind}"
+            );
+            assert!(
+                matches!(
+                    value(&reference(false)),
+                    Err(EnvError::NoSuchObject { name, .. }) if name == "n"
+                ),
+                "{kind}"
+            );
+        }
+        let from: Container = serde_json::from_value(json!({
+            "name": "c", "envFrom": [{"secretRef": {"name": "s"}}],
+        }))
+        .unwrap();
+        let pod = Pod::default();
+        let context = EnvContext {
+            pod: &pod,
+            host_ips: &[],
+            pod_ips: &[],
+            allocatable: Allocatable::default(),
+        };
+        assert_eq!(
+            resolve(&from, &context).unwrap_err().to_string(),
+            "Secret \"s\" not found: pods from manifests can't refer to API objects"
+        );
     }
 }

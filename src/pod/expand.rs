@@ -63,13 +63,12 @@ fn expand_with(text: &str, mut value_of: impl FnMut(&str) -> Option<String>) -> 
         } else if let Some(after) = rest.strip_prefix('(') {
             if let Some(end) = after.find(')') {
                 let name = &after[..end];
-                match value_of(name) {
-                    Some(value) => out.push_str(&value),
-                    None => {
-                        out.push_str("$(");
-                        out.push_str(name);
-                        out.push(')');
-                    }
+                if let Some(value) = value_of(name) {
+                    out.push_str(&value);
+                } else {
+                    out.push_str("$(");
+                    out.push_str(name);
+                    out.push(')');
                 }
                 rest = &after[end + 1..];
             } else {

@@ -26,8 +26,8 @@ pub(super) fn new_termination_log(dir: &Path) -> Result<PathBuf> {
     make_dir(dir)?;
     for _ in 0..NAME_TRIES {
         // Every `RandomState` has keys of its own.
-        let [a, b, c, d, ..] = RandomState::new().hash_one(()).to_ne_bytes();
-        let path = dir.join(format!("{:08x}", u32::from_ne_bytes([a, b, c, d])));
+        let random = RandomState::new().hash_one(()) & u64::from(u32::MAX);
+        let path = dir.join(format!("{random:08x}"));
         match OpenOptions::new().write(true).create_new(true).open(&path) {
             Ok(_) => {
                 set_mode(&path, TERMINATION_MODE)?;

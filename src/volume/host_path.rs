@@ -37,10 +37,10 @@ pub(super) fn ensure(volume: &str, source: &HostPathVolumeSource) -> Result<Path
     }
     let found = type_of(&path)?;
     match source.type_.as_deref().unwrap_or_default() {
-        // Runtimes make a missing directory for their bind mount; not every Engine does.
-        "" if found.is_none() => make_dir(&path)?,
+        // "" checks nothing, but runtimes make a missing directory for their bind mount, and not
+        // every Engine does.
+        "" | "DirectoryOrCreate" if found.is_none() => make_dir(&path)?,
         "" => {}
-        "DirectoryOrCreate" if found.is_none() => make_dir(&path)?,
         "Directory" | "DirectoryOrCreate" => {
             expect(&path, found, FileType::is_dir, "directory")?;
         }

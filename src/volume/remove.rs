@@ -172,3 +172,15 @@ fn entries(dir: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
     }
     Ok(names)
 }
+
+/// The walk alone, without the look at the mount table before it.
+#[cfg(test)]
+pub(super) fn remove_tree_of(dir: &Path) -> Result<(), Errno> {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    let parent = dir.parent().ok_or(Errno::INVAL)?;
+    let name = dir.file_name().ok_or(Errno::INVAL)?;
+    let name = CString::new(name.as_bytes()).map_err(|_| Errno::INVAL)?;
+    let parent = rustix::fs::open(parent, dir_flags(), Mode::empty())?;
+    remove_tree(parent.as_fd(), &name)
+}

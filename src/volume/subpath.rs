@@ -106,10 +106,10 @@ fn open_or_create(volume: &Path, subpath: &str) -> Result<OwnedFd, Errno> {
             Err(Errno::NOENT) => {
                 match rustix::fs::mkdirat(&current, name, mode) {
                     Ok(()) => {
-                        let made = open(&walked)?;
+                        let created = open(&walked)?;
                         // The descriptor is one without permissions; its name in /proc has them.
-                        rustix::fs::chmod(in_proc(&made), mode)?;
-                        made
+                        rustix::fs::chmod(in_proc(&created), mode)?;
+                        created
                     }
                     Err(Errno::EXIST) => open(&walked)?,
                     Err(e) => return Err(e),

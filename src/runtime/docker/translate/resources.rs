@@ -4,6 +4,7 @@
 //! `pkg/kubelet/cm/cgroup_manager_linux.go`.
 
 use crate::api::core::Container;
+use crate::api::quantity::Quantity;
 use crate::api::{Pod, PodUid};
 use crate::pod::observed::Role;
 use crate::pod::resources::{CPU, MEMORY, QosClass, limit, qos_class, request};
@@ -59,9 +60,9 @@ pub struct EngineResources {
 #[must_use]
 pub fn engine_resources(container: &Container) -> EngineResources {
     EngineResources {
-        cpu_shares: cpu_shares(request(container, CPU).map_or(0, |q| q.milli_ceil())),
+        cpu_shares: cpu_shares(request(container, CPU).map_or(0, Quantity::milli_ceil)),
         cpu_quota: limit(container, CPU).map(|q| cpu_quota(q.milli_ceil())),
-        memory: limit(container, MEMORY).map(|q| q.ceil()),
+        memory: limit(container, MEMORY).map(Quantity::ceil),
     }
 }
 
@@ -86,14 +87,14 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, role: Role, node: &NodeFa
 }
 
 fn score_of_request(container: &Container, node: &NodeFacts) -> i64 {
-    score(request(container, MEMORY).map_or(0, |q| q.ceil()), node)
+    score(request(container, MEMORY).map_or(0, Quantity::ceil), node)
 }
 
 fn score_of_smallest_app(pod: &Pod, node: &NodeFacts) -> i64 {
     let smallest = spec::spec(pod)
         .containers
         .iter()
-        .map(|c| request(c, MEMORY).map_or(0, |q| q.ceil()))
+        .map(|c| request(c, MEMORY).map_or(0, Quantity::ceil))
         .min();
     score(smallest.unwrap_or(0), node)
 }
