@@ -4,6 +4,7 @@ pub mod bollard_engine;
 pub mod engine;
 pub mod fake_engine;
 pub mod image;
+pub mod instrumented;
 pub mod logs;
 pub mod operation;
 pub mod sandbox_image;
@@ -11,4 +12,5 @@ pub mod translate;
 
 pub use bollard_engine::BollardEngine;
 pub use fake_engine::FakeEngine;
+pub use instrumented::{EngineMetrics, InstrumentedEngine};
 pub use operation::Operation;
