@@ -6,6 +6,7 @@ mod events;
 pub mod fake_engine;
 pub mod image;
 mod index;
+pub mod instrumented;
 mod kill;
 pub mod logs;
 mod manager;
@@ -17,6 +18,8 @@ mod termination;
 pub mod translate;
 
 pub use bollard_engine::BollardEngine;
-pub use manager::{API_VERSION_MIN, DockerManager, DockerManagerOptions};
 pub use fake_engine::FakeEngine;
+pub use image::ImagePuller;
+pub use instrumented::InstrumentedEngine;
+pub use manager::{API_VERSION_MIN, DockerManager, DockerManagerOptions};
 pub use operation::Operation;

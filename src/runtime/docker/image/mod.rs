@@ -1,3 +1,69 @@
 //! Images: their names, and how they get here.
 
+pub mod facts;
+pub mod progress;
+pub mod puller;
 pub mod reference;
+
+use crate::api::core::Container;
+
+pub use facts::ImageFacts;
+pub use progress::{PullPhase, PullProgressReport};
+pub use puller::{EnsuredImage, ImagePuller};
+pub use reference::{InvalidReference, Reference};
+
+/// When an image is pulled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PullPolicy {
+    /// Before every start.
+    Always,
+    /// When it is absent.
+    IfNotPresent,
+    /// Never.
+    Never,
+}
+
+impl PullPolicy {
+    /// The policy of a container; where it has none, `Always` for the tag `latest` and
+    /// `IfNotPresent` otherwise.
+    ///
+    /// Upstream: `pkg/apis/core/v1/defaults.go` (`SetDefaults_Container`).
+    #[must_use]
+    pub fn of(container: &Container) -> Self {
+        let image = container.image.as_deref().unwrap_or_default();
+        match container.image_pull_policy.as_deref() {
+            Some("Always") => Self::Always,
+            Some("IfNotPresent") => Self::IfNotPresent,
+            Some("Never") => Self::Never,
+            _ => match Reference::parse(image) {
+                Ok(reference) if reference.tag() == Some("latest") => Self::Always,
+                Ok(_) | Err(_) => Self::IfNotPresent,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_policy_is_defaulted_by_the_tag() {
+        for (image, policy, expected) in [
+            ("a", None, PullPolicy::Always),
+            ("a:latest", None, PullPolicy::Always),
+            ("a:1", None, PullPolicy::IfNotPresent),
+            ("a:1", Some("Always"), PullPolicy::Always),
+            ("a", Some("Never"), PullPolicy::Never),
+            ("a", Some("IfNotPresent"), PullPolicy::IfNotPresent),
+            ("A", None, PullPolicy::IfNotPresent),
+        ] {
+            let container = Container {
+                image: Some(image.into()),
+                image_pull_policy: policy.map(str::to_owned),
+                ..Container::default()
+            };
+            assert_eq!(PullPolicy::of(&container), expected, "{image} {policy:?}");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! How far the pulls under way have come, for people who look.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::runtime::docker::engine::PullProgress;
+
+/// Where a pull is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PullPhase {
+    /// Other pulls are before it.
+    Waiting,
+    /// Layers come in.
+    Downloading,
+    /// Layers are unpacked.
+    Extracting,
+}
+
+/// How far a pull has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PullProgressReport {
+    /// The image, as sent to the Engine.
+    pub image: String,
+    /// Where it is.
+    pub phase: PullPhase,
+    /// Layers that are complete.
+    pub layers_done: usize,
+    /// Layers known of.
+    pub layers_total: usize,
+    /// Bytes downloaded of the layers whose size is known.
+    pub bytes_done: u64,
+    /// Bytes of the layers whose size is known.
+    pub bytes_total: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Layer {
+    done: u64,
+    total: u64,
+    complete: bool,
+}
+
+#[derive(Debug)]
+struct Pull {
+    phase: PullPhase,
+    layers: BTreeMap<String, Layer>,
+}
+
+impl Pull {
+    fn note(&mut self, message: &PullProgress) {
+        // The first message carries the tag where layers have their id.
+        if message.layer.is_empty() || message.status.starts_with("Pulling from") {
+            return;
+        }
+        let layer = self.layers.entry(message.layer.clone()).or_default();
+        match message.status.as_str() {
+            "Downloading" => {
+                layer.done = message.current.unwrap_or(layer.done);
+                layer.total = message.total.unwrap_or(layer.total);
+                if self.phase == PullPhase::Waiting {
+                    self.phase = PullPhase::Downloading;
+                }
+            }
+            "Download complete" | "Verifying Checksum" => layer.done = layer.total,
+            "Extracting" => {
+                layer.done = layer.total;
+                self.phase = PullPhase::Extracting;
+            }
+            "Pull complete" | "Already exists" => {
+                layer.done = layer.total;
+                layer.complete = true;
+            }
+            _ => {}
+        }
+    }
+
+    fn report(&self, image: &str) -> PullProgressReport {
+        let layers = || self.layers.values();
+        PullProgressReport {
+            image: image.to_owned(),
+            phase: self.phase,
+            layers_done: layers().filter(|l| l.complete).count(),
+            layers_total: self.layers.len(),
+            bytes_done: layers().map(|l| l.done.min(l.total)).sum(),
+            bytes_total: layers().map(|l| l.total).sum(),
+        }
+    }
+}
+
+/// The pulls under way. Each is written by its own pull alone.
+#[derive(Debug, Default)]
+pub(super) struct ProgressBoard(Mutex<BTreeMap<String, Pull>>);
+
+impl ProgressBoard {
+    /// Begins to report a pull; dropping the entry ends it.
+    pub(super) fn begin<'a>(&'a self, image: &'a str) -> BoardEntry<'a> {
+        self.lock().insert(
+            image.to_owned(),
+            Pull {
+                phase: PullPhase::Waiting,
+                layers: BTreeMap::new(),
+            },
+        );
+        BoardEntry { board: self, image }
+    }
+
+    pub(super) fn reports(&self) -> Vec<PullProgressReport> {
+        let pulls = self.lock();
+        pulls.iter().map(|(image, p)| p.report(image)).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Pull>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One pull's place on the board.
+#[derive(Debug)]
+pub(super) struct BoardEntry<'a> {
+    board: &'a ProgressBoard,
+    image: &'a str,
+}
+
+impl BoardEntry<'_> {
+    /// The pull has its turn.
+    pub(super) fn started(&self) {
+        self.change(|pull| pull.phase = PullPhase::Downloading);
+    }
+
+    pub(super) fn note(&self, message: &PullProgress) {
+        self.change(|pull| pull.note(message));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Pull)) {
+        if let Some(pull) = self.board.lock().get_mut(self.image) {
+            change(pull);
+        }
+    }
+}
+
+impl Drop for BoardEntry<'_> {
+    fn drop(&mut self) {
+        self.board.lock().remove(self.image);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(layer: &str, status: &str, current: u64, total: u64) -> PullProgress {
+        PullProgress {
+            layer: layer.into(),
+            status: status.into(),
+            current: (total > 0).then_some(current),
+            total: (total > 0).then_some(total),
+        }
+    }
+
+    #[test]
+    fn layers_and_bytes_are_counted() {
+        let board = ProgressBoard::default();
+        let entry = board.begin("a:1");
+        assert_eq!(board.reports()[0].phase, PullPhase::Waiting);
+        entry.started();
+        for m in [
+            message("1", "Pulling from library/a", 0, 0),
+            message("l1", "Pulling fs layer", 0, 0),
+            message("l2", "Already exists", 0, 0),
+            message("l1", "Downloading", 30, 100),
+        ] {
+            entry.note(&m);
+        }
+        let report = board.reports().remove(0);
+        assert_eq!((report.layers_done, report.layers_total), (1, 2));
+        assert_eq!((report.bytes_done, report.bytes_total), (30, 100));
+        entry.note(&message("l1", "Extracting", 5, 100));
+        entry.note(&message("l1", "Pull complete", 0, 0));
+        let report = board.reports().remove(0);
+        assert_eq!((report.bytes_done, report.layers_done), (100, 2));
+        assert_eq!(report.phase, PullPhase::Extracting);
+        drop(entry);
+        assert!(board.reports().is_empty());
+    }
+}

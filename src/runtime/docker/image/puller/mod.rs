@@ -1,0 +1,304 @@
+//! `ImagePuller`: makes sure that an image is there before a container is created from it.
+//!
+//! Upstream: `pkg/kubelet/images/image_manager.go` (`EnsureImageExists`). Unlike there, an image
+//! is pulled once for all pods that wait for it, and what is known of it is remembered.
+
+mod download;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared, WeakShared};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::facts::{FactsCache, ImageFacts};
+use super::progress::{ProgressBoard, PullProgressReport};
+use super::{PullPolicy, Reference};
+use crate::api::{PodUid, Timestamp};
+use crate::pod::backoff::Backoff;
+use crate::runtime::docker::engine::{EngineError, SharedEngine};
+use crate::runtime::{SyncError, SyncErrorReason};
+
+/// Pulls at a time where nobody says otherwise: enough to keep a link busy, few enough that the
+/// first pod is not held up by the last.
+pub const DEFAULT_PULLS: usize = 3;
+
+/// An image that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnsuredImage {
+    /// What to create the container from: the name with its tag or digest.
+    pub reference: String,
+    /// What is known of it.
+    pub facts: Arc<ImageFacts>,
+    /// Whether it was pulled for this call.
+    pub pulled: bool,
+}
+
+/// What a pull came to, for all who waited for it.
+type Outcome = Result<Arc<ImageFacts>, EngineError>;
+type Pull = BoxFuture<'static, Outcome>;
+
+/// Back-off of failing pulls, and what they failed with. Keys are `<uid>_<image>`.
+#[derive(Debug, Default)]
+struct Failures {
+    backoff: Backoff<String>,
+    errors: BTreeMap<String, SyncError>,
+}
+
+/// What pulls share.
+struct Shop {
+    engine: SharedEngine,
+    facts: FactsCache,
+    progress: ProgressBoard,
+    slots: Semaphore,
+    under_way: Mutex<HashMap<String, WeakShared<Pull>>>,
+}
+
+/// Makes sure that images are there.
+pub struct ImagePuller {
+    shop: Arc<Shop>,
+    failures: Mutex<Failures>,
+}
+
+impl fmt::Debug for ImagePuller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ImagePuller")
+            .field("endpoint", &self.shop.engine.endpoint())
+            .finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ImagePuller {
+    /// A puller that pulls at most `pulls` images at a time; at least one.
+    #[must_use]
+    pub fn new(engine: SharedEngine, pulls: usize) -> Self {
+        Self {
+            shop: Arc::new(Shop {
+                engine,
+                facts: FactsCache::default(),
+                progress: ProgressBoard::default(),
+                slots: Semaphore::new(pulls.max(1)),
+                under_way: Mutex::default(),
+            }),
+            failures: Mutex::default(),
+        }
+    }
+
+    /// Makes sure that an image is there for a container of a pod, pulling it as the policy says.
+    ///
+    /// A known image costs no Engine call, an unknown present one an inspect. The image may still
+    /// have been removed since: when a create answers that it is missing, [`forget`](Self::forget)
+    /// it and ask again.
+    ///
+    /// # Errors
+    /// With upstream's reasons; `retry_after` is set where waiting is all that helps.
+    pub async fn ensure_image(
+        &self,
+        pod_uid: &PodUid,
+        image: &str,
+        policy: PullPolicy,
+        now: Timestamp,
+    ) -> Result<EnsuredImage, SyncError> {
+        let began = Instant::now();
+        let reference = Reference::parse(image).map_err(|error| {
+            SyncError::new(
+                SyncErrorReason::InvalidImageName,
+                format!("Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: {error}"),
+            )
+        })?;
+        let reference = reference.as_str();
+        let present = match policy {
+            // Its pull answers the question.
+            PullPolicy::Always => None,
+            PullPolicy::IfNotPresent | PullPolicy::Never => self.present(image, reference).await?,
+        };
+        match (present, policy) {
+            (Some(facts), _) => {
+                tracing::debug!(
+                    image,
+                    "Container image {image:?} already present on machine"
+                );
+                Ok(EnsuredImage {
+                    reference: reference.to_owned(),
+                    facts,
+                    pulled: false,
+                })
+            }
+            (None, PullPolicy::Never) => Err(SyncError::new(
+                SyncErrorReason::ErrImageNeverPull,
+                format!("Container image {image:?} is not present with pull policy of Never"),
+            )),
+            (None, PullPolicy::Always | PullPolicy::IfNotPresent) => {
+                let key = format!("{pod_uid}_{image}");
+                self.check_backoff(&key, image, now)?;
+                let outcome = self.shop.clone().pull(reference).await;
+                let facts = self.settle(key, image, outcome, now + began.elapsed())?;
+                Ok(EnsuredImage {
+                    reference: reference.to_owned(),
+                    facts,
+                    pulled: true,
+                })
+            }
+        }
+    }
+
+    /// Pulls an image now, whatever is known of it.
+    ///
+    /// # Errors
+    /// What the Engine or the registry says, or that the name is not one.
+    pub async fn pull(&self, image: &str) -> Result<Arc<ImageFacts>, EngineError> {
+        let reference = Reference::parse(image).map_err(|error| EngineError::Api {
+            status: http::StatusCode::BAD_REQUEST.as_u16(),
+            message: format!("{image:?}: {error}"),
+        })?;
+        self.shop.clone().pull(reference.as_str()).await
+    }
+
+    /// Forgets what is known of an image: a create said that it is missing, or it may have been
+    /// replaced under its name.
+    pub fn forget(&self, image: &str) {
+        if let Ok(reference) = Reference::parse(image) {
+            self.shop.facts.forget(reference.as_str());
+        }
+    }
+
+    /// Forgets what is known of all images: the Engine was away, and another may have come back.
+    pub fn forget_all(&self) {
+        self.shop.facts.clear();
+    }
+
+    /// How far the pulls under way have come, by image.
+    #[must_use]
+    pub fn progress(&self) -> Vec<PullProgressReport> {
+        self.shop.progress.reports()
+    }
+
+    /// The image's facts if it is there.
+    async fn present(
+        &self,
+        image: &str,
+        reference: &str,
+    ) -> Result<Option<Arc<ImageFacts>>, SyncError> {
+        if let Some(facts) = self.shop.facts.get(reference) {
+            return Ok(Some(facts));
+        }
+        match self.shop.inspect(reference).await {
+            Ok(facts) => Ok(Some(facts)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error @ EngineError::Unavailable { .. }) => Err(away(&error)),
+            Err(error) => Err(SyncError::new(
+                SyncErrorReason::ImageInspectError,
+                format!("Failed to inspect image {image:?}: {error}"),
+            )),
+        }
+    }
+
+    fn check_backoff(&self, key: &String, image: &str, now: Timestamp) -> Result<(), SyncError> {
+        let failures = lock(&self.failures);
+        let Some(remaining) = failures.backoff.is_in_backoff_since_update(key, now) else {
+            return Ok(());
+        };
+        let mut message = format!("Back-off pulling image {image:?}");
+        if let Some(previous) = failures.errors.get(key) {
+            message = format!("{message}: {previous}");
+        }
+        Err(SyncError {
+            reason: SyncErrorReason::ImagePullBackOff,
+            message,
+            retry_after: Some(remaining),
+        })
+    }
+
+    /// Keeps the books after a pull.
+    fn settle(
+        &self,
+        key: String,
+        image: &str,
+        outcome: Outcome,
+        now: Timestamp,
+    ) -> Result<Arc<ImageFacts>, SyncError> {
+        let error = match outcome {
+            Ok(facts) => {
+                let mut failures = lock(&self.failures);
+                failures.backoff.reset(&key);
+                failures.errors.remove(&key);
+                return Ok(facts);
+            }
+            // Not the image's fault: the pod is tried again when the Engine is back.
+            Err(error @ EngineError::Unavailable { .. }) => return Err(away(&error)),
+            Err(error) => error,
+        };
+        let mut failures = lock(&self.failures);
+        failures.backoff.gc(now);
+        failures.backoff.next(key.clone(), now, now);
+        let delay = failures.backoff.delay(&key);
+        let error = pull_error(image, &error, delay);
+        failures.errors.insert(key, error.clone());
+        let Failures { backoff, errors } = &mut *failures;
+        errors.retain(|key, _| !backoff.delay(key).is_zero());
+        Err(error)
+    }
+}
+
+fn away(error: &EngineError) -> SyncError {
+    SyncError::new(SyncErrorReason::RuntimeUnavailable, error.to_string())
+}
+
+/// A failed pull in upstream's words.
+fn pull_error(image: &str, error: &EngineError, delay: Duration) -> SyncError {
+    let (reason, prefix) = if download::is_registry_unavailable(error) {
+        (
+            SyncErrorReason::RegistryUnavailable,
+            "RegistryUnavailable: ",
+        )
+    } else {
+        (SyncErrorReason::ErrImagePull, "")
+    };
+    SyncError {
+        reason,
+        message: format!("Failed to pull image {image:?}: {prefix}{error}"),
+        retry_after: Some(delay),
+    }
+}
+
+impl Shop {
+    /// Joins the pull of that image, or begins one. It goes on as long as anybody waits for it.
+    async fn pull(self: Arc<Self>, reference: &str) -> Outcome {
+        let pull = self.join(reference);
+        pull.await
+    }
+
+    fn join(self: Arc<Self>, reference: &str) -> Shared<Pull> {
+        let shop = self.clone();
+        let mut under_way = lock(&self.under_way);
+        if let Some(pull) = under_way.get(reference).and_then(WeakShared::upgrade) {
+            return pull;
+        }
+        under_way.retain(|_, pull| pull.upgrade().is_some());
+        let image = reference.to_owned();
+        let pull = async move { shop.download(&image).await }.boxed().shared();
+        if let Some(weak) = pull.downgrade() {
+            under_way.insert(reference.to_owned(), weak);
+        }
+        pull
+    }
+
+    /// Asks the Engine about an image and remembers the answer.
+    async fn inspect(&self, reference: &str) -> Outcome {
+        let facts = Arc::new(ImageFacts::from(
+            self.engine.inspect_image(reference).await?,
+        ));
+        self.facts.put(reference, facts.clone());
+        Ok(facts)
+    }
+}
