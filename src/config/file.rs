@@ -344,7 +344,7 @@ mod tests {
                 "engineConcurrency",
             ),
             ("root: /x\nlogFormat: xml\n", 2, "xml"),
-            ("root: [\n", 2, ""),
+            ("root: [\n", 1, "root"),
         ] {
             let error = LocatedFile::parse("/etc/m.yaml", text).unwrap_err();
             let words = error.to_string();

@@ -13,5 +13,6 @@ pub mod manifest;
 pub mod merge;
 pub mod observed;
 pub mod plan;
+pub mod select;
 pub mod spec;
 pub mod status;
