@@ -1,16 +1,16 @@
 //! Asks the agent that runs on a root directory, through its socket.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
-use tokio::task::JoinHandle;
 
 use super::Failure;
 use crate::config::socket_path;
@@ -23,29 +23,27 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 /// Largest error answer that is read, in bytes.
 const ERROR_MAX: usize = 64 << 10;
 
+/// The connection's own work; it has to be polled for anything to arrive.
+type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// An answer whose body is still coming. Dropping it closes the connection.
 pub struct Answer {
-    /// The body.
-    pub body: Incoming,
-    connection: JoinHandle<()>,
-}
-
-impl Drop for Answer {
-    fn drop(&mut self) {
-        self.connection.abort();
-    }
+    body: Incoming,
+    /// None once it has ended.
+    connection: Option<Connection>,
 }
 
 impl Answer {
     /// The next piece of the body; none at its end.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
-        while let Some(frame) = self.body.frame().await {
+        loop {
+            let frame = drive(&mut self.connection, self.body.frame()).await;
+            let Some(frame) = frame else { return Ok(None) };
             let frame = frame.context("the agent broke off its answer")?;
             if let Ok(data) = frame.into_data() {
                 return Ok(Some(data));
             }
         }
-        Ok(None)
     }
 
     /// The whole body.
@@ -56,6 +54,19 @@ impl Answer {
         }
         Ok(whole)
     }
+}
+
+/// Awaits `work` while the connection does its part. Cancel-safe if `work` is.
+async fn drive<T>(connection: &mut Option<Connection>, work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
+    if let Some(driver) = connection {
+        tokio::select! {
+            // Neither arm loses anything: both futures live on outside of it.
+            done = &mut work => return done,
+            () = driver => *connection = None,
+        }
+    }
+    work.await
 }
 
 /// Sends `GET path` to the agent that runs on `root`.
@@ -84,7 +95,7 @@ pub async fn get(root: &Path, path: &str) -> Result<Answer, Failure> {
     Err(refusal(status, answer).await)
 }
 
-async fn ask(root: &Path, path: &str) -> Result<(Response<Incoming>, JoinHandle<()>), Failure> {
+async fn ask(root: &Path, path: &str) -> Result<(Response<Incoming>, Option<Connection>), Failure> {
     let socket = socket_path(root);
     let stream = UnixStream::connect(&socket)
         .await
@@ -92,22 +103,21 @@ async fn ask(root: &Path, path: &str) -> Result<(Response<Incoming>, JoinHandle<
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .context("failed to talk to the agent")?;
-    // Owned by the answer, which ends it; its errors surface in the body.
-    let connection = tokio::spawn(async move {
+    // Its errors surface in the answer as well.
+    let mut connection: Option<Connection> = Some(Box::pin(async move {
         let _ = connection.await;
-    });
+    }));
     let request = Request::get(path)
         .header("host", "mirrorlet")
         .body(Empty::<Bytes>::new())
         .context("failed to form the request")?;
-    let response = sender
-        .send_request(request)
+    let response = drive(&mut connection, sender.send_request(request))
         .await
         .context("the agent did not answer")?;
     Ok((response, connection))
 }
 
-fn no_connection(root: &Path, socket: &PathBuf, error: &std::io::Error) -> Failure {
+fn no_connection(root: &Path, socket: &Path, error: &std::io::Error) -> Failure {
     let root_shown = root.display();
     match error.kind() {
         std::io::ErrorKind::PermissionDenied => Failure::Failed(anyhow::anyhow!(
@@ -123,10 +133,14 @@ fn no_connection(root: &Path, socket: &PathBuf, error: &std::io::Error) -> Failu
 
 /// An error answer in the agent's words.
 async fn refusal(status: hyper::StatusCode, mut answer: Answer) -> Failure {
-    let body = Limited::new(&mut answer.body, ERROR_MAX).collect().await;
-    let parsed = body
-        .ok()
-        .and_then(|body| serde_json::from_slice::<ErrorBody>(&body.to_bytes()).ok());
+    let mut body = Vec::new();
+    while let Ok(Some(piece)) = answer.next().await {
+        body.extend_from_slice(&piece);
+        if body.len() > ERROR_MAX {
+            break;
+        }
+    }
+    let parsed = serde_json::from_slice::<ErrorBody>(&body).ok();
     Failure::Failed(match parsed {
         Some(ErrorBody {
             error,

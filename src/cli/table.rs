@@ -15,6 +15,7 @@ pub struct Cell {
 
 impl Cell {
     /// A cell in a style.
+    #[must_use]
     pub fn styled(text: &str, style: Style) -> Self {
         Self {
             text: one_line(text),
@@ -70,7 +71,10 @@ pub fn render(rows: &[Vec<Cell>]) -> String {
             if !cell.text.is_empty() {
                 out.extend(std::iter::repeat_n(' ', pending));
                 pending = 0;
-                out.push_str(&format!("{}{}{:#}", cell.style, cell.text, cell.style));
+                let style = cell.style;
+                out.push_str(&style.render().to_string());
+                out.push_str(&cell.text);
+                out.push_str(&style.render_reset().to_string());
             }
             pending += width - cell.text.width() + GAP;
         }

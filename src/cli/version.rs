@@ -11,7 +11,7 @@ const ENGINE_API_MIN: &str = "1.41";
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Version {
+struct Program {
     version: &'static str,
     target: String,
     engine_api_min: &'static str,
@@ -20,7 +20,7 @@ struct Version {
 
 /// Prints the version.
 pub fn version(output: VersionOutput, out: &mut dyn Write) -> io::Result<()> {
-    let version = Version {
+    let program = Program {
         version: env!("CARGO_PKG_VERSION"),
         target: format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
         engine_api_min: ENGINE_API_MIN,
@@ -30,10 +30,10 @@ pub fn version(output: VersionOutput, out: &mut dyn Write) -> io::Result<()> {
         VersionOutput::Text => writeln!(
             out,
             "mirrorlet {} ({}), Docker Engine API from {}, Kubernetes API {}",
-            version.version, version.target, version.engine_api_min, version.kubernetes_api
+            program.version, program.target, program.engine_api_min, program.kubernetes_api
         ),
         VersionOutput::Json => {
-            serde_json::to_writer_pretty(&mut *out, &version)?;
+            serde_json::to_writer_pretty(&mut *out, &program)?;
             writeln!(out)
         }
     }

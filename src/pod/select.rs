@@ -286,7 +286,7 @@ mod tests {
                 default.map(|name| [(DEFAULT_CONTAINER.to_owned(), name.to_owned())].into());
             pod
         };
-        for (pod, asked, expected) in [
+        let cases = vec![
             (make(&[], &["a"], None), None, Ok("a")),
             (make(&["i"], &["a"], None), None, Ok("a")),
             (make(&["i"], &["a"], None), Some("i"), Ok("i")),
@@ -307,7 +307,8 @@ mod tests {
                 Some("x"),
                 Err("its containers are a"),
             ),
-        ] {
+        ];
+        for (pod, asked, expected) in cases {
             match (choose_container(&pod, asked), expected) {
                 (Ok(name), Ok(expected)) => assert_eq!(name, expected),
                 (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{error}"),

@@ -47,7 +47,7 @@ fn banner(out: &mut String, engine: &EngineReport, now: Timestamp) {
     }
     let mut text = format!("The Docker Engine at {} is not reachable", engine.endpoint);
     if let Some(since) = engine.unreachable_since {
-        let _ = write!(text, " since {}", age(since, now));
+        let _ = write!(text, " for {}", age(since, now));
     }
     if let Some(error) = &engine.error {
         let _ = write!(text, ": {}", one_line(error));
