@@ -42,7 +42,7 @@ fn parse(text: &str) -> Option<String> {
 fn create(root: &Path) -> io::Result<String> {
     let mut bytes = [0_u8; ID_DIGITS / 2];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    let id: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let id = format!("{:032x}", u128::from_be_bytes(bytes));
     // Written next door and renamed in: a crash leaves either no id or a whole one.
     let next_door = root.join(".owner.new");
     let mut file = File::create(&next_door)?;

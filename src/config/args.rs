@@ -338,6 +338,7 @@ mod tests {
     #[test]
     fn usage_of_run_is_pinned() {
         let mut command = Cli::command();
+        command.build();
         let run = command.find_subcommand_mut("run").unwrap();
         insta::assert_snapshot!(run.render_help());
     }

@@ -50,7 +50,8 @@ pub fn render(duration: Duration) -> String {
     let mut text = String::new();
     for (unit, factor) in UNITS {
         if rest >= factor {
-            text.push_str(&format!("{}{unit}", rest / factor));
+            text.push_str(&(rest / factor).to_string());
+            text.push_str(unit);
             rest %= factor;
         }
     }

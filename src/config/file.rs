@@ -52,7 +52,7 @@ pub struct ConfigFile {
     /// Image of the pods' sandbox containers; the embedded one when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_infra_image: Option<String>,
-    /// DNS servers of the cluster, for dnsPolicy ClusterFirst.
+    /// DNS servers of the cluster, for `dnsPolicy: ClusterFirst`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_dns: Option<Vec<String>>,
     /// DNS domain of the cluster.
@@ -344,7 +344,7 @@ mod tests {
                 "engineConcurrency",
             ),
             ("root: /x\nlogFormat: xml\n", 2, "xml"),
-            ("root: [\n", 2, ""),
+            ("root: [\n", 1, "root"),
         ] {
             let error = LocatedFile::parse("/etc/m.yaml", text).unwrap_err();
             let words = error.to_string();

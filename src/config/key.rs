@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 
 /// Everything that can be set, in the order `config show` prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs, reason = "each is documented by its row's help")]
+#[expect(missing_docs, reason = "each is documented by its row's help")]
 pub enum Key {
     Root,
     Manifests,

@@ -168,7 +168,7 @@ pub fn default_node_name(hostname: &str) -> String {
     /// Longest hostname part, so that the whole fits into one label.
     const HOST_MAX: usize = 63 - "-docker".len();
     let host = hostname.split('.').next().unwrap_or_default();
-    let mut name: String = host
+    let name: String = host
         .chars()
         .map(|c| match c.to_ascii_lowercase() {
             c if c.is_ascii_lowercase() || c.is_ascii_digit() => c,
@@ -176,11 +176,10 @@ pub fn default_node_name(hostname: &str) -> String {
         })
         .take(HOST_MAX)
         .collect();
-    name = name.trim_matches('-').to_owned();
-    if name.is_empty() {
-        name.push_str("localhost");
+    match name.trim_matches('-') {
+        "" => "localhost-docker".to_owned(),
+        name => format!("{name}-docker"),
     }
-    name + "-docker"
 }
 
 #[cfg(test)]

@@ -134,7 +134,7 @@ impl<'a> Rungs<'a> {
         if let Some(setting) = self.flags.get(&key) {
             return (Some(setting.clone()), Origin::Flag);
         }
-        if let Some((setting, name)) = self.from_env(key) {
+        if let Some((setting, name)) = self.env_setting(key) {
             return (Some(setting), Origin::Env(name));
         }
         if let (Some(file), Some(setting)) = (self.file, self.file_settings.get(&key)) {
@@ -149,7 +149,7 @@ impl<'a> Rungs<'a> {
 
     /// An empty variable counts as not set, as is the habit of unit files and container specs;
     /// only `cgroupRoot` can be set to nothing, and for it the empty text has a meaning.
-    fn from_env(&self, key: Key) -> Option<(Setting, String)> {
+    fn env_setting(&self, key: Key) -> Option<(Setting, String)> {
         let row = key.row();
         let names: &[&str] = match key {
             Key::Docker => &[row.env, DOCKER_HOST],
@@ -228,7 +228,7 @@ impl<'a> Rungs<'a> {
     }
 
     fn config(&mut self) -> Config {
-        const HOUR: Duration = Duration::from_secs(3600);
+        const HOUR: Duration = Duration::from_hours(1);
         const SECOND: Duration = Duration::from_secs(1);
         let secs = Duration::from_secs;
         let cwd = self.ambient.cwd.clone();

@@ -16,6 +16,7 @@ pub mod merge;
 pub mod observed;
 pub mod plan;
 pub mod resources;
+pub mod select;
 pub mod spec;
 pub mod status;
 pub mod volumes;

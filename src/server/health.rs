@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::view::{AgentView, Check};
 use crate::telemetry::Metrics;
 
-/// Content type of the metrics: OpenMetrics text.
+/// Content type of the metrics: `OpenMetrics` text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// How long a scrape may go on after the agent was told to stop.

@@ -5,6 +5,8 @@
 //! anything about pods. [`frame`] is the wire form of logs, shared with the client in `cli`.
 
 pub mod admin;
+#[cfg(test)]
+pub(crate) mod fake;
 pub mod frame;
 pub mod health;
 pub mod view;

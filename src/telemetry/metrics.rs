@@ -307,7 +307,7 @@ impl Metrics {
         );
     }
 
-    /// The series as OpenMetrics text.
+    /// The series as `OpenMetrics` text.
     #[must_use]
     pub fn encode(&self) -> String {
         let mut text = String::new();
