@@ -34,13 +34,12 @@ scripts:
 
 check: fmt scripts core lint ## format, lints, the core alone: no Docker needed
 
-test: ## everything: sets up Docker and images, then check, all tests, licences
+test: ## everything: sets up Docker and images, then check and all tests
 	hack/docker-up.sh
 	hack/images.sh
 	$(MAKE) check
 	$(CARGO) test --locked --all-targets
 	$(CARGO) test --locked --doc
-	$(MAKE) deny
 
 test-unit: ## tests that need no Docker
 	$(CARGO) test --locked --lib --bins --test layering
