@@ -24,7 +24,7 @@ pub(super) struct MergeTask {
     pub(super) listed: watch::Receiver<Option<Arc<Pods>>>,
     pub(super) merged: Writer<Merged>,
     pub(super) wanted: watch::Sender<Arc<Wanted>>,
-    pub(super) metrics: Arc<Metrics>,
+    pub(super) metrics: Metrics,
     pub(super) problems: BTreeSet<Diagnostic>,
 }
 

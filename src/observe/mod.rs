@@ -55,7 +55,7 @@ pub struct Observer {
     /// The newest list of everything.
     listed: watch::Sender<Option<Arc<Pods>>>,
     sweep_period: Duration,
-    metrics: Arc<Metrics>,
+    metrics: Metrics,
     /// When the runtime was lost, until it is back.
     away_since: Option<Instant>,
     looks: JoinSet<(PodUid, Instant, Result<PodStatus>)>,
@@ -89,7 +89,7 @@ impl Observer {
         cache: CacheWriter,
         requests: mpsc::Receiver<PodUid>,
         sweep_period: Duration,
-        metrics: Arc<Metrics>,
+        metrics: Metrics,
     ) -> (Self, watch::Receiver<Reach>, watch::Receiver<Option<Arc<Pods>>>) {
         let (reach, reach_reader) = watch::channel(Reach::Unknown);
         let (listed, listed_reader) = watch::channel(None);

@@ -52,7 +52,7 @@ pub struct Context {
     /// Where workers tell about them.
     pub board: Board,
     /// What is counted.
-    pub metrics: Arc<Metrics>,
+    pub metrics: Metrics,
     /// Addresses of the node, primary first.
     pub node_ips: Vec<IpAddr>,
     /// Longest crash-loop back-off.

@@ -60,7 +60,7 @@ pub struct DockerManager {
     pub(super) index: Index,
     pub(super) images: ImagePuller,
     pub(super) volumes: VolumeManager,
-    pub(super) metrics: Arc<Metrics>,
+    pub(super) metrics: Metrics,
     /// Bounds the calls that change something. Fair: permits are given in the order asked.
     pub(super) changes: Semaphore,
     pod_infra_image: Option<String>,
@@ -86,7 +86,7 @@ impl DockerManager {
     pub fn new(
         engine: SharedEngine,
         images: ImagePuller,
-        metrics: Arc<Metrics>,
+        metrics: Metrics,
         options: DockerManagerOptions,
     ) -> Self {
         Self {
@@ -360,7 +360,7 @@ impl Runtime for DockerManager {
     }
 
     async fn pull_image(&self, image: &str) -> Result<String> {
-        self.images.pull(image).await
+        Ok(self.images.pull(image).await?.image_id())
     }
 
     async fn is_image_present(&self, image: &str) -> Result<bool> {

@@ -327,9 +327,9 @@ impl DockerManager {
     ) -> Result<String, SyncError> {
         let uid = PodUid::of(pod);
         let image_name = container.image.as_deref().unwrap_or_default();
-        let policy = PullPolicy::parse(container.image_pull_policy.as_deref());
+        let policy = PullPolicy::of(container);
         let image = tokio::select! {
-            image = self.images.ensure_image(&uid, image_name, policy) => image?,
+            image = self.images.ensure_image(&uid, image_name, policy, Timestamp::now()) => image?,
             () = cancel.cancelled() => return Err(cancelled()),
         };
         let pod_ips = if needs_pod_ips(container) { up.await? } else { Vec::new() };
@@ -353,7 +353,10 @@ impl DockerManager {
                 sandbox_id,
                 pod_ips: &pod_ips,
                 volumes: &files.volumes,
-                image: Some(ImageFacts { id: &image.id, user: &image.user }),
+                image: Some(ImageFacts {
+                    id: &image.reference,
+                    user: image.facts.user.as_deref().unwrap_or_default(),
+                }),
                 seccomp_json: seccomp.as_deref(),
                 termination_log: Some(&termination_log),
                 etc_hosts: Some(&files.etc_hosts),
@@ -364,12 +367,15 @@ impl DockerManager {
             input.volumes = &with_subpaths;
             let request = container_request(&input).map_err(config_error)?;
             tell_notes(pod, &request.notes);
-            match self.create(request, image_name, &image.id).await {
+            match self.create(request, image_name, &image.facts.image_id()).await {
                 Ok(id) => return Ok(id),
                 Err(error) if error.is_not_found() && !pulled_anew => {
                     pulled_anew = true;
                     self.images.forget(image_name);
-                    image = self.images.ensure_image(&uid, image_name, policy).await?;
+                    image = self
+                        .images
+                        .ensure_image(&uid, image_name, policy, Timestamp::now())
+                        .await?;
                 }
                 Err(error) => {
                     return Err(SyncError::new(
