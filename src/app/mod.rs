@@ -26,12 +26,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::report::EngineReport;
-use crate::api::{NodeName, Timestamp};
+use crate::api::Timestamp;
 use crate::config::{Config, Resolved};
 use crate::observe::{Observer, Reach};
-use crate::pod::desired::PodSource;
 use crate::pod::manager::PodManager;
-use crate::pod::merge::{Merged, SourceName};
+use crate::pod::merge::Merged;
 use crate::runtime::Runtime;
 use crate::runtime::docker::engine::SharedEngine;
 use crate::runtime::docker::{
@@ -41,7 +40,6 @@ use crate::server::view::AgentView;
 use crate::server::{admin, health};
 use crate::source::files::FileSource;
 use crate::source::http::HttpSource;
-use crate::source::last_good::LastGoodStore;
 use crate::source::{SourceReader, source};
 use crate::store::cache::cache;
 use crate::store::cell::cell;
@@ -225,16 +223,15 @@ fn start_sources(
     cancel: &CancellationToken,
 ) -> anyhow::Result<Vec<SourceReader>> {
     let mut readers = Vec::new();
-    let name = SourceName::new(PodSource::File, config.manifests.display().to_string());
-    let (writer, reader) = source(name);
+    let files = FileSource::new(config);
+    let (writer, reader) = source(files.name());
     readers.push(reader);
-    let files = FileSource::new(config, writer);
-    spawn(parts, "file source", files.run(cancel.clone()));
+    spawn(parts, "file source", files.run(writer, cancel.clone()));
     for url in &config.manifest_urls {
-        let (writer, reader) = source(SourceName::new(PodSource::Http, url.as_str()));
+        let http = HttpSource::new(config, url)?;
+        let (writer, reader) = source(http.name());
         readers.push(reader);
-        let http = HttpSource::new(config, url, writer)?;
-        spawn(parts, "URL source", http.run(cancel.clone()));
+        spawn(parts, "URL source", http.run(writer, cancel.clone()));
     }
     Ok(readers)
 }
@@ -264,7 +261,9 @@ fn start_news(
                 changed = reach.changed() => {
                     if changed.is_err() { return }
                     let now = reach.borrow_and_update().clone();
-                    engine.send_replace(engine_report(&endpoint, &now, &*runtime, &engine.borrow().clone()).await);
+                    let before = engine.borrow().clone();
+                    let report = engine_report(&endpoint, &now, &*runtime, &before).await;
+                    engine.send_replace(report);
                 }
                 changed = pods.changed() => if changed.is_err() { return },
                 changed = merged.changed() => if changed.is_err() { return },
@@ -325,10 +324,4 @@ async fn start_servers(
         });
     }
     Ok(())
-}
-
-/// The store of last-good manifests under the root.
-#[must_use]
-pub fn last_good_store(config: &Config, node_name: &NodeName, source: PodSource) -> LastGoodStore {
-    LastGoodStore::load(&config.root, node_name, source).0
 }

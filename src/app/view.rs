@@ -138,7 +138,7 @@ impl AgentView for View {
     }
 
     fn config(&self) -> serde_json::Value {
-        self.resolved.show()
+        serde_json::json!(self.resolved.show())
     }
 
     fn checks(&self) -> Vec<Check> {

@@ -4,10 +4,18 @@
 //! able to read. What it wants and how it fares are two cells, so that a look that found nothing
 //! new wakes nobody who waits for pods.
 
+pub mod files;
+pub mod http;
+pub mod last_good;
+
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use tokio::task::JoinError;
+use tracing::warn;
+
 use crate::api::report::SourceReport;
-use crate::api::{Diagnostic, Timestamp};
+use crate::api::{Code, Diagnostic, Timestamp};
 use crate::pod::desired::{SourceSet, SourceState};
 use crate::pod::merge::SourceName;
 use crate::store::cell::{Reader, Writer, cell};
@@ -44,8 +52,18 @@ pub struct SourceWriter {
 }
 
 impl SourceWriter {
-    /// Publishes a whole set.
+    /// Publishes a whole set, and logs each problem once: when it appears.
     pub(crate) fn publish(&mut self, set: SourceSet) {
+        let before = self.state.get();
+        let known = match &*before {
+            SourceState::NotSynced => BTreeSet::new(),
+            SourceState::Synced(set) => problems_of(set).collect(),
+        };
+        // A failing URL is logged by its source, less and less loudly.
+        let news = problems_of(&set).filter(|problem| problem.code != Code::FetchFailed);
+        for problem in news.collect::<BTreeSet<_>>().difference(&known) {
+            warn!(reason = %problem, "problem with a manifest");
+        }
         self.state.publish(SourceState::Synced(Arc::new(set)));
     }
 
@@ -66,6 +84,11 @@ impl SourceWriter {
             failures: before.failures.saturating_add(1),
         });
     }
+}
+
+fn problems_of(set: &SourceSet) -> impl Iterator<Item = &Diagnostic> {
+    let of_pods = set.pods.iter().flat_map(|pod| &pod.problems);
+    set.problems.iter().chain(of_pods)
 }
 
 /// The end everybody else reads from.
@@ -103,5 +126,22 @@ impl SourceReader {
             problems,
             ignored: set.map(|set| set.ignored.clone()).unwrap_or_default(),
         }
+    }
+}
+
+/// Runs what blocks on a thread of its own.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => resume(error).await,
+    }
+}
+
+/// A panic goes on in the task that asked; a cancelled thread means that the runtime goes down,
+/// and nobody waits for us then.
+async fn resume<T>(error: JoinError) -> T {
+    match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(_) => std::future::pending().await,
     }
 }

@@ -252,6 +252,11 @@ pub fn note(pod: &FullName, uid: &PodUid, reason: &str, message: &str) {
     tracing::warn!(pod = %Shown(pod), uid = %uid, reason = reason, "{message}");
 }
 
+/// A server of the agent ended by itself.
+pub fn server_failed(server: &str, error: &str) {
+    tracing::error!(error = error, "{server} can't be served any more");
+}
+
 /// The Engine can't give OOM scores below 0. Logged once.
 pub fn negative_oom_score_refused() {
     tracing::warn!(

@@ -224,8 +224,15 @@ impl DockerManager {
         let Kind::Container { termination_path, fallback_to_logs, .. } = &record.ours.kind else {
             return String::new();
         };
-        termination::message(&*self.engine, &record.id, found, termination_path, *fallback_to_logs)
-            .await
+        termination::message(
+            &*self.engine,
+            &self.volumes,
+            &record.id,
+            found,
+            termination_path,
+            *fallback_to_logs,
+        )
+        .await
     }
 
     /// Removes a container that is not running. One that is gone is success.
