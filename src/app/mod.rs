@@ -29,7 +29,7 @@ use crate::api::report::EngineReport;
 use crate::api::Timestamp;
 use crate::config::{Config, Resolved};
 use crate::observe::{Observer, Reach};
-use crate::pod::manager::PodManager;
+use crate::store::pods::PodManager;
 use crate::pod::merge::Merged;
 use crate::runtime::Runtime;
 use crate::runtime::docker::engine::SharedEngine;

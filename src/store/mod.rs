@@ -3,3 +3,4 @@
 pub mod cache;
 pub mod cell;
 pub mod looks;
+pub mod pods;

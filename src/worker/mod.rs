@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 pub use board::{Board, Phase, PodView};
 
 use crate::api::{FullName, Pod, PodUid};
-use crate::pod::manager::PodManager;
+use crate::store::pods::PodManager;
 use crate::pod::observed::Pods;
 use crate::runtime::Runtime;
 use crate::store::cache::CacheReader;
