@@ -79,7 +79,8 @@ pub fn bind(path: &FsPath) -> Result<UnixListener, SocketError> {
     };
     remove_stale(path).map_err(fail("replace"))?;
     let listener = UnixListener::bind(path).map_err(fail("bind"))?;
-    // The root is 0700, so nobody else can connect between the two calls.
+    // Connecting takes the right to write, which neither a 0700 root nor a usual umask gives to
+    // others, so nobody gets in between the two calls.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
         .map_err(fail("restrict access to"))?;
     Ok(listener)
