@@ -57,9 +57,7 @@ impl RootLock {
             .mode(0o700)
             .create(root)
             .map_err(fail("create the root directory", root))?;
-        // One that was there before may be open to others; pods' secrets will lie below it.
-        std::fs::set_permissions(root, std::fs::Permissions::from_mode(0o700))
-            .map_err(fail("restrict access to the root directory", root))?;
+        restrict(root).map_err(fail("restrict access to the root directory", root))?;
         let path = root.join("lock");
         let mut file = OpenOptions::new()
             .read(true)
@@ -89,6 +87,31 @@ impl RootLock {
         self.file.set_len(0)?;
         self.file.rewind()?;
         writeln!(self.file, "{}", std::process::id())
+    }
+}
+
+/// Closes a directory that was there before to others: pods' secrets will lie below it. Only one
+/// that is plainly a root directory, lest `--root /srv` takes `/srv` from everybody; another is
+/// left as it is, and refused if others may write to it.
+fn restrict(root: &Path) -> io::Result<()> {
+    /// Permissions of everybody but the owner.
+    const OTHERS: u32 = 0o077;
+    /// Of these, the ones to write.
+    const OTHERS_WRITE: u32 = 0o022;
+    let mode = std::fs::metadata(root)?.permissions().mode();
+    if mode & OTHERS == 0 {
+        return Ok(());
+    }
+    let empty = std::fs::read_dir(root)?.next().is_none();
+    if empty || root.join("owner").is_file() || root.join("manifests").is_dir() {
+        std::fs::set_permissions(root, std::fs::Permissions::from_mode(0o700))
+    } else if mode & OTHERS_WRITE == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "it holds other things and others may write to it; choose a directory of its own",
+        ))
     }
 }
 
@@ -132,6 +155,26 @@ mod tests {
         let _lock = RootLock::acquire(dir.path()).unwrap();
         let text = std::fs::read_to_string(dir.path().join("lock")).unwrap();
         assert_eq!(text, format!("{}\n", std::process::id()));
+    }
+
+    #[test]
+    fn a_directory_of_others_is_not_taken_from_them() {
+        let mode_after = |before: u32, entry: Option<&str>| {
+            let dir = tempfile::tempdir().unwrap();
+            if let Some(entry) = entry {
+                std::fs::create_dir(dir.path().join(entry)).unwrap();
+            }
+            std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(before)).unwrap();
+            RootLock::acquire(dir.path()).map(|_| {
+                let mode = std::fs::metadata(dir.path()).unwrap().permissions().mode();
+                mode & 0o777
+            })
+        };
+        assert_eq!(mode_after(0o755, None).unwrap(), 0o700);
+        assert_eq!(mode_after(0o755, Some("manifests")).unwrap(), 0o700);
+        assert_eq!(mode_after(0o755, Some("home")).unwrap(), 0o755);
+        let refused = mode_after(0o777, Some("home")).unwrap_err();
+        assert!(matches!(refused, LockError::Io { .. }), "{refused}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
 
-use crate::config::args::{AgentArgs, Cli, Cmd, SettingArgs, ValidateArgs};
+use crate::config::args::{AgentArgs, CONFIG_ENV, Cli, Cmd, SettingArgs, ValidateArgs};
 use crate::config::file::{self, LocatedFile};
 use crate::config::resolve::resolve_root;
 use crate::config::{Ambient, Resolved, resolve};
@@ -121,21 +121,26 @@ pub fn ambient() -> Result<Ambient, Failure> {
     })
 }
 
-fn config_file(path: Option<&Path>) -> Result<Option<LocatedFile>, Failure> {
-    path.map(file::read)
+/// The config file that the flag names, else the environment; one named emptily is none.
+fn config_file(flag: Option<&Path>, ambient: &Ambient) -> Result<Option<LocatedFile>, Failure> {
+    let env = ambient.env.get(CONFIG_ENV).filter(|path| !path.is_empty());
+    flag.or(env.map(Path::new))
+        .map(file::read)
         .transpose()
         .map_err(|e| Failure::Usage(e.into()))
 }
 
 /// The whole configuration that these flags, the environment and the config file make.
 pub fn resolve_args(args: &SettingArgs) -> Result<Resolved, Failure> {
-    let file = config_file(args.config.as_deref())?;
-    resolve(&args.settings, file.as_ref(), &ambient()?).map_err(|e| Failure::Usage(e.into()))
+    let ambient = ambient()?;
+    let file = config_file(args.config.as_deref(), &ambient)?;
+    resolve(&args.settings, file.as_ref(), &ambient).map_err(|e| Failure::Usage(e.into()))
 }
 
 fn root_of(args: &AgentArgs) -> Result<std::path::PathBuf, Failure> {
-    let file = config_file(args.0.config.as_deref())?;
-    resolve_root(&args.0.settings, file.as_ref(), &ambient()?).map_err(|e| Failure::Usage(e.into()))
+    let ambient = ambient()?;
+    let file = config_file(args.0.config.as_deref(), &ambient)?;
+    resolve_root(&args.0.settings, file.as_ref(), &ambient).map_err(|e| Failure::Usage(e.into()))
 }
 
 /// Runs a command that asks an agent, on this thread.

@@ -75,11 +75,9 @@ fn config_arg() -> Arg {
     Arg::new("config")
         .long("config")
         .value_name("FILE")
-        .env(CONFIG_ENV)
-        .hide_env_values(true)
         .value_parser(clap::value_parser!(PathBuf))
         .value_hint(clap::ValueHint::FilePath)
-        .help("Config file, YAML or JSON")
+        .help(format!("Config file, YAML or JSON [env: {CONFIG_ENV}]"))
 }
 
 fn setting_arg(key: Key) -> Arg {

@@ -7,7 +7,6 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -22,6 +21,7 @@ use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 use super::frame::Frame;
+use super::listen;
 use super::view::{AgentView, ViewError};
 use crate::api::{PodUid, Timestamp};
 use crate::runtime::{LogChunk, LogOptions};
@@ -31,10 +31,6 @@ pub const SOCKET_PATH_MAX: usize = 107;
 
 /// Most requests at a time; each watcher or follower is one. Beyond it the answer is 503.
 const REQUESTS_MAX: usize = 64;
-
-/// How long open watches and logs may go on after the agent was told to stop. They end by
-/// themselves at once; this bounds a client that does not read.
-const DRAIN_MAX: Duration = Duration::from_millis(300);
 
 /// Why the socket can't be served.
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +79,8 @@ pub fn bind(path: &FsPath) -> Result<UnixListener, SocketError> {
     };
     remove_stale(path).map_err(fail("replace"))?;
     let listener = UnixListener::bind(path).map_err(fail("bind"))?;
-    // The root is 0700, so nobody else can connect between the two calls.
+    // Connecting takes the right to write, which neither a 0700 root nor a usual umask gives to
+    // others, so nobody gets in between the two calls.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
         .map_err(fail("restrict access to"))?;
     Ok(listener)
@@ -112,17 +109,7 @@ pub async fn serve(
     cancel: CancellationToken,
 ) -> io::Result<()> {
     let app = router(view, cancel.clone());
-    let stop = cancel.clone();
-    let serving = axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned());
-    let overtime = async {
-        cancel.cancelled().await;
-        tokio::time::sleep(DRAIN_MAX).await;
-    };
-    tokio::select! {
-        // Both are dropped whole: nothing is lost that a client could still want.
-        result = serving.into_future() => result,
-        () = overtime => Ok(()),
-    }
+    listen::serve(listener, app, cancel).await
 }
 
 #[derive(Clone)]

@@ -6,7 +6,6 @@ use std::fmt::Write as _;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -16,14 +15,12 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::listen;
 use super::view::{AgentView, Check};
 use crate::telemetry::Metrics;
 
 /// Content type of the metrics: `OpenMetrics` text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// How long a scrape may go on after the agent was told to stop.
-const DRAIN_MAX: Duration = Duration::from_millis(300);
 
 /// Why the port can't be served.
 #[derive(Debug, thiserror::Error)]
@@ -57,18 +54,7 @@ pub async fn serve(
     metrics: Metrics,
     cancel: CancellationToken,
 ) -> io::Result<()> {
-    let stop = cancel.clone();
-    let serving =
-        axum::serve(listener, router(view, metrics)).with_graceful_shutdown(stop.cancelled_owned());
-    let overtime = async {
-        cancel.cancelled().await;
-        tokio::time::sleep(DRAIN_MAX).await;
-    };
-    tokio::select! {
-        // Both are dropped whole: answers carry no state.
-        result = serving.into_future() => result,
-        () = overtime => Ok(()),
-    }
+    listen::serve(listener, router(view, metrics), cancel).await
 }
 
 #[derive(Clone)]

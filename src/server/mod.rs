@@ -2,13 +2,14 @@
 //! loopback port ([`health`]).
 //!
 //! Both see the agent through [`view::AgentView`], which `app` implements; nothing here decides
-//! anything about pods. [`frame`] is the wire form of logs, shared with the client in `cli`.
+//! anything about pods. [`listen`] holds the limits both share; [`frame`] is the wire form of logs, shared with the client in `cli`.
 
 pub mod admin;
 #[cfg(test)]
 pub(crate) mod fake;
 pub mod frame;
 pub mod health;
+pub mod listen;
 pub mod view;
 
 pub use view::{AgentView, Check, ViewError};

@@ -6,6 +6,7 @@ use tokio::sync::watch;
 
 use crate::api::PodUid;
 use crate::api::report::StatusReport;
+use crate::pod::select::ContainerNotFound;
 use crate::runtime::{LogOptions, LogStream};
 
 /// One readiness check.
@@ -52,6 +53,16 @@ impl ViewError {
         match self {
             Self::NotFound { help, .. } | Self::Invalid { help, .. } => help.as_deref(),
             Self::Unavailable(_) | Self::Failed(_) => None,
+        }
+    }
+}
+
+impl From<ContainerNotFound> for ViewError {
+    fn from(error: ContainerNotFound) -> Self {
+        let (message, help) = (error.to_string(), None);
+        match error {
+            ContainerNotFound::Unknown { .. } => Self::NotFound { message, help },
+            ContainerNotFound::Unnamed { .. } => Self::Invalid { message, help },
         }
     }
 }
