@@ -185,8 +185,9 @@ fn should_be_started(input: &StatusInput<'_>, role: Role, name: &str) -> bool {
         ContainerState::Created | ContainerState::Unknown => true,
         ContainerState::Exited => match (role, spec::restart_policy(input.pod)) {
             (Role::Init, _) if newest.succeeded() => false,
-            (Role::Sidecar, _) | (_, RestartPolicy::Always) => true,
-            (Role::Init, RestartPolicy::OnFailure) => true,
+            (Role::Sidecar, _)
+            | (_, RestartPolicy::Always)
+            | (Role::Init, RestartPolicy::OnFailure) => true,
             (Role::App, RestartPolicy::OnFailure) => newest.exit_code != Some(0),
             (Role::Init | Role::App, RestartPolicy::Never) => false,
         },

@@ -237,10 +237,14 @@ impl FakeRuntime {
         model(&self.state()).unwrap_or_else(|| PodStatus::empty(uid.clone()))
     }
 
-    /// Lets the running instance of a container exit. Whether there was one.
-    pub fn exit_container(&self, uid: &PodUid, name: &str, exit_code: i32) -> bool {
+    /// Lets the running instance of a container exit.
+    ///
+    /// # Panics
+    /// There is none.
+    #[track_caller]
+    pub fn exit_container(&self, uid: &PodUid, name: &str, exit_code: i32) {
         let now = self.now();
-        self.change(|s| {
+        let ended = self.change(|s| {
             let id = s.model.pods.get(uid).and_then(|pod| {
                 pod.running_containers()
                     .find(|c| &*c.name == name)
@@ -251,18 +255,24 @@ impl FakeRuntime {
                 s.tell(uid, PodEventKind::ContainerDied);
             }
             ended
-        })
+        });
+        assert!(ended, "no container {name} of pod {uid} runs");
     }
 
-    /// Lets a pod's sandbox die; its containers go on. Whether there was one.
-    pub fn lose_sandbox(&self, uid: &PodUid) -> bool {
-        self.change(|s| {
+    /// Lets a pod's sandbox die; its containers go on.
+    ///
+    /// # Panics
+    /// None runs.
+    #[track_caller]
+    pub fn lose_sandbox(&self, uid: &PodUid) {
+        let lost = self.change(|s| {
             let lost = s.model.lose_sandbox(uid);
             if lost {
                 s.tell(uid, PodEventKind::ContainerDied);
             }
             lost
-        })
+        });
+        assert!(lost, "no sandbox of pod {uid} runs");
     }
 
     /// Sends an event to every watcher.

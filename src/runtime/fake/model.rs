@@ -337,7 +337,7 @@ impl Model {
         true
     }
 
-    /// The sandbox ends, and with it every process in its namespaces' care.
+    /// Every sandbox of a pod ends; whether one ran.
     pub(super) fn lose_sandbox(&mut self, uid: &PodUid) -> bool {
         let Some(pod) = self.pods.get_mut(uid) else {
             return false;
