@@ -201,9 +201,7 @@ fn names_and_sources_we_cannot_have_are_refused() {
 fn empty_dir_on_disk_is_open_to_all_and_keeps_what_containers_make_of_it() {
     let root = Root::new();
     let pod = pod_with_volume(&json!({"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}));
-    let old_umask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    let map = root.manager.ensure(&pod, NODE_MEMORY);
-    rustix::process::umask(old_umask);
+    let map = with_umask(0o077, || root.manager.ensure(&pod, NODE_MEMORY));
     let dir = map.unwrap().volumes["v"].clone();
     assert_eq!(
         dir,
@@ -237,6 +235,23 @@ fn fs_group_owns_an_empty_dir() {
         assert_eq!(fs::metadata(dir).unwrap().gid(), 2345, "{name}");
         assert_eq!(mode(dir), 0o2777, "{name}");
     }
+}
+
+/// Runs `act` in a thread whose umask is its own, so that other tests keep theirs.
+fn with_umask<T: Send>(umask: u32, act: impl FnOnce() -> T + Send) -> T {
+    #[expect(
+        deprecated,
+        reason = "sharing no umask is safe; only sharing no files is not"
+    )]
+    let unshare = || rustix::thread::unshare(rustix::thread::UnshareFlags::FS);
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            unshare().unwrap();
+            rustix::process::umask(rustix::fs::Mode::from_raw_mode(umask));
+            act()
+        });
+        thread.join().unwrap()
+    })
 }
 
 fn tmpfs_bytes(dir: &Path) -> u64 {

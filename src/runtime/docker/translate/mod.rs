@@ -160,3 +160,6 @@ pub enum ConfigError {
         problem: &'static str,
     },
 }
+
+#[cfg(test)]
+mod tests;
