@@ -312,9 +312,24 @@ fn termination_logs_are_fresh_files_open_to_all() {
             name.len() == 8 && name.bytes().all(|b| b.is_ascii_hexdigit()),
             "{name}"
         );
-        assert_eq!(root.manager.read_termination_message(path).unwrap(), "");
+        assert_eq!(read_termination_message(path).unwrap(), "");
     }
     assert!(root.manager.ensure_termination_log(&uid, "../c").is_err());
+
+    for _ in 0..2 {
+        root.manager
+            .remove_termination_log(&uid, "c", &first)
+            .unwrap();
+    }
+    assert!(!first.exists() && second.exists());
+    let elsewhere = root.path("precious");
+    fs::write(&elsewhere, b"x").unwrap();
+    assert!(
+        root.manager
+            .remove_termination_log(&uid, "c", &elsewhere)
+            .is_err()
+    );
+    assert!(elsewhere.exists());
 }
 
 #[test]
@@ -330,18 +345,12 @@ fn termination_messages_are_read_from_their_end() {
         (b"bad \xff end".to_vec(), "bad \u{fffd} end".to_owned()),
     ] {
         fs::write(&path, content).unwrap();
-        assert_eq!(
-            root.manager.read_termination_message(&path).unwrap(),
-            expected
-        );
+        assert_eq!(read_termination_message(&path).unwrap(), expected);
     }
     let link = root.path("link");
     symlink("/etc/passwd", &link).unwrap();
     for bad in [link, root.path("missing"), root.dir.path().to_owned()] {
-        assert!(
-            root.manager.read_termination_message(&bad).is_err(),
-            "{bad:?}"
-        );
+        assert!(read_termination_message(&bad).is_err(), "{bad:?}");
     }
     let pipe = root.path("pipe");
     rustix::fs::mknodat(
@@ -352,7 +361,7 @@ fn termination_messages_are_read_from_their_end() {
         0,
     )
     .unwrap();
-    assert!(root.manager.read_termination_message(&pipe).is_err());
+    assert!(read_termination_message(&pipe).is_err());
 }
 
 #[test]

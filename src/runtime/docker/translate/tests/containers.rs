@@ -1,5 +1,7 @@
 //! What an app container is created with.
 
+use proptest::prelude::*;
+
 use super::*;
 
 #[test]
@@ -344,6 +346,21 @@ fn seccomp_is_unconfined_unless_asked_for() {
         seccomp_wanted(&pod, container),
         SeccompWanted::Localhost("p.json")
     );
+    for outside in ["", "/etc/p.json", "../p.json", "a/../p.json"] {
+        let profile = json!({"type": "Localhost", "localhostProfile": outside});
+        let pod = one(
+            &json!({"securityContext": {"seccompProfile": profile}}),
+            &json!({}),
+        );
+        let request = container_with(&pod, |input| ContainerInput {
+            seccomp_json: Some("{}"),
+            ..input
+        });
+        assert_eq!(
+            request.unwrap_err().to_string(),
+            format!("seccomp profile {outside:?}: must be a relative path without '..'")
+        );
+    }
     for (content, problem) in [
         (None, "cannot be loaded: no such file, or it can't be read"),
         (Some("{"), "cannot be loaded: it is not JSON"),
@@ -395,14 +412,13 @@ fn mounts_are_binds_with_their_options() {
         container_in(&pod, &engine).map(|request| host_config(&request, "Mounts")[0].clone())
     };
     let bound = |read_only: bool, options: Value| {
-        let mut all = json!({"CreateMountpoint": true});
-        for (key, value) in options.as_object().unwrap() {
-            all[key] = value.clone();
-        }
-        json!({
+        let mut mount = json!({
             "Type": "bind", "Source": "/srv/data", "Target": "/d", "ReadOnly": read_only,
-            "BindOptions": all,
-        })
+        });
+        if options != json!({}) {
+            mount["BindOptions"] = options;
+        }
+        mount
     };
     let new = (1, 44);
     for (fields, privileged, api, expected) in [
@@ -532,4 +548,41 @@ fn our_own_mounts_come_last_and_give_way() {
     }
     let elsewhere = targets(&json!({"terminationMessagePath": "/t"}));
     assert_eq!(elsewhere.last().unwrap(), &format!("/t={log}"));
+}
+
+#[test]
+fn requests_print_without_what_may_be_secret() {
+    let pod = one(
+        &json!({"env": [{"name": "KEY", "value": "hunter2"}]}),
+        &json!({}),
+    );
+    let request = container_of(&pod).unwrap();
+    assert!(json_of(&request).to_string().contains("hunter2"));
+    assert_eq!(
+        format!("{request:?}"),
+        "Request { name: \"k8s_c_web_prod_u1_0\", notes: [], .. }"
+    );
+}
+
+proptest! {
+    #[test]
+    fn scores_and_shares_stay_in_their_range(
+        request in "[1-9][0-9]{0,12}(m|k|Ki|Mi|Gi)?",
+        limit in proptest::option::of("[1-9][0-9]{0,12}(m|k|Ki|Mi|Gi)?"),
+        memory_bytes: u64,
+    ) {
+        let mut resources = json!({"requests": {"memory": request, "cpu": request}});
+        if let Some(limit) = limit {
+            resources["limits"] = json!({"memory": limit, "cpu": limit});
+        }
+        let pod = one(&json!({"resources": resources}), &json!({}));
+        let node = NodeFacts { memory_bytes, ..node() };
+        let container = &spec::spec(&pod).containers[0];
+        let score = resources::oom_score_adj(&pod, container, Role::App, &node);
+        prop_assert!(score == -997 || (3..=999).contains(&score), "{}", score);
+        let told = resources::engine_resources(container);
+        prop_assert!((2..=262_144).contains(&told.cpu_shares));
+        prop_assert!(told.cpu_quota.is_none_or(|quota| quota >= 1000));
+        prop_assert!(told.memory.is_none_or(|bytes| bytes > 0));
+    }
 }

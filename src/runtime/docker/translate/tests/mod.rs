@@ -26,7 +26,6 @@ fn node() -> NodeFacts {
             memory_bytes: 8 << 30,
             ephemeral_storage_bytes: 64 << 30,
         },
-        host_name: "box".to_owned(),
         resolv_conf: ResolvConf::parse("nameserver 192.0.2.53\nsearch example.org\n"),
         hosts_file: "127.0.0.1 localhost\n192.0.2.1 box\n".to_owned(),
         cluster_dns: vec![],

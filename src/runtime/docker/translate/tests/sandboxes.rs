@@ -283,3 +283,15 @@ fn cgroup_parents_follow_driver_and_class() {
         assert_eq!(CgroupDriver::parse(name), expected, "{name}");
     }
 }
+
+#[test]
+fn a_name_too_long_matters_only_where_it_is_used() {
+    let name = json!({
+        "hostname": "a".repeat(60), "subdomain": "sub", "setHostnameAsFQDN": true,
+    });
+    let error = sandbox_of(&one(&json!({}), &name)).unwrap_err();
+    assert!(matches!(error, ConfigError::FqdnTooLong { .. }), "{error}");
+    let mut in_host = name;
+    in_host["hostNetwork"] = json!(true);
+    assert!(sandbox_of(&one(&json!({}), &in_host)).is_ok());
+}
