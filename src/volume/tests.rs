@@ -289,6 +289,9 @@ fn empty_dir_in_memory_is_bounded_and_survives() {
         root.manager.ensure(&pod, node).unwrap();
         assert_eq!(fs::read(dir.join("data")).unwrap(), b"x");
         let real = dir.canonicalize().unwrap();
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let line = table.lines().find(|l| l.contains(real.to_str().unwrap()));
+        assert!(line.unwrap().contains(" shared:"), "{line:?}");
         let points = mountinfo::below(real.parent().unwrap()).unwrap();
         assert_eq!(points, [real], "mounted once");
     }
