@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Gid;
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, mount};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 
 use crate::api::core::EmptyDirVolumeSource;
 use crate::api::quantity::Quantity;
@@ -58,6 +58,9 @@ pub(super) fn ensure(
             if !mounted {
                 mount_tmpfs(volume, &dir, size(volume, source, limits)?)?;
             }
+            // Containers may ask for propagation also where the node's root is private.
+            mount_change(&dir, MountPropagationFlags::SHARED)
+                .map_err(|e| VolumeError::io("share the mount on", &dir, e))?;
         }
         other => {
             return Err(VolumeError::Volume {

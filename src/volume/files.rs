@@ -44,20 +44,29 @@ pub(super) fn new_termination_log(dir: &Path) -> Result<PathBuf> {
     ))
 }
 
-/// Reads the end of a termination message.
-pub(super) fn read_termination_message(path: &Path) -> Result<String> {
-    let fail = |e: io::Error| VolumeError::io("read the termination message", path, e);
-    let mut file = open(path, OpenOptions::new().read(true)).map_err(fail)?;
-    let metadata = file.metadata().map_err(fail)?;
+/// Removes a file made by [`new_termination_log`] in that directory.
+pub(super) fn remove_termination_log(dir: &Path, path: &Path) -> Result<()> {
+    if path.parent() != Some(dir) {
+        return Err(VolumeError::io("remove", path, io::ErrorKind::InvalidInput));
+    }
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(VolumeError::io("remove", path, e)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Reads the end of a termination message, at most [`TERMINATION_MESSAGE_MAX`] bytes; what is not
+/// UTF-8 in it is replaced. Only a regular file is read, and no symlink followed.
+pub fn read_termination_message(path: &Path) -> io::Result<String> {
+    let mut file = open(path, OpenOptions::new().read(true))?;
+    let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(fail(io::Error::other("not a regular file")));
+        return Err(io::ErrorKind::InvalidInput.into());
     }
     let start = metadata.len().saturating_sub(TERMINATION_MESSAGE_MAX);
-    file.seek(SeekFrom::Start(start)).map_err(fail)?;
+    file.seek(SeekFrom::Start(start))?;
     let mut bytes = Vec::new();
-    file.take(TERMINATION_MESSAGE_MAX)
-        .read_to_end(&mut bytes)
-        .map_err(fail)?;
+    file.take(TERMINATION_MESSAGE_MAX).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

@@ -22,7 +22,7 @@ mod mountinfo;
 mod remove;
 mod subpath;
 
-pub use files::TERMINATION_MESSAGE_MAX;
+pub use files::{TERMINATION_MESSAGE_MAX, read_termination_message};
 
 /// Mode of every directory of ours that is not itself mounted into containers.
 const DIR_MODE: u32 = 0o750;
@@ -148,9 +148,11 @@ impl VolumeManager {
         files::new_termination_log(&self.paths(uid)?.termination_dir(container))
     }
 
-    /// The end of a termination message; empty when the file is.
-    pub fn read_termination_message(&self, path: &Path) -> Result<String> {
-        files::read_termination_message(path)
+    /// Removes the file of a termination message once its container is gone, so that a container
+    /// that restarts for weeks does not fill the disk. One that is gone already is success.
+    pub fn remove_termination_log(&self, uid: &PodUid, container: &str, path: &Path) -> Result<()> {
+        checked_name(container)?;
+        files::remove_termination_log(&self.paths(uid)?.termination_dir(container), path)
     }
 
     /// Writes the pod's hosts file in place, so that running containers see it, and returns its

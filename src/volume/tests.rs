@@ -201,9 +201,7 @@ fn names_and_sources_we_cannot_have_are_refused() {
 fn empty_dir_on_disk_is_open_to_all_and_keeps_what_containers_make_of_it() {
     let root = Root::new();
     let pod = pod_with_volume(&json!({"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}));
-    let old_umask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    let map = root.manager.ensure(&pod, NODE_MEMORY);
-    rustix::process::umask(old_umask);
+    let map = with_umask(0o077, || root.manager.ensure(&pod, NODE_MEMORY));
     let dir = map.unwrap().volumes["v"].clone();
     assert_eq!(
         dir,
@@ -237,6 +235,23 @@ fn fs_group_owns_an_empty_dir() {
         assert_eq!(fs::metadata(dir).unwrap().gid(), 2345, "{name}");
         assert_eq!(mode(dir), 0o2777, "{name}");
     }
+}
+
+/// Runs `act` in a thread whose umask is its own, so that other tests keep theirs.
+fn with_umask<T: Send>(umask: u32, act: impl FnOnce() -> T + Send) -> T {
+    #[expect(
+        deprecated,
+        reason = "sharing no umask is safe; only sharing no files is not"
+    )]
+    let unshare = || rustix::thread::unshare(rustix::thread::UnshareFlags::FS);
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            unshare().unwrap();
+            rustix::process::umask(rustix::fs::Mode::from_raw_mode(umask));
+            act()
+        });
+        thread.join().unwrap()
+    })
 }
 
 fn tmpfs_bytes(dir: &Path) -> u64 {
@@ -274,6 +289,9 @@ fn empty_dir_in_memory_is_bounded_and_survives() {
         root.manager.ensure(&pod, node).unwrap();
         assert_eq!(fs::read(dir.join("data")).unwrap(), b"x");
         let real = dir.canonicalize().unwrap();
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let line = table.lines().find(|l| l.contains(real.to_str().unwrap()));
+        assert!(line.unwrap().contains(" shared:"), "{line:?}");
         let points = mountinfo::below(real.parent().unwrap()).unwrap();
         assert_eq!(points, [real], "mounted once");
     }
@@ -297,9 +315,24 @@ fn termination_logs_are_fresh_files_open_to_all() {
             name.len() == 8 && name.bytes().all(|b| b.is_ascii_hexdigit()),
             "{name}"
         );
-        assert_eq!(root.manager.read_termination_message(path).unwrap(), "");
+        assert_eq!(read_termination_message(path).unwrap(), "");
     }
     assert!(root.manager.ensure_termination_log(&uid, "../c").is_err());
+
+    for _ in 0..2 {
+        root.manager
+            .remove_termination_log(&uid, "c", &first)
+            .unwrap();
+    }
+    assert!(!first.exists() && second.exists());
+    let elsewhere = root.path("precious");
+    fs::write(&elsewhere, b"x").unwrap();
+    assert!(
+        root.manager
+            .remove_termination_log(&uid, "c", &elsewhere)
+            .is_err()
+    );
+    assert!(elsewhere.exists());
 }
 
 #[test]
@@ -315,18 +348,12 @@ fn termination_messages_are_read_from_their_end() {
         (b"bad \xff end".to_vec(), "bad \u{fffd} end".to_owned()),
     ] {
         fs::write(&path, content).unwrap();
-        assert_eq!(
-            root.manager.read_termination_message(&path).unwrap(),
-            expected
-        );
+        assert_eq!(read_termination_message(&path).unwrap(), expected);
     }
     let link = root.path("link");
     symlink("/etc/passwd", &link).unwrap();
     for bad in [link, root.path("missing"), root.dir.path().to_owned()] {
-        assert!(
-            root.manager.read_termination_message(&bad).is_err(),
-            "{bad:?}"
-        );
+        assert!(read_termination_message(&bad).is_err(), "{bad:?}");
     }
     let pipe = root.path("pipe");
     rustix::fs::mknodat(
@@ -337,7 +364,7 @@ fn termination_messages_are_read_from_their_end() {
         0,
     )
     .unwrap();
-    assert!(root.manager.read_termination_message(&pipe).is_err());
+    assert!(read_termination_message(&pipe).is_err());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! Nothing here does I/O, reads a clock or logs. Facts about the node and the Engine come in as
 //! values, warnings go out as [`Note`]s, and what can't be translated is a [`ConfigError`].
 
+use std::fmt;
 use std::net::IpAddr;
 
 use bollard::models::ContainerCreateBody;
@@ -36,8 +37,6 @@ pub struct NodeFacts {
     pub memory_bytes: u64,
     /// What an absent resource limit stands for.
     pub allocatable: Allocatable,
-    /// Host name of the machine; what pods in the host's network are called.
-    pub host_name: String,
     /// The node's `resolv.conf`.
     pub resolv_conf: ResolvConf,
     /// Content of the node's `/etc/hosts`.
@@ -86,14 +85,23 @@ impl CgroupDriver {
 }
 
 /// A create request, ready to be sent.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Request {
     /// Name of the container; what makes a create happen once.
     pub name: String,
-    /// Body of the request. Holds env values: never log it.
+    /// Body of the request. Holds env values, so it is never printed.
     pub body: ContainerCreateBody,
     /// What was left out or fell back, for events.
     pub notes: Vec<Note>,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("name", &self.name)
+            .field("notes", &self.notes)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Something that was done otherwise than asked, and is worth an event.
@@ -160,3 +168,6 @@ pub enum ConfigError {
         problem: &'static str,
     },
 }
+
+#[cfg(test)]
+mod tests;

@@ -108,24 +108,25 @@ fn volume_mount(
     }
     let mut bound = bind(source, &absolute(&mount.mount_path));
     bound.read_only = Some(read_only);
-    if let Some(options) = &mut bound.bind_options {
-        options.propagation = propagation;
-        options.read_only_non_recursive =
-            (read_only && engine.api_version >= API_RECURSIVE_READ_ONLY).then_some(true);
+    let non_recursive = read_only && engine.api_version >= API_RECURSIVE_READ_ONLY;
+    if propagation.is_some() || non_recursive {
+        bound.bind_options = Some(MountBindOptions {
+            propagation,
+            read_only_non_recursive: non_recursive.then_some(true),
+            ..MountBindOptions::default()
+        });
     }
     Ok(bound)
 }
 
+/// A bind mount. The Engine is not asked to make a missing source: what is to be there was made
+/// before, and an empty directory in place of what has gone would go unnoticed.
 fn bind(source: &Path, target: &str) -> Mount {
     Mount {
         target: Some(target.to_owned()),
         source: Some(source.to_string_lossy().into_owned()),
         typ: Some(MountType::BIND),
         read_only: Some(false),
-        bind_options: Some(MountBindOptions {
-            create_mountpoint: Some(true),
-            ..MountBindOptions::default()
-        }),
         ..Mount::default()
     }
 }

@@ -50,7 +50,11 @@ pub fn sandbox_request(input: &SandboxInput<'_>) -> Result<Request, ConfigError>
         return Err(ConfigError::UserNamespace);
     }
     let host_network = spec::is_host_network(pod);
-    let hostname = compute_hostname(pod, &input.node.cluster_domain)?;
+    let hostname = if host_network {
+        None
+    } else {
+        Some(compute_hostname(pod, &input.node.cluster_domain)?.kernel)
+    };
     let (dns, notes) = compute_dns(pod, input.node);
     let (exposed_ports, port_bindings) = ports(pod);
     let mut host_config = HostConfig {
@@ -85,7 +89,7 @@ pub fn sandbox_request(input: &SandboxInput<'_>) -> Result<Request, ConfigError>
     };
     apply_dns(&mut host_config, dns, host_network);
     let body = ContainerCreateBody {
-        hostname: (!host_network).then_some(hostname.kernel),
+        hostname,
         user: security::sandbox_user(pod),
         image: Some(input.image.to_owned()),
         exposed_ports,

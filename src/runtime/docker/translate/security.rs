@@ -3,6 +3,8 @@
 //! Upstream: `pkg/kubelet/kuberuntime/security_context.go`, cri-dockerd
 //! `core/security_context.go`.
 
+use std::path::{Component, Path};
+
 use crate::api::Pod;
 use crate::api::core::{
     AppArmorProfile, Container, PodSecurityContext, SELinuxOptions, SecurityContext,
@@ -104,6 +106,13 @@ fn compact_seccomp(profile: &str, json: Option<&str>) -> Result<String, ConfigEr
         profile: profile.to_owned(),
         problem,
     };
+    let path = Path::new(profile);
+    let inside = path
+        .components()
+        .all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
+    if profile.is_empty() || !inside {
+        return Err(fail("must be a relative path without '..'"));
+    }
     let json = json.ok_or_else(|| fail("cannot be loaded: no such file, or it can't be read"))?;
     let value: serde_json::Value =
         serde_json::from_str(json).map_err(|_| fail("cannot be loaded: it is not JSON"))?;
