@@ -3,6 +3,8 @@
 //!
 //! Every test owns what it creates by a label of its own and removes it at its end.
 
+#![cfg(feature = "daemon")]
+
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,7 +30,7 @@ use tokio::net::UnixListener;
 const BUSYBOX: &str = "mirrorlet-test/engine-busybox:1";
 
 /// How long a test waits for something that is about to happen, before it fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn endpoint() -> String {
     std::env::var("DOCKER_HOST").unwrap_or_else(|_| "unix:///var/run/docker.sock".to_owned())
