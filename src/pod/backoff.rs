@@ -16,7 +16,7 @@ use crate::pod::observed::ContainerHash;
 pub const INITIAL_DELAY: Duration = Duration::from_secs(10);
 
 /// Longest delay (upstream's `MaxContainerBackOff`).
-pub const MAX_DELAY: Duration = Duration::from_secs(300);
+pub const MAX_DELAY: Duration = Duration::from_mins(5);
 
 /// A container of one pod, as back-off sees it: name in the spec and hash of its definition, so
 /// that an edited container starts afresh.

@@ -23,6 +23,7 @@ mod sandbox;
 mod tests;
 
 pub use compute::compute_pod_actions;
+pub(crate) use sandbox::sandbox_changed;
 
 /// Everything the planner looks at.
 #[derive(Debug, Clone, Copy)]

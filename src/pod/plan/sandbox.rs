@@ -12,7 +12,7 @@ use super::draft::Draft;
 use super::{Reason, Step};
 
 /// Why the pod's sandbox must be replaced; none when it is fine.
-pub(super) fn sandbox_changed(pod: &Pod, status: &PodStatus) -> Option<Reason> {
+pub(crate) fn sandbox_changed(pod: &Pod, status: &PodStatus) -> Option<Reason> {
     let Some(newest) = status.sandboxes.first() else {
         return Some(Reason::NoSandbox);
     };

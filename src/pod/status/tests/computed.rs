@@ -1,0 +1,484 @@
+//! Whole statuses.
+
+use super::*;
+
+fn state_of<'a>(status: &'a core::PodStatus, name: &str) -> &'a ApiContainer {
+    let all = status.container_statuses.iter().flatten();
+    all.chain(status.init_container_statuses.iter().flatten())
+        .find(|c| c.name == name)
+        .unwrap()
+}
+
+fn waiting_reason(status: &core::PodStatus, name: &str) -> Option<String> {
+    let state = state_of(status, name).state.as_ref()?;
+    state.waiting.as_ref()?.reason.clone()
+}
+
+#[test]
+fn a_running_pod() {
+    let pod = pod(
+        "Always",
+        vec![container("init"), sidecar("side")],
+        &["web", "app"],
+    );
+    let seen = observed(vec![
+        instance(&pod, "web", 2, ContainerState::Running, None),
+        instance(&pod, "web", 1, ContainerState::Exited, Some(137)),
+        running(&pod, "app"),
+        running(&pod, "side"),
+        exited(&pod, "init", 0),
+    ]);
+    let hosts = ["192.168.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
+    let status = compute_pod_status(&StatusInput {
+        host_ips: &hosts,
+        ..input(&pod, &seen)
+    });
+    insta::assert_json_snapshot!(status);
+}
+
+#[test]
+fn a_pod_nothing_is_known_of() {
+    for (inits, reason) in [
+        (vec![], "ContainerCreating"),
+        (vec![container("init")], "PodInitializing"),
+    ] {
+        let pod = pod("Always", inits, &["web"]);
+        let seen = PodStatus::empty("u1".into());
+        let status = compute_pod_status(&input(&pod, &seen));
+        assert_eq!(status.phase.as_deref(), Some("Pending"));
+        assert_eq!(waiting_reason(&status, "web").as_deref(), Some(reason));
+        let ready = condition(&status, "Ready");
+        assert_eq!(ready.status, "False");
+        assert_eq!(ready.reason.as_deref(), Some("ContainersNotReady"));
+        assert_eq!(
+            ready.message.as_deref(),
+            Some("containers with unready status: [web]")
+        );
+        assert_eq!(
+            condition(&status, "PodReadyToStartContainers").status,
+            "False"
+        );
+        assert_eq!(condition(&status, "PodScheduled").status, "True");
+        assert_eq!(status.pod_ips, None);
+    }
+}
+
+#[test]
+fn a_crash_loop_shows_why_it_waits_and_how_it_ended() {
+    let pod = pod("Always", Vec::new(), &["web"]);
+    let seen = observed(vec![exited(&pod, "web", 3)]);
+    let plain = compute_pod_status(&input(&pod, &seen));
+    let ended = state_of(&plain, "web").state.as_ref().unwrap();
+    assert_eq!(ended.terminated.as_ref().unwrap().exit_code, 3);
+    let waiting = waits("web", "CrashLoopBackOff", "back-off 10s");
+    let looping = compute_pod_status(&StatusInput {
+        waiting: &waiting,
+        previous: Some(&plain),
+        ..input(&pod, &seen)
+    });
+    let web = state_of(&looping, "web");
+    let state = web.state.as_ref().unwrap().waiting.as_ref().unwrap();
+    assert_eq!(state.reason.as_deref(), Some("CrashLoopBackOff"));
+    assert_eq!(state.message.as_deref(), Some("back-off 10s"));
+    assert_eq!(web.last_state, plain.container_statuses.unwrap()[0].state);
+    assert_eq!(looping.phase.as_deref(), Some("Running"));
+}
+
+#[test]
+fn only_containers_to_be_started_wait() {
+    type Case<'a> = (
+        &'a str,
+        &'a str,
+        Option<(ContainerState, Option<i32>)>,
+        bool,
+    );
+    let cases: [Case<'_>; 9] = [
+        ("Always", "web", None, true),
+        (
+            "Always",
+            "web",
+            Some((ContainerState::Running, None)),
+            false,
+        ),
+        (
+            "Always",
+            "web",
+            Some((ContainerState::Exited, Some(0))),
+            true,
+        ),
+        (
+            "OnFailure",
+            "web",
+            Some((ContainerState::Exited, Some(0))),
+            false,
+        ),
+        (
+            "OnFailure",
+            "web",
+            Some((ContainerState::Exited, Some(1))),
+            true,
+        ),
+        (
+            "Never",
+            "web",
+            Some((ContainerState::Exited, Some(1))),
+            false,
+        ),
+        ("Never", "web", Some((ContainerState::Created, None)), true),
+        (
+            "Always",
+            "init",
+            Some((ContainerState::Exited, Some(0))),
+            false,
+        ),
+        (
+            "Never",
+            "side",
+            Some((ContainerState::Exited, Some(0))),
+            true,
+        ),
+    ];
+    for (policy, name, seen, expect) in cases {
+        let pod = pod(policy, vec![container("init"), sidecar("side")], &["web"]);
+        let instances = seen.map(|(state, code)| instance(&pod, name, 0, state, code));
+        let seen = observed(instances.into_iter().collect());
+        let waiting = waits(name, "ErrImagePull", "no such image");
+        let base = StatusInput {
+            waiting: &waiting,
+            ..input(&pod, &seen)
+        };
+        let is_waiting = |input: &StatusInput<'_>| {
+            waiting_reason(&compute_pod_status(input), name).as_deref() == Some("ErrImagePull")
+        };
+        assert_eq!(is_waiting(&base), expect, "{policy} {name} {seen:?}");
+        let terminating = StatusInput {
+            terminating: true,
+            ..base
+        };
+        assert!(!is_waiting(&terminating));
+    }
+}
+
+#[test]
+fn a_container_that_vanished_counts_as_ended_and_restarted() {
+    let pod = pod("Always", Vec::new(), &["web"]);
+    let before = compute_pod_status(&input(&pod, &observed(vec![running(&pod, "web")])));
+    let nothing = observed(Vec::new());
+    let after = compute_pod_status(&StatusInput {
+        previous: Some(&before),
+        ..input(&pod, &nothing)
+    });
+    let web = state_of(&after, "web");
+    assert_eq!(
+        waiting_reason(&after, "web").as_deref(),
+        Some("ContainerCreating")
+    );
+    let last = web
+        .last_state
+        .as_ref()
+        .unwrap()
+        .terminated
+        .as_ref()
+        .unwrap();
+    assert_eq!((last.exit_code, web.restart_count), (137, 1));
+    assert_eq!(last.reason.as_deref(), Some("ContainerStatusUnknown"));
+    assert_eq!(after.phase.as_deref(), Some("Running"));
+    // Not being seen a second time is not another restart.
+    let again = compute_pod_status(&StatusInput {
+        previous: Some(&after),
+        ..input(&pod, &nothing)
+    });
+    assert_eq!(again, after);
+    // In an unknown state, it is taken for ended.
+    let unknown = observed(vec![instance(
+        &pod,
+        "web",
+        0,
+        ContainerState::Unknown,
+        None,
+    )]);
+    let lost = compute_pod_status(&StatusInput {
+        previous: Some(&before),
+        ..input(&pod, &unknown)
+    });
+    let state = state_of(&lost, "web").state.as_ref().unwrap();
+    assert_eq!(state.terminated.as_ref().unwrap().exit_code, 137);
+    // An end that was seen is kept whole.
+    let ended = compute_pod_status(&input(&pod, &observed(vec![exited(&pod, "web", 5)])));
+    let kept = compute_pod_status(&StatusInput {
+        previous: Some(&ended),
+        ..input(&pod, &nothing)
+    });
+    assert_eq!(kept.container_statuses, ended.container_statuses);
+}
+
+#[test]
+fn terminal_phases_stick() {
+    let mut pod = pod("Never", Vec::new(), &["web"]);
+    let failed = compute_pod_status(&input(&pod, &observed(vec![exited(&pod, "web", 1)])));
+    assert_eq!(failed.phase.as_deref(), Some("Failed"));
+    assert_eq!(
+        condition(&failed, "Ready").reason.as_deref(),
+        Some("PodFailed")
+    );
+    let seen = observed(vec![running(&pod, "web")]);
+    let later = compute_pod_status(&StatusInput {
+        previous: Some(&failed),
+        ..input(&pod, &seen)
+    });
+    assert_eq!(later.phase.as_deref(), Some("Failed"));
+    // Also when only the API server knows it.
+    pod.status = Some(core::PodStatus {
+        phase: Some("Failed".into()),
+        reason: Some("Evicted".into()),
+        message: Some("no room".into()),
+        ..core::PodStatus::default()
+    });
+    let api = compute_pod_status(&input(&pod, &seen));
+    assert_eq!(api.phase.as_deref(), Some("Failed"));
+    assert_eq!(api.reason.as_deref(), Some("Evicted"));
+    assert_eq!(api.message.as_deref(), Some("no room"));
+}
+
+#[test]
+fn a_passed_deadline_fails_the_pod() {
+    let mut pod = pod("Always", Vec::new(), &["web"]);
+    pod.spec.as_mut().unwrap().active_deadline_seconds = Some(60);
+    let seen = observed(vec![running(&pod, "web")]);
+    let first = compute_pod_status(&input(&pod, &seen));
+    assert_eq!(first.phase.as_deref(), Some("Running"));
+    let late = compute_pod_status(&StatusInput {
+        previous: Some(&first),
+        now: at(60),
+        ..input(&pod, &seen)
+    });
+    assert_eq!(late.phase.as_deref(), Some("Failed"));
+    assert_eq!(late.reason.as_deref(), Some("DeadlineExceeded"));
+    assert_eq!(late.message.as_deref(), Some(DEADLINE_MESSAGE));
+    assert_eq!(late.start_time, first.start_time);
+    let later = compute_pod_status(&StatusInput {
+        previous: Some(&late),
+        now: at(61),
+        ..input(&pod, &seen)
+    });
+    assert_eq!(later, late);
+}
+
+#[test]
+fn a_done_pod_is_completed() {
+    let pod = pod("Never", vec![container("init")], &["web"]);
+    let seen = observed(vec![exited(&pod, "web", 0), exited(&pod, "init", 0)]);
+    let status = compute_pod_status(&input(&pod, &seen));
+    assert_eq!(status.phase.as_deref(), Some("Succeeded"));
+    for (kind, value) in [
+        ("Initialized", "True"),
+        ("Ready", "False"),
+        ("ContainersReady", "False"),
+    ] {
+        let condition = condition(&status, kind);
+        assert_eq!(condition.status, value, "{kind}");
+        assert_eq!(condition.reason.as_deref(), Some("PodCompleted"), "{kind}");
+    }
+}
+
+#[test]
+fn an_initialising_pod_says_what_is_incomplete() {
+    let pod = pod(
+        "Always",
+        vec![container("i1"), sidecar("s2"), container("i3")],
+        &["web"],
+    );
+    let seen = observed(vec![running(&pod, "s2"), exited(&pod, "i1", 0)]);
+    let status = compute_pod_status(&input(&pod, &seen));
+    let initialized = condition(&status, "Initialized");
+    assert_eq!(initialized.status, "False");
+    assert_eq!(
+        initialized.reason.as_deref(),
+        Some("ContainersNotInitialized")
+    );
+    assert_eq!(
+        initialized.message.as_deref(),
+        Some("containers with incomplete status: [i3]")
+    );
+    let order: Vec<&str> = status
+        .init_container_statuses
+        .iter()
+        .flatten()
+        .map(|c| c.name.as_str())
+        .collect();
+    assert_eq!(order, ["i1", "s2", "i3"]);
+    // A regular container that runs proves it, though old init containers are gone.
+    let seen = observed(vec![running(&pod, "web"), running(&pod, "s2")]);
+    let status = compute_pod_status(&input(&pod, &seen));
+    assert_eq!(condition(&status, "Initialized").status, "True");
+}
+
+#[test]
+fn conditions_change_their_time_only_with_their_value() {
+    let pod = pod("Always", Vec::new(), &["web"]);
+    let seen = observed(vec![running(&pod, "web")]);
+    let nanos = Timestamp::new(at(0).as_second(), 123_456_789).unwrap();
+    let first = compute_pod_status(&StatusInput {
+        now: nanos,
+        ..input(&pod, &seen)
+    });
+    let time = |status: &core::PodStatus, kind: &str| {
+        let time = condition(status, kind).last_transition_time.clone();
+        time.unwrap().0
+    };
+    assert_eq!(time(&first, "Ready"), at(0), "in whole seconds");
+    let same = compute_pod_status(&StatusInput {
+        previous: Some(&first),
+        now: at(30),
+        ..input(&pod, &seen)
+    });
+    assert_eq!(same, first);
+    let seen = observed(vec![exited(&pod, "web", 1)]);
+    let down = compute_pod_status(&StatusInput {
+        previous: Some(&first),
+        now: at(40),
+        ..input(&pod, &seen)
+    });
+    assert_eq!(time(&down, "Ready"), at(40));
+    assert_eq!(time(&down, "PodScheduled"), at(0));
+}
+
+#[test]
+fn foreign_conditions_and_readiness_gates() {
+    let mut pod = pod("Always", Vec::new(), &["web"]);
+    pod.spec.as_mut().unwrap().readiness_gates = Some(vec![core::PodReadinessGate {
+        condition_type: "gate".into(),
+    }]);
+    let seen = observed(vec![running(&pod, "web")]);
+    let closed = compute_pod_status(&input(&pod, &seen));
+    let ready = condition(&closed, "Ready");
+    assert_eq!(ready.reason.as_deref(), Some("ReadinessGatesNotReady"));
+    assert_eq!(
+        ready.message.as_deref(),
+        Some("corresponding condition of pod readiness gate \"gate\" does not exist.")
+    );
+    assert_eq!(condition(&closed, "ContainersReady").status, "True");
+    let foreign = core::PodCondition {
+        type_: "gate".into(),
+        status: "True".into(),
+        ..core::PodCondition::default()
+    };
+    pod.status = Some(core::PodStatus {
+        conditions: Some(vec![foreign.clone()]),
+        ..core::PodStatus::default()
+    });
+    let open = compute_pod_status(&input(&pod, &seen));
+    assert_eq!(*condition(&open, "gate"), foreign);
+    assert_eq!(condition(&open, "Ready").status, "True");
+}
+
+#[test]
+fn addresses_are_remembered_and_ordered_by_the_nodes_primary_family() {
+    let mut pod = pod("Always", Vec::new(), &["web"]);
+    let mut seen = observed(vec![running(&pod, "web")]);
+    seen.ips = ["10.0.0.2", "10.0.0.3", "fd00::2"]
+        .map(|ip| ip.parse().unwrap())
+        .to_vec();
+    let v6_node = ["fd00::1".parse().unwrap(), "192.168.0.1".parse().unwrap()];
+    let base = StatusInput {
+        host_ips: &v6_node,
+        ..input(&pod, &seen)
+    };
+    let status = compute_pod_status(&base);
+    let ips = |status: &core::PodStatus| -> Vec<String> {
+        let ips = status.pod_ips.iter().flatten();
+        ips.map(|ip| ip.ip.clone()).collect()
+    };
+    assert_eq!(ips(&status), ["fd00::2", "10.0.0.2"]);
+    assert_eq!(status.pod_ip.as_deref(), Some("fd00::2"));
+    assert_eq!(status.host_ip.as_deref(), Some("fd00::1"));
+    let gone = observed(Vec::new());
+    let gone = PodStatus {
+        ips: Vec::new(),
+        ..gone
+    };
+    let later = compute_pod_status(&StatusInput {
+        observed: &gone,
+        previous: Some(&status),
+        ..base
+    });
+    assert_eq!(ips(&later), ["fd00::2", "10.0.0.2"]);
+    pod.spec.as_mut().unwrap().host_network = Some(true);
+    let host = StatusInput {
+        host_ips: &v6_node,
+        ..input(&pod, &gone)
+    };
+    let first = compute_pod_status(&host);
+    assert_eq!(ips(&first), ["fd00::1", "192.168.0.1"]);
+    let moved = ["fd00::9".parse().unwrap()];
+    let later = compute_pod_status(&StatusInput {
+        host_ips: &moved,
+        previous: Some(&first),
+        ..host
+    });
+    assert_eq!(ips(&later), ["fd00::1", "192.168.0.1"]);
+}
+
+#[test]
+fn qos_classes() {
+    let resources = |requests: &[(&str, &str)], limits: &[(&str, &str)]| {
+        let list = |of: &[(&str, &str)]| {
+            let quantity =
+                |text: &str| k8s_openapi::apimachinery::pkg::api::resource::Quantity(text.into());
+            let map: BTreeMap<String, _> = of
+                .iter()
+                .map(|(name, amount)| ((*name).to_owned(), quantity(amount)))
+                .collect();
+            (!map.is_empty()).then_some(map)
+        };
+        core::ResourceRequirements {
+            requests: list(requests),
+            limits: list(limits),
+            claims: None,
+        }
+    };
+    let both = [("cpu", "100m"), ("memory", "1Gi")];
+    let same = [("cpu", "0.1"), ("memory", "1024Mi")];
+    for (what, containers, expect) in [
+        ("nothing", vec![resources(&[], &[])], "BestEffort"),
+        ("zero", vec![resources(&[("cpu", "0")], &[])], "BestEffort"),
+        (
+            "other resources",
+            vec![resources(&[("example.com/gpu", "1")], &[])],
+            "BestEffort",
+        ),
+        ("equal", vec![resources(&both, &same)], "Guaranteed"),
+        (
+            "equal twice",
+            vec![resources(&both, &both), resources(&same, &same)],
+            "Guaranteed",
+        ),
+        (
+            "one without",
+            vec![resources(&both, &both), resources(&[], &[])],
+            "Burstable",
+        ),
+        ("no limits", vec![resources(&both, &[])], "Burstable"),
+        (
+            "less than the limit",
+            vec![resources(&[("cpu", "50m"), ("memory", "1Gi")], &both)],
+            "Burstable",
+        ),
+        (
+            "memory only",
+            vec![resources(&[("memory", "1Gi")], &[("memory", "1Gi")])],
+            "Burstable",
+        ),
+    ] {
+        let mut pod = pod("Always", vec![container("init")], &["web"]);
+        let spec = pod.spec.as_mut().unwrap();
+        // The first belongs to the only regular container, a second one to the init container.
+        let mut resources = containers.into_iter();
+        spec.containers[0].resources = resources.next();
+        match resources.next() {
+            Some(second) => spec.init_containers.as_mut().unwrap()[0].resources = Some(second),
+            None => spec.init_containers = None,
+        }
+        assert_eq!(qos_class(&pod), expect, "{what}");
+    }
+}

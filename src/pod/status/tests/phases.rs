@@ -1,0 +1,206 @@
+//! Phases by container statuses.
+
+use super::*;
+
+fn of(policy: &str, terminating: bool, is_static: bool, apps: &[ApiContainer]) -> &'static str {
+    let pod = pod(policy, Vec::new(), &["a", "b"]);
+    let seen = observed(Vec::new());
+    let input = StatusInput {
+        terminating,
+        is_static,
+        ..input(&pod, &seen)
+    };
+    phase::phase(&input, &[], apps)
+}
+
+#[test]
+fn regular_containers_give_the_phase() {
+    let run = |name| api(name, api_running());
+    let end = |name, code| api(name, api_ended(code));
+    let wait = |name| api(name, api_waiting("ContainerCreating"));
+    let again = api_restarting;
+    // Containers a and b; the phase with Always, OnFailure, Never.
+    let cases: Vec<(&str, Vec<ApiContainer>, [&str; 3])> = vec![
+        ("none known", vec![], ["Pending"; 3]),
+        ("both run", vec![run("a"), run("b")], ["Running"; 3]),
+        (
+            "both succeeded",
+            vec![end("a", 0), end("b", 0)],
+            ["Running", "Succeeded", "Succeeded"],
+        ),
+        (
+            "both failed",
+            vec![end("a", 1), end("b", 1)],
+            ["Running", "Running", "Failed"],
+        ),
+        (
+            "one failed",
+            vec![end("a", 0), end("b", 1)],
+            ["Running", "Running", "Failed"],
+        ),
+        (
+            "one runs, one succeeded",
+            vec![run("a"), end("b", 0)],
+            ["Running"; 3],
+        ),
+        (
+            "one runs, one failed",
+            vec![run("a"), end("b", 1)],
+            ["Running"; 3],
+        ),
+        ("one unknown", vec![run("a")], ["Pending"; 3]),
+        ("one waits", vec![run("a"), wait("b")], ["Pending"; 3]),
+        (
+            "one failed, one waits",
+            vec![end("a", 1), wait("b")],
+            ["Pending"; 3],
+        ),
+        (
+            "one restarts",
+            vec![run("a"), again("b", 1)],
+            ["Running"; 3],
+        ),
+        (
+            "both restart",
+            vec![again("a", 1), again("b", 0)],
+            ["Running", "Running", "Failed"],
+        ),
+    ];
+    for (what, apps, expect) in cases {
+        for (policy, expect) in ["Always", "OnFailure", "Never"].into_iter().zip(expect) {
+            assert_eq!(of(policy, false, true, &apps), expect, "{what}, {policy}");
+        }
+    }
+}
+
+#[test]
+fn termination_forces_a_phase_on_all_but_static_pods() {
+    let ended = |a, b| [api("a", api_ended(a)), api("b", api_ended(b))];
+    for (policy, codes, is_static, expect) in [
+        ("Always", (0, 0), false, "Succeeded"),
+        ("Always", (0, 1), false, "Failed"),
+        ("OnFailure", (0, 1), false, "Failed"),
+        ("Always", (0, 0), true, "Running"),
+        ("Always", (0, 1), true, "Running"),
+        ("OnFailure", (0, 1), true, "Running"),
+        ("OnFailure", (0, 0), true, "Succeeded"),
+        ("Never", (0, 1), true, "Failed"),
+    ] {
+        let phase = of(policy, true, is_static, &ended(codes.0, codes.1));
+        assert_eq!(phase, expect, "{policy} {codes:?} static: {is_static}");
+    }
+    let still_runs = [api("a", api_running()), api("b", api_ended(0))];
+    assert_eq!(of("Always", true, false, &still_runs), "Running");
+}
+
+#[test]
+fn init_containers_come_first() {
+    let app_waits = || api("app", api_waiting("PodInitializing"));
+    let app_runs = || api("app", api_running());
+    for (what, init, app, always, never) in [
+        ("missing", None, app_waits(), "Pending", "Pending"),
+        (
+            "runs",
+            Some(api("init", api_running())),
+            app_waits(),
+            "Pending",
+            "Pending",
+        ),
+        (
+            "waits",
+            Some(api("init", api_waiting("PodInitializing"))),
+            app_waits(),
+            "Pending",
+            "Pending",
+        ),
+        (
+            "failed",
+            Some(api("init", api_ended(1))),
+            app_waits(),
+            "Pending",
+            "Failed",
+        ),
+        (
+            "restarts after a failure",
+            Some(api_restarting("init", 1)),
+            app_waits(),
+            "Pending",
+            "Failed",
+        ),
+        (
+            "succeeded",
+            Some(api("init", api_ended(0))),
+            app_runs(),
+            "Running",
+            "Running",
+        ),
+    ] {
+        let init: Vec<ApiContainer> = init.into_iter().collect();
+        for (policy, expect) in [("Always", always), ("Never", never)] {
+            let pod = pod(policy, vec![container("init")], &["app"]);
+            let seen = observed(Vec::new());
+            let phase = phase::phase(&input(&pod, &seen), &init, std::slice::from_ref(&app));
+            assert_eq!(phase, expect, "init {what}, {policy}");
+        }
+    }
+}
+
+#[test]
+fn sidecars_count_as_running_only() {
+    let starting = ApiContainer {
+        started: Some(false),
+        ..api("side", api_running())
+    };
+    for (what, side, app, expect) in [
+        (
+            "not started, app never ran",
+            starting.clone(),
+            api("app", api_waiting("PodInitializing")),
+            "Pending",
+        ),
+        (
+            "not started, app runs",
+            starting,
+            api("app", api_running()),
+            "Running",
+        ),
+        (
+            "waits",
+            api("side", api_waiting("")),
+            api("app", api_running()),
+            "Pending",
+        ),
+        (
+            "restarts",
+            api_restarting("side", 1),
+            api("app", api_running()),
+            "Running",
+        ),
+        (
+            "runs, app done",
+            api("side", api_running()),
+            api("app", api_ended(0)),
+            "Running",
+        ),
+        (
+            "failed, app succeeded",
+            api("side", api_ended(137)),
+            api("app", api_ended(0)),
+            "Succeeded",
+        ),
+        (
+            "succeeded, app failed",
+            api("side", api_ended(0)),
+            api("app", api_ended(1)),
+            "Failed",
+        ),
+    ] {
+        let pod = pod("Never", vec![sidecar("side")], &["app"]);
+        let seen = observed(Vec::new());
+        assert_eq!(
+            phase::phase(&input(&pod, &seen), &[side], &[app]),
+            expect,
+            "sidecar {what}"
+        );
+    }
+}

@@ -1,1 +1,0 @@
-//! `FakeRuntime`: a scriptable, recording runtime in memory.

@@ -1,0 +1,295 @@
+//! [`Runtime`] for [`FakeRuntime`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::{self, BoxStream};
+use tokio::sync::mpsc;
+
+use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
+use crate::pod::observed::{PodStatus, Pods, Role, RunningPod};
+use crate::pod::plan::{Plan, Step};
+use crate::pod::spec;
+use crate::runtime::{
+    LogChunk, LogOptions, LogStream, PodEvent, PodEventKind, PodSyncResult, Result, Runtime,
+    RuntimeError, RuntimeStatus, SyncAction, SyncError, SyncErrorReason, SyncResult, Version,
+};
+
+use super::{FakeRuntime, healthy};
+
+/// Version it claims to be unless told otherwise.
+const DEFAULT_VERSION: &str = "1.41";
+
+#[async_trait]
+impl Runtime for FakeRuntime {
+    fn kind(&self) -> &'static str {
+        "docker"
+    }
+
+    async fn version(&self) -> Result<Version> {
+        self.enter("version", None).await?;
+        Ok(self.canned_version())
+    }
+
+    async fn api_version(&self) -> Result<Version> {
+        self.enter("api_version", None).await?;
+        Ok(self.canned_version())
+    }
+
+    async fn status(&self) -> RuntimeStatus {
+        match self.enter("status", None).await {
+            Ok(()) => self.state().status.clone().unwrap_or_else(healthy),
+            Err(error) => {
+                let mut status = healthy();
+                for condition in &mut status.conditions {
+                    condition.status = false;
+                    condition.reason = "RuntimeUnavailable";
+                    condition.message = error.to_string();
+                }
+                status
+            }
+        }
+    }
+
+    async fn get_pods(&self, all: bool) -> Result<Pods> {
+        self.enter("get_pods", None).await?;
+        let state = self.state();
+        let canned = if all {
+            &state.all_pod_list
+        } else {
+            &state.pod_list
+        };
+        Ok(canned.clone().unwrap_or_else(|| state.model.list(all)))
+    }
+
+    async fn get_pod_status(&self, uid: &PodUid, _full_name: &FullName) -> Result<PodStatus> {
+        self.enter("get_pod_status", Some(uid)).await?;
+        let canned = self.state().pod_statuses.get(uid).cloned();
+        Ok(canned.unwrap_or_else(|| self.pod(uid)))
+    }
+
+    async fn sync_pod(&self, pod: &Arc<Pod>, _status: &PodStatus, plan: &Plan) -> PodSyncResult {
+        let uid = PodUid::of(pod);
+        let mut round = PodSyncResult::default();
+        if let Err(error) = self.enter("sync_pod", Some(&uid)).await {
+            round.fail(unavailable(&error));
+            return round;
+        }
+        let starts = |step: &Step| {
+            matches!(
+                step,
+                Step::CreateSandbox { .. } | Step::StartContainer { .. }
+            )
+        };
+        if plan.steps.iter().any(starts) {
+            self.change(|s| s.started_pods.push(uid));
+        }
+        for step in &plan.steps {
+            let results = self.step(pod, step).await;
+            let failed = results.iter().any(|r| r.error.is_some());
+            round.add_sync_result(results);
+            if failed && !is_independent(step) {
+                break;
+            }
+        }
+        round
+    }
+
+    async fn kill_pod(
+        &self,
+        pod: Option<&Arc<Pod>>,
+        running: &RunningPod,
+        grace_override: Option<Duration>,
+    ) -> PodSyncResult {
+        let mut round = PodSyncResult::default();
+        if let Err(error) = self.enter("kill_pod", Some(&running.uid)).await {
+            round.fail(unavailable(&error));
+            return round;
+        }
+        self.change(|s| {
+            s.killed_pods.push(running.uid.clone());
+            let names = running.containers.iter().map(|c| c.name.to_string());
+            s.killed_containers.extend(names);
+        });
+        let grace = grace_override
+            .or_else(|| pod.map(|p| spec::termination_grace(p)))
+            .unwrap_or(spec::DEFAULT_GRACE);
+        if !running.containers.is_empty() {
+            self.stop(grace).await;
+        }
+        let now = self.now();
+        self.change(|s| {
+            let outcome = s.model.kill(running, now);
+            round.add_sync_result(outcome.results);
+            for event in outcome.events {
+                s.tell(&running.uid, event);
+            }
+        });
+        round
+    }
+
+    async fn delete_pod(&self, uid: &PodUid) -> Result<()> {
+        self.enter("delete_pod", Some(uid)).await?;
+        self.change(|s| {
+            let Some(pod) = s.model.pods.get(uid) else {
+                return Ok(());
+            };
+            if pod.anything_running() {
+                return Err(RuntimeError::Conflict(format!("pod {uid} is running")));
+            }
+            s.model.pods.remove(uid);
+            s.tell(uid, PodEventKind::ContainerRemoved);
+            Ok(())
+        })
+    }
+
+    async fn delete_container(&self, id: &ContainerId) -> Result<()> {
+        self.enter("delete_container", None).await?;
+        self.change(|s| {
+            let uids: Vec<PodUid> = s.model.pods.keys().cloned().collect();
+            for uid in uids {
+                let removed = s.model.remove(&uid, id).map_err(|()| {
+                    RuntimeError::Conflict(format!("container {} is running", id.short()))
+                })?;
+                if let Some(event) = removed {
+                    s.tell(&uid, event);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    async fn get_pod_container_id(&self, uid: &PodUid) -> Result<ContainerId> {
+        self.enter("get_pod_container_id", Some(uid)).await?;
+        let newest = self.pod(uid).sandboxes.first().map(|s| s.id.clone());
+        newest.ok_or_else(|| RuntimeError::NotFound(format!("pod {uid} has no sandbox")))
+    }
+
+    async fn pull_image(&self, image: &str) -> Result<String> {
+        self.enter("pull_image", None).await?;
+        self.change(|s| s.images.insert(image.to_owned()));
+        Ok(image.to_owned())
+    }
+
+    async fn is_image_present(&self, image: &str) -> Result<bool> {
+        self.enter("is_image_present", None).await?;
+        let state = self.state();
+        match &state.inspect_err {
+            Some(error) => Err(error.clone()),
+            None => Ok(state.images.contains(image)),
+        }
+    }
+
+    async fn get_container_logs(
+        &self,
+        id: &ContainerId,
+        _options: &LogOptions,
+    ) -> Result<LogStream> {
+        self.enter("get_container_logs", None).await?;
+        let text = self.state().logs.get(id).cloned();
+        let text = text.ok_or_else(|| {
+            RuntimeError::NotFound(format!("no logs of container {}", id.short()))
+        })?;
+        let chunk = LogChunk::Stdout(Bytes::from(text));
+        Ok(stream::once(async { Ok(chunk) }).boxed())
+    }
+
+    async fn watch(&self) -> Result<BoxStream<'static, PodEvent>> {
+        self.enter("watch", None).await?;
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.change(|s| s.watchers.push(sender));
+        let gap = PodEvent::Gap {
+            cause: "the watch has started".to_owned(),
+        };
+        let events = stream::unfold(receiver, |mut receiver| async {
+            let event = receiver.recv().await?;
+            Some((event, receiver))
+        });
+        Ok(stream::once(async { gap }).chain(events).boxed())
+    }
+
+    fn last_contact(&self) -> Option<Timestamp> {
+        Some(self.now())
+    }
+}
+
+impl FakeRuntime {
+    fn canned_version(&self) -> Version {
+        let canned = self.state().version.clone();
+        canned.unwrap_or_else(|| Version::new(DEFAULT_VERSION))
+    }
+
+    /// Takes the time a container takes to stop.
+    async fn stop(&self, grace: Duration) {
+        let time = self.state().stop_takes.min(grace);
+        if !time.is_zero() {
+            tokio::time::sleep(time).await;
+        }
+    }
+
+    /// Carries out one step of a plan.
+    async fn step(&self, pod: &Arc<Pod>, step: &Step) -> Vec<SyncResult> {
+        let uid = PodUid::of(pod);
+        match step {
+            Step::KillPod { .. } | Step::KillContainer { .. } => {
+                self.stop(spec::termination_grace(pod)).await;
+            }
+            Step::CreateSandbox { .. }
+            | Step::StartContainer { .. }
+            | Step::RemoveContainer { .. } => {}
+        }
+        let now = self.now();
+        self.change(|s| {
+            if let Step::StartContainer {
+                name,
+                role,
+                restart_count,
+                ..
+            } = step
+                && let Some(error) = s.start_fault(name)
+            {
+                if error.reason == SyncErrorReason::RunContainerError {
+                    s.model.fail_start(pod, name, *role, *restart_count, now);
+                    s.tell(&uid, PodEventKind::ContainerDied);
+                }
+                let action = SyncAction::StartContainer;
+                return vec![SyncResult::failed(action, &**name, error)];
+            }
+            let outcome = s.model.apply(pod, step, now);
+            for result in outcome.results.iter().filter(|r| r.error.is_none()) {
+                match result.action {
+                    SyncAction::StartContainer => s.started_containers.push(result.target.clone()),
+                    SyncAction::KillContainer => s.killed_containers.push(result.target.clone()),
+                    SyncAction::SetupNetwork
+                    | SyncAction::TeardownNetwork
+                    | SyncAction::InitContainer
+                    | SyncAction::CreatePodSandbox
+                    | SyncAction::ConfigPodSandbox
+                    | SyncAction::KillPodSandbox => {}
+                }
+            }
+            for event in outcome.events {
+                s.tell(&uid, event);
+            }
+            outcome.results
+        })
+    }
+}
+
+/// Whether the round goes on when this step fails.
+fn is_independent(step: &Step) -> bool {
+    match step {
+        Step::StartContainer { role, .. } => matches!(role, Role::App | Role::Sidecar),
+        Step::KillPod { .. }
+        | Step::KillContainer { .. }
+        | Step::CreateSandbox { .. }
+        | Step::RemoveContainer { .. } => false,
+    }
+}
+
+fn unavailable(error: &RuntimeError) -> SyncError {
+    SyncError::new(SyncErrorReason::RuntimeUnavailable, error.to_string())
+}
