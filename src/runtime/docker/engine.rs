@@ -19,7 +19,7 @@ use crate::runtime::{LogChunk, LogOptions, RuntimeError};
 
 /// Deadline of every call that only reads or changes records. Start is among them: it includes
 /// the runtime's own start of the process, slow only when storage is.
-pub const CALL_DEADLINE: Duration = Duration::from_secs(120);
+pub const CALL_DEADLINE: Duration = Duration::from_mins(2);
 
 /// Deadline of a list or an inspect: short, because a stuck one must not hold back its pod
 /// for long, and the next event or sweep asks again.

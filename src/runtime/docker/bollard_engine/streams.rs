@@ -116,11 +116,9 @@ impl BollardEngine {
                 .map_err(move |e| unavailable(&endpoint, &e))
                 .boxed());
         }
-        Ok(
-            FramedRead::new(StreamReader::new(body), FrameDecoder::default())
-                .map_err(move |e| unavailable(&endpoint, &e))
-                .boxed(),
-        )
+        Ok(FramedRead::new(StreamReader::new(body), FrameDecoder)
+            .map_err(move |e| unavailable(&endpoint, &e))
+            .boxed())
     }
 }
 

@@ -78,15 +78,15 @@ fn summary(container: &FakeContainer) -> ContainerSummary {
             ..ContainerSummaryHostConfig::default()
         }),
         network_settings: Some(bollard::models::ContainerSummaryNetworkSettings {
-            networks: networks(container),
+            networks: Some(networks(container)),
         }),
         ..ContainerSummary::default()
     }
 }
 
-fn networks(container: &FakeContainer) -> Option<HashMap<String, EndpointSettings>> {
+fn networks(container: &FakeContainer) -> HashMap<String, EndpointSettings> {
     if container.network_mode().starts_with("container:") {
-        return Some(HashMap::new());
+        return HashMap::new();
     }
     let name = match container.network_mode() {
         "default" => "bridge",
@@ -96,7 +96,7 @@ fn networks(container: &FakeContainer) -> Option<HashMap<String, EndpointSetting
         ip_address: Some(container.ip.clone().unwrap_or_default()),
         ..EndpointSettings::default()
     };
-    Some(HashMap::from([(name.to_owned(), endpoint)]))
+    HashMap::from([(name.to_owned(), endpoint)])
 }
 
 pub(super) fn inspect(container: &FakeContainer) -> ContainerInspectResponse {
@@ -144,7 +144,7 @@ pub(super) fn inspect(container: &FakeContainer) -> ContainerInspectResponse {
             ..ContainerConfig::default()
         }),
         network_settings: Some(NetworkSettings {
-            networks: networks(container),
+            networks: Some(networks(container)),
             ..NetworkSettings::default()
         }),
         ..ContainerInspectResponse::default()

@@ -10,7 +10,7 @@ use crate::runtime::docker::engine::EngineError;
 use crate::runtime::docker::image::progress::BoardEntry;
 
 /// How long a download may say nothing. Upstream: `defaultImagePullingStuckTimeout`.
-const STALL: Duration = Duration::from_secs(60);
+const STALL: Duration = Duration::from_mins(1);
 
 /// What the last message of a whole pull begins with.
 const DONE: &str = "Status: ";
