@@ -170,24 +170,27 @@ show docker ps --filter "label=mirrorlet.dev/owner=$owner" --format 'table {{.Na
 title "An edit: the image of 'web' goes from :1 to :2"
 before="$(container_id web httpd)"
 sandbox="$(sandbox_id web)"
-ip="$(docker inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' "$sandbox")"
-note "before: $(docker exec "$before" wget -q -O - "http://$ip:8080/")"
-others="$(running_ids | grep -v -F -e "$before" -e "$sandbox" | tr '\n' ' ')"
+page() { docker exec "$1" wget -q -O - http://127.0.0.1:8080/ 2>/dev/null; }
+serves() { [ "$(page "$1")" = "edition $2" ]; }
+wait_for "$CHANGE_SECONDS" "'web' to serve edition 1" serves "$before" 1
+note "before: $(page "$before")"
+others="$(running_ids | grep -v -x -F -e "$before")"
 sed -i 's|mirrorlet.test/busybox:1|mirrorlet.test/busybox:2|' "$manifests/web.yaml"
 web_is_edited() {
     local id
     id="$(container_id web httpd)"
     [ -n "$id" ] && [ "$id" != "$before" ] \
         && [ "$(docker inspect --format '{{.Config.Image}}' "$id" 2>/dev/null)" = mirrorlet.test/busybox:2 ] \
-        && docker exec "$id" wget -q -O - http://127.0.0.1:8080/ 2>/dev/null | grep -q '^edition 2$'
+        && serves "$id" 2
 }
 wait_for "$CHANGE_SECONDS" "'web' to serve edition 2" web_is_edited
 after="$(container_id web httpd)"
-note "after:  $(docker exec "$after" wget -q -O - http://127.0.0.1:8080/)"
+note "after:  $(page "$after")"
 for id in $others; do
     running_ids | grep -q -x "$id" || die "a container of another pod was restarted by the edit"
 done
-note "no other pod was touched"
+[ "$(sandbox_id web)" = "$sandbox" ] || die "the sandbox of 'web' was replaced"
+note "no other container was touched; the pod's sandbox is the same"
 
 title "A bad edit: half of 'web.yaml' is lost while it runs"
 truth="$(running_ids)"

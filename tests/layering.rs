@@ -14,8 +14,14 @@ use std::path::{Path, PathBuf};
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("api", &[]),
     ("pod", &["api"]),
-    ("store", &["api", "pod"]),
-    ("runtime", &["api", "pod", "store"]),
+    // The Cache keeps why a look at a pod failed.
+    ("store", &["api", "pod", "runtime::RuntimeError"]),
+    ("runtime", &["api", "pod"]),
+    // The real runtime, unlike the trait, has disks under its containers and counts what it does.
+    (
+        "runtime/docker",
+        &["api", "pod", "store", "volume", "telemetry"],
+    ),
     // Counts and names what others do, so it knows their reasons, and nobody's inside.
     ("telemetry", &["api", "pod", "runtime", "config"]),
     ("config", &["api"]),
@@ -267,6 +273,19 @@ fn statements(source: &str) -> Vec<(usize, String)> {
     out
 }
 
+/// What a file may import: the row with the longest path that it lies under.
+fn allowed_in(file: &str) -> Option<&'static [&'static str]> {
+    let path = file.strip_suffix(".rs").unwrap_or(file);
+    MAY_IMPORT
+        .iter()
+        .filter(|(name, _)| {
+            path.strip_prefix(name)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
+        .max_by_key(|(name, _)| name.len())
+        .map(|(_, allowed)| *allowed)
+}
+
 fn violations_in(file: &str, source: &str) -> Vec<Violation> {
     if is_test_file(file) {
         return Vec::new();
@@ -292,7 +311,7 @@ fn violations_in(file: &str, source: &str) -> Vec<Violation> {
         if ROOT_FILES.contains(&file) {
             continue;
         }
-        let Some((_, allowed)) = MAY_IMPORT.iter().find(|(name, _)| *name == module) else {
+        let Some(allowed) = allowed_in(file) else {
             continue;
         };
         for path in crate_paths(&code) {
@@ -444,6 +463,7 @@ fn a_planted_violation_is_caught() {
         ("pod/x.rs", "let now = jiff::Timestamp::now();"),
         ("pod/x.rs", "fn f() { tracing::info!(\"x\"); }"),
         ("api/x.rs", "use crate::pod::Plan;"),
+        ("runtime/fake.rs", "use crate::volume::VolumeManager;"),
         ("worker/x.rs", "use bollard::Docker;"),
         ("worker/x.rs", "use crate::source::Files;"),
         ("source/x.rs", "use crate::{api::Pod, worker::Worker};"),
