@@ -26,7 +26,6 @@ pub fn node_facts(config: &Config) -> NodeFacts {
             memory_bytes,
             ephemeral_storage_bytes: root_bytes(&config.root),
         },
-        host_name: read("/proc/sys/kernel/hostname").trim().to_owned(),
         resolv_conf: ResolvConf::parse(&read("/etc/resolv.conf")),
         hosts_file: read("/etc/hosts"),
         cluster_dns: config.cluster_dns.clone(),

@@ -226,7 +226,6 @@ impl DockerManager {
         };
         termination::message(
             &*self.engine,
-            &self.volumes,
             &record.id,
             found,
             termination_path,

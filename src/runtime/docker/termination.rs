@@ -9,7 +9,7 @@ use futures::StreamExt;
 use super::engine::Engine;
 use super::logs::container_logs;
 use crate::runtime::{LogChunk, LogOptions};
-use crate::volume::VolumeManager;
+use crate::volume::read_termination_message;
 
 /// Lines of the log's tail that stand in for a missing message.
 const FALLBACK_LINES: u64 = 80;
@@ -19,7 +19,6 @@ const FALLBACK_BYTES: usize = 2048;
 /// The termination message of an ended container; empty for one that runs or left none.
 pub(super) async fn message(
     engine: &dyn Engine,
-    volumes: &VolumeManager,
     id: &str,
     found: &ContainerInspectResponse,
     path: &str,
@@ -42,9 +41,8 @@ pub(super) async fn message(
     let text = match source {
         None => String::new(),
         Some(source) => {
-            let volumes = volumes.clone();
             let read = tokio::task::spawn_blocking(move || {
-                volumes.read_termination_message(std::path::Path::new(&source))
+                read_termination_message(std::path::Path::new(&source))
             });
             match read.await {
                 Ok(Ok(text)) => text,
