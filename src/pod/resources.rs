@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::api::Pod;
 use crate::api::core::Container;
 use crate::api::quantity::Quantity;
+use crate::api::{Pod, PodUid};
 use crate::pod::spec;
 
 /// Name of the CPU resource.
@@ -35,6 +35,34 @@ impl QosClass {
             Self::BestEffort => "BestEffort",
         }
     }
+}
+
+impl QosClass {
+    /// All classes.
+    pub const ALL: [Self; 3] = [Self::Guaranteed, Self::Burstable, Self::BestEffort];
+}
+
+/// Path of a pod's cgroup, component by component; none when `root` names no cgroup.
+///
+/// Upstream: `pkg/kubelet/cm/pod_container_manager_linux.go` (`GetPodContainerName`).
+#[must_use]
+pub fn pod_cgroup(root: &str, class: QosClass, uid: &PodUid) -> Option<Vec<String>> {
+    let mut parts: Vec<String> = root
+        .trim_end_matches(".slice")
+        .split('/')
+        .filter(|part| !part.is_empty())
+        .map(str::to_owned)
+        .collect();
+    if parts.is_empty() {
+        return None;
+    }
+    match class {
+        QosClass::Guaranteed => {}
+        QosClass::Burstable => parts.push("burstable".to_owned()),
+        QosClass::BestEffort => parts.push("besteffort".to_owned()),
+    }
+    parts.push(format!("pod{uid}"));
+    Some(parts)
 }
 
 /// A container's limit; none when absent, unreadable or not above 0.

@@ -15,6 +15,7 @@ use crate::pod::expand::Variables;
 use crate::pod::spec;
 use crate::pod::volumes::{PodPaths, VolumeMap};
 
+mod cgroup;
 mod empty_dir;
 mod files;
 mod host_path;
@@ -168,6 +169,13 @@ impl VolumeManager {
     /// success; while anything else is mounted below it, it stays and the call fails.
     pub fn remove_pod(&self, uid: &PodUid) -> Result<()> {
         remove::remove_pod(&self.root, &self.paths(uid)?, uid.as_str())
+    }
+
+    /// Removes the cgroups that the Engine made for a pod below `cgroup_root` and left behind.
+    /// Call it when the pod's containers are gone; while anything runs in one the call fails.
+    pub fn remove_pod_cgroups(&self, cgroup_root: &str, uid: &PodUid) -> Result<()> {
+        checked_name(uid.as_str())?;
+        cgroup::remove(Path::new(cgroup::HIERARCHIES), cgroup_root, uid)
     }
 
     /// UIDs of all pods that have a directory.

@@ -7,7 +7,7 @@ use crate::api::core::Container;
 use crate::api::quantity::Quantity;
 use crate::api::{Pod, PodUid};
 use crate::pod::observed::Role;
-use crate::pod::resources::{CPU, MEMORY, QosClass, limit, qos_class, request};
+use crate::pod::resources::{CPU, MEMORY, QosClass, limit, pod_cgroup, qos_class, request};
 use crate::pod::spec;
 
 use super::{CgroupDriver, EngineFacts, NodeFacts};
@@ -121,21 +121,7 @@ pub fn allowed_oom_score(score: i64, engine: &EngineFacts) -> i64 {
 /// the same path.
 #[must_use]
 pub fn cgroup_parent(pod: &Pod, root: &str, driver: CgroupDriver) -> Option<String> {
-    let mut parts: Vec<String> = root
-        .trim_end_matches(".slice")
-        .split('/')
-        .filter(|part| !part.is_empty())
-        .map(str::to_owned)
-        .collect();
-    if parts.is_empty() {
-        return None;
-    }
-    match qos_class(pod) {
-        QosClass::Guaranteed => {}
-        QosClass::Burstable => parts.push("burstable".to_owned()),
-        QosClass::BestEffort => parts.push("besteffort".to_owned()),
-    }
-    parts.push(format!("pod{}", PodUid::of(pod)));
+    let parts = pod_cgroup(root, qos_class(pod), &PodUid::of(pod))?;
     match driver {
         CgroupDriver::None => None,
         CgroupDriver::Cgroupfs => Some(format!("/{}", parts.join("/"))),
