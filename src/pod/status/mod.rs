@@ -2,7 +2,7 @@
 //!
 //! Upstream: `pkg/kubelet/kubelet_pods.go` (`generateAPIPodStatus`), `pkg/kubelet/status/generate.go`.
 //! Probes are not asked yet: a container without a verdict counts as one without a probe, in
-//! [`containers`] only.
+//! `containers` only.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
