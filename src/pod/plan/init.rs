@@ -35,10 +35,9 @@ enum Verdict {
     Start(Reason),
     /// Let it go on.
     Wait,
-    /// It does what it should: what comes after it may start.
-    Passed,
-    /// As `Passed`, but it must be replaced.
-    PassedRestart(Reason),
+    /// It does what it should: what comes after it may start. It may have to be replaced
+    /// nevertheless, for that reason.
+    Passed(Option<Reason>),
     /// It failed for good.
     Fatal(Reason),
 }
@@ -83,7 +82,7 @@ pub(super) fn initialization<'a>(pod: &'a Pod, status: &PodStatus) -> Initializa
             Verdict::Fatal(reason) => return Initialization::Failed(reason),
             Verdict::Wait => None,
             Verdict::Start(reason) => start(index, reason),
-            Verdict::Passed | Verdict::PassedRestart(_) => {
+            Verdict::Passed(replace) => {
                 match inits.get(index + 1) {
                     None => initialized = true,
                     Some((_, next)) if !passed => {
@@ -91,10 +90,7 @@ pub(super) fn initialization<'a>(pod: &'a Pod, status: &PodStatus) -> Initializa
                     }
                     Some(_) => {}
                 }
-                match verdict {
-                    Verdict::PassedRestart(reason) => start(index, reason),
-                    _ => None,
-                }
+                replace.and_then(|reason| start(index, reason))
             }
         };
         starts.extend(restart);
@@ -148,7 +144,7 @@ fn judge_init(pod: &Pod, container: &Container, seen: &ContainerStatus) -> Verdi
     match seen.state {
         ContainerState::Created => Verdict::Start(Reason::CreatedOnly { container: name }),
         ContainerState::Running => Verdict::Wait,
-        ContainerState::Exited if seen.succeeded() => Verdict::Passed,
+        ContainerState::Exited if seen.succeeded() => Verdict::Passed(None),
         ContainerState::Exited => failed(Reason::Exited {
             container: name,
             exit_code: seen.exit_code.unwrap_or_default(),
@@ -163,9 +159,9 @@ fn judge_sidecar(container: &Container, seen: &ContainerStatus) -> Verdict {
         ContainerState::Created => Verdict::Start(Reason::CreatedOnly { container: name }),
         // A startup probe holds back what comes next until it succeeds: its verdict is asked here.
         ContainerState::Running if definition_changed(container, seen) => {
-            Verdict::PassedRestart(Reason::DefinitionChanged { container: name })
+            Verdict::Passed(Some(Reason::DefinitionChanged { container: name }))
         }
-        ContainerState::Running => Verdict::Passed,
+        ContainerState::Running => Verdict::Passed(None),
         ContainerState::Exited => Verdict::Start(Reason::Exited {
             container: name,
             exit_code: seen.exit_code.unwrap_or_default(),

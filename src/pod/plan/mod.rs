@@ -62,7 +62,8 @@ pub enum Step {
         /// Why.
         reason: Reason,
     },
-    /// Create and start a container.
+    /// Create and start a container. With [`Reason::CreatedOnly`] an instance of that restart
+    /// count is there already, waiting to be started.
     StartContainer {
         /// Its name in the spec.
         name: Arc<str>,
@@ -196,8 +197,8 @@ pub struct Waiting {
 /// What to do next for one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
-    /// Steps in order. A failed step ends the round, except that regular containers start
-    /// independently of one another.
+    /// Steps in order. A failed step ends the round, except that regular containers and sidecars
+    /// start independently of what comes after them.
     pub steps: Vec<Step>,
     /// Containers that would be started but for their back-off.
     pub waiting: BTreeMap<Arc<str>, Waiting>,

@@ -2,7 +2,7 @@
 //!
 //! Upstream: `pkg/kubelet/kubelet_pods.go` (`generateAPIPodStatus`), `pkg/kubelet/status/generate.go`.
 //! Probes are not asked yet: a container without a verdict counts as one without a probe, in
-//! [`containers`] only.
+//! `containers` only.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -62,10 +62,7 @@ impl StatusInput<'_> {
 #[must_use]
 pub fn compute_pod_status(input: &StatusInput<'_>) -> core::PodStatus {
     let before = input.before();
-    let started = before
-        .and_then(|s| s.start_time.as_ref())
-        .or_else(|| input.pod.status.as_ref()?.start_time.as_ref())
-        .map_or(input.now, |t| t.0);
+    let started = started(input);
     let init_statuses = containers::init_statuses(input);
     let app_statuses = containers::app_statuses(input);
     let verdict = verdict(input, started, &init_statuses, &app_statuses);
@@ -103,6 +100,18 @@ pub fn compute_pod_status(input: &StatusInput<'_>) -> core::PodStatus {
         resource_claim_statuses: before.and_then(|s| s.resource_claim_statuses.clone()),
         ..core::PodStatus::default()
     }
+}
+
+/// When the pod was started: as its status has always said; for one whose status was forgotten,
+/// when its oldest sandbox was created; now, for a new one.
+fn started(input: &StatusInput<'_>) -> Timestamp {
+    let of =
+        |status: Option<&core::PodStatus>| status.and_then(|s| s.start_time.as_ref()).map(|t| t.0);
+    let sandboxes = || input.observed.sandboxes.iter().map(|s| s.created_at).min();
+    of(input.before())
+        .or_else(|| of(input.pod.status.as_ref()))
+        .or_else(sandboxes)
+        .unwrap_or(input.now)
 }
 
 /// A phase with the words that belong to it.

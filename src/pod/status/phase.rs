@@ -160,7 +160,11 @@ pub(super) fn phase(
     let forced = input.terminating && !input.is_static;
     match policy {
         RestartPolicy::Always if !forced => RUNNING,
-        _ if all_succeeded => SUCCEEDED,
+        RestartPolicy::Always | RestartPolicy::OnFailure | RestartPolicy::Never
+            if all_succeeded =>
+        {
+            SUCCEEDED
+        }
         RestartPolicy::OnFailure if !forced => RUNNING,
         RestartPolicy::Always | RestartPolicy::OnFailure | RestartPolicy::Never => FAILED,
     }

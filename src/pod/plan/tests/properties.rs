@@ -349,6 +349,26 @@ fn assert_settled(world: &World) {
     }
 }
 
+#[test]
+fn a_crash_loop_slows_down_and_forgets_after_ten_stable_minutes() {
+    let mut world = World::new(pod("Always", Vec::new(), &["app0"]));
+    world.round(None);
+    let mut crash = |after: i64| {
+        world.now += after;
+        world.happen(Op::Exit(0, 0));
+        let wait = world.plan().look_again.unwrap_or_default();
+        world.now += i64::try_from(wait.as_secs()).unwrap();
+        assert!(!world.round(None).is_empty());
+        wait.as_secs()
+    };
+    let delays: Vec<u64> = (0..8).map(|_| crash(0)).collect();
+    assert_eq!(delays, [0, 10, 20, 40, 80, 160, 300, 300]);
+    assert_eq!(
+        [crash(600), crash(601), crash(0), crash(0)],
+        [300, 0, 10, 20]
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 

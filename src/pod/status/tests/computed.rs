@@ -197,11 +197,11 @@ fn a_container_that_vanished_counts_as_ended_and_restarted() {
         ContainerState::Unknown,
         None,
     )]);
-    let lost = compute_pod_status(&StatusInput {
+    let vanished = compute_pod_status(&StatusInput {
         previous: Some(&before),
         ..input(&pod, &unknown)
     });
-    let state = state_of(&lost, "web").state.as_ref().unwrap();
+    let state = state_of(&vanished, "web").state.as_ref().unwrap();
     assert_eq!(state.terminated.as_ref().unwrap().exit_code, 137);
     // An end that was seen is kept whole.
     let ended = compute_pod_status(&input(&pod, &observed(vec![exited(&pod, "web", 5)])));
@@ -241,10 +241,29 @@ fn terminal_phases_stick() {
 }
 
 #[test]
+fn a_start_time_is_kept_and_outlives_the_agent() {
+    let pod = pod("Always", Vec::new(), &["web"]);
+    let start = |observed: &PodStatus, previous: Option<&core::PodStatus>| {
+        let status = compute_pod_status(&StatusInput {
+            previous,
+            ..input(&pod, observed)
+        });
+        (status.start_time.clone().unwrap().0, status)
+    };
+    let (new, first) = start(&PodStatus::empty("u1".into()), None);
+    assert_eq!(new, at(0));
+    let seen = observed(vec![running(&pod, "web")]);
+    assert_eq!(start(&seen, Some(&first)).0, at(0));
+    // After a restart of the agent, the oldest sandbox tells.
+    assert_eq!(start(&seen, None).0, at(-100));
+}
+
+#[test]
 fn a_passed_deadline_fails_the_pod() {
     let mut pod = pod("Always", Vec::new(), &["web"]);
     pod.spec.as_mut().unwrap().active_deadline_seconds = Some(60);
-    let seen = observed(vec![running(&pod, "web")]);
+    let mut seen = observed(vec![running(&pod, "web")]);
+    seen.sandboxes[0].created_at = at(0);
     let first = compute_pod_status(&input(&pod, &seen));
     assert_eq!(first.phase.as_deref(), Some("Running"));
     let late = compute_pod_status(&StatusInput {
