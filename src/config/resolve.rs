@@ -270,7 +270,7 @@ impl<'a> Rungs<'a> {
                 "cluster.local".to_owned(),
                 parse::subdomain,
             ),
-            cgroup_root: self.one(Key::CgroupRoot, "mirrorlet".to_owned(), parse::cgroup),
+            cgroup_root: self.one(Key::CgroupRoot, String::new(), parse::cgroup),
             metrics_address: self.one(Key::MetricsAddress, Some(metrics), parse::address),
             // Upstream's bounds of maxContainerRestartPeriod.
             max_container_backoff: self.duration(

@@ -247,6 +247,11 @@ pub fn remove_failed(pod: &FullName, uid: &PodUid, error: &str) {
     );
 }
 
+/// The cgroups of a pod that is gone could not be removed.
+pub fn cgroups_left(uid: &PodUid, error: &str) {
+    tracing::debug!(uid = %uid, error = error, "left empty cgroups behind");
+}
+
 /// Something is done otherwise than the manifest asks.
 pub fn note(pod: &FullName, uid: &PodUid, reason: &str, message: &str) {
     tracing::warn!(pod = %Shown(pod), uid = %uid, reason = reason, "{message}");

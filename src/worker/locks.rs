@@ -46,7 +46,10 @@ impl NameLocks {
     /// pod holds it.
     pub(super) fn adopt(&mut self, name: &FullName, uid: &PodUid) -> bool {
         self.drop_waiter(name, uid);
-        self.started.entry(name.clone()).or_insert_with(|| uid.clone()) == uid
+        self.started
+            .entry(name.clone())
+            .or_insert_with(|| uid.clone())
+            == uid
     }
 
     /// Takes `uid` out of the queue for `name` and gives `name` back if it holds it.
@@ -55,11 +58,6 @@ impl NameLocks {
         if self.started.get(name) == Some(uid) {
             self.started.remove(name);
         }
-    }
-
-    /// Who is started under `name`.
-    pub(super) fn holder(&self, name: &FullName) -> Option<&PodUid> {
-        self.started.get(name)
     }
 
     fn drop_waiter(&mut self, name: &FullName, uid: &PodUid) {
@@ -95,7 +93,10 @@ mod tests {
         locks.leave(&name(), &three);
         assert!(!locks.try_start(&name(), &four), "2 has not finished");
         locks.leave(&name(), &two);
-        assert!(!locks.try_start(&name(), &three), "who left must join again");
+        assert!(
+            !locks.try_start(&name(), &three),
+            "who left must join again"
+        );
         assert!(locks.try_start(&name(), &four));
         locks.leave(&name(), &four);
         assert_eq!(locks, NameLocks::default());
@@ -109,7 +110,6 @@ mod tests {
         assert!(locks.adopt(&name(), &orphan));
         assert!(!locks.try_start(&name(), &new));
         assert!(!locks.adopt(&name(), &new));
-        assert_eq!(locks.holder(&name()), Some(&orphan));
         locks.leave(&name(), &orphan);
         locks.join(&name(), &new);
         assert!(locks.try_start(&name(), &new));

@@ -1,0 +1,349 @@
+//! A whole agent, in this process, on the real Engine: what the integration tests share.
+//!
+//! Every agent has its own root directory and so its own owner id: tests run side by side on one
+//! Engine and assert only on what their own agent owns. What a test leaves behind is removed by
+//! its label, however the test ends.
+#![allow(
+    unreachable_pub,
+    dead_code,
+    reason = "each test program uses another part of this"
+)]
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mirrorlet::api::report::{PodReport, StatusReport};
+use mirrorlet::app::Agent;
+use mirrorlet::config::{Ambient, Resolved, resolve};
+use mirrorlet::runtime::docker::BollardEngine;
+use mirrorlet::runtime::docker::engine::SharedEngine;
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+
+/// The image of the tests; made by `hack/images.sh` from local files.
+pub const IMAGE: &str = "mirrorlet.test/busybox:1";
+/// The same program under another tag and id.
+pub const IMAGE_2: &str = "mirrorlet.test/busybox:2";
+/// Longest wait for something that must come: reached only by a defect.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Address of the Engine.
+pub const DOCKER: &str = "unix:///var/run/docker.sock";
+
+/// A root directory with its manifests, and what an agent on it owns.
+pub struct Bed {
+    pub root: TempDir,
+    pub docker: String,
+}
+
+impl Default for Bed {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Bed {
+    /// A fresh bed. Fails where no Engine answers: nothing is tested without one.
+    pub fn new() -> Self {
+        Self::on(DOCKER)
+    }
+
+    /// A fresh bed on that Engine.
+    pub fn on(docker: &str) -> Self {
+        let root = tempfile::Builder::new()
+            .prefix("mirrorlet-test-")
+            .tempdir()
+            .unwrap();
+        std::fs::create_dir(root.path().join("manifests")).unwrap();
+        let bed = Self {
+            root,
+            docker: docker.to_owned(),
+        };
+        bed.docker(&["version", "--format", "{{.Server.Version}}"]);
+        bed
+    }
+
+    pub fn path(&self) -> &Path {
+        self.root.path()
+    }
+
+    pub fn manifest(&self, file: &str) -> PathBuf {
+        self.path().join("manifests").join(file)
+    }
+
+    /// Writes a manifest next door and renames it in.
+    pub fn write(&self, file: &str, content: &str) {
+        let next_door = self.path().join(format!("{file}.new"));
+        std::fs::write(&next_door, content).unwrap();
+        std::fs::rename(next_door, self.manifest(file)).unwrap();
+    }
+
+    pub fn remove(&self, file: &str) {
+        std::fs::remove_file(self.manifest(file)).unwrap();
+    }
+
+    /// The configuration of an agent on this bed.
+    pub fn resolved(&self) -> Resolved {
+        let mut resolved = resolve(&BTreeMap::new(), None, &Ambient::default()).unwrap();
+        let config = &mut resolved.config;
+        config.root = self.path().to_owned();
+        config.manifests = self.path().join("manifests");
+        config.docker.clone_from(&self.docker);
+        config.node_name = "box".into();
+        config.metrics_address = None;
+        resolved
+    }
+
+    /// The value of the ownership label; none before the first agent.
+    pub fn owner(&self) -> Option<String> {
+        Some(
+            std::fs::read_to_string(self.path().join("owner"))
+                .ok()?
+                .trim()
+                .to_owned(),
+        )
+    }
+
+    /// Starts an agent over the real Engine.
+    pub async fn agent(&self) -> TestAgent {
+        let engine = Arc::new(BollardEngine::connect(&self.docker).unwrap());
+        self.agent_over(engine).await
+    }
+
+    /// Starts an agent over that Engine.
+    pub async fn agent_over(&self, engine: SharedEngine) -> TestAgent {
+        self.agent_with(self.resolved(), engine).await
+    }
+
+    /// Starts an agent with that configuration.
+    pub async fn agent_with(&self, resolved: Resolved, engine: SharedEngine) -> TestAgent {
+        let cancel = CancellationToken::new();
+        let agent = Agent::start(resolved, engine, &cancel).await.unwrap();
+        TestAgent {
+            agent: Some(agent),
+            cancel,
+        }
+    }
+
+    /// Runs the docker client against this bed's Engine; fails when it fails.
+    pub fn docker(&self, args: &[&str]) -> String {
+        let output = Command::new("docker")
+            .arg("-H")
+            .arg(&self.docker)
+            .args(args)
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "docker {args:?} failed: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Ids of all containers this bed's agents own, by name.
+    pub fn containers(&self) -> HashMap<String, String> {
+        self.list(&["-a"])
+    }
+
+    /// Ids of the running containers this bed's agents own, by name.
+    pub fn running(&self) -> HashMap<String, String> {
+        self.list(&[])
+    }
+
+    fn list(&self, more: &[&str]) -> HashMap<String, String> {
+        let Some(owner) = self.owner() else {
+            return HashMap::new();
+        };
+        let filter = format!("label=mirrorlet.dev/owner={owner}");
+        let mut args = vec![
+            "ps",
+            "--no-trunc",
+            "--filter",
+            &filter,
+            "--format",
+            "{{.Names}} {{.ID}}",
+        ];
+        args.extend(more);
+        self.docker(&args)
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .map(|(name, id)| (name.to_owned(), id.to_owned()))
+            .collect()
+    }
+
+    /// Id of the running instance of a container, by its name in the spec.
+    pub fn running_id(&self, container: &str) -> String {
+        let prefix = format!("k8s_{container}_");
+        let found: Vec<_> = self
+            .running()
+            .into_iter()
+            .filter(|(name, _)| name.starts_with(&prefix))
+            .collect();
+        assert_eq!(
+            found.len(),
+            1,
+            "running instances of {container}: {found:?}"
+        );
+        found.into_iter().next().unwrap().1
+    }
+
+    pub fn inspect(&self, id: &str) -> serde_json::Value {
+        let text = self.docker(&["inspect", id]);
+        serde_json::from_str::<Vec<serde_json::Value>>(&text)
+            .unwrap()
+            .remove(0)
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let Some(owner) = self.owner() else { return };
+        let filter = format!("label=mirrorlet.dev/owner={owner}");
+        let ids = Command::new("docker")
+            .args(["-H", &self.docker, "ps", "-aq", "--filter", &filter])
+            .output();
+        if let Ok(ids) = ids {
+            for id in String::from_utf8_lossy(&ids.stdout).split_whitespace() {
+                let _ = Command::new("docker")
+                    .args(["-H", &self.docker, "rm", "-fv", id])
+                    .output();
+            }
+        }
+        unmount_all(self.path());
+    }
+}
+
+/// Unmounts what is mounted below `root`, so that the directory can be removed.
+fn unmount_all(root: &Path) {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    for target in mounts.lines().filter_map(|line| line.split(' ').nth(1)) {
+        if Path::new(target).starts_with(root) {
+            let _ = Command::new("umount").arg(target).output();
+        }
+    }
+}
+
+/// A running agent.
+pub struct TestAgent {
+    agent: Option<Agent>,
+    cancel: CancellationToken,
+}
+
+impl TestAgent {
+    pub fn status(&self) -> StatusReport {
+        self.agent.as_ref().unwrap().view.status()
+    }
+
+    pub fn view(&self) -> Arc<dyn mirrorlet::server::view::AgentView> {
+        Arc::clone(&self.agent.as_ref().unwrap().view)
+    }
+
+    /// The pod of that manifest name, if there is one.
+    pub fn pod(&self, name: &str) -> Option<PodReport> {
+        self.status()
+            .pods
+            .into_iter()
+            .find(|pod| pod.manifest_name == name)
+    }
+
+    /// Waits until the report is as wanted, and returns it.
+    pub async fn until(&self, what: &str, wanted: impl Fn(&StatusReport) -> bool) -> StatusReport {
+        let mut changed = self.agent.as_ref().unwrap().view.changed();
+        let end = Instant::now() + PATIENCE;
+        loop {
+            changed.borrow_and_update();
+            let report = self.status();
+            if wanted(&report) {
+                return report;
+            }
+            assert!(
+                Instant::now() < end,
+                "waited in vain for: {what}\n{}",
+                serde_json::to_string_pretty(&report).unwrap()
+            );
+            // A change is news; the pause covers what the report derives from elsewhere.
+            let _ = tokio::time::timeout(Duration::from_millis(200), changed.changed()).await;
+        }
+    }
+
+    /// Waits until the pod of that manifest name is as wanted, and returns it.
+    pub async fn until_pod(&self, name: &str, wanted: impl Fn(&PodReport) -> bool) -> PodReport {
+        let found = |report: &StatusReport| {
+            report
+                .pods
+                .iter()
+                .find(|pod| pod.manifest_name == name && wanted(pod))
+                .cloned()
+        };
+        let report = self
+            .until(&format!("pod {name}"), |report| found(report).is_some())
+            .await;
+        found(&report).unwrap()
+    }
+
+    /// Waits until every container of the pod is ready.
+    pub async fn until_running(&self, name: &str) -> PodReport {
+        self.until_pod(name, |pod| {
+            pod.status == "Running" && pod.ready == pod.containers_total && pod.ready > 0
+        })
+        .await
+    }
+
+    /// Waits until no pod of that manifest name is left.
+    pub async fn until_gone(&self, name: &str) {
+        self.until(&format!("{name} to be gone"), |report| {
+            report.pods.iter().all(|pod| pod.manifest_name != name)
+        })
+        .await;
+    }
+
+    /// Stops the agent as SIGTERM does: containers keep running.
+    pub async fn stop(mut self) {
+        self.cancel.cancel();
+        if let Some(mut agent) = self.agent.take() {
+            agent.drain().await;
+        }
+    }
+
+    /// Ends the agent as `kill -9` does: no task of it gets another word in.
+    pub fn kill(mut self) {
+        drop(self.agent.take());
+    }
+}
+
+/// A manifest of one container that runs until it is told to stop.
+pub fn sleeper(name: &str) -> String {
+    sleeper_of(name, IMAGE)
+}
+
+/// The same with another image.
+pub fn sleeper_of(name: &str, image: &str) -> String {
+    format!(
+        r#"apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: {name}
+    image: {image}
+    command: ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done"]
+"#
+    )
+}
+
+/// Waits until `found` finds something.
+pub async fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = found() {
+            return value;
+        }
+        assert!(Instant::now() < end, "waited in vain for: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
