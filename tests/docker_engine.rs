@@ -4,6 +4,7 @@
 //! Every test owns what it creates by a label of its own and removes it at its end.
 
 #![cfg(feature = "daemon")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 use std::collections::HashMap;
 use std::io;
@@ -18,11 +19,11 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use mirrorlet::api::{Timestamp, keys};
 use mirrorlet::runtime::docker::BollardEngine;
-use mirrorlet::runtime::docker::engine::{Engine, EngineError};
+use mirrorlet::runtime::docker::engine::{Engine, EngineError, READ_DEADLINE};
+use mirrorlet::runtime::docker::image::digest;
 use mirrorlet::runtime::docker::logs::container_logs;
 use mirrorlet::runtime::docker::sandbox_image::{SANDBOX_IMAGE, archive, ensure_sandbox_image};
 use mirrorlet::runtime::{LogChunk, LogOptions};
-use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 
@@ -142,13 +143,6 @@ impl Drop for Bed {
     }
 }
 
-fn hex(data: &[u8]) -> String {
-    Sha256::digest(data)
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect()
-}
-
 fn tar_of(files: &[(&str, u32, &[u8])]) -> io::Result<Vec<u8>> {
     let mut tar = tar::Builder::new(Vec::new());
     for (path, mode, data) in files {
@@ -168,7 +162,7 @@ fn busybox_archive() -> io::Result<Vec<u8>> {
         "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
         "os": "linux",
         "config": { "User": "0" },
-        "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{}", hex(&layer))] },
+        "rootfs": { "type": "layers", "diff_ids": [digest(&layer)] },
     })
     .to_string();
     let manifest = serde_json::json!([
@@ -579,4 +573,69 @@ async fn broken_answers_are_told_apart() {
         assert!(check(&error), "{answer:?}: {error:?}");
         server.abort();
     }
+}
+
+#[tokio::test]
+async fn an_answer_that_stops_halfway_is_given_up_at_the_deadline() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let engine = BollardEngine::connect(&format!("unix://{}", socket.display())).unwrap();
+    let server = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = [0; 1024];
+        assert!(stream.read(&mut request).await.unwrap() > 0);
+        let half = b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{";
+        stream.write_all(half).await.unwrap();
+        // From here on only the clock can end the call; closing comes after it.
+        tokio::time::pause();
+        stream.read(&mut request).await.unwrap()
+    };
+    let (result, closed) = tokio::join!(engine.list_containers("me"), server);
+    let expected = EngineError::Timeout {
+        operation: "list",
+        after: READ_DEADLINE,
+    };
+    assert_eq!(result, Err(expected));
+    assert_eq!(closed, 0, "a call that is given up closes its connection");
+}
+
+#[tokio::test]
+async fn a_dropped_stream_closes_its_connection_and_a_broken_one_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let engine = BollardEngine::connect(&format!("unix://{}", socket.display())).unwrap();
+    let event = "{\"Type\":\"container\",\"Action\":\"start\"}\n";
+    let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let stream_head = format!("{head}{:x}\r\n{event}\r\n", event.len());
+    let answer = async |body: &str| {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = [0; 4096];
+        assert!(stream.read(&mut request).await.unwrap() > 0);
+        stream.write_all(body.as_bytes()).await.unwrap();
+        stream
+    };
+    let version = "HTTP/1.1 200 OK\r\nContent-Length: 21\r\n\r\n{\"ApiVersion\":\"1.41\"}";
+    let server = async {
+        drop(answer(version).await);
+        let mut dropped = answer(&stream_head).await;
+        let end = dropped.read(&mut [0; 16]).await.unwrap();
+        drop(answer(&stream_head).await);
+        end
+    };
+    let client = async {
+        let mut events = engine.events("me", None).await.unwrap();
+        assert_eq!(next(&mut events).await.action.as_deref(), Some("start"));
+        drop(events);
+        let mut events = engine.events("me", None).await.unwrap();
+        assert_eq!(next(&mut events).await.action.as_deref(), Some("start"));
+        let end = events.next().await;
+        assert!(
+            matches!(end, Some(Err(EngineError::Unavailable { .. }))),
+            "{end:?}"
+        );
+    };
+    let (end, ()) = tokio::join!(server, client);
+    assert_eq!(end, 0);
 }
