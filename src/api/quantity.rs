@@ -32,6 +32,14 @@ impl Quantity {
         }
     }
 
+    /// That many thousandths of a unit. CPU is counted in these.
+    #[must_use]
+    pub fn of_milli(thousandths: u64) -> Self {
+        Self {
+            nano: i128::from(thousandths) * (NANO / 1000),
+        }
+    }
+
     /// The value in whole units, rounded up.
     #[must_use]
     pub fn ceil(self) -> i64 {

@@ -1,1 +1,327 @@
-//! app
+//! Wire, supervise, shut down.
+//!
+//! ```text
+//!  sources ──► merge ──► wanted ──► PodWorkers ──► DockerManager ──► Engine
+//!                 │                    ▲  │ looks                      │
+//!                 │                    │  ▼                            │
+//!                 │                  Cache ◄──────── Observer ◄── events
+//!                 └──► View ◄── Board (workers)        │
+//!                        │  └──────────── reach ◄──────┘
+//!                        └──► socket, metrics, health
+//! ```
+
+mod desired;
+mod facts;
+pub mod lock;
+pub mod owner;
+mod view;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::report::EngineReport;
+use crate::api::Timestamp;
+use crate::config::{Config, Resolved};
+use crate::observe::{Observer, Reach};
+use crate::store::pods::PodManager;
+use crate::pod::merge::Merged;
+use crate::runtime::Runtime;
+use crate::runtime::docker::engine::SharedEngine;
+use crate::runtime::docker::{
+    BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, InstrumentedEngine,
+};
+use crate::server::view::AgentView;
+use crate::server::{admin, health};
+use crate::source::files::FileSource;
+use crate::source::http::HttpSource;
+use crate::source::{SourceReader, source};
+use crate::store::cache::cache;
+use crate::store::cell::cell;
+use crate::store::looks::look_requests;
+use crate::telemetry::{Metrics, occurrences};
+use crate::worker::{Board, Context, PodWorkers, Wanted};
+use desired::MergeTask;
+use view::View;
+
+/// How long the parts are given to end once the agent is told to stop. They only drop what they
+/// hold: containers stay, and every call that is cut off is found again at the next start.
+const DRAIN_MAX: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// A part of the agent that runs until the agent stops.
+type Parts = JoinSet<&'static str>;
+
+/// Runs the agent until it is told to stop.
+///
+/// # Errors
+/// The agent can't start, or a part of it that it can't live without failed.
+pub async fn run(resolved: Resolved) -> anyhow::Result<()> {
+    let cancel = CancellationToken::new();
+    let engine = BollardEngine::connect(&resolved.config.docker)?;
+    let agent = Agent::start(resolved, Arc::new(InstrumentedEngine::new(engine)), &cancel).await?;
+    agent.run_until_told(cancel).await
+}
+
+/// A running agent.
+pub struct Agent {
+    parts: Parts,
+    /// What it tells about itself.
+    pub view: Arc<dyn AgentView>,
+    /// What it counts.
+    pub metrics: Metrics,
+    // Held as long as the agent runs.
+    _lock: lock::RootLock,
+}
+
+impl Agent {
+    /// Wires all parts over that Engine and starts them. Tests start it over an Engine that
+    /// injects faults.
+    ///
+    /// # Errors
+    /// The root is in use or can't be written, or an address can't be bound.
+    pub async fn start(
+        resolved: Resolved,
+        engine: SharedEngine,
+        cancel: &CancellationToken,
+    ) -> anyhow::Result<Self> {
+        let config = resolved.config.clone();
+        let lock = lock::RootLock::acquire(&config.root)?;
+        let owner = owner::owner_id(&config.root)
+            .with_context(|| format!("can't keep the owner id in {}", config.root.display()))?;
+        make_default_manifests_dir(&config)?;
+        let metrics = Metrics::new();
+        let mut parts = Parts::new();
+        occurrences::agent_started(&config.root, config.node_name.as_str(), &config.docker);
+
+        let sources = start_sources(&config, &mut parts, cancel)?;
+        let node = facts::node_facts(&config);
+        let node_ips = node.node_ips.clone();
+        let images = ImagePuller::new(Arc::clone(&engine), config.pull_concurrency);
+        let runtime: Arc<dyn Runtime> = Arc::new(DockerManager::new(
+            engine,
+            images,
+            metrics.clone(),
+            DockerManagerOptions {
+                owner: owner.clone(),
+                root: config.root.clone(),
+                node,
+                pod_infra_image: config.pod_infra_image.clone(),
+                engine_concurrency: config.engine_concurrency,
+            },
+        ));
+
+        let (cache_writer, cache_reader) = cache();
+        let (looks, look_queue) = look_requests();
+        let (observer, reach, listed) = Observer::new(
+            Arc::clone(&runtime),
+            cache_writer,
+            look_queue,
+            config.sweep_period,
+            metrics.clone(),
+        );
+        spawn(&mut parts, "observer", observer.run(cancel.clone()));
+
+        let (merged_writer, merged) = cell(Merged::default());
+        let (wanted_writer, wanted) = watch::channel(Arc::new(Wanted::default()));
+        let merge = MergeTask {
+            sources: sources.clone(),
+            listed: listed.clone(),
+            merged: merged_writer,
+            wanted: wanted_writer,
+            metrics: metrics.clone(),
+            problems: BTreeSet::new(),
+        };
+        spawn(&mut parts, "merge", merge.run(cancel.clone()));
+
+        let board = Board::default();
+        let context = Arc::new(Context {
+            runtime: Arc::clone(&runtime),
+            cache: cache_reader.clone(),
+            looks,
+            board: board.clone(),
+            metrics: metrics.clone(),
+            node_ips,
+            backoff_max: config.max_container_backoff,
+        });
+        let workers = PodWorkers::new(context, Arc::new(PodManager::default()), wanted, listed);
+        spawn(&mut parts, "workers", workers.run(cancel.clone()));
+
+        let (engine_reader, changes) = start_news(&mut parts, cancel, &config, &runtime, &reach, &board, &merged);
+        let view: Arc<dyn AgentView> = Arc::new(View {
+            resolved,
+            owner,
+            started_at: Timestamp::now(),
+            sources,
+            merged,
+            board,
+            cache: cache_reader,
+            reach,
+            engine: engine_reader,
+            runtime,
+            changes,
+        });
+        start_servers(&config, &view, &metrics, &mut parts, cancel).await?;
+        Ok(Self { parts, view, metrics, _lock: lock })
+    }
+
+    /// Waits for a signal, or for a part that ended though nobody told it to.
+    async fn run_until_told(mut self, cancel: CancellationToken) -> anyhow::Result<()> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let failed = tokio::select! {
+            _ = terminate.recv() => { occurrences::agent_stopping("SIGTERM"); None }
+            _ = interrupt.recv() => { occurrences::agent_stopping("SIGINT"); None }
+            Some(ended) = self.parts.join_next() => Some(ended),
+        };
+        cancel.cancel();
+        self.drain().await;
+        match failed {
+            None => Ok(()),
+            Some(Ok(part)) => anyhow::bail!("the agent's {part} ended unexpectedly"),
+            Some(Err(error)) => Err(error).context("a part of the agent failed"),
+        }
+    }
+
+    /// Waits, within a bound, for all parts to end after they were cancelled.
+    pub async fn drain(&mut self) {
+        let all = async { while self.parts.join_next().await.is_some() {} };
+        if tokio::time::timeout(DRAIN_MAX, all).await.is_err() {
+            self.parts.shutdown().await;
+        }
+    }
+}
+
+fn spawn(
+    parts: &mut Parts,
+    name: &'static str,
+    part: impl Future<Output = ()> + Send + 'static,
+) {
+    parts.spawn(async move {
+        part.await;
+        name
+    });
+}
+
+/// The default manifest directory is made; one that was named must be there already, or its
+/// absence is reported.
+fn make_default_manifests_dir(config: &Config) -> anyhow::Result<()> {
+    if config.manifests.parent() == Some(config.root.as_path()) {
+        std::fs::create_dir_all(&config.manifests)
+            .with_context(|| format!("can't make {}", config.manifests.display()))?;
+    }
+    Ok(())
+}
+
+fn start_sources(
+    config: &Config,
+    parts: &mut Parts,
+    cancel: &CancellationToken,
+) -> anyhow::Result<Vec<SourceReader>> {
+    let mut readers = Vec::new();
+    let files = FileSource::new(config);
+    let (writer, reader) = source(files.name());
+    readers.push(reader);
+    spawn(parts, "file source", files.run(writer, cancel.clone()));
+    for url in &config.manifest_urls {
+        let http = HttpSource::new(config, url)?;
+        let (writer, reader) = source(http.name());
+        readers.push(reader);
+        spawn(parts, "URL source", http.run(writer, cancel.clone()));
+    }
+    Ok(readers)
+}
+
+/// Starts the task that turns the news of all parts into one version number, and keeps the
+/// Engine's line of the report.
+fn start_news(
+    parts: &mut Parts,
+    cancel: &CancellationToken,
+    config: &Config,
+    runtime: &Arc<dyn Runtime>,
+    reach: &watch::Receiver<Reach>,
+    board: &Board,
+    merged: &crate::store::cell::Reader<Merged>,
+) -> (watch::Receiver<EngineReport>, watch::Receiver<u64>) {
+    let endpoint = config.docker.clone();
+    let first = EngineReport { endpoint: endpoint.clone(), ..EngineReport::default() };
+    let (engine, engine_reader) = watch::channel(first);
+    let (version, version_reader) = watch::channel(0_u64);
+    let (runtime, mut reach) = (Arc::clone(runtime), reach.clone());
+    let (mut pods, mut merged) = (board.changed(), merged.clone());
+    let cancel = cancel.clone();
+    spawn(parts, "news", async move {
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                changed = reach.changed() => {
+                    if changed.is_err() { return }
+                    let now = reach.borrow_and_update().clone();
+                    let before = engine.borrow().clone();
+                    let report = engine_report(&endpoint, &now, &*runtime, &before).await;
+                    engine.send_replace(report);
+                }
+                changed = pods.changed() => if changed.is_err() { return },
+                changed = merged.changed() => if changed.is_err() { return },
+            }
+            version.send_modify(|version| *version += 1);
+        }
+    });
+    (engine_reader, version_reader)
+}
+
+/// The Engine's line of the report.
+async fn engine_report(
+    endpoint: &str,
+    reach: &Reach,
+    runtime: &dyn Runtime,
+    before: &EngineReport,
+) -> EngineReport {
+    match reach {
+        Reach::Unknown => before.clone(),
+        Reach::Up => EngineReport {
+            endpoint: endpoint.to_owned(),
+            reachable: true,
+            version: runtime.version().await.ok().map(|version| version.to_string()),
+            api_version: runtime.api_version().await.ok().map(|version| version.to_string()),
+            error: None,
+            unreachable_since: None,
+        },
+        Reach::Down(cause) => EngineReport {
+            reachable: false,
+            error: Some(cause.clone()),
+            unreachable_since: before.unreachable_since.or_else(|| Some(Timestamp::now())),
+            ..before.clone()
+        },
+    }
+}
+
+async fn start_servers(
+    config: &Config,
+    view: &Arc<dyn AgentView>,
+    metrics: &Metrics,
+    parts: &mut Parts,
+    cancel: &CancellationToken,
+) -> anyhow::Result<()> {
+    let socket = admin::bind(&config.socket())?;
+    let (serving, told) = (Arc::clone(view), cancel.clone());
+    spawn(parts, "socket", async move {
+        if let Err(error) = admin::serve(socket, serving, told).await {
+            occurrences::server_failed("the agent's socket", &error.to_string());
+        }
+    });
+    if let Some(address) = config.metrics_address {
+        let listener = health::bind(address).await?;
+        let (serving, metrics, told) = (Arc::clone(view), metrics.clone(), cancel.clone());
+        spawn(parts, "metrics", async move {
+            if let Err(error) = health::serve(listener, serving, metrics, told).await {
+                occurrences::server_failed("metrics", &error.to_string());
+            }
+        });
+    }
+    Ok(())
+}

@@ -1,1 +1,184 @@
-//! cli
+//! The commands: text in, text out, and an exit code.
+//!
+//! `run` hands over to `app`; `status` and `logs` ask a running agent through its socket;
+//! the others need no agent. Nothing here decides about pods.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{CommandFactory, Parser};
+
+use crate::config::args::{AgentArgs, CONFIG_ENV, Cli, Cmd, SettingArgs, ValidateArgs};
+use crate::config::file::{self, LocatedFile};
+use crate::config::resolve::resolve_root;
+use crate::config::{Ambient, Resolved, resolve};
+
+pub mod client;
+pub mod config;
+pub mod logs;
+pub mod status;
+pub mod table;
+pub mod version;
+
+/// How a command failed; decides the exit code.
+#[derive(Debug)]
+pub enum Failure {
+    /// It failed. Exit code 1.
+    Failed(anyhow::Error),
+    /// It found problems, and has printed them. Exit code 1.
+    Problems,
+    /// The command line or the configuration is wrong. Exit code 2.
+    Usage(anyhow::Error),
+    /// No agent answers. Exit code 3.
+    NoAgent(anyhow::Error),
+}
+
+impl Failure {
+    /// The exit code, as documented in `--help`.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Failed(_) | Self::Problems => 1,
+            Self::Usage(_) => 2,
+            Self::NoAgent(_) => 3,
+        }
+    }
+
+    fn error(&self) -> Option<&anyhow::Error> {
+        match self {
+            Self::Failed(error) | Self::Usage(error) | Self::NoAgent(error) => Some(error),
+            Self::Problems => None,
+        }
+    }
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// What a command comes to.
+pub type Outcome = Result<(), Failure>;
+
+/// The whole program: parses the command line, does what it says, prints an error once.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match dispatch(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader of our output has gone, as `head` does: nobody is left to tell.
+        Err(Failure::Failed(error)) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if let Some(error) = failure.error() {
+                let mut stderr = anstream::stderr().lock();
+                // Standard error gone as well: the exit code must do.
+                let _ = writeln!(stderr, "mirrorlet: {error:#}");
+            }
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<io::Error>()
+        .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn dispatch(command: Cmd) -> Outcome {
+    match command {
+        Cmd::Run(args) => run(&args),
+        Cmd::Validate(args) => validate_command(&args),
+        Cmd::Status(args) => block_on(status::status(&args, &root_of(&args.agent)?)),
+        Cmd::Logs(args) => block_on(logs::logs(&args, &root_of(&args.agent)?)),
+        Cmd::Config(args) => config::config(&args.command),
+        Cmd::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "mirrorlet", &mut script);
+            Ok(io::stdout().write_all(&script)?)
+        }
+        Cmd::Version { output } => Ok(version::version(output, &mut io::stdout())?),
+    }
+}
+
+/// What this process sees around itself.
+pub fn ambient() -> Result<Ambient, Failure> {
+    let env: BTreeMap<String, String> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    Ok(Ambient {
+        env,
+        // Absent only where /proc is; the node name then says localhost.
+        hostname: std::fs::read_to_string("/proc/sys/kernel/hostname")
+            .unwrap_or_default()
+            .trim()
+            .to_owned(),
+        cwd: std::env::current_dir().context("failed to find the current directory")?,
+    })
+}
+
+/// The config file that the flag names, else the environment; one named emptily is none.
+fn config_file(flag: Option<&Path>, ambient: &Ambient) -> Result<Option<LocatedFile>, Failure> {
+    let env = ambient.env.get(CONFIG_ENV).filter(|path| !path.is_empty());
+    flag.or(env.map(Path::new))
+        .map(file::read)
+        .transpose()
+        .map_err(|e| Failure::Usage(e.into()))
+}
+
+/// The whole configuration that these flags, the environment and the config file make.
+pub fn resolve_args(args: &SettingArgs) -> Result<Resolved, Failure> {
+    let ambient = ambient()?;
+    let file = config_file(args.config.as_deref(), &ambient)?;
+    resolve(&args.settings, file.as_ref(), &ambient).map_err(|e| Failure::Usage(e.into()))
+}
+
+fn root_of(args: &AgentArgs) -> Result<std::path::PathBuf, Failure> {
+    let ambient = ambient()?;
+    let file = config_file(args.0.config.as_deref(), &ambient)?;
+    resolve_root(&args.0.settings, file.as_ref(), &ambient).map_err(|e| Failure::Usage(e.into()))
+}
+
+/// Runs a command that asks an agent, on this thread.
+fn block_on(command: impl Future<Output = Outcome>) -> Outcome {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("failed to start the I/O runtime")?
+        .block_on(command)
+}
+
+fn validate_command(args: &ValidateArgs) -> Outcome {
+    let _ = args;
+    Err(anyhow::anyhow!("validation is not part of this build").into())
+}
+
+/// Most worker threads of the agent. It waits far more than it computes, and each thread costs
+/// memory of its own.
+const WORKERS_MAX: usize = 4;
+
+/// Stack of the agent's threads, in bytes; its deepest work is parsing a manifest.
+const STACK_BYTES: usize = 2 << 20;
+
+fn run(args: &SettingArgs) -> Outcome {
+    let resolved = resolve_args(args)?;
+    let config = &resolved.config;
+    crate::telemetry::log::init(config.log_format, &config.log_level)
+        .map_err(|e| Failure::Usage(e.into()))?;
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.min(WORKERS_MAX))
+        .thread_stack_size(STACK_BYTES)
+        .thread_name("mirrorlet")
+        .enable_all()
+        .build()
+        .context("failed to start the I/O runtime")?;
+    let outcome = runtime.block_on(crate::app::run(resolved));
+    // A blocking call stuck in the kernel must not hold up the exit.
+    runtime.shutdown_background();
+    Ok(outcome?)
+}

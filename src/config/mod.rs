@@ -1,10 +1,31 @@
 //! Arguments, environment and file → one resolved [`Config`].
+//!
+//! [`key`] is the table of everything that can be set: each row has a flag, an environment name
+//! and a config-file key, and every rung speaks the same text form, so there is one parser a
+//! value. [`resolve`] is pure: what the process sees comes in as [`resolve::Ambient`].
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::api::NodeName;
+
+#[cfg(feature = "daemon")]
+pub mod args;
+pub mod duration;
+pub mod file;
+pub mod key;
+pub mod parse;
+pub mod resolve;
+
+pub use file::{ConfigFile, ConfigFileError};
+pub use key::{Key, Setting, SettingRow};
+pub use resolve::{Ambient, ConfigFaults, Origin, Resolved, resolve};
+
+/// Default of [`Config::root`].
+pub const DEFAULT_ROOT: &str = "/var/lib/mirrorlet";
 
 /// What the agent runs with: every value decided, nothing optional that has a default.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,4 +70,49 @@ pub struct Config {
     pub pull_concurrency: usize,
     /// How often everything is listed though the event stream is whole.
     pub sweep_period: Duration,
+    /// How log lines look.
+    pub log_format: LogFormat,
+    /// Which log lines are written: a level, or `target=level` directives.
+    pub log_level: String,
+}
+
+impl Config {
+    /// Path of the agent's socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        socket_path(&self.root)
+    }
+}
+
+/// Path of the socket of the agent that runs on `root`.
+#[must_use]
+pub fn socket_path(root: &std::path::Path) -> PathBuf {
+    root.join("mirrorlet.sock")
+}
+
+/// How log lines look.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Text on a terminal, JSON elsewhere.
+    #[default]
+    Auto,
+    /// One human-readable line an occurrence.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl LogFormat {
+    /// The format as written in a flag or file.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
 }

@@ -1,1 +1,278 @@
-//! observe
+//! Turns what the runtime tells into the status `Cache`.
+//!
+//! Why both events and lists: events are prompt but get lost, a list is complete but costs a
+//! call. One task subscribes, lists after every (re)subscription, looks at the pods events name,
+//! and lists seldom otherwise. It is the sole writer of the cache; workers read it, and ask for
+//! a look at their own pod after each action.
+//!
+//! A look at one pod never delays another: looks run side by side, bounded, at most one a pod at
+//! a time; a look asked for while one is under way is taken again after it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{FullName, PodUid};
+use crate::pod::observed::{PodStatus, Pods};
+use crate::runtime::{PodEvent, Result, Runtime, RuntimeError};
+use crate::store::cache::CacheWriter;
+use crate::telemetry::{Metrics, occurrences};
+
+/// Looks at pods under way at a time: enough to hide one slow inspect, few enough to leave the
+/// Engine to the workers.
+const LOOKS_MAX: usize = 16;
+/// First and longest pause between two attempts to reach the runtime.
+const RECONNECT_MIN: Duration = Duration::from_millis(100);
+const RECONNECT_MAX: Duration = Duration::from_secs(2);
+/// Pause after which a failed look is taken again.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// Whether the runtime is within reach.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Reach {
+    /// Not tried yet.
+    #[default]
+    Unknown,
+    /// Subscribed and listed.
+    Up,
+    /// Away, and why.
+    Down(String),
+}
+
+/// The task that keeps the cache.
+pub struct Observer {
+    runtime: Arc<dyn Runtime>,
+    cache: CacheWriter,
+    requests: mpsc::Receiver<PodUid>,
+    reach: watch::Sender<Reach>,
+    /// The newest list of everything.
+    listed: watch::Sender<Option<Arc<Pods>>>,
+    sweep_period: Duration,
+    metrics: Metrics,
+    /// When the runtime was lost, until it is back.
+    away_since: Option<Instant>,
+    looks: JoinSet<(PodUid, Instant, Result<PodStatus>)>,
+    /// Pods being looked at; true when another look was asked for meanwhile.
+    looking: HashMap<PodUid, bool>,
+    /// Pods to look at as soon as there is room.
+    queue: Vec<PodUid>,
+    /// Pods whose last look failed.
+    failed: HashSet<PodUid>,
+    /// The relist whose looks are not all in yet.
+    sweep: Option<Sweep>,
+}
+
+/// A relist under way.
+struct Sweep {
+    began: Instant,
+    outstanding: HashSet<PodUid>,
+}
+
+/// Why the connection to the runtime is over.
+enum Lost {
+    Cancelled,
+    Broken(String),
+}
+
+impl Observer {
+    /// An observer that writes `cache`, with readers of its health and of its newest list.
+    #[must_use]
+    pub fn new(
+        runtime: Arc<dyn Runtime>,
+        cache: CacheWriter,
+        requests: mpsc::Receiver<PodUid>,
+        sweep_period: Duration,
+        metrics: Metrics,
+    ) -> (Self, watch::Receiver<Reach>, watch::Receiver<Option<Arc<Pods>>>) {
+        let (reach, reach_reader) = watch::channel(Reach::Unknown);
+        let (listed, listed_reader) = watch::channel(None);
+        let observer = Self {
+            runtime,
+            cache,
+            requests,
+            reach,
+            listed,
+            sweep_period,
+            metrics,
+            away_since: None,
+            looks: JoinSet::new(),
+            looking: HashMap::new(),
+            queue: Vec::new(),
+            failed: HashSet::new(),
+            sweep: None,
+        };
+        (observer, reach_reader, listed_reader)
+    }
+
+    /// Observes until cancelled.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        let mut pause = RECONNECT_MIN;
+        loop {
+            let lost = match self.runtime.watch().await {
+                Ok(events) => {
+                    pause = RECONNECT_MIN;
+                    self.follow(events, &cancel).await
+                }
+                Err(error) => Lost::Broken(error.to_string()),
+            };
+            match lost {
+                Lost::Cancelled => return,
+                Lost::Broken(cause) => self.lost(cause),
+            }
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(RECONNECT_MAX),
+            }
+        }
+    }
+
+    /// The runtime is away. Only the first of a row of failures is news.
+    fn lost(&mut self, cause: String) {
+        if self.away_since.is_none() {
+            self.away_since = Some(Instant::now());
+            occurrences::engine_lost(&self.metrics, &cause);
+        }
+        self.reach.send_if_modified(|reach| {
+            let changed = *reach != Reach::Down(cause.clone());
+            *reach = Reach::Down(cause);
+            changed
+        });
+    }
+
+    /// The runtime answers.
+    async fn back(&mut self) {
+        if *self.reach.borrow() == Reach::Up {
+            return;
+        }
+        // The version is for people; a runtime that goes away again says so by itself.
+        let version = self.runtime.version().await.map(|v| v.to_string()).unwrap_or_default();
+        let away = self.away_since.take().map(|since| since.elapsed());
+        occurrences::engine_back(&self.metrics, &version, away);
+        self.reach.send_replace(Reach::Up);
+    }
+
+    /// Follows one subscription until it breaks.
+    async fn follow(&mut self, mut events: BoxStream<'static, PodEvent>, cancel: &CancellationToken) -> Lost {
+        let mut sweep = tokio::time::interval_at(Instant::now() + self.sweep_period, self.sweep_period);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut retry = tokio::time::interval(LOOK_AGAIN);
+        retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            self.start_looks();
+            let listed = tokio::select! {
+                () = cancel.cancelled() => return Lost::Cancelled,
+                event = events.next() => match event {
+                    None => return Lost::Broken("the event stream ended".to_owned()),
+                    Some(PodEvent::Changed { uid, .. }) => { self.want(uid); Ok(()) }
+                    Some(PodEvent::Gap { cause }) => {
+                        let first = *self.reach.borrow() == Reach::Unknown;
+                        occurrences::gap(&self.metrics, &cause, first);
+                        self.relist().await
+                    }
+                },
+                Some(uid) = self.requests.recv() => { self.want(uid); Ok(()) }
+                Some(done) = self.looks.join_next() => { self.looked(done); Ok(()) }
+                _ = sweep.tick() => self.relist().await,
+                _ = retry.tick(), if !self.failed.is_empty() => {
+                    for uid in std::mem::take(&mut self.failed) { self.want(uid); }
+                    Ok(())
+                }
+            };
+            if let Err(error) = listed {
+                return Lost::Broken(error.to_string());
+            }
+        }
+    }
+
+    /// Notes that a pod is to be looked at.
+    fn want(&mut self, uid: PodUid) {
+        if let Some(again) = self.looking.get_mut(&uid) {
+            *again = true;
+        } else if !self.queue.contains(&uid) {
+            self.queue.push(uid);
+        }
+    }
+
+    /// Starts as many looks as there is room for.
+    fn start_looks(&mut self) {
+        while self.looks.len() < LOOKS_MAX && !self.queue.is_empty() {
+            let uid = self.queue.remove(0);
+            self.looking.insert(uid.clone(), false);
+            let runtime = Arc::clone(&self.runtime);
+            self.looks.spawn(async move {
+                let began = Instant::now();
+                let found = runtime.get_pod_status(&uid, &FullName::new("", "")).await;
+                (uid, began, found)
+            });
+        }
+    }
+
+    /// Stores what a look found.
+    fn looked(
+        &mut self,
+        done: Result<(PodUid, Instant, Result<PodStatus>), tokio::task::JoinError>,
+    ) {
+        // A look that panicked is a defect, reported by the panic hook; which pod's it was can't
+        // be told, so every pod being looked at is looked at again.
+        let Ok((uid, began, found)) = done else {
+            let again: Vec<PodUid> = self.looking.drain().map(|(uid, _)| uid).collect();
+            self.queue.extend(again);
+            return;
+        };
+        let again = self.looking.remove(&uid).unwrap_or(false);
+        let gone = matches!(&found, Ok(status) if status.is_empty());
+        if found.is_err() {
+            self.failed.insert(uid.clone());
+        } else {
+            self.failed.remove(&uid);
+        }
+        self.cache.set(&uid, found, began);
+        if gone {
+            self.cache.delete(&uid);
+        }
+        if self.sweep.as_ref().is_some_and(|sweep| began >= sweep.began) {
+            self.raise_floor(Some(&uid));
+        }
+        if again {
+            self.want(uid);
+        }
+    }
+
+    /// Lists everything, then has every pod there is or was looked at. One that hangs holds back
+    /// only the floor, not the entries of the others.
+    async fn relist(&mut self) -> Result<(), RuntimeError> {
+        let began = Instant::now();
+        let pods = self.runtime.get_pods(true).await?;
+        let mut uids: HashSet<PodUid> = pods.0.iter().map(|pod| pod.uid.clone()).collect();
+        uids.extend(self.cache.reader().all().into_iter().map(|entry| entry.status.uid.clone()));
+        for uid in &uids {
+            self.want(uid.clone());
+        }
+        self.listed.send_replace(Some(Arc::new(pods)));
+        self.sweep = Some(Sweep { began, outstanding: uids });
+        self.raise_floor(None);
+        self.metrics.relisted();
+        self.back().await;
+        Ok(())
+    }
+
+    /// Raises the cache's floor once every look of the last relist is in, failed ones included:
+    /// their entries say so.
+    fn raise_floor(&mut self, looked: Option<&PodUid>) {
+        let Some(sweep) = &mut self.sweep else { return };
+        if let Some(uid) = looked {
+            sweep.outstanding.remove(uid);
+        }
+        if sweep.outstanding.is_empty() {
+            self.cache.update_time(sweep.began);
+            self.sweep = None;
+        }
+    }
+}

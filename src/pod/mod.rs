@@ -7,11 +7,16 @@
 
 pub mod backoff;
 pub mod desired;
+pub mod env;
 pub mod expand;
+pub mod hold;
 pub mod manager;
 pub mod manifest;
 pub mod merge;
 pub mod observed;
 pub mod plan;
+pub mod resources;
+pub mod select;
 pub mod spec;
 pub mod status;
+pub mod volumes;

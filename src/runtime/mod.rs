@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
+use tokio_util::sync::CancellationToken;
 
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
 use crate::pod::observed::{PodStatus, Pods, RunningPod};
@@ -164,7 +165,16 @@ pub trait Runtime: Send + Sync + 'static {
     ///
     /// The seeds passed `backoff` here and planned inside; the plan is made by the caller now, so
     /// that it can be explained and tested without a runtime (`docs/adr/0002`).
-    async fn sync_pod(&self, pod: &Arc<Pod>, status: &PodStatus, plan: &Plan) -> PodSyncResult;
+    ///
+    /// Once `cancel` is cancelled no further step is begun and a pull is given up; a call that
+    /// is on its way is awaited, so that nothing starts behind the caller's back.
+    async fn sync_pod(
+        &self,
+        pod: &Arc<Pod>,
+        status: &PodStatus,
+        plan: &Plan,
+        cancel: &CancellationToken,
+    ) -> PodSyncResult;
 
     /// Stops all containers of a pod in parallel, sidecars after the others and in reverse order,
     /// then its sandboxes. `pod` may be absent after a restart: grace is rebuilt from labels.

@@ -1,1 +1,15 @@
-//! server
+//! What the agent serves: its own API on a Unix socket ([`admin`]) and metrics with health on a
+//! loopback port ([`health`]).
+//!
+//! Both see the agent through [`view::AgentView`], which `app` implements; nothing here decides
+//! anything about pods. [`listen`] holds the limits both share; [`frame`] is the wire form of logs, shared with the client in `cli`.
+
+pub mod admin;
+#[cfg(test)]
+pub(crate) mod fake;
+pub mod frame;
+pub mod health;
+pub mod listen;
+pub mod view;
+
+pub use view::{AgentView, Check, ViewError};

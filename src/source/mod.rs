@@ -1,1 +1,147 @@
-//! source
+//! Sources of pods: a manifest directory and URLs, each delivering whole sets.
+//!
+//! A source reads, lets `pod` decide, and publishes; it never concludes anything from not being
+//! able to read. What it wants and how it fares are two cells, so that a look that found nothing
+//! new wakes nobody who waits for pods.
+
+pub mod files;
+pub mod http;
+pub mod last_good;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokio::task::JoinError;
+use tracing::warn;
+
+use crate::api::report::SourceReport;
+use crate::api::{Code, Diagnostic, Timestamp};
+use crate::pod::desired::{SourceSet, SourceState};
+use crate::pod::merge::SourceName;
+use crate::store::cell::{Reader, Writer, cell};
+
+/// How a source fares.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SourceHealth {
+    /// When it was last read with success.
+    pub last_success: Option<Timestamp>,
+    /// Why the newest attempt failed; none when it succeeded.
+    pub last_error: Option<Diagnostic>,
+    /// Attempts failed in a row.
+    pub failures: u32,
+}
+
+/// Makes the two ends of a source.
+#[must_use]
+pub fn source(name: SourceName) -> (SourceWriter, SourceReader) {
+    let (state, state_reader) = cell(SourceState::NotSynced);
+    let (health, health_reader) = cell(SourceHealth::default());
+    let reader = SourceReader {
+        name,
+        state: state_reader,
+        health: health_reader,
+    };
+    (SourceWriter { state, health }, reader)
+}
+
+/// The end a source writes to.
+#[derive(Debug)]
+pub struct SourceWriter {
+    state: Writer<SourceState>,
+    health: Writer<SourceHealth>,
+}
+
+impl SourceWriter {
+    /// Publishes a whole set, and logs each problem once: when it appears.
+    pub(crate) fn publish(&mut self, set: SourceSet) {
+        let before = self.state.get();
+        let known = match &*before {
+            SourceState::NotSynced => BTreeSet::new(),
+            SourceState::Synced(set) => problems_of(set).collect(),
+        };
+        // A failing URL is logged by its source, less and less loudly.
+        let news = problems_of(&set).filter(|problem| problem.code != Code::FetchFailed);
+        for problem in news.collect::<BTreeSet<_>>().difference(&known) {
+            warn!(reason = %problem, "problem with a manifest");
+        }
+        self.state.publish(SourceState::Synced(Arc::new(set)));
+    }
+
+    /// Notes a successful read.
+    pub(crate) fn succeeded(&mut self, now: Timestamp) {
+        self.health.publish(SourceHealth {
+            last_success: Some(now),
+            ..SourceHealth::default()
+        });
+    }
+
+    /// Notes a failed attempt.
+    pub(crate) fn failed(&mut self, error: Diagnostic) {
+        let before = self.health.get();
+        self.health.publish(SourceHealth {
+            last_success: before.last_success,
+            last_error: Some(error),
+            failures: before.failures.saturating_add(1),
+        });
+    }
+}
+
+fn problems_of(set: &SourceSet) -> impl Iterator<Item = &Diagnostic> {
+    let of_pods = set.pods.iter().flat_map(|pod| &pod.problems);
+    set.problems.iter().chain(of_pods)
+}
+
+/// The end everybody else reads from.
+#[derive(Debug, Clone)]
+pub struct SourceReader {
+    /// Which source it is.
+    pub name: SourceName,
+    /// What it wants.
+    pub state: Reader<SourceState>,
+    /// How it fares.
+    pub health: Reader<SourceHealth>,
+}
+
+impl SourceReader {
+    /// What `mirrorlet status` shows of it.
+    #[must_use]
+    pub fn report(&self) -> SourceReport {
+        let (state, health) = (self.state.get(), self.health.get());
+        let set = match &*state {
+            SourceState::NotSynced => None,
+            SourceState::Synced(set) => Some(set),
+        };
+        let mut problems = set.map(|set| set.problems.clone()).unwrap_or_default();
+        if let Some(error) = &health.last_error
+            && !problems.contains(error)
+        {
+            problems.insert(0, error.clone());
+        }
+        SourceReport {
+            kind: self.name.source.to_string(),
+            location: self.name.location.to_string(),
+            synced: set.is_some(),
+            last_success: health.last_success,
+            pods: set.map_or(0, |set| set.pods.len()),
+            problems,
+            ignored: set.map(|set| set.ignored.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+/// Runs what blocks on a thread of its own.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => resume(error).await,
+    }
+}
+
+/// A panic goes on in the task that asked; a cancelled thread means that the runtime goes down,
+/// and nobody waits for us then.
+async fn resume<T>(error: JoinError) -> T {
+    match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(_) => std::future::pending().await,
+    }
+}

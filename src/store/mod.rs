@@ -1,1 +1,6 @@
-//! store
+//! One-writer cells: what one task knows and others read.
+
+pub mod cache;
+pub mod cell;
+pub mod looks;
+pub mod pods;

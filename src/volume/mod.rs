@@ -1,1 +1,258 @@
-//! volume
+//! What pods mount, on disk: hostPath and emptyDir volumes, sub-paths, termination messages, the
+//! hosts file. All calls block; run them where blocking is allowed.
+//!
+//! Everything is made idempotently under `<root>/pods/<uid>` in the kubelet's layout
+//! ([`PodPaths`]) and found again there after a restart: nothing is remembered in memory.
+
+use std::fs::{DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::api::core::Volume;
+use crate::api::{Pod, PodUid};
+use crate::pod::expand::Variables;
+use crate::pod::spec;
+use crate::pod::volumes::{PodPaths, VolumeMap};
+
+mod cgroup;
+mod empty_dir;
+mod files;
+mod host_path;
+mod mountinfo;
+mod remove;
+mod subpath;
+
+pub use files::{TERMINATION_MESSAGE_MAX, read_termination_message};
+
+/// Mode of every directory of ours that is not itself mounted into containers.
+const DIR_MODE: u32 = 0o750;
+
+/// Why something can't be had on disk.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum VolumeError {
+    /// An operation on a file failed.
+    #[error("failed to {attempt} {}: {cause}", .path.display())]
+    Io {
+        /// What was attempted.
+        attempt: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's words.
+        cause: String,
+    },
+    /// A hostPath is not of the type asked for.
+    #[error("hostPath type check failed: {} is not a {wanted}", .path.display())]
+    HostPathType {
+        /// The path.
+        path: PathBuf,
+        /// What it was to be.
+        wanted: &'static str,
+    },
+    /// A volume can't be had as it is written.
+    #[error("volume {volume:?}: {problem}")]
+    Volume {
+        /// Name of the volume.
+        volume: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A sub-path can't be had. Holds no host path.
+    #[error(
+        "failed to prepare subPath for volumeMount {volume:?} of container {container:?}: {problem}"
+    )]
+    SubPath {
+        /// Name of the volume.
+        volume: String,
+        /// Name of the container.
+        container: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The agent may not mount file systems.
+    #[error(
+        "volume {volume:?} needs a file system mounted, and the agent may not mount: run it as root with CAP_SYS_ADMIN ({cause})"
+    )]
+    MountNotPermitted {
+        /// Name of the volume.
+        volume: String,
+        /// The system's words.
+        cause: String,
+    },
+    /// Something is still mounted below a pod's directory, so it stays.
+    #[error("{} is still mounted or in use: {cause}", .path.display())]
+    Busy {
+        /// The mount point.
+        path: PathBuf,
+        /// The system's words, or who mounted it.
+        cause: String,
+    },
+    /// A name that can't be part of a path.
+    #[error("{0:?} can't be the name of a file")]
+    InvalidName(String),
+}
+
+impl VolumeError {
+    fn io(attempt: &'static str, path: &Path, cause: impl Into<io::Error>) -> Self {
+        Self::Io {
+            attempt,
+            path: path.to_owned(),
+            cause: cause.into().to_string(),
+        }
+    }
+}
+
+/// Result of a volume operation.
+pub type Result<T, E = VolumeError> = std::result::Result<T, E>;
+
+/// Pod directories under one root. Holds no state; calls for different pods may run in parallel.
+#[derive(Debug, Clone)]
+pub struct VolumeManager {
+    root: PathBuf,
+}
+
+impl VolumeManager {
+    /// The pod directories under that root directory.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// Makes all volumes of a pod, or finds them made. `node_memory_bytes` bounds volumes in
+    /// memory.
+    pub fn ensure(&self, pod: &Pod, node_memory_bytes: u64) -> Result<VolumeMap> {
+        let paths = self.paths(&PodUid::of(pod))?;
+        make_dir(paths.pod_dir())?;
+        let mut map = VolumeMap::default();
+        for volume in spec::spec(pod).volumes.iter().flatten() {
+            let path = ensure_volume(pod, volume, &paths, node_memory_bytes)?;
+            map.volumes.insert(volume.name.clone(), path);
+        }
+        Ok(map)
+    }
+
+    /// Makes the sub-paths a container mounts, or finds them made, and adds them to `map`.
+    /// `environment` is what `subPathExpr` is expanded against.
+    pub fn ensure_subpaths(
+        &self,
+        pod: &Pod,
+        container: &str,
+        environment: &Variables,
+        map: &mut VolumeMap,
+    ) -> Result<()> {
+        let paths = self.paths(&PodUid::of(pod))?;
+        subpath::ensure(pod, container, environment, &paths, map)
+    }
+
+    /// Makes an empty, world-writable file for the termination message of one more start.
+    pub fn ensure_termination_log(&self, uid: &PodUid, container: &str) -> Result<PathBuf> {
+        checked_name(container)?;
+        files::new_termination_log(&self.paths(uid)?.termination_dir(container))
+    }
+
+    /// Removes the file of a termination message once its container is gone, so that a container
+    /// that restarts for weeks does not fill the disk. One that is gone already is success.
+    pub fn remove_termination_log(&self, uid: &PodUid, container: &str, path: &Path) -> Result<()> {
+        checked_name(container)?;
+        files::remove_termination_log(&self.paths(uid)?.termination_dir(container), path)
+    }
+
+    /// Writes the pod's hosts file in place, so that running containers see it, and returns its
+    /// path.
+    pub fn write_hosts(&self, uid: &PodUid, content: &str) -> Result<PathBuf> {
+        let paths = self.paths(uid)?;
+        make_dir(paths.pod_dir())?;
+        files::write_in_place(&paths.etc_hosts(), content)?;
+        Ok(paths.etc_hosts())
+    }
+
+    /// Unmounts what we mounted for a pod and removes its directory. One that is gone already is
+    /// success; while anything else is mounted below it, it stays and the call fails.
+    pub fn remove_pod(&self, uid: &PodUid) -> Result<()> {
+        remove::remove_pod(&self.root, &self.paths(uid)?, uid.as_str())
+    }
+
+    /// Removes the cgroups that the Engine made for a pod below `cgroup_root` and left behind.
+    /// Call it when the pod's containers are gone; while anything runs in one the call fails.
+    pub fn remove_pod_cgroups(&self, cgroup_root: &str, uid: &PodUid) -> Result<()> {
+        checked_name(uid.as_str())?;
+        cgroup::remove(Path::new(cgroup::HIERARCHIES), cgroup_root, uid)
+    }
+
+    /// UIDs of all pods that have a directory.
+    pub fn list_pod_dirs(&self) -> Result<Vec<PodUid>> {
+        let dir = PodPaths::pods_dir(&self.root);
+        let entries = match std::fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(VolumeError::io("read directory", &dir, e)),
+        };
+        let mut uids = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|e| VolumeError::io("read directory", &dir, e))?;
+            let is_dir = entry.file_type().is_ok_and(|t| t.is_dir());
+            if let (true, Ok(name)) = (is_dir, entry.file_name().into_string()) {
+                uids.push(PodUid::from(name));
+            }
+        }
+        uids.sort();
+        Ok(uids)
+    }
+
+    fn paths(&self, uid: &PodUid) -> Result<PodPaths> {
+        checked_name(uid.as_str())?;
+        Ok(PodPaths::new(&self.root, uid))
+    }
+}
+
+fn ensure_volume(
+    pod: &Pod,
+    volume: &Volume,
+    paths: &PodPaths,
+    node_memory_bytes: u64,
+) -> Result<PathBuf> {
+    checked_name(&volume.name)?;
+    if let Some(host_path) = &volume.host_path {
+        host_path::ensure(&volume.name, host_path)
+    } else if let Some(source) = &volume.empty_dir {
+        let limits = empty_dir::Limits {
+            pod: crate::pod::resources::pod_memory_limit(pod),
+            node: node_memory_bytes,
+        };
+        let fs_group = spec::spec(pod)
+            .security_context
+            .as_ref()
+            .and_then(|s| s.fs_group);
+        empty_dir::ensure(&volume.name, source, paths, limits, fs_group)
+    } else {
+        Err(VolumeError::Volume {
+            volume: volume.name.clone(),
+            problem: "only hostPath and emptyDir are supported".to_owned(),
+        })
+    }
+}
+
+/// A name that comes from a manifest may become part of a path only when it is one component.
+fn checked_name(name: &str) -> Result<()> {
+    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+        return Err(VolumeError::InvalidName(name.to_owned()));
+    }
+    Ok(())
+}
+
+/// Makes a directory of ours and its parents.
+fn make_dir(path: &Path) -> Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(DIR_MODE)
+        .create(path)
+        .map_err(|e| VolumeError::io("create directory", path, e))
+}
+
+/// Sets a mode whatever the umask was.
+fn set_mode(path: &Path, mode: u32) -> Result<()> {
+    std::fs::set_permissions(path, Permissions::from_mode(mode))
+        .map_err(|e| VolumeError::io("set the mode of", path, e))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,270 @@
-//! worker
+//! One worker task per pod UID: converges its pod, and in the end stops and removes it.
+//!
+//! [`PodWorkers`] turns the desired set into workers: one appears with its pod, is told to stop
+//! when the pod goes, and is reaped when it has finished. Pods that the runtime holds and nobody
+//! wants get a worker too, whose only job is to stop them, but never before every source has
+//! delivered once.
+//!
+//! Upstream: `pkg/kubelet/pod_workers.go`, and the housekeeping of `pkg/kubelet/kubelet_pods.go`.
+
+mod board;
+mod locks;
+mod task;
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+pub use board::{Board, Phase, PodView};
+
+use crate::api::{FullName, Pod, PodUid};
+use crate::store::pods::PodManager;
+use crate::pod::observed::Pods;
+use crate::runtime::Runtime;
+use crate::store::cache::CacheReader;
+use crate::store::looks::LookRequests;
+use crate::telemetry::{Metrics, occurrences};
+use locks::NameLocks;
+use task::Worker;
+
+/// What is wanted, as the workers see it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Wanted {
+    /// Pods that shall run.
+    pub pods: BTreeMap<PodUid, Arc<Pod>>,
+    /// Whether every source has delivered: only then may what nobody wants be stopped.
+    pub all_synced: bool,
+}
+
+/// What all workers share.
+pub struct Context {
+    /// Where pods run.
+    pub runtime: Arc<dyn Runtime>,
+    /// What is seen of them.
+    pub cache: CacheReader,
+    /// Asks for a look at one of them.
+    pub looks: LookRequests,
+    /// Where workers tell about them.
+    pub board: Board,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// Addresses of the node, primary first.
+    pub node_ips: Vec<IpAddr>,
+    /// Longest crash-loop back-off.
+    pub backoff_max: Duration,
+}
+
+/// What a worker is told. The newest word counts, and `Stop` is never taken back.
+#[derive(Debug, Clone)]
+enum Command {
+    /// Converge to this.
+    Run(Arc<Pod>),
+    /// Stop the pod. With `restart` the same UID is wanted again: what is left of it stays, so
+    /// that its restart count goes on.
+    Stop { restart: bool },
+}
+
+/// The full-name locks, shared.
+#[derive(Default)]
+struct SharedLocks {
+    locks: Mutex<NameLocks>,
+    changed: watch::Sender<()>,
+}
+
+impl SharedLocks {
+    fn with<T>(&self, f: impl FnOnce(&mut NameLocks) -> T) -> T {
+        f(&mut self.locks.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn leave(&self, name: &FullName, uid: &PodUid) {
+        self.with(|locks| locks.leave(name, uid));
+        self.changed.send_replace(());
+    }
+}
+
+/// The set of workers.
+pub struct PodWorkers {
+    context: Arc<Context>,
+    locks: Arc<SharedLocks>,
+    manager: Arc<PodManager>,
+    wanted: watch::Receiver<Arc<Wanted>>,
+    listed: watch::Receiver<Option<Arc<Pods>>>,
+    workers: HashMap<PodUid, watch::Sender<Command>>,
+    tasks: JoinSet<PodUid>,
+}
+
+impl PodWorkers {
+    /// Workers for what `wanted` says, told by `listed` what runs already.
+    #[must_use]
+    pub fn new(
+        context: Arc<Context>,
+        manager: Arc<PodManager>,
+        wanted: watch::Receiver<Arc<Wanted>>,
+        listed: watch::Receiver<Option<Arc<Pods>>>,
+    ) -> Self {
+        Self {
+            context,
+            locks: Arc::default(),
+            manager,
+            wanted,
+            listed,
+            workers: HashMap::new(),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    /// Runs the workers until cancelled. Containers keep running then.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        // Until everything was listed once, a pod that waits for nothing could collide with one
+        // of its name that runs already.
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            listed = self.listed.wait_for(Option::is_some) => if listed.is_err() { return },
+        }
+        let mut members = self.context.cache.members();
+        self.adopt_and_stop_unwanted(&cancel);
+        self.apply(&cancel);
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => break,
+                changed = self.wanted.changed() => {
+                    if changed.is_err() { break }
+                    self.apply(&cancel);
+                    self.adopt_and_stop_unwanted(&cancel);
+                }
+                _ = self.listed.changed() => self.adopt_and_stop_unwanted(&cancel),
+                _ = members.changed() => self.adopt_and_stop_unwanted(&cancel),
+                Some(finished) = self.tasks.join_next() => self.reap(finished, &cancel),
+            }
+        }
+        while self.tasks.join_next().await.is_some() {}
+    }
+
+    /// Brings workers in step with what is wanted: stops first, so that a successor of the same
+    /// full name queues behind its predecessor.
+    fn apply(&mut self, cancel: &CancellationToken) {
+        let wanted = self.wanted.borrow_and_update().clone();
+        for (uid, commands) in &self.workers {
+            if !wanted.pods.contains_key(uid) {
+                commands.send_if_modified(|command| match command {
+                    Command::Run(pod) => {
+                        self.manager.remove_pod(pod);
+                        *command = Command::Stop { restart: false };
+                        true
+                    }
+                    Command::Stop { restart } => std::mem::take(restart),
+                });
+            }
+        }
+        for (uid, pod) in &wanted.pods {
+            match self.workers.get(uid) {
+                None => self.start(uid, Some(pod), cancel),
+                Some(commands) => {
+                    commands.send_if_modified(|command| match command {
+                        Command::Run(running) if running == pod => false,
+                        Command::Run(running) => {
+                            self.manager.update_pod(Arc::clone(pod));
+                            *running = Arc::clone(pod);
+                            true
+                        }
+                        Command::Stop { restart } => !std::mem::replace(restart, true),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Gives the full names of pods that run unwanted to them, and stops them once every source
+    /// has delivered.
+    fn adopt_and_stop_unwanted(&mut self, cancel: &CancellationToken) {
+        let wanted = self.wanted.borrow().clone();
+        let mut held: BTreeMap<PodUid, FullName> = BTreeMap::new();
+        if let Some(listed) = self.listed.borrow_and_update().as_ref() {
+            held.extend(listed.0.iter().map(|pod| (pod.uid.clone(), pod.full_name.clone())));
+        }
+        for entry in self.context.cache.all() {
+            if entry.modified.is_some() && entry.status.is_empty() {
+                held.remove(&entry.status.uid);
+            } else if !entry.status.is_empty() {
+                held.insert(entry.status.uid.clone(), entry.status.full_name.clone());
+            }
+        }
+        for (uid, full_name) in held {
+            if self.workers.contains_key(&uid) || wanted.pods.contains_key(&uid) {
+                continue;
+            }
+            self.locks.with(|locks| locks.adopt(&full_name, &uid));
+            if wanted.all_synced {
+                occurrences::pod_removed(&full_name, &uid, "no source wants it");
+                self.start_worker(uid, full_name, Command::Stop { restart: false }, None, cancel);
+            }
+        }
+    }
+
+    fn start(&mut self, uid: &PodUid, pod: Option<&Arc<Pod>>, cancel: &CancellationToken) {
+        let Some(pod) = pod else { return };
+        let full_name = FullName::of(pod);
+        self.manager.add_pod(Arc::clone(pod));
+        self.locks.with(|locks| locks.join(&full_name, uid));
+        let command = Command::Run(Arc::clone(pod));
+        self.start_worker(uid.clone(), full_name, command, Some(Arc::clone(pod)), cancel);
+    }
+
+    fn start_worker(
+        &mut self,
+        uid: PodUid,
+        full_name: FullName,
+        command: Command,
+        pod: Option<Arc<Pod>>,
+        cancel: &CancellationToken,
+    ) {
+        let (commands, receiver) = watch::channel(command);
+        let worker = Worker::new(
+            uid.clone(),
+            full_name,
+            pod,
+            Arc::clone(&self.context),
+            Arc::clone(&self.locks),
+            receiver,
+        );
+        let cancel = cancel.clone();
+        self.workers.insert(uid.clone(), commands);
+        self.tasks.spawn(async move {
+            worker.run(cancel).await;
+            uid
+        });
+    }
+
+    /// A worker has finished. If its pod is wanted again meanwhile, it gets a new one.
+    fn reap(
+        &mut self,
+        finished: Result<PodUid, tokio::task::JoinError>,
+        cancel: &CancellationToken,
+    ) {
+        match finished {
+            Ok(uid) => {
+                self.workers.remove(&uid);
+                let wanted = self.wanted.borrow().clone();
+                self.start(&uid, wanted.pods.get(&uid), cancel);
+            }
+            // A worker that panicked is a defect; the panic hook has told it. Its commands have
+            // no receiver any more, which tells which one it was.
+            Err(_) => {
+                let lost: Vec<PodUid> = self
+                    .workers
+                    .iter()
+                    .filter(|(_, commands)| commands.receiver_count() == 0)
+                    .map(|(uid, _)| uid.clone())
+                    .collect();
+                for uid in lost {
+                    self.reap(Ok(uid), cancel);
+                }
+            }
+        }
+    }
+}

@@ -2,15 +2,24 @@
 
 pub mod bollard_engine;
 pub mod engine;
+mod events;
 pub mod fake_engine;
 pub mod image;
+mod index;
 pub mod instrumented;
+mod kill;
 pub mod logs;
+mod manager;
 pub mod operation;
 pub mod sandbox_image;
+mod start;
+mod sync;
+mod termination;
 pub mod translate;
 
 pub use bollard_engine::BollardEngine;
 pub use fake_engine::FakeEngine;
-pub use instrumented::{EngineMetrics, InstrumentedEngine};
+pub use image::ImagePuller;
+pub use instrumented::InstrumentedEngine;
+pub use manager::{API_VERSION_MIN, DockerManager, DockerManagerOptions};
 pub use operation::Operation;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio_util::sync::CancellationToken;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
@@ -71,7 +72,13 @@ impl Runtime for FakeRuntime {
         Ok(canned.unwrap_or_else(|| self.pod(uid)))
     }
 
-    async fn sync_pod(&self, pod: &Arc<Pod>, _status: &PodStatus, plan: &Plan) -> PodSyncResult {
+    async fn sync_pod(
+        &self,
+        pod: &Arc<Pod>,
+        _status: &PodStatus,
+        plan: &Plan,
+        cancel: &CancellationToken,
+    ) -> PodSyncResult {
         let uid = PodUid::of(pod);
         let mut round = PodSyncResult::default();
         if let Err(error) = self.enter("sync_pod", Some(&uid)).await {
@@ -88,6 +95,9 @@ impl Runtime for FakeRuntime {
             self.change(|s| s.started_pods.push(uid));
         }
         for step in &plan.steps {
+            if cancel.is_cancelled() {
+                break;
+            }
             let results = self.step(pod, step).await;
             let failed = results.iter().any(|r| r.error.is_some());
             round.add_sync_result(results);

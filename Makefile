@@ -1,0 +1,70 @@
+# The commands of the house; `make` alone lists them. Everything they need is installed or started
+# by the scripts in hack/, and only when it is missing.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+TARGET ?= x86_64-unknown-linux-gnu
+
+.PHONY: help build release check fmt lint core test test-unit deny scripts demo run bench up down
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## debug binary
+	$(CARGO) build --locked
+
+release: ## the binary of record: static, optimised for size (some minutes)
+	RUSTFLAGS='-C target-feature=+crt-static' $(CARGO) build --locked --release --target $(TARGET)
+	@ls -l target/$(TARGET)/release/mirrorlet
+
+fmt:
+	$(CARGO) fmt --check
+
+lint:
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+
+core: ## the deciding modules alone: no async runtime, no Engine, no HTTP
+	$(CARGO) check --locked --lib --no-default-features
+
+scripts:
+	@for script in hack/*.sh .ci/run .ci/check; do bash -n "$$script"; done
+
+check: fmt scripts core lint ## format, lints, the core alone: no Docker needed
+
+test: ## everything: sets up Docker and images, then check and all tests
+	hack/docker-up.sh
+	hack/images.sh
+	$(MAKE) check
+	$(CARGO) test --locked --all-targets
+	$(CARGO) test --locked --doc
+
+test-unit: ## tests that need no Docker
+	$(CARGO) test --locked --lib --bins --test layering
+
+deny: ## licences, sources and duplicates (cargo-deny, built once)
+	hack/deny.sh
+
+demo: ## pods appear, change, survive a bad edit, a kill, and the agent's death; then all is removed
+	hack/docker-up.sh
+	hack/images.sh
+	hack/demo.sh
+
+run: ## the agent on a copy of examples/, left running
+	hack/docker-up.sh
+	hack/images.sh
+	hack/demo.sh --leave-running
+
+bench: ## figures beside a floor measured in the same run, as a table and JSON
+	hack/docker-up.sh
+	hack/images.sh
+	$(CARGO) bench --locked --profile quick
+
+up: ## Docker Engine and test images only
+	hack/docker-up.sh
+	hack/images.sh
+
+down: ## stop the dockerd that `make up` started
+	hack/docker-down.sh

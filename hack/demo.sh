@@ -1,0 +1,264 @@
+#!/usr/bin/env bash
+# Shows what mirrorlet does, on this machine's Docker Engine, with pods of its own: every step is
+# checked, and one that doesn't happen in time ends the demo with exit 1. All it made is removed
+# at the end, also after a failure. `make demo` runs it, after Engine and images are up.
+#
+#   hack/demo.sh                  the tour, then clean up
+#   hack/demo.sh --leave-running  start the agent on a copy of examples/ and leave it running
+#
+# MIRRORLET: the binary to show, instead of building one. MIRRORLET_PROFILE: cargo profile (quick).
+set -euo pipefail
+# shellcheck source=hack/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+# Bounds in seconds: many times what a step takes on a slow machine.
+START_SECONDS=60
+CHANGE_SECONDS=60
+STOP_SECONDS=5
+NODE=demo
+# Pods of examples/ that stay running, by manifest name; `batch` ends with success.
+STAYING="careful clock staged watcher web"
+
+leave_running=false
+case "${1:-}" in
+"") ;;
+--leave-running) leave_running=true ;;
+*) die "usage: hack/demo.sh [--leave-running]" ;;
+esac
+
+need jq jq
+engine_answers || die "no Docker Engine answers; run hack/docker-up.sh first"
+
+# ---- words ----------------------------------------------------------------------------------
+
+step=0
+title() {
+    step=$((step + 1))
+    printf '\n\033[1m%s. %s\033[0m\n' "$step" "$*"
+}
+note() { printf '   %s\n' "$*"; }
+show() {
+    printf '   $ %s\n' "$*"
+    "$@" 2>&1 | sed 's/^/   /'
+}
+
+# ---- the binary -----------------------------------------------------------------------------
+
+profile="${MIRRORLET_PROFILE:-quick}"
+if [ -z "${MIRRORLET:-}" ]; then
+    say "building mirrorlet ($profile profile; the first time takes some minutes) …"
+    (cd "$REPO" && cargo build --locked --profile "$profile" --bin mirrorlet)
+    dir="$profile"
+    [ "$profile" = dev ] && dir=debug
+    MIRRORLET="${CARGO_TARGET_DIR:-$REPO/target}/$dir/mirrorlet"
+fi
+[ -x "$MIRRORLET" ] || die "no binary at $MIRRORLET"
+
+# ---- root, agent, cleaning up ---------------------------------------------------------------
+
+root="$(mktemp -d "${TMPDIR:-/tmp}/mirrorlet-demo.XXXXXX")"
+manifests="$root/manifests"
+log="$root/agent.log"
+agent=""
+owner=""
+
+agent_alive() { [ -n "$agent" ] && kill -0 "$agent" 2>/dev/null; }
+agent_gone() { ! agent_alive; }
+
+# All containers of this agent, running or not.
+owned() { docker ps --all --quiet --no-trunc --filter "label=mirrorlet.dev/owner=$owner" "$@"; }
+
+clean_up() {
+    local status=$? mount ids
+    trap - EXIT INT TERM
+    set +e
+    if [ "$status" != 0 ] && [ -s "$log" ]; then
+        printf '\nlast lines of the agent:\n' >&2
+        tail -n 40 "$log" >&2
+    fi
+    if agent_alive; then
+        kill -TERM "$agent"
+        wait_for 10 "the agent to end" agent_gone || kill -KILL "$agent"
+    fi
+    [ -z "$owner" ] && [ -s "$root/owner" ] && owner="$(tr -d '[:space:]' <"$root/owner")"
+    if [ -n "$owner" ]; then
+        ids="$(owned)"
+        # shellcheck disable=SC2086 # one argument an id
+        [ -z "$ids" ] || docker rm --force --volumes $ids >/dev/null
+    fi
+    # Memory volumes are mounted below the root; deepest first.
+    awk -v root="$root/" 'index($2, root) == 1 { print $2 }' /proc/self/mounts | sort -r \
+        | while read -r mount; do umount "$mount"; done
+    rm -rf "$root"
+    exit "$status"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+start_agent() {
+    setsid "$MIRRORLET" run --manifests "$manifests" --root "$root" --node-name "$NODE" \
+        --metrics-address none >>"$log" 2>&1 </dev/null &
+    agent=$!
+    wait_for "$START_SECONDS" "the agent to answer" answers_or_ended
+    agent_alive || die "the agent ended at once"
+}
+answers_or_ended() { agent_gone || report >/dev/null 2>&1; }
+
+# ---- looking --------------------------------------------------------------------------------
+
+report() { "$MIRRORLET" status --root "$root" -o json; }
+# Whether the report has what the jq program asks, with $pod bound to the second argument.
+report_has() { report 2>/dev/null | jq --exit-status --arg pod "${2:-}" "$1" >/dev/null 2>&1; }
+# One value of the report.
+value() { report | jq --raw-output --arg pod "${2:-}" "$1"; }
+
+all_running() {
+    local pod
+    for pod in $STAYING; do
+        report_has '.pods[] | select(.manifestName == $pod) | .phase == "Running" and .ready == .containersTotal' "$pod" || return 1
+    done
+    report_has '.pods[] | select(.manifestName == "batch") | .phase == "Succeeded"'
+}
+# Ids of running containers of ours, in a fixed order.
+running_ids() { owned --filter status=running | sort; }
+# Full id of the running app container $2 of pod $1, empty when none runs.
+container_id() {
+    docker ps --quiet --no-trunc --filter "label=mirrorlet.dev/owner=$owner" \
+        --filter "label=io.kubernetes.pod.name=$1-$NODE" \
+        --filter "label=io.kubernetes.container.name=$2" --filter status=running
+}
+sandbox_id() { container_id "$1" POD; }
+
+# ---- the tour -------------------------------------------------------------------------------
+
+title "Six manifests, one agent"
+mkdir -p "$manifests"
+cp "$REPO"/examples/*.yaml "$manifests/"
+show "$MIRRORLET" validate "$manifests"
+start_agent
+owner="$(value .agent.owner)"
+[ -n "$owner" ] || die "the agent tells no owner id"
+wait_for "$START_SECONDS" "all pods to run" all_running
+note "every pod runs, and the batch pod has ended with success:"
+show "$MIRRORLET" status --root "$root"
+
+if [ "$leave_running" = true ]; then
+    trap - EXIT INT TERM
+    cat <<TEXT
+
+The agent runs (pid $agent). Edit the files in $manifests and watch:
+
+   $MIRRORLET status --root $root --watch
+   $MIRRORLET logs --root $root web
+   docker ps --filter label=mirrorlet.dev/owner=$owner
+   tail -f $log
+
+Stop it and remove its pods:
+
+   kill $agent
+   docker rm -fv \$(docker ps -aq --filter label=mirrorlet.dev/owner=$owner)
+   awk '\$2 ~ "^$root/" { print \$2 }' /proc/mounts | sort -r | xargs -r umount
+   rm -rf $root
+TEXT
+    exit 0
+fi
+
+title "What Docker sees: ordinary containers, named as the kubelet names them"
+show docker ps --filter "label=mirrorlet.dev/owner=$owner" --format 'table {{.Names}}\t{{.Image}}\t{{.Status}}'
+
+title "An edit: the image of 'web' goes from :1 to :2"
+before="$(container_id web httpd)"
+sandbox="$(sandbox_id web)"
+page() { docker exec "$1" wget -q -O - http://127.0.0.1:8080/ 2>/dev/null; }
+serves() { [ "$(page "$1")" = "edition $2" ]; }
+wait_for "$CHANGE_SECONDS" "'web' to serve edition 1" serves "$before" 1
+note "before: $(page "$before")"
+others="$(running_ids | grep -v -x -F -e "$before")"
+sed -i 's|mirrorlet.test/busybox:1|mirrorlet.test/busybox:2|' "$manifests/web.yaml"
+web_is_edited() {
+    local id
+    id="$(container_id web httpd)"
+    [ -n "$id" ] && [ "$id" != "$before" ] \
+        && [ "$(docker inspect --format '{{.Config.Image}}' "$id" 2>/dev/null)" = mirrorlet.test/busybox:2 ] \
+        && serves "$id" 2
+}
+wait_for "$CHANGE_SECONDS" "'web' to serve edition 2" web_is_edited
+after="$(container_id web httpd)"
+note "after:  $(page "$after")"
+for id in $others; do
+    running_ids | grep -q -x "$id" || die "a container of another pod was restarted by the edit"
+done
+[ "$(sandbox_id web)" = "$sandbox" ] || die "the sandbox of 'web' was replaced"
+note "no other container was touched; the pod's sandbox is the same"
+
+title "A bad edit: half of 'web.yaml' is lost while it runs"
+truth="$(running_ids)"
+cp "$manifests/web.yaml" "$root/web.good"
+printf 'apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\nspec:\n  containers:\n    - name: httpd\n      image: [\n' >"$manifests/web.yaml"
+web_is_held() {
+    report_has '.pods[] | select(.manifestName == $pod) | .held and .phase == "Running" and (.problems | length > 0)' web
+}
+wait_for "$CHANGE_SECONDS" "the problem to be reported" web_is_held
+[ "$(running_ids)" = "$truth" ] || die "the bad edit changed what runs"
+note "the last good version keeps running, and status says why:"
+show "$MIRRORLET" status --root "$root" web
+cp "$root/web.good" "$manifests/web.yaml"
+web_is_free() { report_has '.pods[] | select(.manifestName == $pod) | (.held | not) and (.problems | length == 0)' web; }
+wait_for "$CHANGE_SECONDS" "the repaired file to be believed" web_is_free
+[ "$(running_ids)" = "$truth" ] || die "repairing the file restarted something"
+note "repaired; nothing was restarted"
+
+title "A crash: the writer of 'clock' is killed behind the agent's back"
+victim="$(container_id clock writer)"
+sibling="$(container_id clock server)"
+docker kill "$victim" >/dev/null
+is_replaced() {
+    local id
+    id="$(container_id clock writer)"
+    [ -n "$id" ] && [ "$id" != "$victim" ]
+}
+wait_for "$CHANGE_SECONDS" "a new writer" is_replaced
+[ "$(container_id clock server)" = "$sibling" ] || die "the sibling container was restarted too"
+restarted() { report_has '.pods[] | select(.manifestName == "clock") | .restarts == 1 and .ready == 2'; }
+wait_for "$CHANGE_SECONDS" "the restart to be counted" restarted
+note "restarted as attempt 1, its sibling untouched"
+
+title "kill -9 of the agent itself"
+truth="$(running_ids)"
+old="$agent"
+kill -KILL "$agent"
+wait_for "$STOP_SECONDS" "the agent to die" agent_gone
+wait "$agent" 2>/dev/null || true
+[ "$(running_ids)" = "$truth" ] || die "containers changed when the agent died"
+note "agent $old is dead; $(wc -l <<<"$truth") containers run on"
+start_agent
+wait_for "$START_SECONDS" "all pods to be known again" all_running
+[ "$(running_ids)" = "$truth" ] || die "the new agent restarted containers it should have adopted"
+note "agent $agent is back and adopted all of them, restarting none"
+
+title "A file goes, its pod goes"
+rm "$manifests/host-network.yaml"
+watcher_gone() {
+    [ -z "$(container_id watcher ip)" ] && [ -z "$(sandbox_id watcher)" ] \
+        && report_has '[.pods[] | select(.manifestName == "watcher")] | length == 0'
+}
+wait_for "$CHANGE_SECONDS" "'watcher' to be removed" watcher_gone
+note "'watcher' is gone"
+
+title "In the end"
+show "$MIRRORLET" status --root "$root"
+show docker ps --filter "label=mirrorlet.dev/owner=$owner" --format 'table {{.Names}}\t{{.Image}}\t{{.Status}}'
+
+title "SIGTERM: the agent ends, the pods stay"
+truth="$(running_ids)"
+kill -TERM "$agent"
+wait_for "$STOP_SECONDS" "the agent to end" agent_gone
+code=0
+wait "$agent" || code=$?
+[ "$code" = 0 ] || die "the agent ended with exit code $code"
+[ "$(running_ids)" = "$truth" ] || die "stopping the agent stopped containers"
+note "the agent has ended; $(wc -l <<<"$truth") containers run on, until this demo removes them now"
+agent=""
+
+printf '\nThe demo did all it should.\n'

@@ -1,0 +1,65 @@
+# Sourced by the scripts in hack/: words, waiting, packages. Not to be run.
+# shellcheck shell=bash
+
+# Where the scripts keep what they make: logs, pid files, built tools. Safe to delete when
+# nothing of ours runs.
+MIRRORLET_DEV_DIR="${MIRRORLET_DEV_DIR:-${XDG_STATE_HOME:-${HOME:-/root}/.local/state}/mirrorlet-dev}"
+REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+export MIRRORLET_DEV_DIR REPO
+
+say() { printf '%s\n' "$*" >&2; }
+
+die() {
+    printf 'error: %s\n' "$*" >&2
+    exit 1
+}
+
+# wait_for SECONDS WHAT COMMAND…: runs COMMAND until it succeeds; fails loudly after SECONDS.
+wait_for() {
+    local bound="$1" what="$2" deadline
+    shift 2
+    deadline=$((SECONDS + bound))
+    until "$@"; do
+        if ((SECONDS >= deadline)); then
+            printf 'error: waited %s s in vain: %s\n' "$bound" "$what" >&2
+            return 1
+        fi
+        sleep 0.2
+    done
+}
+
+# install_packages PACKAGE…: installs Debian packages; the package lists are read once a run.
+install_packages() {
+    command -v apt-get >/dev/null 2>&1 || die "there is no apt-get here; install yourself: $*"
+    local sudo=() log="$MIRRORLET_DEV_DIR/apt.log"
+    if [ "$(id -u)" != 0 ]; then
+        command -v sudo >/dev/null 2>&1 || die "run as root: apt-get install $*"
+        sudo=(sudo)
+    fi
+    mkdir -p "$MIRRORLET_DEV_DIR"
+    if [ -z "${MIRRORLET_APT_UPDATED:-}" ]; then
+        say "reading package lists …"
+        "${sudo[@]}" apt-get update >"$log" 2>&1 </dev/null \
+            || { tail -n 20 "$log" >&2; die "apt-get update failed; whole log: $log"; }
+        export MIRRORLET_APT_UPDATED=1
+    fi
+    say "installing $* …"
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y --no-install-recommends "$@" >>"$log" 2>&1 </dev/null \
+        || { tail -n 20 "$log" >&2; die "apt-get install $* failed; whole log: $log"; }
+    hash -r
+}
+
+# need COMMAND PACKAGE…: installs PACKAGE… when COMMAND isn't there.
+need() {
+    local command="$1"
+    shift
+    command -v "$command" >/dev/null 2>&1 && return 0
+    install_packages "$@"
+    command -v "$command" >/dev/null 2>&1 || die "$* is installed, but $command is still missing"
+}
+
+# Whether a Docker Engine answers where DOCKER_HOST or the usual socket says.
+engine_answers() {
+    command -v docker >/dev/null 2>&1 && timeout 10 docker version --format '{{.Server.Version}}' >/dev/null 2>&1
+}

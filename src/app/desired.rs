@@ -1,0 +1,138 @@
+//! The merge task: what the sources deliver → what is wanted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures::future::select_all;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{Diagnostic, FullName, PodUid, Timestamp};
+use crate::pod::desired::SourceState;
+use crate::pod::merge::{
+    Merged, PodOperation, SourceName, diff, keep_local_annotations, merge_sources, with_seen,
+};
+use crate::pod::observed::Pods;
+use crate::source::SourceReader;
+use crate::store::cell::Writer;
+use crate::telemetry::{Metrics, occurrences};
+use crate::worker::Wanted;
+
+/// Merges until cancelled. Sole writer of `merged` and of `wanted`.
+pub(super) struct MergeTask {
+    pub(super) sources: Vec<SourceReader>,
+    pub(super) listed: watch::Receiver<Option<Arc<Pods>>>,
+    pub(super) merged: Writer<Merged>,
+    pub(super) wanted: watch::Sender<Arc<Wanted>>,
+    pub(super) metrics: Metrics,
+    pub(super) problems: BTreeSet<Diagnostic>,
+}
+
+impl MergeTask {
+    pub(super) async fn run(mut self, cancel: CancellationToken) {
+        loop {
+            self.merge();
+            let mut readers: Vec<_> = self.sources.iter().map(|s| s.state.clone()).collect();
+            let changed = select_all(readers.iter_mut().map(|reader| Box::pin(reader.changed())));
+            let index = tokio::select! {
+                () = cancel.cancelled() => return,
+                (changed, index, _) = changed => if changed.is_ok() { index } else { return },
+            };
+            if let (Some(source), Some(reader)) = (self.sources.get_mut(index), readers.get(index)) {
+                source.state = reader.clone();
+            }
+        }
+    }
+
+    /// Merges what the sources say now, and tells what is new about it.
+    fn merge(&mut self) {
+        let states: BTreeMap<SourceName, SourceState> = self
+            .sources
+            .iter()
+            .map(|source| (source.name.clone(), (*source.state.get()).clone()))
+            .collect();
+        let before = self.merged.get();
+        let mut merged = merge_sources(&states, &self.incumbents(&before));
+        self.tell_problems(&states, &merged);
+        let now = Timestamp::now();
+        for (uid, pod) in &mut merged.pods {
+            // A pod keeps the time it was first seen by this process.
+            *pod = match before.pods.get(uid) {
+                Some(known) => keep_local_annotations(pod, &known.pod),
+                None => with_seen(pod, now),
+            };
+        }
+        for operation in diff(&before.pods, &merged.pods) {
+            let pod = operation.pod();
+            match &operation {
+                PodOperation::Add(_) => {
+                    occurrences::pod_added(&pod.full_name(), &pod.uid(), &pod.origin.location);
+                }
+                PodOperation::Remove(_) => {
+                    let reason = "its source no longer has it";
+                    occurrences::pod_removed(&pod.full_name(), &pod.uid(), reason);
+                }
+                PodOperation::Update(_)
+                | PodOperation::Delete(_)
+                | PodOperation::Reconcile(_) => {}
+            }
+        }
+        let wanted = Wanted {
+            pods: merged.pods.iter().map(|(uid, p)| (uid.clone(), Arc::clone(&p.pod))).collect(),
+            all_synced: merged.all_synced,
+        };
+        self.merged.publish(merged);
+        self.wanted.send_if_modified(|known| {
+            let changed = **known != wanted;
+            if changed {
+                *known = Arc::new(wanted);
+            }
+            changed
+        });
+    }
+
+    /// Who runs under each full name: what was wanted before, or else what runs in the runtime,
+    /// so that a duplicate does not displace a running pod when the agent restarts.
+    fn incumbents(&self, before: &Merged) -> BTreeMap<FullName, PodUid> {
+        let mut incumbents: BTreeMap<FullName, PodUid> = self
+            .listed
+            .borrow()
+            .iter()
+            .flat_map(|pods| pods.0.iter())
+            .map(|pod| (pod.full_name.clone(), pod.uid.clone()))
+            .collect();
+        incumbents.extend(before.incumbents());
+        incumbents
+    }
+
+    /// Logs the problems that are new and those that are gone, and counts.
+    fn tell_problems(&mut self, states: &BTreeMap<SourceName, SourceState>, merged: &Merged) {
+        let mut problems: BTreeSet<Diagnostic> = merged.conflicts.iter().cloned().collect();
+        for (name, state) in states {
+            if let SourceState::Synced(set) = state {
+                problems.extend(set.problems.iter().cloned());
+                problems.extend(set.pods.iter().flat_map(|pod| pod.problems.iter().cloned()));
+                occurrences::source_read(
+                    &self.metrics,
+                    name.source,
+                    &name.location,
+                    set.pods.len(),
+                    false,
+                    Timestamp::now(),
+                );
+            }
+        }
+        for problem in problems.difference(&self.problems) {
+            occurrences::manifest_problem(problem);
+        }
+        for problem in self.problems.difference(&problems) {
+            occurrences::manifest_mended(problem);
+        }
+        let mut counts = BTreeMap::new();
+        for problem in &problems {
+            *counts.entry(problem.code).or_default() += 1;
+        }
+        self.metrics.set_problems(&counts);
+        self.problems = problems;
+    }
+}

@@ -1,0 +1,74 @@
+//! What is known of the machine: read once at start.
+
+use std::net::{IpAddr, UdpSocket};
+
+use crate::config::Config;
+use crate::pod::env::Allocatable;
+use crate::runtime::docker::translate::{NodeFacts, ResolvConf};
+
+/// An address of the documentation range: a route to it is the default route. Connecting a
+/// datagram socket sends nothing.
+const ANYWHERE_V4: &str = "192.0.2.1:9";
+const ANYWHERE_V6: &str = "[2001:db8::1]:9";
+
+/// Reads the machine's facts. What can't be read stays empty, and what depends on it falls back
+/// as it would on a machine without.
+#[must_use]
+pub fn node_facts(config: &Config) -> NodeFacts {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let memory_bytes = memory_bytes(&read("/proc/meminfo"));
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    NodeFacts {
+        node_ips: if config.node_ips.is_empty() { own_ips() } else { config.node_ips.clone() },
+        memory_bytes,
+        allocatable: Allocatable {
+            cpu_milli: u64::try_from(cpus).unwrap_or(1) * 1000,
+            memory_bytes,
+            ephemeral_storage_bytes: root_bytes(&config.root),
+        },
+        resolv_conf: ResolvConf::parse(&read("/etc/resolv.conf")),
+        hosts_file: read("/etc/hosts"),
+        cluster_dns: config.cluster_dns.clone(),
+        cluster_domain: config.cluster_domain.clone(),
+        cgroup_root: config.cgroup_root.clone(),
+    }
+}
+
+/// `MemTotal` in bytes; 0 when it isn't told.
+fn memory_bytes(meminfo: &str) -> u64 {
+    meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))
+        .and_then(|rest| rest.trim().strip_suffix("kB"))
+        .and_then(|kilobytes| kilobytes.trim().parse::<u64>().ok())
+        .map_or(0, |kilobytes| kilobytes * 1024)
+}
+
+/// Size of the file system that holds the root directory; 0 when it isn't told.
+fn root_bytes(root: &std::path::Path) -> u64 {
+    rustix::fs::statvfs(root).map_or(0, |stat| stat.f_blocks.saturating_mul(stat.f_frsize))
+}
+
+/// Addresses the machine would use towards the world, IPv4 first.
+fn own_ips() -> Vec<IpAddr> {
+    [("0.0.0.0:0", ANYWHERE_V4), ("[::]:0", ANYWHERE_V6)]
+        .into_iter()
+        .filter_map(|(from, to)| {
+            let socket = UdpSocket::bind(from).ok()?;
+            socket.connect(to).ok()?;
+            Some(socket.local_addr().ok()?.ip())
+        })
+        .filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_in_bytes() {
+        assert_eq!(memory_bytes("MemTotal:       24689764 kB\nMemFree: 1 kB\n"), 24_689_764 * 1024);
+        assert_eq!(memory_bytes(""), 0);
+    }
+}

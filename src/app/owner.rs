@@ -1,0 +1,77 @@
+//! Who owns our containers: a random id that the root directory keeps for ever.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+/// Length of an owner id, in hexadecimal digits: 128 bits.
+const ID_DIGITS: usize = 32;
+
+/// The owner id of a root directory; made up and kept there when it has none. Call it with the
+/// root's lock held.
+///
+/// # Errors
+/// The file can't be read or written, or holds something else: losing the id would orphan every
+/// container, so it is never replaced silently.
+pub fn owner_id(root: &Path) -> io::Result<String> {
+    let path = root.join("owner");
+    let named = |e: io::Error| {
+        io::Error::new(
+            e.kind(),
+            format!("failed to use the owner file {}: {e}", path.display()),
+        )
+    };
+    match std::fs::read_to_string(&path) {
+        Ok(text) => parse(&text).ok_or_else(|| {
+            named(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "it does not hold 32 hexadecimal digits; restore it, or remove it and the containers labelled mirrorlet.dev/owner",
+            ))
+        }),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => create(root).map_err(named),
+        Err(e) => Err(named(e)),
+    }
+}
+
+fn parse(text: &str) -> Option<String> {
+    let id = text.trim();
+    let hex = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
+    (id.len() == ID_DIGITS && id.chars().all(hex)).then(|| id.to_owned())
+}
+
+fn create(root: &Path) -> io::Result<String> {
+    let mut bytes = [0_u8; ID_DIGITS / 2];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    let id = format!("{:032x}", u128::from_be_bytes(bytes));
+    // Written next door and renamed in: a crash leaves either no id or a whole one.
+    let next_door = root.join(".owner.new");
+    let mut file = File::create(&next_door)?;
+    writeln!(file, "{id}")?;
+    file.sync_all()?;
+    std::fs::rename(&next_door, root.join("owner"))?;
+    File::open(root)?.sync_all()?;
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_is_made_once_and_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let id = owner_id(dir.path()).unwrap();
+        assert_eq!(id.len(), ID_DIGITS);
+        assert_eq!(owner_id(dir.path()).unwrap(), id);
+        let other = tempfile::tempdir().unwrap();
+        assert_ne!(owner_id(other.path()).unwrap(), id);
+    }
+
+    #[test]
+    fn a_damaged_id_is_an_error_not_a_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("owner"), "abc").unwrap();
+        let error = owner_id(dir.path()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+}

@@ -1,0 +1,338 @@
+//! What the agent tells about itself: everything the parts publish, put into one report.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use crate::api::report::{
+    AgentReport, ContainerReport, EngineReport, PodReport, StatusReport,
+};
+use crate::api::{ContainerId, Diagnostic, Pod, PodUid, Timestamp, core};
+use crate::config::Resolved;
+use crate::observe::Reach;
+use crate::pod::desired::SourcePod;
+use crate::pod::merge::Merged;
+use crate::pod::observed::{ContainerStatus, Role};
+use crate::pod::spec;
+use crate::pod::status::printed_status;
+use crate::runtime::{LogOptions, LogStream, Runtime, RuntimeError};
+use crate::server::view::{AgentView, Check, ViewError};
+use crate::source::SourceReader;
+use crate::store::cache::CacheReader;
+use crate::store::cell::Reader;
+use crate::worker::{Board, Phase, PodView};
+
+/// Annotation naming the container that is meant when none is named.
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+
+/// The agent as its servers see it.
+pub(super) struct View {
+    pub(super) resolved: Resolved,
+    pub(super) owner: String,
+    pub(super) started_at: Timestamp,
+    pub(super) sources: Vec<SourceReader>,
+    pub(super) merged: Reader<Merged>,
+    pub(super) board: Board,
+    pub(super) cache: CacheReader,
+    pub(super) reach: watch::Receiver<Reach>,
+    pub(super) engine: watch::Receiver<EngineReport>,
+    pub(super) runtime: Arc<dyn Runtime>,
+    pub(super) changes: watch::Receiver<u64>,
+}
+
+impl View {
+    fn agent(&self) -> AgentReport {
+        let config = &self.resolved.config;
+        AgentReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            started_at: self.started_at,
+            node_name: config.node_name.to_string(),
+            root: config.root.display().to_string(),
+            owner: self.owner.clone(),
+        }
+    }
+
+    /// Pods that are wanted, and pods that are still being stopped.
+    fn pods(&self, merged: &Merged) -> Vec<PodReport> {
+        let mut pods: Vec<PodReport> = merged
+            .pods
+            .values()
+            .map(|wanted| {
+                let view = self.board.get(&wanted.uid());
+                report(&wanted.pod, Some(wanted), view.as_ref(), &self.reach.borrow())
+            })
+            .collect();
+        for view in self.board.all() {
+            if !merged.pods.contains_key(&view.uid) {
+                let pod = view.pod.clone().unwrap_or_else(|| Arc::new(named(&view)));
+                pods.push(report(&pod, None, Some(&view), &self.reach.borrow()));
+            }
+        }
+        pods.sort_by(|a, b| {
+            (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid))
+        });
+        pods
+    }
+
+    fn wanted_pod(&self, uid: &PodUid) -> Result<Arc<Pod>, ViewError> {
+        let merged = self.merged.get();
+        merged
+            .pods
+            .get(uid)
+            .map(|wanted| Arc::clone(&wanted.pod))
+            .or_else(|| self.board.get(uid).and_then(|view| view.pod))
+            .ok_or_else(|| ViewError::NotFound {
+                message: format!("no pod has the UID {uid}"),
+                help: Some("list the pods with: mirrorlet status".to_owned()),
+            })
+    }
+}
+
+#[async_trait]
+impl AgentView for View {
+    fn status(&self) -> StatusReport {
+        let merged = self.merged.get();
+        let sources: Vec<_> = self.sources.iter().map(SourceReader::report).collect();
+        // Problems of files without a running pod, and duplicates; those of held pods are told
+        // with their pod.
+        let mut problems: BTreeSet<Diagnostic> = merged.conflicts.iter().cloned().collect();
+        problems.extend(sources.iter().flat_map(|source| source.problems.iter().cloned()));
+        StatusReport {
+            agent: self.agent(),
+            engine: self.engine.borrow().clone(),
+            sources,
+            pods: self.pods(&merged),
+            problems: problems.into_iter().collect(),
+        }
+    }
+
+    fn changed(&self) -> watch::Receiver<u64> {
+        self.changes.clone()
+    }
+
+    async fn logs(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        options: &LogOptions,
+        previous: bool,
+    ) -> Result<LogStream, ViewError> {
+        let pod = self.wanted_pod(uid)?;
+        let name = choose_container(&pod, container)?;
+        let entry = self.cache.get(uid);
+        let instances: Vec<&ContainerStatus> =
+            entry.status.containers.iter().filter(|c| *c.name == *name).collect();
+        let id = choose_instance(&instances, &name, previous)?;
+        self.runtime.get_container_logs(&id, options).await.map_err(|error| match error {
+            RuntimeError::NotFound(message) => ViewError::NotFound { message, help: None },
+            RuntimeError::Unavailable(_) | RuntimeError::Timeout { .. } => {
+                ViewError::Unavailable(error.to_string())
+            }
+            RuntimeError::Conflict(_) | RuntimeError::Refused { .. } | RuntimeError::Local(_) => {
+                ViewError::Failed(error.to_string())
+            }
+        })
+    }
+
+    fn config(&self) -> serde_json::Value {
+        serde_json::json!(self.resolved.show())
+    }
+
+    fn checks(&self) -> Vec<Check> {
+        let engine = match &*self.reach.borrow() {
+            Reach::Up => None,
+            Reach::Unknown => Some("not reached yet".to_owned()),
+            Reach::Down(cause) => Some(cause.clone()),
+        };
+        let mut checks = vec![Check { name: "engine".to_owned(), failing: engine }];
+        checks.extend(self.sources.iter().map(|source| {
+            let report = source.report();
+            Check {
+                name: format!("source {}", report.location),
+                failing: (!report.synced).then(|| {
+                    report
+                        .problems
+                        .first()
+                        .map_or_else(|| "not read yet".to_owned(), ToString::to_string)
+                }),
+            }
+        }));
+        checks
+    }
+}
+
+/// Which container's log is meant.
+fn choose_container(pod: &Pod, asked: Option<&str>) -> Result<String, ViewError> {
+    let names: Vec<&str> = spec::containers(pod).map(|(_, c)| c.name.as_str()).collect();
+    let help = || Some(format!("containers: {}", names.join(", ")));
+    if let Some(asked) = asked {
+        return match names.iter().find(|name| **name == asked) {
+            Some(name) => Ok((*name).to_owned()),
+            None => Err(ViewError::NotFound {
+                message: format!("the pod has no container {asked:?}"),
+                help: help(),
+            }),
+        };
+    }
+    let annotated =
+        pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(DEFAULT_CONTAINER));
+    if let Some(name) = annotated.filter(|name| names.contains(&name.as_str())) {
+        return Ok(name.clone());
+    }
+    let mut regular = spec::spec(pod).containers.iter();
+    match (regular.next(), regular.next()) {
+        (Some(only), None) => Ok(only.name.clone()),
+        _ => Err(ViewError::Invalid {
+            message: "the pod has several containers: name one".to_owned(),
+            help: help(),
+        }),
+    }
+}
+
+/// Which instance's log is meant: the newest one that was started, or the one before.
+///
+/// Upstream: `pkg/kubelet/kubelet_pods.go` (`validateContainerLogStatus`).
+fn choose_instance(
+    instances: &[&ContainerStatus],
+    name: &str,
+    previous: bool,
+) -> Result<ContainerId, ViewError> {
+    let mut started = instances.iter().filter(|c| c.started_at.is_some());
+    let newest = started.next();
+    let chosen = if previous { started.next() } else { newest };
+    chosen.map(|c| c.id.clone()).ok_or_else(|| ViewError::NotFound {
+        message: if previous {
+            format!("previous terminated container {name:?} not found")
+        } else {
+            format!("container {name:?} is waiting to start")
+        },
+        help: None,
+    })
+}
+
+/// A pod of which only the name is known: it runs, and nobody wants it.
+fn named(view: &PodView) -> Pod {
+    Pod {
+        metadata: crate::api::meta::ObjectMeta {
+            name: Some(view.full_name.name.to_string()),
+            namespace: Some(view.full_name.namespace.to_string()),
+            uid: Some(view.uid.to_string()),
+            ..Default::default()
+        },
+        ..Pod::default()
+    }
+}
+
+fn report(
+    pod: &Pod,
+    wanted: Option<&SourcePod>,
+    view: Option<&PodView>,
+    reach: &Reach,
+) -> PodReport {
+    let empty = core::PodStatus::default();
+    let status = view.and_then(|view| view.status.as_deref()).unwrap_or(&empty);
+    let (printed, message) = printed_status(pod, status);
+    let phase = view.map(|view| view.phase);
+    let (printed, message) = explain(phase, view, reach, printed, message);
+    let name = pod.metadata.name.clone().unwrap_or_default();
+    let node = spec::spec(pod).node_name.clone().unwrap_or_default().to_lowercase();
+    let manifest_name = match name.strip_suffix(&format!("-{node}")) {
+        Some(stripped) if !node.is_empty() => stripped.to_owned(),
+        _ => name.clone(),
+    };
+    let containers = containers(pod, status);
+    let counted =
+        || containers.iter().filter(|c| c.role != Role::Init.as_str());
+    PodReport {
+        manifest_name,
+        namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+        uid: PodUid::of(pod),
+        source: wanted.map(|wanted| wanted.origin.location.clone()).unwrap_or_default(),
+        status: printed,
+        phase: status.phase.clone().unwrap_or_else(|| "Pending".to_owned()),
+        message,
+        ready: counted().filter(|c| c.ready).count(),
+        containers_total: counted().count(),
+        restarts: containers.iter().map(|c| c.restarts).sum(),
+        started_at: status.start_time.as_ref().map(|time| time.0),
+        ips: view.map(|view| view.observed.ips.clone()).unwrap_or_default(),
+        held: wanted.is_some_and(|wanted| wanted.held),
+        problems: wanted.map(|wanted| wanted.problems.clone()).unwrap_or_default(),
+        containers,
+        name,
+    }
+}
+
+/// Says what a pod that isn't simply running waits for.
+fn explain(
+    phase: Option<Phase>,
+    view: Option<&PodView>,
+    reach: &Reach,
+    printed: String,
+    message: String,
+) -> (String, String) {
+    if let Reach::Down(cause) = reach {
+        return (printed, format!("waiting for the Docker Engine: {cause}"));
+    }
+    let error = view.map(|view| view.error.to_string()).unwrap_or_default();
+    let or_error = |message: String| if message.is_empty() { error.clone() } else { message };
+    match phase {
+        None => ("Pending".to_owned(), "waiting for its first look at the Engine".to_owned()),
+        Some(Phase::WaitingToStart) => (
+            "Pending".to_owned(),
+            "waiting for the pod that had this name before to stop".to_owned(),
+        ),
+        Some(Phase::Terminating | Phase::Terminated) => ("Terminating".to_owned(), error),
+        Some(Phase::Syncing) => (printed, or_error(message)),
+    }
+}
+
+fn containers(pod: &Pod, status: &core::PodStatus) -> Vec<ContainerReport> {
+    let statuses = || {
+        status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten())
+    };
+    spec::containers(pod)
+        .map(|(role, container)| {
+            let found = statuses().find(|s| s.name == container.name);
+            container_report(role, container, found)
+        })
+        .collect()
+}
+
+fn container_report(
+    role: Role,
+    container: &core::Container,
+    found: Option<&core::ContainerStatus>,
+) -> ContainerReport {
+    let mut report = ContainerReport {
+        name: container.name.clone(),
+        role: role.as_str().to_owned(),
+        image: container.image.clone().unwrap_or_default(),
+        state: "waiting".to_owned(),
+        reason: String::new(),
+        message: String::new(),
+        exit_code: None,
+        ready: found.is_some_and(|s| s.ready),
+        restarts: found.map_or(0, |s| u32::try_from(s.restart_count).unwrap_or(0)),
+        id: found.and_then(|s| s.container_id.clone()),
+        started_at: None,
+    };
+    let Some(state) = found.and_then(|s| s.state.as_ref()) else { return report };
+    if let Some(running) = &state.running {
+        report.state = "running".to_owned();
+        report.started_at = running.started_at.as_ref().map(|time| time.0);
+    } else if let Some(ended) = &state.terminated {
+        report.state = "terminated".to_owned();
+        report.reason = ended.reason.clone().unwrap_or_default();
+        report.message = ended.message.clone().unwrap_or_default();
+        report.exit_code = Some(ended.exit_code);
+        report.started_at = ended.started_at.as_ref().map(|time| time.0);
+    } else if let Some(waiting) = &state.waiting {
+        report.reason = waiting.reason.clone().unwrap_or_default();
+        report.message = waiting.message.clone().unwrap_or_default();
+    }
+    report
+}

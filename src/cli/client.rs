@@ -1,0 +1,152 @@
+//! Asks the agent that runs on a root directory, through its socket.
+
+use std::path::Path;
+use std::pin::Pin;
+use std::time::Duration;
+
+use anyhow::Context;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+
+use super::Failure;
+use crate::config::socket_path;
+use crate::server::admin::ErrorBody;
+
+/// How long the beginning of an answer may take. Status never waits for the Engine; a log may,
+/// for as long as one Engine read.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Largest error answer that is read, in bytes.
+const ERROR_MAX: usize = 64 << 10;
+
+/// The connection's own work; it has to be polled for anything to arrive.
+type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// An answer whose body is still coming. Dropping it closes the connection.
+pub struct Answer {
+    body: Incoming,
+    /// None once it has ended.
+    connection: Option<Connection>,
+}
+
+impl Answer {
+    /// The next piece of the body; none at its end.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+        loop {
+            let frame = drive(&mut self.connection, self.body.frame()).await;
+            let Some(frame) = frame else { return Ok(None) };
+            let frame = frame.context("the agent broke off its answer")?;
+            if let Ok(data) = frame.into_data() {
+                return Ok(Some(data));
+            }
+        }
+    }
+
+    /// The whole body.
+    pub async fn whole(mut self) -> Result<Vec<u8>, Failure> {
+        let mut whole = Vec::new();
+        while let Some(piece) = self.next().await? {
+            whole.extend_from_slice(&piece);
+        }
+        Ok(whole)
+    }
+}
+
+/// Awaits `work` while the connection does its part. Cancel-safe if `work` is.
+async fn drive<T>(connection: &mut Option<Connection>, work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
+    if let Some(driver) = connection {
+        tokio::select! {
+            // Neither arm loses anything: both futures live on outside of it.
+            done = &mut work => return done,
+            () = driver => *connection = None,
+        }
+    }
+    work.await
+}
+
+/// Sends `GET path` to the agent that runs on `root`.
+///
+/// # Errors
+/// [`Failure::NoAgent`] when none answers; else the agent's own words.
+pub async fn get(root: &Path, path: &str) -> Result<Answer, Failure> {
+    let asking = ask(root, path);
+    let (response, connection) = tokio::time::timeout(ANSWER_DEADLINE, asking)
+        .await
+        .with_context(|| {
+            format!(
+                "the agent on {} gave no answer within {} s",
+                root.display(),
+                ANSWER_DEADLINE.as_secs()
+            )
+        })??;
+    let status = response.status();
+    let answer = Answer {
+        body: response.into_body(),
+        connection,
+    };
+    if status.is_success() {
+        return Ok(answer);
+    }
+    Err(refusal(status, answer).await)
+}
+
+async fn ask(root: &Path, path: &str) -> Result<(Response<Incoming>, Option<Connection>), Failure> {
+    let socket = socket_path(root);
+    let stream = UnixStream::connect(&socket)
+        .await
+        .map_err(|e| no_connection(root, &socket, &e))?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .context("failed to talk to the agent")?;
+    // Its errors surface in the answer as well.
+    let mut connection: Option<Connection> = Some(Box::pin(async move {
+        let _ = connection.await;
+    }));
+    let request = Request::get(path)
+        .header("host", "mirrorlet")
+        .body(Empty::<Bytes>::new())
+        .context("failed to form the request")?;
+    let response = drive(&mut connection, sender.send_request(request))
+        .await
+        .context("the agent did not answer")?;
+    Ok((response, connection))
+}
+
+fn no_connection(root: &Path, socket: &Path, error: &std::io::Error) -> Failure {
+    let root_shown = root.display();
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => Failure::Failed(anyhow::anyhow!(
+            "not allowed to open {}: only root may talk to the agent; try sudo",
+            socket.display()
+        )),
+        _ => Failure::NoAgent(anyhow::anyhow!(
+            "no mirrorlet agent is running on root {root_shown} (no answer on {}); start one with: mirrorlet run --root {root_shown}",
+            socket.display()
+        )),
+    }
+}
+
+/// An error answer in the agent's words.
+async fn refusal(status: hyper::StatusCode, mut answer: Answer) -> Failure {
+    let mut body = Vec::new();
+    while let Ok(Some(piece)) = answer.next().await {
+        body.extend_from_slice(&piece);
+        if body.len() > ERROR_MAX {
+            break;
+        }
+    }
+    let parsed = serde_json::from_slice::<ErrorBody>(&body).ok();
+    Failure::Failed(match parsed {
+        Some(ErrorBody {
+            error,
+            help: Some(help),
+        }) => anyhow::anyhow!("{error}; {help}"),
+        Some(ErrorBody { error, help: None }) => anyhow::anyhow!("{error}"),
+        None => anyhow::anyhow!("the agent answered {status}"),
+    })
+}

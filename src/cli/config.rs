@@ -1,0 +1,77 @@
+//! `mirrorlet config`: the schema of the config file, and what the settings come to.
+
+use std::io::{self, Write};
+
+use anstyle::Style;
+
+use super::table::{self, Cell};
+use super::{Outcome, resolve_args};
+use crate::config::ConfigFile;
+use crate::config::args::{ConfigCommand, ShowOutput};
+use crate::config::resolve::ShownSetting;
+
+/// Prints what was asked for.
+pub fn config(command: &ConfigCommand) -> Outcome {
+    match command {
+        ConfigCommand::Schema => Ok(io::stdout().write_all(ConfigFile::schema().as_bytes())?),
+        ConfigCommand::Show { settings, output } => {
+            let shown = resolve_args(settings)?.show();
+            let text = render(&shown, *output)?;
+            Ok(anstream::stdout().write_all(text.as_bytes())?)
+        }
+    }
+}
+
+fn render(shown: &[ShownSetting], output: ShowOutput) -> anyhow::Result<String> {
+    Ok(match output {
+        ShowOutput::Table => table(shown),
+        ShowOutput::Json => serde_json::to_string_pretty(shown)? + "\n",
+        ShowOutput::Yaml => serde_saphyr::to_string(&shown)?,
+    })
+}
+
+fn table(shown: &[ShownSetting]) -> String {
+    let head = ["KEY", "VALUE", "FROM"].map(|title| Cell::styled(title, Style::new().bold()));
+    let rows: Vec<Vec<Cell>> = std::iter::once(head.to_vec())
+        .chain(shown.iter().map(|setting| {
+            let values = setting.values.join(", ");
+            let value = if values.is_empty() { "-" } else { &values };
+            vec![
+                setting.key.name().into(),
+                value.into(),
+                setting.origin.as_str().into(),
+            ]
+        }))
+        .collect();
+    table::render(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::config::file::LocatedFile;
+    use crate::config::{Ambient, Key, Setting, resolve};
+
+    #[test]
+    fn the_table_says_where_each_value_is_from_and_hides_secrets() {
+        let flags = BTreeMap::from([(Key::Root, Setting(vec!["/r".to_owned()]))]);
+        let file = LocatedFile::parse(
+            "/etc/m.yaml",
+            "nodeName: box\nmanifestUrlHeaders: [\"Authorization: Bearer hunter2\"]\n",
+        )
+        .unwrap();
+        let mut ambient = Ambient::default();
+        ambient
+            .env
+            .insert("MIRRORLET_SETTLE".to_owned(), "5ms".to_owned());
+        let shown = resolve(&flags, Some(&file), &ambient).unwrap().show();
+        let text = render(&shown, ShowOutput::Table).unwrap();
+        let plain = anstream::adapter::strip_str(&text).to_string();
+        insta::assert_snapshot!(plain);
+        for output in [ShowOutput::Table, ShowOutput::Json, ShowOutput::Yaml] {
+            assert!(!render(&shown, output).unwrap().contains("hunter2"));
+        }
+    }
+}

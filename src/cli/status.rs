@@ -1,0 +1,114 @@
+//! `mirrorlet status`: the pods of the running agent, and what is wrong.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+
+use anyhow::Context;
+
+use super::{Failure, Outcome, client};
+use crate::api::Timestamp;
+use crate::api::report::StatusReport;
+use crate::config::args::{StatusArgs, StatusOutput};
+use crate::pod::select::find_pod;
+
+pub mod render;
+
+/// Longest line of a watch that is taken, in bytes: thousands of pods fit in it.
+const LINE_MAX: usize = 64 << 20;
+
+/// Moves a terminal's cursor home and clears it.
+const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
+
+/// Prints the status once, or with every change.
+pub async fn status(args: &StatusArgs, root: &Path) -> Outcome {
+    if args.watch {
+        return watch(args, root).await;
+    }
+    let report = fetch(root).await?;
+    print(&text(args, report, false)?, false)
+}
+
+/// One look at the agent that runs on `root`.
+pub async fn fetch(root: &Path) -> Result<StatusReport, Failure> {
+    let body = client::get(root, "/v1/status").await?.whole().await?;
+    Ok(parse(&body)?)
+}
+
+fn parse(json: &[u8]) -> anyhow::Result<StatusReport> {
+    serde_json::from_slice(json)
+        .context("failed to understand the agent's answer; is it of another version?")
+}
+
+async fn watch(args: &StatusArgs, root: &Path) -> Outcome {
+    let mut answer = client::get(root, "/v1/status?watch=true").await?;
+    let redraw = io::stdout().is_terminal()
+        && matches!(args.output, StatusOutput::Table | StatusOutput::Wide);
+    let mut pending = Vec::new();
+    while let Some(piece) = answer.next().await? {
+        pending.extend_from_slice(&piece);
+        while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = pending.drain(..=end).collect();
+            print(&text(args, parse(&line)?, true)?, redraw)?;
+        }
+        if pending.len() > LINE_MAX {
+            return Err(anyhow::anyhow!("the agent's answer has no end").into());
+        }
+    }
+    Err(Failure::NoAgent(anyhow::anyhow!(
+        "the agent on {} has stopped",
+        root.display()
+    )))
+}
+
+/// What to print of a report. While watching, a pod asked for may come and go.
+fn text(args: &StatusArgs, mut report: StatusReport, watching: bool) -> Result<String, Failure> {
+    if !args.pods.is_empty() {
+        report = only(report, &args.pods, watching)?;
+    }
+    Ok(match args.output {
+        StatusOutput::Table => render::render(&report, Timestamp::now(), false),
+        StatusOutput::Wide => render::render(&report, Timestamp::now(), true),
+        StatusOutput::Json if watching => serde_json::to_string(&report)? + "\n",
+        StatusOutput::Json => serde_json::to_string_pretty(&report)? + "\n",
+        StatusOutput::Yaml if watching => {
+            format!("---\n{}", serde_saphyr::to_string(&report)?)
+        }
+        StatusOutput::Yaml => serde_saphyr::to_string(&report)?,
+    })
+}
+
+/// The report with the named pods alone, and the problems that are theirs.
+fn only(
+    mut report: StatusReport,
+    wanted: &[String],
+    watching: bool,
+) -> Result<StatusReport, Failure> {
+    let mut pods = Vec::new();
+    for text in wanted {
+        match find_pod(&report.pods, text) {
+            Ok(pod) if pods.contains(pod) => {}
+            Ok(pod) => pods.push(pod.clone()),
+            Err(_) if watching => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    report.pods = pods;
+    report.problems.clear();
+    for source in &mut report.sources {
+        source.problems.clear();
+        source.ignored.clear();
+    }
+    Ok(report)
+}
+
+fn print(text: &str, redraw: bool) -> Outcome {
+    let mut stdout = anstream::stdout().lock();
+    if redraw {
+        stdout.write_all(CLEAR.as_bytes())?;
+    }
+    stdout.write_all(text.as_bytes())?;
+    Ok(stdout.flush()?)
+}
+
+#[cfg(test)]
+mod tests;

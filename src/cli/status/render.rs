@@ -1,0 +1,221 @@
+//! A report as a table with what is wrong below it. Pure: the time is an argument.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use anstyle::{AnsiColor, Style};
+
+use crate::api::report::{EngineReport, PodReport, SourceReport, StatusReport};
+use crate::api::{Diagnostic, Severity, Timestamp};
+use crate::cli::table::{self, Cell, one_line};
+
+const BOLD: Style = Style::new().bold();
+const GOOD: Style = AnsiColor::Green.on_default();
+const PENDING: Style = AnsiColor::Yellow.on_default();
+const BAD: Style = AnsiColor::Red.on_default();
+
+/// The report as text with ANSI styles, for an output that strips them where nobody sees them.
+#[must_use]
+pub fn render(report: &StatusReport, now: Timestamp, wide: bool) -> String {
+    let mut out = String::new();
+    banner(&mut out, &report.engine, now);
+    if report.pods.is_empty() {
+        line(&mut out, "No pods.");
+    } else {
+        out.push_str(&table::render(&pods(&report.pods, now, wide)));
+    }
+    if !wide {
+        messages(&mut out, &report.pods);
+    }
+    problems(&mut out, report);
+    sources(&mut out, &report.sources, now);
+    out
+}
+
+fn line(out: &mut String, text: &str) {
+    out.push_str(text);
+    out.push('\n');
+}
+
+fn styled(text: &str, style: Style) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+fn banner(out: &mut String, engine: &EngineReport, now: Timestamp) {
+    if engine.reachable {
+        return;
+    }
+    let mut text = format!("The Docker Engine at {} is not reachable", engine.endpoint);
+    if let Some(since) = engine.unreachable_since {
+        let _ = write!(text, " for {}", age(since, now));
+    }
+    if let Some(error) = &engine.error {
+        let _ = write!(text, ": {}", one_line(error));
+    }
+    line(out, &styled(&text, BAD.bold()));
+    line(
+        out,
+        "What follows is what was last seen. The agent goes on as soon as the Engine answers.\n",
+    );
+}
+
+fn pods(pods: &[PodReport], now: Timestamp, wide: bool) -> Vec<Vec<Cell>> {
+    let titles = ["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE"];
+    let wide_titles = ["IP", "UID", "SOURCE", "IMAGE", "MESSAGE"];
+    let titles = titles
+        .iter()
+        .chain(wide_titles.iter().filter(|_| wide))
+        .map(|title| Cell::styled(title, BOLD))
+        .collect();
+    std::iter::once(titles)
+        .chain(pods.iter().map(|pod| row(pod, now, wide)))
+        .collect()
+}
+
+fn row(pod: &PodReport, now: Timestamp, wide: bool) -> Vec<Cell> {
+    let held = if pod.held { " (held)" } else { "" };
+    let mut row: Vec<Cell> = vec![
+        pod.namespace.as_str().into(),
+        pod.name.as_str().into(),
+        format!("{}/{}", pod.ready, pod.containers_total).into(),
+        Cell::styled(&format!("{}{held}", pod.status), status_style(pod)),
+        pod.restarts.to_string().into(),
+        pod.started_at
+            .map_or_else(|| "-".to_owned(), |started| age(started, now))
+            .into(),
+    ];
+    if wide {
+        row.push(or_dash(&list(pod.ips.iter().map(ToString::to_string))));
+        row.push(pod.uid.as_str().into());
+        row.push(or_dash(&pod.source));
+        let images = pod.containers.iter().map(|c| c.image.clone());
+        row.push(or_dash(&list(images)));
+        row.push(pod.message.as_str().into());
+    }
+    row
+}
+
+fn list(items: impl Iterator<Item = String>) -> String {
+    items.collect::<Vec<_>>().join(",")
+}
+
+fn or_dash(text: &str) -> Cell {
+    if text.is_empty() { "-" } else { text }.into()
+}
+
+fn status_style(pod: &PodReport) -> Style {
+    match pod.status.as_str() {
+        "Running" | "Completed" | "Succeeded" if pod.held || pod.ready < pod.containers_total => {
+            PENDING
+        }
+        "Running" | "Completed" | "Succeeded" => GOOD,
+        "Pending" | "ContainerCreating" | "PodInitializing" | "Terminating" => PENDING,
+        status if status.starts_with("Init:") && !status.contains("Err") => PENDING,
+        _ => BAD,
+    }
+}
+
+/// Why pods aren't simply running.
+fn messages(out: &mut String, pods: &[PodReport]) {
+    let with_words: Vec<_> = pods.iter().filter(|pod| !pod.message.is_empty()).collect();
+    if with_words.is_empty() {
+        return;
+    }
+    line(out, &format!("\n{}", styled("MESSAGES", BOLD)));
+    for pod in with_words {
+        let message = one_line(&pod.message);
+        line(out, &format!("  {}/{}: {message}", pod.namespace, pod.name));
+    }
+}
+
+fn problems(out: &mut String, report: &StatusReport) {
+    let of_sources = report.sources.iter().flat_map(|source| &source.problems);
+    let of_pods = report.pods.iter().flat_map(|pod| &pod.problems);
+    // A set: a problem may be told both by its source and by its pod.
+    let all: BTreeSet<&Diagnostic> = report
+        .problems
+        .iter()
+        .chain(of_sources)
+        .chain(of_pods)
+        .collect();
+    if all.is_empty() {
+        return;
+    }
+    line(out, &format!("\n{}", styled("PROBLEMS", BOLD)));
+    let errors = all.iter().filter(|problem| problem.is_error());
+    let warnings = all.iter().filter(|problem| !problem.is_error());
+    for problem in errors.chain(warnings) {
+        let word = match problem.severity {
+            Severity::Error => styled("error:", BAD),
+            Severity::Warning => styled("warning:", PENDING),
+        };
+        line(out, &format!("  {word} {}", one_line(&problem.to_string())));
+        if let Some(help) = &problem.help {
+            line(out, &format!("    help: {}", one_line(help)));
+        }
+    }
+}
+
+fn sources(out: &mut String, sources: &[SourceReport], now: Timestamp) {
+    if sources.is_empty() {
+        return;
+    }
+    line(out, &format!("\n{}", styled("SOURCES", BOLD)));
+    for source in sources {
+        let state = match (source.synced, source.last_success) {
+            (false, _) => styled("not read yet", PENDING),
+            (true, Some(at)) => format!("{}, read {} ago", count(source.pods, "pod"), age(at, now)),
+            (true, None) => count(source.pods, "pod"),
+        };
+        let location = one_line(&source.location);
+        line(out, &format!("  {} {location}: {state}", source.kind));
+        if !source.ignored.is_empty() {
+            let names = source.ignored.iter().map(|name| one_line(name));
+            let names = names.collect::<Vec<_>>().join(", ");
+            line(out, &format!("    ignored: {names}"));
+        }
+    }
+}
+
+fn count(number: usize, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
+/// Time since then, as kubectl prints ages: two units at most, less exact the longer it is.
+///
+/// Upstream: `k8s.io/apimachinery/pkg/util/duration/duration.go` (`HumanDuration`).
+#[must_use]
+pub fn age(then: Timestamp, now: Timestamp) -> String {
+    let seconds = now.as_second().saturating_sub(then.as_second());
+    // A clock that was set back a little is no reason for a negative age.
+    let seconds = seconds.max(0);
+    let (minutes, hours) = (seconds / 60, seconds / 3600);
+    let (days, years) = (hours / 24, hours / 24 / 365);
+    let two = |large: i64, large_unit: &str, small: i64, small_unit: &str| {
+        if small == 0 {
+            format!("{large}{large_unit}")
+        } else {
+            format!("{large}{large_unit}{small}{small_unit}")
+        }
+    };
+    if seconds < 120 {
+        format!("{seconds}s")
+    } else if minutes < 10 {
+        two(minutes, "m", seconds % 60, "s")
+    } else if minutes < 180 {
+        format!("{minutes}m")
+    } else if hours < 8 {
+        two(hours, "h", minutes % 60, "m")
+    } else if hours < 48 {
+        format!("{hours}h")
+    } else if hours < 192 {
+        two(days, "d", hours % 24, "h")
+    } else if years < 2 {
+        format!("{days}d")
+    } else if years < 8 {
+        two(years, "y", days % 365, "d")
+    } else {
+        format!("{years}y")
+    }
+}

@@ -1,0 +1,209 @@
+use super::*;
+use crate::api::diagnostic::Position;
+use crate::api::report::{
+    AgentReport, ContainerReport, EngineReport, PodReport, SourceReport, StatusReport,
+};
+use crate::api::{Code, Diagnostic};
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + second).unwrap()
+}
+
+fn pod(namespace: &str, name: &str, status: &str) -> PodReport {
+    PodReport {
+        name: format!("{name}-box-docker"),
+        manifest_name: name.to_owned(),
+        namespace: namespace.to_owned(),
+        uid: format!("{name}-uid-0123456789").into(),
+        source: format!("/m/{name}.yaml"),
+        status: status.to_owned(),
+        phase: status.to_owned(),
+        message: String::new(),
+        ready: 1,
+        containers_total: 1,
+        restarts: 0,
+        started_at: Some(at(0)),
+        ips: vec!["172.17.0.2".parse().unwrap()],
+        containers: vec![ContainerReport {
+            name: "main".to_owned(),
+            role: "app".to_owned(),
+            image: format!("{name}:1"),
+            state: "running".to_owned(),
+            reason: String::new(),
+            message: String::new(),
+            exit_code: None,
+            ready: true,
+            restarts: 0,
+            id: None,
+            started_at: None,
+        }],
+        held: false,
+        problems: Vec::new(),
+    }
+}
+
+fn held_pod() -> PodReport {
+    let position = Position {
+        line: 3,
+        column: 5,
+        offset: 20,
+        length: 1,
+    };
+    PodReport {
+        held: true,
+        problems: vec![
+            Diagnostic::error(Code::Syntax, "/m/db.yaml", "this is not YAML")
+                .at(position)
+                .help("the last good version keeps running"),
+        ],
+        ..pod("default", "db", "Running")
+    }
+}
+
+fn crashing_pod() -> PodReport {
+    PodReport {
+        ready: 0,
+        restarts: 7,
+        message: "back-off 2m40s restarting main\u{1b}[2J\nof api".to_owned(),
+        ips: Vec::new(),
+        ..pod("prod", "api", "CrashLoopBackOff")
+    }
+}
+
+fn report(pods: Vec<PodReport>) -> StatusReport {
+    StatusReport {
+        agent: AgentReport {
+            version: "0.1.0".to_owned(),
+            pid: 1,
+            started_at: at(0),
+            node_name: "box-docker".to_owned(),
+            root: "/r".to_owned(),
+            owner: "o".to_owned(),
+        },
+        engine: EngineReport {
+            endpoint: "unix:///var/run/docker.sock".to_owned(),
+            reachable: true,
+            ..EngineReport::default()
+        },
+        sources: vec![SourceReport {
+            kind: "file".to_owned(),
+            location: "/m".to_owned(),
+            synced: true,
+            last_success: Some(at(300)),
+            pods: pods.len(),
+            problems: Vec::new(),
+            ignored: Vec::new(),
+        }],
+        pods,
+        problems: Vec::new(),
+    }
+}
+
+fn plain(report: &StatusReport, wide: bool) -> String {
+    let styled = render::render(report, at(330), wide);
+    anstream::adapter::strip_str(&styled).to_string()
+}
+
+#[test]
+fn running_pods() {
+    let report = report(vec![
+        pod("default", "web", "Running"),
+        pod("kube-system", "日本", "Running"),
+    ]);
+    insta::assert_snapshot!("table", plain(&report, false));
+    insta::assert_snapshot!("wide", plain(&report, true));
+}
+
+#[test]
+fn pods_with_problems() {
+    let mut report = report(vec![held_pod(), crashing_pod()]);
+    report.problems = vec![
+        Diagnostic::warning(Code::UnknownField, "/m/a.yaml", "unknown field")
+            .field("spec.containers[0].imagee"),
+        Diagnostic::error(Code::Empty, "/m/z.yaml", "the file is empty"),
+    ];
+    // Told twice, printed once.
+    report.sources[0]
+        .problems
+        .clone_from(&report.pods[0].problems);
+    report.sources[0].ignored = vec!["README.md".to_owned(), "x.bak".to_owned()];
+    insta::assert_snapshot!("problems", plain(&report, false));
+    insta::assert_snapshot!("problems_wide", plain(&report, true));
+}
+
+#[test]
+fn engine_away_and_nothing_known() {
+    let mut report = report(Vec::new());
+    report.engine.reachable = false;
+    report.engine.error = Some("connection refused".to_owned());
+    report.engine.unreachable_since = Some(at(100));
+    report.sources[0].synced = false;
+    insta::assert_snapshot!("engine_away", plain(&report, false));
+}
+
+#[test]
+fn colours_tell_states_apart() {
+    let styled = render::render(&report(vec![crashing_pod()]), at(330), false);
+    assert!(styled.contains("\u{1b}[31mCrashLoopBackOff"), "{styled:?}");
+    assert!(
+        !styled.contains("\u{1b}[2J"),
+        "a message drives the terminal: {styled:?}"
+    );
+}
+
+#[test]
+fn ages_are_kubectls() {
+    for (seconds, text) in [
+        (-5, "0s"),
+        (0, "0s"),
+        (119, "119s"),
+        (120, "2m"),
+        (125, "2m5s"),
+        (599, "9m59s"),
+        (600, "10m"),
+        (10_799, "179m"),
+        (10_800, "3h"),
+        (11_100, "3h5m"),
+        (86_400, "24h"),
+        (172_800, "2d"),
+        (176_400, "2d1h"),
+        (691_200, "8d"),
+        (63_072_000, "2y"),
+        (63_158_400, "2y1d"),
+        (252_288_000, "8y"),
+    ] {
+        assert_eq!(render::age(at(0), at(seconds)), text, "{seconds}");
+    }
+}
+
+#[test]
+fn named_pods_alone_are_shown() {
+    let all = report(vec![held_pod(), crashing_pod()]);
+    let shown = only(
+        all.clone(),
+        &["api".to_owned(), "prod/api".to_owned()],
+        false,
+    )
+    .unwrap();
+    assert_eq!(shown.pods.len(), 1);
+    assert!(only(all.clone(), &["nope".to_owned()], false).is_err());
+    assert!(
+        only(all, &["nope".to_owned()], true)
+            .unwrap()
+            .pods
+            .is_empty()
+    );
+}
+
+#[test]
+fn json_and_yaml_read_back() {
+    let report = report(vec![held_pod()]);
+    let yaml = serde_saphyr::to_string(&report).unwrap();
+    assert_eq!(
+        serde_saphyr::from_str::<StatusReport>(&yaml).unwrap(),
+        report
+    );
+    let json = serde_json::to_vec(&report).unwrap();
+    assert_eq!(parse(&json).unwrap(), report);
+    assert!(parse(b"{}").is_err());
+}

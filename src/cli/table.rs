@@ -1,0 +1,102 @@
+//! Columns, aligned by what a terminal shows.
+
+use anstyle::Style;
+use unicode_width::UnicodeWidthStr;
+
+/// Columns are this many spaces apart.
+const GAP: usize = 2;
+
+/// One cell: text without control characters, and how it looks on a terminal.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Cell {
+    text: String,
+    style: Style,
+}
+
+impl Cell {
+    /// A cell in a style.
+    #[must_use]
+    pub fn styled(text: &str, style: Style) -> Self {
+        Self {
+            text: one_line(text),
+            style,
+        }
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self::styled(text, Style::new())
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::from(text.as_str())
+    }
+}
+
+/// The text on one line, without control characters: a container's own words must not drive the
+/// reader's terminal.
+#[must_use]
+pub fn one_line(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.trim().chars() {
+        match c {
+            '\n' | '\r' | '\t' => out.push(' '),
+            c if c.is_control() => out.push(char::REPLACEMENT_CHARACTER),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Rows as text, each column as wide as its widest cell, nothing after the last one. Styles are
+/// written as ANSI sequences.
+#[must_use]
+pub fn render(rows: &[Vec<Cell>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.text.width())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut out = String::new();
+    for row in rows {
+        let mut pending = 0;
+        for (cell, width) in row.iter().zip(&widths) {
+            if !cell.text.is_empty() {
+                out.extend(std::iter::repeat_n(' ', pending));
+                pending = 0;
+                let style = cell.style;
+                out.push_str(&style.render().to_string());
+                out.push_str(&cell.text);
+                out.push_str(&style.render_reset().to_string());
+            }
+            pending += width - cell.text.width() + GAP;
+        }
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_align_by_width_and_nothing_trails() {
+        let rows = vec![
+            vec!["名前".into(), "B".into(), "C".into()],
+            vec!["a".into(), "".into(), "c".into()],
+            vec!["aaaaaa".into(), "b\u{1b}[2J\nb".into(), "".into()],
+        ];
+        assert_eq!(
+            render(&rows),
+            "名前    B        C\na                c\naaaaaa  b\u{fffd}[2J b\n"
+        );
+    }
+}

@@ -1,0 +1,343 @@
+//! The command line, as typed.
+//!
+//! The flags of `run` are built from the table in [`super::key`], so a setting can't lack its
+//! flag. Values stay text here: [`super::resolve`] parses them beside those of the other rungs.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::{
+    Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Parser, Subcommand, ValueEnum,
+};
+
+use super::key::{Arity, Key, ROWS, Setting};
+
+/// Environment variable naming the config file.
+pub const CONFIG_ENV: &str = "MIRRORLET_CONFIG";
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  all is well
+  1  the command failed, or found problems
+  2  the command line or the configuration is wrong
+  3  no agent is running on that root directory";
+
+/// Turns a Docker Engine into a Kubernetes node for static pods.
+#[derive(Debug, Parser)]
+#[command(name = "mirrorlet", version, about, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Cmd,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Cmd {
+    /// Run the agent: the pods of the manifests, on the Docker Engine.
+    #[command(after_help = EXIT_CODES)]
+    Run(SettingArgs),
+    /// Check manifests, without an agent or an Engine.
+    #[command(after_help = EXIT_CODES)]
+    Validate(ValidateArgs),
+    /// Show the pods of the running agent, and what is wrong.
+    #[command(after_help = EXIT_CODES)]
+    Status(StatusArgs),
+    /// Print the log of a container.
+    #[command(after_help = EXIT_CODES)]
+    Logs(LogsArgs),
+    /// Show the configuration, or the schema of the config file.
+    Config(ConfigArgs),
+    /// Print a shell's completion script.
+    Completions {
+        /// Shell to complete in.
+        shell: clap_complete::Shell,
+    },
+    /// Print the version.
+    Version {
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = VersionOutput::Text)]
+        output: VersionOutput,
+    },
+}
+
+/// Flags that make settings, and the config file.
+#[derive(Debug, Clone, Default)]
+pub struct SettingArgs {
+    /// Config file, if one was named.
+    pub config: Option<PathBuf>,
+    /// Settings made by flags.
+    pub settings: BTreeMap<Key, Setting>,
+}
+
+fn config_arg() -> Arg {
+    Arg::new("config")
+        .long("config")
+        .value_name("FILE")
+        .value_parser(clap::value_parser!(PathBuf))
+        .value_hint(clap::ValueHint::FilePath)
+        .help(format!("Config file, YAML or JSON [env: {CONFIG_ENV}]"))
+}
+
+fn setting_arg(key: Key) -> Arg {
+    let row = key.row();
+    let arg = Arg::new(row.name)
+        .long(row.flag)
+        .value_name(row.value)
+        .help(format!("{} [env: {}]", row.help, row.env));
+    let arg = match row.value {
+        "DIR" => arg.value_hint(clap::ValueHint::DirPath),
+        "FILE" => arg.value_hint(clap::ValueHint::FilePath),
+        _ => arg,
+    };
+    match row.arity {
+        Arity::One => arg.action(ArgAction::Set),
+        Arity::Many(_) => arg.action(ArgAction::Append),
+    }
+}
+
+fn settings_of(matches: &ArgMatches) -> SettingArgs {
+    let settings = ROWS
+        .iter()
+        .filter_map(|row| {
+            let values = matches.try_get_many::<String>(row.name).ok()??;
+            Some((row.key, Setting(values.cloned().collect())))
+        })
+        .collect();
+    SettingArgs {
+        config: matches.get_one::<PathBuf>("config").cloned(),
+        settings,
+    }
+}
+
+impl Args for SettingArgs {
+    fn augment_args(command: Command) -> Command {
+        command
+            .arg(config_arg())
+            .args(ROWS.iter().map(|row| setting_arg(row.key)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for SettingArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(settings_of(matches))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = settings_of(matches);
+        Ok(())
+    }
+}
+
+/// The flags that find a running agent.
+#[derive(Debug, Clone, Default)]
+pub struct AgentArgs(pub SettingArgs);
+
+impl Args for AgentArgs {
+    fn augment_args(command: Command) -> Command {
+        command.arg(setting_arg(Key::Root)).arg(config_arg())
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for AgentArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self(settings_of(matches)))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0 = settings_of(matches);
+        Ok(())
+    }
+}
+
+/// Arguments of `validate`.
+#[derive(Debug, Clone, Args)]
+pub struct ValidateArgs {
+    /// Manifest files, directories of them, or - for standard input.
+    #[arg(required = true, value_name = "FILE|DIR|-", value_hint = clap::ValueHint::AnyPath)]
+    pub inputs: Vec<PathBuf>,
+    /// Form of the output.
+    #[arg(short, long, value_enum, default_value_t = ValidateOutput::Text)]
+    pub output: ValidateOutput,
+    /// Name of the node the pods are for [default: as `run` would choose it].
+    #[arg(long, value_name = "NAME")]
+    pub node_name: Option<String>,
+}
+
+/// Form of `validate`'s output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ValidateOutput {
+    /// Each problem drawn with its source line.
+    Text,
+    /// One JSON document.
+    Json,
+}
+
+/// Arguments of `status`.
+#[derive(Debug, Clone, Args)]
+pub struct StatusArgs {
+    /// Pods to show: name, namespace/name or UID [default: all].
+    #[arg(value_name = "POD")]
+    pub pods: Vec<String>,
+    /// The agent to ask.
+    #[command(flatten)]
+    pub agent: AgentArgs,
+    /// Form of the output.
+    #[arg(short, long, value_enum, default_value_t = StatusOutput::Table)]
+    pub output: StatusOutput,
+    /// Show every change until interrupted.
+    #[arg(short, long)]
+    pub watch: bool,
+}
+
+/// Form of `status`'s output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StatusOutput {
+    /// A table, and what is wrong.
+    Table,
+    /// The same with addresses, UIDs, sources, images and messages.
+    Wide,
+    /// One JSON document; with --watch one a line.
+    Json,
+    /// One YAML document; with --watch one a change.
+    Yaml,
+}
+
+/// Arguments of `logs`.
+#[derive(Debug, Clone, Args)]
+pub struct LogsArgs {
+    /// The pod: name, namespace/name or UID.
+    #[arg(value_name = "POD")]
+    pub pod: String,
+    /// The agent to ask.
+    #[command(flatten)]
+    pub agent: AgentArgs,
+    /// The container; needed when the pod has several and names no default.
+    #[arg(short, long, value_name = "NAME")]
+    pub container: Option<String>,
+    /// Go on with new lines until the container ends.
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Only that many of the last lines.
+    #[arg(long, value_name = "N")]
+    pub tail: Option<u64>,
+    /// The instance before the present one.
+    #[arg(short, long)]
+    pub previous: bool,
+    /// Begin every line with its time.
+    #[arg(long)]
+    pub timestamps: bool,
+    /// Only lines of that last while, for example 5m.
+    #[arg(long, value_name = "DURATION", value_parser = super::duration::parse)]
+    pub since: Option<std::time::Duration>,
+    /// End after that many bytes.
+    #[arg(long, value_name = "N")]
+    pub limit_bytes: Option<u64>,
+}
+
+/// Arguments of `config`.
+#[derive(Debug, Clone, Args)]
+pub struct ConfigArgs {
+    /// What to show.
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+}
+
+/// What `config` shows.
+#[derive(Debug, Clone, Subcommand)]
+pub enum ConfigCommand {
+    /// Print the JSON schema of the config file.
+    Schema,
+    /// Print every setting `run` would use with the same flags, and where it comes from.
+    #[command(after_help = EXIT_CODES)]
+    Show {
+        /// The flags of `run`.
+        #[command(flatten)]
+        settings: SettingArgs,
+        /// Form of the output.
+        #[arg(short, long, value_enum, default_value_t = ShowOutput::Table)]
+        output: ShowOutput,
+    },
+}
+
+/// Form of `config show`'s output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ShowOutput {
+    /// Key, value and origin in columns.
+    Table,
+    /// One JSON document.
+    Json,
+    /// One YAML document.
+    Yaml,
+}
+
+/// Form of `version`'s output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum VersionOutput {
+    /// One line.
+    Text,
+    /// One JSON document.
+    Json,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_setting_has_its_flag_and_keeps_its_text() {
+        for row in ROWS {
+            let flag = format!("--{}", row.flag);
+            let cli = Cli::try_parse_from(["mirrorlet", "run", &flag, "x"]).unwrap();
+            let Cmd::Run(args) = cli.command else {
+                panic!("{flag}")
+            };
+            assert_eq!(args.settings[&row.key], Setting(vec!["x".to_owned()]));
+            assert_eq!(args.settings.len(), 1);
+        }
+    }
+
+    #[test]
+    fn repeated_flags_add_up() {
+        let cli = Cli::try_parse_from([
+            "mirrorlet",
+            "run",
+            "--manifest-url",
+            "http://a/",
+            "--manifest-url",
+            "http://b/",
+        ])
+        .unwrap();
+        let Cmd::Run(args) = cli.command else {
+            panic!()
+        };
+        assert_eq!(
+            args.settings[&Key::ManifestUrls],
+            Setting(vec!["http://a/".to_owned(), "http://b/".to_owned()])
+        );
+    }
+
+    #[test]
+    fn usage_of_run_is_pinned() {
+        let mut command = Cli::command();
+        command.build();
+        let run = command.find_subcommand_mut("run").unwrap();
+        insta::assert_snapshot!(run.render_help());
+    }
+}

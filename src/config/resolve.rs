@@ -1,0 +1,369 @@
+//! Flags, environment, file and defaults → one [`Config`], with the origin of every value.
+//!
+//! Pure: what the process sees of its surroundings is an argument. All faults are reported at
+//! once, each with the place it has to be mended at.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::file::LocatedFile;
+use super::key::{Arity, Key, ROWS, Setting};
+use super::{Config, DEFAULT_ROOT, LogFormat, duration, parse};
+use crate::api::NodeName;
+
+/// Environment variable that names the Engine when ours does not: Docker's own.
+const DOCKER_HOST: &str = "DOCKER_HOST";
+
+/// What the process sees around itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Ambient {
+    /// Environment variables.
+    pub env: BTreeMap<String, String>,
+    /// Name of the host.
+    pub hostname: String,
+    /// Current directory, which relative paths count from.
+    pub cwd: PathBuf,
+}
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Origin {
+    /// A flag on the command line.
+    Flag,
+    /// This environment variable.
+    Env(String),
+    /// The config file, as `path:line`.
+    File(String),
+    /// Nobody set it.
+    Default,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag => f.write_str("flag"),
+            Self::Env(name) => write!(f, "env {name}"),
+            Self::File(place) => write!(f, "file {place}"),
+            Self::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// A configuration, and where each of its values came from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resolved {
+    /// The values.
+    pub config: Config,
+    /// Where they came from; every key is in it.
+    pub provenance: BTreeMap<Key, Origin>,
+}
+
+/// Everything wrong with a configuration, one line a fault.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join("\n"))]
+pub struct ConfigFaults(pub Vec<String>);
+
+/// Decides every value: flag, else environment, else file, else default.
+///
+/// # Errors
+/// Any value given on the rung that counts is not valid; all such faults together.
+pub fn resolve(
+    flags: &BTreeMap<Key, Setting>,
+    file: Option<&LocatedFile>,
+    ambient: &Ambient,
+) -> Result<Resolved, ConfigFaults> {
+    let mut rungs = Rungs::new(flags, file, ambient);
+    let config = rungs.config();
+    let Rungs {
+        provenance, faults, ..
+    } = rungs;
+    if faults.is_empty() {
+        Ok(Resolved { config, provenance })
+    } else {
+        Err(ConfigFaults(faults))
+    }
+}
+
+/// The root directory alone, for commands that only talk to an agent.
+pub fn resolve_root(
+    flags: &BTreeMap<Key, Setting>,
+    file: Option<&LocatedFile>,
+    ambient: &Ambient,
+) -> Result<PathBuf, ConfigFaults> {
+    let mut rungs = Rungs::new(flags, file, ambient);
+    let root = rungs.root();
+    if rungs.faults.is_empty() {
+        Ok(root)
+    } else {
+        Err(ConfigFaults(rungs.faults))
+    }
+}
+
+struct Rungs<'a> {
+    flags: &'a BTreeMap<Key, Setting>,
+    file: Option<&'a LocatedFile>,
+    file_settings: BTreeMap<Key, Setting>,
+    ambient: &'a Ambient,
+    provenance: BTreeMap<Key, Origin>,
+    faults: Vec<String>,
+}
+
+impl<'a> Rungs<'a> {
+    fn new(
+        flags: &'a BTreeMap<Key, Setting>,
+        file: Option<&'a LocatedFile>,
+        ambient: &'a Ambient,
+    ) -> Self {
+        Self {
+            flags,
+            file,
+            file_settings: file.map(|f| f.file.settings()).unwrap_or_default(),
+            ambient,
+            provenance: BTreeMap::new(),
+            faults: Vec::new(),
+        }
+    }
+
+    /// The setting of the highest rung that has one.
+    fn pick(&self, key: Key) -> (Option<Setting>, Origin) {
+        if let Some(setting) = self.flags.get(&key) {
+            return (Some(setting.clone()), Origin::Flag);
+        }
+        if let Some((setting, name)) = self.env_setting(key) {
+            return (Some(setting), Origin::Env(name));
+        }
+        if let (Some(file), Some(setting)) = (self.file, self.file_settings.get(&key)) {
+            let place = file
+                .lines
+                .get(&key)
+                .map_or_else(|| file.path.clone(), |line| format!("{}:{line}", file.path));
+            return (Some(setting.clone()), Origin::File(place));
+        }
+        (None, Origin::Default)
+    }
+
+    /// An empty variable counts as not set, as is the habit of unit files and container specs;
+    /// only `cgroupRoot` can be set to nothing, and for it the empty text has a meaning.
+    fn env_setting(&self, key: Key) -> Option<(Setting, String)> {
+        let row = key.row();
+        let names: &[&str] = match key {
+            Key::Docker => &[row.env, DOCKER_HOST],
+            _ => &[row.env],
+        };
+        names.iter().find_map(|name| {
+            let text = self.ambient.env.get(*name)?;
+            if text.is_empty() && key != Key::CgroupRoot {
+                return None;
+            }
+            let values = match row.arity {
+                Arity::One => vec![text.clone()],
+                Arity::Many(separator) => text
+                    .split(separator)
+                    .map(str::trim)
+                    .filter(|part| !part.is_empty())
+                    .map(str::to_owned)
+                    .collect(),
+            };
+            Some((Setting(values), (*name).to_owned()))
+        })
+    }
+
+    fn fault(&mut self, key: Key, origin: &Origin, words: &str) {
+        let place = match origin {
+            Origin::Flag => format!("--{}", key.row().flag),
+            Origin::Env(name) => name.clone(),
+            Origin::File(place) => format!("{place}: {}", key.name()),
+            Origin::Default => format!("the default of {}", key.name()),
+        };
+        self.faults.push(format!("{place}: {words}"));
+    }
+
+    /// One value; `default` when no rung has one, or the one that counts is not valid.
+    fn one<T>(&mut self, key: Key, default: T, parse: impl Fn(&str) -> Result<T, String>) -> T {
+        let (setting, origin) = self.pick(key);
+        let parsed = setting.map(|setting| match setting.0.last() {
+            Some(text) => parse(text),
+            None => Err("no value".to_owned()),
+        });
+        let value = match parsed {
+            None => default,
+            Some(Ok(value)) => value,
+            Some(Err(words)) => {
+                self.fault(key, &origin, &words);
+                default
+            }
+        };
+        self.provenance.insert(key, origin);
+        value
+    }
+
+    /// Any number of values; those that are not valid are left out and reported.
+    fn many<T>(&mut self, key: Key, parse: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
+        let (setting, origin) = self.pick(key);
+        let mut values = Vec::new();
+        for text in setting.unwrap_or_default().0 {
+            match parse(&text) {
+                Ok(value) => values.push(value),
+                Err(words) => self.fault(key, &origin, &words),
+            }
+        }
+        self.provenance.insert(key, origin);
+        values
+    }
+
+    fn duration(&mut self, key: Key, default: Duration, from: Duration, to: Duration) -> Duration {
+        self.one(key, default, |text| parse::duration_in(text, &(from..=to)))
+    }
+
+    fn root(&mut self) -> PathBuf {
+        let cwd = self.ambient.cwd.clone();
+        self.one(Key::Root, PathBuf::from(DEFAULT_ROOT), |text| {
+            parse::path(text, &cwd)
+        })
+    }
+
+    fn config(&mut self) -> Config {
+        const HOUR: Duration = Duration::from_hours(1);
+        const SECOND: Duration = Duration::from_secs(1);
+        let secs = Duration::from_secs;
+        let cwd = self.ambient.cwd.clone();
+        let root = self.root();
+        let node_name = parse::default_node_name(&self.ambient.hostname);
+        let metrics = ([127, 0, 0, 1], 10351).into();
+        Config {
+            manifests: self.one(Key::Manifests, root.join("manifests"), |text| {
+                parse::path(text, &cwd)
+            }),
+            root,
+            manifest_urls: self.many(Key::ManifestUrls, parse::url),
+            manifest_url_headers: self.many(Key::ManifestUrlHeaders, parse::header),
+            manifest_url_ca: self.one(Key::ManifestUrlCa, None, |text| {
+                parse::path(text, &cwd).map(Some)
+            }),
+            url_period: self.duration(Key::UrlPeriod, secs(20), SECOND, HOUR),
+            rescan_period: self.duration(Key::RescanPeriod, secs(60), SECOND, HOUR),
+            // More than 50 ms would be felt between a save and its container.
+            settle: self.duration(
+                Key::Settle,
+                Duration::from_millis(25),
+                Duration::ZERO,
+                Duration::from_millis(50),
+            ),
+            docker: self.one(
+                Key::Docker,
+                "unix:///var/run/docker.sock".to_owned(),
+                parse::docker,
+            ),
+            node_name: self.one(Key::NodeName, NodeName::from(node_name), |text| {
+                parse::subdomain(text).map(NodeName::from)
+            }),
+            node_ips: self.many(Key::NodeIps, parse::ip),
+            pod_infra_image: self.one(Key::PodInfraImage, None, |text| parse::word(text).map(Some)),
+            cluster_dns: self.many(Key::ClusterDns, parse::ip),
+            cluster_domain: self.one(
+                Key::ClusterDomain,
+                "cluster.local".to_owned(),
+                parse::subdomain,
+            ),
+            cgroup_root: self.one(Key::CgroupRoot, "mirrorlet".to_owned(), parse::cgroup),
+            metrics_address: self.one(Key::MetricsAddress, Some(metrics), parse::address),
+            // Upstream's bounds of maxContainerRestartPeriod.
+            max_container_backoff: self.duration(
+                Key::MaxContainerBackoff,
+                secs(300),
+                SECOND,
+                secs(300),
+            ),
+            engine_concurrency: self.one(Key::EngineConcurrency, 16, |text| {
+                parse::number_in(text, &(1..=256))
+            }),
+            pull_concurrency: self.one(Key::PullConcurrency, 3, |text| {
+                parse::number_in(text, &(1..=64))
+            }),
+            sweep_period: self.duration(Key::SweepPeriod, secs(300), secs(5), HOUR),
+            log_format: self.one(Key::LogFormat, LogFormat::Auto, parse::log_format),
+            log_level: self.one(Key::LogLevel, "info".to_owned(), parse::word),
+        }
+    }
+}
+
+impl Config {
+    /// The values of one setting, as `config show` prints them: what may be secret is not shown.
+    #[must_use]
+    pub fn shown(&self, key: Key) -> Vec<String> {
+        let path = |path: &Path| vec![path.display().to_string()];
+        let list = |ips: &[std::net::IpAddr]| ips.iter().map(ToString::to_string).collect();
+        match key {
+            Key::Root => path(&self.root),
+            Key::Manifests => path(&self.manifests),
+            Key::ManifestUrls => self.manifest_urls.clone(),
+            Key::ManifestUrlHeaders => self
+                .manifest_url_headers
+                .iter()
+                .map(|(name, _)| format!("{name}: <redacted>"))
+                .collect(),
+            Key::ManifestUrlCa => self
+                .manifest_url_ca
+                .as_deref()
+                .map(path)
+                .unwrap_or_default(),
+            Key::UrlPeriod => vec![duration::render(self.url_period)],
+            Key::RescanPeriod => vec![duration::render(self.rescan_period)],
+            Key::Settle => vec![duration::render(self.settle)],
+            Key::Docker => vec![self.docker.clone()],
+            Key::NodeName => vec![self.node_name.to_string()],
+            Key::NodeIps => list(&self.node_ips),
+            Key::PodInfraImage => self.pod_infra_image.iter().cloned().collect(),
+            Key::ClusterDns => list(&self.cluster_dns),
+            Key::ClusterDomain => vec![self.cluster_domain.clone()],
+            Key::CgroupRoot => vec![self.cgroup_root.clone()],
+            Key::MetricsAddress => vec![
+                self.metrics_address
+                    .map_or_else(|| "none".to_owned(), |address| address.to_string()),
+            ],
+            Key::MaxContainerBackoff => vec![duration::render(self.max_container_backoff)],
+            Key::EngineConcurrency => vec![self.engine_concurrency.to_string()],
+            Key::PullConcurrency => vec![self.pull_concurrency.to_string()],
+            Key::SweepPeriod => vec![duration::render(self.sweep_period)],
+            Key::LogFormat => vec![self.log_format.as_str().to_owned()],
+            Key::LogLevel => vec![self.log_level.clone()],
+        }
+    }
+}
+
+/// One row of `config show`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ShownSetting {
+    /// Which setting.
+    pub key: Key,
+    /// Its values; empty when it has none.
+    pub values: Vec<String>,
+    /// Where they came from.
+    pub origin: String,
+}
+
+impl Resolved {
+    /// Every setting with its values and origin, nothing secret among them.
+    #[must_use]
+    pub fn show(&self) -> Vec<ShownSetting> {
+        ROWS.iter()
+            .map(|row| ShownSetting {
+                key: row.key,
+                values: self.config.shown(row.key),
+                origin: self
+                    .provenance
+                    .get(&row.key)
+                    .unwrap_or(&Origin::Default)
+                    .to_string(),
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

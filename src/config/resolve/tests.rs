@@ -1,0 +1,166 @@
+use super::*;
+
+/// Four valid values of each setting, one for each rung but the default.
+fn samples(key: Key) -> [&'static str; 3] {
+    match key {
+        Key::Root | Key::Manifests | Key::ManifestUrlCa => ["/flag", "/env", "/file"],
+        Key::ManifestUrls => ["http://flag/", "http://env/", "http://file/"],
+        Key::ManifestUrlHeaders => ["Flag: 1", "Env: 2", "File: 3"],
+        Key::UrlPeriod | Key::RescanPeriod | Key::SweepPeriod | Key::MaxContainerBackoff => {
+            ["11s", "12s", "13s"]
+        }
+        Key::Settle => ["1ms", "2ms", "3ms"],
+        Key::Docker => ["unix:///flag", "unix:///env", "unix:///file"],
+        Key::NodeName | Key::ClusterDomain | Key::CgroupRoot | Key::PodInfraImage => {
+            ["flag", "env", "file"]
+        }
+        Key::NodeIps | Key::ClusterDns => ["10.0.0.1", "10.0.0.2", "10.0.0.3"],
+        Key::MetricsAddress => ["127.0.0.1:1", "127.0.0.1:2", "none"],
+        Key::EngineConcurrency | Key::PullConcurrency => ["1", "2", "4"],
+        Key::LogFormat => ["text", "json", "text"],
+        Key::LogLevel => ["trace", "debug", "warn"],
+    }
+}
+
+fn file_with(key: Key, value: &str) -> LocatedFile {
+    let row = key.row();
+    let text = match row.arity {
+        Arity::One => format!("{}: {value}\n", row.name),
+        Arity::Many(_) => format!("{}: [\"{value}\"]\n", row.name),
+    };
+    LocatedFile::parse("c.yaml", &text).unwrap()
+}
+
+fn expect(key: Key, value: &str) -> Vec<String> {
+    match key {
+        Key::ManifestUrlHeaders => {
+            let (name, _) = value.split_once(':').unwrap();
+            vec![format!("{name}: <redacted>")]
+        }
+        _ => vec![value.to_owned()],
+    }
+}
+
+#[test]
+fn flag_beats_env_beats_file_beats_default_for_every_key() {
+    let plain = Ambient {
+        hostname: "Box".to_owned(),
+        cwd: "/".into(),
+        ..Ambient::default()
+    };
+    let default = resolve(&BTreeMap::new(), None, &plain).unwrap();
+    for row in ROWS {
+        let key = row.key;
+        let [flag, env, file] = samples(key);
+        let flags = BTreeMap::from([(key, Setting(vec![flag.to_owned()]))]);
+        let mut with_env = plain.clone();
+        with_env.env.insert(row.env.to_owned(), env.to_owned());
+        let in_file = file_with(key, file);
+        let none = BTreeMap::new();
+        for (flags, ambient, file, value, origin) in [
+            (
+                &flags,
+                &with_env,
+                Some(&in_file),
+                expect(key, flag),
+                Origin::Flag,
+            ),
+            (
+                &none,
+                &with_env,
+                Some(&in_file),
+                expect(key, env),
+                Origin::Env(row.env.to_owned()),
+            ),
+            (
+                &none,
+                &plain,
+                Some(&in_file),
+                expect(key, file),
+                Origin::File("c.yaml:1".to_owned()),
+            ),
+            (
+                &none,
+                &plain,
+                None,
+                default.config.shown(key),
+                Origin::Default,
+            ),
+        ] {
+            let resolved = resolve(flags, file, ambient).unwrap();
+            assert_eq!(resolved.config.shown(key), value, "{} {origin}", row.name);
+            assert_eq!(resolved.provenance[&key], origin, "{}", row.name);
+            for other in ROWS.iter().filter(|other| other.key != key) {
+                assert_eq!(resolved.provenance[&other.key], Origin::Default);
+            }
+        }
+    }
+}
+
+#[test]
+fn defaults_are_those_of_the_manual() {
+    let ambient = Ambient {
+        hostname: "Box".to_owned(),
+        cwd: "/w".into(),
+        ..Ambient::default()
+    };
+    let shown = resolve(&BTreeMap::new(), None, &ambient).unwrap().show();
+    let text: Vec<String> = shown
+        .iter()
+        .map(|row| {
+            format!("{} = {}", row.key.name(), row.values.join(" "))
+                .trim_end()
+                .to_owned()
+        })
+        .collect();
+    insta::assert_snapshot!(text.join("\n"));
+}
+
+#[test]
+fn docker_host_is_the_lower_half_of_the_env_rung() {
+    let mut ambient = Ambient::default();
+    ambient
+        .env
+        .insert("DOCKER_HOST".to_owned(), "tcp://a:2375".to_owned());
+    let resolved = resolve(&BTreeMap::new(), None, &ambient).unwrap();
+    assert_eq!(resolved.config.docker, "tcp://a:2375");
+    assert_eq!(
+        resolved.provenance[&Key::Docker],
+        Origin::Env("DOCKER_HOST".to_owned())
+    );
+    ambient
+        .env
+        .insert("MIRRORLET_DOCKER".to_owned(), "unix:///b".to_owned());
+    let resolved = resolve(&BTreeMap::new(), None, &ambient).unwrap();
+    assert_eq!(resolved.config.docker, "unix:///b");
+}
+
+#[test]
+fn every_fault_is_reported_at_once_with_its_place() {
+    let flags = BTreeMap::from([(Key::Settle, Setting(vec!["1s".to_owned()]))]);
+    let mut ambient = Ambient::default();
+    ambient
+        .env
+        .insert("MIRRORLET_NODE_IP".to_owned(), "10.0.0.1, x ,y".to_owned());
+    let file = LocatedFile::parse(
+        "/etc/m.yaml",
+        "# one\nurlPeriod: soon\nmanifestUrlHeaders:\n- hunter2\n",
+    )
+    .unwrap();
+    let faults = resolve(&flags, Some(&file), &ambient).unwrap_err();
+    assert!(!faults.to_string().contains("hunter2"));
+    insta::assert_snapshot!(faults.to_string());
+}
+
+#[test]
+fn relative_paths_count_from_the_current_directory() {
+    let flags = BTreeMap::from([(Key::Root, Setting(vec!["r".to_owned()]))]);
+    let ambient = Ambient {
+        cwd: "/w".into(),
+        ..Ambient::default()
+    };
+    let config = resolve(&flags, None, &ambient).unwrap().config;
+    assert_eq!(config.root, PathBuf::from("/w/r"));
+    assert_eq!(config.manifests, PathBuf::from("/w/r/manifests"));
+    assert_eq!(resolve_root(&flags, None, &ambient).unwrap(), config.root);
+}

@@ -1,0 +1,97 @@
+//! Where a pod's files are, as values: the layout that `volume` keeps and the Engine is told of.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::api::PodUid;
+
+/// Directory name of the emptyDir plugin in the kubelet's layout.
+const EMPTY_DIR_PLUGIN: &str = "kubernetes.io~empty-dir";
+
+/// The layout of one pod's directory, `<root>/pods/<uid>`, the kubelet's own.
+///
+/// Upstream: `pkg/kubelet/kubelet_getters.go`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodPaths {
+    dir: PathBuf,
+}
+
+impl PodPaths {
+    /// The layout of that pod under that root directory.
+    #[must_use]
+    pub fn new(root: &Path, uid: &PodUid) -> Self {
+        Self {
+            dir: Self::pods_dir(root).join(uid.as_str()),
+        }
+    }
+
+    /// The directory of all pods' directories.
+    #[must_use]
+    pub fn pods_dir(root: &Path) -> PathBuf {
+        root.join("pods")
+    }
+
+    /// The pod's directory.
+    #[must_use]
+    pub fn pod_dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The file mounted at `/etc/hosts` into the pod's containers.
+    #[must_use]
+    pub fn etc_hosts(&self) -> PathBuf {
+        self.dir.join("etc-hosts")
+    }
+
+    /// The directory of a container's termination messages.
+    #[must_use]
+    pub fn termination_dir(&self, container: &str) -> PathBuf {
+        self.dir.join("containers").join(container)
+    }
+
+    /// The directory of an emptyDir volume; for the Memory medium a tmpfs is mounted on it.
+    #[must_use]
+    pub fn empty_dir(&self, volume: &str) -> PathBuf {
+        self.dir.join("volumes").join(EMPTY_DIR_PLUGIN).join(volume)
+    }
+
+    /// The directory of all emptyDir volumes.
+    #[must_use]
+    pub fn empty_dirs(&self) -> PathBuf {
+        self.dir.join("volumes").join(EMPTY_DIR_PLUGIN)
+    }
+
+    /// The file that tells that an emptyDir volume is set up.
+    #[must_use]
+    pub fn empty_dir_ready(&self, volume: &str) -> PathBuf {
+        self.dir
+            .join("plugins")
+            .join(EMPTY_DIR_PLUGIN)
+            .join(volume)
+            .join("ready")
+    }
+
+    /// The directory below which sub-paths of volumes are bound.
+    #[must_use]
+    pub fn subpaths_dir(&self) -> PathBuf {
+        self.dir.join("volume-subpaths")
+    }
+
+    /// Where the sub-path of a container's mount number `index` is bound.
+    #[must_use]
+    pub fn subpath(&self, volume: &str, container: &str, index: usize) -> PathBuf {
+        self.subpaths_dir()
+            .join(volume)
+            .join(container)
+            .join(index.to_string())
+    }
+}
+
+/// Host paths of what a pod's containers mount, ready to be bound.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct VolumeMap {
+    /// Host path by name of the volume.
+    pub volumes: BTreeMap<String, PathBuf>,
+    /// Host path of mounts with a sub-path, by container name and index of the mount.
+    pub subpaths: BTreeMap<(String, usize), PathBuf>,
+}

@@ -1,0 +1,416 @@
+//! `DockerManager`: the `Runtime` of a Docker Engine.
+//!
+//! It holds no state that a restart would lose: the [index](super::index) is rebuilt from one
+//! list, everything else is a cache of what the Engine can be asked for again.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bollard::models::ContainerInspectResponse;
+use futures::StreamExt;
+use futures::future::join_all;
+use futures::stream::{self, BoxStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::engine::{EngineError, SharedEngine};
+use super::image::ImagePuller;
+use super::index::{Index, Record, pod_status};
+use super::logs::container_logs;
+use super::sandbox_image::ensure_sandbox_image;
+use super::translate::{CgroupDriver, EngineFacts, Kind, NodeFacts, parse_ours};
+use super::{events, termination};
+use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
+use crate::pod::observed::{ContainerState, PodStatus, Pods, RunningPod};
+use crate::pod::plan::Plan;
+use crate::runtime::{
+    LogOptions, LogStream, PodEvent, PodSyncResult, Result, Runtime, RuntimeCondition,
+    RuntimeError, RuntimeStatus, Version,
+};
+use crate::telemetry::{Metrics, occurrences};
+use crate::volume::VolumeManager;
+
+/// Attempts to get an inspect that is not older than the newest event.
+const INSPECT_ATTEMPTS: usize = 3;
+/// Oldest API this program speaks (Engine 20.10).
+pub const API_VERSION_MIN: (u32, u32) = (1, 41);
+
+/// What a `DockerManager` is made with.
+pub struct DockerManagerOptions {
+    /// The value of our ownership label.
+    pub owner: String,
+    /// Root directory.
+    pub root: PathBuf,
+    /// What is known of the node.
+    pub node: NodeFacts,
+    /// Image of the sandbox; our own when none.
+    pub pod_infra_image: Option<String>,
+    /// Calls that change something, at a time.
+    pub engine_concurrency: usize,
+}
+
+/// Pods on a Docker Engine.
+pub struct DockerManager {
+    pub(super) engine: SharedEngine,
+    pub(super) owner: String,
+    pub(super) root: PathBuf,
+    pub(super) node: NodeFacts,
+    pub(super) index: Index,
+    pub(super) images: ImagePuller,
+    pub(super) volumes: VolumeManager,
+    pub(super) metrics: Metrics,
+    /// Bounds the calls that change something. Fair: permits are given in the order asked.
+    pub(super) changes: Semaphore,
+    pod_infra_image: Option<String>,
+    facts: Mutex<Facts>,
+    listing: tokio::sync::Mutex<()>,
+}
+
+/// What is known of the Engine behind the socket; asked for anew after every reconnect.
+#[derive(Debug, Clone, Default)]
+struct Facts {
+    engine: Option<EngineFacts>,
+    sandbox_image: Option<String>,
+    /// Set once the Engine refused a negative OOM score. Outlives reconnects: it is a property
+    /// of the machine.
+    no_negative_oom_score: bool,
+    last_contact: Option<Timestamp>,
+}
+
+impl DockerManager {
+    /// A manager of the containers that `options.owner` owns on `engine`. Works while the Engine
+    /// is down.
+    #[must_use]
+    pub fn new(
+        engine: SharedEngine,
+        images: ImagePuller,
+        metrics: Metrics,
+        options: DockerManagerOptions,
+    ) -> Self {
+        Self {
+            volumes: VolumeManager::new(&options.root),
+            engine,
+            owner: options.owner,
+            root: options.root,
+            node: options.node,
+            index: Index::default(),
+            images,
+            metrics,
+            changes: Semaphore::new(options.engine_concurrency.max(1)),
+            pod_infra_image: options.pod_infra_image,
+            facts: Mutex::default(),
+            listing: tokio::sync::Mutex::default(),
+        }
+    }
+
+    fn with_facts<T>(&self, f: impl FnOnce(&mut Facts) -> T) -> T {
+        f(&mut self.facts.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Facts of the Engine, from memory where they are known.
+    pub(super) async fn engine_facts(&self) -> Result<EngineFacts> {
+        if let Some(facts) = self.with_facts(|facts| facts.engine) {
+            return Ok(facts);
+        }
+        let version = self.engine.version().await?;
+        let api_version = parse_api_version(&version.negotiated).ok_or_else(|| {
+            RuntimeError::Local(format!(
+                "the Docker Engine names its API version {:?}, which is not a version",
+                version.negotiated
+            ))
+        })?;
+        if api_version < API_VERSION_MIN {
+            return Err(RuntimeError::Local(format!(
+                "the Docker Engine speaks API {}, mirrorlet needs {}.{} or newer (Engine 20.10): upgrade it",
+                version.negotiated, API_VERSION_MIN.0, API_VERSION_MIN.1
+            )));
+        }
+        let info = self.engine.info().await?;
+        let driver = info.cgroup_driver.map(|driver| driver.to_string()).unwrap_or_default();
+        let cgroup_driver = CgroupDriver::parse(&driver).ok_or_else(|| {
+            RuntimeError::Local(format!("the Docker Engine uses an unknown cgroup driver {driver:?}"))
+        })?;
+        Ok(self.with_facts(|facts| {
+            let engine = EngineFacts {
+                cgroup_driver,
+                api_version,
+                negative_oom_score: !facts.no_negative_oom_score,
+            };
+            facts.engine = Some(engine);
+            facts.last_contact = Some(Timestamp::now());
+            engine
+        }))
+    }
+
+    /// From now on no container is given an OOM score below 0.
+    pub(super) fn learn_no_negative_oom_score(&self) {
+        let news = self.with_facts(|facts| {
+            if let Some(engine) = &mut facts.engine {
+                engine.negative_oom_score = false;
+            }
+            !std::mem::replace(&mut facts.no_negative_oom_score, true)
+        });
+        if news {
+            occurrences::negative_oom_score_refused();
+        }
+    }
+
+    /// The sandbox image to create with; loaded or pulled where it isn't known to be there.
+    pub(super) async fn sandbox_image(&self) -> Result<String, EngineError> {
+        if let Some(image) = self.with_facts(|facts| facts.sandbox_image.clone()) {
+            return Ok(image);
+        }
+        let image =
+            ensure_sandbox_image(&*self.engine, self.pod_infra_image.as_deref()).await?;
+        self.with_facts(|facts| facts.sandbox_image = Some(image.clone()));
+        Ok(image)
+    }
+
+    /// The sandbox image is gone: the next one who needs it makes it anew.
+    pub(super) fn forget_sandbox_image(&self) {
+        self.with_facts(|facts| facts.sandbox_image = None);
+    }
+
+    /// Lists everything into the index. Callers that come while a list is under way share it
+    /// when `only_if_incomplete`.
+    async fn list(&self, only_if_incomplete: bool) -> Result<()> {
+        let _one_at_a_time = self.listing.lock().await;
+        if only_if_incomplete && self.index.is_complete() {
+            return Ok(());
+        }
+        let began = self.index.begin_list();
+        let listed = self.engine.list_containers(&self.owner).await?;
+        let ours = listed
+            .into_iter()
+            .filter_map(|summary| {
+                let names = summary.names.iter().flatten().map(String::as_str);
+                let ours = parse_ours(&self.owner, names, summary.labels.as_ref()?)?;
+                Some((summary, ours))
+            })
+            .collect();
+        self.index.apply_list(began, ours);
+        self.with_facts(|facts| facts.last_contact = Some(Timestamp::now()));
+        Ok(())
+    }
+
+    /// Inspects a container if, and for as long as, that would tell something new.
+    pub(super) async fn freshen(&self, id: &str) -> Result<()> {
+        let Some(record) = self.index.get(id) else { return Ok(()) };
+        let _asked_once = record.inspecting.lock().await;
+        for _ in 0..INSPECT_ATTEMPTS {
+            let Some(record) = self.index.get(id).filter(|record| record.stale) else {
+                return Ok(());
+            };
+            match self.engine.inspect_container(id).await {
+                Ok(found) => {
+                    let message = self.termination_message(&record, &found).await;
+                    self.index.inspected(id, record.touched, &found, &message);
+                }
+                Err(error) if error.is_not_found() => self.index.removed(id),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// What a container left at its termination message path, or the tail of its log.
+    async fn termination_message(
+        &self,
+        record: &Record,
+        found: &ContainerInspectResponse,
+    ) -> String {
+        let Kind::Container { termination_path, fallback_to_logs, .. } = &record.ours.kind else {
+            return String::new();
+        };
+        termination::message(
+            &*self.engine,
+            &record.id,
+            found,
+            termination_path,
+            *fallback_to_logs,
+        )
+        .await
+    }
+
+    /// Removes a container that is not running. One that is gone is success.
+    pub(super) async fn remove(&self, id: &str) -> Result<()> {
+        let _permit = self.changes.acquire().await;
+        match self.engine.remove_container(id, false).await {
+            Ok(()) => self.index.removed(id),
+            Err(error) if error.is_not_found() => self.index.removed(id),
+            // Somebody else's removal is under way; the destroy event will tell.
+            Err(error) if error.is_conflict() && is_being_removed(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+}
+
+/// Whether a conflict says that the container is being removed already.
+fn is_being_removed(error: &EngineError) -> bool {
+    error.to_string().contains("is already in progress")
+}
+
+/// `1.41` as numbers.
+fn parse_api_version(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+#[async_trait]
+impl Runtime for DockerManager {
+    fn kind(&self) -> &'static str {
+        "docker"
+    }
+
+    async fn version(&self) -> Result<Version> {
+        Ok(Version::new(self.engine.version().await?.version))
+    }
+
+    async fn api_version(&self) -> Result<Version> {
+        let facts = self.engine_facts().await?;
+        Ok(Version::new(format!("{}.{}", facts.api_version.0, facts.api_version.1)))
+    }
+
+    async fn status(&self) -> RuntimeStatus {
+        let condition = |kind, failure: Option<(&'static str, String)>| match failure {
+            None => RuntimeCondition { kind, status: true, reason: "", message: String::new() },
+            Some((reason, message)) => RuntimeCondition { kind, status: false, reason, message },
+        };
+        let failure = self
+            .engine
+            .version()
+            .await
+            .err()
+            .map(|error| ("DockerDaemonNotReady", error.to_string()));
+        RuntimeStatus {
+            conditions: vec![
+                condition("RuntimeReady", failure),
+                // The Engine's own bridge is there whenever the Engine is.
+                condition("NetworkReady", None),
+            ],
+        }
+    }
+
+    async fn get_pods(&self, all: bool) -> Result<Pods> {
+        self.list(false).await?;
+        Ok(Pods(self.index.pods(all)))
+    }
+
+    async fn get_pod_status(&self, uid: &PodUid, full_name: &FullName) -> Result<PodStatus> {
+        if !self.index.is_complete() {
+            self.list(true).await?;
+        }
+        let stale = self.index.of_pod(uid).into_iter().filter(|record| record.stale);
+        let looks = stale.map(|record| async move { self.freshen(&record.id).await });
+        for looked in join_all(looks).await {
+            looked?;
+        }
+        let mut status = pod_status(uid, self.index.of_pod(uid));
+        if status.is_empty() {
+            status.full_name = full_name.clone();
+        }
+        Ok(status)
+    }
+
+    async fn sync_pod(
+        &self,
+        pod: &Arc<Pod>,
+        status: &PodStatus,
+        plan: &Plan,
+        cancel: &CancellationToken,
+    ) -> PodSyncResult {
+        self.walk(pod, status, plan, cancel).await
+    }
+
+    async fn kill_pod(
+        &self,
+        pod: Option<&Arc<Pod>>,
+        running: &RunningPod,
+        grace_override: Option<Duration>,
+    ) -> PodSyncResult {
+        self.stop_pod(pod, running, grace_override).await
+    }
+
+    async fn delete_pod(&self, uid: &PodUid) -> Result<()> {
+        let records = self.index.of_pod(uid);
+        if let Some(running) = records.iter().find(|r| r.state == ContainerState::Running) {
+            return Err(RuntimeError::Conflict(format!(
+                "container {} of the pod is still running",
+                running.id.get(..12).unwrap_or(&running.id)
+            )));
+        }
+        for removed in join_all(records.iter().map(|record| self.remove(&record.id))).await {
+            removed?;
+        }
+        self.on_disk({
+            let uid = uid.clone();
+            move |volumes| volumes.remove_pod(&uid)
+        })
+        .await
+    }
+
+    async fn delete_container(&self, id: &ContainerId) -> Result<()> {
+        self.remove(&id.id).await
+    }
+
+    async fn get_pod_container_id(&self, uid: &PodUid) -> Result<ContainerId> {
+        let status = self.get_pod_status(uid, &FullName::new("", "")).await?;
+        status
+            .sandboxes
+            .first()
+            .map(|sandbox| sandbox.id.clone())
+            .ok_or_else(|| RuntimeError::NotFound(format!("pod {uid} has no sandbox")))
+    }
+
+    async fn pull_image(&self, image: &str) -> Result<String> {
+        Ok(self.images.pull(image).await?.image_id())
+    }
+
+    async fn is_image_present(&self, image: &str) -> Result<bool> {
+        match self.engine.inspect_image(image).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn get_container_logs(
+        &self,
+        id: &ContainerId,
+        options: &LogOptions,
+    ) -> Result<LogStream> {
+        let found = self.engine.inspect_container(&id.id).await?;
+        let tty = found.config.and_then(|config| config.tty).unwrap_or(false);
+        container_logs(&*self.engine, &id.id, options, tty).await.map_err(Into::into)
+    }
+
+    async fn watch(&self) -> Result<BoxStream<'static, PodEvent>> {
+        let messages = self.engine.events(&self.owner, None).await?;
+        // What happened before the subscription only a list can tell; so that a call that needs
+        // the whole picture lists first, the gap is marked before anybody hears of it.
+        self.index.begin_gap();
+        self.with_facts(|facts| {
+            facts.engine = None;
+            facts.sandbox_image = None;
+        });
+        self.engine_facts().await?;
+        let gap = PodEvent::Gap { cause: "subscribed to the Engine's events".to_owned() };
+        let index = self.index.clone();
+        let owner = self.owner.clone();
+        let changes = messages
+            .take_while(|message| futures::future::ready(message.is_ok()))
+            .filter_map(move |message| {
+                let change =
+                    message.ok().and_then(|message| events::apply(&index, &owner, &message));
+                futures::future::ready(change)
+            });
+        Ok(stream::once(futures::future::ready(gap)).chain(changes).boxed())
+    }
+
+    fn last_contact(&self) -> Option<Timestamp> {
+        self.with_facts(|facts| facts.last_contact)
+    }
+}

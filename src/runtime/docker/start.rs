@@ -1,0 +1,615 @@
+//! Starting a sandbox and containers, overlapped.
+//!
+//! ```text
+//!   create sandbox ──┬── start sandbox ── inspect (address) ── hosts file ──┐
+//!                    ├── image, files, create app container 1 ─────────────┴── start
+//!                    └── image, files, create app container 2 ─────────────┴── start
+//! ```
+//!
+//! A container needs the sandbox's id to be created and the sandbox running to be started. Names
+//! are deterministic, so whatever is interrupted here and tried again finds what it made:
+//! [`conflict`](DockerManager::create) adopts it.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bollard::models::ContainerCreateBody;
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared, join_all};
+use tokio_util::sync::CancellationToken;
+
+use super::engine::EngineError;
+use super::image::PullPolicy;
+use super::index::Created;
+use super::kill::reason_of;
+use super::manager::DockerManager;
+use super::translate::{
+    ContainerInput, ImageFacts, Kind, Note, OurContainer, Request, SandboxInput, SeccompWanted,
+    container_request, hosts_file, names, parse_ours, sandbox_request, seccomp_wanted,
+};
+use crate::api::core::Container;
+use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
+use crate::pod::observed::{ContainerState, Role};
+use crate::pod::plan::{Reason, Step};
+use crate::pod::spec;
+use crate::pod::volumes::VolumeMap;
+use crate::runtime::{
+    Result as RuntimeResult, RuntimeError, SyncAction, SyncError, SyncErrorReason, SyncResult,
+};
+use crate::telemetry::occurrences;
+use crate::volume::{VolumeError, VolumeManager};
+
+/// Directory of seccomp profiles below the root.
+const SECCOMP_DIR: &str = "seccomp";
+/// Times a create is tried again after it collided with something of ours that was in its way.
+const CREATE_ATTEMPTS: usize = 3;
+
+/// Where containers start.
+pub(super) enum Sandbox<'a> {
+    /// In one that runs.
+    Running { id: &'a str, ips: Vec<IpAddr> },
+    /// In one that is to be created.
+    New { attempt: u32 },
+}
+
+/// A container to start.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Start<'a> {
+    name: &'a str,
+    role: Role,
+    restart_count: u32,
+    reason: &'a Reason,
+}
+
+impl<'a> Start<'a> {
+    /// The start that a step is, if it is one.
+    pub(super) fn of(step: &'a Step) -> Option<Self> {
+        match step {
+            Step::StartContainer { name, role, restart_count, reason } => {
+                Some(Self { name, role: *role, restart_count: *restart_count, reason })
+            }
+            Step::KillPod { .. }
+            | Step::KillContainer { .. }
+            | Step::CreateSandbox { .. }
+            | Step::RemoveContainer { .. } => None,
+        }
+    }
+}
+
+/// A sandbox that runs, or why it doesn't. Awaited by every container of the round.
+type Up<'a> = Shared<BoxFuture<'a, Result<Vec<IpAddr>, SyncError>>>;
+
+/// The pod's files on disk.
+struct Files {
+    volumes: VolumeMap,
+    etc_hosts: PathBuf,
+}
+
+impl DockerManager {
+    /// Starts a sandbox, where it is a new one, and containers in it.
+    pub(super) async fn start_all(
+        &self,
+        pod: &Arc<Pod>,
+        sandbox: Sandbox<'_>,
+        starts: &[Start<'_>],
+        cancel: &CancellationToken,
+    ) -> Vec<SyncResult> {
+        let full_name = FullName::of(pod).to_string();
+        match sandbox {
+            Sandbox::Running { id, ips } => {
+                let files = match self.pod_files(pod, &ips).await {
+                    Ok(files) => files,
+                    Err(error) => return all_failed(starts, &error),
+                };
+                let up: Up<'_> = async move { Ok(ips) }.boxed().shared();
+                self.start_containers(pod, id, &up, &files, starts, cancel).await
+            }
+            Sandbox::New { attempt } => {
+                let mut result = SyncResult::new(SyncAction::CreatePodSandbox, full_name);
+                let files = self.pod_files(pod, &[]);
+                let created = futures::future::join(self.create_sandbox(pod, attempt), files);
+                let (id, files) = match created.await {
+                    (Ok(id), Ok(files)) => (id, files),
+                    (Ok(id), Err(error)) => {
+                        let _ = self.remove(&id).await;
+                        result.fail(error);
+                        return vec![result];
+                    }
+                    (Err(error), _) => {
+                        result.fail(error);
+                        return vec![result];
+                    }
+                };
+                let up: Up<'_> = self.start_sandbox(pod, &id).boxed().shared();
+                let containers =
+                    self.start_containers(pod, &id, &up, &files, starts, cancel);
+                let (up, mut results) = futures::future::join(up.clone(), containers).await;
+                if let Err(error) = up {
+                    result.fail(error);
+                    results.clear();
+                }
+                results.insert(0, result);
+                results
+            }
+        }
+    }
+
+    async fn start_containers(
+        &self,
+        pod: &Arc<Pod>,
+        sandbox_id: &str,
+        up: &Up<'_>,
+        files: &Files,
+        starts: &[Start<'_>],
+        cancel: &CancellationToken,
+    ) -> Vec<SyncResult> {
+        let started = starts.iter().map(|start| async move {
+            let action = match start.role {
+                Role::Init => SyncAction::InitContainer,
+                Role::Sidecar | Role::App => SyncAction::StartContainer,
+            };
+            let mut result = SyncResult::new(action, start.name);
+            let started = self.start_container(pod, sandbox_id, up.clone(), files, *start, cancel);
+            if let Err(error) = started.await {
+                result.fail(error);
+            }
+            result
+        });
+        join_all(started).await
+    }
+
+    /// Makes volumes and the hosts file.
+    async fn pod_files(&self, pod: &Arc<Pod>, ips: &[IpAddr]) -> Result<Files, SyncError> {
+        let memory = self.node.memory_bytes;
+        let hosts = hosts_file(pod, ips, &self.node).map_err(config_error)?;
+        let for_disk = Arc::clone(pod);
+        self.on_disk(move |volumes| {
+            Ok(Files {
+                volumes: volumes.ensure(&for_disk, memory)?,
+                etc_hosts: volumes.write_hosts(&PodUid::of(&for_disk), &hosts)?,
+            })
+        })
+        .await
+        .map_err(config_error)
+    }
+
+    /// Runs something that touches the disk where it blocks nobody.
+    pub(super) async fn on_disk<T: Send + 'static>(
+        &self,
+        f: impl FnOnce(&VolumeManager) -> Result<T, VolumeError> + Send + 'static,
+    ) -> RuntimeResult<T> {
+        let volumes = self.volumes.clone();
+        tokio::task::spawn_blocking(move || f(&volumes))
+            .await
+            .map_err(|_| RuntimeError::Local("the agent is shutting down".to_owned()))?
+            .map_err(|error| RuntimeError::Local(error.to_string()))
+    }
+
+    async fn create_sandbox(&self, pod: &Arc<Pod>, attempt: u32) -> Result<String, SyncError> {
+        let failed = |error: &EngineError| {
+            SyncError::new(
+                reason_of(error, SyncErrorReason::CreatePodSandboxError),
+                error.to_string(),
+            )
+        };
+        let facts = self.engine_facts().await.map_err(|error| runtime_error(&error))?;
+        let mut image_made_anew = false;
+        loop {
+            let image = self.sandbox_image().await.map_err(|error| failed(&error))?;
+            let request = sandbox_request(&SandboxInput {
+                owner: &self.owner,
+                pod,
+                attempt,
+                image: &image,
+                node: &self.node,
+                engine: &facts,
+            })
+            .map_err(|error| {
+                SyncError::new(SyncErrorReason::CreatePodSandboxError, error.to_string())
+            })?;
+            tell_notes(pod, &request.notes);
+            match self.create(request, &image, "").await {
+                Ok(id) => return Ok(id),
+                // The image was removed behind our back, by `docker image prune -a` say.
+                Err(error) if error.is_not_found() && !image_made_anew => {
+                    image_made_anew = true;
+                    self.forget_sandbox_image();
+                }
+                Err(error) => return Err(failed(&error)),
+            }
+        }
+    }
+
+    /// Starts a sandbox and finds its addresses. One that can't be started is removed: it has
+    /// nothing to tell that the error doesn't.
+    async fn start_sandbox(&self, pod: &Arc<Pod>, id: &str) -> Result<Vec<IpAddr>, SyncError> {
+        let started = self.start(id).await;
+        if let Err(error) = started {
+            if refuses_oom_score(&error) {
+                self.learn_no_negative_oom_score();
+            }
+            let _ = self.remove(id).await;
+            return Err(SyncError {
+                // What was learnt makes the next attempt a different one: at once.
+                retry_after: refuses_oom_score(&error).then_some(std::time::Duration::ZERO),
+                ..SyncError::new(
+                    reason_of(&error, SyncErrorReason::CreatePodSandboxError),
+                    error.to_string(),
+                )
+            });
+        }
+        if spec::is_host_network(pod) {
+            return Ok(Vec::new());
+        }
+        self.freshen(id).await.map_err(|error| runtime_error(&error))?;
+        let ips = self.index.get(id).map(|record| record.ips().to_vec()).unwrap_or_default();
+        let hosts = hosts_file(pod, &ips, &self.node).map_err(config_error)?;
+        let uid = PodUid::of(pod);
+        self.on_disk(move |volumes| volumes.write_hosts(&uid, &hosts))
+            .await
+            .map_err(config_error)?;
+        Ok(ips)
+    }
+
+    async fn start_container(
+        &self,
+        pod: &Arc<Pod>,
+        sandbox_id: &str,
+        up: Up<'_>,
+        files: &Files,
+        start: Start<'_>,
+        cancel: &CancellationToken,
+    ) -> Result<(), SyncError> {
+        let Some((_, container)) = spec::find_container(pod, start.name) else {
+            return Err(SyncError::new(
+                SyncErrorReason::CreateContainerConfigError,
+                "no matching container",
+            ));
+        };
+        let created =
+            self.prepare_and_create(pod, container, sandbox_id, up.clone(), files, start, cancel);
+        let created = created.await;
+        // Whether the sandbox runs comes first: without it a container's own failure is noise.
+        if let Err(error) = up.await {
+            if let Ok(id) = created {
+                let _ = self.remove(&id).await;
+            }
+            return Err(error);
+        }
+        let id = created?;
+        if cancel.is_cancelled() {
+            let _ = self.remove(&id).await;
+            return Ok(());
+        }
+        if self.index.get(&id).is_some_and(|record| record.state != ContainerState::Created) {
+            // Adopted, and somebody was here before.
+            return Ok(());
+        }
+        match self.start(&id).await {
+            Ok(()) => {
+                occurrences::container_started(
+                    &self.metrics,
+                    &FullName::of(pod),
+                    &PodUid::of(pod),
+                    start.name,
+                    &ContainerId::docker(id.as_str()),
+                    start.restart_count,
+                    &start.reason.to_string(),
+                );
+                Ok(())
+            }
+            Err(error) if refuses_oom_score(&error) => {
+                self.learn_no_negative_oom_score();
+                let _ = self.remove(&id).await;
+                Err(SyncError {
+                    retry_after: Some(std::time::Duration::ZERO),
+                    ..SyncError::new(SyncErrorReason::RunContainerError, error.to_string())
+                })
+            }
+            Err(error) => Err(SyncError::new(
+                reason_of(&error, SyncErrorReason::RunContainerError),
+                error.to_string(),
+            )),
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call site; what a create depends on")]
+    async fn prepare_and_create(
+        &self,
+        pod: &Arc<Pod>,
+        container: &Container,
+        sandbox_id: &str,
+        up: Up<'_>,
+        files: &Files,
+        start: Start<'_>,
+        cancel: &CancellationToken,
+    ) -> Result<String, SyncError> {
+        let uid = PodUid::of(pod);
+        let image_name = container.image.as_deref().unwrap_or_default();
+        let policy = PullPolicy::of(container);
+        let image = tokio::select! {
+            image = self.images.ensure_image(&uid, image_name, policy, Timestamp::now()) => image?,
+            () = cancel.cancelled() => return Err(cancelled()),
+        };
+        let pod_ips = if needs_pod_ips(container) { up.await? } else { Vec::new() };
+        let seccomp = self.seccomp_profile(pod, container).await;
+        let termination_log = {
+            let (uid, name) = (uid.clone(), container.name.clone());
+            self.on_disk(move |volumes| volumes.ensure_termination_log(&uid, &name))
+                .await
+                .map_err(config_error)?
+        };
+        let facts = self.engine_facts().await.map_err(|error| runtime_error(&error))?;
+        let mut image = image;
+        let mut pulled_anew = false;
+        loop {
+            let mut input = ContainerInput {
+                owner: &self.owner,
+                pod,
+                container,
+                role: start.role,
+                restart_count: start.restart_count,
+                sandbox_id,
+                pod_ips: &pod_ips,
+                volumes: &files.volumes,
+                image: Some(ImageFacts {
+                    id: &image.reference,
+                    user: image.facts.user.as_deref().unwrap_or_default(),
+                }),
+                seccomp_json: seccomp.as_deref(),
+                termination_log: Some(&termination_log),
+                etc_hosts: Some(&files.etc_hosts),
+                node: &self.node,
+                engine: &facts,
+            };
+            let with_subpaths = self.subpaths(&input).await?;
+            input.volumes = &with_subpaths;
+            let request = container_request(&input).map_err(config_error)?;
+            tell_notes(pod, &request.notes);
+            match self.create(request, image_name, &image.facts.image_id()).await {
+                Ok(id) => return Ok(id),
+                Err(error) if error.is_not_found() && !pulled_anew => {
+                    pulled_anew = true;
+                    self.images.forget(image_name);
+                    image = self
+                        .images
+                        .ensure_image(&uid, image_name, policy, Timestamp::now())
+                        .await?;
+                }
+                Err(error) => {
+                    return Err(SyncError::new(
+                        reason_of(&error, SyncErrorReason::CreateContainerError),
+                        error.to_string(),
+                    ));
+                }
+            }
+        }
+    }
+
+    /// The pod's volumes with the container's sub-paths made and bound.
+    async fn subpaths(&self, input: &ContainerInput<'_>) -> Result<VolumeMap, SyncError> {
+        let mounts = input.container.volume_mounts.iter().flatten();
+        if !mounts.clone().any(|m| m.sub_path.is_some() || m.sub_path_expr.is_some()) {
+            return Ok(input.volumes.clone());
+        }
+        let environment = crate::pod::env::by_name(&input.environment().map_err(config_error)?);
+        let (pod, name) = (input.pod.clone(), input.container.name.clone());
+        let mut map = input.volumes.clone();
+        self.on_disk(move |volumes| {
+            volumes.ensure_subpaths(&pod, &name, &environment, &mut map)?;
+            Ok(map)
+        })
+        .await
+        .map_err(config_error)
+    }
+
+    /// Content of the container's seccomp profile; none where it wants none or it can't be read,
+    /// which the translation reports.
+    async fn seccomp_profile(&self, pod: &Pod, container: &Container) -> Option<String> {
+        match seccomp_wanted(pod, container) {
+            SeccompWanted::Localhost(profile) => {
+                let path = self.root.join(SECCOMP_DIR).join(profile);
+                tokio::fs::read_to_string(path).await.ok()
+            }
+            SeccompWanted::Unconfined | SeccompWanted::RuntimeDefault => None,
+        }
+    }
+
+    /// Starts a container and tells the index what came of it.
+    async fn start(&self, id: &str) -> Result<(), EngineError> {
+        let permit = self.changes.acquire().await;
+        let started = self.engine.start_container(id).await;
+        drop(permit);
+        match &started {
+            Ok(()) => self.index.started(id, Timestamp::now()),
+            // It may have been started none the less, or hold the reason why not.
+            Err(_) => self.index.doubt(id),
+        }
+        started
+    }
+
+    /// Creates a container exactly once: a name that is taken is looked into.
+    async fn create(
+        &self,
+        request: Request,
+        image: &str,
+        image_id: &str,
+    ) -> Result<String, EngineError> {
+        let Some(ours) = identity(&self.owner, &request) else {
+            return Err(EngineError::Api {
+                status: 0,
+                message: format!("the name {:?} is not one of a container of ours", request.name),
+            });
+        };
+        let mut name = request.name.clone();
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let permit = self.changes.acquire().await;
+            let created = self.engine.create_container(&name, request.body.clone()).await;
+            drop(permit);
+            match created {
+                Ok(id) => {
+                    self.index.created(Created {
+                        id: id.as_str().into(),
+                        ours,
+                        image: image.into(),
+                        image_id: image_id.into(),
+                        at: Timestamp::now(),
+                    });
+                    return Ok(id);
+                }
+                Err(error) if error.is_conflict() && attempt < CREATE_ATTEMPTS => {
+                    match self.holder(&error, &ours, &request.body).await? {
+                        Holder::Identical(id) => return Ok(id),
+                        Holder::Removed => {}
+                        Holder::Foreign => {
+                            name = names::conflict_name(&request.name, fresh_suffix());
+                        }
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Finds out what holds a name that a create needs, and clears the way where that is ours
+    /// to do.
+    async fn holder(
+        &self,
+        conflict: &EngineError,
+        wanted: &OurContainer,
+        body: &ContainerCreateBody,
+    ) -> Result<Holder, EngineError> {
+        let Some(id) = holder_id(&conflict.to_string()) else { return Err(conflict.clone()) };
+        let found = match self.engine.inspect_container(&id).await {
+            Ok(found) => found,
+            Err(error) if error.is_not_found() => return Ok(Holder::Removed),
+            Err(error) => return Err(error),
+        };
+        let name = found.name.clone().unwrap_or_default();
+        let labels = found.config.as_ref().and_then(|c| c.labels.clone()).unwrap_or_default();
+        let Some(ours) = parse_ours(&self.owner, [name.as_str()], &labels) else {
+            return Ok(Holder::Foreign);
+        };
+        let network = |mode: Option<&bollard::models::HostConfig>| {
+            mode.and_then(|host| host.network_mode.clone())
+        };
+        let same_sandbox = network(found.host_config.as_ref()) == network(body.host_config.as_ref());
+        let image = found.config.as_ref().and_then(|c| c.image.clone()).unwrap_or_default();
+        self.index.told_created(&id, ours.clone(), &image, Timestamp::now());
+        self.index.inspected(&id, u64::MAX, &found, "");
+        let state = self.index.get(&id).map(|record| record.state);
+        let is_sandbox = matches!(ours.kind, Kind::Sandbox { .. });
+        if ours == *wanted
+            && (is_sandbox || same_sandbox)
+            && matches!(state, Some(ContainerState::Created | ContainerState::Running))
+        {
+            return Ok(Holder::Identical(id));
+        }
+        if state == Some(ContainerState::Running) {
+            return Err(conflict.clone());
+        }
+        match self.engine.remove_container(&id, false).await {
+            Ok(()) => {}
+            Err(error) if error.is_not_found() => {}
+            Err(_) => return Err(conflict.clone()),
+        }
+        self.index.removed(&id);
+        Ok(Holder::Removed)
+    }
+}
+
+/// Who holds a name.
+enum Holder {
+    /// The very container that was to be created.
+    Identical(String),
+    /// Nobody any more.
+    Removed,
+    /// Somebody else's container, which is none of our business.
+    Foreign,
+}
+
+/// What the request's container will be known as.
+fn identity(owner: &str, request: &Request) -> Option<OurContainer> {
+    parse_ours(owner, [request.name.as_str()], request.body.labels.as_ref()?)
+}
+
+/// The id in `Conflict. The container name "/x" is already in use by container "<id>". …`
+fn holder_id(message: &str) -> Option<String> {
+    let (_, rest) = message.split_once("is already in use by container ")?;
+    let id: String =
+        rest.chars().skip_while(|c| *c == '"').take_while(char::is_ascii_hexdigit).collect();
+    (id.len() >= 12).then_some(id)
+}
+
+/// A suffix no other container is likely to have.
+fn fresh_suffix() -> u32 {
+    let nanos = Timestamp::now().as_nanosecond();
+    u32::try_from(nanos.rem_euclid(i128::from(u32::MAX))).unwrap_or(0)
+}
+
+/// Whether the Engine could not give a process an OOM score below 0: it lacks
+/// `CAP_SYS_RESOURCE`. Old runtimes only say that the process could not be made.
+fn refuses_oom_score(error: &EngineError) -> bool {
+    let text = error.to_string();
+    text.contains("can't get final child's PID from pipe") || text.contains("oom_score_adj")
+}
+
+/// Whether the container's environment names an address of the pod.
+fn needs_pod_ips(container: &Container) -> bool {
+    container.env.iter().flatten().any(|variable| {
+        variable
+            .value_from
+            .as_ref()
+            .and_then(|from| from.field_ref.as_ref())
+            .is_some_and(|field| field.field_path.starts_with("status.podIP"))
+    })
+}
+
+/// Logs what a request does otherwise than asked.
+fn tell_notes(pod: &Pod, notes: &[Note]) {
+    for note in notes {
+        occurrences::note(&FullName::of(pod), &PodUid::of(pod), note.reason, &note.message);
+    }
+}
+
+fn config_error(error: impl std::fmt::Display) -> SyncError {
+    SyncError::new(SyncErrorReason::CreateContainerConfigError, error.to_string())
+}
+
+fn runtime_error(error: &RuntimeError) -> SyncError {
+    let reason = if error.is_unavailable() {
+        SyncErrorReason::RuntimeUnavailable
+    } else {
+        SyncErrorReason::CreatePodSandboxError
+    };
+    SyncError::new(reason, error.to_string())
+}
+
+fn cancelled() -> SyncError {
+    SyncError::new(SyncErrorReason::RunContainerError, "the pod was told to stop meanwhile")
+}
+
+fn all_failed(starts: &[Start<'_>], error: &SyncError) -> Vec<SyncResult> {
+    starts
+        .iter()
+        .map(|start| SyncResult::failed(SyncAction::StartContainer, start.name, error.clone()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_of_a_name_is_read_from_the_conflict() {
+        let id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+        let message = format!(
+            "Conflict. The container name \"/k8s_POD_a_b_c_0\" is already in use by container \"{id}\". You have to remove (or rename) that container to be able to reuse that name."
+        );
+        assert_eq!(holder_id(&message).as_deref(), Some(id));
+        assert_eq!(holder_id("removal of container x is already in progress"), None);
+    }
+}

@@ -1,0 +1,98 @@
+//! Walking a plan: its steps in order, a failed one ends the round.
+//!
+//! Runs of starts are walked together: a new sandbox and the containers that follow it overlap
+//! (see [`start`](super::start)), and regular containers start independently of one another.
+//!
+//! Upstream: `pkg/kubelet/kuberuntime/kuberuntime_manager.go` (`SyncPod`).
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::manager::DockerManager;
+use super::start::{Sandbox, Start};
+use crate::api::{FullName, Pod, PodUid};
+use crate::pod::observed::{ContainerState, PodStatus};
+use crate::pod::plan::{Plan, Step};
+use crate::pod::spec;
+use crate::runtime::PodSyncResult;
+use crate::telemetry::occurrences;
+
+impl DockerManager {
+    /// See [`Runtime::sync_pod`](crate::runtime::Runtime::sync_pod).
+    pub(super) async fn walk(
+        &self,
+        pod: &Arc<Pod>,
+        status: &PodStatus,
+        plan: &Plan,
+        cancel: &CancellationToken,
+    ) -> PodSyncResult {
+        let mut result = PodSyncResult::default();
+        let mut steps = plan.steps.as_slice();
+        while let [step, rest @ ..] = steps {
+            if cancel.is_cancelled() {
+                break;
+            }
+            steps = rest;
+            match step {
+                Step::KillPod { reason } => {
+                    occurrences::pod_killed(&FullName::of(pod), &PodUid::of(pod), reason);
+                    let running = status.to_running_pod();
+                    result.add_pod_sync_result(self.stop_pod(Some(pod), &running, None).await);
+                }
+                Step::KillContainer { id, name, reason } => {
+                    occurrences::container_killing(
+                        &FullName::of(pod),
+                        &PodUid::of(pod),
+                        name,
+                        &reason.to_string(),
+                    );
+                    let grace = spec::termination_grace(pod);
+                    result.add_sync_result([self.stop_container(&id.id, name, grace).await]);
+                }
+                Step::CreateSandbox { attempt, .. } => {
+                    let starts = take_starts(&mut steps);
+                    let sandbox = Sandbox::New { attempt: *attempt };
+                    result.add_sync_result(self.start_all(pod, sandbox, &starts, cancel).await);
+                }
+                Step::StartContainer { .. } => {
+                    let mut starts: Vec<Start<'_>> = Start::of(step).into_iter().collect();
+                    starts.append(&mut take_starts(&mut steps));
+                    let running =
+                        status.sandboxes.iter().find(|s| s.state == ContainerState::Running);
+                    if let Some(running) = running {
+                        let sandbox =
+                            Sandbox::Running { id: &running.id.id, ips: running.ips.clone() };
+                        result.add_sync_result(self.start_all(pod, sandbox, &starts, cancel).await);
+                    }
+                }
+                // Only tidying up: what stays is removed in a later round.
+                Step::RemoveContainer { id, name } => {
+                    if let Err(error) = self.remove(&id.id).await {
+                        occurrences::remove_failed(
+                            &FullName::of(pod),
+                            &PodUid::of(pod),
+                            &format!("container {name}: {error}"),
+                        );
+                    }
+                }
+            }
+            if result.errors().next().is_some() {
+                break;
+            }
+        }
+        result
+    }
+}
+
+/// Takes the starts off the front of `steps`.
+fn take_starts<'a>(steps: &mut &'a [Step]) -> Vec<Start<'a>> {
+    let mut starts = Vec::new();
+    while let [step, rest @ ..] = *steps
+        && let Some(start) = Start::of(step)
+    {
+        starts.push(start);
+        *steps = rest;
+    }
+    starts
+}

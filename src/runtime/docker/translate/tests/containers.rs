@@ -1,0 +1,588 @@
+//! What an app container is created with.
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn namespaces_are_the_sandboxs() {
+    let sandbox = json!("container:5a0dbox");
+    let null = json!(null);
+    for (spec, uts, pid) in [
+        (json!({}), null.clone(), null.clone()),
+        (json!({"hostNetwork": true}), json!("host"), null.clone()),
+        (json!({"hostPID": true}), null.clone(), json!("host")),
+        (
+            json!({"shareProcessNamespace": true}),
+            null.clone(),
+            sandbox.clone(),
+        ),
+        (json!({"hostIPC": true}), null.clone(), null.clone()),
+    ] {
+        let request = container_of(&one(&json!({}), &spec)).unwrap();
+        let modes =
+            ["NetworkMode", "IpcMode", "UTSMode", "PidMode"].map(|k| host_config(&request, k));
+        assert_eq!(
+            modes,
+            [sandbox.clone(), sandbox.clone(), uts, pid],
+            "{spec}"
+        );
+    }
+}
+
+#[test]
+fn nothing_the_engine_refuses_beside_a_shared_network_is_sent() {
+    let pod = one(
+        &json!({"ports": [{"containerPort": 80, "hostPort": 80}]}),
+        &json!({
+            "hostname": "h", "subdomain": "s", "dnsPolicy": "None",
+            "dnsConfig": {"nameservers": ["192.0.2.9"], "searches": ["x"], "options": [{"name": "o"}]},
+            "hostAliases": [{"ip": "192.0.2.7", "hostnames": ["db"]}],
+        }),
+    );
+    let request = container_of(&pod).unwrap();
+    for key in ["Hostname", "Domainname", "ExposedPorts"] {
+        assert_eq!(json_of(&request)[key], json!(null), "{key}");
+    }
+    for key in [
+        "Dns",
+        "DnsSearch",
+        "DnsOptions",
+        "ExtraHosts",
+        "Links",
+        "PortBindings",
+        "PublishAllPorts",
+    ] {
+        assert_eq!(host_config(&request, key), json!(null), "{key}");
+    }
+}
+
+#[test]
+fn command_args_and_env_are_expanded() {
+    let request = container_of(&one(
+        &json!({
+            "command": ["run", "$(WHO)"], "args": ["$(IP)", "$$(WHO)", "$(NO)"],
+            "workingDir": "/w", "tty": true, "stdin": true, "stdinOnce": true,
+            "env": [
+                {"name": "WHO", "value": "me"},
+                {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            ],
+        }),
+        &json!({}),
+    ))
+    .unwrap();
+    let body = json_of(&request);
+    assert_eq!(body["Entrypoint"], json!(["run", "me"]));
+    assert_eq!(body["Cmd"], json!(["172.17.0.2", "$(WHO)", "$(NO)"]));
+    assert_eq!(body["Env"], json!(["WHO=me", "IP=172.17.0.2"]));
+    assert_eq!(body["WorkingDir"], "/w");
+    for key in ["Tty", "OpenStdin", "StdinOnce"] {
+        assert_eq!(body[key], true, "{key}");
+    }
+    for key in ["AttachStdin", "AttachStdout", "AttachStderr"] {
+        assert_eq!(body[key], false, "{key}");
+    }
+    assert_eq!(body["Healthcheck"], json!({"Test": ["NONE"]}));
+    let plain = json_of(&container_of(&one(&json!({}), &json!({}))).unwrap());
+    for key in ["Entrypoint", "Cmd", "WorkingDir", "StopSignal"] {
+        assert_eq!(plain[key], json!(null), "{key}");
+    }
+}
+
+#[test]
+fn in_the_hosts_network_the_pods_address_is_the_nodes() {
+    let env = json!({"env": [
+        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+    ]});
+    let request = container_with(&one(&env, &json!({"hostNetwork": true})), |input| {
+        ContainerInput {
+            pod_ips: &[],
+            ..input
+        }
+    });
+    assert_eq!(json_of(&request.unwrap())["Env"], json!(["IP=192.0.2.1"]));
+}
+
+#[test]
+fn resources_become_limits() {
+    for (resources, shares, quota, memory) in [
+        (json!({}), 2, None, None),
+        (json!({"requests": {"cpu": "0"}}), 2, None, None),
+        (json!({"requests": {"cpu": "1m"}}), 2, None, None),
+        (json!({"requests": {"cpu": "500m"}}), 512, None, None),
+        (json!({"requests": {"cpu": "1000"}}), 262_144, None, None),
+        (json!({"limits": {"cpu": "5m"}}), 5, Some(1000), None),
+        (
+            json!({"limits": {"cpu": "1500m"}}),
+            1536,
+            Some(150_000),
+            None,
+        ),
+        (
+            json!({"limits": {"cpu": "2", "memory": "64Mi"}, "requests": {"cpu": "1"}}),
+            1024,
+            Some(200_000),
+            Some(64 << 20),
+        ),
+        (json!({"requests": {"memory": "64Mi"}}), 2, None, None),
+        (
+            json!({"limits": {"cpu": "0", "memory": "0"}}),
+            2,
+            None,
+            None,
+        ),
+    ] {
+        let request = container_of(&one(&json!({"resources": resources}), &json!({}))).unwrap();
+        let memory: Value = memory.map_or(json!(null), |bytes: i64| json!(bytes));
+        let period = quota.map_or(json!(null), |_| json!(100_000));
+        for (key, expected) in [
+            ("CpuShares", json!(shares)),
+            ("CpuQuota", quota.map_or(json!(null), |q: i64| json!(q))),
+            ("CpuPeriod", period),
+            ("Memory", memory.clone()),
+            ("MemorySwap", memory),
+        ] {
+            assert_eq!(host_config(&request, key), expected, "{key} {resources}");
+        }
+    }
+}
+
+#[test]
+fn oom_scores_follow_class_and_request() {
+    let guaranteed = json!({"limits": {"cpu": "1", "memory": "1Gi"}});
+    let requests = |memory: &str| json!({"requests": {"memory": memory}});
+    let critical = json!({"priorityClassName": "system-node-critical"});
+    for (resources, spec, expected) in [
+        (guaranteed, json!({}), -997),
+        (json!({}), json!({}), 1000),
+        (json!({}), critical, -997),
+        (requests("4Gi"), json!({}), 500),
+        (requests("1"), json!({}), 999),
+        (requests("8Gi"), json!({}), 3),
+        (requests("64Gi"), json!({}), 3),
+        (json!({"requests": {"cpu": "1"}}), json!({}), 999),
+    ] {
+        let request = container_of(&one(&json!({"resources": resources}), &spec)).unwrap();
+        assert_eq!(
+            host_config(&request, "OomScoreAdj"),
+            expected,
+            "{resources}"
+        );
+    }
+    let pod = pod(&json!({
+        "initContainers": [{"name": "s", "restartPolicy": "Always"}],
+        "containers": [
+            {"name": "a", "resources": {"requests": {"memory": "4Gi"}}},
+            {"name": "b", "resources": {"requests": {"memory": "2Gi"}}},
+        ],
+    }));
+    let (role, sidecar) = spec::find_container(&pod, "s").unwrap();
+    assert_eq!(resources::oom_score_adj(&pod, sidecar, role, &node()), 750);
+}
+
+#[test]
+fn users_come_from_the_spec_and_then_from_the_image() {
+    let null = json!(null);
+    for (pod_context, context, image_user, expected) in [
+        (json!({}), json!({}), Some(""), json!("0")),
+        (json!({}), json!({}), Some("1000"), json!("1000")),
+        (json!({}), json!({}), Some("1000:1000"), json!("1000")),
+        (json!({}), json!({}), Some("app:staff"), json!("app")),
+        (json!({}), json!({}), None, null),
+        (json!({}), json!({"runAsUser": 5}), Some("app"), json!("5")),
+        (
+            json!({"runAsUser": 4}),
+            json!({"runAsUser": 5}),
+            None,
+            json!("5"),
+        ),
+        (
+            json!({"runAsUser": 4, "runAsGroup": 6}),
+            json!({}),
+            Some("app"),
+            json!("4:6"),
+        ),
+        (
+            json!({"runAsGroup": 6}),
+            json!({}),
+            Some("app"),
+            json!("app:6"),
+        ),
+        (
+            json!({"runAsGroup": 6}),
+            json!({"runAsGroup": 7}),
+            Some(""),
+            json!("0:7"),
+        ),
+        (json!({"runAsGroup": 6}), json!({}), None, json!("0:6")),
+    ] {
+        let pod = one(
+            &json!({"securityContext": context}),
+            &json!({"securityContext": pod_context}),
+        );
+        let request = container_with(&pod, |input| ContainerInput {
+            image: image_user.map(|user| ImageFacts { id: "i", user }),
+            ..input
+        });
+        assert_eq!(
+            json_of(&request.unwrap())["User"],
+            expected,
+            "{pod_context} {context} {image_user:?}"
+        );
+    }
+}
+
+#[test]
+fn run_as_non_root_is_shown_to_hold_or_refused() {
+    for (user, image_user, refusal) in [
+        (
+            json!(0),
+            "1000",
+            Some("container's runAsUser breaks non-root policy"),
+        ),
+        (json!(5), "", None),
+        (
+            null(),
+            "",
+            Some("container has runAsNonRoot and image will run as root"),
+        ),
+        (
+            null(),
+            "0",
+            Some("container has runAsNonRoot and image will run as root"),
+        ),
+        (
+            null(),
+            "0:5",
+            Some("container has runAsNonRoot and image will run as root"),
+        ),
+        (null(), "1000:0", None),
+        (
+            null(),
+            "app:staff",
+            Some(
+                "container has runAsNonRoot and image has non-numeric user (app), cannot verify \
+                 user is non-root",
+            ),
+        ),
+    ] {
+        let pod = one(
+            &json!({"securityContext": {"runAsUser": user}}),
+            &json!({"securityContext": {"runAsNonRoot": true}}),
+        );
+        let request = container_with(&pod, |input| ContainerInput {
+            image: Some(ImageFacts {
+                id: "i",
+                user: image_user,
+            }),
+            ..input
+        });
+        let refused = request.err().map(|e| e.to_string());
+        let expected = refusal.map(|text| format!("{text} (container: c)"));
+        assert_eq!(refused, expected, "{user} {image_user:?}");
+    }
+    let overridden = one(
+        &json!({"securityContext": {"runAsNonRoot": false}}),
+        &json!({"securityContext": {"runAsNonRoot": true}}),
+    );
+    assert!(container_of(&overridden).is_ok());
+    let unknown = one(
+        &json!({"securityContext": {"runAsNonRoot": true}}),
+        &json!({}),
+    );
+    let request = container_with(&unknown, |input| ContainerInput {
+        image: None,
+        ..input
+    });
+    assert!(matches!(request, Err(ConfigError::RunAsNonRoot(_))));
+}
+
+fn null() -> Value {
+    json!(null)
+}
+
+#[test]
+fn seccomp_is_unconfined_unless_asked_for() {
+    let local = json!({"type": "Localhost", "localhostProfile": "p.json"});
+    let content = Some("{\n  \"defaultAction\": \"SCMP_ACT_ALLOW\"\n}");
+    for (pod_profile, profile, content, expected) in [
+        (null(), null(), None, json!(["seccomp=unconfined"])),
+        (
+            json!({"type": "Unconfined"}),
+            null(),
+            None,
+            json!(["seccomp=unconfined"]),
+        ),
+        (json!({"type": "RuntimeDefault"}), null(), None, json!([])),
+        (
+            json!({"type": "RuntimeDefault"}),
+            json!({"type": "Unconfined"}),
+            None,
+            json!(["seccomp=unconfined"]),
+        ),
+        (
+            null(),
+            local.clone(),
+            content,
+            json!(["seccomp={\"defaultAction\":\"SCMP_ACT_ALLOW\"}"]),
+        ),
+    ] {
+        let pod = one(
+            &json!({"securityContext": {"seccompProfile": profile}}),
+            &json!({"securityContext": {"seccompProfile": pod_profile}}),
+        );
+        let request = container_with(&pod, |input| ContainerInput {
+            seccomp_json: content,
+            ..input
+        });
+        assert_eq!(host_config(&request.unwrap(), "SecurityOpt"), expected);
+    }
+    let pod = one(
+        &json!({"securityContext": {"seccompProfile": local}}),
+        &json!({}),
+    );
+    let container = &spec::spec(&pod).containers[0];
+    assert_eq!(
+        seccomp_wanted(&pod, container),
+        SeccompWanted::Localhost("p.json")
+    );
+    for outside in ["", "/etc/p.json", "../p.json", "a/../p.json"] {
+        let profile = json!({"type": "Localhost", "localhostProfile": outside});
+        let pod = one(
+            &json!({"securityContext": {"seccompProfile": profile}}),
+            &json!({}),
+        );
+        let request = container_with(&pod, |input| ContainerInput {
+            seccomp_json: Some("{}"),
+            ..input
+        });
+        assert_eq!(
+            request.unwrap_err().to_string(),
+            format!("seccomp profile {outside:?}: must be a relative path without '..'")
+        );
+    }
+    for (content, problem) in [
+        (None, "cannot be loaded: no such file, or it can't be read"),
+        (Some("{"), "cannot be loaded: it is not JSON"),
+    ] {
+        let request = container_with(&pod, |input| ContainerInput {
+            seccomp_json: content,
+            ..input
+        });
+        assert_eq!(
+            request.unwrap_err().to_string(),
+            format!("seccomp profile \"p.json\": {problem}")
+        );
+    }
+}
+
+#[test]
+fn proc_is_unmasked_by_empty_lists() {
+    for (proc_mount, expected) in [
+        (null(), null()),
+        (json!("Default"), null()),
+        (json!("Unmasked"), json!([])),
+    ] {
+        let pod = one(
+            &json!({"securityContext": {"procMount": proc_mount}}),
+            &json!({}),
+        );
+        let request = container_of(&pod).unwrap();
+        for key in ["MaskedPaths", "ReadonlyPaths"] {
+            assert_eq!(host_config(&request, key), expected, "{key} {proc_mount}");
+        }
+    }
+}
+
+#[test]
+fn mounts_are_binds_with_their_options() {
+    let mount = |fields: Value, privileged: bool, api_version: (u32, u32)| {
+        let mut mount = json!({"name": "data", "mountPath": "/d"});
+        for (key, value) in fields.as_object().unwrap() {
+            mount[key] = value.clone();
+        }
+        let pod = one(
+            &json!({"volumeMounts": [mount], "securityContext": {"privileged": privileged}}),
+            &json!({}),
+        );
+        let engine = EngineFacts {
+            api_version,
+            ..engine()
+        };
+        container_in(&pod, &engine).map(|request| host_config(&request, "Mounts")[0].clone())
+    };
+    let bound = |read_only: bool, options: Value| {
+        let mut mount = json!({
+            "Type": "bind", "Source": "/srv/data", "Target": "/d", "ReadOnly": read_only,
+        });
+        if options != json!({}) {
+            mount["BindOptions"] = options;
+        }
+        mount
+    };
+    let new = (1, 44);
+    for (fields, privileged, api, expected) in [
+        (json!({}), false, new, bound(false, json!({}))),
+        (
+            json!({"readOnly": true}),
+            false,
+            new,
+            bound(true, json!({"ReadOnlyNonRecursive": true})),
+        ),
+        (
+            json!({"readOnly": true}),
+            false,
+            (1, 43),
+            bound(true, json!({})),
+        ),
+        (
+            json!({"mountPropagation": "None"}),
+            false,
+            new,
+            bound(false, json!({})),
+        ),
+        (
+            json!({"mountPropagation": "HostToContainer"}),
+            false,
+            new,
+            bound(false, json!({"Propagation": "rslave"})),
+        ),
+        (
+            json!({"mountPropagation": "Bidirectional"}),
+            true,
+            new,
+            bound(false, json!({"Propagation": "rshared"})),
+        ),
+        (
+            json!({"mountPath": "d"}),
+            false,
+            new,
+            bound(false, json!({})),
+        ),
+    ] {
+        assert_eq!(
+            mount(fields.clone(), privileged, api).unwrap(),
+            expected,
+            "{fields}"
+        );
+    }
+    for (fields, expected) in [
+        (
+            json!({"mountPropagation": "Bidirectional"}),
+            "mount \"/d\": Bidirectional propagation needs a privileged container",
+        ),
+        (
+            json!({"readOnly": true, "recursiveReadOnly": "Enabled"}),
+            "mount \"/d\": recursiveReadOnly: Enabled is not supported on Docker",
+        ),
+        (
+            json!({"name": "gone"}),
+            "volume \"gone\" of mount \"/d\" not found in the pod",
+        ),
+        (
+            json!({"subPath": "x"}),
+            "sub-path of volume \"data\" at mount \"/d\" is not prepared",
+        ),
+    ] {
+        assert_eq!(mount(fields, false, new).unwrap_err().to_string(), expected);
+    }
+}
+
+fn container_in(pod: &Pod, engine: &EngineFacts) -> Result<Request, ConfigError> {
+    let (node, volumes) = (node(), volumes());
+    container_request(&ContainerInput {
+        owner: OWNER,
+        pod,
+        container: &spec::spec(pod).containers[0],
+        role: Role::App,
+        restart_count: 0,
+        sandbox_id: SANDBOX,
+        pod_ips: &[],
+        volumes: &volumes,
+        image: None,
+        seccomp_json: None,
+        termination_log: None,
+        etc_hosts: None,
+        node: &node,
+        engine,
+    })
+}
+
+#[test]
+fn our_own_mounts_come_last_and_give_way() {
+    let targets = |container: &Value| -> Vec<String> {
+        let request = container_of(&one(container, &json!({}))).unwrap();
+        let mounts = host_config(&request, "Mounts");
+        mounts
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|mount| format!("{}={}", mount["Target"], mount["Source"]).replace('"', ""))
+            .collect()
+    };
+    let log = "/root/pods/u1/containers/c/0a1b2c3d";
+    assert_eq!(
+        targets(&json!({"volumeMounts": [
+            {"name": "data", "mountPath": "/d"},
+            {"name": "cache", "mountPath": "/c", "subPath": "x"},
+        ]})),
+        [
+            "/d=/srv/data".to_owned(),
+            "/c=/root/pods/u1/sub".to_owned(),
+            "/etc/hosts=/root/pods/u1/etc-hosts".to_owned(),
+            format!("/dev/termination-log={log}"),
+        ]
+    );
+    for own in ["/etc/hosts", "etc/hosts", "/etc/hosts/"] {
+        assert_eq!(
+            targets(&json!({
+                "terminationMessagePath": "/t",
+                "volumeMounts": [{"name": "data", "mountPath": own}],
+            }))
+            .iter()
+            .filter(|text| text.contains("etc-hosts"))
+            .count(),
+            0,
+            "{own}"
+        );
+    }
+    let elsewhere = targets(&json!({"terminationMessagePath": "/t"}));
+    assert_eq!(elsewhere.last().unwrap(), &format!("/t={log}"));
+}
+
+#[test]
+fn requests_print_without_what_may_be_secret() {
+    let pod = one(
+        &json!({"env": [{"name": "KEY", "value": "hunter2"}]}),
+        &json!({}),
+    );
+    let request = container_of(&pod).unwrap();
+    assert!(json_of(&request).to_string().contains("hunter2"));
+    assert_eq!(
+        format!("{request:?}"),
+        "Request { name: \"k8s_c_web_prod_u1_0\", notes: [], .. }"
+    );
+}
+
+proptest! {
+    #[test]
+    fn scores_and_shares_stay_in_their_range(
+        request in "[1-9][0-9]{0,12}(m|k|Ki|Mi|Gi)?",
+        limit in proptest::option::of("[1-9][0-9]{0,12}(m|k|Ki|Mi|Gi)?"),
+        memory_bytes: u64,
+    ) {
+        let mut resources = json!({"requests": {"memory": request, "cpu": request}});
+        if let Some(limit) = limit {
+            resources["limits"] = json!({"memory": limit, "cpu": limit});
+        }
+        let pod = one(&json!({"resources": resources}), &json!({}));
+        let node = NodeFacts { memory_bytes, ..node() };
+        let container = &spec::spec(&pod).containers[0];
+        let score = resources::oom_score_adj(&pod, container, Role::App, &node);
+        prop_assert!(score == -997 || (3..=999).contains(&score), "{}", score);
+        let told = resources::engine_resources(container);
+        prop_assert!((2..=262_144).contains(&told.cpu_shares));
+        prop_assert!(told.cpu_quota.is_none_or(|quota| quota >= 1000));
+        prop_assert!(told.memory.is_none_or(|bytes| bytes > 0));
+    }
+}

@@ -1,0 +1,356 @@
+//! The agent's own API, on a Unix socket under the root that only root may open.
+//!
+//! `GET /v1/status[?watch=true]`, `GET /v1/pods/{uid}/logs[/{container}]`, `GET /v1/config`.
+//! Errors are `{"error": …, "help": …}` with a fitting status.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path as FsPath, PathBuf};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::get;
+use bytes::Bytes;
+use futures::{Stream, StreamExt, stream};
+use serde::{Deserialize, Serialize};
+use tokio::net::UnixListener;
+use tokio_util::sync::CancellationToken;
+
+use super::frame::Frame;
+use super::listen;
+use super::view::{AgentView, ViewError};
+use crate::api::{PodUid, Timestamp};
+use crate::runtime::{LogChunk, LogOptions};
+
+/// Longest path of a Unix socket, in bytes: `sun_path` less its NUL.
+pub const SOCKET_PATH_MAX: usize = 107;
+
+/// Most requests at a time; each watcher or follower is one. Beyond it the answer is 503.
+const REQUESTS_MAX: usize = 64;
+
+/// Why the socket can't be served.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// The path doesn't fit into a socket address.
+    #[error(
+        "the path of the agent's socket is {length} bytes long, and a Unix socket's may be {SOCKET_PATH_MAX} at most: {}; choose a shorter --root", .path.display()
+    )]
+    TooLong {
+        /// The path.
+        path: PathBuf,
+        /// Its length in bytes.
+        length: usize,
+    },
+    /// The system refused.
+    #[error("failed to {attempt} the agent's socket {}", .path.display())]
+    Io {
+        /// What was attempted.
+        attempt: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// The system's words.
+        source: io::Error,
+    },
+}
+
+/// Binds the agent's socket, mode 0600. A socket that is there already is a dead agent's, and is
+/// replaced: only the holder of the root's lock may call this.
+///
+/// # Errors
+/// The path is too long, something else than a socket is there, or the system refused.
+pub fn bind(path: &FsPath) -> Result<UnixListener, SocketError> {
+    let length = path.as_os_str().len();
+    if length > SOCKET_PATH_MAX {
+        return Err(SocketError::TooLong {
+            path: path.to_owned(),
+            length,
+        });
+    }
+    let fail = |attempt| {
+        move |source| SocketError::Io {
+            attempt,
+            path: path.to_owned(),
+            source,
+        }
+    };
+    remove_stale(path).map_err(fail("replace"))?;
+    let listener = UnixListener::bind(path).map_err(fail("bind"))?;
+    // Connecting takes the right to write, which neither a 0700 root nor a usual umask gives to
+    // others, so nobody gets in between the two calls.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
+        .map_err(fail("restrict access to"))?;
+    Ok(listener)
+}
+
+fn remove_stale(path: &FsPath) -> io::Result<()> {
+    use std::os::unix::fs::FileTypeExt;
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() => std::fs::remove_file(path),
+        Ok(_) => Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "something that is no socket is in its place",
+        )),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Serves the API until `cancel`. Open watches and logs end then.
+///
+/// # Errors
+/// The listener failed for good.
+pub async fn serve(
+    listener: UnixListener,
+    view: Arc<dyn AgentView>,
+    cancel: CancellationToken,
+) -> io::Result<()> {
+    let app = router(view, cancel.clone());
+    listen::serve(listener, app, cancel).await
+}
+
+#[derive(Clone)]
+struct Shared {
+    view: Arc<dyn AgentView>,
+    cancel: CancellationToken,
+    requests: Arc<tokio::sync::Semaphore>,
+}
+
+/// The routes; can be called without a socket.
+pub fn router(view: Arc<dyn AgentView>, cancel: CancellationToken) -> Router {
+    let shared = Shared {
+        view,
+        cancel,
+        requests: Arc::new(tokio::sync::Semaphore::new(REQUESTS_MAX)),
+    };
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/config", get(config))
+        .route("/v1/pods/{uid}/logs", get(default_logs))
+        .route("/v1/pods/{uid}/logs/{container}", get(container_logs))
+        .fallback(|| async {
+            ApiError::new(StatusCode::NOT_FOUND, "no such path").help(
+                "this command and the running agent may be of different versions; compare mirrorlet version with mirrorlet status -o json",
+            )
+        })
+        // No route reads a body, so none can fill memory.
+        .with_state(shared)
+}
+
+/// The body of an error answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// What is wrong.
+    pub error: String,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub help: Option<String>,
+}
+
+struct ApiError {
+    status: StatusCode,
+    body: ErrorBody,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, error: impl Into<String>) -> Self {
+        Self {
+            status,
+            body: ErrorBody {
+                error: error.into(),
+                help: None,
+            },
+        }
+    }
+
+    fn help(mut self, help: impl Into<String>) -> Self {
+        self.body.help = Some(help.into());
+        self
+    }
+}
+
+impl From<ViewError> for ApiError {
+    fn from(error: ViewError) -> Self {
+        let status = match &error {
+            ViewError::NotFound { .. } => StatusCode::NOT_FOUND,
+            ViewError::Invalid { .. } => StatusCode::BAD_REQUEST,
+            ViewError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            ViewError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let mut answer = Self::new(status, error.to_string());
+        answer.body.help = error.help().map(str::to_owned);
+        answer
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.status, Json(self.body)).into_response()
+    }
+}
+
+impl Shared {
+    fn admit(&self) -> Result<tokio::sync::OwnedSemaphorePermit, ApiError> {
+        Arc::clone(&self.requests).try_acquire_owned().map_err(|_| {
+            ApiError::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("the agent serves {REQUESTS_MAX} requests already"),
+            )
+            .help("end some mirrorlet status --watch or mirrorlet logs -f")
+        })
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct StatusQuery {
+    watch: bool,
+}
+
+async fn status(
+    State(shared): State<Shared>,
+    query: Result<Query<StatusQuery>, axum::extract::rejection::QueryRejection>,
+) -> Result<Response, ApiError> {
+    let Query(query) = query.map_err(|e| bad_query(&e))?;
+    let permit = shared.admit()?;
+    if !query.watch {
+        return Ok(Json(shared.view.status()).into_response());
+    }
+    let lines = watch_lines(shared).map(move |line| {
+        let _held = &permit;
+        Ok::<_, io::Error>(line)
+    });
+    Ok((
+        [(header::CONTENT_TYPE, "application/jsonl")],
+        Body::from_stream(lines),
+    )
+        .into_response())
+}
+
+fn bad_query(error: &axum::extract::rejection::QueryRejection) -> ApiError {
+    ApiError::new(StatusCode::BAD_REQUEST, error.body_text())
+}
+
+/// One line now and one after each change, equal ones left out, until the agent stops.
+fn watch_lines(shared: Shared) -> impl Stream<Item = Bytes> + Send + 'static {
+    let changes = shared.view.changed();
+    let cancel = shared.cancel.clone();
+    stream::unfold(
+        (shared.view, changes, Bytes::new(), true),
+        |(view, mut changes, last, first)| async move {
+            let mut wait = !first;
+            loop {
+                if wait && changes.changed().await.is_err() {
+                    return None;
+                }
+                changes.mark_unchanged();
+                let mut line = serde_json::to_vec(&view.status()).ok()?;
+                line.push(b'\n');
+                let line = Bytes::from(line);
+                if line != last {
+                    return Some((line.clone(), (view, changes, line, false)));
+                }
+                wait = true;
+            }
+        },
+    )
+    .take_until(cancel.cancelled_owned())
+}
+
+async fn config(State(shared): State<Shared>) -> Json<serde_json::Value> {
+    Json(shared.view.config())
+}
+
+/// The query of a logs request.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct LogsQuery {
+    /// Go on with new lines until the container ends.
+    pub follow: bool,
+    /// The instance before the newest.
+    pub previous: bool,
+    /// Begin every line with its time.
+    pub timestamps: bool,
+    /// Only that many of the last lines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tail: Option<u64>,
+    /// Only lines of the last so many seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since_seconds: Option<u64>,
+    /// End after that many bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<u64>,
+}
+
+type LogsQueryResult = Result<Query<LogsQuery>, axum::extract::rejection::QueryRejection>;
+
+async fn default_logs(
+    State(shared): State<Shared>,
+    Path(uid): Path<String>,
+    query: LogsQueryResult,
+) -> Result<Response, ApiError> {
+    logs(shared, uid, None, query).await
+}
+
+async fn container_logs(
+    State(shared): State<Shared>,
+    Path((uid, container)): Path<(String, String)>,
+    query: LogsQueryResult,
+) -> Result<Response, ApiError> {
+    logs(shared, uid, Some(container), query).await
+}
+
+async fn logs(
+    shared: Shared,
+    uid: String,
+    container: Option<String>,
+    query: LogsQueryResult,
+) -> Result<Response, ApiError> {
+    let Query(query) = query.map_err(|e| bad_query(&e))?;
+    let permit = shared.admit()?;
+    let options = LogOptions {
+        follow: query.follow,
+        tail: query.tail,
+        since: query.since_seconds.map(seconds_ago),
+        timestamps: query.timestamps,
+        limit_bytes: query.limit_bytes,
+    };
+    let log = shared
+        .view
+        .logs(
+            &PodUid::from(uid),
+            container.as_deref(),
+            &options,
+            query.previous,
+        )
+        .await?;
+    let frames = log
+        .map(move |chunk| {
+            let _held = &permit;
+            let frame = match chunk {
+                Ok(LogChunk::Stdout(bytes)) => Frame::Stdout(bytes),
+                Ok(LogChunk::Stderr(bytes)) => Frame::Stderr(bytes),
+                Err(error) => Frame::Failed(error.to_string()),
+            };
+            Ok::<_, io::Error>(frame.encode())
+        })
+        .take_until(shared.cancel.cancelled_owned());
+    Ok((
+        [(header::CONTENT_TYPE, "application/octet-stream")],
+        Body::from_stream(frames),
+    )
+        .into_response())
+}
+
+/// The time so many seconds ago; the epoch when that lies before it.
+fn seconds_ago(seconds: u64) -> Timestamp {
+    let now = Timestamp::now().as_second();
+    let then = i64::try_from(seconds).map_or(0, |seconds| now.saturating_sub(seconds).max(0));
+    Timestamp::from_second(then).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::cli::Failure;
+use crate::cli::client::{Answer, get as ask};
+use crate::config::socket_path;
+use crate::server::fake::FakeView;
+use crate::server::frame::FrameReader;
+
+struct Agent {
+    root: tempfile::TempDir,
+    view: Arc<FakeView>,
+    cancel: CancellationToken,
+    serving: JoinHandle<io::Result<()>>,
+}
+
+impl Agent {
+    fn start() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let listener = bind(&socket_path(root.path())).unwrap();
+        let view = Arc::new(FakeView::new());
+        let cancel = CancellationToken::new();
+        let serving = tokio::spawn(serve(
+            listener,
+            Arc::clone(&view) as Arc<dyn AgentView>,
+            cancel.clone(),
+        ));
+        Self {
+            root,
+            view,
+            cancel,
+            serving,
+        }
+    }
+
+    async fn get(&self, path: &str) -> Result<Answer, Failure> {
+        ask(self.root.path(), path).await
+    }
+
+    async fn refused(&self, path: &str) -> String {
+        match self.get(path).await {
+            Ok(_) => panic!("{path} was answered"),
+            Err(Failure::Failed(error)) => error.to_string(),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn line(answer: &mut Answer) -> serde_json::Value {
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(b"\n") {
+        bytes.extend_from_slice(&answer.next().await.unwrap().unwrap());
+    }
+    serde_json::from_slice(&bytes).unwrap()
+}
+
+#[tokio::test]
+async fn status_and_config_are_told() {
+    let agent = Agent::start();
+    let report = crate::cli::status::fetch(agent.root.path()).await.unwrap();
+    assert_eq!(report, agent.view.status());
+    let config = agent
+        .get("/v1/config")
+        .await
+        .unwrap()
+        .whole()
+        .await
+        .unwrap();
+    assert_eq!(config, br#"[{"key":"root"}]"#);
+}
+
+#[tokio::test]
+async fn a_watch_tells_every_change_once() {
+    let agent = Agent::start();
+    let mut answer = agent.get("/v1/status?watch=true").await.unwrap();
+    assert_eq!(line(&mut answer).await["agent"]["version"], "0.1.0");
+    agent.view.set_version("0.1.0"); // says so, yet nothing changed
+    agent.view.set_version("2");
+    assert_eq!(line(&mut answer).await["agent"]["version"], "2");
+    agent.cancel.cancel();
+    assert!(answer.next().await.unwrap().is_none());
+    agent.serving.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn logs_keep_their_streams_apart() {
+    let agent = Agent::start();
+    let answer = agent
+        .get("/v1/pods/u/logs/c?follow=true&tail=3&previous=true&timestamps=true&limitBytes=9")
+        .await
+        .unwrap();
+    let mut reader = FrameReader::default();
+    reader.push(&answer.whole().await.unwrap());
+    assert_eq!(reader.next_frame(), Ok(Some(Frame::Stdout("out\n".into()))));
+    assert_eq!(reader.next_frame(), Ok(Some(Frame::Stderr("err\n".into()))));
+    assert_eq!(reader.next_frame(), Ok(None));
+    let asked = agent.view.asked.lock().unwrap().clone();
+    let options = LogOptions {
+        follow: true,
+        tail: Some(3),
+        since: None,
+        timestamps: true,
+        limit_bytes: Some(9),
+    };
+    assert_eq!(asked, [("u".into(), Some("c".to_owned()), options, true)]);
+}
+
+#[tokio::test]
+async fn a_log_that_breaks_off_says_why() {
+    let agent = Agent::start();
+    let answer = agent.get("/v1/pods/broken/logs").await.unwrap();
+    let mut reader = FrameReader::default();
+    reader.push(&answer.whole().await.unwrap());
+    let mut last = None;
+    while let Some(frame) = reader.next_frame().unwrap() {
+        last = Some(frame);
+    }
+    let Some(Frame::Failed(words)) = last else {
+        panic!("{last:?}")
+    };
+    assert!(words.contains("socket gone"), "{words}");
+}
+
+#[tokio::test]
+async fn stopping_ends_open_logs() {
+    let agent = Agent::start();
+    let mut answer = agent
+        .get("/v1/pods/endless/logs?follow=true")
+        .await
+        .unwrap();
+    assert!(answer.next().await.unwrap().is_some());
+    agent.cancel.cancel();
+    while answer.next().await.unwrap().is_some() {}
+    agent.serving.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn errors_carry_their_help() {
+    let agent = Agent::start();
+    assert_eq!(
+        agent.refused("/v1/pods/gone/logs").await,
+        "there is no pod gone; look again"
+    );
+    assert!(
+        agent
+            .refused("/v1/nothing")
+            .await
+            .starts_with("no such path; ")
+    );
+    let words = agent.refused("/v1/pods/u/logs?tail=x").await;
+    assert!(words.contains("tail"), "{words}");
+}
+
+#[tokio::test]
+async fn too_many_watchers_are_refused_and_leave_room_when_gone() {
+    let agent = Agent::start();
+    let mut open = Vec::new();
+    for _ in 0..REQUESTS_MAX {
+        let mut answer = agent.get("/v1/status?watch=true").await.unwrap();
+        line(&mut answer).await;
+        open.push(answer);
+    }
+    let words = agent.refused("/v1/status").await;
+    assert!(words.contains("already"), "{words}");
+    open.clear();
+    // The agent learns of closed connections in its own time: ask until it has.
+    while agent.get("/v1/status").await.is_err() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn without_an_agent_the_error_says_how_to_start_one() {
+    let root = tempfile::tempdir().unwrap();
+    let shown = root.path().display();
+    let Err(Failure::NoAgent(error)) = ask(root.path(), "/v1/status").await else {
+        panic!("an agent answered")
+    };
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "no mirrorlet agent is running on root {shown} (no answer on {shown}/mirrorlet.sock); start one with: mirrorlet run --root {shown}"
+        )
+    );
+}
+
+#[tokio::test]
+async fn the_socket_is_for_root_and_replaces_a_stale_one_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = socket_path(dir.path());
+    drop(bind(&path).unwrap());
+    let _listener = bind(&path).unwrap();
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    let file = dir.path().join("file");
+    std::fs::write(&file, "mine").unwrap();
+    assert!(matches!(bind(&file), Err(SocketError::Io { .. })));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+
+    let long = dir.path().join("x".repeat(120));
+    let error = bind(&long).unwrap_err();
+    assert!(matches!(error, SocketError::TooLong { .. }), "{error}");
+    assert!(error.to_string().contains("shorter --root"), "{error}");
+}

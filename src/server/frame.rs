@@ -1,0 +1,156 @@
+//! Logs on the wire: frames that keep standard output, standard error and a late failure apart.
+//!
+//! A frame is one byte for its kind, four bytes for the length of what follows (big endian), and
+//! that many bytes.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+/// Largest payload the reader takes, in bytes. The Engine sends lines in pieces of 16 KiB; this
+/// leaves room for time stamps and for a writer that joins some.
+pub const PAYLOAD_MAX: usize = 1 << 20;
+
+const HEADER_BYTES: usize = 5;
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+const FAILED: u8 = 3;
+
+/// One frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Frame {
+    /// Standard output.
+    Stdout(Bytes),
+    /// Standard error.
+    Stderr(Bytes),
+    /// The log broke off, for this reason. Nothing follows.
+    Failed(String),
+}
+
+/// Bytes that are not frames.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// No such kind.
+    #[error("the agent sent a log frame of the unknown kind {0}; is it of another version?")]
+    Kind(u8),
+    /// Longer than [`PAYLOAD_MAX`].
+    #[error("the agent sent a log frame of {0} bytes")]
+    TooLong(usize),
+}
+
+impl Frame {
+    /// The frame's bytes; a payload beyond [`PAYLOAD_MAX`] is cut into several frames.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let (kind, payload): (u8, &[u8]) = match self {
+            Self::Stdout(bytes) => (STDOUT, bytes),
+            Self::Stderr(bytes) => (STDERR, bytes),
+            Self::Failed(words) => (FAILED, words.as_bytes()),
+        };
+        let mut out = BytesMut::with_capacity(HEADER_BYTES + payload.len());
+        for piece in payload.chunks(PAYLOAD_MAX) {
+            out.put_u8(kind);
+            out.put_u32(u32::try_from(piece.len()).unwrap_or(u32::MAX));
+            out.put_slice(piece);
+        }
+        out.freeze()
+    }
+}
+
+/// Takes bytes in whatever pieces they come, gives frames.
+#[derive(Debug, Default)]
+pub struct FrameReader {
+    buffer: BytesMut,
+}
+
+impl FrameReader {
+    /// Adds what has come.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Whether an unfinished frame is left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.buffer.is_empty()
+    }
+
+    /// The next whole frame, if there is one.
+    ///
+    /// # Errors
+    /// The bytes are not frames; the reader is of no use afterwards.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
+        let Some(header) = self.buffer.first_chunk::<HEADER_BYTES>() else {
+            return Ok(None);
+        };
+        let [kind, length @ ..] = *header;
+        let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+        if length > PAYLOAD_MAX {
+            return Err(FrameError::TooLong(length));
+        }
+        if !matches!(kind, STDOUT | STDERR | FAILED) {
+            return Err(FrameError::Kind(kind));
+        }
+        if self.buffer.len() < HEADER_BYTES + length {
+            return Ok(None);
+        }
+        self.buffer.advance(HEADER_BYTES);
+        let payload = self.buffer.split_to(length).freeze();
+        Ok(Some(match kind {
+            STDOUT => Frame::Stdout(payload),
+            STDERR => Frame::Stderr(payload),
+            _ => Frame::Failed(String::from_utf8_lossy(&payload).into_owned()),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frames() -> impl Strategy<Value = Vec<Frame>> {
+        let bytes = prop::collection::vec(any::<u8>(), 1..200).prop_map(Bytes::from);
+        prop::collection::vec(
+            prop_oneof![
+                bytes.clone().prop_map(Frame::Stdout),
+                bytes.prop_map(Frame::Stderr),
+                "[a-z ]{1,20}".prop_map(Frame::Failed),
+            ],
+            0..10,
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn frames_survive_any_cutting(sent in frames(), cut in 1usize..50) {
+            let bytes: Vec<u8> = sent.iter().flat_map(|f| f.encode().to_vec()).collect();
+            let mut reader = FrameReader::default();
+            let mut got = Vec::new();
+            for piece in bytes.chunks(cut) {
+                reader.push(piece);
+                while let Some(frame) = reader.next_frame().unwrap() {
+                    got.push(frame);
+                }
+            }
+            prop_assert_eq!(got, sent);
+            prop_assert!(reader.is_empty());
+        }
+
+        #[test]
+        fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let mut reader = FrameReader::default();
+            reader.push(&bytes);
+            while let Ok(Some(_)) = reader.next_frame() {}
+        }
+    }
+
+    #[test]
+    fn other_bytes_are_refused() {
+        let mut reader = FrameReader::default();
+        reader.push(b"HTTP/1.1");
+        assert!(reader.next_frame().is_err());
+        let mut reader = FrameReader::default();
+        reader.push(&[9, 0, 0, 0, 0]);
+        assert_eq!(reader.next_frame(), Err(FrameError::Kind(9)));
+    }
+}

@@ -1,0 +1,109 @@
+//! `/metrics`, `/healthz` and `/readyz`, on a loopback port unless told otherwise.
+//!
+//! Nothing served here is secret, and nothing changes anything.
+
+use std::fmt::Write as _;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::listen;
+use super::view::{AgentView, Check};
+use crate::telemetry::Metrics;
+
+/// Content type of the metrics: `OpenMetrics` text.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Why the port can't be served.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "failed to serve metrics and health on {address}; choose another with --metrics-address IP:PORT, or none"
+)]
+pub struct BindError {
+    /// The address.
+    pub address: SocketAddr,
+    /// The system's words.
+    pub source: io::Error,
+}
+
+/// Binds the address.
+///
+/// # Errors
+/// The address is in use, or not one of this machine.
+pub async fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| BindError { address, source })
+}
+
+/// Serves until `cancel`.
+///
+/// # Errors
+/// The listener failed for good.
+pub async fn serve(
+    listener: TcpListener,
+    view: Arc<dyn AgentView>,
+    metrics: Metrics,
+    cancel: CancellationToken,
+) -> io::Result<()> {
+    listen::serve(listener, router(view, metrics), cancel).await
+}
+
+#[derive(Clone)]
+struct Shared {
+    view: Arc<dyn AgentView>,
+    metrics: Metrics,
+}
+
+/// The routes; can be called without a socket.
+pub fn router(view: Arc<dyn AgentView>, metrics: Metrics) -> Router {
+    Router::new()
+        .route("/metrics", get(scrape))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .with_state(Shared { view, metrics })
+}
+
+async fn scrape(State(shared): State<Shared>) -> Response {
+    (
+        [(header::CONTENT_TYPE, OPEN_METRICS)],
+        shared.metrics.encode(),
+    )
+        .into_response()
+}
+
+async fn ready(State(shared): State<Shared>) -> Response {
+    let checks = shared.view.checks();
+    let status = if checks.iter().all(|check| check.failing.is_none()) {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    (status, render(&checks)).into_response()
+}
+
+/// One line a check, in the form of Kubernetes' own `/readyz?verbose`.
+fn render(checks: &[Check]) -> String {
+    let mut text = String::new();
+    for check in checks {
+        let written = match &check.failing {
+            None => writeln!(text, "[+] {} ok", check.name),
+            Some(why) => writeln!(text, "[-] {} failed: {why}", check.name),
+        };
+        debug_assert!(written.is_ok(), "a String takes everything");
+    }
+    let ready = checks.iter().all(|check| check.failing.is_none());
+    text.push_str(if ready { "ready\n" } else { "not ready\n" });
+    text
+}
+
+#[cfg(test)]
+mod tests;

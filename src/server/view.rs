@@ -1,0 +1,99 @@
+//! What the servers ask of the agent.
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::api::PodUid;
+use crate::api::report::StatusReport;
+use crate::pod::select::ContainerNotFound;
+use crate::runtime::{LogOptions, LogStream};
+
+/// One readiness check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// What is checked, for example `engine` or `source file`.
+    pub name: String,
+    /// Why it fails; none when it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failing: Option<String>,
+}
+
+/// Why a question can't be answered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ViewError {
+    /// The pod, container or instance named does not exist.
+    #[error("{message}")]
+    NotFound {
+        /// What does not exist.
+        message: String,
+        /// What to do.
+        help: Option<String>,
+    },
+    /// The question can't be answered as it was asked.
+    #[error("{message}")]
+    Invalid {
+        /// What is missing or contradictory.
+        message: String,
+        /// What to do.
+        help: Option<String>,
+    },
+    /// The Engine doesn't answer.
+    #[error("{0}")]
+    Unavailable(String),
+    /// Something else failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl ViewError {
+    /// Advice that goes with the error.
+    #[must_use]
+    pub fn help(&self) -> Option<&str> {
+        match self {
+            Self::NotFound { help, .. } | Self::Invalid { help, .. } => help.as_deref(),
+            Self::Unavailable(_) | Self::Failed(_) => None,
+        }
+    }
+}
+
+impl From<ContainerNotFound> for ViewError {
+    fn from(error: ContainerNotFound) -> Self {
+        let (message, help) = (error.to_string(), None);
+        match error {
+            ContainerNotFound::Unknown { .. } => Self::NotFound { message, help },
+            ContainerNotFound::Unnamed { .. } => Self::Invalid { message, help },
+        }
+    }
+}
+
+/// What the servers ask of the agent. Methods are cheap, and never wait for the Engine except
+/// [`logs`](Self::logs).
+#[async_trait]
+pub trait AgentView: Send + Sync + 'static {
+    /// One look at everything.
+    fn status(&self) -> StatusReport;
+
+    /// Changes value whenever [`status`](Self::status) may have changed. A burst may count once.
+    fn changed(&self) -> watch::Receiver<u64>;
+
+    /// The log of a container; with none named, of the pod's only or default one. With
+    /// `previous`, of the instance before the newest.
+    ///
+    /// # Errors
+    /// The pod, container or instance is not there; none was named and the pod has several; the
+    /// Engine refused.
+    async fn logs(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        options: &LogOptions,
+        previous: bool,
+    ) -> Result<LogStream, ViewError>;
+
+    /// The configuration in use as JSON, nothing secret in it (`Resolved::show`).
+    fn config(&self) -> serde_json::Value;
+
+    /// Every readiness check: sources synced, Engine reachable.
+    fn checks(&self) -> Vec<Check>;
+}

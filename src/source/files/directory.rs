@@ -1,0 +1,314 @@
+//! The manifest directory over time: reads what changed, decides file by file, remembers.
+//!
+//! Blocking; the task in the parent module moves it to a thread for each look. A look at an
+//! unchanged directory costs one `stat` per file.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use sha2::{Digest, Sha256};
+
+use super::scan::{self, Entry, Identity, ReadError};
+use crate::api::{Code, Diagnostic, NodeName};
+use crate::pod::desired::{PodSource, SourcePod, SourceSet};
+use crate::pod::hold::{FileDecision, Present, decide_file};
+use crate::pod::manifest::{ParseContext, Parsed, parse_manifest};
+use crate::source::last_good::LastGoodStore;
+
+/// After the directory was away, how long files that are missing from it stay held: whoever
+/// replaces a directory fills it file by file. As long as a half-written file is held.
+pub(super) const RETURN_HOLD: Duration = crate::pod::hold::HALF_WRITTEN_HOLD;
+
+/// What the directory said about one file, and what was decided.
+#[derive(Debug)]
+struct Known {
+    /// Set when an equal identity means equal content.
+    identity: Option<Identity>,
+    digest: [u8; 32],
+    /// When this content was first seen.
+    since: Instant,
+    pods: Vec<SourcePod>,
+    problems: Vec<Diagnostic>,
+    /// When to decide again though the content stays.
+    again: Option<Instant>,
+}
+
+/// What one look found.
+#[derive(Debug)]
+pub(super) enum Look {
+    /// Files are missing that were there. Somebody may be replacing them: look again soon.
+    Missing,
+    /// A whole set, and whether the directory could be read.
+    Whole {
+        set: SourceSet,
+        unavailable: Option<Diagnostic>,
+        /// When to look again at the latest, if sooner than usual.
+        again: Option<Instant>,
+    },
+}
+
+/// The directory, as known.
+#[derive(Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+    node_name: NodeName,
+    last_good: LastGoodStore,
+    load_problems: Vec<Diagnostic>,
+    save_problems: Vec<Diagnostic>,
+    files: BTreeMap<PathBuf, Known>,
+    ignored: Vec<String>,
+    /// Whether it was ever looked at.
+    known: bool,
+    /// Why it couldn't be read last time.
+    unavailable: Option<Diagnostic>,
+    /// When it came back after having been away.
+    returned: Option<Instant>,
+}
+
+impl Directory {
+    pub(super) fn new(path: PathBuf, root: &Path, node_name: NodeName) -> Self {
+        let (last_good, load_problems) =
+            LastGoodStore::load(root, PodSource::File, None, &node_name);
+        Self {
+            path,
+            node_name,
+            last_good,
+            load_problems,
+            save_problems: Vec::new(),
+            files: BTreeMap::new(),
+            ignored: Vec::new(),
+            known: false,
+            unavailable: None,
+            returned: None,
+        }
+    }
+
+    /// Reads what changed and decides. `confirmed` tells that the look before this one answered
+    /// [`Look::Missing`]: what is missing now is gone.
+    pub(super) fn look(&mut self, confirmed: bool) -> Look {
+        let now = Instant::now();
+        match scan::list(&self.path) {
+            Ok(listing) => {
+                if self.unavailable.take().is_some() {
+                    self.returned = Some(now);
+                }
+                self.ignored = listing.ignored;
+                let mut seen = Vec::new();
+                for entry in listing.manifests {
+                    if self.take_in(&entry, now) {
+                        seen.push(entry.path);
+                    }
+                }
+                let missing = self.missing(&seen);
+                if !missing.is_empty() && !confirmed {
+                    return Look::Missing;
+                }
+                self.known = true;
+                self.settle_missing(missing, now);
+                self.whole(None)
+            }
+            Err(error) => {
+                let problem = self.cannot_read(&error);
+                if !self.known {
+                    self.hold_stored(&problem, now);
+                    self.known = true;
+                }
+                self.whole(Some(problem))
+            }
+        }
+    }
+
+    /// Writes new last good versions to disk. Tells whether that changed what is wrong.
+    pub(super) fn flush(&mut self) -> bool {
+        let problems = self.last_good.flush();
+        let changed = problems != self.save_problems;
+        self.save_problems = problems;
+        changed
+    }
+
+    fn cannot_read(&self, error: &std::io::Error) -> Diagnostic {
+        let message =
+            format!("the manifest directory can't be read, its pods keep running: {error}");
+        Diagnostic::error(
+            Code::SourceUnavailable,
+            self.path.display().to_string(),
+            message,
+        )
+        .help("create or repair the directory; remove manifests from it one by one")
+    }
+
+    /// Looks at one file. Tells whether it is there.
+    fn take_in(&mut self, entry: &Entry, now: Instant) -> bool {
+        let identity = match &entry.file {
+            Ok(identity) => *identity,
+            Err(why) => return self.take_unreadable(entry, why, now),
+        };
+        let due = |known: &Known| known.again.is_some_and(|again| again <= now);
+        if let Some(known) = self.files.get(&entry.path)
+            && known.identity == Some(identity)
+            && !due(known)
+        {
+            return true;
+        }
+        let (bytes, identity) = match scan::read(&entry.path) {
+            Ok(read) => read,
+            Err(ReadError::Gone) => return false,
+            Err(ReadError::Unreadable(why)) => return self.take_unreadable(entry, &why, now),
+        };
+        let digest = Sha256::digest(&bytes).into();
+        let settled = identity.is_settled(SystemTime::now()).then_some(identity);
+        if let Some(known) = self.files.get_mut(&entry.path)
+            && known.digest == digest
+            && !due(known)
+        {
+            known.identity = settled;
+            return true;
+        }
+        let location = entry.path.to_string_lossy();
+        let context = ParseContext {
+            node_name: &self.node_name,
+            source: PodSource::File,
+            location: &location,
+        };
+        let parsed = parse_manifest(&bytes, &context);
+        self.decide(&entry.path, &bytes, &parsed, digest, now);
+        if let Some(known) = self.files.get_mut(&entry.path) {
+            known.identity = settled;
+        }
+        true
+    }
+
+    fn take_unreadable(&mut self, entry: &Entry, why: &str, now: Instant) -> bool {
+        let location = entry.path.to_string_lossy();
+        let message = format!("the file can't be read: {why}");
+        let problem = Diagnostic::error(Code::Unreadable, location, message);
+        self.take_problem(&entry.path, problem, now);
+        true
+    }
+
+    /// Holds whatever a file described, because of a problem that isn't in its text.
+    fn take_problem(&mut self, path: &Path, problem: Diagnostic, now: Instant) {
+        let digest = Sha256::digest(problem.to_string()).into();
+        let parsed = Parsed {
+            documents: Vec::new(),
+            problems: vec![problem],
+        };
+        self.decide(path, &[], &parsed, digest, now);
+    }
+
+    fn decide(&mut self, path: &Path, raw: &[u8], parsed: &Parsed, digest: [u8; 32], now: Instant) {
+        let location = path.to_string_lossy();
+        let known = self.files.get(path).filter(|known| known.digest == digest);
+        let since = known.map_or(now, |known| known.since);
+        let present = Present {
+            source: PodSource::File,
+            location: &location,
+            raw,
+            parsed,
+            seen_for: now.saturating_duration_since(since),
+        };
+        let decision = decide_file(present, self.last_good.get(&location));
+        let FileDecision {
+            pods,
+            problems,
+            last_good,
+            look_again,
+        } = decision;
+        if let Some(good) = last_good {
+            self.last_good.put(&location, good);
+        }
+        self.files.insert(
+            path.to_owned(),
+            Known {
+                identity: None,
+                digest,
+                since,
+                pods,
+                problems,
+                again: look_again.map(|wait| now + wait),
+            },
+        );
+    }
+
+    /// Files that were there, now or in an earlier life of the agent, and are not.
+    fn missing(&self, seen: &[PathBuf]) -> Vec<PathBuf> {
+        let stored = self.last_good.locations().map(PathBuf::from);
+        let mut missing: Vec<_> = self.files.keys().cloned().chain(stored).collect();
+        missing.sort();
+        missing.dedup();
+        missing.retain(|path| !seen.contains(path));
+        missing
+    }
+
+    /// Forgets what is missing; holds it instead while the directory has only just come back.
+    fn settle_missing(&mut self, missing: Vec<PathBuf>, now: Instant) {
+        let until = self.returned.map(|returned| returned + RETURN_HOLD);
+        match until.filter(|until| *until > now) {
+            Some(until) if !missing.is_empty() => {
+                for path in missing {
+                    let message = "the file is missing since the manifest directory was replaced; \
+                                   its pods keep running for a while";
+                    let location = path.to_string_lossy();
+                    let problem = Diagnostic::error(Code::SourceUnavailable, location, message);
+                    self.take_problem(&path, problem, now);
+                    if let Some(known) = self.files.get_mut(&path) {
+                        known.again = Some(until);
+                    }
+                }
+            }
+            Some(_) => {}
+            None => {
+                self.returned = None;
+                for path in missing {
+                    self.files.remove(&path);
+                    self.last_good.forget(&path.to_string_lossy());
+                }
+            }
+        }
+    }
+
+    /// Before the directory was ever read: everything an earlier life of the agent ran from it.
+    fn hold_stored(&mut self, problem: &Diagnostic, now: Instant) {
+        let here = |location: &&str| Path::new(location).parent() == Some(&self.path);
+        let stored: Vec<_> = self
+            .last_good
+            .locations()
+            .filter(here)
+            .map(PathBuf::from)
+            .collect();
+        for path in stored {
+            self.take_problem(&path, problem.clone(), now);
+        }
+    }
+
+    fn whole(&mut self, unavailable: Option<Diagnostic>) -> Look {
+        self.unavailable = unavailable;
+        Look::Whole {
+            set: self.set(),
+            unavailable: self.unavailable.clone(),
+            again: self.files.values().filter_map(|known| known.again).min(),
+        }
+    }
+
+    /// Everything the newest look found.
+    pub(super) fn set(&self) -> SourceSet {
+        let files = || self.files.values();
+        let mut problems: Vec<_> = self.unavailable.iter().cloned().collect();
+        problems.extend(self.load_problems.iter().cloned());
+        problems.extend(self.save_problems.iter().cloned());
+        problems.extend(files().flat_map(|known| known.problems.iter().cloned()));
+        SourceSet {
+            pods: files()
+                .flat_map(|known| known.pods.iter().cloned())
+                .collect(),
+            problems,
+            ignored: self.ignored.clone(),
+        }
+    }
+
+    /// Its path.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}

@@ -1,0 +1,208 @@
+//! The manifest directory as a source of pods.
+//!
+//! inotify wakes, a short quiet window lets writers finish, then the whole directory is looked at;
+//! a seldom re-read is the safety net. Whatever happens, only removing a file or a document takes a
+//! pod away ([`hold`](crate::pod::hold)). Fed by the file system; read by the merge.
+
+mod directory;
+mod scan;
+mod watch;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use self::directory::{Directory, Look};
+use self::watch::Watch;
+use crate::api::{Code, Diagnostic, NodeName, Timestamp};
+use crate::config::Config;
+use crate::pod::desired::{PodSource, SourceSet};
+use crate::pod::merge::SourceName;
+use crate::source::{SourceWriter, blocking};
+
+/// Longest time that unquiet files put off a look: ten of the usual settle windows.
+const SETTLE_MAX: Duration = Duration::from_millis(250);
+
+/// How long a file must be missing to be gone: editors that save by renaming leave a gap of
+/// microseconds, slow ones of milliseconds.
+const MISSING_CONFIRM: Duration = Duration::from_millis(50);
+
+/// How often a directory is looked for that isn't there, or that the kernel won't watch.
+const UNWATCHED_PERIOD: Duration = Duration::from_secs(1);
+
+/// A manifest directory.
+#[derive(Debug)]
+pub struct FileSource {
+    /// Absolute path of the directory.
+    pub directory: PathBuf,
+    /// Root directory of the agent, which keeps the last good versions.
+    pub root: PathBuf,
+    /// Node the pods are bound to.
+    pub node_name: NodeName,
+    /// How long the directory must be quiet before it is read.
+    pub settle: Duration,
+    /// How often it is read though nothing changed.
+    pub rescan_period: Duration,
+}
+
+/// Everything a look needs; on its own thread while one is under way.
+#[derive(Debug)]
+struct Eye {
+    watch: Watch,
+    directory: Directory,
+    /// Why changes don't wake us.
+    blind: Option<Diagnostic>,
+}
+
+impl FileSource {
+    /// The source a configuration asks for.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        Self {
+            // Only an empty path or a lost working directory can't be made absolute; such a path
+            // is reported when it can't be read.
+            directory: std::path::absolute(&config.manifests)
+                .unwrap_or_else(|_| config.manifests.clone()),
+            root: config.root.clone(),
+            node_name: config.node_name.clone(),
+            settle: config.settle,
+            rescan_period: config.rescan_period,
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> SourceName {
+        SourceName::new(PodSource::File, &*self.directory.to_string_lossy())
+    }
+
+    /// Delivers sets until cancelled. The first one comes as soon as the directory was looked at,
+    /// even when it can't be read.
+    pub async fn run(self, writer: SourceWriter, cancel: CancellationToken) {
+        // Cancel safety: after cancellation nothing of this source is used any more, and a look
+        // that is under way only reads, or renames whole files in.
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => {}
+            () = self.deliver(writer) => {}
+        }
+    }
+
+    async fn deliver(self, mut writer: SourceWriter) {
+        let wake = Arc::new(Notify::new());
+        let mut eye = {
+            let (path, root, node) = (
+                self.directory.clone(),
+                self.root.clone(),
+                self.node_name.clone(),
+            );
+            let wake = Arc::clone(&wake);
+            blocking(move || Eye {
+                watch: Watch::new(&path, wake),
+                directory: Directory::new(path, &root, node),
+                blind: None,
+            })
+            .await
+        };
+        loop {
+            let (seen_by, next) = self.look(eye, &mut writer).await;
+            eye = seen_by;
+            // Cancel safety: a wake-up not taken here stays stored.
+            tokio::select! {
+                () = wake.notified() => settle(&wake, self.settle).await,
+                () = sleep_until(next) => {}
+            }
+        }
+    }
+
+    /// Looks, publishes, then stores the last good versions. Returns when to look again.
+    async fn look(&self, mut eye: Eye, writer: &mut SourceWriter) -> (Eye, Instant) {
+        let mut confirmed = false;
+        let (set, unavailable, again) = loop {
+            let (seen_by, look) = blocking(move || {
+                let look = eye.look(confirmed);
+                (eye, look)
+            })
+            .await;
+            eye = seen_by;
+            match look {
+                Look::Missing => {
+                    sleep(MISSING_CONFIRM).await;
+                    confirmed = true;
+                }
+                Look::Whole {
+                    set,
+                    unavailable,
+                    again,
+                } => break (set, unavailable, again),
+            }
+        };
+        let unwatched = unavailable.is_some() || eye.blind.is_some();
+        match unavailable {
+            None => writer.succeeded(Timestamp::now()),
+            Some(problem) => writer.failed(problem),
+        }
+        writer.publish(set);
+        // The pods come first: keeping their manifests waits for the disk.
+        let (eye, later) = blocking(move || {
+            let later = eye.flush();
+            (eye, later)
+        })
+        .await;
+        if let Some(set) = later {
+            writer.publish(set);
+        }
+        let period = if unwatched {
+            UNWATCHED_PERIOD
+        } else {
+            self.rescan_period
+        };
+        let usual = Instant::now() + period;
+        let next = again.map_or(usual, |again| usual.min(Instant::from_std(again)));
+        (eye, next)
+    }
+}
+
+impl Eye {
+    fn look(&mut self, confirmed: bool) -> Look {
+        self.blind = self.watch.ensure().err().map(|error| {
+            let place = self.directory.path().display().to_string();
+            let message = format!(
+                "changes are noticed once a second only, the kernel gives no watch: {error}"
+            );
+            Diagnostic::warning(Code::SourceUnavailable, place, message)
+                .help("raise fs.inotify.max_user_watches and fs.inotify.max_user_instances")
+        });
+        let mut look = self.directory.look(confirmed);
+        if let Look::Whole { set, .. } = &mut look {
+            set.problems.extend(self.blind.clone());
+        }
+        look
+    }
+
+    /// The set again, if storing the last good versions changed what is wrong.
+    fn flush(&mut self) -> Option<SourceSet> {
+        let mut set = self.directory.flush().then(|| self.directory.set())?;
+        set.problems.extend(self.blind.clone());
+        Some(set)
+    }
+}
+
+/// Waits until nothing has woken us for `quiet`, but not for ever.
+async fn settle(wake: &Notify, quiet: Duration) {
+    let deadline = Instant::now() + SETTLE_MAX.max(quiet);
+    loop {
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        if remaining.is_zero()
+            || timeout(quiet.min(remaining), wake.notified())
+                .await
+                .is_err()
+        {
+            return;
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! What the manifest directory holds: names, identities, bytes. Decides nothing about pods.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::OFlags;
+
+use crate::pod::manifest::MANIFEST_BYTES_MAX;
+
+/// File names that are manifests, by ending.
+const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
+
+/// How old a file's last change must be before its identity stands for its content: a second write
+/// within one tick of the file system's clock changes neither times nor, perhaps, the size. Twice
+/// the coarsest tick in use (FAT's two seconds are for mtime alone; ctime is what counts here).
+const CLOCK_TICK_MAX: Duration = Duration::from_secs(2);
+
+/// What changes when a file's content does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Identity {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Identity {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    /// Whether an equal identity later means equal content.
+    pub(super) fn is_settled(&self, now: SystemTime) -> bool {
+        let Ok(now) = now.duration_since(UNIX_EPOCH) else {
+            return false;
+        };
+        let changed = u64::try_from(self.changed.0).map_or(Duration::MAX, Duration::from_secs);
+        changed.saturating_add(CLOCK_TICK_MAX) < now
+    }
+}
+
+/// An entry that is named like a manifest.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// Its path, in the directory's own spelling.
+    pub(super) path: PathBuf,
+    /// Its file's identity, or why it is no readable file.
+    pub(super) file: Result<Identity, String>,
+}
+
+/// The directory's content, by name.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    pub(super) manifests: Vec<Entry>,
+    pub(super) ignored: Vec<String>,
+}
+
+/// Lists a directory. Opens no file.
+pub(super) fn list(dir: &Path) -> io::Result<Listing> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        names.push(entry?.file_name());
+    }
+    names.sort();
+    let mut listing = Listing::default();
+    for name in names {
+        let path = dir.join(&name);
+        match name.to_str().filter(|name| is_manifest_name(name)) {
+            None => listing.ignored.push(name.to_string_lossy().into_owned()),
+            Some(_) => match look_at(&path) {
+                Ok(file) => listing.manifests.push(Entry { path, file }),
+                // Removed since it was listed.
+                Err(Gone) => {}
+            },
+        }
+    }
+    Ok(listing)
+}
+
+/// Whether a name is a manifest's: `*.yaml`, `*.yml` or `*.json`, without a leading dot.
+fn is_manifest_name(name: &str) -> bool {
+    let Some((stem, extension)) = name.rsplit_once('.') else {
+        return false;
+    };
+    !stem.is_empty() && !name.starts_with('.') && EXTENSIONS.contains(&extension)
+}
+
+/// The entry is no longer there.
+struct Gone;
+
+fn look_at(path: &Path) -> Result<Result<Identity, String>, Gone> {
+    match fs::metadata(path) {
+        Ok(metadata) => Ok(check_kind(&metadata).map(|()| Identity::of(&metadata))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => match fs::symlink_metadata(path) {
+            Ok(_) => Ok(Err("the symbolic link leads nowhere".to_owned())),
+            Err(_) => Err(Gone),
+        },
+        Err(error) => Ok(Err(error.to_string())),
+    }
+}
+
+fn check_kind(metadata: &Metadata) -> Result<(), String> {
+    let kind = metadata.file_type();
+    let what = if kind.is_file() {
+        return Ok(());
+    } else if kind.is_dir() {
+        "a directory"
+    } else if kind.is_fifo() {
+        "a FIFO"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "a device"
+    };
+    Err(format!("it is {what}, not a regular file"))
+}
+
+/// Why a file gave no bytes.
+#[derive(Debug)]
+pub(super) enum ReadError {
+    /// It is no longer there.
+    Gone,
+    /// It is there and can't be read.
+    Unreadable(String),
+}
+
+/// Reads a file: at most one byte more than a manifest may have, and never from anything that
+/// isn't a regular file, even when it became a FIFO since it was listed.
+pub(super) fn read(path: &Path) -> Result<(Vec<u8>, Identity), ReadError> {
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let flags = i32::try_from(flags.bits()).unwrap_or_default();
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let file = opened.map_err(|error| from_io(&error))?;
+    let metadata = file.metadata().map_err(|error| from_io(&error))?;
+    check_kind(&metadata).map_err(ReadError::Unreadable)?;
+    let bytes = read_bounded(&file, metadata.len()).map_err(|error| from_io(&error))?;
+    Ok((bytes, Identity::of(&metadata)))
+}
+
+fn read_bounded(file: &File, size: u64) -> io::Result<Vec<u8>> {
+    let bound = MANIFEST_BYTES_MAX + 1;
+    let expected = usize::try_from(size).unwrap_or(bound).min(bound);
+    let mut bytes = Vec::with_capacity(expected);
+    file.take(bound as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn from_io(error: &io::Error) -> ReadError {
+    if error.kind() == io::ErrorKind::NotFound {
+        ReadError::Gone
+    } else {
+        ReadError::Unreadable(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_manifests() {
+        for (name, expected) in [
+            ("web.yaml", true),
+            ("web.yml", true),
+            ("web.json", true),
+            ("a.b.yaml", true),
+            ("web.YAML", false),
+            ("web.yaml~", false),
+            ("web.yaml.swp", false),
+            (".web.yaml", false),
+            (".web.yaml.swp", false),
+            (".yaml", false),
+            ("4913", false),
+            ("yaml", false),
+            ("web.yaml.bak", false),
+            ("#web.yaml#", false),
+            ("..data", false),
+        ] {
+            assert_eq!(is_manifest_name(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn nothing_but_regular_files_is_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("good.yaml"), "x").unwrap();
+        fs::create_dir(at("directory.yaml")).unwrap();
+        fs::create_dir(at("sub")).unwrap();
+        std::os::unix::fs::symlink("loop.yaml", at("loop.yaml")).unwrap();
+        std::os::unix::fs::symlink("nowhere", at("dangling.yaml")).unwrap();
+        std::os::unix::fs::symlink("good.yaml", at("link.yaml")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket.yaml")).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            at("fifo.yaml"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
+
+        let listing = list(dir.path()).unwrap();
+        let told: Vec<_> = listing
+            .manifests
+            .iter()
+            .map(|entry| {
+                let name = entry.path.file_name().unwrap().to_str().unwrap();
+                format!(
+                    "{name}: {}",
+                    entry.file.as_ref().err().map_or("fine", |why| why)
+                )
+            })
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "dangling.yaml: the symbolic link leads nowhere",
+                "directory.yaml: it is a directory, not a regular file",
+                "fifo.yaml: it is a FIFO, not a regular file",
+                "good.yaml: fine",
+                "link.yaml: fine",
+                "loop.yaml: Too many levels of symbolic links (os error 40)",
+                "socket.yaml: it is a socket, not a regular file",
+            ]
+        );
+        assert_eq!(listing.ignored, ["sub"]);
+        // Even when asked for directly, a FIFO without a writer doesn't hang the reader.
+        assert!(matches!(
+            read(&at("fifo.yaml")),
+            Err(ReadError::Unreadable(_))
+        ));
+        assert!(matches!(read(&at("absent.yaml")), Err(ReadError::Gone)));
+        assert_eq!(read(&at("link.yaml")).unwrap().0, b"x");
+    }
+
+    #[test]
+    fn an_identity_settles_with_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.yaml");
+        fs::write(&path, "x").unwrap();
+        let (_, identity) = read(&path).unwrap();
+        assert!(!identity.is_settled(SystemTime::now()));
+        assert!(identity.is_settled(SystemTime::now() + Duration::from_secs(10)));
+    }
+}

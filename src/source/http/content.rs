@@ -1,0 +1,137 @@
+//! What a URL said, and what was decided about it.
+
+use std::path::Path;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use crate::api::{Diagnostic, NodeName};
+use crate::pod::desired::{PodSource, SourcePod, SourceSet};
+use crate::pod::hold::{Present, decide_file};
+use crate::pod::manifest::{ParseContext, Parsed, parse_manifest};
+use crate::source::last_good::LastGoodStore;
+
+/// A URL's newest body and its pods.
+#[derive(Debug)]
+pub(super) struct Content {
+    location: String,
+    node_name: NodeName,
+    last_good: LastGoodStore,
+    load_problems: Vec<Diagnostic>,
+    save_problems: Vec<Diagnostic>,
+    /// Why the newest attempt failed.
+    failure: Option<Diagnostic>,
+    /// The newest body, and when it was first seen.
+    body: Option<(Bytes, Instant)>,
+    pods: Vec<SourcePod>,
+    problems: Vec<Diagnostic>,
+    again: Option<Instant>,
+    /// Whether there is anything to deliver.
+    synced: bool,
+}
+
+impl Content {
+    /// What an earlier life of the agent stored. Blocks.
+    pub(super) fn load(location: String, root: &Path, node_name: NodeName) -> Self {
+        let (last_good, load_problems) =
+            LastGoodStore::load(root, PodSource::Http, Some(&location), &node_name);
+        Self {
+            location,
+            node_name,
+            last_good,
+            load_problems,
+            save_problems: Vec::new(),
+            failure: None,
+            body: None,
+            pods: Vec::new(),
+            problems: Vec::new(),
+            again: None,
+            synced: false,
+        }
+    }
+
+    /// Takes in a good answer: a body, or none when it is the one already known.
+    pub(super) fn take(&mut self, body: Option<Bytes>) {
+        let now = Instant::now();
+        self.failure = None;
+        let due = self.again.is_some_and(|again| again <= now);
+        let is_news = match (body, &self.body) {
+            (Some(body), Some((known, _))) if body == *known => false,
+            (Some(body), _) => {
+                self.body = Some((body, now));
+                true
+            }
+            (None, _) => false,
+        };
+        if !is_news && !due {
+            return;
+        }
+        let Some((body, since)) = self.body.clone() else {
+            return;
+        };
+        let context = ParseContext {
+            node_name: &self.node_name,
+            source: PodSource::Http,
+            location: &self.location,
+        };
+        let parsed = parse_manifest(&body, &context);
+        self.decide(&body, &parsed, since, now);
+    }
+
+    /// Takes in a failure. As long as no body was ever taken in, what is stored stands in.
+    pub(super) fn fail(&mut self, problem: Diagnostic) {
+        if self.body.is_none() && self.last_good.get(&self.location).is_some() {
+            let now = Instant::now();
+            let parsed = Parsed {
+                documents: Vec::new(),
+                problems: vec![problem.clone()],
+            };
+            self.decide(&[], &parsed, now, now);
+        }
+        self.failure = Some(problem);
+    }
+
+    fn decide(&mut self, raw: &[u8], parsed: &Parsed, since: Instant, now: Instant) {
+        let present = Present {
+            source: PodSource::Http,
+            location: &self.location,
+            raw,
+            parsed,
+            seen_for: now.saturating_duration_since(since),
+        };
+        let decision = decide_file(present, self.last_good.get(&self.location));
+        if let Some(good) = decision.last_good {
+            self.last_good.put(&self.location, good);
+        }
+        self.pods = decision.pods;
+        self.problems = decision.problems;
+        self.again = decision.look_again.map(|wait| now + wait);
+        self.synced = true;
+    }
+
+    /// When to ask again at the latest, if sooner than usual.
+    pub(super) fn again(&self) -> Option<Instant> {
+        self.again
+    }
+
+    /// Writes the new last good version to disk. Blocks. Tells whether that changed what is wrong.
+    pub(super) fn flush(&mut self) -> bool {
+        let problems = self.last_good.flush();
+        let changed = problems != self.save_problems;
+        self.save_problems = problems;
+        changed
+    }
+
+    /// What to deliver; nothing before there was a good answer, now or in an earlier life.
+    pub(super) fn set(&self) -> Option<SourceSet> {
+        let mut problems: Vec<_> = self.failure.iter().cloned().collect();
+        problems.extend(self.load_problems.iter().cloned());
+        problems.extend(self.save_problems.iter().cloned());
+        problems.extend(self.problems.iter().cloned());
+        self.synced.then(|| SourceSet {
+            pods: self.pods.clone(),
+            problems,
+            ignored: Vec::new(),
+        })
+    }
+}

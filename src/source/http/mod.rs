@@ -1,0 +1,188 @@
+//! A URL as a source of pods: asked from time to time, believed only when it answers well.
+//!
+//! What it last delivered keeps running while it is away, across restarts of the agent too. Its
+//! body is treated like a file's text ([`hold`](crate::pod::hold)): one bad item of a list holds
+//! that item alone, an empty body holds everything, and only a list without the pod removes it.
+//!
+//! Upstream: `pkg/kubelet/config/http.go`.
+
+mod content;
+mod fetch;
+mod levels;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::HeaderValue;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use self::content::Content;
+use self::fetch::{FetchError, Fetched, Fetcher};
+use self::levels::{FailureLevels, Loudness};
+use super::{SourceWriter, blocking};
+use crate::api::{Code, Diagnostic, NodeName, Timestamp};
+use crate::config::Config;
+use crate::pod::desired::PodSource;
+use crate::pod::merge::SourceName;
+
+pub use self::fetch::HttpSourceError;
+
+/// How long an answer may take in all, redirects and body included, as upstream.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// A manifest URL.
+#[derive(Debug)]
+pub struct HttpSource {
+    fetcher: Fetcher,
+    root: PathBuf,
+    node_name: NodeName,
+    period: Duration,
+    deadline: Duration,
+}
+
+impl HttpSource {
+    /// The source for one of the configured URLs.
+    ///
+    /// # Errors
+    /// When the URL, a header or the CA file can't be used.
+    pub fn new(config: &Config, url: &str) -> Result<Self, HttpSourceError> {
+        let ca = config.manifest_url_ca.as_deref();
+        Ok(Self {
+            fetcher: Fetcher::new(url, &config.manifest_url_headers, ca)?,
+            root: config.root.clone(),
+            node_name: config.node_name.clone(),
+            period: config.url_period,
+            deadline: DEADLINE,
+        })
+    }
+
+    /// The same with another deadline than upstream's 10 s.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Its name: the URL without credentials.
+    #[must_use]
+    pub fn name(&self) -> SourceName {
+        SourceName::new(PodSource::Http, self.fetcher.location())
+    }
+
+    /// Delivers sets until cancelled. Nothing is delivered before the first good answer, unless
+    /// an earlier life of the agent stored one.
+    pub async fn run(self, writer: SourceWriter, cancel: CancellationToken) {
+        // Cancel safety: after cancellation nothing of this source is used any more.
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => {}
+            () = self.deliver(writer) => {}
+        }
+    }
+
+    async fn deliver(self, mut writer: SourceWriter) {
+        let (root, node) = (self.root.clone(), self.node_name.clone());
+        let location = self.fetcher.location().to_owned();
+        let mut content = blocking(move || Content::load(location, &root, node)).await;
+        let mut levels = FailureLevels::default();
+        let mut etag: Option<HeaderValue> = None;
+        loop {
+            let started = Instant::now();
+            let answer = match timeout(self.deadline, self.fetcher.fetch(etag.as_ref())).await {
+                Ok(Ok(fetched)) => Ok(fetched),
+                Ok(Err(error)) => Err(self.problem(&error)),
+                Err(_) => Err(self.too_slow()),
+            };
+            content = match answer {
+                Ok(fetched) => {
+                    self.log_success(&mut levels);
+                    writer.succeeded(Timestamp::now());
+                    let body = match fetched {
+                        Fetched::NotModified => None,
+                        Fetched::Body(body, tag) => {
+                            etag = tag;
+                            Some(body)
+                        }
+                    };
+                    let take = |content: &mut Content| content.take(body);
+                    self.publish(content, &mut writer, take).await
+                }
+                Err(problem) => {
+                    self.log_failure(&mut levels, &problem);
+                    writer.failed(problem.clone());
+                    let fail = |content: &mut Content| content.fail(problem);
+                    self.publish(content, &mut writer, fail).await
+                }
+            };
+            let next = started + self.period;
+            let again = content.again().map(Instant::from_std);
+            sleep_until(again.map_or(next, |again| next.min(again))).await;
+        }
+    }
+
+    /// Works on the content, publishes it, then stores it.
+    async fn publish(
+        &self,
+        mut content: Content,
+        writer: &mut SourceWriter,
+        work: impl FnOnce(&mut Content) + Send,
+    ) -> Content {
+        work(&mut content);
+        if let Some(set) = content.set() {
+            writer.publish(set);
+        }
+        let (content, changed) = blocking(move || {
+            let changed = content.flush();
+            (content, changed)
+        })
+        .await;
+        if let Some(set) = content.set().filter(|_| changed) {
+            writer.publish(set);
+        }
+        content
+    }
+
+    fn problem(&self, error: &FetchError) -> Diagnostic {
+        let code = match error {
+            FetchError::TooLarge => Code::TooLarge,
+            FetchError::Transport(_)
+            | FetchError::Status(_)
+            | FetchError::Redirects
+            | FetchError::RedirectTarget => Code::FetchFailed,
+        };
+        let message = format!("the URL can't be fetched, its pods keep running: {error}");
+        Diagnostic::error(code, self.fetcher.location(), message)
+    }
+
+    fn too_slow(&self) -> Diagnostic {
+        let message = format!(
+            "the URL can't be fetched, its pods keep running: no whole answer within {:?}",
+            self.deadline
+        );
+        Diagnostic::error(Code::FetchFailed, self.fetcher.location(), message)
+    }
+
+    fn log_failure(&self, levels: &mut FailureLevels, problem: &Diagnostic) {
+        let source = self.fetcher.location();
+        match levels.failed() {
+            Loudness::Loud => warn!(source, reason = %problem.message, "manifest URL failed"),
+            Loudness::LoudForTheLastTime => warn!(
+                source,
+                reason = %problem.message,
+                "manifest URL failed; further failures are logged at the debug level"
+            ),
+            Loudness::Quiet => debug!(source, reason = %problem.message, "manifest URL failed"),
+        }
+    }
+
+    fn log_success(&self, levels: &mut FailureLevels) {
+        if let Some(failures) = levels.succeeded() {
+            info!(
+                source = self.fetcher.location(),
+                failures, "manifest URL answers again"
+            );
+        }
+    }
+}

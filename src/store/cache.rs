@@ -1,0 +1,286 @@
+//! The status `Cache`: what is known of every pod in the runtime, and since when.
+//!
+//! Seed semantics (upstream `pkg/kubelet/container/cache.go`): a status or an error per UID with
+//! the time it was looked at, one global time up to which *everything* is known, and
+//! [`CacheReader::get_newer_than`], which waits. Its sole writer is `observe`; workers read it,
+//! and never act on a status older than their own last action.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::api::PodUid;
+use crate::pod::observed::PodStatus;
+use crate::runtime::RuntimeError;
+
+/// What is known of one pod.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// Its status; empty when the runtime holds nothing of it, the last good one beside an error.
+    pub status: Arc<PodStatus>,
+    /// Why the newest look at it failed.
+    pub error: Option<RuntimeError>,
+    /// When the look began that this comes from; none before the first.
+    pub modified: Option<Instant>,
+}
+
+impl Entry {
+    fn empty(uid: &PodUid) -> Self {
+        Self { status: Arc::new(PodStatus::empty(uid.clone())), error: None, modified: None }
+    }
+}
+
+#[derive(Debug)]
+struct Inner {
+    entries: RwLock<HashMap<PodUid, watch::Sender<Entry>>>,
+    floor: watch::Sender<Option<Instant>>,
+    members: watch::Sender<u64>,
+}
+
+impl Inner {
+    fn with<T>(&self, uid: &PodUid, f: impl FnOnce(&watch::Sender<Entry>) -> T) -> T {
+        {
+            let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(sender) = entries.get(uid) {
+                return f(sender);
+            }
+        }
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let sender =
+            entries.entry(uid.clone()).or_insert_with(|| watch::Sender::new(Entry::empty(uid)));
+        f(sender)
+    }
+}
+
+/// Writes the cache. There is one, and it is not `Clone`.
+#[derive(Debug)]
+pub struct CacheWriter(Arc<Inner>);
+
+/// Reads the cache.
+#[derive(Debug, Clone)]
+pub struct CacheReader(Arc<Inner>);
+
+/// An empty cache, nothing known.
+#[must_use]
+pub fn cache() -> (CacheWriter, CacheReader) {
+    let inner = Arc::new(Inner {
+        entries: RwLock::default(),
+        floor: watch::Sender::new(None),
+        members: watch::Sender::new(0),
+    });
+    (CacheWriter(Arc::clone(&inner)), CacheReader(inner))
+}
+
+impl CacheWriter {
+    /// Stores what a look at `uid` that began at `looked` found. An older look than the one
+    /// stored is refused. Returns whether status or error differ from before.
+    pub fn set(
+        &self,
+        uid: &PodUid,
+        found: Result<PodStatus, RuntimeError>,
+        looked: Instant,
+    ) -> bool {
+        let (changed, first) = self.0.with(uid, |sender| {
+            let mut changed = false;
+            let mut first = false;
+            sender.send_modify(|entry| {
+                if entry.modified.is_some_and(|modified| modified > looked) {
+                    return;
+                }
+                first = entry.modified.is_none();
+                match found {
+                    Ok(status) => {
+                        changed = entry.error.take().is_some() || *entry.status != status;
+                        entry.status = Arc::new(status);
+                    }
+                    Err(error) => {
+                        changed = entry.error.as_ref() != Some(&error);
+                        entry.error = Some(error);
+                    }
+                }
+                entry.modified = Some(looked);
+            });
+            (changed, first)
+        });
+        if first {
+            self.0.members.send_modify(|version| *version += 1);
+        }
+        changed
+    }
+
+    /// Declares that everything that happened before `time` is in the cache, and wakes those
+    /// who wait for no more than that.
+    pub fn update_time(&self, time: Instant) {
+        self.0.floor.send_if_modified(|floor| {
+            let newer = floor.is_none_or(|floor| floor < time);
+            if newer {
+                *floor = Some(time);
+            }
+            newer
+        });
+    }
+
+    /// Forgets a pod that the runtime holds nothing of and nobody asks for.
+    pub fn delete(&self, uid: &PodUid) {
+        let mut entries = self.0.entries.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sender) = entries.get(uid) {
+            if sender.receiver_count() == 0 {
+                entries.remove(uid);
+            } else {
+                sender.send_if_modified(|entry| {
+                    *entry = Entry { modified: entry.modified, ..Entry::empty(uid) };
+                    false
+                });
+            }
+        }
+    }
+
+    /// A reader of this cache.
+    #[must_use]
+    pub fn reader(&self) -> CacheReader {
+        CacheReader(Arc::clone(&self.0))
+    }
+}
+
+impl CacheReader {
+    /// What is known of `uid` now; an empty status for a pod never heard of.
+    #[must_use]
+    pub fn get(&self, uid: &PodUid) -> Entry {
+        let entries = self.0.entries.read().unwrap_or_else(PoisonError::into_inner);
+        entries.get(uid).map_or_else(|| Entry::empty(uid), |sender| sender.borrow().clone())
+    }
+
+    /// What is known of `uid` from a look that began at `time` or later. Waits for one, without
+    /// a time limit: a worker that would act on less could start something twice.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn get_newer_than(&self, uid: &PodUid, time: Instant) -> Entry {
+        let mut entry = self.subscribe(uid);
+        let mut floor = self.0.floor.subscribe();
+        loop {
+            let known = entry.borrow_and_update().clone();
+            if known.modified.is_some_and(|modified| modified >= time)
+                || floor.borrow_and_update().is_some_and(|floor| floor >= time)
+            {
+                return known;
+            }
+            // Neither sender can be gone while `self` holds the cache; an entry that was
+            // forgotten is subscribed to anew.
+            tokio::select! {
+                changed = entry.changed() => if changed.is_err() { entry = self.subscribe(uid) },
+                _ = floor.changed() => {}
+            }
+        }
+    }
+
+    /// A receiver that changes whenever a look at `uid` is stored.
+    #[must_use]
+    pub fn subscribe(&self, uid: &PodUid) -> watch::Receiver<Entry> {
+        self.0.with(uid, watch::Sender::subscribe)
+    }
+
+    /// A receiver that changes whenever a pod is seen for the first time.
+    #[must_use]
+    pub fn members(&self) -> watch::Receiver<u64> {
+        self.0.members.subscribe()
+    }
+
+    /// Up to when everything is known; none before the first complete list.
+    #[must_use]
+    pub fn known_until(&self) -> Option<Instant> {
+        *self.0.floor.borrow()
+    }
+
+    /// Waits until everything was listed once.
+    pub async fn wait_until_listed(&self) {
+        let mut floor = self.0.floor.subscribe();
+        // The sender lives as long as `self`.
+        let _ = floor.wait_for(Option::is_some).await;
+    }
+
+    /// Every pod the runtime holds something of, or somebody asked for.
+    #[must_use]
+    pub fn all(&self) -> Vec<Entry> {
+        let entries = self.0.entries.read().unwrap_or_else(PoisonError::into_inner);
+        entries.values().map(|sender| sender.borrow().clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn status(uid: &str, ip: &str) -> PodStatus {
+        PodStatus { ips: vec![ip.parse().unwrap()], ..PodStatus::empty(uid.into()) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unknown_pod_has_an_empty_status() {
+        let (_writer, reader) = cache();
+        assert!(reader.get(&"a".into()).status.is_empty());
+        assert_eq!(reader.get(&"a".into()).modified, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn get_newer_than_waits_for_a_set_of_that_pod() {
+        let (writer, reader) = cache();
+        let uid = PodUid::from("a");
+        let start = Instant::now();
+        writer.set(&uid, Ok(status("a", "10.0.0.1")), start);
+        let later = start + Duration::from_secs(1);
+        let waiting = tokio::spawn({
+            let (reader, uid) = (reader.clone(), uid.clone());
+            async move { reader.get_newer_than(&uid, later).await }
+        });
+        tokio::task::yield_now().await;
+        writer.set(&"b".into(), Ok(status("b", "10.0.0.9")), later);
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        writer.set(&uid, Ok(status("a", "10.0.0.2")), later);
+        assert_eq!(waiting.await.unwrap().status.ips, vec!["10.0.0.2".parse::<std::net::IpAddr>().unwrap()]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn update_time_wakes_everybody_who_waits_for_no_more() {
+        let (writer, reader) = cache();
+        let start = Instant::now();
+        let waiting = tokio::spawn({
+            let reader = reader.clone();
+            async move { reader.get_newer_than(&"gone".into(), start).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        writer.update_time(start);
+        assert!(waiting.await.unwrap().status.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_older_look_is_refused_and_errors_keep_the_last_status() {
+        let (writer, reader) = cache();
+        let uid = PodUid::from("a");
+        let start = Instant::now();
+        let later = start + Duration::from_secs(1);
+        assert!(writer.set(&uid, Ok(status("a", "10.0.0.2")), later));
+        assert!(!writer.set(&uid, Ok(status("a", "10.0.0.1")), start));
+        assert!(!writer.set(&uid, Ok(status("a", "10.0.0.2")), later));
+        let error = RuntimeError::Unavailable("x".into());
+        assert!(writer.set(&uid, Err(error.clone()), later));
+        let entry = reader.get(&uid);
+        assert_eq!(entry.error, Some(error));
+        assert_eq!(entry.status.ips.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn delete_forgets() {
+        let (writer, reader) = cache();
+        writer.set(&"a".into(), Ok(status("a", "10.0.0.2")), Instant::now());
+        writer.delete(&"a".into());
+        assert!(reader.get(&"a".into()).status.is_empty());
+        assert!(reader.all().is_empty());
+    }
+}

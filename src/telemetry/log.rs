@@ -1,0 +1,152 @@
+//! Where log lines go: to standard error, as text on a terminal and as JSON elsewhere.
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::config::LogFormat;
+
+/// Why logging can't be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The filter is not one.
+    #[error(
+        "the log level {filter:?} is none of error, warn, info, debug, trace, nor a list of target=level: {cause}"
+    )]
+    Filter {
+        /// The filter.
+        filter: String,
+        /// What doesn't fit.
+        cause: String,
+    },
+    /// Logging was set up before.
+    #[error("logging is set up already")]
+    Twice,
+}
+
+/// The filter of `log_level`. A bare level means our own lines; libraries speak from warn on.
+pub fn filter(log_level: &str) -> Result<EnvFilter, LogError> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let directives = if LEVELS.contains(&log_level) {
+        match log_level {
+            "off" | "error" => log_level.to_owned(),
+            _ => format!("warn,mirrorlet={log_level}"),
+        }
+    } else {
+        log_level.to_owned()
+    };
+    EnvFilter::builder()
+        .parse(&directives)
+        .map_err(|e| LogError::Filter {
+            filter: log_level.to_owned(),
+            cause: e.to_string(),
+        })
+}
+
+/// Starts logging to standard error, for the rest of the process.
+///
+/// # Errors
+/// The filter is not one, or logging was started before.
+pub fn init(format: LogFormat, log_level: &str) -> Result<(), LogError> {
+    let filter = filter(log_level)?;
+    let terminal = std::io::stderr().is_terminal();
+    let registry = tracing_subscriber::registry().with(filter);
+    if as_json(format, terminal) {
+        registry.with(json_layer(std::io::stderr)).try_init()
+    } else {
+        registry
+            .with(
+                tracing_subscriber::fmt::layer()
+                    .with_writer(std::io::stderr)
+                    .with_ansi(terminal && std::env::var_os("NO_COLOR").is_none())
+                    .with_target(false),
+            )
+            .try_init()
+    }
+    .map_err(|_| LogError::Twice)
+}
+
+fn as_json(format: LogFormat, terminal: bool) -> bool {
+    match format {
+        LogFormat::Auto => !terminal,
+        LogFormat::Text => false,
+        LogFormat::Json => true,
+    }
+}
+
+fn json_layer<S, W>(writer: W) -> impl tracing_subscriber::Layer<S>
+where
+    S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
+    W: for<'a> MakeWriter<'a> + 'static,
+{
+    tracing_subscriber::fmt::layer()
+        .json()
+        .flatten_event(true)
+        .with_current_span(true)
+        .with_span_list(false)
+        .with_writer(writer)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn json_lines_carry_the_fields_at_top_level() {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::registry()
+            .with(filter("info").unwrap())
+            .with(json_layer(move || writer.clone()));
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!(target: "mirrorlet", pod = "default/web", "container started");
+            tracing::debug!(target: "mirrorlet", "not this");
+            tracing::info!(target: "hyper", "nor this");
+        });
+        let bytes = lines.0.lock().unwrap().clone();
+        let text = String::from_utf8(bytes).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(line["pod"], "default/web");
+        assert_eq!(line["message"], "container started");
+        assert_eq!(line["level"], "INFO");
+    }
+
+    #[test]
+    fn text_on_a_terminal_and_json_elsewhere_unless_told() {
+        for (format, terminal, json) in [
+            (LogFormat::Auto, true, false),
+            (LogFormat::Auto, false, true),
+            (LogFormat::Text, false, false),
+            (LogFormat::Json, true, true),
+        ] {
+            assert_eq!(as_json(format, terminal), json);
+        }
+    }
+
+    #[test]
+    fn a_filter_that_means_nothing_is_refused() {
+        assert!(filter("mirrorlet=loud").is_err());
+        assert!(filter("mirrorlet=debug,hyper=info").is_ok());
+    }
+}

@@ -1,0 +1,468 @@
+//! The series served on `/metrics`. Labels have few fixed values each, never a name or an image.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::api::{Code, Timestamp};
+use crate::pod::desired::PodSource;
+use crate::runtime::SyncErrorReason;
+
+/// One label with a value out of a closed set.
+type Label = [(&'static str, &'static str); 1];
+type Counters = Family<Label, Counter>;
+type Histograms = Family<Label, Histogram, fn() -> Histogram>;
+
+/// Upper bounds in seconds for Engine calls: a list takes some ms, a stop its grace.
+const ENGINE_BUCKETS: [f64; 12] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0,
+];
+/// Upper bounds in seconds for rounds and pulls.
+const LONG_BUCKETS: [f64; 12] = [
+    0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+];
+
+fn engine_histogram() -> Histogram {
+    Histogram::new(ENGINE_BUCKETS)
+}
+
+/// State of a pod, for counting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PodState {
+    /// Not all of its containers have started yet.
+    Pending,
+    /// It runs.
+    Running,
+    /// All its containers ended well, for good.
+    Succeeded,
+    /// All its containers ended, one badly, for good.
+    Failed,
+    /// It is being stopped.
+    Terminating,
+}
+
+impl PodState {
+    /// All states.
+    pub const ALL: [Self; 5] = [
+        Self::Pending,
+        Self::Running,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Terminating,
+    ];
+
+    /// The state as a label value.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Terminating => "terminating",
+        }
+    }
+
+    /// The state of a pod with that phase; an unknown phase counts as pending.
+    #[must_use]
+    pub fn of_phase(phase: &str) -> Self {
+        match phase {
+            "Running" => Self::Running,
+            "Succeeded" => Self::Succeeded,
+            "Failed" => Self::Failed,
+            _ => Self::Pending,
+        }
+    }
+}
+
+/// What came of an image pull.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PullOutcome {
+    /// The image is there.
+    Pulled,
+    /// It isn't.
+    Failed,
+}
+
+impl PullOutcome {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Pulled => "pulled",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+fn source_label(source: PodSource) -> Label {
+    [(
+        "source",
+        match source {
+            PodSource::File => "file",
+            PodSource::Http => "http",
+            PodSource::Api => "api",
+        },
+    )]
+}
+
+fn reason_str(reason: SyncErrorReason) -> &'static str {
+    match reason {
+        SyncErrorReason::CrashLoopBackOff => "CrashLoopBackOff",
+        SyncErrorReason::ErrImagePull => "ErrImagePull",
+        SyncErrorReason::ImagePullBackOff => "ImagePullBackOff",
+        SyncErrorReason::ImageInspectError => "ImageInspectError",
+        SyncErrorReason::ErrImageNeverPull => "ErrImageNeverPull",
+        SyncErrorReason::InvalidImageName => "InvalidImageName",
+        SyncErrorReason::RegistryUnavailable => "RegistryUnavailable",
+        SyncErrorReason::CreateContainerConfigError => "CreateContainerConfigError",
+        SyncErrorReason::CreateContainerError => "CreateContainerError",
+        SyncErrorReason::RunContainerError => "RunContainerError",
+        SyncErrorReason::KillContainerError => "KillContainerError",
+        SyncErrorReason::CreatePodSandboxError => "CreatePodSandboxError",
+        SyncErrorReason::KillPodSandboxError => "KillPodSandboxError",
+        SyncErrorReason::VerifyNonRootError => "VerifyNonRootError",
+        SyncErrorReason::RuntimeUnavailable => "RuntimeUnavailable",
+    }
+}
+
+/// The agent's series. Cheap to clone: clones share them.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    registry: Arc<Registry>,
+    engine_operations: Counters,
+    engine_errors: Counters,
+    engine_seconds: Histograms,
+    pods: Family<Label, Gauge>,
+    sync_seconds: Histogram,
+    sync_errors: Counters,
+    container_starts: Counter,
+    container_restarts: Counter,
+    container_deaths: Counter,
+    container_kills: Counter,
+    source_reads: Counters,
+    source_success: Family<Label, Gauge>,
+    problems: Family<Label, Gauge>,
+    relists: Counter,
+    event_gaps: Counter,
+    event_stream_up: Gauge,
+    engine_up: Gauge,
+    pulls: Counters,
+    pull_seconds: Histogram,
+    queue_refusals: Counter,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// Fresh series, registered with the prefix `mirrorlet_`.
+    #[must_use]
+    pub fn new() -> Self {
+        let engine_histograms: fn() -> Histogram = engine_histogram;
+        let mut metrics = Self {
+            registry: Arc::default(),
+            engine_operations: Family::default(),
+            engine_errors: Family::default(),
+            engine_seconds: Family::new_with_constructor(engine_histograms),
+            pods: Family::default(),
+            sync_seconds: Histogram::new(LONG_BUCKETS),
+            sync_errors: Family::default(),
+            container_starts: Counter::default(),
+            container_restarts: Counter::default(),
+            container_deaths: Counter::default(),
+            container_kills: Counter::default(),
+            source_reads: Family::default(),
+            source_success: Family::default(),
+            problems: Family::default(),
+            relists: Counter::default(),
+            event_gaps: Counter::default(),
+            event_stream_up: Gauge::default(),
+            engine_up: Gauge::default(),
+            pulls: Family::default(),
+            pull_seconds: Histogram::new(LONG_BUCKETS),
+            queue_refusals: Counter::default(),
+        };
+        metrics.registry = Arc::new(metrics.register());
+        metrics
+    }
+
+    fn register(&self) -> Registry {
+        let mut registry = Registry::with_prefix("mirrorlet");
+        let r = &mut registry;
+        r.register(
+            "build",
+            "The program",
+            Info::new([("version", env!("CARGO_PKG_VERSION"))]),
+        );
+        self.register_engine(r);
+        r.register("pods", "Pods by state", self.pods.clone());
+        r.register_with_unit(
+            "pod_sync_duration",
+            "Time of one round of one pod",
+            Unit::Seconds,
+            self.sync_seconds.clone(),
+        );
+        r.register(
+            "pod_sync_errors",
+            "Failures of rounds by reason",
+            self.sync_errors.clone(),
+        );
+        r.register(
+            "container_starts",
+            "Containers started",
+            self.container_starts.clone(),
+        );
+        r.register(
+            "container_restarts",
+            "Containers started that replace an older instance",
+            self.container_restarts.clone(),
+        );
+        r.register(
+            "container_deaths",
+            "Containers that ended",
+            self.container_deaths.clone(),
+        );
+        r.register(
+            "container_kills",
+            "Containers stopped by the agent",
+            self.container_kills.clone(),
+        );
+        r.register(
+            "source_reads",
+            "Whole sets delivered, by source",
+            self.source_reads.clone(),
+        );
+        r.register_with_unit(
+            "source_last_success_timestamp",
+            "When the source was last read with success",
+            Unit::Seconds,
+            self.source_success.clone(),
+        );
+        r.register(
+            "manifest_problems",
+            "Present problems of manifests by code",
+            self.problems.clone(),
+        );
+        r.register_with_unit(
+            "image_pull_duration",
+            "Time of image pulls that succeeded",
+            Unit::Seconds,
+            self.pull_seconds.clone(),
+        );
+        r.register("image_pulls", "Image pulls by outcome", self.pulls.clone());
+        r.register(
+            "worker_queue_refusals",
+            "Updates a pod's worker could not take at once",
+            self.queue_refusals.clone(),
+        );
+        registry
+    }
+
+    fn register_engine(&self, r: &mut Registry) {
+        r.register(
+            "engine_operations",
+            "Engine calls",
+            self.engine_operations.clone(),
+        );
+        r.register(
+            "engine_operation_errors",
+            "Engine calls that failed",
+            self.engine_errors.clone(),
+        );
+        r.register_with_unit(
+            "engine_operation_duration",
+            "Time of Engine calls",
+            Unit::Seconds,
+            self.engine_seconds.clone(),
+        );
+        r.register(
+            "engine_up",
+            "Whether the Engine answers",
+            self.engine_up.clone(),
+        );
+        r.register(
+            "event_stream_up",
+            "Whether Engine events arrive",
+            self.event_stream_up.clone(),
+        );
+        r.register(
+            "event_gaps",
+            "Times when Engine events may have been missed",
+            self.event_gaps.clone(),
+        );
+        r.register(
+            "relists",
+            "Times when all containers were listed",
+            self.relists.clone(),
+        );
+    }
+
+    /// The series as `OpenMetrics` text.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String can't fail; a series that can't be encoded ends the text early,
+        // without the end mark, which scrapers report.
+        if encode(&mut text, &self.registry).is_err() {
+            tracing::error!("failed to encode the metrics");
+        }
+        text
+    }
+
+    /// Counts one Engine call. `operation` is a name out of the `Engine` trait's fixed list.
+    pub fn engine_call(&self, operation: &'static str, took: Duration, ok: bool) {
+        let label = [("operation", operation)];
+        self.engine_operations.get_or_create(&label).inc();
+        if !ok {
+            self.engine_errors.get_or_create(&label).inc();
+        }
+        self.engine_seconds
+            .get_or_create(&label)
+            .observe(took.as_secs_f64());
+    }
+
+    /// How many Engine calls were made so far.
+    #[must_use]
+    pub fn engine_calls(&self, operation: &'static str) -> u64 {
+        self.engine_operations
+            .get(&[("operation", operation)])
+            .map_or(0, |counter| counter.get())
+    }
+
+    /// Sets the number of pods in each state; states not named have none.
+    pub fn set_pods(&self, counts: &BTreeMap<PodState, usize>) {
+        for state in PodState::ALL {
+            let count = counts.get(&state).copied().unwrap_or(0);
+            self.pods
+                .get_or_create(&[("state", state.as_str())])
+                .set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Sets the present problems of all manifests; codes not named have none.
+    pub fn set_problems(&self, counts: &BTreeMap<Code, usize>) {
+        self.problems.clear();
+        for (code, count) in counts {
+            self.problems
+                .get_or_create(&[("code", code.as_str())])
+                .set(i64::try_from(*count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Sets whether Engine events arrive.
+    pub fn set_event_stream_up(&self, up: bool) {
+        self.event_stream_up.set(i64::from(up));
+    }
+
+    /// Counts one list of all containers.
+    pub fn relisted(&self) {
+        self.relists.inc();
+    }
+
+    /// Counts an update that a worker could not take at once.
+    pub fn queue_refused(&self) {
+        self.queue_refusals.inc();
+    }
+
+    pub(super) fn set_engine_up(&self, up: bool) {
+        self.engine_up.set(i64::from(up));
+    }
+
+    pub(super) fn gap(&self) {
+        self.event_gaps.inc();
+    }
+
+    pub(super) fn synced(&self, took: Duration) {
+        self.sync_seconds.observe(took.as_secs_f64());
+    }
+
+    pub(super) fn sync_failed(&self, reason: SyncErrorReason) {
+        self.sync_errors
+            .get_or_create(&[("reason", reason_str(reason))])
+            .inc();
+    }
+
+    pub(super) fn container_started(&self, restart: bool) {
+        self.container_starts.inc();
+        if restart {
+            self.container_restarts.inc();
+        }
+    }
+
+    pub(super) fn container_died(&self) {
+        self.container_deaths.inc();
+    }
+
+    pub(super) fn container_killed(&self) {
+        self.container_kills.inc();
+    }
+
+    pub(super) fn source_read(&self, source: PodSource, at: Timestamp) {
+        let label = source_label(source);
+        self.source_reads.get_or_create(&label).inc();
+        self.source_success
+            .get_or_create(&label)
+            .set(at.as_second());
+    }
+
+    pub(super) fn pulled(&self, outcome: PullOutcome, took: Duration) {
+        self.pulls
+            .get_or_create(&[("outcome", outcome.as_str())])
+            .inc();
+        if outcome == PullOutcome::Pulled {
+            self.pull_seconds.observe(took.as_secs_f64());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_are_prefixed_and_counted() {
+        let metrics = Metrics::new();
+        metrics.engine_call("list_containers", Duration::from_millis(3), true);
+        metrics.engine_call("list_containers", Duration::from_millis(3), false);
+        metrics.set_pods(&BTreeMap::from([(PodState::Running, 2)]));
+        metrics.set_problems(&BTreeMap::from([(Code::Syntax, 1)]));
+        metrics.set_problems(&BTreeMap::from([(Code::Empty, 1)]));
+        metrics.sync_failed(SyncErrorReason::ErrImagePull);
+        metrics.source_read(PodSource::File, Timestamp::UNIX_EPOCH);
+        let text = metrics.encode();
+        for line in [
+            "mirrorlet_engine_operations_total{operation=\"list_containers\"} 2",
+            "mirrorlet_engine_operation_errors_total{operation=\"list_containers\"} 1",
+            "mirrorlet_engine_operation_duration_seconds_count{operation=\"list_containers\"} 2",
+            "mirrorlet_pods{state=\"running\"} 2",
+            "mirrorlet_pods{state=\"failed\"} 0",
+            "mirrorlet_manifest_problems{code=\"empty\"} 1",
+            "mirrorlet_pod_sync_errors_total{reason=\"ErrImagePull\"} 1",
+            "mirrorlet_source_last_success_timestamp_seconds{source=\"file\"} 0",
+            "# EOF",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+        }
+        assert!(!text.contains("code=\"syntax\""), "{text}");
+        assert_eq!(metrics.engine_calls("list_containers"), 2);
+        for line in text.lines().filter(|l| !l.starts_with('#')) {
+            assert!(line.starts_with("mirrorlet_"), "{line}");
+        }
+    }
+
+    #[test]
+    fn reasons_are_spelt_as_they_print() {
+        let reason = SyncErrorReason::VerifyNonRootError;
+        assert_eq!(reason_str(reason), reason.to_string());
+    }
+}

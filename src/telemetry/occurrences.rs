@@ -1,0 +1,401 @@
+//! What can happen, one function each: its log line and its count.
+//!
+//! Levels: info when something changed, warn when the agent will try again, error when a person
+//! should look. Functions called again and again in a quiet node log at debug or not at all.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::Metrics;
+use super::metrics::PullOutcome;
+use crate::api::{ContainerId, Diagnostic, FullName, PodUid, Timestamp};
+use crate::pod::desired::PodSource;
+use crate::pod::plan::Reason;
+use crate::runtime::PodSyncResult;
+
+/// A pod as its log field shows it: `namespace/name`.
+struct Shown<'a>(&'a FullName);
+
+impl std::fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.0.namespace, self.0.name)
+    }
+}
+
+fn millis(took: Duration) -> u64 {
+    u64::try_from(took.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The agent has started.
+pub fn agent_started(root: &Path, node_name: &str, docker: &str) {
+    tracing::info!(
+        "mirrorlet {} started: node {node_name}, root {}, Docker Engine {docker}",
+        env!("CARGO_PKG_VERSION"),
+        root.display()
+    );
+}
+
+/// The agent stops; containers keep running.
+pub fn agent_stopping(reason: &str) {
+    tracing::info!(reason = reason, "stopping; containers keep running");
+}
+
+/// A source delivered a whole set. Logged only when `changed`.
+pub fn source_read(
+    metrics: &Metrics,
+    source: PodSource,
+    location: &str,
+    pods: usize,
+    changed: bool,
+    at: Timestamp,
+) {
+    metrics.source_read(source, at);
+    if changed {
+        tracing::info!(source = location, "read {pods} pods");
+    }
+}
+
+/// A source can't be read. Call it when that begins, or its cause changes.
+pub fn source_failed(location: &str, error: &str) {
+    tracing::warn!(
+        source = location,
+        error = error,
+        "the source can't be read; its pods stay as they are"
+    );
+}
+
+/// A source can be read again.
+pub fn source_back(location: &str) {
+    tracing::info!(source = location, "the source can be read again");
+}
+
+/// A problem with a manifest, new since the last look.
+pub fn manifest_problem(problem: &Diagnostic) {
+    if problem.is_error() {
+        tracing::error!(
+            source = problem.file,
+            reason = problem.code.as_str(),
+            "{problem}"
+        );
+    } else {
+        tracing::warn!(
+            source = problem.file,
+            reason = problem.code.as_str(),
+            "{problem}"
+        );
+    }
+}
+
+/// A problem with a manifest is gone.
+pub fn manifest_mended(problem: &Diagnostic) {
+    tracing::info!(
+        source = problem.file,
+        reason = problem.code.as_str(),
+        "no longer: {problem}"
+    );
+}
+
+/// A pod is wanted from now on.
+pub fn pod_added(pod: &FullName, uid: &PodUid, source: &str) {
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        source = source,
+        "pod added"
+    );
+}
+
+/// A pod is no longer wanted.
+pub fn pod_removed(pod: &FullName, uid: &PodUid, reason: &str) {
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        reason = reason,
+        "pod removed; stopping it"
+    );
+}
+
+/// Nothing of a removed pod is left.
+pub fn pod_gone(pod: &FullName, uid: &PodUid, took: Duration) {
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        elapsed_ms = millis(took),
+        "pod gone"
+    );
+}
+
+/// A round of a pod is done. Logged only if it had something to do: as a warning when it failed.
+pub fn sync_done(
+    metrics: &Metrics,
+    pod: &FullName,
+    uid: &PodUid,
+    plan_steps: usize,
+    result: &PodSyncResult,
+    took: Duration,
+) {
+    metrics.synced(took);
+    for error in result.errors() {
+        metrics.sync_failed(error.reason);
+    }
+    if let Some(error) = result.error() {
+        tracing::warn!(
+            pod = %Shown(pod),
+            uid = %uid,
+            elapsed_ms = millis(took),
+            error = error,
+            "round failed; will try again"
+        );
+    } else if plan_steps > 0 {
+        tracing::info!(
+            pod = %Shown(pod),
+            uid = %uid,
+            elapsed_ms = millis(took),
+            "round done: {plan_steps} steps"
+        );
+    }
+}
+
+/// A container was started; `attempt` counts the instances before it.
+pub fn container_started(
+    metrics: &Metrics,
+    pod: &FullName,
+    uid: &PodUid,
+    container: &str,
+    id: &ContainerId,
+    attempt: u32,
+    reason: &str,
+) {
+    metrics.container_started(attempt > 0);
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        container = container,
+        container_id = id.short(),
+        attempt = attempt,
+        reason = reason,
+        "container started"
+    );
+}
+
+/// A container ended by itself.
+pub fn container_died(
+    metrics: &Metrics,
+    pod: &FullName,
+    uid: &PodUid,
+    container: &str,
+    id: &ContainerId,
+    exit_code: i32,
+    reason: &str,
+) {
+    metrics.container_died();
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        container = container,
+        container_id = id.short(),
+        reason = reason,
+        "container ended with exit code {exit_code}"
+    );
+}
+
+/// A container was stopped by the agent.
+pub fn container_killed(
+    metrics: &Metrics,
+    pod: &FullName,
+    uid: &PodUid,
+    container: &str,
+    id: &ContainerId,
+    reason: &str,
+    took: Duration,
+) {
+    metrics.container_killed();
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        container = container,
+        container_id = id.short(),
+        reason = reason,
+        elapsed_ms = millis(took),
+        "container stopped"
+    );
+}
+
+/// The plan stops a whole pod.
+pub fn pod_killed(pod: &FullName, uid: &PodUid, reason: &Reason) {
+    tracing::info!(pod = %Shown(pod), uid = %uid, reason = %reason, "stopping the pod's containers");
+}
+
+/// The plan stops one container.
+pub fn container_killing(pod: &FullName, uid: &PodUid, container: &str, reason: &str) {
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        container = container,
+        reason = reason,
+        "stopping the container"
+    );
+}
+
+/// Something of a pod could not be removed; it will be tried again.
+pub fn remove_failed(pod: &FullName, uid: &PodUid, error: &str) {
+    tracing::warn!(
+        pod = %Shown(pod),
+        uid = %uid,
+        error = error,
+        "could not remove what is left of it; will try again"
+    );
+}
+
+/// Something is done otherwise than the manifest asks.
+pub fn note(pod: &FullName, uid: &PodUid, reason: &str, message: &str) {
+    tracing::warn!(pod = %Shown(pod), uid = %uid, reason = reason, "{message}");
+}
+
+/// A server of the agent ended by itself.
+pub fn server_failed(server: &str, error: &str) {
+    tracing::error!(error = error, "{server} can't be served any more");
+}
+
+/// The Engine can't give OOM scores below 0. Logged once.
+pub fn negative_oom_score_refused() {
+    tracing::warn!(
+        "the Docker Engine can't set OOM scores below 0 (it lacks CAP_SYS_RESOURCE): sandboxes and guaranteed pods are not protected from the OOM killer"
+    );
+}
+
+/// A container that crashes again and again waits. Call it once a wait.
+pub fn backoff(pod: &FullName, uid: &PodUid, container: &str, attempt: u32, wait: Duration) {
+    tracing::warn!(
+        pod = %Shown(pod),
+        uid = %uid,
+        container = container,
+        attempt = attempt,
+        reason = "CrashLoopBackOff",
+        "the container crashes; starting it again in {} s",
+        wait.as_secs()
+    );
+}
+
+/// An image pull begins.
+pub fn image_pulling(pod: &FullName, uid: &PodUid, container: &str, image: &str) {
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        container = container,
+        "pulling image {image}"
+    );
+}
+
+/// An image was pulled.
+pub fn image_pulled(
+    metrics: &Metrics,
+    pod: &FullName,
+    uid: &PodUid,
+    container: &str,
+    image: &str,
+    took: Duration,
+) {
+    metrics.pulled(PullOutcome::Pulled, took);
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        container = container,
+        elapsed_ms = millis(took),
+        "pulled image {image}"
+    );
+}
+
+/// An image pull failed.
+pub fn image_failed(
+    metrics: &Metrics,
+    pod: &FullName,
+    uid: &PodUid,
+    container: &str,
+    image: &str,
+    took: Duration,
+    error: &str,
+) {
+    metrics.pulled(PullOutcome::Failed, took);
+    tracing::warn!(
+        pod = %Shown(pod),
+        uid = %uid,
+        container = container,
+        elapsed_ms = millis(took),
+        error = error,
+        "failed to pull image {image}"
+    );
+}
+
+/// The Engine no longer answers. Call it when that begins.
+pub fn engine_lost(metrics: &Metrics, error: &str) {
+    metrics.set_engine_up(false);
+    tracing::error!(error = error, "the Docker Engine is away; waiting for it");
+}
+
+/// The Engine answers: at the start (`away` is none), or again.
+pub fn engine_back(metrics: &Metrics, version: &str, away: Option<Duration>) {
+    metrics.set_engine_up(true);
+    match away {
+        None => tracing::info!("connected to Docker Engine {version}"),
+        Some(away) => tracing::info!(elapsed_ms = millis(away), "Docker Engine {version} is back"),
+    }
+}
+
+/// Engine events may have been missed; everything is listed. Logged but for the first, which
+/// every start has.
+pub fn gap(metrics: &Metrics, cause: &str, first: bool) {
+    metrics.gap();
+    if first {
+        tracing::debug!(reason = cause, "listening to Engine events");
+    } else {
+        tracing::warn!(
+            reason = cause,
+            "Engine events may have been missed; listing everything"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::{SyncAction, SyncError, SyncErrorReason, SyncResult};
+
+    #[test]
+    fn every_occurrence_moves_its_series() {
+        let metrics = Metrics::new();
+        let (pod, uid) = (FullName::new("web", "default"), PodUid::from("u"));
+        let id = ContainerId::docker("abc");
+        let took = Duration::from_millis(5);
+        container_started(&metrics, &pod, &uid, "c", &id, 0, "NeverStarted");
+        container_started(&metrics, &pod, &uid, "c", &id, 1, "Exited");
+        container_died(&metrics, &pod, &uid, "c", &id, 1, "Error");
+        container_killed(&metrics, &pod, &uid, "c", &id, "removed", took);
+        image_pulled(&metrics, &pod, &uid, "c", "i", took);
+        image_failed(&metrics, &pod, &uid, "c", "i", took, "no");
+        engine_back(&metrics, "27", None);
+        gap(&metrics, "start", true);
+        let mut result = PodSyncResult::default();
+        result.add_sync_result([SyncResult::failed(
+            SyncAction::StartContainer,
+            "c",
+            SyncError::new(SyncErrorReason::RunContainerError, "x"),
+        )]);
+        sync_done(&metrics, &pod, &uid, 1, &result, took);
+        let text = metrics.encode();
+        for line in [
+            "mirrorlet_container_starts_total 2",
+            "mirrorlet_container_restarts_total 1",
+            "mirrorlet_container_deaths_total 1",
+            "mirrorlet_container_kills_total 1",
+            "mirrorlet_image_pulls_total{outcome=\"pulled\"} 1",
+            "mirrorlet_image_pulls_total{outcome=\"failed\"} 1",
+            "mirrorlet_engine_up 1",
+            "mirrorlet_event_gaps_total 1",
+            "mirrorlet_pod_sync_duration_seconds_count 1",
+            "mirrorlet_pod_sync_errors_total{reason=\"RunContainerError\"} 1",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+        }
+    }
+}

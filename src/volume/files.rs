@@ -1,0 +1,96 @@
+//! Single files of a pod: termination messages and the hosts file.
+
+use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+use super::{Result, VolumeError, make_dir, set_mode};
+
+/// Most bytes read of a termination message: its end.
+///
+/// Upstream: `MaxContainerTerminationMessageLength` of `pkg/kubelet/container/runtime.go`.
+pub const TERMINATION_MESSAGE_MAX: u64 = 4096;
+/// Mode of a termination message: the container's user is unknown.
+const TERMINATION_MODE: u32 = 0o666;
+/// Mode of the hosts file.
+const HOSTS_MODE: u32 = 0o644;
+/// Names tried before giving up; with 32 random bits a second try is rare.
+const NAME_TRIES: usize = 16;
+
+/// Makes an empty file with a name of its own.
+pub(super) fn new_termination_log(dir: &Path) -> Result<PathBuf> {
+    make_dir(dir)?;
+    for _ in 0..NAME_TRIES {
+        // Every `RandomState` has keys of its own.
+        let random = RandomState::new().hash_one(()) & u64::from(u32::MAX);
+        let path = dir.join(format!("{random:08x}"));
+        match OpenOptions::new().write(true).create_new(true).open(&path) {
+            Ok(_) => {
+                set_mode(&path, TERMINATION_MODE)?;
+                return Ok(path);
+            }
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(VolumeError::io("create", &path, e)),
+        }
+    }
+    Err(VolumeError::io(
+        "find a free name in",
+        dir,
+        io::ErrorKind::AlreadyExists,
+    ))
+}
+
+/// Removes a file made by [`new_termination_log`] in that directory.
+pub(super) fn remove_termination_log(dir: &Path, path: &Path) -> Result<()> {
+    if path.parent() != Some(dir) {
+        return Err(VolumeError::io("remove", path, io::ErrorKind::InvalidInput));
+    }
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(VolumeError::io("remove", path, e)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Reads the end of a termination message, at most [`TERMINATION_MESSAGE_MAX`] bytes; what is not
+/// UTF-8 in it is replaced. Only a regular file is read, and no symlink followed.
+pub fn read_termination_message(path: &Path) -> io::Result<String> {
+    let mut file = open(path, OpenOptions::new().read(true))?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let start = metadata.len().saturating_sub(TERMINATION_MESSAGE_MAX);
+    file.seek(SeekFrom::Start(start))?;
+    let mut bytes = Vec::new();
+    file.take(TERMINATION_MESSAGE_MAX).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Writes a file without replacing its inode, unless its content is that already.
+pub(super) fn write_in_place(path: &Path, content: &str) -> Result<()> {
+    if std::fs::read(path).is_ok_and(|old| old == content.as_bytes()) {
+        return Ok(());
+    }
+    let fail = |e: io::Error| VolumeError::io("write", path, e);
+    let mut options = OpenOptions::new();
+    options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(HOSTS_MODE);
+    let mut file = open(path, &mut options).map_err(fail)?;
+    file.write_all(content.as_bytes()).map_err(fail)?;
+    set_mode(path, HOSTS_MODE)
+}
+
+/// Opens a file that is no symlink, without waiting for the other end of a pipe.
+fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    options
+        .custom_flags(i32::try_from(flags.bits()).unwrap_or_default())
+        .open(path)
+}

@@ -1,0 +1,81 @@
+//! What is mounted where, from `/proc/self/mountinfo`.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+
+use super::{Result, VolumeError};
+
+const MOUNTINFO: &str = "/proc/self/mountinfo";
+/// Position of the mount point in a line (see `proc_pid_mountinfo(5)`).
+const MOUNT_POINT_FIELD: usize = 4;
+
+/// Whether something is mounted on that directory.
+pub(super) fn is_mount_point(dir: &Path) -> Result<bool> {
+    let real = dir
+        .canonicalize()
+        .map_err(|e| VolumeError::io("resolve", dir, e))?;
+    Ok(read()?.contains(&real))
+}
+
+/// Mount points below a resolved directory, oldest first; one mounted over twice comes twice.
+pub(super) fn below(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut points = read()?;
+    points.retain(|point| point != dir && point.starts_with(dir));
+    Ok(points)
+}
+
+fn read() -> Result<Vec<PathBuf>> {
+    let path = Path::new(MOUNTINFO);
+    let bytes = std::fs::read(path).map_err(|e| VolumeError::io("read", path, e))?;
+    Ok(parse(&bytes))
+}
+
+fn parse(bytes: &[u8]) -> Vec<PathBuf> {
+    bytes
+        .split(|b| *b == b'\n')
+        .filter_map(|line| line.split(|b| *b == b' ').nth(MOUNT_POINT_FIELD))
+        .map(|field| PathBuf::from(OsString::from_vec(unescape(field))))
+        .collect()
+}
+
+/// Undoes the kernel's octal escapes of white space and backslash.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        let octal = (*first == b'\\')
+            .then(|| tail.get(..3))
+            .flatten()
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        if let Some(byte) = octal {
+            out.push(byte);
+            rest = &tail[3..];
+        } else {
+            out.push(*first);
+            rest = tail;
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_are_read_with_their_escapes() {
+        let text = b"22 1 0:20 / / rw - ext4 /dev/sda rw\n\
+            23 22 0:21 / /a\\040b\\134c rw,nosuid shared:5 - tmpfs tmpfs rw\n\
+            24 22 0:22 / /tail\\04 rw - tmpfs tmpfs rw\n";
+        assert_eq!(
+            parse(text),
+            [
+                PathBuf::from("/"),
+                PathBuf::from("/a b\\c"),
+                PathBuf::from("/tail\\04"),
+            ]
+        );
+    }
+}

@@ -1,0 +1,96 @@
+//! What the workers tell about their pods: read by the status report and the metrics.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tokio::sync::watch;
+
+use crate::api::{FullName, Pod, PodUid, core};
+use crate::pod::observed::PodStatus;
+
+/// Where a worker is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Another pod of the same full name has not finished yet.
+    WaitingToStart,
+    /// The pod is being converged.
+    Syncing,
+    /// The pod's containers are being stopped.
+    Terminating,
+    /// The pod's containers are stopped; what is left of it is being removed.
+    Terminated,
+}
+
+/// What a worker tells about its pod.
+#[derive(Debug, Clone)]
+pub struct PodView {
+    /// UID of the pod.
+    pub uid: PodUid,
+    /// Full name of the pod.
+    pub full_name: FullName,
+    /// The pod as wanted; none for one that is only known from the runtime.
+    pub pod: Option<Arc<Pod>>,
+    /// Where its worker is.
+    pub phase: Phase,
+    /// Its API status, once computed.
+    pub status: Option<Arc<core::PodStatus>>,
+    /// What was last seen of it.
+    pub observed: Arc<PodStatus>,
+    /// What went wrong in the last round; empty when nothing did.
+    pub error: Arc<str>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    views: RwLock<HashMap<PodUid, PodView>>,
+    version: watch::Sender<u64>,
+}
+
+/// The board. Every worker writes its own entry and no other.
+#[derive(Debug, Clone)]
+pub struct Board(Arc<Inner>);
+
+impl Default for Board {
+    fn default() -> Self {
+        Self(Arc::new(Inner { views: RwLock::default(), version: watch::Sender::new(0) }))
+    }
+}
+
+impl Board {
+    /// Replaces the entry of a pod.
+    pub(super) fn publish(&self, view: PodView) {
+        self.0
+            .views
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(view.uid.clone(), view);
+        self.0.version.send_modify(|version| *version += 1);
+    }
+
+    /// Takes the entry of a pod off.
+    pub(super) fn remove(&self, uid: &PodUid) {
+        self.0.views.write().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.0.version.send_modify(|version| *version += 1);
+    }
+
+    /// The entry of a pod.
+    #[must_use]
+    pub fn get(&self, uid: &PodUid) -> Option<PodView> {
+        self.0.views.read().unwrap_or_else(PoisonError::into_inner).get(uid).cloned()
+    }
+
+    /// All entries, by full name and UID.
+    #[must_use]
+    pub fn all(&self) -> Vec<PodView> {
+        let views = self.0.views.read().unwrap_or_else(PoisonError::into_inner);
+        let ordered: BTreeMap<_, _> =
+            views.values().map(|v| ((v.full_name.clone(), v.uid.clone()), v.clone())).collect();
+        ordered.into_values().collect()
+    }
+
+    /// A receiver that changes with every entry.
+    #[must_use]
+    pub fn changed(&self) -> watch::Receiver<u64> {
+        self.0.version.subscribe()
+    }
+}

@@ -1,0 +1,127 @@
+//! PURE: at most one pod of a full name at a time.
+//!
+//! A static pod may start only while no other pod of its full name is started, and in the order
+//! in which they came; versions that are superseded while they wait never touch the runtime.
+//! The lock is given back when its holder has *finished*, not merely stopped its containers.
+//!
+//! Upstream: `pkg/kubelet/pod_workers.go` (`allowStaticPodStart`).
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::api::{FullName, PodUid};
+
+/// Who is started, and who waits, under each full name.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct NameLocks {
+    started: HashMap<FullName, PodUid>,
+    waiting: HashMap<FullName, VecDeque<PodUid>>,
+}
+
+impl NameLocks {
+    /// Puts `uid` at the end of the queue for `name`, unless it is there or holds it already.
+    pub(super) fn join(&mut self, name: &FullName, uid: &PodUid) {
+        if self.started.get(name) == Some(uid) {
+            return;
+        }
+        let queue = self.waiting.entry(name.clone()).or_default();
+        if !queue.contains(uid) {
+            queue.push_back(uid.clone());
+        }
+    }
+
+    /// Gives `name` to `uid` if it is free and `uid` is first in its queue.
+    pub(super) fn try_start(&mut self, name: &FullName, uid: &PodUid) -> bool {
+        match self.started.get(name) {
+            Some(holder) => holder == uid,
+            None if self.waiting.get(name).and_then(VecDeque::front) == Some(uid) => {
+                self.drop_waiter(name, uid);
+                self.started.insert(name.clone(), uid.clone());
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Gives `name` to a pod that runs already, ahead of everybody who waits. False when another
+    /// pod holds it.
+    pub(super) fn adopt(&mut self, name: &FullName, uid: &PodUid) -> bool {
+        self.drop_waiter(name, uid);
+        self.started.entry(name.clone()).or_insert_with(|| uid.clone()) == uid
+    }
+
+    /// Takes `uid` out of the queue for `name` and gives `name` back if it holds it.
+    pub(super) fn leave(&mut self, name: &FullName, uid: &PodUid) {
+        self.drop_waiter(name, uid);
+        if self.started.get(name) == Some(uid) {
+            self.started.remove(name);
+        }
+    }
+
+    /// Who is started under `name`.
+    pub(super) fn holder(&self, name: &FullName) -> Option<&PodUid> {
+        self.started.get(name)
+    }
+
+    fn drop_waiter(&mut self, name: &FullName, uid: &PodUid) {
+        if let Some(queue) = self.waiting.get_mut(name) {
+            queue.retain(|waiter| waiter != uid);
+            if queue.is_empty() {
+                self.waiting.remove(name);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name() -> FullName {
+        FullName::new("web-node", "default")
+    }
+
+    #[test]
+    fn pods_of_one_name_start_in_order_and_one_at_a_time() {
+        let mut locks = NameLocks::default();
+        let [two, three, four] = ["2", "3", "4"].map(PodUid::from);
+        for uid in [&two, &three, &four] {
+            locks.join(&name(), uid);
+        }
+        assert!(!locks.try_start(&name(), &three));
+        assert!(locks.try_start(&name(), &two));
+        assert!(locks.try_start(&name(), &two), "asking again is harmless");
+        assert!(!locks.try_start(&name(), &four));
+        // 3 is killed while it waits: it never starts.
+        locks.leave(&name(), &three);
+        assert!(!locks.try_start(&name(), &four), "2 has not finished");
+        locks.leave(&name(), &two);
+        assert!(!locks.try_start(&name(), &three), "who left must join again");
+        assert!(locks.try_start(&name(), &four));
+        locks.leave(&name(), &four);
+        assert_eq!(locks, NameLocks::default());
+    }
+
+    #[test]
+    fn a_pod_that_runs_already_goes_ahead_of_those_who_wait() {
+        let mut locks = NameLocks::default();
+        let [new, orphan] = ["new", "orphan"].map(PodUid::from);
+        locks.join(&name(), &new);
+        assert!(locks.adopt(&name(), &orphan));
+        assert!(!locks.try_start(&name(), &new));
+        assert!(!locks.adopt(&name(), &new));
+        assert_eq!(locks.holder(&name()), Some(&orphan));
+        locks.leave(&name(), &orphan);
+        locks.join(&name(), &new);
+        assert!(locks.try_start(&name(), &new));
+    }
+
+    #[test]
+    fn names_do_not_collide_across_namespaces() {
+        let mut locks = NameLocks::default();
+        let other = FullName::new("web-node", "other");
+        locks.join(&name(), &"1".into());
+        locks.join(&other, &"2".into());
+        assert!(locks.try_start(&name(), &"1".into()));
+        assert!(locks.try_start(&other, &"2".into()));
+    }
+}
