@@ -373,13 +373,24 @@ async fn the_sandbox_image_is_loaded_runs_and_comes_back() {
 async fn logs_are_demultiplexed_joined_cut_and_followed() {
     let bed = Bed::with_busybox("logs").await;
     let script = "/busybox head -c 40000 /dev/zero | /busybox tr '\\0' x; echo; \
-        echo err >&2; /busybox sleep 0.3; echo last";
+        echo err >&2; /busybox sleep 0.3; echo last; exec /busybox sleep 600";
     let id = bed.run("l", bed.body(script)).await;
     let follow = LogOptions {
         follow: true,
         ..LogOptions::default()
     };
-    let (stdout, stderr) = bed.log(&id, &follow, false).await;
+    let mut log = container_logs(&bed.engine, &id, &follow, false)
+        .await
+        .unwrap();
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    while !stdout.ends_with(b"last\n") || stderr.is_empty() {
+        let chunk = tokio::time::timeout(PATIENCE, log.next()).await.unwrap();
+        match chunk.unwrap().unwrap() {
+            LogChunk::Stdout(data) => stdout.extend(data),
+            LogChunk::Stderr(data) => stderr.extend(data),
+        }
+    }
+    drop(log);
     assert_eq!(stdout.len(), 40_001 + 5);
     assert_eq!(stderr, b"err\n");
 
@@ -430,11 +441,9 @@ async fn a_terminals_output_is_left_as_it_is() {
     let mut body = bed.body("/busybox printf '\\001\\002\\000first\\n\\001no line break'");
     body.tty = Some(true);
     let id = bed.run("t", body).await;
-    let follow = LogOptions {
-        follow: true,
-        ..LogOptions::default()
-    };
-    let (stdout, stderr) = bed.log(&id, &follow, true).await;
+    // Once it has ended, its log is complete; one that is followed meanwhile may miss the rest.
+    assert_eq!(bed.ended(&id).await, 0);
+    let (stdout, stderr) = bed.log(&id, &LogOptions::default(), true).await;
     let text = String::from_utf8(stdout).unwrap();
     assert_eq!(text, "\x01\x02\0first\r\n\x01no line break");
     assert_eq!(stderr, b"", "a terminal has one stream");

@@ -38,7 +38,8 @@ impl MergeTask {
                 () = cancel.cancelled() => return,
                 (changed, index, _) = changed => if changed.is_ok() { index } else { return },
             };
-            if let (Some(source), Some(reader)) = (self.sources.get_mut(index), readers.get(index)) {
+            if let (Some(source), Some(reader)) = (self.sources.get_mut(index), readers.get(index))
+            {
                 source.state = reader.clone();
             }
         }
@@ -72,13 +73,15 @@ impl MergeTask {
                     let reason = "its source no longer has it";
                     occurrences::pod_removed(&pod.full_name(), &pod.uid(), reason);
                 }
-                PodOperation::Update(_)
-                | PodOperation::Delete(_)
-                | PodOperation::Reconcile(_) => {}
+                PodOperation::Update(_) | PodOperation::Delete(_) | PodOperation::Reconcile(_) => {}
             }
         }
         let wanted = Wanted {
-            pods: merged.pods.iter().map(|(uid, p)| (uid.clone(), Arc::clone(&p.pod))).collect(),
+            pods: merged
+                .pods
+                .iter()
+                .map(|(uid, p)| (uid.clone(), Arc::clone(&p.pod)))
+                .collect(),
             all_synced: merged.all_synced,
         };
         self.merged.publish(merged);

@@ -19,7 +19,11 @@ pub fn node_facts(config: &Config) -> NodeFacts {
     let memory_bytes = memory_bytes(&read("/proc/meminfo"));
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     NodeFacts {
-        node_ips: if config.node_ips.is_empty() { own_ips() } else { config.node_ips.clone() },
+        node_ips: if config.node_ips.is_empty() {
+            own_ips()
+        } else {
+            config.node_ips.clone()
+        },
         memory_bytes,
         allocatable: Allocatable {
             cpu_milli: u64::try_from(cpus).unwrap_or(1) * 1000,
@@ -68,7 +72,10 @@ mod tests {
 
     #[test]
     fn memory_is_read_in_bytes() {
-        assert_eq!(memory_bytes("MemTotal:       24689764 kB\nMemFree: 1 kB\n"), 24_689_764 * 1024);
+        assert_eq!(
+            memory_bytes("MemTotal:       24689764 kB\nMemFree: 1 kB\n"),
+            24_689_764 * 1024
+        );
         assert_eq!(memory_bytes(""), 0);
     }
 }

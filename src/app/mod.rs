@@ -25,11 +25,10 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::report::EngineReport;
 use crate::api::Timestamp;
+use crate::api::report::EngineReport;
 use crate::config::{Config, Resolved};
 use crate::observe::{Observer, Reach};
-use crate::store::pods::PodManager;
 use crate::pod::merge::Merged;
 use crate::runtime::Runtime;
 use crate::runtime::docker::engine::SharedEngine;
@@ -44,6 +43,7 @@ use crate::source::{SourceReader, source};
 use crate::store::cache::cache;
 use crate::store::cell::cell;
 use crate::store::looks::look_requests;
+use crate::store::pods::PodManager;
 use crate::telemetry::{Metrics, occurrences};
 use crate::worker::{Board, Context, PodWorkers, Wanted};
 use desired::MergeTask;
@@ -151,7 +151,9 @@ impl Agent {
         let workers = PodWorkers::new(context, Arc::new(PodManager::default()), wanted, listed);
         spawn(&mut parts, "workers", workers.run(cancel.clone()));
 
-        let (engine_reader, changes) = start_news(&mut parts, cancel, &config, &runtime, &reach, &board, &merged);
+        let (engine_reader, changes) = start_news(
+            &mut parts, cancel, &config, &runtime, &reach, &board, &merged,
+        );
         let view: Arc<dyn AgentView> = Arc::new(View {
             resolved,
             owner,
@@ -166,7 +168,12 @@ impl Agent {
             changes,
         });
         start_servers(&config, &view, &metrics, &mut parts, cancel).await?;
-        Ok(Self { parts, view, metrics, _lock: lock })
+        Ok(Self {
+            parts,
+            view,
+            metrics,
+            _lock: lock,
+        })
     }
 
     /// Waits for a signal, or for a part that ended though nobody told it to.
@@ -196,11 +203,7 @@ impl Agent {
     }
 }
 
-fn spawn(
-    parts: &mut Parts,
-    name: &'static str,
-    part: impl Future<Output = ()> + Send + 'static,
-) {
+fn spawn(parts: &mut Parts, name: &'static str, part: impl Future<Output = ()> + Send + 'static) {
     parts.spawn(async move {
         part.await;
         name
@@ -248,7 +251,10 @@ fn start_news(
     merged: &crate::store::cell::Reader<Merged>,
 ) -> (watch::Receiver<EngineReport>, watch::Receiver<u64>) {
     let endpoint = config.docker.clone();
-    let first = EngineReport { endpoint: endpoint.clone(), ..EngineReport::default() };
+    let first = EngineReport {
+        endpoint: endpoint.clone(),
+        ..EngineReport::default()
+    };
     let (engine, engine_reader) = watch::channel(first);
     let (version, version_reader) = watch::channel(0_u64);
     let (runtime, mut reach) = (Arc::clone(runtime), reach.clone());
@@ -286,8 +292,16 @@ async fn engine_report(
         Reach::Up => EngineReport {
             endpoint: endpoint.to_owned(),
             reachable: true,
-            version: runtime.version().await.ok().map(|version| version.to_string()),
-            api_version: runtime.api_version().await.ok().map(|version| version.to_string()),
+            version: runtime
+                .version()
+                .await
+                .ok()
+                .map(|version| version.to_string()),
+            api_version: runtime
+                .api_version()
+                .await
+                .ok()
+                .map(|version| version.to_string()),
             error: None,
             unreachable_since: None,
         },

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::sync::watch;
 
-use crate::api::report::{
-    AgentReport, ContainerReport, EngineReport, PodReport, StatusReport,
-};
+use crate::api::report::{AgentReport, ContainerReport, EngineReport, PodReport, StatusReport};
 use crate::api::{ContainerId, Diagnostic, Pod, PodUid, Timestamp, core};
 use crate::config::Resolved;
 use crate::observe::Reach;
@@ -62,7 +60,12 @@ impl View {
             .values()
             .map(|wanted| {
                 let view = self.board.get(&wanted.uid());
-                report(&wanted.pod, Some(wanted), view.as_ref(), &self.reach.borrow())
+                report(
+                    &wanted.pod,
+                    Some(wanted),
+                    view.as_ref(),
+                    &self.reach.borrow(),
+                )
             })
             .collect();
         for view in self.board.all() {
@@ -71,9 +74,7 @@ impl View {
                 pods.push(report(&pod, None, Some(&view), &self.reach.borrow()));
             }
         }
-        pods.sort_by(|a, b| {
-            (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid))
-        });
+        pods.sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
         pods
     }
 
@@ -99,7 +100,11 @@ impl AgentView for View {
         // Problems of files without a running pod, and duplicates; those of held pods are told
         // with their pod.
         let mut problems: BTreeSet<Diagnostic> = merged.conflicts.iter().cloned().collect();
-        problems.extend(sources.iter().flat_map(|source| source.problems.iter().cloned()));
+        problems.extend(
+            sources
+                .iter()
+                .flat_map(|source| source.problems.iter().cloned()),
+        );
         StatusReport {
             agent: self.agent(),
             engine: self.engine.borrow().clone(),
@@ -123,18 +128,28 @@ impl AgentView for View {
         let pod = self.wanted_pod(uid)?;
         let name = choose_container(&pod, container)?;
         let entry = self.cache.get(uid);
-        let instances: Vec<&ContainerStatus> =
-            entry.status.containers.iter().filter(|c| *c.name == *name).collect();
+        let instances: Vec<&ContainerStatus> = entry
+            .status
+            .containers
+            .iter()
+            .filter(|c| *c.name == *name)
+            .collect();
         let id = choose_instance(&instances, &name, previous)?;
-        self.runtime.get_container_logs(&id, options).await.map_err(|error| match error {
-            RuntimeError::NotFound(message) => ViewError::NotFound { message, help: None },
-            RuntimeError::Unavailable(_) | RuntimeError::Timeout { .. } => {
-                ViewError::Unavailable(error.to_string())
-            }
-            RuntimeError::Conflict(_) | RuntimeError::Refused { .. } | RuntimeError::Local(_) => {
-                ViewError::Failed(error.to_string())
-            }
-        })
+        self.runtime
+            .get_container_logs(&id, options)
+            .await
+            .map_err(|error| match error {
+                RuntimeError::NotFound(message) => ViewError::NotFound {
+                    message,
+                    help: None,
+                },
+                RuntimeError::Unavailable(_) | RuntimeError::Timeout { .. } => {
+                    ViewError::Unavailable(error.to_string())
+                }
+                RuntimeError::Conflict(_)
+                | RuntimeError::Refused { .. }
+                | RuntimeError::Local(_) => ViewError::Failed(error.to_string()),
+            })
     }
 
     fn config(&self) -> serde_json::Value {
@@ -147,7 +162,10 @@ impl AgentView for View {
             Reach::Unknown => Some("not reached yet".to_owned()),
             Reach::Down(cause) => Some(cause.clone()),
         };
-        let mut checks = vec![Check { name: "engine".to_owned(), failing: engine }];
+        let mut checks = vec![Check {
+            name: "engine".to_owned(),
+            failing: engine,
+        }];
         checks.extend(self.sources.iter().map(|source| {
             let report = source.report();
             Check {
@@ -166,7 +184,9 @@ impl AgentView for View {
 
 /// Which container's log is meant.
 fn choose_container(pod: &Pod, asked: Option<&str>) -> Result<String, ViewError> {
-    let names: Vec<&str> = spec::containers(pod).map(|(_, c)| c.name.as_str()).collect();
+    let names: Vec<&str> = spec::containers(pod)
+        .map(|(_, c)| c.name.as_str())
+        .collect();
     let help = || Some(format!("containers: {}", names.join(", ")));
     if let Some(asked) = asked {
         return match names.iter().find(|name| **name == asked) {
@@ -177,8 +197,11 @@ fn choose_container(pod: &Pod, asked: Option<&str>) -> Result<String, ViewError>
             }),
         };
     }
-    let annotated =
-        pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(DEFAULT_CONTAINER));
+    let annotated = pod
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|annotations| annotations.get(DEFAULT_CONTAINER));
     if let Some(name) = annotated.filter(|name| names.contains(&name.as_str())) {
         return Ok(name.clone());
     }
@@ -203,14 +226,16 @@ fn choose_instance(
     let mut started = instances.iter().filter(|c| c.started_at.is_some());
     let newest = started.next();
     let chosen = if previous { started.next() } else { newest };
-    chosen.map(|c| c.id.clone()).ok_or_else(|| ViewError::NotFound {
-        message: if previous {
-            format!("previous terminated container {name:?} not found")
-        } else {
-            format!("container {name:?} is waiting to start")
-        },
-        help: None,
-    })
+    chosen
+        .map(|c| c.id.clone())
+        .ok_or_else(|| ViewError::NotFound {
+            message: if previous {
+                format!("previous terminated container {name:?} not found")
+            } else {
+                format!("container {name:?} is waiting to start")
+            },
+            help: None,
+        })
 }
 
 /// A pod of which only the name is known: it runs, and nobody wants it.
@@ -233,24 +258,31 @@ fn report(
     reach: &Reach,
 ) -> PodReport {
     let empty = core::PodStatus::default();
-    let status = view.and_then(|view| view.status.as_deref()).unwrap_or(&empty);
+    let status = view
+        .and_then(|view| view.status.as_deref())
+        .unwrap_or(&empty);
     let (printed, message) = printed_status(pod, status);
     let phase = view.map(|view| view.phase);
     let (printed, message) = explain(phase, view, reach, printed, message);
     let name = pod.metadata.name.clone().unwrap_or_default();
-    let node = spec::spec(pod).node_name.clone().unwrap_or_default().to_lowercase();
+    let node = spec::spec(pod)
+        .node_name
+        .clone()
+        .unwrap_or_default()
+        .to_lowercase();
     let manifest_name = match name.strip_suffix(&format!("-{node}")) {
         Some(stripped) if !node.is_empty() => stripped.to_owned(),
         _ => name.clone(),
     };
     let containers = containers(pod, status);
-    let counted =
-        || containers.iter().filter(|c| c.role != Role::Init.as_str());
+    let counted = || containers.iter().filter(|c| c.role != Role::Init.as_str());
     PodReport {
         manifest_name,
         namespace: pod.metadata.namespace.clone().unwrap_or_default(),
         uid: PodUid::of(pod),
-        source: wanted.map(|wanted| wanted.origin.location.clone()).unwrap_or_default(),
+        source: wanted
+            .map(|wanted| wanted.origin.location.clone())
+            .unwrap_or_default(),
         status: printed,
         phase: status.phase.clone().unwrap_or_else(|| "Pending".to_owned()),
         message,
@@ -258,9 +290,13 @@ fn report(
         containers_total: counted().count(),
         restarts: containers.iter().map(|c| c.restarts).sum(),
         started_at: status.start_time.as_ref().map(|time| time.0),
-        ips: view.map(|view| view.observed.ips.clone()).unwrap_or_default(),
+        ips: view
+            .map(|view| view.observed.ips.clone())
+            .unwrap_or_default(),
         held: wanted.is_some_and(|wanted| wanted.held),
-        problems: wanted.map(|wanted| wanted.problems.clone()).unwrap_or_default(),
+        problems: wanted
+            .map(|wanted| wanted.problems.clone())
+            .unwrap_or_default(),
         containers,
         name,
     }
@@ -278,9 +314,18 @@ fn explain(
         return (printed, format!("waiting for the Docker Engine: {cause}"));
     }
     let error = view.map(|view| view.error.to_string()).unwrap_or_default();
-    let or_error = |message: String| if message.is_empty() { error.clone() } else { message };
+    let or_error = |message: String| {
+        if message.is_empty() {
+            error.clone()
+        } else {
+            message
+        }
+    };
     match phase {
-        None => ("Pending".to_owned(), "waiting for its first look at the Engine".to_owned()),
+        None => (
+            "Pending".to_owned(),
+            "waiting for its first look at the Engine".to_owned(),
+        ),
         Some(Phase::WaitingToStart) => (
             "Pending".to_owned(),
             "waiting for the pod that had this name before to stop".to_owned(),
@@ -292,7 +337,11 @@ fn explain(
 
 fn containers(pod: &Pod, status: &core::PodStatus) -> Vec<ContainerReport> {
     let statuses = || {
-        status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten())
+        status
+            .init_container_statuses
+            .iter()
+            .flatten()
+            .chain(status.container_statuses.iter().flatten())
     };
     spec::containers(pod)
         .map(|(role, container)| {
@@ -320,7 +369,9 @@ fn container_report(
         id: found.and_then(|s| s.container_id.clone()),
         started_at: None,
     };
-    let Some(state) = found.and_then(|s| s.state.as_ref()) else { return report };
+    let Some(state) = found.and_then(|s| s.state.as_ref()) else {
+        return report;
+    };
     if let Some(running) = &state.running {
         report.state = "running".to_owned();
         report.started_at = running.started_at.as_ref().map(|time| time.0);

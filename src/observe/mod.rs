@@ -90,7 +90,11 @@ impl Observer {
         requests: mpsc::Receiver<PodUid>,
         sweep_period: Duration,
         metrics: Metrics,
-    ) -> (Self, watch::Receiver<Reach>, watch::Receiver<Option<Arc<Pods>>>) {
+    ) -> (
+        Self,
+        watch::Receiver<Reach>,
+        watch::Receiver<Option<Arc<Pods>>>,
+    ) {
         let (reach, reach_reader) = watch::channel(Reach::Unknown);
         let (listed, listed_reader) = watch::channel(None);
         let observer = Self {
@@ -152,15 +156,25 @@ impl Observer {
             return;
         }
         // The version is for people; a runtime that goes away again says so by itself.
-        let version = self.runtime.version().await.map(|v| v.to_string()).unwrap_or_default();
+        let version = self
+            .runtime
+            .version()
+            .await
+            .map(|v| v.to_string())
+            .unwrap_or_default();
         let away = self.away_since.take().map(|since| since.elapsed());
         occurrences::engine_back(&self.metrics, &version, away);
         self.reach.send_replace(Reach::Up);
     }
 
     /// Follows one subscription until it breaks.
-    async fn follow(&mut self, mut events: BoxStream<'static, PodEvent>, cancel: &CancellationToken) -> Lost {
-        let mut sweep = tokio::time::interval_at(Instant::now() + self.sweep_period, self.sweep_period);
+    async fn follow(
+        &mut self,
+        mut events: BoxStream<'static, PodEvent>,
+        cancel: &CancellationToken,
+    ) -> Lost {
+        let mut sweep =
+            tokio::time::interval_at(Instant::now() + self.sweep_period, self.sweep_period);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut retry = tokio::time::interval(LOOK_AGAIN);
         retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -237,7 +251,11 @@ impl Observer {
         if gone {
             self.cache.delete(&uid);
         }
-        if self.sweep.as_ref().is_some_and(|sweep| began >= sweep.began) {
+        if self
+            .sweep
+            .as_ref()
+            .is_some_and(|sweep| began >= sweep.began)
+        {
             self.raise_floor(Some(&uid));
         }
         if again {
@@ -251,12 +269,21 @@ impl Observer {
         let began = Instant::now();
         let pods = self.runtime.get_pods(true).await?;
         let mut uids: HashSet<PodUid> = pods.0.iter().map(|pod| pod.uid.clone()).collect();
-        uids.extend(self.cache.reader().all().into_iter().map(|entry| entry.status.uid.clone()));
+        uids.extend(
+            self.cache
+                .reader()
+                .all()
+                .into_iter()
+                .map(|entry| entry.status.uid.clone()),
+        );
         for uid in &uids {
             self.want(uid.clone());
         }
         self.listed.send_replace(Some(Arc::new(pods)));
-        self.sweep = Some(Sweep { began, outstanding: uids });
+        self.sweep = Some(Sweep {
+            began,
+            outstanding: uids,
+        });
         self.raise_floor(None);
         self.metrics.relisted();
         self.back().await;

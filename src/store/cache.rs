@@ -28,7 +28,11 @@ pub struct Entry {
 
 impl Entry {
     fn empty(uid: &PodUid) -> Self {
-        Self { status: Arc::new(PodStatus::empty(uid.clone())), error: None, modified: None }
+        Self {
+            status: Arc::new(PodStatus::empty(uid.clone())),
+            error: None,
+            modified: None,
+        }
     }
 }
 
@@ -48,8 +52,9 @@ impl Inner {
             }
         }
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        let sender =
-            entries.entry(uid.clone()).or_insert_with(|| watch::Sender::new(Entry::empty(uid)));
+        let sender = entries
+            .entry(uid.clone())
+            .or_insert_with(|| watch::Sender::new(Entry::empty(uid)));
         f(sender)
     }
 }
@@ -124,13 +129,20 @@ impl CacheWriter {
 
     /// Forgets a pod that the runtime holds nothing of and nobody asks for.
     pub fn delete(&self, uid: &PodUid) {
-        let mut entries = self.0.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self
+            .0
+            .entries
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(sender) = entries.get(uid) {
             if sender.receiver_count() == 0 {
                 entries.remove(uid);
             } else {
                 sender.send_if_modified(|entry| {
-                    *entry = Entry { modified: entry.modified, ..Entry::empty(uid) };
+                    *entry = Entry {
+                        modified: entry.modified,
+                        ..Entry::empty(uid)
+                    };
                     false
                 });
             }
@@ -148,8 +160,14 @@ impl CacheReader {
     /// What is known of `uid` now; an empty status for a pod never heard of.
     #[must_use]
     pub fn get(&self, uid: &PodUid) -> Entry {
-        let entries = self.0.entries.read().unwrap_or_else(PoisonError::into_inner);
-        entries.get(uid).map_or_else(|| Entry::empty(uid), |sender| sender.borrow().clone())
+        let entries = self
+            .0
+            .entries
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        entries
+            .get(uid)
+            .map_or_else(|| Entry::empty(uid), |sender| sender.borrow().clone())
     }
 
     /// What is known of `uid` from a look that began at `time` or later. Waits for one, without
@@ -204,8 +222,15 @@ impl CacheReader {
     /// Every pod the runtime holds something of, or somebody asked for.
     #[must_use]
     pub fn all(&self) -> Vec<Entry> {
-        let entries = self.0.entries.read().unwrap_or_else(PoisonError::into_inner);
-        entries.values().map(|sender| sender.borrow().clone()).collect()
+        let entries = self
+            .0
+            .entries
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        entries
+            .values()
+            .map(|sender| sender.borrow().clone())
+            .collect()
     }
 }
 
@@ -216,7 +241,10 @@ mod tests {
     use super::*;
 
     fn status(uid: &str, ip: &str) -> PodStatus {
-        PodStatus { ips: vec![ip.parse().unwrap()], ..PodStatus::empty(uid.into()) }
+        PodStatus {
+            ips: vec![ip.parse().unwrap()],
+            ..PodStatus::empty(uid.into())
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -242,7 +270,10 @@ mod tests {
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
         writer.set(&uid, Ok(status("a", "10.0.0.2")), later);
-        assert_eq!(waiting.await.unwrap().status.ips, vec!["10.0.0.2".parse::<std::net::IpAddr>().unwrap()]);
+        assert_eq!(
+            waiting.await.unwrap().status.ips,
+            vec!["10.0.0.2".parse::<std::net::IpAddr>().unwrap()]
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -52,7 +52,10 @@ pub struct Board(Arc<Inner>);
 
 impl Default for Board {
     fn default() -> Self {
-        Self(Arc::new(Inner { views: RwLock::default(), version: watch::Sender::new(0) }))
+        Self(Arc::new(Inner {
+            views: RwLock::default(),
+            version: watch::Sender::new(0),
+        }))
     }
 }
 
@@ -69,22 +72,33 @@ impl Board {
 
     /// Takes the entry of a pod off.
     pub(super) fn remove(&self, uid: &PodUid) {
-        self.0.views.write().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.0
+            .views
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(uid);
         self.0.version.send_modify(|version| *version += 1);
     }
 
     /// The entry of a pod.
     #[must_use]
     pub fn get(&self, uid: &PodUid) -> Option<PodView> {
-        self.0.views.read().unwrap_or_else(PoisonError::into_inner).get(uid).cloned()
+        self.0
+            .views
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(uid)
+            .cloned()
     }
 
     /// All entries, by full name and UID.
     #[must_use]
     pub fn all(&self) -> Vec<PodView> {
         let views = self.0.views.read().unwrap_or_else(PoisonError::into_inner);
-        let ordered: BTreeMap<_, _> =
-            views.values().map(|v| ((v.full_name.clone(), v.uid.clone()), v.clone())).collect();
+        let ordered: BTreeMap<_, _> = views
+            .values()
+            .map(|v| ((v.full_name.clone(), v.uid.clone()), v.clone()))
+            .collect();
         ordered.into_values().collect()
     }
 

@@ -46,7 +46,10 @@ impl NameLocks {
     /// pod holds it.
     pub(super) fn adopt(&mut self, name: &FullName, uid: &PodUid) -> bool {
         self.drop_waiter(name, uid);
-        self.started.entry(name.clone()).or_insert_with(|| uid.clone()) == uid
+        self.started
+            .entry(name.clone())
+            .or_insert_with(|| uid.clone())
+            == uid
     }
 
     /// Takes `uid` out of the queue for `name` and gives `name` back if it holds it.
@@ -95,7 +98,10 @@ mod tests {
         locks.leave(&name(), &three);
         assert!(!locks.try_start(&name(), &four), "2 has not finished");
         locks.leave(&name(), &two);
-        assert!(!locks.try_start(&name(), &three), "who left must join again");
+        assert!(
+            !locks.try_start(&name(), &three),
+            "who left must join again"
+        );
         assert!(locks.try_start(&name(), &four));
         locks.leave(&name(), &four);
         assert_eq!(locks, NameLocks::default());

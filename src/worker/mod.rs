@@ -23,11 +23,11 @@ use tokio_util::sync::CancellationToken;
 pub use board::{Board, Phase, PodView};
 
 use crate::api::{FullName, Pod, PodUid};
-use crate::store::pods::PodManager;
 use crate::pod::observed::Pods;
 use crate::runtime::Runtime;
 use crate::store::cache::CacheReader;
 use crate::store::looks::LookRequests;
+use crate::store::pods::PodManager;
 use crate::telemetry::{Metrics, occurrences};
 use locks::NameLocks;
 use task::Worker;
@@ -185,7 +185,12 @@ impl PodWorkers {
         let wanted = self.wanted.borrow().clone();
         let mut held: BTreeMap<PodUid, FullName> = BTreeMap::new();
         if let Some(listed) = self.listed.borrow_and_update().as_ref() {
-            held.extend(listed.0.iter().map(|pod| (pod.uid.clone(), pod.full_name.clone())));
+            held.extend(
+                listed
+                    .0
+                    .iter()
+                    .map(|pod| (pod.uid.clone(), pod.full_name.clone())),
+            );
         }
         for entry in self.context.cache.all() {
             if entry.modified.is_some() && entry.status.is_empty() {
@@ -201,7 +206,13 @@ impl PodWorkers {
             self.locks.with(|locks| locks.adopt(&full_name, &uid));
             if wanted.all_synced {
                 occurrences::pod_removed(&full_name, &uid, "no source wants it");
-                self.start_worker(uid, full_name, Command::Stop { restart: false }, None, cancel);
+                self.start_worker(
+                    uid,
+                    full_name,
+                    Command::Stop { restart: false },
+                    None,
+                    cancel,
+                );
             }
         }
     }
@@ -212,7 +223,13 @@ impl PodWorkers {
         self.manager.add_pod(Arc::clone(pod));
         self.locks.with(|locks| locks.join(&full_name, uid));
         let command = Command::Run(Arc::clone(pod));
-        self.start_worker(uid.clone(), full_name, command, Some(Arc::clone(pod)), cancel);
+        self.start_worker(
+            uid.clone(),
+            full_name,
+            command,
+            Some(Arc::clone(pod)),
+            cancel,
+        );
     }
 
     fn start_worker(

@@ -75,7 +75,10 @@ impl Worker {
         locks: Arc<SharedLocks>,
         commands: watch::Receiver<Command>,
     ) -> Self {
-        let backoff = Backoff::new(BACKOFF_INITIAL.min(context.backoff_max), context.backoff_max);
+        let backoff = Backoff::new(
+            BACKOFF_INITIAL.min(context.backoff_max),
+            context.backoff_max,
+        );
         Self {
             uid,
             full_name,
@@ -133,7 +136,10 @@ impl Worker {
         let mut changed = self.locks.changed.subscribe();
         loop {
             changed.borrow_and_update();
-            if self.locks.with(|locks| locks.try_start(&self.full_name, &self.uid)) {
+            if self
+                .locks
+                .with(|locks| locks.try_start(&self.full_name, &self.uid))
+            {
                 self.phase = Phase::Syncing;
                 return Next::Proceed;
             }
@@ -198,7 +204,12 @@ impl Worker {
         cancel: &CancellationToken,
     ) -> Option<Duration> {
         let now = Timestamp::now();
-        let input = PlanInput { pod, status, backoff: &self.backoff, now };
+        let input = PlanInput {
+            pod,
+            status,
+            backoff: &self.backoff,
+            now,
+        };
         let plan = compute_pod_actions(&input);
         self.forget_mended(status);
         for (name, waiting) in &plan.waiting {
@@ -210,7 +221,10 @@ impl Worker {
         {
             let left = until.duration_since(Instant::now());
             self.publish(status);
-            return Some(plan.look_again.map_or(left, |look_again| look_again.min(left)));
+            return Some(
+                plan.look_again
+                    .map_or(left, |look_again| look_again.min(left)),
+            );
         }
         self.held = None;
         if plan.is_empty() {
@@ -269,17 +283,14 @@ impl Worker {
 
     /// Keeps what the planner and the status need to know of a round: back-off steps of the
     /// containers restarted, and the reasons of those that could not be started.
-    fn remember(
-        &mut self,
-        pod: &Pod,
-        status: &PodStatus,
-        plan: &Plan,
-        result: &PodSyncResult,
-    ) {
+    fn remember(&mut self, pod: &Pod, status: &PodStatus, plan: &Plan, result: &PodSyncResult) {
         plan.record_backoff(pod, status, &mut self.backoff, Timestamp::now());
         self.error = result.error().unwrap_or_default().into();
         for r in &result.sync_results {
-            let starts = matches!(r.action, SyncAction::StartContainer | SyncAction::InitContainer);
+            let starts = matches!(
+                r.action,
+                SyncAction::StartContainer | SyncAction::InitContainer
+            );
             if let (true, Some(error)) = (starts, &r.error) {
                 let waiting = Waiting {
                     reason: error.reason.to_string().into(),
@@ -338,7 +349,9 @@ impl Worker {
                 );
                 self.newer_than = Instant::now();
                 self.context.looks.look(&self.uid).await;
-                let Some(error) = result.error() else { continue };
+                let Some(error) = result.error() else {
+                    continue;
+                };
                 self.error = error.into();
             }
             self.publish(&entry.status);
@@ -355,7 +368,10 @@ impl Worker {
         self.phase = Phase::Terminated;
         let mut pause = STOP_RETRY_MIN;
         loop {
-            if matches!(*self.commands.borrow_and_update(), Command::Stop { restart: true }) {
+            if matches!(
+                *self.commands.borrow_and_update(),
+                Command::Stop { restart: true }
+            ) {
                 return Next::Proceed;
             }
             let removed = tokio::select! {

@@ -18,7 +18,10 @@ pub(super) fn apply(index: &Index, owner: &str, message: &EventMessage) -> Optio
     let ours = parse_ours(owner, name, attributes)?;
     let uid = ours.uid.clone();
     let at = time(message);
-    let image = attributes.get("image").map(String::as_str).unwrap_or_default();
+    let image = attributes
+        .get("image")
+        .map(String::as_str)
+        .unwrap_or_default();
     let what = match message.action.as_deref()? {
         "create" => {
             index.told_created(id, ours, image, at);
@@ -32,7 +35,9 @@ pub(super) fn apply(index: &Index, owner: &str, message: &EventMessage) -> Optio
         }
         "die" => {
             index.told_created(id, ours, image, at);
-            let exit_code = attributes.get("exitCode").and_then(|code| code.parse().ok());
+            let exit_code = attributes
+                .get("exitCode")
+                .and_then(|code| code.parse().ok());
             index.died(id, exit_code, at);
             PodEventKind::ContainerDied
         }
@@ -54,6 +59,10 @@ fn time(message: &EventMessage) -> Timestamp {
     message
         .time_nano
         .and_then(|nanos| Timestamp::from_nanosecond(i128::from(nanos)).ok())
-        .or_else(|| message.time.and_then(|seconds| Timestamp::from_second(seconds).ok()))
+        .or_else(|| {
+            message
+                .time
+                .and_then(|seconds| Timestamp::from_second(seconds).ok())
+        })
         .unwrap_or(Timestamp::UNIX_EPOCH)
 }

@@ -19,9 +19,7 @@ use bollard::models::{
 
 use super::translate::{Kind, OurContainer};
 use crate::api::{ContainerId, PodUid, Timestamp};
-use crate::pod::observed::{
-    ContainerState, ContainerStatus, PodStatus, RunningPod, SandboxStatus,
-};
+use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus, RunningPod, SandboxStatus};
 
 /// A container of ours, as far as it is known.
 #[derive(Debug, Clone)]
@@ -106,7 +104,9 @@ impl Index {
         state.gone.retain(|_, when| *when >= began.0);
         let mut seen: std::collections::HashSet<Arc<str>> = std::collections::HashSet::new();
         for (summary, ours) in listed {
-            let Some(id) = summary.id.as_deref().map(Arc::<str>::from) else { continue };
+            let Some(id) = summary.id.as_deref().map(Arc::<str>::from) else {
+                continue;
+            };
             seen.insert(Arc::clone(&id));
             if state.gone.contains_key(&id) {
                 continue;
@@ -117,10 +117,14 @@ impl Index {
                 record.image_id = text(summary.image_id.as_deref(), &record.image_id);
                 advance_by_list(record, told);
             } else {
-                state.records.insert(Arc::clone(&id), from_summary(id, ours, &summary, told, now));
+                state
+                    .records
+                    .insert(Arc::clone(&id), from_summary(id, ours, &summary, told, now));
             }
         }
-        state.records.retain(|id, record| seen.contains(id) || record.touched > began.0);
+        state
+            .records
+            .retain(|id, record| seen.contains(id) || record.touched > began.0);
     }
 
     /// Our own create call succeeded.
@@ -259,14 +263,22 @@ impl Index {
 
     /// All records of that pod.
     pub(super) fn of_pod(&self, uid: &PodUid) -> Vec<Record> {
-        self.lock().records.values().filter(|r| r.ours.uid == *uid).cloned().collect()
+        self.lock()
+            .records
+            .values()
+            .filter(|r| r.ours.uid == *uid)
+            .cloned()
+            .collect()
     }
 
     /// Every pod there is a record of; with `all`, dead ones too.
     pub(super) fn pods(&self, all: bool) -> Vec<RunningPod> {
         let mut by_uid: HashMap<PodUid, Vec<Record>> = HashMap::new();
         for record in self.lock().records.values() {
-            by_uid.entry(record.ours.uid.clone()).or_default().push(record.clone());
+            by_uid
+                .entry(record.ours.uid.clone())
+                .or_default()
+                .push(record.clone());
         }
         let mut pods: Vec<RunningPod> = by_uid
             .into_iter()
@@ -280,7 +292,11 @@ impl Index {
                 pod
             })
             .collect();
-        pods.sort_by(|a, b| b.created_at.cmp(&a.created_at).then_with(|| a.uid.cmp(&b.uid)));
+        pods.sort_by(|a, b| {
+            b.created_at
+                .cmp(&a.created_at)
+                .then_with(|| a.uid.cmp(&b.uid))
+        });
         pods
     }
 }
@@ -314,7 +330,13 @@ impl Record {
 
 /// Whether there is an address to ask for once it runs.
 fn needs_address(ours: &OurContainer) -> bool {
-    matches!(ours.kind, Kind::Sandbox { host_network: false, .. })
+    matches!(
+        ours.kind,
+        Kind::Sandbox {
+            host_network: false,
+            ..
+        }
+    )
 }
 
 /// How many instances came before.
@@ -417,7 +439,10 @@ fn merge_inspect(record: &mut Record, found: &ContainerInspectResponse, message:
     };
     let started = time(state.started_at.as_deref());
     let finished = time(state.finished_at.as_deref());
-    let exit_code = state.exit_code.and_then(|code| i32::try_from(code).ok()).unwrap_or(0);
+    let exit_code = state
+        .exit_code
+        .and_then(|code| i32::try_from(code).ok())
+        .unwrap_or(0);
     let error = state.error.as_deref().unwrap_or_default();
     record.message = joined(error, message);
     if is_running(found) {
@@ -473,7 +498,10 @@ fn joined(error: &str, message: &str) -> Arc<str> {
 /// Addresses of a container: of its networks, as the top-level fields are gone from API 1.52 on.
 /// IPv4 first.
 fn addresses(found: &ContainerInspectResponse) -> Vec<IpAddr> {
-    let networks = found.network_settings.as_ref().and_then(|n| n.networks.as_ref());
+    let networks = found
+        .network_settings
+        .as_ref()
+        .and_then(|n| n.networks.as_ref());
     let mut ips: Vec<IpAddr> = networks
         .into_iter()
         .flat_map(|networks| networks.values())
@@ -495,7 +523,10 @@ pub(super) fn pod_status(uid: &PodUid, mut records: Vec<Record>) -> PodStatus {
     for record in records {
         status.full_name = record.ours.full_name.clone();
         match &record.ours.kind {
-            Kind::Sandbox { attempt, host_network } => status.sandboxes.push(SandboxStatus {
+            Kind::Sandbox {
+                attempt,
+                host_network,
+            } => status.sandboxes.push(SandboxStatus {
                 id: ContainerId::docker(record.id),
                 attempt: *attempt,
                 state: record.state,
@@ -503,7 +534,13 @@ pub(super) fn pod_status(uid: &PodUid, mut records: Vec<Record>) -> PodStatus {
                 host_network: *host_network,
                 ips: record.ips,
             }),
-            Kind::Container { name, role, restart_count, hash, .. } => {
+            Kind::Container {
+                name,
+                role,
+                restart_count,
+                hash,
+                ..
+            } => {
                 status.containers.push(ContainerStatus {
                     id: ContainerId::docker(record.id),
                     name: name.as_str().into(),

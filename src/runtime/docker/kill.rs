@@ -32,19 +32,25 @@ impl DockerManager {
     ) -> PodSyncResult {
         let mut result = PodSyncResult::default();
         let began = Instant::now();
-        let (sidecars, regular): (Vec<_>, Vec<_>) =
-            running.containers.iter().partition(|c| self.role(c) == Role::Sidecar);
+        let (sidecars, regular): (Vec<_>, Vec<_>) = running
+            .containers
+            .iter()
+            .partition(|c| self.role(c) == Role::Sidecar);
         let grace = |container: &Container| {
             let whole = grace_override
                 .unwrap_or_else(|| self.grace(pod, container))
                 .saturating_sub(began.elapsed());
             whole.max(GRACE_MIN)
         };
-        let kills = regular.iter().map(|c| self.stop_container(&c.id.id, &c.name, grace(c)));
+        let kills = regular
+            .iter()
+            .map(|c| self.stop_container(&c.id.id, &c.name, grace(c)));
         result.add_sync_result(join_all(kills).await);
         // Sidecars last, in the reverse order of their start. They wait within the grace.
         for sidecar in in_stop_order(pod, &sidecars) {
-            let stopped = self.stop_container(&sidecar.id.id, &sidecar.name, grace(sidecar)).await;
+            let stopped = self
+                .stop_container(&sidecar.id.id, &sidecar.name, grace(sidecar))
+                .await;
             result.add_sync_result([stopped]);
         }
         let sandboxes = running
@@ -92,7 +98,11 @@ impl DockerManager {
     }
 
     fn role(&self, container: &Container) -> Role {
-        match self.index.get(&container.id.id).map(|record| record.ours.kind.clone()) {
+        match self
+            .index
+            .get(&container.id.id)
+            .map(|record| record.ours.kind.clone())
+        {
             Some(Kind::Container { role, .. }) => role,
             Some(Kind::Sandbox { .. }) | None => Role::App,
         }
@@ -125,9 +135,10 @@ fn in_stop_order<'a>(pod: Option<&Arc<Pod>>, sidecars: &[&'a Container]) -> Vec<
     let mut ordered: Vec<&Container> = sidecars.to_vec();
     ordered.sort_by_key(|container| {
         // Without a spec, the one created last is stopped first.
-        (position(container).map_or(i64::MIN, |p| -i64::try_from(p).unwrap_or(0)), {
-            std::cmp::Reverse(container.created_at)
-        })
+        (
+            position(container).map_or(i64::MIN, |p| -i64::try_from(p).unwrap_or(0)),
+            { std::cmp::Reverse(container.created_at) },
+        )
     });
     ordered
 }

@@ -128,9 +128,14 @@ impl DockerManager {
             )));
         }
         let info = self.engine.info().await?;
-        let driver = info.cgroup_driver.map(|driver| driver.to_string()).unwrap_or_default();
+        let driver = info
+            .cgroup_driver
+            .map(|driver| driver.to_string())
+            .unwrap_or_default();
         let cgroup_driver = CgroupDriver::parse(&driver).ok_or_else(|| {
-            RuntimeError::Local(format!("the Docker Engine uses an unknown cgroup driver {driver:?}"))
+            RuntimeError::Local(format!(
+                "the Docker Engine uses an unknown cgroup driver {driver:?}"
+            ))
         })?;
         Ok(self.with_facts(|facts| {
             let engine = EngineFacts {
@@ -162,8 +167,7 @@ impl DockerManager {
         if let Some(image) = self.with_facts(|facts| facts.sandbox_image.clone()) {
             return Ok(image);
         }
-        let image =
-            ensure_sandbox_image(&*self.engine, self.pod_infra_image.as_deref()).await?;
+        let image = ensure_sandbox_image(&*self.engine, self.pod_infra_image.as_deref()).await?;
         self.with_facts(|facts| facts.sandbox_image = Some(image.clone()));
         Ok(image)
     }
@@ -197,7 +201,9 @@ impl DockerManager {
 
     /// Inspects a container if, and for as long as, that would tell something new.
     pub(super) async fn freshen(&self, id: &str) -> Result<()> {
-        let Some(record) = self.index.get(id) else { return Ok(()) };
+        let Some(record) = self.index.get(id) else {
+            return Ok(());
+        };
         let _asked_once = record.inspecting.lock().await;
         for _ in 0..INSPECT_ATTEMPTS {
             let Some(record) = self.index.get(id).filter(|record| record.stale) else {
@@ -221,7 +227,12 @@ impl DockerManager {
         record: &Record,
         found: &ContainerInspectResponse,
     ) -> String {
-        let Kind::Container { termination_path, fallback_to_logs, .. } = &record.ours.kind else {
+        let Kind::Container {
+            termination_path,
+            fallback_to_logs,
+            ..
+        } = &record.ours.kind
+        else {
             return String::new();
         };
         termination::message(
@@ -271,13 +282,26 @@ impl Runtime for DockerManager {
 
     async fn api_version(&self) -> Result<Version> {
         let facts = self.engine_facts().await?;
-        Ok(Version::new(format!("{}.{}", facts.api_version.0, facts.api_version.1)))
+        Ok(Version::new(format!(
+            "{}.{}",
+            facts.api_version.0, facts.api_version.1
+        )))
     }
 
     async fn status(&self) -> RuntimeStatus {
         let condition = |kind, failure: Option<(&'static str, String)>| match failure {
-            None => RuntimeCondition { kind, status: true, reason: "", message: String::new() },
-            Some((reason, message)) => RuntimeCondition { kind, status: false, reason, message },
+            None => RuntimeCondition {
+                kind,
+                status: true,
+                reason: "",
+                message: String::new(),
+            },
+            Some((reason, message)) => RuntimeCondition {
+                kind,
+                status: false,
+                reason,
+                message,
+            },
         };
         let failure = self
             .engine
@@ -303,7 +327,11 @@ impl Runtime for DockerManager {
         if !self.index.is_complete() {
             self.list(true).await?;
         }
-        let stale = self.index.of_pod(uid).into_iter().filter(|record| record.stale);
+        let stale = self
+            .index
+            .of_pod(uid)
+            .into_iter()
+            .filter(|record| record.stale);
         let looks = stale.map(|record| async move { self.freshen(&record.id).await });
         for looked in join_all(looks).await {
             looked?;
@@ -384,7 +412,9 @@ impl Runtime for DockerManager {
     ) -> Result<LogStream> {
         let found = self.engine.inspect_container(&id.id).await?;
         let tty = found.config.and_then(|config| config.tty).unwrap_or(false);
-        container_logs(&*self.engine, &id.id, options, tty).await.map_err(Into::into)
+        container_logs(&*self.engine, &id.id, options, tty)
+            .await
+            .map_err(Into::into)
     }
 
     async fn watch(&self) -> Result<BoxStream<'static, PodEvent>> {
@@ -397,17 +427,22 @@ impl Runtime for DockerManager {
             facts.sandbox_image = None;
         });
         self.engine_facts().await?;
-        let gap = PodEvent::Gap { cause: "subscribed to the Engine's events".to_owned() };
+        let gap = PodEvent::Gap {
+            cause: "subscribed to the Engine's events".to_owned(),
+        };
         let index = self.index.clone();
         let owner = self.owner.clone();
         let changes = messages
             .take_while(|message| futures::future::ready(message.is_ok()))
             .filter_map(move |message| {
-                let change =
-                    message.ok().and_then(|message| events::apply(&index, &owner, &message));
+                let change = message
+                    .ok()
+                    .and_then(|message| events::apply(&index, &owner, &message));
                 futures::future::ready(change)
             });
-        Ok(stream::once(futures::future::ready(gap)).chain(changes).boxed())
+        Ok(stream::once(futures::future::ready(gap))
+            .chain(changes)
+            .boxed())
     }
 
     fn last_contact(&self) -> Option<Timestamp> {

@@ -66,9 +66,17 @@ impl<'a> Start<'a> {
     /// The start that a step is, if it is one.
     pub(super) fn of(step: &'a Step) -> Option<Self> {
         match step {
-            Step::StartContainer { name, role, restart_count, reason } => {
-                Some(Self { name, role: *role, restart_count: *restart_count, reason })
-            }
+            Step::StartContainer {
+                name,
+                role,
+                restart_count,
+                reason,
+            } => Some(Self {
+                name,
+                role: *role,
+                restart_count: *restart_count,
+                reason,
+            }),
             Step::KillPod { .. }
             | Step::KillContainer { .. }
             | Step::CreateSandbox { .. }
@@ -103,7 +111,8 @@ impl DockerManager {
                     Err(error) => return all_failed(starts, &error),
                 };
                 let up: Up<'_> = async move { Ok(ips) }.boxed().shared();
-                self.start_containers(pod, id, &up, &files, starts, cancel).await
+                self.start_containers(pod, id, &up, &files, starts, cancel)
+                    .await
             }
             Sandbox::New { attempt } => {
                 let mut result = SyncResult::new(SyncAction::CreatePodSandbox, full_name);
@@ -122,8 +131,7 @@ impl DockerManager {
                     }
                 };
                 let up: Up<'_> = self.start_sandbox(pod, &id).boxed().shared();
-                let containers =
-                    self.start_containers(pod, &id, &up, &files, starts, cancel);
+                let containers = self.start_containers(pod, &id, &up, &files, starts, cancel);
                 let (up, mut results) = futures::future::join(up.clone(), containers).await;
                 if let Err(error) = up {
                     result.fail(error);
@@ -193,7 +201,10 @@ impl DockerManager {
                 error.to_string(),
             )
         };
-        let facts = self.engine_facts().await.map_err(|error| runtime_error(&error))?;
+        let facts = self
+            .engine_facts()
+            .await
+            .map_err(|error| runtime_error(&error))?;
         let mut image_made_anew = false;
         loop {
             let image = self.sandbox_image().await.map_err(|error| failed(&error))?;
@@ -242,8 +253,14 @@ impl DockerManager {
         if spec::is_host_network(pod) {
             return Ok(Vec::new());
         }
-        self.freshen(id).await.map_err(|error| runtime_error(&error))?;
-        let ips = self.index.get(id).map(|record| record.ips().to_vec()).unwrap_or_default();
+        self.freshen(id)
+            .await
+            .map_err(|error| runtime_error(&error))?;
+        let ips = self
+            .index
+            .get(id)
+            .map(|record| record.ips().to_vec())
+            .unwrap_or_default();
         let hosts = hosts_file(pod, &ips, &self.node).map_err(config_error)?;
         let uid = PodUid::of(pod);
         self.on_disk(move |volumes| volumes.write_hosts(&uid, &hosts))
@@ -282,7 +299,11 @@ impl DockerManager {
             let _ = self.remove(&id).await;
             return Ok(());
         }
-        if self.index.get(&id).is_some_and(|record| record.state != ContainerState::Created) {
+        if self
+            .index
+            .get(&id)
+            .is_some_and(|record| record.state != ContainerState::Created)
+        {
             // Adopted, and somebody was here before.
             return Ok(());
         }
@@ -314,7 +335,10 @@ impl DockerManager {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one call site; what a create depends on")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one call site; what a create depends on"
+    )]
     async fn prepare_and_create(
         &self,
         pod: &Arc<Pod>,
@@ -332,7 +356,11 @@ impl DockerManager {
             image = self.images.ensure_image(&uid, image_name, policy, Timestamp::now()) => image?,
             () = cancel.cancelled() => return Err(cancelled()),
         };
-        let pod_ips = if needs_pod_ips(container) { up.await? } else { Vec::new() };
+        let pod_ips = if needs_pod_ips(container) {
+            up.await?
+        } else {
+            Vec::new()
+        };
         let seccomp = self.seccomp_profile(pod, container).await;
         let termination_log = {
             let (uid, name) = (uid.clone(), container.name.clone());
@@ -340,7 +368,10 @@ impl DockerManager {
                 .await
                 .map_err(config_error)?
         };
-        let facts = self.engine_facts().await.map_err(|error| runtime_error(&error))?;
+        let facts = self
+            .engine_facts()
+            .await
+            .map_err(|error| runtime_error(&error))?;
         let mut image = image;
         let mut pulled_anew = false;
         loop {
@@ -367,7 +398,10 @@ impl DockerManager {
             input.volumes = &with_subpaths;
             let request = container_request(&input).map_err(config_error)?;
             tell_notes(pod, &request.notes);
-            match self.create(request, image_name, &image.facts.image_id()).await {
+            match self
+                .create(request, image_name, &image.facts.image_id())
+                .await
+            {
                 Ok(id) => return Ok(id),
                 Err(error) if error.is_not_found() && !pulled_anew => {
                     pulled_anew = true;
@@ -390,7 +424,10 @@ impl DockerManager {
     /// The pod's volumes with the container's sub-paths made and bound.
     async fn subpaths(&self, input: &ContainerInput<'_>) -> Result<VolumeMap, SyncError> {
         let mounts = input.container.volume_mounts.iter().flatten();
-        if !mounts.clone().any(|m| m.sub_path.is_some() || m.sub_path_expr.is_some()) {
+        if !mounts
+            .clone()
+            .any(|m| m.sub_path.is_some() || m.sub_path_expr.is_some())
+        {
             return Ok(input.volumes.clone());
         }
         let environment = crate::pod::env::by_name(&input.environment().map_err(config_error)?);
@@ -439,7 +476,10 @@ impl DockerManager {
         let Some(ours) = identity(&self.owner, &request) else {
             return Err(EngineError::Api {
                 status: 0,
-                message: format!("the name {:?} is not one of a container of ours", request.name),
+                message: format!(
+                    "the name {:?} is not one of a container of ours",
+                    request.name
+                ),
             });
         };
         let mut name = request.name.clone();
@@ -447,7 +487,10 @@ impl DockerManager {
         loop {
             attempt += 1;
             let permit = self.changes.acquire().await;
-            let created = self.engine.create_container(&name, request.body.clone()).await;
+            let created = self
+                .engine
+                .create_container(&name, request.body.clone())
+                .await;
             drop(permit);
             match created {
                 Ok(id) => {
@@ -482,29 +525,44 @@ impl DockerManager {
         wanted: &OurContainer,
         body: &ContainerCreateBody,
     ) -> Result<Holder, EngineError> {
-        let Some(id) = holder_id(&conflict.to_string()) else { return Err(conflict.clone()) };
+        let Some(id) = holder_id(&conflict.to_string()) else {
+            return Err(conflict.clone());
+        };
         let found = match self.engine.inspect_container(&id).await {
             Ok(found) => found,
             Err(error) if error.is_not_found() => return Ok(Holder::Removed),
             Err(error) => return Err(error),
         };
         let name = found.name.clone().unwrap_or_default();
-        let labels = found.config.as_ref().and_then(|c| c.labels.clone()).unwrap_or_default();
+        let labels = found
+            .config
+            .as_ref()
+            .and_then(|c| c.labels.clone())
+            .unwrap_or_default();
         let Some(ours) = parse_ours(&self.owner, [name.as_str()], &labels) else {
             return Ok(Holder::Foreign);
         };
         let network = |mode: Option<&bollard::models::HostConfig>| {
             mode.and_then(|host| host.network_mode.clone())
         };
-        let same_sandbox = network(found.host_config.as_ref()) == network(body.host_config.as_ref());
-        let image = found.config.as_ref().and_then(|c| c.image.clone()).unwrap_or_default();
-        self.index.told_created(&id, ours.clone(), &image, Timestamp::now());
+        let same_sandbox =
+            network(found.host_config.as_ref()) == network(body.host_config.as_ref());
+        let image = found
+            .config
+            .as_ref()
+            .and_then(|c| c.image.clone())
+            .unwrap_or_default();
+        self.index
+            .told_created(&id, ours.clone(), &image, Timestamp::now());
         self.index.inspected(&id, u64::MAX, &found, "");
         let state = self.index.get(&id).map(|record| record.state);
         let is_sandbox = matches!(ours.kind, Kind::Sandbox { .. });
         if ours == *wanted
             && (is_sandbox || same_sandbox)
-            && matches!(state, Some(ContainerState::Created | ContainerState::Running))
+            && matches!(
+                state,
+                Some(ContainerState::Created | ContainerState::Running)
+            )
         {
             return Ok(Holder::Identical(id));
         }
@@ -533,14 +591,21 @@ enum Holder {
 
 /// What the request's container will be known as.
 fn identity(owner: &str, request: &Request) -> Option<OurContainer> {
-    parse_ours(owner, [request.name.as_str()], request.body.labels.as_ref()?)
+    parse_ours(
+        owner,
+        [request.name.as_str()],
+        request.body.labels.as_ref()?,
+    )
 }
 
 /// The id in `Conflict. The container name "/x" is already in use by container "<id>". …`
 fn holder_id(message: &str) -> Option<String> {
     let (_, rest) = message.split_once("is already in use by container ")?;
-    let id: String =
-        rest.chars().skip_while(|c| *c == '"').take_while(char::is_ascii_hexdigit).collect();
+    let id: String = rest
+        .chars()
+        .skip_while(|c| *c == '"')
+        .take_while(char::is_ascii_hexdigit)
+        .collect();
     (id.len() >= 12).then_some(id)
 }
 
@@ -571,12 +636,20 @@ fn needs_pod_ips(container: &Container) -> bool {
 /// Logs what a request does otherwise than asked.
 fn tell_notes(pod: &Pod, notes: &[Note]) {
     for note in notes {
-        occurrences::note(&FullName::of(pod), &PodUid::of(pod), note.reason, &note.message);
+        occurrences::note(
+            &FullName::of(pod),
+            &PodUid::of(pod),
+            note.reason,
+            &note.message,
+        );
     }
 }
 
 fn config_error(error: impl std::fmt::Display) -> SyncError {
-    SyncError::new(SyncErrorReason::CreateContainerConfigError, error.to_string())
+    SyncError::new(
+        SyncErrorReason::CreateContainerConfigError,
+        error.to_string(),
+    )
 }
 
 fn runtime_error(error: &RuntimeError) -> SyncError {
@@ -589,7 +662,10 @@ fn runtime_error(error: &RuntimeError) -> SyncError {
 }
 
 fn cancelled() -> SyncError {
-    SyncError::new(SyncErrorReason::RunContainerError, "the pod was told to stop meanwhile")
+    SyncError::new(
+        SyncErrorReason::RunContainerError,
+        "the pod was told to stop meanwhile",
+    )
 }
 
 fn all_failed(starts: &[Start<'_>], error: &SyncError) -> Vec<SyncResult> {
@@ -610,6 +686,9 @@ mod tests {
             "Conflict. The container name \"/k8s_POD_a_b_c_0\" is already in use by container \"{id}\". You have to remove (or rename) that container to be able to reuse that name."
         );
         assert_eq!(holder_id(&message).as_deref(), Some(id));
-        assert_eq!(holder_id("removal of container x is already in progress"), None);
+        assert_eq!(
+            holder_id("removal of container x is already in progress"),
+            None
+        );
     }
 }

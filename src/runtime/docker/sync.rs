@@ -58,11 +58,15 @@ impl DockerManager {
                 Step::StartContainer { .. } => {
                     let mut starts: Vec<Start<'_>> = Start::of(step).into_iter().collect();
                     starts.append(&mut take_starts(&mut steps));
-                    let running =
-                        status.sandboxes.iter().find(|s| s.state == ContainerState::Running);
+                    let running = status
+                        .sandboxes
+                        .iter()
+                        .find(|s| s.state == ContainerState::Running);
                     if let Some(running) = running {
-                        let sandbox =
-                            Sandbox::Running { id: &running.id.id, ips: running.ips.clone() };
+                        let sandbox = Sandbox::Running {
+                            id: &running.id.id,
+                            ips: running.ips.clone(),
+                        };
                         result.add_sync_result(self.start_all(pod, sandbox, &starts, cancel).await);
                     }
                 }

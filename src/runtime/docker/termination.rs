@@ -24,7 +24,9 @@ pub(super) async fn message(
     path: &str,
     fallback_to_logs: bool,
 ) -> String {
-    let Some(state) = &found.state else { return String::new() };
+    let Some(state) = &found.state else {
+        return String::new();
+    };
     let ended = state
         .finished_at
         .as_deref()
@@ -53,7 +55,11 @@ pub(super) async fn message(
     };
     let failed = state.exit_code.is_some_and(|code| code != 0);
     if text.is_empty() && fallback_to_logs && failed {
-        let tty = found.config.as_ref().and_then(|config| config.tty).unwrap_or(false);
+        let tty = found
+            .config
+            .as_ref()
+            .and_then(|config| config.tty)
+            .unwrap_or(false);
         return log_tail(engine, id, tty).await;
     }
     text
@@ -61,7 +67,10 @@ pub(super) async fn message(
 
 /// The last lines of a container's log; what can't be read is left out.
 async fn log_tail(engine: &dyn Engine, id: &str, tty: bool) -> String {
-    let options = LogOptions { tail: Some(FALLBACK_LINES), ..LogOptions::default() };
+    let options = LogOptions {
+        tail: Some(FALLBACK_LINES),
+        ..LogOptions::default()
+    };
     let Ok(mut log) = container_logs(engine, id, &options, tty).await else {
         return String::new();
     };

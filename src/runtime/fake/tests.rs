@@ -1,7 +1,7 @@
 //! Tests of the fake.
 
-use tokio_util::sync::CancellationToken;
 use futures::StreamExt as _;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::api::{FullName, Pod, core, meta};
@@ -46,7 +46,9 @@ async fn round(fake: &FakeRuntime, pod: &Arc<Pod>) -> (Plan, PodSyncResult) {
         backoff: &Backoff::default(),
         now: fake.now(),
     });
-    let result = fake.sync_pod(pod, &status, &plan, &CancellationToken::new()).await;
+    let result = fake
+        .sync_pod(pod, &status, &plan, &CancellationToken::new())
+        .await;
     (plan, result)
 }
 
@@ -252,7 +254,8 @@ async fn what_must_never_be_is_noticed() {
         }],
         ..Plan::default()
     };
-    fake.sync_pod(&pod, &status, &plan, &CancellationToken::new()).await;
+    fake.sync_pod(&pod, &status, &plan, &CancellationToken::new())
+        .await;
     assert_eq!(fake.pod(&uid("a")), status);
     let noticed = std::panic::catch_unwind(|| fake.assert_no_violations());
     assert!(noticed.is_err());
