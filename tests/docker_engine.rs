@@ -4,6 +4,7 @@
 //! Every test owns what it creates by a label of its own and removes it at its end.
 
 #![cfg(feature = "daemon")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 use std::collections::HashMap;
 use std::io;
@@ -18,11 +19,11 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use mirrorlet::api::{Timestamp, keys};
 use mirrorlet::runtime::docker::BollardEngine;
-use mirrorlet::runtime::docker::engine::{Engine, EngineError};
+use mirrorlet::runtime::docker::engine::{Engine, EngineError, READ_DEADLINE};
+use mirrorlet::runtime::docker::image::digest;
 use mirrorlet::runtime::docker::logs::container_logs;
 use mirrorlet::runtime::docker::sandbox_image::{SANDBOX_IMAGE, archive, ensure_sandbox_image};
 use mirrorlet::runtime::{LogChunk, LogOptions};
-use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 
@@ -142,13 +143,6 @@ impl Drop for Bed {
     }
 }
 
-fn hex(data: &[u8]) -> String {
-    Sha256::digest(data)
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect()
-}
-
 fn tar_of(files: &[(&str, u32, &[u8])]) -> io::Result<Vec<u8>> {
     let mut tar = tar::Builder::new(Vec::new());
     for (path, mode, data) in files {
@@ -168,7 +162,7 @@ fn busybox_archive() -> io::Result<Vec<u8>> {
         "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
         "os": "linux",
         "config": { "User": "0" },
-        "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{}", hex(&layer))] },
+        "rootfs": { "type": "layers", "diff_ids": [digest(&layer)] },
     })
     .to_string();
     let manifest = serde_json::json!([
@@ -379,13 +373,24 @@ async fn the_sandbox_image_is_loaded_runs_and_comes_back() {
 async fn logs_are_demultiplexed_joined_cut_and_followed() {
     let bed = Bed::with_busybox("logs").await;
     let script = "/busybox head -c 40000 /dev/zero | /busybox tr '\\0' x; echo; \
-        echo err >&2; /busybox sleep 0.3; echo last";
+        echo err >&2; /busybox sleep 0.3; echo last; exec /busybox sleep 600";
     let id = bed.run("l", bed.body(script)).await;
     let follow = LogOptions {
         follow: true,
         ..LogOptions::default()
     };
-    let (stdout, stderr) = bed.log(&id, &follow, false).await;
+    let mut log = container_logs(&bed.engine, &id, &follow, false)
+        .await
+        .unwrap();
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    while !stdout.ends_with(b"last\n") || stderr.is_empty() {
+        let chunk = tokio::time::timeout(PATIENCE, log.next()).await.unwrap();
+        match chunk.unwrap().unwrap() {
+            LogChunk::Stdout(data) => stdout.extend(data),
+            LogChunk::Stderr(data) => stderr.extend(data),
+        }
+    }
+    drop(log);
     assert_eq!(stdout.len(), 40_001 + 5);
     assert_eq!(stderr, b"err\n");
 
@@ -436,11 +441,9 @@ async fn a_terminals_output_is_left_as_it_is() {
     let mut body = bed.body("/busybox printf '\\001\\002\\000first\\n\\001no line break'");
     body.tty = Some(true);
     let id = bed.run("t", body).await;
-    let follow = LogOptions {
-        follow: true,
-        ..LogOptions::default()
-    };
-    let (stdout, stderr) = bed.log(&id, &follow, true).await;
+    // Once it has ended, its log is complete; one that is followed meanwhile may miss the rest.
+    assert_eq!(bed.ended(&id).await, 0);
+    let (stdout, stderr) = bed.log(&id, &LogOptions::default(), true).await;
     let text = String::from_utf8(stdout).unwrap();
     assert_eq!(text, "\x01\x02\0first\r\n\x01no line break");
     assert_eq!(stderr, b"", "a terminal has one stream");
@@ -579,4 +582,69 @@ async fn broken_answers_are_told_apart() {
         assert!(check(&error), "{answer:?}: {error:?}");
         server.abort();
     }
+}
+
+#[tokio::test]
+async fn an_answer_that_stops_halfway_is_given_up_at_the_deadline() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let engine = BollardEngine::connect(&format!("unix://{}", socket.display())).unwrap();
+    let server = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = [0; 1024];
+        assert!(stream.read(&mut request).await.unwrap() > 0);
+        let half = b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{";
+        stream.write_all(half).await.unwrap();
+        // From here on only the clock can end the call; closing comes after it.
+        tokio::time::pause();
+        stream.read(&mut request).await.unwrap()
+    };
+    let (result, closed) = tokio::join!(engine.list_containers("me"), server);
+    let expected = EngineError::Timeout {
+        operation: "list",
+        after: READ_DEADLINE,
+    };
+    assert_eq!(result, Err(expected));
+    assert_eq!(closed, 0, "a call that is given up closes its connection");
+}
+
+#[tokio::test]
+async fn a_dropped_stream_closes_its_connection_and_a_broken_one_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let engine = BollardEngine::connect(&format!("unix://{}", socket.display())).unwrap();
+    let event = "{\"Type\":\"container\",\"Action\":\"start\"}\n";
+    let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let stream_head = format!("{head}{:x}\r\n{event}\r\n", event.len());
+    let answer = async |body: &str| {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = [0; 4096];
+        assert!(stream.read(&mut request).await.unwrap() > 0);
+        stream.write_all(body.as_bytes()).await.unwrap();
+        stream
+    };
+    let version = "HTTP/1.1 200 OK\r\nContent-Length: 21\r\n\r\n{\"ApiVersion\":\"1.41\"}";
+    let server = async {
+        drop(answer(version).await);
+        let mut dropped = answer(&stream_head).await;
+        let end = dropped.read(&mut [0; 16]).await.unwrap();
+        drop(answer(&stream_head).await);
+        end
+    };
+    let client = async {
+        let mut events = engine.events("me", None).await.unwrap();
+        assert_eq!(next(&mut events).await.action.as_deref(), Some("start"));
+        drop(events);
+        let mut events = engine.events("me", None).await.unwrap();
+        assert_eq!(next(&mut events).await.action.as_deref(), Some("start"));
+        let end = events.next().await;
+        assert!(
+            matches!(end, Some(Err(EngineError::Unavailable { .. }))),
+            "{end:?}"
+        );
+    };
+    let (end, ()) = tokio::join!(server, client);
+    assert_eq!(end, 0);
 }

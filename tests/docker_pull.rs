@@ -4,6 +4,7 @@
 //! the Engine's side of every failure: in which words and codes it arrives at the puller.
 
 #![cfg(feature = "daemon")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,8 +20,7 @@ use mirrorlet::api::Timestamp;
 use mirrorlet::runtime::SyncErrorReason;
 use mirrorlet::runtime::docker::BollardEngine;
 use mirrorlet::runtime::docker::engine::{Engine, EngineError, RegistryAuth};
-use mirrorlet::runtime::docker::image::{ImagePuller, PullPolicy};
-use sha2::{Digest, Sha256};
+use mirrorlet::runtime::docker::image::{ImagePuller, PullPolicy, digest};
 
 /// A password whose base64 differs between the two alphabets.
 const PASSWORD: &str = "~~~???>>>ÿÿÿ";
@@ -34,14 +34,6 @@ struct Registry {
     layer: String,
     /// Whether it asks for credentials.
     private: bool,
-}
-
-fn digest(data: &[u8]) -> String {
-    let hex: String = Sha256::digest(data)
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect();
-    format!("sha256:{hex}")
 }
 
 impl Registry {
@@ -63,12 +55,12 @@ impl Registry {
         })
         .to_string()
         .into_bytes();
-        let part = |kind: &str, data: &[u8]| serde_json::json!({ "mediaType": kind, "size": data.len(), "digest": digest(data) });
+        let descriptor = |kind: &str, data: &[u8]| serde_json::json!({ "mediaType": kind, "size": data.len(), "digest": digest(data) });
         let manifest = serde_json::json!({
             "schemaVersion": 2,
             "mediaType": MANIFEST,
-            "config": part("application/vnd.docker.container.image.v1+json", &config),
-            "layers": [part("application/vnd.docker.image.rootfs.diff.tar.gzip", &layer)],
+            "config": descriptor("application/vnd.docker.container.image.v1+json", &config),
+            "layers": [descriptor("application/vnd.docker.image.rootfs.diff.tar.gzip", &layer)],
         })
         .to_string()
         .into_bytes();

@@ -4,16 +4,14 @@
 //! it reap whatever ended, SIGTERM and SIGINT make it exit with 0. The archive is made in memory,
 //! byte for byte the same every time, so that loading it again changes nothing.
 
-use std::fmt::Write as _;
 use std::io;
 
 use bytes::Bytes;
 use futures::StreamExt;
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 use super::engine::{Engine, EngineError, Result};
-use super::image::reference::Reference;
+use super::image::{self, Reference};
 
 /// Name of our sandbox image. The tag changes when the program does.
 pub const SANDBOX_IMAGE: &str = "mirrorlet/pause:1";
@@ -55,15 +53,6 @@ fn unhex(text: &str) -> Vec<u8> {
         .chunks_exact(2)
         .map(|pair| nibble(pair[0]) << 4 | nibble(pair[1]))
         .collect()
-}
-
-fn sha256(data: &[u8]) -> String {
-    let mut text = String::with_capacity(64);
-    for byte in Sha256::digest(data) {
-        // Writing to a String can't fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }
 
 /// The program: an ELF executable of one segment.
@@ -127,24 +116,24 @@ pub fn archive() -> io::Result<SandboxArchive> {
         "os": "linux",
         "created": "1970-01-01T00:00:00Z",
         "config": { "Entrypoint": ["/pause"], "WorkingDir": "/" },
-        "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{}", sha256(&layer))] },
+        "rootfs": { "type": "layers", "diff_ids": [image::digest(&layer)] },
     })
     .to_string();
-    let digest = sha256(config.as_bytes());
-    let config_name = format!("{digest}.json");
+    let id = image::digest(config.as_bytes());
+    let config_name = format!("{}.json", id.trim_start_matches("sha256:"));
     let manifest = json!([{
         "Config": config_name,
         "RepoTags": [SANDBOX_IMAGE],
         "Layers": ["layer.tar"],
     }])
     .to_string();
-    let mut image = tar::Builder::new(Vec::new());
-    append(&mut image, &config_name, 0o444, config.as_bytes())?;
-    append(&mut image, "layer.tar", 0o444, &layer)?;
-    append(&mut image, "manifest.json", 0o444, manifest.as_bytes())?;
+    let mut whole = tar::Builder::new(Vec::new());
+    append(&mut whole, &config_name, 0o444, config.as_bytes())?;
+    append(&mut whole, "layer.tar", 0o444, &layer)?;
+    append(&mut whole, "manifest.json", 0o444, manifest.as_bytes())?;
     Ok(SandboxArchive {
-        id: format!("sha256:{digest}"),
-        tar: image.into_inner()?.into(),
+        id,
+        tar: whole.into_inner()?.into(),
     })
 }
 

@@ -9,7 +9,6 @@ mod streams;
 mod transport;
 
 use std::collections::HashMap;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +46,9 @@ const OLDEST_API: ApiVersion = ApiVersion {
     major: 1,
     minor: 41,
 };
+
+/// How an Engine begins to say that it is older than the API version in the path.
+const TOO_NEW: &str = "client version ";
 
 /// bollard's own timeout, in seconds: out of the way, since every call here has its own deadline
 /// and the stop of a container with a long grace must not be cut.
@@ -112,10 +114,15 @@ impl BollardEngine {
         }
     }
 
-    /// The seam's error; forgets the API version when the Engine has gone away.
+    /// The seam's error; forgets the API version when the Engine has gone away, or came back older.
     fn failed(&self, operation: &'static str, after: Duration, error: Error) -> EngineError {
         let error = errors::translate(&self.endpoint, operation, after, error);
-        if matches!(error, EngineError::Unavailable { .. }) {
+        let changed = match &error {
+            EngineError::Unavailable { .. } => true,
+            EngineError::Api { status, message } => *status == 400 && message.contains(TOO_NEW),
+            EngineError::Timeout { .. } | EngineError::Decode { .. } => false,
+        };
+        if changed {
             self.transport.disagree();
         }
         error
@@ -175,6 +182,11 @@ fn grace_seconds(grace: Duration) -> i32 {
         .as_secs()
         .saturating_add(u64::from(grace.subsec_nanos() > 0));
     i32::try_from(seconds).unwrap_or(i32::MAX)
+}
+
+/// A stop answers only when the container has ended.
+fn stop_deadline(grace: Duration) -> Duration {
+    grace.saturating_add(STOP_SLACK).max(CALL_DEADLINE)
 }
 
 #[async_trait]
@@ -237,8 +249,7 @@ impl Engine for BollardEngine {
             ..StopContainerOptions::default()
         };
         let work = self.docker.stop_container(path_part(id)?, Some(options));
-        let deadline = grace.saturating_add(STOP_SLACK).max(CALL_DEADLINE);
-        self.call("stop", deadline, work).await
+        self.call("stop", stop_deadline(grace), work).await
     }
 
     async fn remove_container(&self, id: &str, force: bool) -> Result<()> {
@@ -311,6 +322,14 @@ mod tests {
         assert_eq!(grace_seconds(Duration::from_millis(1)), 1);
         assert_eq!(grace_seconds(Duration::from_mins(5)), 300);
         assert_eq!(grace_seconds(Duration::MAX), i32::MAX);
+        for grace in [
+            Duration::ZERO,
+            Duration::from_mins(5),
+            Duration::from_hours(24),
+        ] {
+            assert!(stop_deadline(grace) >= grace + STOP_SLACK);
+        }
+        assert!(Duration::from_secs(BOLLARD_TIMEOUT_SECONDS) > Duration::from_hours(24));
     }
 
     #[test]

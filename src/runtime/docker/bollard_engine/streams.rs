@@ -69,9 +69,12 @@ impl BollardEngine {
     ) -> Result<BoxStream<'static, Result<EventMessage>>> {
         let request = Request::get(format!("/events?{}", event_query(owner, since)));
         let response = self.open("events", READ_DEADLINE, request).await?;
-        let endpoint = self.endpoint.clone();
+        let (endpoint, transport) = (self.endpoint.clone(), self.transport.clone());
         Ok(lines(response.into_body())
-            .map_err(move |e| unavailable(&endpoint, &e))
+            .map_err(move |e| {
+                transport.disagree();
+                unavailable(&endpoint, &e)
+            })
             .try_filter_map(async |line| Ok(event(&line)))
             .boxed())
     }

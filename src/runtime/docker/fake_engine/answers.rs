@@ -7,9 +7,9 @@ use bollard::models::{
     ContainerSummaryHostConfig, ContainerSummaryStateEnum, EndpointSettings, ImageConfig,
     ImageInspect, NetworkSettings, SystemInfo,
 };
-use sha2::{Digest, Sha256};
 
 use super::super::engine::EngineVersion;
+use super::super::image::digest;
 use super::state::{FakeContainer, FakeImage, Phase, State};
 use crate::api::Timestamp;
 
@@ -41,9 +41,7 @@ pub(super) fn info(state: &State) -> SystemInfo {
 
 /// The id of an image: a hash of its name.
 pub(super) fn image_id(name: &str) -> String {
-    let digest = Sha256::digest(name.as_bytes());
-    let hex: Vec<String> = digest.iter().map(|b| format!("{b:02x}")).collect();
-    format!("sha256:{}", hex.concat())
+    digest(name.as_bytes())
 }
 
 /// Newest first, as the real one lists.

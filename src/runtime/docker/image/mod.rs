@@ -5,12 +5,27 @@ pub mod progress;
 pub mod puller;
 pub mod reference;
 
+use std::fmt::Write as _;
+
+use sha2::{Digest, Sha256};
+
 use crate::api::core::Container;
 
 pub use facts::ImageFacts;
 pub use progress::{PullPhase, PullProgressReport};
 pub use puller::{EnsuredImage, ImagePuller};
 pub use reference::{InvalidReference, Reference};
+
+/// The digest of some content as images have it: `sha256:` and 64 digits.
+#[must_use]
+pub fn digest(content: &[u8]) -> String {
+    let mut text = "sha256:".to_owned();
+    for byte in Sha256::digest(content) {
+        // Writing to a String can't fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
 
 /// When an image is pulled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
