@@ -199,7 +199,7 @@ fn build_pod(canonical: &Value, ctx: &ParseContext<'_>, problems: &mut Problems<
     let uid = Some(PodUid::of(&pod))
         .filter(|uid| !uid.is_empty())
         .unwrap_or_else(|| uid::static_uid(canonical, ctx));
-    defaults::make_static(&mut pod, uid, ctx.node_name, ctx.source);
+    defaults::make_static(&mut pod, &uid, ctx.node_name, ctx.source);
     Built {
         full_name,
         pod: Some(Arc::new(pod)),
@@ -249,6 +249,10 @@ fn full_name(json: &Value, ctx: &ParseContext<'_>) -> Option<FullName> {
             namespace => namespace,
         },
     };
+    // A full name is taken apart at its `_`.
+    if name.contains('_') || namespace.contains('_') {
+        return None;
+    }
     let name = defaults::static_name(name, ctx.node_name);
     Some(FullName::new(name, namespace))
 }

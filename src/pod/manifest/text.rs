@@ -110,7 +110,7 @@ pub(super) fn position_of(bytes: &[u8], offset: usize, length: usize) -> Positio
         .iter()
         .rposition(|b| *b == b'\n')
         .map_or(0, |n| n + 1);
-    let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+    let line = before.split(|byte| *byte == b'\n').count();
     let column = String::from_utf8_lossy(&before[line_start..])
         .chars()
         .count()
@@ -123,12 +123,28 @@ pub(super) fn position_of(bytes: &[u8], offset: usize, length: usize) -> Positio
     }
 }
 
+/// Place of an error of which the parser only knows line and column.
+fn position_from_line(text: &str, location: serde_saphyr::Location) -> Option<Position> {
+    let line = usize::try_from(location.line()).ok()?.checked_sub(1)?;
+    let column = usize::try_from(location.column()).ok()?.checked_sub(1)?;
+    let mut lines = text.split_inclusive('\n');
+    let start: usize = lines.by_ref().take(line).map(str::len).sum();
+    let row = lines.next().unwrap_or_default();
+    let within = row
+        .char_indices()
+        .nth(column)
+        .map_or(row.len(), |(at, _)| at);
+    Some(position_of(text.as_bytes(), start + within, 0))
+}
+
 fn syntax(error: &YamlError, text: &str, location: &str) -> Diagnostic {
     let error = error.without_snippet();
-    let place = error.location().and_then(position);
+    let place = error
+        .location()
+        .and_then(|location| position(location).or_else(|| position_from_line(text, location)));
     let (code, message, help) = explain(error);
     let written = text.trim_end().len();
-    let at_end = place.is_some_and(|place| place.offset >= written);
+    let at_end = message.contains("unclosed") || place.is_some_and(|at| at.offset >= written);
     let mut diagnostic = if code == Code::Syntax && at_end {
         Diagnostic::error(
             Code::HalfWritten,
@@ -157,6 +173,7 @@ fn syntax(error: &YamlError, text: &str, location: &str) -> Diagnostic {
 /// Says what is wrong without quoting the text: it may be the value of a secret.
 fn explain(error: &YamlError) -> (Code, String, Option<&'static str>) {
     match error {
+        YamlError::AliasError { error, .. } => explain(error),
         YamlError::AliasReplayCounterOverflow { .. }
         | YamlError::AliasReplayLimitExceeded { .. }
         | YamlError::AliasExpansionLimitExceeded { .. }
@@ -182,8 +199,9 @@ fn explain(error: &YamlError) -> (Code, String, Option<&'static str>) {
             "a number must be finite".to_owned(),
             Some("quote the value if it is a text"),
         ),
-        YamlError::Message { msg, .. } => (Code::Syntax, unquoted(msg), None),
-        YamlError::ExternalMessage { msg, .. } => (Code::Syntax, unquoted(msg), None),
+        YamlError::Message { msg, .. } | YamlError::ExternalMessage { msg, .. } => {
+            (Code::Syntax, unquoted(msg), None)
+        }
         _ => (Code::Syntax, "this is not valid YAML".to_owned(), None),
     }
 }

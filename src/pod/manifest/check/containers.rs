@@ -105,14 +105,14 @@ fn check_image(container: &Container, path: &Path, problems: &mut Problems<'_>) 
 
 fn check_restart(container: &Container, is_init: bool, at: &Path, problems: &mut Problems<'_>) {
     let path = at.key("restartPolicy");
-    match container.restart_policy.as_deref() {
-        None => {}
-        Some(_) if !is_init => {
-            problems.invalid(&path, "is for init containers only");
-            problems.help("set spec.restartPolicy for the whole pod");
-        }
-        Some("Always") => {}
-        Some(_) => problems.invalid(&path, "must be Always, or left out"),
+    let Some(policy) = container.restart_policy.as_deref() else {
+        return;
+    };
+    if !is_init {
+        problems.invalid(&path, "is for init containers only");
+        problems.help("set spec.restartPolicy for the whole pod");
+    } else if policy != "Always" {
+        problems.invalid(&path, "must be Always, or left out");
     }
 }
 
@@ -144,7 +144,7 @@ fn check_ports(container: &Container, host_network: bool, at: &Path, problems: &
             );
         }
         let host_port = port.host_port.unwrap_or(0);
-        if !(0..=PORT_MAX).contains(&host_port) {
+        if !(0..=PORT_MAX).contains(&host_port) && host_port != port.container_port {
             problems.invalid(
                 &path.key("hostPort"),
                 format!("must be between 1 and {PORT_MAX}"),

@@ -79,7 +79,8 @@ fn check_spec(spec: &PodSpec, problems: &mut Problems<'_>) {
 /// Notes a word that isn't one of those allowed. The words themselves are quoted, the value isn't.
 fn one_of(value: Option<&str>, allowed: &[&str], path: &Path, problems: &mut Problems<'_>) {
     if value.is_some_and(|value| !allowed.contains(&value)) {
-        problems.invalid(path, format!("must be one of: {}", allowed.join(", ")));
+        let listed: Vec<&str> = allowed.iter().copied().filter(|w| !w.is_empty()).collect();
+        problems.invalid(path, format!("must be one of: {}", listed.join(", ")));
     }
 }
 
