@@ -2,6 +2,12 @@
 //!
 //! One snapshot per file of `manifests/bad`. Add a file there for each new kind of fault.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that lacks something fails loudly"
+)]
+
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -53,17 +59,18 @@ fn told(parsed: &Parsed, source: &[u8]) -> String {
             Some(_) => "accepted",
             None => "rejected",
         };
-        out += &format!(
+        let _ = write!(
+            out,
             "document {}: {} {verdict}\n\n",
             document.number,
             name.as_deref().unwrap_or("(no name)")
         );
         for problem in &document.problems {
-            out += &format!("{problem}\n{}\n\n", render(problem, text, false));
+            let _ = write!(out, "{problem}\n{}\n\n", render(problem, text, false));
         }
     }
     for problem in &parsed.problems {
-        out += &format!("{problem}\n{}\n\n", render(problem, text, false));
+        let _ = write!(out, "{problem}\n{}\n\n", render(problem, text, false));
     }
     out
 }
@@ -178,14 +185,84 @@ fn the_toleration_is_for_files_and_only_once() {
     }
 }
 
+/// Calls `each` with the value changed in one leaf to `other`, for every leaf.
+fn for_each_leaf(value: &Value, other: &Value, each: &mut dyn FnMut(Value)) {
+    match value {
+        Value::Object(map) => {
+            for (key, inner) in map {
+                for_each_leaf(inner, other, &mut |changed| {
+                    let mut map = map.clone();
+                    map.insert(key.clone(), changed);
+                    each(Value::Object(map));
+                });
+            }
+        }
+        Value::Array(items) => {
+            for (index, inner) in items.iter().enumerate() {
+                for_each_leaf(inner, other, &mut |changed| {
+                    let mut items = items.clone();
+                    items[index] = changed;
+                    each(Value::Array(items));
+                });
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => each(other.clone()),
+    }
+}
+
+#[test]
+fn no_diagnostic_quotes_a_value() {
+    const SECRET: &str = "hunter2, 'hunter2'";
+    for (name, bytes) in files("good") {
+        for document in parse(&bytes, &name).documents {
+            let canonical = document.accepted.unwrap().canonical;
+            for_each_leaf(&canonical, &Value::from(SECRET), &mut |changed| {
+                let parsed = parse(changed.to_string().as_bytes(), &name);
+                let documents = parsed.documents.iter().flat_map(|d| &d.problems);
+                for problem in parsed.problems.iter().chain(documents) {
+                    let said = format!("{problem} {:?}", problem.help);
+                    assert!(!said.contains("hunter2"), "{said}");
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_cut_manifest_never_quotes_its_values() {
+    let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers:\n  - name: a\n    image: a\n    env:\n    - {name: A, value: \"hunter2 'hunter2' \\x68unter2 hunter2\"}\n    - name: B\n      value: 'hunter2 \"hunter2\" hunter2'\n    args: [hunter2, &hunter2 hunter2, *hunter2]\n";
+    for end in 0..text.len() {
+        for with in [
+            "",
+            "\n",
+            "'",
+            "\"",
+            ": x: [",
+            "\t",
+            "\\q",
+            "!!hunter2 ",
+            "*hunter2",
+            "%",
+        ] {
+            let cut = format!("{}{with}", &text[..end]);
+            let parsed = parse(cut.as_bytes(), "cut.yaml");
+            let documents = parsed.documents.iter().flat_map(|d| &d.problems);
+            for problem in parsed.problems.iter().chain(documents) {
+                let said = format!("{} {:?}", problem.message, problem.help);
+                assert!(!said.contains("hunter2"), "{said}");
+            }
+        }
+    }
+}
+
 /// The same value with the keys of every mapping in another order, as JSON text.
 fn shuffled(value: &Value, seed: u64) -> String {
     match value {
         Value::Object(map) => {
             let mut entries: Vec<_> = map.iter().collect();
-            let by = seed as usize % entries.len().max(1);
+            let by = usize::try_from(seed % 64).unwrap() % entries.len().max(1);
             entries.rotate_left(by);
-            if seed % 2 == 0 {
+            if seed.is_multiple_of(2) {
                 entries.reverse();
             }
             let parts: Vec<String> = entries

@@ -207,18 +207,26 @@ fn build_pod(canonical: &Value, ctx: &ParseContext<'_>, problems: &mut Problems<
 }
 
 fn note_unknown(unknown: &decode::UnknownField, problems: &mut Problems<'_>) {
-    let message = "Kubernetes doesn't know this field; it is ignored".to_owned();
-    problems.add_at_key(
-        Severity::Warning,
-        Code::UnknownField,
-        &unknown.path,
-        message,
-    );
-    if let Some(Segment::Key(name)) = unknown.path.0.last()
+    let path = &unknown.path;
+    if is_volume_source(path) {
+        // Left out it would silently be an emptyDir.
+        let message = "there is no volume of this type".to_owned();
+        problems.add_at_key(Severity::Error, Code::UnsupportedField, path, message);
+    } else {
+        let message = "Kubernetes doesn't know this field; it is ignored".to_owned();
+        problems.add_at_key(Severity::Warning, Code::UnknownField, path, message);
+    }
+    if let Some(Segment::Key(name)) = path.0.last()
         && let Some(known) = decode::closest(name, unknown.known)
     {
         problems.help(format!("did you mean {known}?"));
     }
+}
+
+/// Whether this is a field of an entry of `spec.volumes`.
+fn is_volume_source(path: &Path) -> bool {
+    matches!(path.0.as_slice(), [Segment::Key(spec), Segment::Key(volumes), Segment::Index(_), Segment::Key(_)]
+        if spec == "spec" && volumes == "volumes")
 }
 
 fn note_special(path: &Path, verdict: Verdict, problems: &mut Problems<'_>) {

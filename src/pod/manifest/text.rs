@@ -23,6 +23,9 @@ const DOCUMENTS_MAX: usize = 1024;
 /// Merge keys (`<<`) in one file.
 const MERGE_KEYS_MAX: usize = 1000;
 
+/// What every syntax error begins with.
+const NOT_YAML: &str = "this is not valid YAML";
+
 /// Reads the documents of a file; blank ones and those of comments alone are left out.
 ///
 /// `location` is named in the diagnostic.
@@ -143,13 +146,12 @@ fn syntax(error: &YamlError, text: &str, location: &str) -> Diagnostic {
         .location()
         .and_then(|location| position(location).or_else(|| position_from_line(text, location)));
     let (code, message, help) = explain(error);
-    let written = text.trim_end().len();
-    let at_end = message.contains("unclosed") || place.is_some_and(|at| at.offset >= written);
+    let at_end = is_cut_off(text, place, &message);
     let mut diagnostic = if code == Code::Syntax && at_end {
         Diagnostic::error(
             Code::HalfWritten,
             location,
-            format!("the text ends too early: {message}"),
+            format!("the text ends too early; {message}"),
         )
         .help("the file looks half-written")
     } else {
@@ -202,7 +204,7 @@ fn explain(error: &YamlError) -> (Code, String, Option<&'static str>) {
         YamlError::Message { msg, .. } | YamlError::ExternalMessage { msg, .. } => {
             (Code::Syntax, unquoted(msg), None)
         }
-        _ => (Code::Syntax, "this is not valid YAML".to_owned(), None),
+        _ => (Code::Syntax, NOT_YAML.to_owned(), None),
     }
 }
 
@@ -232,28 +234,41 @@ fn budget(breach: &serde_saphyr::budget::BudgetBreach) -> (Code, String, Option<
     }
 }
 
-/// The parser's words with everything between quotes taken out.
+/// The parser's words, without what it quotes of the text; single signs stay.
 fn unquoted(message: &str) -> String {
-    let line = message.lines().next().unwrap_or_default();
-    let mut clean = String::with_capacity(line.len());
-    let mut quote: Option<char> = None;
-    for c in line.chars() {
-        match quote {
-            Some(end) if c == end => {
-                clean.push('…');
-                clean.push(c);
-                quote = None;
-            }
-            Some(_) => {}
-            None => {
-                if matches!(c, '"' | '`') {
-                    quote = Some(c);
-                }
-                clean.push(c);
-            }
+    let mut rest = message.lines().next().unwrap_or_default();
+    let mut clean = String::from(NOT_YAML);
+    clean.push_str(": ");
+    while let Some(start) = rest.find(['"', '`', '\'']) {
+        let (before, quoted) = rest.split_at(start);
+        let mark = quoted.chars().next().unwrap_or('"');
+        let inner = &quoted[mark.len_utf8()..];
+        clean.push_str(before);
+        clean.push(mark);
+        rest = inner;
+        if mark == '\'' && before.ends_with(char::is_alphanumeric) {
+            continue;
+        }
+        let end = inner.rfind(mark).unwrap_or(inner.len());
+        let is_sign = end == 1 && inner.starts_with(|c: char| c.is_ascii_punctuation());
+        clean.push_str(if is_sign { &inner[..end] } else { "…" });
+        rest = &inner[end..];
+        if !rest.is_empty() {
+            clean.push(mark);
+            rest = &rest[mark.len_utf8()..];
         }
     }
-    format!("this is not valid YAML: {clean}")
+    clean.push_str(rest);
+    clean
+}
+
+/// Whether an error looks like that of a text whose end is missing.
+fn is_cut_off(text: &str, place: Option<Position>, message: &str) -> bool {
+    let last_line = text.rfind('\n').map_or(0, |newline| newline + 1);
+    // A finished file ends with a newline, so that its last line is empty.
+    let in_last_line = last_line < text.len() && place.is_some_and(|at| at.offset >= last_line);
+    let behind = place.is_some_and(|at| at.offset >= text.trim_end().len());
+    message.contains("unclosed") || (in_last_line && last_line > 0) || behind
 }
 
 fn tab_help(text: &str, place: Option<Position>) -> Option<String> {

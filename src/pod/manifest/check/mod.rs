@@ -10,6 +10,7 @@ mod meta;
 mod names;
 mod network;
 mod resources;
+mod scheduling;
 mod security;
 mod volumes;
 
@@ -69,6 +70,7 @@ fn check_spec(spec: &PodSpec, problems: &mut Problems<'_>) {
         );
     }
     network::check_network(spec, &at, problems);
+    scheduling::check_tolerations(spec, &at, problems);
     if let Some(context) = &spec.security_context {
         security::check_pod_security(context, spec, &at.key("securityContext"), problems);
     }
