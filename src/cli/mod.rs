@@ -4,15 +4,18 @@
 //! the others need no agent. Nothing here decides about pods.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
 
-use crate::config::args::{AgentArgs, CONFIG_ENV, Cli, Cmd, SettingArgs, ValidateArgs};
+use crate::config::args::{
+    AgentArgs, CONFIG_ENV, Cli, Cmd, SettingArgs, ValidateArgs, ValidateOutput,
+};
 use crate::config::file::{self, LocatedFile};
+use crate::config::parse::default_node_name;
 use crate::config::resolve::resolve_root;
 use crate::config::{Ambient, Resolved, resolve};
 
@@ -21,6 +24,7 @@ pub mod config;
 pub mod logs;
 pub mod status;
 pub mod table;
+pub mod validate;
 pub mod version;
 
 /// How a command failed; decides the exit code.
@@ -32,6 +36,8 @@ pub enum Failure {
     Problems,
     /// The command line or the configuration is wrong. Exit code 2.
     Usage(anyhow::Error),
+    /// The command line is wrong, and that was printed. Exit code 2.
+    UsageTold,
     /// No agent answers. Exit code 3.
     NoAgent(anyhow::Error),
 }
@@ -42,7 +48,7 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Failed(_) | Self::Problems => 1,
-            Self::Usage(_) => 2,
+            Self::Usage(_) | Self::UsageTold => 2,
             Self::NoAgent(_) => 3,
         }
     }
@@ -50,7 +56,7 @@ impl Failure {
     fn error(&self) -> Option<&anyhow::Error> {
         match self {
             Self::Failed(error) | Self::Usage(error) | Self::NoAgent(error) => Some(error),
-            Self::Problems => None,
+            Self::Problems | Self::UsageTold => None,
         }
     }
 }
@@ -153,8 +159,21 @@ fn block_on(command: impl Future<Output = Outcome>) -> Outcome {
 }
 
 fn validate_command(args: &ValidateArgs) -> Outcome {
-    let _ = args;
-    Err(anyhow::anyhow!("validation is not part of this build").into())
+    let node_name = match &args.node_name {
+        Some(name) => name.as_str().into(),
+        None => default_node_name(&ambient()?.hostname).into(),
+    };
+    let format = match args.output {
+        ValidateOutput::Text => validate::Format::Text,
+        ValidateOutput::Json => validate::Format::Json,
+    };
+    let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let (mut stdin, mut stdout) = (io::stdin().lock(), io::stdout().lock());
+    match validate::validate(&args.inputs, format, &node_name, colour, &mut stdin, &mut stdout)? {
+        validate::Outcome::Fine => Ok(()),
+        validate::Outcome::Problems => Err(Failure::Problems),
+        validate::Outcome::Usage => Err(Failure::UsageTold),
+    }
 }
 
 /// Most worker threads of the agent. It waits far more than it computes, and each thread costs

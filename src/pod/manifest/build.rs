@@ -199,7 +199,7 @@ fn build_pod(canonical: &Value, ctx: &ParseContext<'_>, problems: &mut Problems<
     let uid = Some(PodUid::of(&pod))
         .filter(|uid| !uid.is_empty())
         .unwrap_or_else(|| uid::static_uid(canonical, ctx));
-    defaults::make_static(&mut pod, uid, ctx.node_name, ctx.source);
+    defaults::make_static(&mut pod, &uid, ctx.node_name, ctx.source);
     Built {
         full_name,
         pod: Some(Arc::new(pod)),
@@ -207,18 +207,26 @@ fn build_pod(canonical: &Value, ctx: &ParseContext<'_>, problems: &mut Problems<
 }
 
 fn note_unknown(unknown: &decode::UnknownField, problems: &mut Problems<'_>) {
-    let message = "Kubernetes doesn't know this field; it is ignored".to_owned();
-    problems.add_at_key(
-        Severity::Warning,
-        Code::UnknownField,
-        &unknown.path,
-        message,
-    );
-    if let Some(Segment::Key(name)) = unknown.path.0.last()
+    let path = &unknown.path;
+    if is_volume_source(path) {
+        // Left out it would silently be an emptyDir.
+        let message = "there is no volume of this type".to_owned();
+        problems.add_at_key(Severity::Error, Code::UnsupportedField, path, message);
+    } else {
+        let message = "Kubernetes doesn't know this field; it is ignored".to_owned();
+        problems.add_at_key(Severity::Warning, Code::UnknownField, path, message);
+    }
+    if let Some(Segment::Key(name)) = path.0.last()
         && let Some(known) = decode::closest(name, unknown.known)
     {
         problems.help(format!("did you mean {known}?"));
     }
+}
+
+/// Whether this is a field of an entry of `spec.volumes`.
+fn is_volume_source(path: &Path) -> bool {
+    matches!(path.0.as_slice(), [Segment::Key(spec), Segment::Key(volumes), Segment::Index(_), Segment::Key(_)]
+        if spec == "spec" && volumes == "volumes")
 }
 
 fn note_special(path: &Path, verdict: Verdict, problems: &mut Problems<'_>) {
@@ -249,6 +257,10 @@ fn full_name(json: &Value, ctx: &ParseContext<'_>) -> Option<FullName> {
             namespace => namespace,
         },
     };
+    // A full name is taken apart at its `_`.
+    if name.contains('_') || namespace.contains('_') {
+        return None;
+    }
     let name = defaults::static_name(name, ctx.node_name);
     Some(FullName::new(name, namespace))
 }

@@ -207,7 +207,8 @@ fn plain(expected: &str) -> String {
 fn name_of(found: Unexpected<'_>) -> &'static str {
     match found {
         Unexpected::Bool(_) => "a boolean",
-        Unexpected::Unsigned(_) | Unexpected::Signed(_) | Unexpected::Float(_) => "a number",
+        Unexpected::Float(_) => "a number with a fraction",
+        Unexpected::Unsigned(_) | Unexpected::Signed(_) => "a number",
         Unexpected::Char(_) | Unexpected::Str(_) => "a text",
         Unexpected::Unit | Unexpected::Option => "nothing",
         Unexpected::Seq => "a list",
@@ -222,7 +223,7 @@ struct Decoder<'a> {
     state: &'a State,
 }
 
-impl<'a> Decoder<'a> {
+impl Decoder<'_> {
     fn visit<'de, V: Visitor<'de>>(
         self,
         visitor: V,
@@ -246,7 +247,7 @@ impl<'a> Decoder<'a> {
                 state: self.state,
             }),
             Value::Object(map) => visitor.visit_map(Entries {
-                entries: map.iter(),
+                rest: map.iter(),
                 current: None,
                 fields,
                 state: self.state,
@@ -328,7 +329,7 @@ impl<'de> SeqAccess<'de> for Items<'_> {
 }
 
 struct Entries<'a> {
-    entries: serde_json::map::Iter<'a>,
+    rest: serde_json::map::Iter<'a>,
     current: Option<(&'a String, &'a Value)>,
     fields: Option<&'static [&'static str]>,
     state: &'a State,
@@ -341,7 +342,7 @@ impl<'de> MapAccess<'de> for Entries<'_> {
         &mut self,
         seed: K,
     ) -> Result<Option<K::Value>, Error> {
-        let Some((key, value)) = self.entries.next() else {
+        let Some((key, value)) = self.rest.next() else {
             return Ok(None);
         };
         if let Some(known) = self.fields

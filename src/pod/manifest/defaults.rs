@@ -104,7 +104,7 @@ pub(super) fn static_name(name: &str, node_name: &NodeName) -> String {
 /// Makes a defaulted pod a static one.
 ///
 /// Upstream: `pkg/kubelet/config/common.go` (`applyDefaults`).
-pub(super) fn make_static(pod: &mut Pod, uid: PodUid, node_name: &NodeName, source: PodSource) {
+pub(super) fn make_static(pod: &mut Pod, uid: &PodUid, node_name: &NodeName, source: PodSource) {
     let meta = &mut pod.metadata;
     let name = meta.name.take().unwrap_or_default();
     meta.name = Some(static_name(&name, node_name));

@@ -23,6 +23,9 @@ const DOCUMENTS_MAX: usize = 1024;
 /// Merge keys (`<<`) in one file.
 const MERGE_KEYS_MAX: usize = 1000;
 
+/// What every syntax error begins with.
+const NOT_YAML: &str = "this is not valid YAML";
+
 /// Reads the documents of a file; blank ones and those of comments alone are left out.
 ///
 /// `location` is named in the diagnostic.
@@ -110,7 +113,7 @@ pub(super) fn position_of(bytes: &[u8], offset: usize, length: usize) -> Positio
         .iter()
         .rposition(|b| *b == b'\n')
         .map_or(0, |n| n + 1);
-    let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+    let line = before.split(|byte| *byte == b'\n').count();
     let column = String::from_utf8_lossy(&before[line_start..])
         .chars()
         .count()
@@ -123,17 +126,32 @@ pub(super) fn position_of(bytes: &[u8], offset: usize, length: usize) -> Positio
     }
 }
 
+/// Place of an error of which the parser only knows line and column.
+fn position_from_line(text: &str, location: serde_saphyr::Location) -> Option<Position> {
+    let line = usize::try_from(location.line()).ok()?.checked_sub(1)?;
+    let column = usize::try_from(location.column()).ok()?.checked_sub(1)?;
+    let mut lines = text.split_inclusive('\n');
+    let start: usize = lines.by_ref().take(line).map(str::len).sum();
+    let row = lines.next().unwrap_or_default();
+    let within = row
+        .char_indices()
+        .nth(column)
+        .map_or(row.len(), |(at, _)| at);
+    Some(position_of(text.as_bytes(), start + within, 0))
+}
+
 fn syntax(error: &YamlError, text: &str, location: &str) -> Diagnostic {
     let error = error.without_snippet();
-    let place = error.location().and_then(position);
+    let place = error
+        .location()
+        .and_then(|location| position(location).or_else(|| position_from_line(text, location)));
     let (code, message, help) = explain(error);
-    let written = text.trim_end().len();
-    let at_end = place.is_some_and(|place| place.offset >= written);
+    let at_end = is_cut_off(text, place, &message);
     let mut diagnostic = if code == Code::Syntax && at_end {
         Diagnostic::error(
             Code::HalfWritten,
             location,
-            format!("the text ends too early: {message}"),
+            format!("the text ends too early; {message}"),
         )
         .help("the file looks half-written")
     } else {
@@ -157,6 +175,7 @@ fn syntax(error: &YamlError, text: &str, location: &str) -> Diagnostic {
 /// Says what is wrong without quoting the text: it may be the value of a secret.
 fn explain(error: &YamlError) -> (Code, String, Option<&'static str>) {
     match error {
+        YamlError::AliasError { error, .. } => explain(error),
         YamlError::AliasReplayCounterOverflow { .. }
         | YamlError::AliasReplayLimitExceeded { .. }
         | YamlError::AliasExpansionLimitExceeded { .. }
@@ -182,9 +201,10 @@ fn explain(error: &YamlError) -> (Code, String, Option<&'static str>) {
             "a number must be finite".to_owned(),
             Some("quote the value if it is a text"),
         ),
-        YamlError::Message { msg, .. } => (Code::Syntax, unquoted(msg), None),
-        YamlError::ExternalMessage { msg, .. } => (Code::Syntax, unquoted(msg), None),
-        _ => (Code::Syntax, "this is not valid YAML".to_owned(), None),
+        YamlError::Message { msg, .. } | YamlError::ExternalMessage { msg, .. } => {
+            (Code::Syntax, unquoted(msg), None)
+        }
+        _ => (Code::Syntax, NOT_YAML.to_owned(), None),
     }
 }
 
@@ -214,28 +234,41 @@ fn budget(breach: &serde_saphyr::budget::BudgetBreach) -> (Code, String, Option<
     }
 }
 
-/// The parser's words with everything between quotes taken out.
+/// The parser's words, without what it quotes of the text; single signs stay.
 fn unquoted(message: &str) -> String {
-    let line = message.lines().next().unwrap_or_default();
-    let mut clean = String::with_capacity(line.len());
-    let mut quote: Option<char> = None;
-    for c in line.chars() {
-        match quote {
-            Some(end) if c == end => {
-                clean.push('…');
-                clean.push(c);
-                quote = None;
-            }
-            Some(_) => {}
-            None => {
-                if matches!(c, '"' | '`') {
-                    quote = Some(c);
-                }
-                clean.push(c);
-            }
+    let mut rest = message.lines().next().unwrap_or_default();
+    let mut clean = String::from(NOT_YAML);
+    clean.push_str(": ");
+    while let Some(start) = rest.find(['"', '`', '\'']) {
+        let (before, quoted) = rest.split_at(start);
+        let mark = quoted.chars().next().unwrap_or('"');
+        let inner = &quoted[mark.len_utf8()..];
+        clean.push_str(before);
+        clean.push(mark);
+        rest = inner;
+        if mark == '\'' && before.ends_with(char::is_alphanumeric) {
+            continue;
+        }
+        let end = inner.rfind(mark).unwrap_or(inner.len());
+        let is_sign = end == 1 && inner.starts_with(|c: char| c.is_ascii_punctuation());
+        clean.push_str(if is_sign { &inner[..end] } else { "…" });
+        rest = &inner[end..];
+        if !rest.is_empty() {
+            clean.push(mark);
+            rest = &rest[mark.len_utf8()..];
         }
     }
-    format!("this is not valid YAML: {clean}")
+    clean.push_str(rest);
+    clean
+}
+
+/// Whether an error looks like that of a text whose end is missing.
+fn is_cut_off(text: &str, place: Option<Position>, message: &str) -> bool {
+    let last_line = text.rfind('\n').map_or(0, |newline| newline + 1);
+    // A finished file ends with a newline, so that its last line is empty.
+    let in_last_line = last_line < text.len() && place.is_some_and(|at| at.offset >= last_line);
+    let behind = place.is_some_and(|at| at.offset >= text.trim_end().len());
+    message.contains("unclosed") || (in_last_line && last_line > 0) || behind
 }
 
 fn tab_help(text: &str, place: Option<Position>) -> Option<String> {

@@ -129,12 +129,18 @@ mod tests {
         });
         let file = PodSource::File;
         let pinned = [
-            (uid(&web, file, "Node-A", "/etc/m/web.yaml"), "FILE"),
+            (
+                uid(&web, file, "Node-A", "/etc/m/web.yaml"),
+                "c6bac58c1d1c939ee90a7c1c42d8c572",
+            ),
             (
                 uid(&web, PodSource::Http, "Node-A", "http://a/pods"),
-                "HTTP",
+                "c507bdfdba5fb634ef7090b7ac05041d",
             ),
-            (uid(&json!({}), file, "n", "f"), "EMPTY"),
+            (
+                uid(&json!({}), file, "n", "f"),
+                "3312794462091a41aa182649c561ae03",
+            ),
         ];
         for (uid, expected) in pinned {
             assert_eq!(uid, expected);

@@ -44,6 +44,7 @@ pub(super) fn check_containers(
             unique(name, "a container", &mut seen, &path.key("name"), problems);
             check_container(container, &pod, &path, problems);
             check_restart(container, key == "initContainers", &path, problems);
+            check_stop_signal(container, spec, key == "initContainers", &path, problems);
             // Init containers that end free their ports for the others.
             let holds = key == "containers" || container.restart_policy.is_some();
             check_ports(container, pod.host_network, &path, problems);
@@ -80,6 +81,22 @@ fn check_container(
         &at.key("terminationMessagePolicy"),
         problems,
     );
+    for (index, resize) in container.resize_policy.iter().flatten().enumerate() {
+        let path = at.key("resizePolicy").index(index);
+        let (name, policy) = (&resize.resource_name, &resize.restart_policy);
+        one_of(
+            Some(name),
+            &["cpu", "memory"],
+            &path.key("resourceName"),
+            problems,
+        );
+        one_of(
+            Some(policy),
+            &["NotRequired", "RestartContainer"],
+            &path.key("restartPolicy"),
+            problems,
+        );
+    }
     env::check_env(container, pod.containers, at, problems);
     volumes::check_mounts(container, pod.volumes, at, problems);
     if let Some(resources) = &container.resources {
@@ -105,14 +122,46 @@ fn check_image(container: &Container, path: &Path, problems: &mut Problems<'_>) 
 
 fn check_restart(container: &Container, is_init: bool, at: &Path, problems: &mut Problems<'_>) {
     let path = at.key("restartPolicy");
-    match container.restart_policy.as_deref() {
-        None => {}
-        Some(_) if !is_init => {
-            problems.invalid(&path, "is for init containers only");
-            problems.help("set spec.restartPolicy for the whole pod");
-        }
-        Some("Always") => {}
-        Some(_) => problems.invalid(&path, "must be Always, or left out"),
+    let Some(policy) = container.restart_policy.as_deref() else {
+        return;
+    };
+    if !is_init {
+        problems.invalid(&path, "is for init containers only");
+        problems.help("set spec.restartPolicy for the whole pod");
+    } else if policy != "Always" {
+        problems.invalid(&path, "must be Always, or left out");
+    }
+}
+
+/// Checks `lifecycle.stopSignal`; the hooks beside it are refused elsewhere.
+fn check_stop_signal(
+    container: &Container,
+    spec: &PodSpec,
+    is_init: bool,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    let Some(lifecycle) = &container.lifecycle else {
+        return;
+    };
+    let at = at.key("lifecycle");
+    if is_init && container.restart_policy.is_none() {
+        problems.invalid(&at, "is not for init containers that end by themselves");
+    }
+    let Some(signal) = lifecycle.stop_signal.as_deref() else {
+        return;
+    };
+    let path = at.key("stopSignal");
+    let of_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || "+-".contains(c);
+    if !signal.starts_with("SIG") || !signal.chars().all(of_name) {
+        problems.invalid(&path, "must be the name of a signal, for example SIGTERM");
+    }
+    if spec.os.is_none() {
+        problems.invalid(
+            &path,
+            "needs spec.os.name, so that the signal has a meaning",
+        );
+        problems.help("set spec.os.name to linux");
     }
 }
 
@@ -144,7 +193,7 @@ fn check_ports(container: &Container, host_network: bool, at: &Path, problems: &
             );
         }
         let host_port = port.host_port.unwrap_or(0);
-        if !(0..=PORT_MAX).contains(&host_port) {
+        if !(0..=PORT_MAX).contains(&host_port) && host_port != port.container_port {
             problems.invalid(
                 &path.key("hostPort"),
                 format!("must be between 1 and {PORT_MAX}"),

@@ -10,6 +10,7 @@ mod meta;
 mod names;
 mod network;
 mod resources;
+mod scheduling;
 mod security;
 mod volumes;
 
@@ -69,6 +70,7 @@ fn check_spec(spec: &PodSpec, problems: &mut Problems<'_>) {
         );
     }
     network::check_network(spec, &at, problems);
+    scheduling::check_tolerations(spec, &at, problems);
     if let Some(context) = &spec.security_context {
         security::check_pod_security(context, spec, &at.key("securityContext"), problems);
     }
@@ -79,7 +81,8 @@ fn check_spec(spec: &PodSpec, problems: &mut Problems<'_>) {
 /// Notes a word that isn't one of those allowed. The words themselves are quoted, the value isn't.
 fn one_of(value: Option<&str>, allowed: &[&str], path: &Path, problems: &mut Problems<'_>) {
     if value.is_some_and(|value| !allowed.contains(&value)) {
-        problems.invalid(path, format!("must be one of: {}", allowed.join(", ")));
+        let listed: Vec<&str> = allowed.iter().copied().filter(|w| !w.is_empty()).collect();
+        problems.invalid(path, format!("must be one of: {}", listed.join(", ")));
     }
 }
 

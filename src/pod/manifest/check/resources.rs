@@ -14,7 +14,7 @@ use crate::pod::manifest::problems::Problems;
 const STANDARD: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 /// Prefix of resources that another table already speaks of.
 const HUGE_PAGES: &str = "hugepages-";
-/// Nano units that make the smallest amount of CPU: a thousandth.
+/// The resource the Engine has a bound for.
 const MEMORY: &str = "memory";
 /// Least memory limit the Docker Engine accepts, in bytes.
 const ENGINE_MEMORY_MIN: i64 = 6 * 1024 * 1024;
@@ -24,8 +24,13 @@ pub(super) fn check_resources(
     at: &Path,
     problems: &mut Problems<'_>,
 ) {
-    let limits = check_list(resources.limits.as_ref(), &at.key("limits"), problems);
-    let requests = check_list(resources.requests.as_ref(), &at.key("requests"), problems);
+    let limits = check_list(resources.limits.as_ref(), None, &at.key("limits"), problems);
+    let requests = check_list(
+        resources.requests.as_ref(),
+        resources.limits.as_ref(),
+        &at.key("requests"),
+        problems,
+    );
     for (name, request) in &requests {
         if limits.get(name).is_some_and(|limit| request > limit) {
             problems.invalid(
@@ -44,14 +49,18 @@ pub(super) fn check_resources(
     }
 }
 
-/// Checks each quantity and returns those that are fine.
+/// Checks each quantity that isn't the same in `checked`, and returns those that are fine.
 fn check_list<'a>(
     list: Option<&'a BTreeMap<String, ApiQuantity>>,
+    checked: Option<&BTreeMap<String, ApiQuantity>>,
     at: &Path,
     problems: &mut Problems<'_>,
 ) -> BTreeMap<&'a str, Quantity> {
     let mut good = BTreeMap::new();
     for (name, quantity) in list.into_iter().flatten() {
+        if checked.and_then(|other| other.get(name)) == Some(quantity) {
+            continue;
+        }
         let path = at.key(name);
         check_resource_name(name, &path, problems);
         match Quantity::try_from(quantity) {

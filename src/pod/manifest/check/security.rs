@@ -12,7 +12,7 @@ use super::{names, one_of};
 
 /// Largest user and group id.
 const ID_MAX: i64 = i32::MAX as i64;
-/// Kinds of seccomp and AppArmor profiles.
+/// Kinds of seccomp and `AppArmor` profiles.
 const PROFILES: [&str; 3] = ["RuntimeDefault", "Unconfined", "Localhost"];
 
 pub(super) fn check_pod_security(
