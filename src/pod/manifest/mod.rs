@@ -1,10 +1,30 @@
 //! Bytes → pods, or diagnostics that say what, where and what to do.
+//!
+//! The way is *bytes → [`text`] → [`tree`] (values with places) → JSON → [`decode`] (typed) →
+//! [`defaults`] → [`check`] → static pod*. Beside it [`support`] lists the fields that are
+//! refused. No message quotes a value: a diagnostic goes to logs and events.
+
+mod build;
+mod check;
+mod decode;
+mod defaults;
+mod image;
+mod path;
+mod problems;
+mod render;
+mod support;
+mod text;
+mod tree;
+mod uid;
 
 use std::sync::Arc;
 
 use crate::api::diagnostic::Position;
 use crate::api::{Diagnostic, FullName, NodeName, Pod};
 use crate::pod::desired::PodSource;
+
+pub use build::{parse_manifest, pod_from_canonical};
+pub use render::render;
 
 /// Largest manifest read, as upstream: 10 MiB.
 pub const MANIFEST_BYTES_MAX: usize = 10 * 1024 * 1024;

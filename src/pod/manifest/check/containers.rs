@@ -1,0 +1,179 @@
+//! Containers, init containers and their ports.
+
+use std::collections::HashSet;
+
+use crate::api::core::{Container, PodSpec};
+use crate::pod::manifest::image;
+use crate::pod::manifest::path::Path;
+use crate::pod::manifest::problems::Problems;
+
+use super::{check_label_name, env, names, network, one_of, resources, security, unique, volumes};
+
+/// Largest port number.
+const PORT_MAX: i32 = 65535;
+
+/// Checks all containers. `volumes` are the names of the pod's volumes.
+pub(super) fn check_containers(
+    spec: &PodSpec,
+    volumes: &HashSet<&str>,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    if spec.containers.is_empty() {
+        problems.required(&at.key("containers"), "a pod needs at least one container");
+    }
+    let init = spec.init_containers.as_deref().unwrap_or_default();
+    let all: HashSet<&str> = init
+        .iter()
+        .chain(&spec.containers)
+        .map(|container| container.name.as_str())
+        .collect();
+    let pod = PodNames {
+        volumes,
+        containers: &all,
+        host_network: spec.host_network == Some(true),
+    };
+    let mut seen = HashSet::new();
+    let mut host_ports = HashSet::new();
+    let lists = [("initContainers", init), ("containers", &*spec.containers)];
+    for (key, list) in lists {
+        for (index, container) in list.iter().enumerate() {
+            let path = at.key(key).index(index);
+            let name = &container.name;
+            check_label_name(name, "a container", &path.key("name"), problems);
+            unique(name, "a container", &mut seen, &path.key("name"), problems);
+            check_container(container, &pod, &path, problems);
+            check_restart(container, key == "initContainers", &path, problems);
+            // Init containers that end free their ports for the others.
+            let holds = key == "containers" || container.restart_policy.is_some();
+            check_ports(container, pod.host_network, &path, problems);
+            if holds {
+                check_host_ports(container, &path, &mut host_ports, problems);
+            }
+        }
+    }
+}
+
+/// What a container may refer to.
+struct PodNames<'a> {
+    volumes: &'a HashSet<&'a str>,
+    containers: &'a HashSet<&'a str>,
+    host_network: bool,
+}
+
+fn check_container(
+    container: &Container,
+    pod: &PodNames<'_>,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    check_image(container, &at.key("image"), problems);
+    one_of(
+        container.image_pull_policy.as_deref(),
+        &["Always", "IfNotPresent", "Never"],
+        &at.key("imagePullPolicy"),
+        problems,
+    );
+    one_of(
+        container.termination_message_policy.as_deref(),
+        &["File", "FallbackToLogsOnError"],
+        &at.key("terminationMessagePolicy"),
+        problems,
+    );
+    env::check_env(container, pod.containers, at, problems);
+    volumes::check_mounts(container, pod.volumes, at, problems);
+    if let Some(resources) = &container.resources {
+        resources::check_resources(resources, &at.key("resources"), problems);
+    }
+    if let Some(context) = &container.security_context {
+        security::check_container_security(context, &at.key("securityContext"), problems);
+    }
+}
+
+fn check_image(container: &Container, path: &Path, problems: &mut Problems<'_>) {
+    let text = container.image.as_deref().unwrap_or_default();
+    if text.is_empty() {
+        problems.required(path, "a container needs an image");
+    } else if text.trim() != text {
+        problems.invalid(path, "must not begin or end with white space");
+    } else if !image::is_reference(text) {
+        problems.invalid(path, "this is not an image reference");
+        problems
+            .help("an image is [registry[:port]/]name[:tag][@digest], with the name in lower case");
+    }
+}
+
+fn check_restart(container: &Container, is_init: bool, at: &Path, problems: &mut Problems<'_>) {
+    let path = at.key("restartPolicy");
+    match container.restart_policy.as_deref() {
+        None => {}
+        Some(_) if !is_init => {
+            problems.invalid(&path, "is for init containers only");
+            problems.help("set spec.restartPolicy for the whole pod");
+        }
+        Some("Always") => {}
+        Some(_) => problems.invalid(&path, "must be Always, or left out"),
+    }
+}
+
+fn check_ports(container: &Container, host_network: bool, at: &Path, problems: &mut Problems<'_>) {
+    let mut seen = HashSet::new();
+    for (index, port) in container.ports.iter().flatten().enumerate() {
+        let path = at.key("ports").index(index);
+        if let Some(name) = port.name.as_deref().filter(|name| !name.is_empty()) {
+            if !names::is_port_name(name) {
+                problems.invalid(
+                    &path.key("name"),
+                    "a port's name has at most 15 lower-case letters, digits and `-`, and at least one letter",
+                );
+            }
+            unique(name, "a port", &mut seen, &path.key("name"), problems);
+        }
+        one_of(
+            port.protocol.as_deref(),
+            &["TCP", "UDP", "SCTP"],
+            &path.key("protocol"),
+            problems,
+        );
+        if port.container_port == 0 {
+            problems.required(&path.key("containerPort"), "a port needs a number");
+        } else if !(1..=PORT_MAX).contains(&port.container_port) {
+            problems.invalid(
+                &path.key("containerPort"),
+                format!("must be between 1 and {PORT_MAX}"),
+            );
+        }
+        let host_port = port.host_port.unwrap_or(0);
+        if !(0..=PORT_MAX).contains(&host_port) {
+            problems.invalid(
+                &path.key("hostPort"),
+                format!("must be between 1 and {PORT_MAX}"),
+            );
+        } else if host_network && host_port != port.container_port {
+            problems.invalid(
+                &path.key("hostPort"),
+                "must be equal to containerPort in a pod with hostNetwork",
+            );
+        }
+        if let Some(ip) = port.host_ip.as_deref().filter(|ip| !ip.is_empty()) {
+            network::check_ip(ip, &path.key("hostIP"), problems);
+        }
+    }
+}
+
+fn check_host_ports<'a>(
+    container: &'a Container,
+    at: &Path,
+    seen: &mut HashSet<(&'a str, &'a str, i32)>,
+    problems: &mut Problems<'_>,
+) {
+    for (index, port) in container.ports.iter().flatten().enumerate() {
+        let number = port.host_port.unwrap_or(0);
+        let address = port.host_ip.as_deref().unwrap_or_default();
+        let protocol = port.protocol.as_deref().unwrap_or_default();
+        if number != 0 && !seen.insert((address, protocol, number)) {
+            let path = at.key("ports").index(index).key("hostPort");
+            problems.duplicate(&path, "another port of this pod already has this host port");
+        }
+    }
+}

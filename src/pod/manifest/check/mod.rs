@@ -1,0 +1,107 @@
+//! Create-validation of a pod, for the parts of its spec that we run.
+//!
+//! Every check notes what it finds and goes on, so that an author sees all faults at once.
+//!
+//! Upstream: `pkg/apis/core/validation/validation.go` (`ValidatePodCreate`).
+
+mod containers;
+mod env;
+mod meta;
+mod names;
+mod network;
+mod resources;
+mod security;
+mod volumes;
+
+use std::collections::HashSet;
+
+use crate::api::Pod;
+use crate::api::core::PodSpec;
+
+use super::ParseContext;
+use super::path::Path;
+use super::problems::Problems;
+
+/// Largest `activeDeadlineSeconds`.
+const DEADLINE_SECONDS_MAX: i64 = i32::MAX as i64;
+
+/// Checks a defaulted pod that isn't a static pod yet.
+pub(super) fn check_pod(pod: &Pod, ctx: &ParseContext<'_>, problems: &mut Problems<'_>) {
+    meta::check_metadata(&pod.metadata, ctx, problems);
+    match &pod.spec {
+        Some(spec) => check_spec(spec, problems),
+        None => problems.required(&Path::of("spec"), "a pod needs a spec"),
+    }
+}
+
+fn check_spec(spec: &PodSpec, problems: &mut Problems<'_>) {
+    let at = Path::of("spec");
+    one_of(
+        spec.restart_policy.as_deref(),
+        &["Always", "OnFailure", "Never"],
+        &at.key("restartPolicy"),
+        problems,
+    );
+    if spec.termination_grace_period_seconds.is_some_and(|s| s < 0) {
+        problems.invalid(
+            &at.key("terminationGracePeriodSeconds"),
+            "must not be negative",
+        );
+    }
+    if let Some(seconds) = spec.active_deadline_seconds
+        && !(1..=DEADLINE_SECONDS_MAX).contains(&seconds)
+    {
+        problems.invalid(
+            &at.key("activeDeadlineSeconds"),
+            format!("must be between 1 and {DEADLINE_SECONDS_MAX}"),
+        );
+    }
+    one_of(
+        spec.os.as_ref().map(|os| os.name.as_str()),
+        &["linux", "windows"],
+        &at.dotted("os.name"),
+        problems,
+    );
+    if spec.share_process_namespace == Some(true) && spec.host_pid == Some(true) {
+        problems.invalid(
+            &at.key("shareProcessNamespace"),
+            "can't be used together with hostPID",
+        );
+    }
+    network::check_network(spec, &at, problems);
+    if let Some(context) = &spec.security_context {
+        security::check_pod_security(context, spec, &at.key("securityContext"), problems);
+    }
+    let volumes = volumes::check_volumes(spec, &at.key("volumes"), problems);
+    containers::check_containers(spec, &volumes, &at, problems);
+}
+
+/// Notes a word that isn't one of those allowed. The words themselves are quoted, the value isn't.
+fn one_of(value: Option<&str>, allowed: &[&str], path: &Path, problems: &mut Problems<'_>) {
+    if value.is_some_and(|value| !allowed.contains(&value)) {
+        problems.invalid(path, format!("must be one of: {}", allowed.join(", ")));
+    }
+}
+
+/// Notes a name that was seen before in `seen`.
+fn unique<'a>(
+    name: &'a str,
+    what: &str,
+    seen: &mut HashSet<&'a str>,
+    path: &Path,
+    problems: &mut Problems<'_>,
+) {
+    if !name.is_empty() && !seen.insert(name) {
+        problems.duplicate(path, format!("there already is {what} of this name"));
+    }
+}
+
+/// Notes a missing name, or one that isn't a DNS-1123 label.
+fn check_label_name(name: &str, what: &str, path: &Path, problems: &mut Problems<'_>) {
+    if name.is_empty() {
+        problems.required(path, format!("{what} needs a name"));
+    } else if !names::is_label(name) {
+        problems.invalid(path, format!("the name of {what} must be a DNS-1123 label"));
+        problems.help(names::LABEL_RULE);
+    }
+}

@@ -1,0 +1,394 @@
+//! JSON → typed object, as Kubernetes decodes it, with every unknown field and every value of a
+//! wrong type found on the way.
+//!
+//! A decoder of its own, since it learns from each type which fields it knows (so "unknown" is
+//! exact), takes numbers for quantities as Go does, and never puts a value into an error.
+
+use std::cell::RefCell;
+use std::fmt;
+
+use serde::de::value::StringDeserializer;
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, Expected, IntoDeserializer, MapAccess,
+    SeqAccess, Unexpected, Visitor,
+};
+use serde_json::Value;
+
+use super::path::{Path, Segment};
+
+/// Wrong values found in one object before giving up.
+const FAULTS_MAX: usize = 50;
+
+/// A field its type doesn't know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct UnknownField {
+    pub(super) path: Path,
+    pub(super) known: &'static [&'static str],
+}
+
+/// A value that can't be decoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) path: Path,
+    pub(super) message: String,
+    pub(super) is_scalar_for_text: bool,
+}
+
+/// Outcome of [`decode`].
+#[derive(Debug)]
+pub(super) struct Decoded<T> {
+    /// The object, without the values that couldn't be decoded; none when nothing can be.
+    pub(super) object: Option<T>,
+    pub(super) unknown: Vec<UnknownField>,
+    pub(super) faults: Vec<Fault>,
+}
+
+/// Decodes `value`. A value of a wrong type is noted and left out, so that the next one is found.
+pub(super) fn decode<T: DeserializeOwned>(value: &Value) -> Decoded<T> {
+    let mut faults: Vec<Fault> = Vec::new();
+    let mut pruned: Option<Value> = None;
+    loop {
+        let state = State::default();
+        let source = pruned.as_ref().unwrap_or(value);
+        let result = T::deserialize(Decoder {
+            value: source,
+            state: &state,
+        });
+        let State {
+            path: _,
+            failed_at,
+            unknown,
+        } = state;
+        let error = match result {
+            Ok(object) => {
+                return Decoded {
+                    object: Some(object),
+                    unknown: unknown.into_inner(),
+                    faults,
+                };
+            }
+            Err(error) => error,
+        };
+        let path = Path(failed_at.into_inner().unwrap_or_default());
+        let mut rest = pruned.take().unwrap_or_else(|| value.clone());
+        let removed = remove(&mut rest, &path.0);
+        faults.push(Fault {
+            path,
+            message: error.message,
+            is_scalar_for_text: error.is_scalar_for_text,
+        });
+        if !removed || faults.len() >= FAULTS_MAX {
+            return Decoded {
+                object: None,
+                unknown: unknown.into_inner(),
+                faults,
+            };
+        }
+        pruned = Some(rest);
+    }
+}
+
+/// Takes away the innermost field on `path`; a list with a wrong item goes as a whole. Returns
+/// whether that changed anything.
+fn remove(value: &mut Value, path: &[Segment]) -> bool {
+    let Some(last) = path.iter().rposition(|s| matches!(s, Segment::Key(_))) else {
+        return false;
+    };
+    let (Some(Segment::Key(field)), way) = (path.get(last), &path[..last]) else {
+        return false;
+    };
+    let mut inner = value;
+    for segment in way {
+        let next = match segment {
+            Segment::Key(key) => inner.get_mut(key),
+            Segment::Index(index) => inner.get_mut(index),
+        };
+        let Some(next) = next else { return false };
+        inner = next;
+    }
+    inner
+        .as_object_mut()
+        .is_some_and(|map| map.remove(field).is_some())
+}
+
+#[derive(Default)]
+struct State {
+    path: RefCell<Vec<Segment>>,
+    failed_at: RefCell<Option<Vec<Segment>>>,
+    unknown: RefCell<Vec<UnknownField>>,
+}
+
+impl State {
+    /// Decodes one part, remembering where the innermost failure was.
+    fn enter<T>(
+        &self,
+        segment: Segment,
+        part: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.path.borrow_mut().push(segment);
+        let result = part();
+        if result.is_err() {
+            let mut failed_at = self.failed_at.borrow_mut();
+            if failed_at.is_none() {
+                *failed_at = Some(self.path.borrow().clone());
+            }
+        }
+        self.path.borrow_mut().pop();
+        result
+    }
+}
+
+/// Why a value can't be decoded; never quotes the value.
+#[derive(Debug)]
+struct Error {
+    message: String,
+    is_scalar_for_text: bool,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl serde::de::Error for Error {
+    fn custom<T: fmt::Display>(_: T) -> Self {
+        Self {
+            message: "this value can't be used here".to_owned(),
+            is_scalar_for_text: false,
+        }
+    }
+
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        let expected = plain(&expected.to_string());
+        let is_scalar_for_text = expected == "a text"
+            && matches!(
+                found,
+                Unexpected::Bool(_)
+                    | Unexpected::Unsigned(_)
+                    | Unexpected::Signed(_)
+                    | Unexpected::Float(_)
+            );
+        Self {
+            message: format!("expected {expected}, found {}", name_of(found)),
+            is_scalar_for_text,
+        }
+    }
+
+    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self {
+            message: format!(
+                "expected {}, found {} that isn't one",
+                plain(&expected.to_string()),
+                name_of(found)
+            ),
+            is_scalar_for_text: false,
+        }
+    }
+}
+
+/// What a type expects, in words for people who don't write Rust.
+fn plain(expected: &str) -> String {
+    match expected {
+        "a string" => "a text".to_owned(),
+        "i32" => "a whole number of at most 32 bits".to_owned(),
+        "i64" => "a whole number".to_owned(),
+        "f64" => "a number".to_owned(),
+        "a boolean" => "true or false".to_owned(),
+        "a sequence" => "a list".to_owned(),
+        "a map" => "a mapping".to_owned(),
+        other if other.starts_with(char::is_uppercase) => format!("a mapping ({other})"),
+        other => other.to_owned(),
+    }
+}
+
+fn name_of(found: Unexpected<'_>) -> &'static str {
+    match found {
+        Unexpected::Bool(_) => "a boolean",
+        Unexpected::Unsigned(_) | Unexpected::Signed(_) | Unexpected::Float(_) => "a number",
+        Unexpected::Char(_) | Unexpected::Str(_) => "a text",
+        Unexpected::Unit | Unexpected::Option => "nothing",
+        Unexpected::Seq => "a list",
+        Unexpected::Map => "a mapping",
+        _ => "something else",
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Decoder<'a> {
+    value: &'a Value,
+    state: &'a State,
+}
+
+impl<'a> Decoder<'a> {
+    fn visit<'de, V: Visitor<'de>>(
+        self,
+        visitor: V,
+        fields: Option<&'static [&'static str]>,
+    ) -> Result<V::Value, Error> {
+        match self.value {
+            Value::Null => visitor.visit_unit(),
+            Value::Bool(value) => visitor.visit_bool(*value),
+            Value::Number(number) => {
+                if let Some(value) = number.as_u64() {
+                    visitor.visit_u64(value)
+                } else if let Some(value) = number.as_i64() {
+                    visitor.visit_i64(value)
+                } else {
+                    visitor.visit_f64(number.as_f64().unwrap_or(f64::NAN))
+                }
+            }
+            Value::String(text) => visitor.visit_str(text),
+            Value::Array(items) => visitor.visit_seq(Items {
+                items: items.iter().enumerate(),
+                state: self.state,
+            }),
+            Value::Object(map) => visitor.visit_map(Entries {
+                entries: map.iter(),
+                current: None,
+                fields,
+                state: self.state,
+            }),
+        }
+    }
+}
+
+impl<'de> Deserializer<'de> for Decoder<'_> {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.visit(visitor, None)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.value {
+            Value::Null => visitor.visit_none(),
+            Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_)
+            | Value::Object(_) => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        match self.value {
+            // Go decodes `cpu: 1` and `cpu: "1"` alike.
+            Value::Number(number) if name == "Quantity" => {
+                let text: StringDeserializer<Error> = number.to_string().into_deserializer();
+                visitor.visit_newtype_struct(text)
+            }
+            _ => visitor.visit_newtype_struct(self),
+        }
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.visit(visitor, Some(fields))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
+        unit_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+struct Items<'a> {
+    items: std::iter::Enumerate<std::slice::Iter<'a, Value>>,
+    state: &'a State,
+}
+
+impl<'de> SeqAccess<'de> for Items<'_> {
+    type Error = Error;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, Error> {
+        let Some((index, value)) = self.items.next() else {
+            return Ok(None);
+        };
+        let state = self.state;
+        state
+            .enter(Segment::Index(index), || {
+                seed.deserialize(Decoder { value, state })
+            })
+            .map(Some)
+    }
+}
+
+struct Entries<'a> {
+    entries: serde_json::map::Iter<'a>,
+    current: Option<(&'a String, &'a Value)>,
+    fields: Option<&'static [&'static str]>,
+    state: &'a State,
+}
+
+impl<'de> MapAccess<'de> for Entries<'_> {
+    type Error = Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, Error> {
+        let Some((key, value)) = self.entries.next() else {
+            return Ok(None);
+        };
+        if let Some(known) = self.fields
+            && !known.contains(&key.as_str())
+        {
+            let path = Path(self.state.path.borrow().clone()).key(key);
+            let mut unknown = self.state.unknown.borrow_mut();
+            unknown.push(UnknownField { path, known });
+        }
+        self.current = Some((key, value));
+        seed.deserialize(key.as_str().into_deserializer()).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
+        let Some((key, value)) = self.current.take() else {
+            return Err(serde::de::Error::custom("a value without a key"));
+        };
+        let state = self.state;
+        state.enter(Segment::Key(key.clone()), || {
+            seed.deserialize(Decoder { value, state })
+        })
+    }
+}
+
+/// The known field that `unknown` is probably meant to be.
+pub(super) fn closest(unknown: &str, known: &[&'static str]) -> Option<&'static str> {
+    let lower = unknown.to_lowercase();
+    known
+        .iter()
+        .map(|field| (distance(&lower, &field.to_lowercase()), *field))
+        .filter(|(distance, field)| *distance <= field.len().max(unknown.len()) / 3)
+        .min()
+        .map(|(_, field)| field)
+}
+
+/// Edits (insert, remove, replace) that turn `a` into `b`.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}

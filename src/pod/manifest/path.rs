@@ -1,0 +1,93 @@
+//! Where in an object something is: `spec.containers[0].image`.
+
+use std::fmt;
+
+/// One step from a value into a part of it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Segment {
+    /// Value of this key.
+    Key(String),
+    /// Item of this number.
+    Index(usize),
+}
+
+/// The way from a document's root to one of its values.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub(super) struct Path(pub(super) Vec<Segment>);
+
+impl Path {
+    /// The path to `key` of the value at this path.
+    pub(super) fn key(&self, key: &str) -> Self {
+        self.with(Segment::Key(key.to_owned()))
+    }
+
+    /// The path to item `index` of the value at this path.
+    pub(super) fn index(&self, index: usize) -> Self {
+        self.with(Segment::Index(index))
+    }
+
+    /// The path of the keys in `dotted`, which holds neither indices nor dotted keys.
+    pub(super) fn of(dotted: &str) -> Self {
+        Self::default().dotted(dotted)
+    }
+
+    /// This path followed by the keys in `dotted`.
+    pub(super) fn dotted(&self, dotted: &str) -> Self {
+        let mut segments = self.0.clone();
+        segments.extend(dotted.split('.').map(|key| Segment::Key(key.to_owned())));
+        Self(segments)
+    }
+
+    /// Whether `other` is the same place as this one, or in it.
+    pub(super) fn contains(&self, other: &Self) -> bool {
+        other.0.starts_with(&self.0)
+    }
+
+    fn with(&self, segment: Segment) -> Self {
+        let mut segments = self.0.clone();
+        segments.push(segment);
+        Self(segments)
+    }
+}
+
+/// Keys that aren't plain words are written as `['key']`.
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, segment) in self.0.iter().enumerate() {
+            match segment {
+                Segment::Index(index) => write!(f, "[{index}]")?,
+                Segment::Key(key) if is_word(key) => {
+                    if number > 0 {
+                        f.write_str(".")?;
+                    }
+                    f.write_str(key)?;
+                }
+                Segment::Key(key) => write!(f, "['{}']", key.escape_debug())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_word(key: &str) -> bool {
+    !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_read_as_kubernetes_writes_them() {
+        let containers = Path::of("spec.containers");
+        let image = containers.index(1).key("image");
+        assert_eq!(image.to_string(), "spec.containers[1].image");
+        assert_eq!(
+            Path::of("metadata.labels").key("a.b/c").to_string(),
+            "metadata.labels['a.b/c']"
+        );
+        assert_eq!(Path::default().to_string(), "");
+        assert!(containers.contains(&image));
+        assert!(!image.contains(&containers));
+    }
+}

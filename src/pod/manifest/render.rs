@@ -1,0 +1,88 @@
+//! Draws a diagnostic for a person who can read the file anyway.
+
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+
+use crate::api::diagnostic::Position;
+use crate::api::{Diagnostic, Severity};
+
+/// Longest line drawn, in bytes; of a longer one nothing is shown.
+const LINE_BYTES_MAX: usize = 400;
+
+/// Draws a diagnostic with the line of `source` it is about. The text ends without a newline.
+///
+/// The line may hold secrets: this is for `mirrorlet validate` only, never for logs.
+#[must_use]
+pub fn render(diagnostic: &Diagnostic, source: Option<&str>, colour: bool) -> String {
+    let level = match diagnostic.severity {
+        Severity::Error => Level::ERROR,
+        Severity::Warning => Level::WARNING,
+    };
+    let title = match &diagnostic.field {
+        Some(field) => format!("{field}: {}", diagnostic.message),
+        None => diagnostic.message.clone(),
+    };
+    let line = diagnostic
+        .position
+        .zip(source)
+        .and_then(|(position, source)| Line::find(source, position));
+    let title = level.primary_title(title).id(diagnostic.code.as_str());
+    let place = match (diagnostic.position, &line) {
+        (Some(at), None) => format!("{}:{}:{}", diagnostic.file, at.line, at.column),
+        (Some(_) | None, _) => diagnostic.file.clone(),
+    };
+    let group = match &line {
+        Some(line) => title.element(
+            Snippet::source(line.text)
+                .line_start(line.number)
+                .path(place.as_str())
+                .annotation(AnnotationKind::Primary.span(line.start..line.end)),
+        ),
+        None => title.element(annotate_snippets::Origin::path(place.as_str())),
+    };
+    let mut report = vec![group];
+    if let Some(help) = &diagnostic.help {
+        report.push(Group::with_title(
+            Level::HELP.secondary_title(help.as_str()),
+        ));
+    }
+    let renderer = if colour {
+        Renderer::styled()
+    } else {
+        Renderer::plain()
+    };
+    renderer.render(&report)
+}
+
+/// The part of a source that is drawn.
+struct Line<'a> {
+    text: &'a str,
+    number: usize,
+    start: usize,
+    end: usize,
+}
+
+impl<'a> Line<'a> {
+    fn find(source: &'a str, position: Position) -> Option<Self> {
+        let offset = position.offset.min(source.len());
+        let before = source.get(..offset)?;
+        let begin = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let text = source.get(begin..)?.lines().next().unwrap_or_default();
+        if text.len() > LINE_BYTES_MAX || text.trim().is_empty() {
+            return None;
+        }
+        let start = (offset - begin).min(text.len());
+        let mut end = (start + position.length).min(text.len());
+        if !text.is_char_boundary(end) || end == start {
+            end = text[start..]
+                .chars()
+                .next()
+                .map_or(start, |c| start + c.len_utf8());
+        }
+        Some(Self {
+            text,
+            number: usize::try_from(position.line).ok()?,
+            start,
+            end,
+        })
+    }
+}

@@ -1,0 +1,321 @@
+//! The fields this release treats specially, as data: refused, forbidden or without effect.
+//!
+//! Work that adds a field takes its row out of [`RULES`]; nothing else knows the list.
+
+use serde_json::Value;
+
+use super::path::Path;
+
+/// What a row says about a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It can't be honoured; the text says why.
+    Unsupported(&'static str),
+    /// It refers to an API object of this resource, which a static pod may not.
+    Forbidden(&'static str),
+    /// It has no effect; the text says why.
+    NoEffect(&'static str),
+}
+
+/// Which values a row is about.
+#[derive(Debug, Clone, Copy)]
+enum When {
+    /// Everything but an empty list.
+    Written,
+    /// Everything but `false`, an empty text, list or mapping.
+    NonEmpty,
+    /// `false`.
+    IsFalse,
+    /// A text that begins so.
+    Begins(&'static str),
+    /// A text, other than this and the empty one.
+    IsNot(&'static str),
+}
+
+/// One row: a field, the values concerned, what is said about it.
+///
+/// In the field's path `[]` is any item, `C` stands for `containers[]` and `initContainers[]`, and
+/// a key may end in `*`.
+struct Rule(&'static str, When, Verdict);
+
+use Verdict::{Forbidden, NoEffect, Unsupported};
+use When::{Begins, IsFalse, IsNot, NonEmpty, Written};
+
+const PROBES: Verdict = Unsupported("probes are not run yet");
+const HOOKS: Verdict = Unsupported("lifecycle hooks are not run yet");
+const SCHEDULING: Verdict =
+    NoEffect("a static pod isn't scheduled: it runs on the node that reads it");
+const VOLUME: Verdict = Unsupported("only hostPath and emptyDir volumes are supported yet");
+const SUB_PATH: Verdict = Unsupported("mounting a part of a volume is not supported yet");
+const WINDOWS: Verdict = Unsupported("Windows pods can't run here");
+const HUGE_PAGES: Verdict = Unsupported("the Docker Engine can't limit huge pages");
+const DISK: Verdict = NoEffect("local disk use is not enforced");
+const SECRETS: Verdict = Forbidden("secrets");
+const CONFIG_MAPS: Verdict = Forbidden("configmaps");
+
+/// Every special field.
+const RULES: &[Rule] = &[
+    // Metadata
+    Rule(
+        "metadata.deletionTimestamp",
+        Written,
+        Unsupported("a static pod is deleted by removing its manifest"),
+    ),
+    Rule(
+        "metadata.deletionGracePeriodSeconds",
+        Written,
+        Unsupported("a static pod is deleted by removing its manifest"),
+    ),
+    // Pod
+    Rule(
+        "spec.serviceAccountName",
+        NonEmpty,
+        Forbidden("serviceaccounts"),
+    ),
+    Rule(
+        "spec.serviceAccount",
+        NonEmpty,
+        Forbidden("serviceaccounts"),
+    ),
+    Rule("spec.imagePullSecrets", NonEmpty, SECRETS),
+    Rule("spec.resourceClaims", NonEmpty, Forbidden("resourceclaims")),
+    Rule(
+        "spec.ephemeralContainers",
+        NonEmpty,
+        Unsupported("ephemeral containers can't be part of a manifest"),
+    ),
+    Rule(
+        "spec.schedulingGates",
+        NonEmpty,
+        Unsupported("a pod that is bound to a node can't have scheduling gates"),
+    ),
+    Rule(
+        "spec.schedulingGroup",
+        Written,
+        Unsupported("a static pod isn't scheduled"),
+    ),
+    Rule(
+        "spec.readinessGates",
+        NonEmpty,
+        Unsupported("readiness gates are not supported yet"),
+    ),
+    Rule(
+        "spec.evictionResponders",
+        NonEmpty,
+        Unsupported("eviction responders are not supported"),
+    ),
+    Rule(
+        "spec.runtimeClassName",
+        NonEmpty,
+        Unsupported("runtime classes are not supported yet"),
+    ),
+    Rule(
+        "spec.hostUsers",
+        IsFalse,
+        Unsupported("the Docker Engine can't give a pod a user namespace of its own"),
+    ),
+    Rule(
+        "spec.hostnameOverride",
+        NonEmpty,
+        Unsupported("overriding the host name is not supported; use hostname"),
+    ),
+    Rule(
+        "spec.resources",
+        NonEmpty,
+        Unsupported("resources of a whole pod are not supported yet; set them on its containers"),
+    ),
+    Rule("spec.os.name", Begins("windows"), WINDOWS),
+    Rule("spec.nodeSelector", NonEmpty, SCHEDULING),
+    Rule("spec.affinity", NonEmpty, SCHEDULING),
+    Rule("spec.topologySpreadConstraints", NonEmpty, SCHEDULING),
+    Rule("spec.securityContext.windowsOptions", Written, WINDOWS),
+    Rule(
+        "spec.securityContext.supplementalGroupsPolicy",
+        Begins("Strict"),
+        Unsupported("the Docker Engine always adds the groups of the image's /etc/group"),
+    ),
+    // Containers
+    Rule("spec.C.livenessProbe", Written, PROBES),
+    Rule("spec.C.readinessProbe", Written, PROBES),
+    Rule("spec.C.startupProbe", Written, PROBES),
+    Rule("spec.C.lifecycle.postStart", Written, HOOKS),
+    Rule("spec.C.lifecycle.preStop", Written, HOOKS),
+    Rule(
+        "spec.C.restartPolicyRules",
+        NonEmpty,
+        Unsupported("restart rules of a container are not supported yet"),
+    ),
+    Rule(
+        "spec.C.volumeDevices",
+        NonEmpty,
+        Unsupported("block devices are not supported yet"),
+    ),
+    Rule("spec.C.volumeMounts[].subPath", NonEmpty, SUB_PATH),
+    Rule("spec.C.volumeMounts[].subPathExpr", NonEmpty, SUB_PATH),
+    Rule(
+        "spec.C.volumeMounts[].recursiveReadOnly",
+        IsNot("Disabled"),
+        Unsupported("recursive read-only mounts are not supported yet"),
+    ),
+    Rule(
+        "spec.C.volumeMounts[].bindMountOptions",
+        NonEmpty,
+        Unsupported("options of bind mounts are not supported"),
+    ),
+    Rule("spec.C.securityContext.windowsOptions", Written, WINDOWS),
+    Rule(
+        "spec.C.env[].valueFrom.configMapKeyRef",
+        Written,
+        CONFIG_MAPS,
+    ),
+    Rule("spec.C.env[].valueFrom.secretKeyRef", Written, SECRETS),
+    Rule(
+        "spec.C.env[].valueFrom.fileKeyRef",
+        Written,
+        Unsupported("variables from files are not supported yet"),
+    ),
+    Rule("spec.C.envFrom[].configMapRef", Written, CONFIG_MAPS),
+    Rule("spec.C.envFrom[].secretRef", Written, SECRETS),
+    Rule(
+        "spec.C.resources.claims",
+        NonEmpty,
+        Forbidden("resourceclaims"),
+    ),
+    Rule("spec.C.resources.limits.hugepages-*", Written, HUGE_PAGES),
+    Rule("spec.C.resources.requests.hugepages-*", Written, HUGE_PAGES),
+    Rule("spec.C.resources.limits.ephemeral-storage", Written, DISK),
+    Rule("spec.C.resources.requests.ephemeral-storage", Written, DISK),
+    // Volumes
+    Rule(
+        "spec.volumes[].emptyDir.medium",
+        Begins("HugePages"),
+        Unsupported("emptyDir volumes of huge pages are not supported"),
+    ),
+    Rule("spec.volumes[].configMap", Written, CONFIG_MAPS),
+    Rule("spec.volumes[].secret", Written, SECRETS),
+    Rule(
+        "spec.volumes[].persistentVolumeClaim",
+        Written,
+        Forbidden("persistentvolumeclaims"),
+    ),
+    Rule(
+        "spec.volumes[].ephemeral",
+        Written,
+        Forbidden("persistentvolumeclaims"),
+    ),
+    Rule("spec.volumes[].csi", Written, Forbidden("csidrivers")),
+    Rule("spec.volumes[].azureFile", Written, SECRETS),
+    Rule("spec.volumes[].glusterfs", Written, Forbidden("endpoints")),
+    Rule(
+        "spec.volumes[].projected.sources[].serviceAccountToken",
+        Written,
+        Forbidden("serviceaccounts"),
+    ),
+    Rule(
+        "spec.volumes[].projected.sources[].configMap",
+        Written,
+        CONFIG_MAPS,
+    ),
+    Rule(
+        "spec.volumes[].projected.sources[].secret",
+        Written,
+        SECRETS,
+    ),
+    Rule(
+        "spec.volumes[].projected.sources[].clusterTrustBundle",
+        Written,
+        Forbidden("clustertrustbundles"),
+    ),
+    Rule(
+        "spec.volumes[].projected.sources[].podCertificate",
+        Written,
+        Forbidden("podcertificates"),
+    ),
+    Rule("spec.volumes[].projected", Written, VOLUME),
+    Rule("spec.volumes[].downwardAPI", Written, VOLUME),
+    Rule("spec.volumes[].image", Written, VOLUME),
+    Rule("spec.volumes[].awsElasticBlockStore", Written, VOLUME),
+    Rule("spec.volumes[].azureDisk", Written, VOLUME),
+    Rule("spec.volumes[].cephfs", Written, VOLUME),
+    Rule("spec.volumes[].cinder", Written, VOLUME),
+    Rule("spec.volumes[].fc", Written, VOLUME),
+    Rule("spec.volumes[].flexVolume", Written, VOLUME),
+    Rule("spec.volumes[].flocker", Written, VOLUME),
+    Rule("spec.volumes[].gcePersistentDisk", Written, VOLUME),
+    Rule("spec.volumes[].gitRepo", Written, VOLUME),
+    Rule("spec.volumes[].iscsi", Written, VOLUME),
+    Rule("spec.volumes[].nfs", Written, VOLUME),
+    Rule("spec.volumes[].photonPersistentDisk", Written, VOLUME),
+    Rule("spec.volumes[].portworxVolume", Written, VOLUME),
+    Rule("spec.volumes[].quobyte", Written, VOLUME),
+    Rule("spec.volumes[].rbd", Written, VOLUME),
+    Rule("spec.volumes[].scaleIO", Written, VOLUME),
+    Rule("spec.volumes[].storageos", Written, VOLUME),
+    Rule("spec.volumes[].vsphereVolume", Written, VOLUME),
+];
+
+/// Calls `found` for each special field of a pod, as its author wrote it.
+pub(super) fn for_each_special(pod: &Value, found: &mut dyn FnMut(Path, Verdict)) {
+    for Rule(pattern, when, verdict) in RULES {
+        let parts: Vec<&str> = pattern.split('.').collect();
+        walk(pod, &parts, &Path::default(), &mut |path, value| {
+            if when.holds(value) {
+                found(path.clone(), *verdict);
+            }
+        });
+    }
+}
+
+impl When {
+    fn holds(self, value: &Value) -> bool {
+        let is_empty = match value {
+            Value::Null | Value::Bool(false) => true,
+            Value::Bool(true) | Value::Number(_) => false,
+            Value::String(text) => text.is_empty(),
+            Value::Array(items) => items.is_empty(),
+            Value::Object(map) => map.is_empty(),
+        };
+        match self {
+            Written => {
+                !matches!(value, Value::Null) && value.as_array().is_none_or(|a| !a.is_empty())
+            }
+            NonEmpty => !is_empty,
+            IsFalse => value.as_bool() == Some(false),
+            Begins(start) => value.as_str().is_some_and(|text| text.starts_with(start)),
+            IsNot(word) => !is_empty && value.as_str().is_some_and(|text| text != word),
+        }
+    }
+}
+
+fn walk(value: &Value, pattern: &[&str], path: &Path, found: &mut dyn FnMut(&Path, &Value)) {
+    let Some((first, rest)) = pattern.split_first() else {
+        found(path, value);
+        return;
+    };
+    let Some(map) = value.as_object() else { return };
+    if *first == "C" {
+        for list in ["initContainers", "containers"] {
+            walk_items(map.get(list), rest, &path.key(list), found);
+        }
+    } else if let Some(list) = first.strip_suffix("[]") {
+        walk_items(map.get(list), rest, &path.key(list), found);
+    } else if let Some(start) = first.strip_suffix('*') {
+        for (key, inner) in map.iter().filter(|(key, _)| key.starts_with(start)) {
+            walk(inner, rest, &path.key(key), found);
+        }
+    } else if let Some(inner) = map.get(*first) {
+        walk(inner, rest, &path.key(first), found);
+    }
+}
+
+fn walk_items(
+    list: Option<&Value>,
+    pattern: &[&str],
+    path: &Path,
+    found: &mut dyn FnMut(&Path, &Value),
+) {
+    let items = list.and_then(Value::as_array).map(Vec::as_slice);
+    for (index, item) in items.unwrap_or_default().iter().enumerate() {
+        walk(item, pattern, &path.index(index), found);
+    }
+}

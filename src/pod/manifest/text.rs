@@ -1,0 +1,248 @@
+//! Bytes → YAML documents, or the one reason why the file as a whole can't be read.
+
+use serde_saphyr::Error as YamlError;
+use serde_saphyr::options::DuplicateKeyPolicy;
+
+use crate::api::diagnostic::Position;
+use crate::api::{Code, Diagnostic};
+
+use super::MANIFEST_BYTES_MAX;
+use super::tree::{Node, position};
+
+/// Bounds of what a manifest may ask of the parser: far above any real manifest, and small enough
+/// that a hostile one costs milliseconds.
+const NODES_MAX: usize = 200_000;
+/// Events replayed by all aliases of a file together.
+const ALIAS_EVENTS_MAX: usize = 20_000;
+/// Aliases inside aliases.
+const ALIAS_DEPTH_MAX: usize = 8;
+/// Sequences and mappings inside one another.
+const DEPTH_MAX: usize = 48;
+/// Documents in one file.
+const DOCUMENTS_MAX: usize = 1024;
+/// Merge keys (`<<`) in one file.
+const MERGE_KEYS_MAX: usize = 1000;
+
+/// Reads the documents of a file; blank ones and those of comments alone are left out.
+///
+/// `location` is named in the diagnostic.
+pub(super) fn documents(bytes: &[u8], location: &str) -> Result<Vec<Node>, Box<Diagnostic>> {
+    let text = checked_text(bytes, location)?;
+    let options = serde_saphyr::options! {
+        legacy_octal_numbers: true,
+        duplicate_keys: DuplicateKeyPolicy::LastWins,
+        with_snippet: false,
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: ALIAS_EVENTS_MAX,
+            max_replay_stack_depth: ALIAS_DEPTH_MAX,
+        },
+        budget: serde_saphyr::budget! {
+            max_depth: DEPTH_MAX,
+            flow_nesting_limit: DEPTH_MAX,
+            max_nodes: NODES_MAX,
+            max_documents: DOCUMENTS_MAX,
+            max_merge_keys: MERGE_KEYS_MAX,
+            max_recorded_anchor_events: NODES_MAX,
+        },
+    };
+    let documents: Vec<Node> = serde_saphyr::from_multiple_with_options(text, options)
+        .map_err(|error| Box::new(syntax(&error, text, location)))?;
+    let documents: Vec<Node> = documents.into_iter().filter(|d| !d.is_null()).collect();
+    if documents.is_empty() {
+        return Err(Box::new(empty(location, "holds only comments")));
+    }
+    Ok(documents)
+}
+
+fn checked_text<'a>(bytes: &'a [u8], location: &str) -> Result<&'a str, Box<Diagnostic>> {
+    if bytes.len() > MANIFEST_BYTES_MAX {
+        let message = format!(
+            "the file is {} bytes long; at most {MANIFEST_BYTES_MAX} are read",
+            bytes.len()
+        );
+        return Err(Box::new(Diagnostic::error(
+            Code::TooLarge,
+            location,
+            message,
+        )));
+    }
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Err(Box::new(empty(location, "is empty")));
+    }
+    if let Some(offset) = bytes.iter().position(|byte| *byte == 0) {
+        return Err(Box::new(
+            Diagnostic::error(
+                Code::NulByte,
+                location,
+                format!("the file has a NUL byte at offset {offset}"),
+            )
+            .at(position_of(bytes, offset, 1))
+            .help("a manifest is UTF-8 text; NUL bytes come from UTF-16, binary files or a crash while writing"),
+        ));
+    }
+    std::str::from_utf8(bytes).map_err(|error| {
+        let offset = error.valid_up_to();
+        Box::new(
+            Diagnostic::error(
+                Code::NotUtf8,
+                location,
+                format!("the bytes from offset {offset} on are not UTF-8"),
+            )
+            .at(position_of(bytes, offset, 1))
+            .help("save the file as UTF-8"),
+        )
+    })
+}
+
+fn empty(location: &str, how: &str) -> Diagnostic {
+    Diagnostic::error(
+        Code::Empty,
+        location,
+        format!("the file {how}: there is no pod in it"),
+    )
+    .help("to stop the pod remove the file")
+}
+
+/// Line and column of a byte offset in bytes that need not be text.
+pub(super) fn position_of(bytes: &[u8], offset: usize, length: usize) -> Position {
+    let before = &bytes[..offset.min(bytes.len())];
+    let line_start = before
+        .iter()
+        .rposition(|b| *b == b'\n')
+        .map_or(0, |n| n + 1);
+    let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+    let column = String::from_utf8_lossy(&before[line_start..])
+        .chars()
+        .count()
+        + 1;
+    Position {
+        line: u32::try_from(line).unwrap_or(u32::MAX),
+        column: u32::try_from(column).unwrap_or(u32::MAX),
+        offset,
+        length,
+    }
+}
+
+fn syntax(error: &YamlError, text: &str, location: &str) -> Diagnostic {
+    let error = error.without_snippet();
+    let place = error.location().and_then(position);
+    let (code, message, help) = explain(error);
+    let written = text.trim_end().len();
+    let at_end = place.is_some_and(|place| place.offset >= written);
+    let mut diagnostic = if code == Code::Syntax && at_end {
+        Diagnostic::error(
+            Code::HalfWritten,
+            location,
+            format!("the text ends too early: {message}"),
+        )
+        .help("the file looks half-written")
+    } else {
+        Diagnostic::error(code, location, message)
+    };
+    if code == Code::Syntax && diagnostic.help.is_none() {
+        diagnostic.help = tab_help(text, place).or(help.map(str::to_owned));
+    } else if diagnostic.help.is_none() {
+        diagnostic.help = help.map(str::to_owned);
+    }
+    if let Some(mut place) = place {
+        // The parser may point behind the last line, where there is nothing to show.
+        if place.offset > text.len() {
+            place = position_of(text.as_bytes(), text.len(), 0);
+        }
+        diagnostic = diagnostic.at(place);
+    }
+    diagnostic
+}
+
+/// Says what is wrong without quoting the text: it may be the value of a secret.
+fn explain(error: &YamlError) -> (Code, String, Option<&'static str>) {
+    match error {
+        YamlError::AliasReplayCounterOverflow { .. }
+        | YamlError::AliasReplayLimitExceeded { .. }
+        | YamlError::AliasExpansionLimitExceeded { .. }
+        | YamlError::AliasReplayStackDepthExceeded { .. } => (
+            Code::AliasBomb,
+            "the aliases expand to more than a manifest may hold".to_owned(),
+            Some("write the repeated parts out, or use fewer aliases (`*name`)"),
+        ),
+        YamlError::Budget { breach, .. } => budget(breach),
+        YamlError::UnknownAnchor { .. } => (
+            Code::Syntax,
+            "an alias (`*name`) refers to an anchor (`&name`) that isn't there".to_owned(),
+            Some("a text that begins with `*` must be quoted"),
+        ),
+        YamlError::RecursiveReferencesRequireWeakTypes { .. } => (
+            Code::AliasBomb,
+            "an alias refers to something it is itself a part of".to_owned(),
+            None,
+        ),
+        YamlError::Eof { .. } => (Code::Syntax, "a value is missing".to_owned(), None),
+        YamlError::NonFiniteFloat { .. } => (
+            Code::Syntax,
+            "a number must be finite".to_owned(),
+            Some("quote the value if it is a text"),
+        ),
+        YamlError::Message { msg, .. } => (Code::Syntax, unquoted(msg), None),
+        YamlError::ExternalMessage { msg, .. } => (Code::Syntax, unquoted(msg), None),
+        _ => (Code::Syntax, "this is not valid YAML".to_owned(), None),
+    }
+}
+
+fn budget(breach: &serde_saphyr::budget::BudgetBreach) -> (Code, String, Option<&'static str>) {
+    use serde_saphyr::budget::BudgetBreach as Breach;
+    match breach {
+        Breach::Depth { .. } => (
+            Code::Syntax,
+            format!("values are nested deeper than {DEPTH_MAX} levels"),
+            None,
+        ),
+        Breach::Documents { .. } => (
+            Code::TooLarge,
+            format!("the file has more than {DOCUMENTS_MAX} documents"),
+            None,
+        ),
+        Breach::Nodes { .. } | Breach::Events { .. } => (
+            Code::TooLarge,
+            format!("the file has more than {NODES_MAX} values"),
+            None,
+        ),
+        _ => (
+            Code::AliasBomb,
+            "the anchors and aliases expand to more than a manifest may hold".to_owned(),
+            Some("write the repeated parts out, or use fewer aliases (`*name`)"),
+        ),
+    }
+}
+
+/// The parser's words with everything between quotes taken out.
+fn unquoted(message: &str) -> String {
+    let line = message.lines().next().unwrap_or_default();
+    let mut clean = String::with_capacity(line.len());
+    let mut quote: Option<char> = None;
+    for c in line.chars() {
+        match quote {
+            Some(end) if c == end => {
+                clean.push('…');
+                clean.push(c);
+                quote = None;
+            }
+            Some(_) => {}
+            None => {
+                if matches!(c, '"' | '`') {
+                    quote = Some(c);
+                }
+                clean.push(c);
+            }
+        }
+    }
+    format!("this is not valid YAML: {clean}")
+}
+
+fn tab_help(text: &str, place: Option<Position>) -> Option<String> {
+    let line = usize::try_from(place?.line).ok()?;
+    let near = text.lines().skip(line.saturating_sub(2)).take(2);
+    let indented_by_tab = near
+        .map(|l| l.trim_start_matches(' '))
+        .any(|l| l.starts_with('\t'));
+    indented_by_tab.then(|| "YAML is indented by spaces; a tab can't be used".to_owned())
+}
