@@ -69,9 +69,17 @@ fn sources_do_not_see_one_another() {
     stored(root.path());
     let of = |source, only| LastGoodStore::load(root.path(), source, only, &"node".into()).0;
     assert_eq!(of(PodSource::Http, None).locations().count(), 0);
-    assert_eq!(of(PodSource::File, Some("/m/other.yaml")).locations().count(), 0);
+    assert_eq!(
+        of(PodSource::File, Some("/m/other.yaml"))
+            .locations()
+            .count(),
+        0
+    );
     assert_eq!(of(PodSource::File, Some(LOCATION)).locations().count(), 1);
-    assert_ne!(file_name(PodSource::File, "a"), file_name(PodSource::Http, "a"));
+    assert_ne!(
+        file_name(PodSource::File, "a"),
+        file_name(PodSource::Http, "a")
+    );
 }
 
 #[test]
@@ -102,7 +110,11 @@ fn what_is_damaged_is_reported_once_and_set_aside() {
         let (mut store, problems) = load(root.path());
         assert_eq!(store.locations().count(), 0, "{why}");
         assert_eq!(problems.len(), 1, "{why}");
-        assert!(problems[0].message.ends_with("set aside"), "{why}: {}", problems[0]);
+        assert!(
+            problems[0].message.ends_with("set aside"),
+            "{why}: {}",
+            problems[0]
+        );
         assert!(!problems[0].is_error(), "{why}");
         // The place is free again, and the next life is quiet.
         store.put(LOCATION, good("a:1"));
@@ -136,7 +148,11 @@ fn a_stored_pod_that_is_no_longer_valid_is_told() {
     let (store, problems) = load(root.path());
     assert_eq!(store.get(LOCATION).unwrap().pods, []);
     assert_eq!(problems.len(), 1);
-    assert!(problems[0].message.contains("web-node_default"), "{}", problems[0]);
+    assert!(
+        problems[0].message.contains("web-node_default"),
+        "{}",
+        problems[0]
+    );
 }
 
 #[test]
@@ -148,8 +164,16 @@ fn what_cannot_be_written_is_tried_again() {
     fs::write(&place, "").unwrap();
     store.put(LOCATION, good("a:1"));
     let problems = store.flush();
-    assert!(problems[0].message.starts_with("the last good version can't be kept on disk"));
-    assert_eq!(store.flush(), problems, "the problem is told as long as it lasts");
+    assert!(
+        problems[0]
+            .message
+            .starts_with("the last good version can't be kept on disk")
+    );
+    assert_eq!(
+        store.flush(),
+        problems,
+        "the problem is told as long as it lasts"
+    );
     assert_eq!(store.get(LOCATION), Some(&good("a:1")));
     fs::remove_file(&place).unwrap();
     assert_eq!(store.flush(), []);
