@@ -4,7 +4,7 @@ use crate::pod::manifest::AcceptedPod;
 const LOCATION: &str = "/m/web.yaml";
 /// The text of the documents below, as far as these tests care.
 const TEXT: &str = "one\n---\ntwo\n";
-const LONG_AGO: Duration = Duration::from_secs(3600);
+const LONG_AGO: Duration = Duration::from_hours(1);
 
 fn pod(name: &str, version: &str) -> Arc<Pod> {
     let mut pod = Pod::default();
@@ -136,10 +136,13 @@ fn without_a_last_good_version_there_is_only_the_problem() {
     assert_eq!(kept(&decision), Some(vec![]));
 }
 
+/// Why, documents, pods, what is last good then, number of problems of no pod.
+type Case<'a> = (&'a str, &'a [Document], &'a [&'a str], &'a [&'a str], usize);
+
 #[test]
 fn documents_are_decided_one_by_one() {
     let before = [good(0, "one", "1"), good(1, "two", "1")];
-    let cases: [(&str, &[Document], &[&str], &[&str], usize); 10] = [
+    let cases: [Case<'_>; 10] = [
         (
             "unchanged",
             &[accepted(0, "one", "1"), accepted(1, "two", "1")],

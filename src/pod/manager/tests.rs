@@ -1,3 +1,5 @@
+use std::slice::from_ref;
+
 use super::*;
 
 const MIRROR: (&str, &str) = (keys::CONFIG_MIRROR, "h");
@@ -117,8 +119,8 @@ fn translation_works_in_either_order_of_insertion() {
             [("m".into(), "s".into())].into()
         );
         let both = table.get_pods_and_mirror_pods();
-        assert_eq!(both.pods, [web.clone()]);
-        assert_eq!(both.mirrors, [its_mirror.clone()]);
+        assert_eq!(both.pods, *from_ref(&web));
+        assert_eq!(both.mirrors, *from_ref(&its_mirror));
         assert_eq!(both.orphaned_mirrors, []);
     }
 }
@@ -156,7 +158,7 @@ fn lookups_never_return_mirrors() {
         mirror("o", "orphan"),
     );
     let table = table(&[&its_mirror, &web, &orphan]);
-    assert_eq!(table.get_pods(), [web.clone()]);
+    assert_eq!(table.get_pods(), *from_ref(&web));
     assert_eq!(table.get_pod_by_uid(&"s".into()), Some(web.clone()));
     assert_eq!(table.get_pod_by_uid(&"m".into()), None);
     assert_eq!(
@@ -209,7 +211,7 @@ fn an_update_replaces_in_place() {
         &[(keys::CONFIG_SOURCE, "api"), ("x", "y")],
     );
     table.update_pod(Arc::clone(&newer));
-    assert_eq!(table.get_pods(), [newer.clone()]);
+    assert_eq!(table.get_pods(), *from_ref(&newer));
     assert_eq!(table.get_pod_by_name("ns", "web"), Some(newer));
 }
 

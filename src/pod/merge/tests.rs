@@ -158,7 +158,7 @@ type Change = fn(&mut Pod);
 #[test]
 fn what_counts_as_which_change() {
     let base = changed(&file("/m/a", "web", "1"), |pod| {
-        annotate(pod, keys::CONFIG_HASH, "h")
+        annotate(pod, keys::CONFIG_HASH, "h");
     });
     let cases: [(&str, Change, &[&str]); 12] = [
         ("nothing", |_| {}, &[]),
@@ -206,7 +206,7 @@ fn what_counts_as_which_change() {
                 pod.status = Some(PodStatus {
                     phase: Some("Running".into()),
                     ..PodStatus::default()
-                })
+                });
             },
             &["reconcile 1"],
         ),
@@ -228,14 +228,14 @@ fn operations_come_in_upstreams_order() {
     let with_status = |pod: &SourcePod| changed(pod, |pod| pod.status = Some(PodStatus::default()));
     let deleted = |pod: &SourcePod| {
         changed(pod, |pod| {
-            pod.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH))
+            pod.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
         })
     };
     let updated = |pod: &SourcePod| changed(pod, |pod| annotate(pod, "a", "b"));
-    let [a, b, c, d, e] =
+    let [one, two, three, four, five] =
         ["1", "2", "3", "4", "5"].map(|uid| file("/m/a", &format!("p{uid}"), uid));
-    let old = set(&[a.clone(), b.clone(), c.clone(), d]);
-    let new = set(&[with_status(&a), deleted(&b), updated(&c), e]);
+    let old = set(&[one.clone(), two.clone(), three.clone(), four]);
+    let new = set(&[with_status(&one), deleted(&two), updated(&three), five]);
     assert_eq!(
         verbs(&diff(&old, &new)),
         ["remove 4", "add 5", "update 3", "delete 2", "reconcile 1"]
@@ -251,7 +251,7 @@ fn operations_come_in_upstreams_order() {
 #[test]
 fn local_annotations_survive_an_update() {
     let base = changed(&file("/m/a", "web", "1"), |pod| {
-        annotate(pod, keys::CONFIG_SOURCE, "file")
+        annotate(pod, keys::CONFIG_SOURCE, "file");
     });
     let now: Timestamp = "2026-01-02T03:04:05.6Z".parse().unwrap();
     let base = with_seen(&base, now);

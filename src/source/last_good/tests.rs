@@ -82,9 +82,11 @@ fn sources_do_not_see_one_another() {
     );
 }
 
+type Damage = fn(&Path);
+
 #[test]
 fn what_is_damaged_is_reported_once_and_set_aside() {
-    let damages: [(&str, fn(&Path)); 5] = [
+    let damages: [(&str, Damage); 5] = [
         ("cut off", |path| {
             let bytes = fs::read(path).unwrap();
             fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
