@@ -37,7 +37,7 @@ impl Bench {
             node_name: "node".into(),
             settle: Duration::from_millis(25),
             // Never within a test: whatever is noticed is noticed by inotify.
-            rescan_period: Duration::from_secs(3600),
+            rescan_period: Duration::from_hours(1),
         };
         let (writer, reader) = source(files.name());
         let cancel = CancellationToken::new();

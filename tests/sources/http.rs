@@ -190,8 +190,8 @@ impl Bench {
                 .unwrap()
                 .code
                 .to_string(),
-            Err(_) => panic!(
-                "wanted {text:?}, but it stays at {:?}",
+            Err(elapsed) => panic!(
+                "wanted {text:?}, {elapsed}, but it stays at {:?}",
                 self.reader.health.get()
             ),
         }
