@@ -124,7 +124,7 @@ impl<'a> Candidate<'a> {
 
 fn same_name(loser: &SourcePod, name: &FullName, winner: &Origin) -> Diagnostic {
     let message = format!("pod {name} is already described by {}", place(winner));
-    conflict(loser, "metadata.name", message)
+    conflict(loser, "metadata.name", &message)
         .help("rename one of the two pods or remove one of the manifests")
 }
 
@@ -134,11 +134,11 @@ fn same_uid(loser: &SourcePod, name: &FullName, winner: &SourcePod) -> Diagnosti
         winner.full_name(),
         place(&winner.origin)
     );
-    conflict(loser, "metadata.uid", message)
+    conflict(loser, "metadata.uid", &message)
         .help("remove metadata.uid from one of the two manifests: a UID is computed then")
 }
 
-fn conflict(loser: &SourcePod, field: &str, message: String) -> Diagnostic {
+fn conflict(loser: &SourcePod, field: &str, message: &str) -> Diagnostic {
     let origin = &loser.origin;
     let message = format!("document {} is not used: {message}", origin.document);
     let mut diagnostic =

@@ -229,7 +229,7 @@ impl LastGoodStore {
                     pod,
                 }),
                 Err(reasons) => {
-                    problems.push(no_longer_good(&stored.location, &document, &reasons))
+                    problems.push(no_longer_good(&stored.location, &document, &reasons));
                 }
             }
         }

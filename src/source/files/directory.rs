@@ -36,17 +36,18 @@ struct Known {
 
 /// What one look found.
 #[derive(Debug)]
-pub(super) enum Look {
-    /// Files are missing that were there. Somebody may be replacing them: look again soon.
-    Missing,
-    /// A whole set, and whether the directory could be read.
-    Whole {
-        set: SourceSet,
-        unavailable: Option<Diagnostic>,
-        /// When to look again at the latest, if sooner than usual.
-        again: Option<Instant>,
-    },
+pub(super) struct Look {
+    /// The whole set.
+    pub(super) set: SourceSet,
+    /// Why the directory couldn't be read.
+    pub(super) unavailable: Option<Diagnostic>,
+    /// When to look again at the latest, if sooner than usual.
+    pub(super) again: Option<Instant>,
 }
+
+/// Files are missing that were there. Somebody may be replacing them: look again soon.
+#[derive(Debug)]
+pub(super) struct FilesMissing;
 
 /// The directory, as known.
 #[derive(Debug)]
@@ -85,8 +86,8 @@ impl Directory {
     }
 
     /// Reads what changed and decides. `confirmed` tells that the look before this one answered
-    /// [`Look::Missing`]: what is missing now is gone.
-    pub(super) fn look(&mut self, confirmed: bool) -> Look {
+    /// [`FilesMissing`]: what is missing now is gone.
+    pub(super) fn look(&mut self, confirmed: bool) -> Result<Look, FilesMissing> {
         let now = Instant::now();
         match scan::list(&self.path) {
             Ok(listing) => {
@@ -102,11 +103,11 @@ impl Directory {
                 }
                 let missing = self.missing(&seen);
                 if !missing.is_empty() && !confirmed {
-                    return Look::Missing;
+                    return Err(FilesMissing);
                 }
                 self.known = true;
                 self.settle_missing(missing, now);
-                self.whole(None)
+                Ok(self.whole(None))
             }
             Err(error) => {
                 let problem = self.cannot_read(&error);
@@ -114,7 +115,7 @@ impl Directory {
                     self.hold_stored(&problem, now);
                     self.known = true;
                 }
-                self.whole(Some(problem))
+                Ok(self.whole(Some(problem)))
             }
         }
     }
@@ -284,7 +285,7 @@ impl Directory {
 
     fn whole(&mut self, unavailable: Option<Diagnostic>) -> Look {
         self.unavailable = unavailable;
-        Look::Whole {
+        Look {
             set: self.set(),
             unavailable: self.unavailable.clone(),
             again: self.files.values().filter_map(|known| known.again).min(),

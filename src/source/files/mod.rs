@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use self::directory::{Directory, Look};
+use self::directory::{Directory, FilesMissing, Look};
 use self::watch::Watch;
 use crate::api::{Code, Diagnostic, NodeName, Timestamp};
 use crate::config::Config;
@@ -122,25 +122,24 @@ impl FileSource {
     /// Looks, publishes, then stores the last good versions. Returns when to look again.
     async fn look(&self, mut eye: Eye, writer: &mut SourceWriter) -> (Eye, Instant) {
         let mut confirmed = false;
-        let (set, unavailable, again) = loop {
+        let seen = loop {
             let (seen_by, look) = blocking(move || {
                 let look = eye.look(confirmed);
                 (eye, look)
             })
             .await;
             eye = seen_by;
-            match look {
-                Look::Missing => {
-                    sleep(MISSING_CONFIRM).await;
-                    confirmed = true;
-                }
-                Look::Whole {
-                    set,
-                    unavailable,
-                    again,
-                } => break (set, unavailable, again),
+            if let Ok(look) = look {
+                break look;
             }
+            sleep(MISSING_CONFIRM).await;
+            confirmed = true;
         };
+        let Look {
+            set,
+            unavailable,
+            again,
+        } = seen;
         let unwatched = unavailable.is_some() || eye.blind.is_some();
         match unavailable {
             None => writer.succeeded(Timestamp::now()),
@@ -168,7 +167,7 @@ impl FileSource {
 }
 
 impl Eye {
-    fn look(&mut self, confirmed: bool) -> Look {
+    fn look(&mut self, confirmed: bool) -> Result<Look, FilesMissing> {
         self.blind = self.watch.ensure().err().map(|error| {
             let place = self.directory.path().display().to_string();
             let message = format!(
@@ -177,11 +176,9 @@ impl Eye {
             Diagnostic::warning(Code::SourceUnavailable, place, message)
                 .help("raise fs.inotify.max_user_watches and fs.inotify.max_user_instances")
         });
-        let mut look = self.directory.look(confirmed);
-        if let Look::Whole { set, .. } = &mut look {
-            set.problems.extend(self.blind.clone());
-        }
-        look
+        let mut look = self.directory.look(confirmed)?;
+        look.set.problems.extend(self.blind.clone());
+        Ok(look)
     }
 
     /// The set again, if storing the last good versions changed what is wrong.

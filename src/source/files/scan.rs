@@ -75,13 +75,10 @@ pub(super) fn list(dir: &Path) -> io::Result<Listing> {
     let mut listing = Listing::default();
     for name in names {
         let path = dir.join(&name);
-        match name.to_str().filter(|name| is_manifest_name(name)) {
-            None => listing.ignored.push(name.to_string_lossy().into_owned()),
-            Some(_) => match look_at(&path) {
-                Ok(file) => listing.manifests.push(Entry { path, file }),
-                // Removed since it was listed.
-                Err(Gone) => {}
-            },
+        if !name.to_str().is_some_and(is_manifest_name) {
+            listing.ignored.push(name.to_string_lossy().into_owned());
+        } else if let Ok(file) = look_at(&path) {
+            listing.manifests.push(Entry { path, file });
         }
     }
     Ok(listing)
@@ -95,7 +92,7 @@ fn is_manifest_name(name: &str) -> bool {
     !stem.is_empty() && !name.starts_with('.') && EXTENSIONS.contains(&extension)
 }
 
-/// The entry is no longer there.
+/// The entry was removed since it was listed.
 struct Gone;
 
 fn look_at(path: &Path) -> Result<Result<Identity, String>, Gone> {

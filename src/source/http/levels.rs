@@ -42,6 +42,7 @@ impl FailureLevels {
 
 #[cfg(test)]
 mod tests {
+    use super::Loudness::{Loud, LoudForTheLastTime, Quiet};
     use super::*;
 
     #[test]
@@ -49,7 +50,6 @@ mod tests {
         let mut levels = FailureLevels::default();
         assert_eq!(levels.succeeded(), None);
         let told: Vec<_> = (0..6).map(|_| levels.failed()).collect();
-        use Loudness::{Loud, LoudForTheLastTime, Quiet};
         assert_eq!(told, [Loud, Loud, Loud, LoudForTheLastTime, Quiet, Quiet]);
         assert_eq!(levels.succeeded(), Some(6));
         assert_eq!(levels.succeeded(), None);

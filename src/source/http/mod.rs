@@ -32,6 +32,43 @@ pub use self::fetch::HttpSourceError;
 /// How long an answer may take in all, redirects and body included, as upstream.
 const DEADLINE: Duration = Duration::from_secs(10);
 
+/// What to fetch and how.
+///
+/// Not `Debug`: headers may be secret.
+#[derive(Clone)]
+pub struct HttpOptions {
+    /// The URL; user and password in it are sent as basic authentication.
+    pub url: String,
+    /// Headers sent with every request.
+    pub headers: Vec<(String, String)>,
+    /// PEM file of CAs trusted beside the system's.
+    pub ca: Option<PathBuf>,
+    /// Root directory of the agent, which keeps the last good versions.
+    pub root: PathBuf,
+    /// Node the pods are bound to.
+    pub node_name: NodeName,
+    /// How often the URL is asked.
+    pub period: Duration,
+    /// How long an answer may take in all.
+    pub deadline: Duration,
+}
+
+impl HttpOptions {
+    /// What a configuration asks for, for one of its URLs.
+    #[must_use]
+    pub fn new(config: &Config, url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            headers: config.manifest_url_headers.clone(),
+            ca: config.manifest_url_ca.clone(),
+            root: config.root.clone(),
+            node_name: config.node_name.clone(),
+            period: config.url_period,
+            deadline: DEADLINE,
+        }
+    }
+}
+
 /// A manifest URL.
 #[derive(Debug)]
 pub struct HttpSource {
@@ -43,26 +80,18 @@ pub struct HttpSource {
 }
 
 impl HttpSource {
-    /// The source for one of the configured URLs.
+    /// Sets up the source.
     ///
     /// # Errors
     /// When the URL, a header or the CA file can't be used.
-    pub fn new(config: &Config, url: &str) -> Result<Self, HttpSourceError> {
-        let ca = config.manifest_url_ca.as_deref();
+    pub fn new(options: HttpOptions) -> Result<Self, HttpSourceError> {
         Ok(Self {
-            fetcher: Fetcher::new(url, &config.manifest_url_headers, ca)?,
-            root: config.root.clone(),
-            node_name: config.node_name.clone(),
-            period: config.url_period,
-            deadline: DEADLINE,
+            fetcher: Fetcher::new(&options.url, &options.headers, options.ca.as_deref())?,
+            root: options.root,
+            node_name: options.node_name,
+            period: options.period,
+            deadline: options.deadline,
         })
-    }
-
-    /// The same with another deadline than upstream's 10 s.
-    #[must_use]
-    pub fn with_deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
-        self
     }
 
     /// Its name: the URL without credentials.
