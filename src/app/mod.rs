@@ -101,10 +101,13 @@ impl Agent {
         let sources = start_sources(&config, &mut parts, cancel)?;
         let node = facts::node_facts(&config);
         let node_ips = node.node_ips.clone();
-        let images = ImagePuller::new(Arc::clone(&engine), config.pull_concurrency);
+        let images = Arc::new(ImagePuller::new(
+            Arc::clone(&engine),
+            config.pull_concurrency,
+        ));
         let runtime: Arc<dyn Runtime> = Arc::new(DockerManager::new(
             engine,
-            images,
+            Arc::clone(&images),
             metrics.clone(),
             DockerManagerOptions {
                 owner: owner.clone(),
@@ -164,6 +167,7 @@ impl Agent {
             cache: cache_reader,
             reach,
             engine: engine_reader,
+            images,
             runtime,
             changes,
         });

@@ -15,6 +15,7 @@ use crate::pod::merge::Merged;
 use crate::pod::observed::{ContainerStatus, Role};
 use crate::pod::spec;
 use crate::pod::status::printed_status;
+use crate::runtime::docker::ImagePuller;
 use crate::runtime::{LogOptions, LogStream, Runtime, RuntimeError};
 use crate::server::view::{AgentView, Check, ViewError};
 use crate::source::SourceReader;
@@ -36,6 +37,7 @@ pub(super) struct View {
     pub(super) cache: CacheReader,
     pub(super) reach: watch::Receiver<Reach>,
     pub(super) engine: watch::Receiver<EngineReport>,
+    pub(super) images: Arc<ImagePuller>,
     pub(super) runtime: Arc<dyn Runtime>,
     pub(super) changes: watch::Receiver<u64>,
 }
@@ -108,6 +110,7 @@ impl AgentView for View {
         StatusReport {
             agent: self.agent(),
             engine: self.engine.borrow().clone(),
+            pulls: self.images.progress(),
             sources,
             pods: self.pods(&merged),
             problems: problems.into_iter().collect(),

@@ -11,7 +11,7 @@ use super::metrics::PullOutcome;
 use crate::api::{ContainerId, Diagnostic, FullName, PodUid, Timestamp};
 use crate::pod::desired::PodSource;
 use crate::pod::plan::Reason;
-use crate::runtime::PodSyncResult;
+use crate::runtime::{PodSyncResult, SyncError};
 
 /// A pod as its log field shows it: `namespace/name`.
 struct Shown<'a>(&'a FullName);
@@ -138,7 +138,13 @@ pub fn sync_done(
     for error in result.errors() {
         metrics.sync_failed(error.reason);
     }
+    let at_once = |error: &SyncError| error.retry_after == Some(Duration::ZERO);
     if let Some(error) = result.error() {
+        if result.errors().all(at_once) {
+            // What went wrong is known and put right; the next round follows at once.
+            tracing::debug!(pod = %Shown(pod), uid = %uid, error = error, "round repeated");
+            return;
+        }
         tracing::warn!(
             pod = %Shown(pod),
             uid = %uid,

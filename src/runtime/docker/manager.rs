@@ -58,7 +58,7 @@ pub struct DockerManager {
     pub(super) root: PathBuf,
     pub(super) node: NodeFacts,
     pub(super) index: Index,
-    pub(super) images: ImagePuller,
+    pub(super) images: Arc<ImagePuller>,
     pub(super) volumes: VolumeManager,
     pub(super) metrics: Metrics,
     /// Bounds the calls that change something. Fair: permits are given in the order asked.
@@ -85,7 +85,7 @@ impl DockerManager {
     #[must_use]
     pub fn new(
         engine: SharedEngine,
-        images: ImagePuller,
+        images: Arc<ImagePuller>,
         metrics: Metrics,
         options: DockerManagerOptions,
     ) -> Self {
@@ -435,6 +435,8 @@ impl Runtime for DockerManager {
 
     async fn watch(&self) -> Result<BoxStream<'static, PodEvent>> {
         let messages = self.engine.events(&self.owner, None).await?;
+        let image_changes = self.engine.image_changes().await?;
+        self.images.forget_all();
         // What happened before the subscription only a list can tell; so that a call that needs
         // the whole picture lists first, the gap is marked before anybody hears of it.
         self.index.begin_gap();
@@ -456,8 +458,21 @@ impl Runtime for DockerManager {
                     .and_then(|message| events::apply(&index, &owner, &message));
                 futures::future::ready(change)
             });
+        // A name may stand for another image now: what is known of images is asked for anew.
+        let images = Arc::clone(&self.images);
+        let image_changes = image_changes
+            .take_while(|change| futures::future::ready(change.is_ok()))
+            .filter_map(move |_| {
+                images.forget_all();
+                futures::future::ready(None)
+            });
+        // The end of the containers' events is the end of both.
+        let end = stream::once(futures::future::ready(None));
+        let news = stream::select(changes.map(Some).chain(end), image_changes)
+            .take_while(|change| futures::future::ready(change.is_some()))
+            .filter_map(futures::future::ready);
         Ok(stream::once(futures::future::ready(gap))
-            .chain(changes)
+            .chain(news)
             .boxed())
     }
 
