@@ -184,7 +184,7 @@ pub fn container_started(
     );
 }
 
-/// A container ended by itself.
+/// A container ended, by itself or stopped.
 pub fn container_died(
     metrics: &Metrics,
     pod: &FullName,
@@ -263,6 +263,11 @@ pub fn note(pod: &FullName, uid: &PodUid, reason: &str, message: &str) {
     tracing::warn!(pod = %Shown(pod), uid = %uid, reason = reason, "{message}");
 }
 
+/// Something is done otherwise than the manifest asks, as is usual on a machine like this.
+pub fn usual_note(pod: &FullName, uid: &PodUid, reason: &str, message: &str) {
+    tracing::debug!(pod = %Shown(pod), uid = %uid, reason = reason, "{message}");
+}
+
 /// A server of the agent ended by itself.
 pub fn server_failed(server: &str, error: &str) {
     tracing::error!(error = error, "{server} can't be served any more");
@@ -288,14 +293,9 @@ pub fn backoff(pod: &FullName, uid: &PodUid, container: &str, attempt: u32, wait
     );
 }
 
-/// An image pull begins.
-pub fn image_pulling(pod: &FullName, uid: &PodUid, container: &str, image: &str) {
-    tracing::info!(
-        pod = %Shown(pod),
-        uid = %uid,
-        container = container,
-        "pulling image {image}"
-    );
+/// An image pull begins, for all who wait for it.
+pub fn image_pulling(image: &str) {
+    tracing::info!("pulling image {image}");
 }
 
 /// An image was pulled.

@@ -263,15 +263,40 @@ impl DockerManager {
 
     /// Removes a container that is not running. One that is gone is success.
     pub(super) async fn remove(&self, id: &str) -> Result<()> {
-        let _permit = self.changes.acquire().await;
-        match self.engine.remove_container(id, false).await {
-            Ok(()) => self.index.removed(id),
-            Err(error) if error.is_not_found() => self.index.removed(id),
+        let record = self.index.get(id);
+        let permit = self.changes.acquire().await;
+        let removed = self.engine.remove_container(id, false).await;
+        drop(permit);
+        match removed {
+            Ok(()) => {}
+            Err(error) if error.is_not_found() => {}
             // Somebody else's removal is under way; the destroy event will tell.
-            Err(error) if error.is_conflict() && is_being_removed(&error) => {}
+            Err(error) if error.is_conflict() && is_being_removed(&error) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
+        self.index.removed(id);
+        if let Some(record) = record {
+            self.remove_termination_log(record).await;
+        }
         Ok(())
+    }
+
+    /// Removes the termination message of a container that is gone. One that stays, goes with
+    /// its pod.
+    async fn remove_termination_log(&self, record: Record) {
+        let Kind::Container { name, .. } = &record.ours.kind else {
+            return;
+        };
+        let Some(path) = record.termination_log else {
+            return;
+        };
+        let (uid, name) = (record.ours.uid.clone(), name.clone());
+        let removed = self
+            .on_disk(move |volumes| volumes.remove_termination_log(&uid, &name, &path))
+            .await;
+        if let Err(error) = removed {
+            tracing::debug!(error = %error, "left a termination message behind");
+        }
     }
 }
 
