@@ -9,6 +9,9 @@
     reason = "each test program uses another part of this"
 )]
 
+pub mod history;
+pub mod intercept;
+
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -206,9 +209,11 @@ impl Drop for Bed {
             .args(["-H", &self.docker, "ps", "-aq", "--filter", &filter])
             .output();
         if let Ok(ids) = ids {
-            for id in String::from_utf8_lossy(&ids.stdout).split_whitespace() {
+            let ids = String::from_utf8_lossy(&ids.stdout).into_owned();
+            if !ids.trim().is_empty() {
                 let _ = Command::new("docker")
-                    .args(["-H", &self.docker, "rm", "-fv", id])
+                    .args(["-H", &self.docker, "rm", "-fv"])
+                    .args(ids.split_whitespace())
                     .output();
             }
         }
