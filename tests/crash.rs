@@ -42,6 +42,8 @@ enum Scenario {
     Update,
     ImageChange,
     Stop,
+    /// A start whose manifest is removed while no agent runs.
+    Withdraw,
 }
 
 /// Ends the world at one call: it and all later ones never answer.
@@ -148,18 +150,19 @@ fn manifest(uid: Option<String>, init: bool, containers: &[(&str, &str)]) -> Str
 }
 
 impl Scenario {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Start,
         Self::Restart,
         Self::Update,
         Self::ImageChange,
         Self::Stop,
+        Self::Withdraw,
     ];
 
     /// What runs before.
     fn before(self, bed: &Bed) -> Option<String> {
         match self {
-            Self::Start => None,
+            Self::Start | Self::Withdraw => None,
             Self::Restart | Self::ImageChange | Self::Stop => Some(manifest(
                 Some(uid(bed)),
                 false,
@@ -172,7 +175,7 @@ impl Scenario {
     /// What happens while the agent may be killed.
     fn act(self, bed: &Bed, before: &HashMap<String, String>) {
         match self {
-            Self::Start => bed.write(
+            Self::Start | Self::Withdraw => bed.write(
                 "web.yaml",
                 &manifest(None, true, &[("one", IMAGE), ("two", IMAGE)]),
             ),
@@ -221,6 +224,16 @@ impl Scenario {
                     .await;
             }
             Self::Stop => agent.until_gone("web").await,
+            Self::Withdraw if bed.manifest("web.yaml").exists() => {
+                agent.until_running("web").await;
+            }
+            Self::Withdraw => {
+                agent.until_gone("web").await;
+                eventually("everything to be gone", || {
+                    bed.containers().is_empty().then_some(())
+                })
+                .await;
+            }
         }
         if matches!(self, Self::Update | Self::Stop) {
             eventually("the old pod's containers to be gone", || {
@@ -241,6 +254,7 @@ impl Scenario {
             Self::Restart | Self::ImageChange => &[("POD", 1), ("one", 2), ("two", 1)],
             Self::Update => &[("POD", 2), ("one", 2)],
             Self::Stop => &[("POD", 1), ("one", 1), ("two", 1)],
+            Self::Withdraw => &[],
         };
         for (name, starts) in expected {
             eventually("the last start to be told", || {
@@ -264,7 +278,9 @@ impl Scenario {
                 assert_eq!(names, ["POD", "one", "two"], "{running:?}");
             }
             Self::Update => assert_eq!(names, ["POD", "one"], "{running:?}"),
-            Self::Stop => assert!(bed.containers().is_empty(), "{:?}", bed.containers()),
+            Self::Stop | Self::Withdraw => {
+                assert!(bed.containers().is_empty(), "{:?}", bed.containers())
+            }
         }
         if matches!(self, Self::Restart | Self::ImageChange) {
             assert_eq!(id(&running, "two"), id(before, "two"));
@@ -355,15 +371,18 @@ async fn run(scenario: Scenario, at: Option<(usize, When)>) -> Ran {
     };
     if killed {
         agent.kill();
+        if matches!(scenario, Scenario::Withdraw) {
+            bed.remove("web.yaml");
+        }
         agent = bed.agent().await;
         scenario.settled(&bed, &agent, &before).await;
-    }
-    // A late call of the killed agent has come and gone.
-    if let Some((_, When::During(late))) = at {
-        tokio::time::sleep(late).await;
+        // It settles once more after the last late call of the killed agent.
+        engine.orphans_made().await;
         scenario.settled(&bed, &agent, &before).await;
     }
-    scenario.check(&bed, &history, &before).await;
+    if killed || !matches!(scenario, Scenario::Withdraw) {
+        scenario.check(&bed, &history, &before).await;
+    }
     let ran = Ran {
         calls: doom.calls.load(Ordering::SeqCst),
         changes: doom.changes.lock().unwrap().clone(),
@@ -384,7 +403,12 @@ async fn the_agent_may_be_killed_at_every_call() {
             dry.calls,
             dry.changes.len()
         );
-        for number in 1..=dry.calls {
+        // What is withdrawn is of interest for the calls that come late.
+        let reads = match scenario {
+            Scenario::Withdraw => 0,
+            _ => dry.calls,
+        };
+        for number in 1..=reads {
             points.push((scenario, number, When::Before));
             points.push((scenario, number, When::After));
         }

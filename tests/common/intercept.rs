@@ -1,6 +1,6 @@
 //! An Engine between the agent and the real one, where a test decides what becomes of each call.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,6 +17,7 @@ use mirrorlet::runtime::docker::engine::{
     Engine, EngineError, EngineVersion, LogFrames, PullProgress, RegistryAuth, Result,
 };
 use mirrorlet::runtime::docker::{BollardEngine, Operation};
+use tokio::task::JoinHandle;
 
 /// A call the agent makes.
 #[derive(Debug, Clone)]
@@ -89,6 +90,7 @@ pub struct ScriptedEngine<S> {
     inner: Arc<BollardEngine>,
     pub script: S,
     count: std::sync::atomic::AtomicUsize,
+    orphans: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl<S: Script> ScriptedEngine<S> {
@@ -97,7 +99,16 @@ impl<S: Script> ScriptedEngine<S> {
             inner: Arc::new(BollardEngine::connect(docker).unwrap()),
             script,
             count: std::sync::atomic::AtomicUsize::new(0),
+            orphans: Mutex::default(),
         })
+    }
+
+    /// Waits until every orphaned call has been made.
+    pub async fn orphans_made(&self) {
+        let orphans = std::mem::take(&mut *self.orphans.lock().unwrap());
+        for orphan in orphans {
+            orphan.await.unwrap();
+        }
     }
 
     async fn pass<T: Send + 'static>(
@@ -116,10 +127,11 @@ impl<S: Script> ScriptedEngine<S> {
             Before::Fail(error) => return Err(error),
             Before::Hang => return std::future::pending().await,
             Before::Orphan(delay) => {
-                tokio::spawn(async move {
+                let orphan = tokio::spawn(async move {
                     tokio::time::sleep(delay).await;
                     let _ = real.await;
                 });
+                self.orphans.lock().unwrap().push(orphan);
                 return std::future::pending().await;
             }
         }

@@ -123,7 +123,19 @@ impl Bed {
     /// Starts an agent with that configuration.
     pub async fn agent_with(&self, resolved: Resolved, engine: SharedEngine) -> TestAgent {
         let cancel = CancellationToken::new();
-        let agent = Agent::start(resolved, engine, &cancel).await.unwrap();
+        let end = Instant::now() + PATIENCE;
+        let agent = loop {
+            match Agent::start(resolved.clone(), Arc::clone(&engine), &cancel).await {
+                Ok(agent) => break agent,
+                // Programs started by other threads of this process hold a copy of a killed
+                // agent's lock for the moment between fork and exec.
+                Err(error) if error.to_string().contains("another mirrorlet") => {
+                    assert!(Instant::now() < end, "{error:#}");
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                Err(error) => panic!("{error:#}"),
+            }
+        };
         TestAgent {
             agent: Some(agent),
             cancel,
