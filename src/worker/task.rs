@@ -54,6 +54,17 @@ struct Held {
     away_since: Option<Instant>,
 }
 
+/// What came of removing what is left of a pod.
+enum Removed {
+    /// Nothing is left, or what is left shall stay.
+    Done,
+    /// Something is left, and may even run: a start that was under way when the pod was stopped,
+    /// of this process or of one before it, can take effect late.
+    StillThere,
+    /// The agent is shutting down: leave everything as it is.
+    Shutdown,
+}
+
 /// One pod's worker.
 pub(super) struct Worker {
     uid: PodUid,
@@ -75,6 +86,8 @@ pub(super) struct Worker {
     stopping_since: Option<Instant>,
     /// What is acted on must have been looked at after this.
     newer_than: Instant,
+    /// Pause after the next failure to remove what is left.
+    remove_pause: Duration,
 }
 
 impl Worker {
@@ -106,6 +119,7 @@ impl Worker {
             phase: Phase::WaitingToStart,
             stopping_since: None,
             newer_than: Instant::now(),
+            remove_pause: STOP_RETRY_MIN,
         }
     }
 
@@ -123,10 +137,15 @@ impl Worker {
                 return;
             }
         }
-        if matches!(self.terminate(&cancel).await, Next::Shutdown)
-            || matches!(self.remove(&cancel).await, Next::Shutdown)
-        {
-            return;
+        loop {
+            if matches!(self.terminate(&cancel).await, Next::Shutdown) {
+                return;
+            }
+            match self.remove(&cancel).await {
+                Removed::Shutdown => return,
+                Removed::Done => break,
+                Removed::StillThere => {}
+            }
         }
         self.finish();
     }
@@ -290,7 +309,10 @@ impl Worker {
 
     /// How long that plan, having failed, is not tried again.
     fn held_for(&self, plan: &Plan) -> Option<Duration> {
-        let held = self.held.as_ref().filter(|held| same_work(&held.plan, plan))?;
+        let held = self
+            .held
+            .as_ref()
+            .filter(|held| same_work(&held.plan, plan))?;
         let back = held
             .away_since
             .zip(self.context.cache.known_until())
@@ -375,8 +397,10 @@ impl Worker {
     /// Stops whatever runs of the pod, until nothing does.
     async fn terminate(&mut self, cancel: &CancellationToken) -> Next {
         self.phase = Phase::Terminating;
-        self.stopping_since = Some(Instant::now());
-        self.error = "".into();
+        if self.stopping_since.is_none() {
+            self.stopping_since = Some(Instant::now());
+            self.error = "".into();
+        }
         let mut pause = STOP_RETRY_MIN;
         // Held so that what a look finds stays in the cache until it was read here.
         let _seen = self.context.cache.subscribe(&self.uid);
@@ -425,37 +449,39 @@ impl Worker {
         }
     }
 
-    /// Removes what is left of the pod, unless the same UID is wanted again.
-    async fn remove(&mut self, cancel: &CancellationToken) -> Next {
+    /// Removes what is left of the pod, unless the same UID is wanted again. What can't be removed
+    /// is looked at anew after a pause.
+    async fn remove(&mut self, cancel: &CancellationToken) -> Removed {
         self.phase = Phase::Terminated;
-        let mut pause = STOP_RETRY_MIN;
         let _seen = self.context.cache.subscribe(&self.uid);
-        loop {
-            if matches!(
-                *self.commands.borrow_and_update(),
-                Command::Stop { restart: true }
-            ) {
-                return Next::Proceed;
-            }
-            let removed = tokio::select! {
-                () = cancel.cancelled() => return Next::Shutdown,
-                removed = self.context.runtime.delete_pod(&self.uid) => removed,
-            };
-            let Err(error) = removed else { break };
-            self.error = error.to_string().into();
-            self.publish(&self.context.cache.get(&self.uid).status);
-            occurrences::remove_failed(&self.full_name, &self.uid, &error.to_string());
-            if matches!(pause_for(&mut pause, cancel).await, Next::Shutdown) {
-                return Next::Shutdown;
-            }
+        if matches!(
+            *self.commands.borrow_and_update(),
+            Command::Stop { restart: true }
+        ) {
+            return Removed::Done;
         }
-        // Not over before it is seen to be: what the cache holds of a finished pod would look
-        // like one that runs unwanted.
-        self.newer_than = Instant::now();
-        self.context.looks.look(&self.uid).await;
+        let removed = tokio::select! {
+            () = cancel.cancelled() => return Removed::Shutdown,
+            removed = self.context.runtime.delete_pod(&self.uid) => removed,
+        };
+        let Err(error) = removed else {
+            // Not over before it is seen to be: what the cache holds of a finished pod would look
+            // like one that runs unwanted.
+            self.newer_than = Instant::now();
+            self.context.looks.look(&self.uid).await;
+            return tokio::select! {
+                () = cancel.cancelled() => Removed::Shutdown,
+                _ = self.context.cache.get_newer_than(&self.uid, self.newer_than) => Removed::Done,
+            };
+        };
+        self.error = error.to_string().into();
+        self.publish(&self.context.cache.get(&self.uid).status);
+        occurrences::remove_failed(&self.full_name, &self.uid, &error.to_string());
+        let pause = self.remove_pause;
+        self.remove_pause = (pause * 2).min(STOP_RETRY_MAX);
         tokio::select! {
-            () = cancel.cancelled() => Next::Shutdown,
-            _ = self.context.cache.get_newer_than(&self.uid, self.newer_than) => Next::Proceed,
+            () = cancel.cancelled() => Removed::Shutdown,
+            () = tokio::time::sleep(pause) => Removed::StillThere,
         }
     }
 

@@ -9,6 +9,9 @@
     reason = "each test program uses another part of this"
 )]
 
+pub mod history;
+pub mod intercept;
+
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -120,7 +123,19 @@ impl Bed {
     /// Starts an agent with that configuration.
     pub async fn agent_with(&self, resolved: Resolved, engine: SharedEngine) -> TestAgent {
         let cancel = CancellationToken::new();
-        let agent = Agent::start(resolved, engine, &cancel).await.unwrap();
+        let end = Instant::now() + PATIENCE;
+        let agent = loop {
+            match Agent::start(resolved.clone(), Arc::clone(&engine), &cancel).await {
+                Ok(agent) => break agent,
+                // Programs started by other threads of this process hold a copy of a killed
+                // agent's lock for the moment between fork and exec.
+                Err(error) if error.to_string().contains("another mirrorlet") => {
+                    assert!(Instant::now() < end, "{error:#}");
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                Err(error) => panic!("{error:#}"),
+            }
+        };
         TestAgent {
             agent: Some(agent),
             cancel,
@@ -206,9 +221,11 @@ impl Drop for Bed {
             .args(["-H", &self.docker, "ps", "-aq", "--filter", &filter])
             .output();
         if let Ok(ids) = ids {
-            for id in String::from_utf8_lossy(&ids.stdout).split_whitespace() {
+            let ids = String::from_utf8_lossy(&ids.stdout).into_owned();
+            if !ids.trim().is_empty() {
                 let _ = Command::new("docker")
-                    .args(["-H", &self.docker, "rm", "-fv", id])
+                    .args(["-H", &self.docker, "rm", "-fv"])
+                    .args(ids.split_whitespace())
                     .output();
             }
         }

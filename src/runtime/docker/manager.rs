@@ -13,6 +13,7 @@ use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::{self, BoxStream};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::engine::{EngineError, SharedEngine};
@@ -34,6 +35,10 @@ use crate::volume::VolumeManager;
 
 /// Attempts to get an inspect that is not older than the newest event.
 const INSPECT_ATTEMPTS: usize = 3;
+/// How long somebody else's removal of a container is waited for, and how often it is asked for:
+/// the Engine tells nobody but its event stream when it is done.
+const REMOVAL_WAIT: Duration = Duration::from_secs(10);
+const REMOVAL_POLL: Duration = Duration::from_millis(100);
 /// Oldest API this program speaks (Engine 20.10).
 pub const API_VERSION_MIN: (u32, u32) = (1, 41);
 
@@ -261,18 +266,28 @@ impl DockerManager {
         }
     }
 
-    /// Removes a container that is not running. One that is gone is success.
+    /// Removes a container that is not running. One that is gone is success; a removal that is
+    /// under way already, of an agent before this one say, is waited for.
     pub(super) async fn remove(&self, id: &str) -> Result<()> {
         let record = self.index.get(id);
-        let permit = self.changes.acquire().await;
-        let removed = self.engine.remove_container(id, false).await;
-        drop(permit);
-        match removed {
-            Ok(()) => {}
-            Err(error) if error.is_not_found() => {}
-            // Somebody else's removal is under way; the destroy event will tell.
-            Err(error) if error.is_conflict() && is_being_removed(&error) => return Ok(()),
-            Err(error) => return Err(error.into()),
+        let began = Instant::now();
+        loop {
+            let removed = {
+                let _permit = self.changes.acquire().await;
+                self.engine.remove_container(id, false).await
+            };
+            match removed {
+                Ok(()) => break,
+                Err(error) if error.is_not_found() => break,
+                Err(error)
+                    if error.is_conflict()
+                        && is_being_removed(&error)
+                        && began.elapsed() < REMOVAL_WAIT =>
+                {
+                    tokio::time::sleep(REMOVAL_POLL).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
         self.index.removed(id);
         if let Some(record) = record {
