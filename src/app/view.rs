@@ -70,7 +70,9 @@ impl View {
             .collect();
         for view in self.board.all() {
             if !merged.pods.contains_key(&view.uid) {
-                let pod = view.pod.clone().unwrap_or_else(|| Arc::new(named(&view)));
+                let node = &self.resolved.config.node_name;
+                let unknown = || Arc::new(named(&view, node.as_str()));
+                let pod = view.pod.clone().unwrap_or_else(unknown);
                 pods.push(report(&pod, None, Some(&view), &self.reach.borrow()));
             }
         }
@@ -238,9 +240,13 @@ fn choose_instance(
         })
 }
 
-/// A pod of which only the name is known: it runs, and nobody wants it.
-fn named(view: &PodView) -> Pod {
+/// A pod of which only the name is known: it runs on this node, and nobody wants it.
+fn named(view: &PodView, node: &str) -> Pod {
     Pod {
+        spec: Some(core::PodSpec {
+            node_name: Some(node.to_owned()),
+            ..core::PodSpec::default()
+        }),
         metadata: crate::api::meta::ObjectMeta {
             name: Some(view.full_name.name.to_string()),
             namespace: Some(view.full_name.namespace.to_string()),
