@@ -64,9 +64,13 @@ async fn an_edited_image_replaces_the_pod_and_never_runs_two() {
     assert_eq!(bed.containers().len(), 2, "{:?}", bed.containers());
     // First all of the old pod ended, by its own choice, then anything of the new one started.
     let created = events.until("create", new.uid.as_str()).await.at;
-    let ended = events.until("die", &format!("k8s_web_web-box_default_{}", old.uid)).await;
+    let ended = events
+        .until("die", &format!("k8s_web_web-box_default_{}", old.uid))
+        .await;
     assert_eq!(ended.attributes["exitCode"], "0");
-    let sandbox = events.until("die", &format!("k8s_POD_web-box_default_{}", old.uid)).await;
+    let sandbox = events
+        .until("die", &format!("k8s_POD_web-box_default_{}", old.uid))
+        .await;
     assert!(ended.at < sandbox.at && sandbox.at < created);
     assert_eq!(events.most_at_once("k8s_web_"), 1);
     assert_eq!(events.most_at_once("k8s_POD_"), 1);
@@ -82,7 +86,10 @@ async fn of_many_edits_during_a_grace_only_the_last_one_starts() {
     let first = agent.until_running("slow").await;
     let mut waiting = Vec::new();
     for edit in 0..5 {
-        bed.write("slow.yaml", &slow_to_stop("slow", 0, &format!("edit {edit}")));
+        bed.write(
+            "slow.yaml",
+            &slow_to_stop("slow", 0, &format!("edit {edit}")),
+        );
         let known = |pod: &PodReport| pod.uid != first.uid && !waiting.contains(&pod.uid);
         let pod = agent.until_pod("slow", known).await;
         assert_eq!(pod.status, "Pending", "{pod:?}");
@@ -100,14 +107,20 @@ async fn of_many_edits_during_a_grace_only_the_last_one_starts() {
     // The superseded ones caused no call: nothing of theirs was ever created.
     for uid in &waiting {
         assert!(
-            events.events().iter().all(|event| !event.container.contains(uid.as_str())),
+            events
+                .events()
+                .iter()
+                .all(|event| !event.container.contains(uid.as_str())),
             "{uid} did something"
         );
         assert!(!bed.path().join("pods").join(uid.as_str()).exists());
     }
     assert_eq!(events.most_at_once("k8s_slow_"), 1);
     let died = events.until("die", first.uid.as_str()).await;
-    assert_eq!(died.attributes["exitCode"], "0", "it had the time it asked for");
+    assert_eq!(
+        died.attributes["exitCode"], "0",
+        "it had the time it asked for"
+    );
     agent.stop().await;
 }
 
@@ -144,11 +157,18 @@ async fn an_edit_in_place_restarts_only_what_changed() {
     bed.write("pinned.yaml", &with_uid(uid, IMAGE, IMAGE, "1"));
     let pod = agent.until_running("pinned").await;
     assert_eq!(pod.uid.as_str(), uid);
-    let (sandbox, a, b) = (bed.running_id("POD"), bed.running_id("a"), bed.running_id("b"));
+    let (sandbox, a, b) = (
+        bed.running_id("POD"),
+        bed.running_id("a"),
+        bed.running_id("b"),
+    );
     // A label changes nothing that runs.
     bed.write("pinned.yaml", &with_uid(uid, IMAGE, IMAGE, "2"));
     a_round(&bed, &agent).await;
-    assert_eq!((bed.running_id("a"), bed.running_id("b")), (a.clone(), b.clone()));
+    assert_eq!(
+        (bed.running_id("a"), bed.running_id("b")),
+        (a.clone(), b.clone())
+    );
     bed.write("pinned.yaml", &with_uid(uid, IMAGE, IMAGE_2, "2"));
     let container = agent
         .until_container("pinned", "b", |c| c.restarts == 1 && c.state == "running")
@@ -176,18 +196,30 @@ async fn a_broken_edit_holds_the_pod_across_agents() {
         ("cut", b"apiVersion: v1\nkind: Pod\nmetadata:\n  name: we"),
         ("not YAML", b"{{{ %"),
         ("not text", &[0xff, 0xfe, 0x00, 0x41]),
-        ("another kind", b"apiVersion: v1\nkind: Service\nmetadata: {name: web}\n"),
-        ("invalid", b"apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: []}\n"),
+        (
+            "another kind",
+            b"apiVersion: v1\nkind: Service\nmetadata: {name: web}\n",
+        ),
+        (
+            "invalid",
+            b"apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: []}\n",
+        ),
     ];
     for (what, bytes) in broken {
         std::fs::write(bed.manifest("web.yaml"), bytes).unwrap();
         let pod = agent
             .until_pod("web", |pod| pod.held && !pod.problems.is_empty())
             .await;
-        assert_eq!((pod.status.as_str(), &pod.uid), ("Running", &before.uid), "{what}");
+        assert_eq!(
+            (pod.status.as_str(), &pod.uid),
+            ("Running", &before.uid),
+            "{what}"
+        );
         assert_eq!(bed.running_id("web"), id, "{what}");
         bed.write("web.yaml", &sleeper("web"));
-        agent.until_pod("web", |pod| !pod.held && pod.problems.is_empty()).await;
+        agent
+            .until_pod("web", |pod| !pod.held && pod.problems.is_empty())
+            .await;
     }
     std::fs::write(bed.manifest("web.yaml"), "kind: [").unwrap();
     agent.until_pod("web", |pod| pod.held).await;
@@ -200,7 +232,9 @@ async fn a_broken_edit_holds_the_pod_across_agents() {
     // Mended with another image: the edit counts now.
     bed.write("web.yaml", &sleeper_of("web", IMAGE_2));
     let mended = agent
-        .until_pod("web", |pod| pod.uid != before.uid && pod.status == "Running")
+        .until_pod("web", |pod| {
+            pod.uid != before.uid && pod.status == "Running"
+        })
         .await;
     assert!(!mended.held && mended.problems.is_empty());
     // Only the file's removal removes the pod, though it is broken.
@@ -208,7 +242,11 @@ async fn a_broken_edit_holds_the_pod_across_agents() {
     agent.until_pod("web", |pod| pod.held).await;
     bed.remove("web.yaml");
     agent.until_gone("web").await;
-    assert!(agent.status().problems.is_empty(), "{:?}", agent.status().problems);
+    assert!(
+        agent.status().problems.is_empty(),
+        "{:?}",
+        agent.status().problems
+    );
     assert!(bed.containers().is_empty());
     agent.stop().await;
 }
@@ -241,7 +279,8 @@ async fn documents_and_lists_are_pods_of_their_own() {
     agent.until_running("three").await;
     agent.until_running("four").await;
     let id_of_four = bed.running_id("four");
-    let podlist = r#"{"apiVersion":"v1","kind":"PodList","items":[]}"#.replace("[]", &format!("[{}]", json("four")));
+    let podlist = r#"{"apiVersion":"v1","kind":"PodList","items":[]}"#
+        .replace("[]", &format!("[{}]", json("four")));
     bed.write("list.json", &podlist);
     agent.until_gone("three").await;
     assert_eq!(bed.running_id("four"), id_of_four);
@@ -259,12 +298,17 @@ async fn of_two_with_one_name_the_incumbent_keeps_running() {
     // A file that sorts first, and differs.
     bed.write("a.yaml", &sleeper_of("web", IMAGE_2));
     let report = agent
-        .until("the duplicate to be told", |report| !report.problems.is_empty())
+        .until("the duplicate to be told", |report| {
+            !report.problems.is_empty()
+        })
         .await;
     assert_eq!(report.pods.len(), 1);
     assert_eq!(report.pods[0].uid, incumbent.uid);
     let problem = report.problems[0].to_string();
-    assert!(problem.contains("a.yaml") && problem.contains("m.yaml"), "{problem}");
+    assert!(
+        problem.contains("a.yaml") && problem.contains("m.yaml"),
+        "{problem}"
+    );
     agent.stop().await;
     let agent = bed.agent().await;
     let pod = agent.until_running("web").await;
@@ -274,7 +318,9 @@ async fn of_two_with_one_name_the_incumbent_keeps_running() {
     assert_eq!(agent.status().problems.len(), 1);
     bed.remove("m.yaml");
     let next = agent
-        .until_pod("web", |pod| pod.uid != incumbent.uid && pod.status == "Running")
+        .until_pod("web", |pod| {
+            pod.uid != incumbent.uid && pod.status == "Running"
+        })
         .await;
     assert!(next.source.ends_with("a.yaml"), "{next:?}");
     assert_eq!(bed.exec("web", "echo $EDITION"), "2");
@@ -291,10 +337,14 @@ async fn a_moved_manifest_is_another_pod() {
     let before = agent.until_running("web").await;
     std::fs::rename(bed.manifest("here.yaml"), bed.manifest("there.yaml")).unwrap();
     let after = agent
-        .until_pod("web", |pod| pod.uid != before.uid && pod.status == "Running")
+        .until_pod("web", |pod| {
+            pod.uid != before.uid && pod.status == "Running"
+        })
         .await;
     assert!(after.source.ends_with("there.yaml"), "{after:?}");
-    agent.until("one pod", |report| report.pods.len() == 1).await;
+    agent
+        .until("one pod", |report| report.pods.len() == 1)
+        .await;
     assert_eq!(events.most_at_once("k8s_web_"), 1);
     // What is no manifest is no pod, and is named.
     bed.write(".hidden.yaml", &sleeper("hidden"));
@@ -303,7 +353,10 @@ async fn a_moved_manifest_is_another_pod() {
     std::fs::write(bed.manifest("below").join("x.yaml"), sleeper("below")).unwrap();
     let report = agent
         .until("the ignored to be told", |report| {
-            report.sources[0].ignored.iter().any(|name| name.contains("notes.txt"))
+            report.sources[0]
+                .ignored
+                .iter()
+                .any(|name| name.contains("notes.txt"))
         })
         .await;
     assert_eq!(report.pods.len(), 1);
@@ -320,7 +373,9 @@ async fn a_directory_that_vanishes_stops_nothing() {
     let (dir, aside) = (bed.path().join("manifests"), bed.path().join("aside"));
     std::fs::rename(&dir, &aside).unwrap();
     let report = agent
-        .until("its absence to be told", |report| !report.sources[0].problems.is_empty())
+        .until("its absence to be told", |report| {
+            !report.sources[0].problems.is_empty()
+        })
         .await;
     assert_eq!(report.pods.len(), 1);
     assert_eq!(bed.running_id("web"), id);
@@ -330,7 +385,9 @@ async fn a_directory_that_vanishes_stops_nothing() {
     resolved.config.manifests = bed.path().join("manifests/none");
     let agent = bed.agent_as(resolved).await;
     agent
-        .until("its absence to be told", |report| !report.sources[0].problems.is_empty())
+        .until("its absence to be told", |report| {
+            !report.sources[0].problems.is_empty()
+        })
         .await;
     assert_eq!(bed.running_id("web"), id);
     agent.stop().await;

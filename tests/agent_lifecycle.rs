@@ -399,7 +399,10 @@ async fn a_killed_sandbox_is_replaced_with_everything_in_it() {
     let new_sandbox = events
         .events()
         .into_iter()
-        .find(|e| e.action == "start" && e.container.starts_with("k8s_POD_"))
+        .find(|e| {
+            e.action == "start"
+                && e.container == format!("k8s_POD_staged-box_default_{}_1", after.uid)
+        })
         .unwrap();
     for old in ["k8s_app_", "k8s_other_", "k8s_side_"] {
         assert!(events.until("die", old).await.at < new_sandbox.at, "{old}");
