@@ -88,7 +88,7 @@ async fn of_many_edits_during_a_grace_only_the_last_one_starts() {
     for edit in 0..5 {
         bed.write(
             "slow.yaml",
-            &slow_to_stop("slow", 0, &format!("edit {edit}")),
+            &slow_to_stop("slow", 0, &format!("edit-{edit}")),
         );
         let known = |pod: &PodReport| pod.uid != first.uid && !waiting.contains(&pod.uid);
         let pod = agent.until_pod("slow", known).await;

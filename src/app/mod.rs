@@ -135,6 +135,7 @@ impl Agent {
             wanted: wanted_writer,
             metrics: metrics.clone(),
             conflicts: BTreeSet::new(),
+            settled: false,
         };
         spawn(&mut parts, "merge", merge.run(cancel.clone()));
 

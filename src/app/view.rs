@@ -296,9 +296,12 @@ fn report(
         containers_total: counted().count(),
         restarts: containers.iter().map(|c| c.restarts).sum(),
         started_at: status.start_time.as_ref().map(|time| time.0),
-        ips: view
-            .map(|view| view.observed.ips.clone())
-            .unwrap_or_default(),
+        ips: status
+            .pod_ips
+            .iter()
+            .flatten()
+            .filter_map(|pod_ip| pod_ip.ip.parse().ok())
+            .collect(),
         held: wanted.is_some_and(|wanted| wanted.held),
         problems: wanted
             .map(|wanted| wanted.problems.clone())
