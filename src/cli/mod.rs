@@ -169,7 +169,14 @@ fn validate_command(args: &ValidateArgs) -> Outcome {
     };
     let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let (mut stdin, mut stdout) = (io::stdin().lock(), io::stdout().lock());
-    match validate::validate(&args.inputs, format, &node_name, colour, &mut stdin, &mut stdout)? {
+    match validate::validate(
+        &args.inputs,
+        format,
+        &node_name,
+        colour,
+        &mut stdin,
+        &mut stdout,
+    )? {
         validate::Outcome::Fine => Ok(()),
         validate::Outcome::Problems => Err(Failure::Problems),
         validate::Outcome::Usage => Err(Failure::UsageTold),
