@@ -25,7 +25,7 @@ pub(super) struct MergeTask {
     pub(super) merged: Writer<Merged>,
     pub(super) wanted: watch::Sender<Arc<Wanted>>,
     pub(super) metrics: Metrics,
-    pub(super) problems: BTreeSet<Diagnostic>,
+    pub(super) conflicts: BTreeSet<Diagnostic>,
 }
 
 impl MergeTask {
@@ -108,13 +108,14 @@ impl MergeTask {
         incumbents
     }
 
-    /// Logs the problems that are new and those that are gone, and counts.
+    /// Logs the conflicts that are new and those that are gone (sources log what is wrong with
+    /// their own), and counts all problems there are.
     fn tell_problems(&mut self, states: &BTreeMap<SourceName, SourceState>, merged: &Merged) {
-        let mut problems: BTreeSet<Diagnostic> = merged.conflicts.iter().cloned().collect();
+        let mut problems: BTreeSet<&Diagnostic> = merged.conflicts.iter().collect();
         for (name, state) in states {
             if let SourceState::Synced(set) = state {
-                problems.extend(set.problems.iter().cloned());
-                problems.extend(set.pods.iter().flat_map(|pod| pod.problems.iter().cloned()));
+                problems.extend(&set.problems);
+                problems.extend(set.pods.iter().flat_map(|pod| &pod.problems));
                 occurrences::source_read(
                     &self.metrics,
                     name.source,
@@ -125,17 +126,18 @@ impl MergeTask {
                 );
             }
         }
-        for problem in problems.difference(&self.problems) {
-            occurrences::manifest_problem(problem);
+        let conflicts: BTreeSet<Diagnostic> = merged.conflicts.iter().cloned().collect();
+        for conflict in conflicts.difference(&self.conflicts) {
+            occurrences::manifest_problem(conflict);
         }
-        for problem in self.problems.difference(&problems) {
-            occurrences::manifest_mended(problem);
+        for conflict in self.conflicts.difference(&conflicts) {
+            occurrences::manifest_mended(conflict);
         }
         let mut counts = BTreeMap::new();
         for problem in &problems {
             *counts.entry(problem.code).or_default() += 1;
         }
         self.metrics.set_problems(&counts);
-        self.problems = problems;
+        self.conflicts = conflicts;
     }
 }

@@ -38,7 +38,7 @@ use crate::runtime::docker::{
 use crate::server::view::AgentView;
 use crate::server::{admin, health};
 use crate::source::files::FileSource;
-use crate::source::http::HttpSource;
+use crate::source::http::{HttpOptions, HttpSource};
 use crate::source::{SourceReader, source};
 use crate::store::cache::cache;
 use crate::store::cell::cell;
@@ -135,7 +135,7 @@ impl Agent {
             merged: merged_writer,
             wanted: wanted_writer,
             metrics: metrics.clone(),
-            problems: BTreeSet::new(),
+            conflicts: BTreeSet::new(),
         };
         spawn(&mut parts, "merge", merge.run(cancel.clone()));
 
@@ -232,7 +232,7 @@ fn start_sources(
     readers.push(reader);
     spawn(parts, "file source", files.run(writer, cancel.clone()));
     for url in &config.manifest_urls {
-        let http = HttpSource::new(config, url)?;
+        let http = HttpSource::new(HttpOptions::new(config, url))?;
         let (writer, reader) = source(http.name());
         readers.push(reader);
         spawn(parts, "URL source", http.run(writer, cancel.clone()));
