@@ -63,7 +63,7 @@ type Parts = JoinSet<&'static str>;
 pub async fn run(resolved: Resolved) -> anyhow::Result<()> {
     let cancel = CancellationToken::new();
     let engine = BollardEngine::connect(&resolved.config.docker)?;
-    let agent = Agent::start(resolved, Arc::new(InstrumentedEngine::new(engine)), &cancel).await?;
+    let agent = Agent::start(resolved, Arc::new(engine), &cancel).await?;
     agent.run_until_told(cancel).await
 }
 
@@ -95,6 +95,7 @@ impl Agent {
             .with_context(|| format!("can't keep the owner id in {}", config.root.display()))?;
         make_default_manifests_dir(&config)?;
         let metrics = Metrics::new();
+        let engine = InstrumentedEngine::shared(engine, metrics.clone());
         let mut parts = Parts::new();
         occurrences::agent_started(&config.root, config.node_name.as_str(), &config.docker);
 
