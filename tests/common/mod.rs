@@ -228,6 +228,19 @@ impl Bed {
         self.docker(&["exec", &self.running_id(container), "sh", "-c", command])
     }
 
+    /// Waits until the running instance of a container has set its trap for SIGTERM: before, as
+    /// the first process of its namespace, it would not notice one.
+    pub async fn until_traps(&self, container: &str) {
+        let pid = self.inspect(&self.running_id(container))["State"]["Pid"].to_string();
+        eventually(&format!("{container} to trap SIGTERM"), || {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+            let caught = status.lines().find_map(|l| l.strip_prefix("SigCgt:"))?;
+            let caught = u64::from_str_radix(caught.trim(), 16).ok()?;
+            (caught & (1 << 14) != 0).then_some(())
+        })
+        .await;
+    }
+
     /// What an instance wrote, standard output only.
     pub fn output(&self, id: &str) -> String {
         self.docker(&["logs", id])
