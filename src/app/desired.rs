@@ -19,17 +19,38 @@ use crate::telemetry::{Metrics, occurrences};
 use crate::worker::Wanted;
 
 /// Merges until cancelled. Sole writer of `merged` and of `wanted`.
-pub(super) struct MergeTask {
-    pub(super) sources: Vec<SourceReader>,
-    pub(super) listed: watch::Receiver<Option<Arc<Pods>>>,
-    pub(super) merged: Writer<Merged>,
-    pub(super) wanted: watch::Sender<Arc<Wanted>>,
-    pub(super) metrics: Metrics,
-    pub(super) conflicts: BTreeSet<Diagnostic>,
+pub struct MergeTask {
+    sources: Vec<SourceReader>,
+    listed: watch::Receiver<Option<Arc<Pods>>>,
+    merged: Writer<Merged>,
+    wanted: watch::Sender<Arc<Wanted>>,
+    metrics: Metrics,
+    conflicts: BTreeSet<Diagnostic>,
 }
 
 impl MergeTask {
-    pub(super) async fn run(mut self, cancel: CancellationToken) {
+    /// A task that merges `sources`. What runs by the newest list goes before a newcomer of the
+    /// same full name.
+    #[must_use]
+    pub fn new(
+        sources: Vec<SourceReader>,
+        listed: watch::Receiver<Option<Arc<Pods>>>,
+        merged: Writer<Merged>,
+        wanted: watch::Sender<Arc<Wanted>>,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            sources,
+            listed,
+            merged,
+            wanted,
+            metrics,
+            conflicts: BTreeSet::new(),
+        }
+    }
+
+    /// Merges until cancelled.
+    pub async fn run(mut self, cancel: CancellationToken) {
         loop {
             self.merge();
             let mut readers: Vec<_> = self.sources.iter().map(|s| s.state.clone()).collect();

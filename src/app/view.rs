@@ -13,17 +13,16 @@ use crate::observe::Reach;
 use crate::pod::desired::SourcePod;
 use crate::pod::merge::Merged;
 use crate::pod::observed::{ContainerStatus, Role};
+use crate::pod::select::{ContainerNotFound, choose_container};
 use crate::pod::spec;
 use crate::pod::status::printed_status;
+use crate::runtime::docker::ImagePuller;
 use crate::runtime::{LogOptions, LogStream, Runtime, RuntimeError};
 use crate::server::view::{AgentView, Check, ViewError};
 use crate::source::SourceReader;
 use crate::store::cache::CacheReader;
 use crate::store::cell::Reader;
 use crate::worker::{Board, Phase, PodView};
-
-/// Annotation naming the container that is meant when none is named.
-const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
 /// The agent as its servers see it.
 pub(super) struct View {
@@ -36,6 +35,7 @@ pub(super) struct View {
     pub(super) cache: CacheReader,
     pub(super) reach: watch::Receiver<Reach>,
     pub(super) engine: watch::Receiver<EngineReport>,
+    pub(super) images: Arc<ImagePuller>,
     pub(super) runtime: Arc<dyn Runtime>,
     pub(super) changes: watch::Receiver<u64>,
 }
@@ -108,6 +108,7 @@ impl AgentView for View {
         StatusReport {
             agent: self.agent(),
             engine: self.engine.borrow().clone(),
+            pulls: self.images.progress(),
             sources,
             pods: self.pods(&merged),
             problems: problems.into_iter().collect(),
@@ -126,7 +127,7 @@ impl AgentView for View {
         previous: bool,
     ) -> Result<LogStream, ViewError> {
         let pod = self.wanted_pod(uid)?;
-        let name = choose_container(&pod, container)?;
+        let name = choose_container(&pod, container).map_err(|error| no_container(&error))?;
         let entry = self.cache.get(uid);
         let instances: Vec<&ContainerStatus> = entry
             .status
@@ -182,36 +183,18 @@ impl AgentView for View {
     }
 }
 
-/// Which container's log is meant.
-fn choose_container(pod: &Pod, asked: Option<&str>) -> Result<String, ViewError> {
-    let names: Vec<&str> = spec::containers(pod)
-        .map(|(_, c)| c.name.as_str())
-        .collect();
-    let help = || Some(format!("containers: {}", names.join(", ")));
-    if let Some(asked) = asked {
-        return match names.iter().find(|name| **name == asked) {
-            Some(name) => Ok((*name).to_owned()),
-            None => Err(ViewError::NotFound {
-                message: format!("the pod has no container {asked:?}"),
-                help: help(),
-            }),
-        };
-    }
-    let annotated = pod
-        .metadata
-        .annotations
-        .as_ref()
-        .and_then(|annotations| annotations.get(DEFAULT_CONTAINER));
-    if let Some(name) = annotated.filter(|name| names.contains(&name.as_str())) {
-        return Ok(name.clone());
-    }
-    let mut regular = spec::spec(pod).containers.iter();
-    match (regular.next(), regular.next()) {
-        (Some(only), None) => Ok(only.name.clone()),
-        _ => Err(ViewError::Invalid {
-            message: "the pod has several containers: name one".to_owned(),
-            help: help(),
-        }),
+/// What a person gets to read who names no container of the pod.
+fn no_container(error: &ContainerNotFound) -> ViewError {
+    let message = error.to_string();
+    match error {
+        ContainerNotFound::Unknown { .. } => ViewError::NotFound {
+            message,
+            help: None,
+        },
+        ContainerNotFound::Unnamed { .. } => ViewError::Invalid {
+            message,
+            help: None,
+        },
     }
 }
 
