@@ -200,7 +200,7 @@ impl Index {
                 record.state = ContainerState::Exited;
                 record.exit_code = exit_code.or(record.exit_code);
                 record.finished_at.get_or_insert(at);
-                record.stale = true;
+                record.stale = needs_ending(&record.ours);
                 record.ips.clear();
             }
         }
@@ -339,6 +339,12 @@ fn needs_address(ours: &OurContainer) -> bool {
     )
 }
 
+/// Whether an inspect tells more of its end than that it ended: a sandbox's has no reason,
+/// message or time that anybody asks for.
+fn needs_ending(ours: &OurContainer) -> bool {
+    matches!(ours.kind, Kind::Container { .. })
+}
+
 /// How many instances came before.
 fn attempt(ours: &OurContainer) -> u32 {
     match &ours.kind {
@@ -375,7 +381,7 @@ fn advance_by_list(record: &mut Record, told: ContainerState) {
         (S::Created | S::Running | S::Unknown, S::Exited) => {
             record.state = S::Exited;
             record.ips.clear();
-            record.stale = true;
+            record.stale = needs_ending(&record.ours);
         }
         // The list is older than what is known, or somebody started it by hand: ask.
         (S::Exited, S::Running) | (S::Unknown, S::Running | S::Created) | (_, S::Unknown) => {
