@@ -16,6 +16,9 @@ pub struct StatusReport {
     pub agent: AgentReport,
     /// The Engine it drives.
     pub engine: EngineReport,
+    /// Images being pulled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pulls: Vec<PullReport>,
     /// Where its pods come from.
     pub sources: Vec<SourceReport>,
     /// Every pod it manages, by namespace and name.
@@ -62,6 +65,36 @@ pub struct EngineReport {
     /// When that began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreachable_since: Option<Timestamp>,
+}
+
+/// Where a pull is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PullPhase {
+    /// Other pulls are before it.
+    Waiting,
+    /// Layers come in.
+    Downloading,
+    /// Layers are unpacked.
+    Extracting,
+}
+
+/// How far a pull has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PullReport {
+    /// The image, as sent to the Engine.
+    pub image: String,
+    /// Where it is.
+    pub phase: PullPhase,
+    /// Layers that are complete.
+    pub layers_done: usize,
+    /// Layers known of.
+    pub layers_total: usize,
+    /// Bytes downloaded of the layers whose size is known.
+    pub bytes_done: u64,
+    /// Bytes of the layers whose size is known.
+    pub bytes_total: u64,
 }
 
 /// One source of pods.

@@ -19,23 +19,53 @@ use crate::telemetry::{Metrics, occurrences};
 use crate::worker::Wanted;
 
 /// Merges until cancelled. Sole writer of `merged` and of `wanted`.
-pub(super) struct MergeTask {
-    pub(super) sources: Vec<SourceReader>,
-    pub(super) listed: watch::Receiver<Option<Arc<Pods>>>,
-    pub(super) merged: Writer<Merged>,
-    pub(super) wanted: watch::Sender<Arc<Wanted>>,
-    pub(super) metrics: Metrics,
-    pub(super) conflicts: BTreeSet<Diagnostic>,
+pub struct MergeTask {
+    sources: Vec<SourceReader>,
+    listed: watch::Receiver<Option<Arc<Pods>>>,
+    merged: Writer<Merged>,
+    wanted: watch::Sender<Arc<Wanted>>,
+    metrics: Metrics,
+    conflicts: BTreeSet<Diagnostic>,
+    /// Whether a merge knew what runs already. Nothing is wanted before: which of two pods with
+    /// one name is the incumbent can't be told.
+    settled: bool,
 }
 
 impl MergeTask {
-    pub(super) async fn run(mut self, cancel: CancellationToken) {
+    /// A task that merges `sources`. What runs by the newest list goes before a newcomer of the
+    /// same full name.
+    #[must_use]
+    pub fn new(
+        sources: Vec<SourceReader>,
+        listed: watch::Receiver<Option<Arc<Pods>>>,
+        merged: Writer<Merged>,
+        wanted: watch::Sender<Arc<Wanted>>,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            sources,
+            listed,
+            merged,
+            wanted,
+            metrics,
+            conflicts: BTreeSet::new(),
+            settled: false,
+        }
+    }
+
+    /// Merges until cancelled.
+    pub async fn run(mut self, cancel: CancellationToken) {
         loop {
             self.merge();
             let mut readers: Vec<_> = self.sources.iter().map(|s| s.state.clone()).collect();
             let changed = select_all(readers.iter_mut().map(|reader| Box::pin(reader.changed())));
+            let mut listed = self.listed.clone();
             let index = tokio::select! {
                 () = cancel.cancelled() => return,
+                known = listed.wait_for(Option::is_some), if !self.settled => {
+                    if known.is_err() { return }
+                    continue;
+                }
                 (changed, index, _) = changed => if changed.is_ok() { index } else { return },
             };
             if let (Some(source), Some(reader)) = (self.sources.get_mut(index), readers.get(index))
@@ -53,6 +83,7 @@ impl MergeTask {
             .map(|source| (source.name.clone(), (*source.state.get()).clone()))
             .collect();
         let before = self.merged.get();
+        let listed = self.listed.borrow().is_some();
         let mut merged = merge_sources(&states, &self.incumbents(&before));
         self.tell_problems(&states, &merged);
         let now = Timestamp::now();
@@ -85,6 +116,10 @@ impl MergeTask {
             all_synced: merged.all_synced,
         };
         self.merged.publish(merged);
+        self.settled = listed;
+        if !listed {
+            return;
+        }
         self.wanted.send_if_modified(|known| {
             let changed = **known != wanted;
             if changed {
@@ -104,7 +139,9 @@ impl MergeTask {
             .flat_map(|pods| pods.0.iter())
             .map(|pod| (pod.full_name.clone(), pod.uid.clone()))
             .collect();
-        incumbents.extend(before.incumbents());
+        if self.settled {
+            incumbents.extend(before.incumbents());
+        }
         incumbents
     }
 

@@ -10,13 +10,13 @@
 //!                        └──► socket, metrics, health
 //! ```
 
-mod desired;
+mod counts;
+pub mod desired;
 mod facts;
 pub mod lock;
 pub mod owner;
 mod view;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -45,7 +45,7 @@ use crate::store::cell::cell;
 use crate::store::looks::look_requests;
 use crate::store::pods::PodManager;
 use crate::telemetry::{Metrics, occurrences};
-use crate::worker::{Board, Context, PodWorkers, Wanted};
+use crate::worker::{Board, Clock, Context, PodWorkers, Wanted};
 use desired::MergeTask;
 use view::View;
 
@@ -102,10 +102,13 @@ impl Agent {
         let sources = start_sources(&config, &mut parts, cancel)?;
         let node = facts::node_facts(&config);
         let node_ips = node.node_ips.clone();
-        let images = ImagePuller::new(Arc::clone(&engine), config.pull_concurrency);
+        let images = Arc::new(ImagePuller::new(
+            Arc::clone(&engine),
+            config.pull_concurrency,
+        ));
         let runtime: Arc<dyn Runtime> = Arc::new(DockerManager::new(
             engine,
-            images,
+            Arc::clone(&images),
             metrics.clone(),
             DockerManagerOptions {
                 owner: owner.clone(),
@@ -129,14 +132,13 @@ impl Agent {
 
         let (merged_writer, merged) = cell(Merged::default());
         let (wanted_writer, wanted) = watch::channel(Arc::new(Wanted::default()));
-        let merge = MergeTask {
-            sources: sources.clone(),
-            listed: listed.clone(),
-            merged: merged_writer,
-            wanted: wanted_writer,
-            metrics: metrics.clone(),
-            conflicts: BTreeSet::new(),
-        };
+        let merge = MergeTask::new(
+            sources.clone(),
+            listed.clone(),
+            merged_writer,
+            wanted_writer,
+            metrics.clone(),
+        );
         spawn(&mut parts, "merge", merge.run(cancel.clone()));
 
         let board = Board::default();
@@ -148,10 +150,13 @@ impl Agent {
             metrics: metrics.clone(),
             node_ips,
             backoff_max: config.max_container_backoff,
+            clock: Clock::default(),
         });
         let workers = PodWorkers::new(context, Arc::new(PodManager::default()), wanted, listed);
         spawn(&mut parts, "workers", workers.run(cancel.clone()));
 
+        let counting = counts::count_pods(board.clone(), metrics.clone(), cancel.clone());
+        spawn(&mut parts, "counts", counting);
         let (engine_reader, changes) = start_news(
             &mut parts, cancel, &config, &runtime, &reach, &board, &merged,
         );
@@ -165,6 +170,7 @@ impl Agent {
             cache: cache_reader,
             reach,
             engine: engine_reader,
+            images,
             runtime,
             changes,
         });

@@ -13,17 +13,16 @@ use crate::observe::Reach;
 use crate::pod::desired::SourcePod;
 use crate::pod::merge::Merged;
 use crate::pod::observed::{ContainerStatus, Role};
+use crate::pod::select::{ContainerNotFound, choose_container};
 use crate::pod::spec;
 use crate::pod::status::printed_status;
+use crate::runtime::docker::ImagePuller;
 use crate::runtime::{LogOptions, LogStream, Runtime, RuntimeError};
 use crate::server::view::{AgentView, Check, ViewError};
 use crate::source::SourceReader;
 use crate::store::cache::CacheReader;
 use crate::store::cell::Reader;
 use crate::worker::{Board, Phase, PodView};
-
-/// Annotation naming the container that is meant when none is named.
-const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
 /// The agent as its servers see it.
 pub(super) struct View {
@@ -36,6 +35,7 @@ pub(super) struct View {
     pub(super) cache: CacheReader,
     pub(super) reach: watch::Receiver<Reach>,
     pub(super) engine: watch::Receiver<EngineReport>,
+    pub(super) images: Arc<ImagePuller>,
     pub(super) runtime: Arc<dyn Runtime>,
     pub(super) changes: watch::Receiver<u64>,
 }
@@ -70,7 +70,9 @@ impl View {
             .collect();
         for view in self.board.all() {
             if !merged.pods.contains_key(&view.uid) {
-                let pod = view.pod.clone().unwrap_or_else(|| Arc::new(named(&view)));
+                let node = &self.resolved.config.node_name;
+                let unknown = || Arc::new(named(&view, node.as_str()));
+                let pod = view.pod.clone().unwrap_or_else(unknown);
                 pods.push(report(&pod, None, Some(&view), &self.reach.borrow()));
             }
         }
@@ -108,6 +110,7 @@ impl AgentView for View {
         StatusReport {
             agent: self.agent(),
             engine: self.engine.borrow().clone(),
+            pulls: self.images.progress(),
             sources,
             pods: self.pods(&merged),
             problems: problems.into_iter().collect(),
@@ -126,7 +129,7 @@ impl AgentView for View {
         previous: bool,
     ) -> Result<LogStream, ViewError> {
         let pod = self.wanted_pod(uid)?;
-        let name = choose_container(&pod, container)?;
+        let name = choose_container(&pod, container).map_err(|error| no_container(&error))?;
         let entry = self.cache.get(uid);
         let instances: Vec<&ContainerStatus> = entry
             .status
@@ -182,36 +185,18 @@ impl AgentView for View {
     }
 }
 
-/// Which container's log is meant.
-fn choose_container(pod: &Pod, asked: Option<&str>) -> Result<String, ViewError> {
-    let names: Vec<&str> = spec::containers(pod)
-        .map(|(_, c)| c.name.as_str())
-        .collect();
-    let help = || Some(format!("containers: {}", names.join(", ")));
-    if let Some(asked) = asked {
-        return match names.iter().find(|name| **name == asked) {
-            Some(name) => Ok((*name).to_owned()),
-            None => Err(ViewError::NotFound {
-                message: format!("the pod has no container {asked:?}"),
-                help: help(),
-            }),
-        };
-    }
-    let annotated = pod
-        .metadata
-        .annotations
-        .as_ref()
-        .and_then(|annotations| annotations.get(DEFAULT_CONTAINER));
-    if let Some(name) = annotated.filter(|name| names.contains(&name.as_str())) {
-        return Ok(name.clone());
-    }
-    let mut regular = spec::spec(pod).containers.iter();
-    match (regular.next(), regular.next()) {
-        (Some(only), None) => Ok(only.name.clone()),
-        _ => Err(ViewError::Invalid {
-            message: "the pod has several containers: name one".to_owned(),
-            help: help(),
-        }),
+/// What a person gets to read who names no container of the pod.
+fn no_container(error: &ContainerNotFound) -> ViewError {
+    let message = error.to_string();
+    match error {
+        ContainerNotFound::Unknown { .. } => ViewError::NotFound {
+            message,
+            help: None,
+        },
+        ContainerNotFound::Unnamed { .. } => ViewError::Invalid {
+            message,
+            help: None,
+        },
     }
 }
 
@@ -238,9 +223,13 @@ fn choose_instance(
         })
 }
 
-/// A pod of which only the name is known: it runs, and nobody wants it.
-fn named(view: &PodView) -> Pod {
+/// A pod of which only the name is known: it runs on this node, and nobody wants it.
+fn named(view: &PodView, node: &str) -> Pod {
     Pod {
+        spec: Some(core::PodSpec {
+            node_name: Some(node.to_owned()),
+            ..core::PodSpec::default()
+        }),
         metadata: crate::api::meta::ObjectMeta {
             name: Some(view.full_name.name.to_string()),
             namespace: Some(view.full_name.namespace.to_string()),
@@ -290,9 +279,12 @@ fn report(
         containers_total: counted().count(),
         restarts: containers.iter().map(|c| c.restarts).sum(),
         started_at: status.start_time.as_ref().map(|time| time.0),
-        ips: view
-            .map(|view| view.observed.ips.clone())
-            .unwrap_or_default(),
+        ips: status
+            .pod_ips
+            .iter()
+            .flatten()
+            .filter_map(|pod_ip| pod_ip.ip.parse().ok())
+            .collect(),
         held: wanted.is_some_and(|wanted| wanted.held),
         problems: wanted
             .map(|wanted| wanted.problems.clone())

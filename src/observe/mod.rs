@@ -8,6 +8,9 @@
 //! A look at one pod never delays another: looks run side by side, bounded, at most one a pod at
 //! a time; a look asked for while one is under way is taken again after it.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +23,9 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{FullName, PodUid};
-use crate::pod::observed::{PodStatus, Pods};
+use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus, Pods};
 use crate::runtime::{PodEvent, Result, Runtime, RuntimeError};
-use crate::store::cache::CacheWriter;
+use crate::store::cache::{CacheWriter, Entry};
 use crate::telemetry::{Metrics, occurrences};
 
 /// Looks at pods under way at a time: enough to hide one slow inspect, few enough to leave the
@@ -122,7 +125,10 @@ impl Observer {
             let lost = match self.runtime.watch().await {
                 Ok(events) => {
                     pause = RECONNECT_MIN;
-                    self.follow(events, &cancel).await
+                    self.metrics.set_event_stream_up(true);
+                    let lost = self.follow(events, &cancel).await;
+                    self.metrics.set_event_stream_up(false);
+                    lost
                 }
                 Err(error) => Lost::Broken(error.to_string()),
             };
@@ -242,10 +248,11 @@ impl Observer {
         };
         let again = self.looking.remove(&uid).unwrap_or(false);
         let gone = matches!(&found, Ok(status) if status.is_empty());
-        if found.is_err() {
-            self.failed.insert(uid.clone());
-        } else {
+        if let Ok(status) = &found {
             self.failed.remove(&uid);
+            tell_deaths(&self.metrics, &self.cache.reader().get(&uid), status);
+        } else {
+            self.failed.insert(uid.clone());
         }
         self.cache.set(&uid, found, began);
         if gone {
@@ -300,6 +307,28 @@ impl Observer {
         if sweep.outstanding.is_empty() {
             self.cache.update_time(sweep.began);
             self.sweep = None;
+        }
+    }
+}
+
+/// Tells which containers ended since the last look. What was over at the first look is no news.
+fn tell_deaths(metrics: &Metrics, before: &Entry, seen: &PodStatus) {
+    if before.modified.is_none() {
+        return;
+    }
+    let exited = |c: &&ContainerStatus| c.state == ContainerState::Exited;
+    for container in seen.containers.iter().filter(exited) {
+        let mut known = before.status.containers.iter().filter(exited);
+        if !known.any(|c| c.id == container.id) {
+            occurrences::container_died(
+                metrics,
+                &seen.full_name,
+                &seen.uid,
+                &container.name,
+                &container.id,
+                container.exit_code.unwrap_or_default(),
+                &container.reason,
+            );
         }
     }
 }

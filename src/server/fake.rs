@@ -26,6 +26,7 @@ impl FakeView {
         Self {
             changes: watch::Sender::new(0),
             report: Mutex::new(StatusReport {
+                pulls: Vec::new(),
                 agent: AgentReport {
                     version: "0.1.0".to_owned(),
                     pid: 1,

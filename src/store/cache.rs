@@ -212,6 +212,15 @@ impl CacheReader {
         *self.0.floor.borrow()
     }
 
+    /// Waits until everything that happened before `time` is known.
+    pub async fn wait_until_known(&self, time: Instant) {
+        let mut floor = self.0.floor.subscribe();
+        // The sender lives as long as `self`.
+        let _ = floor
+            .wait_for(|floor| floor.is_some_and(|floor| floor >= time))
+            .await;
+    }
+
     /// Waits until everything was listed once.
     pub async fn wait_until_listed(&self) {
         let mut floor = self.0.floor.subscribe();

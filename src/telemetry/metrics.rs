@@ -155,7 +155,6 @@ pub struct Metrics {
     engine_up: Gauge,
     pulls: Counters,
     pull_seconds: Histogram,
-    queue_refusals: Counter,
 }
 
 impl Default for Metrics {
@@ -190,7 +189,6 @@ impl Metrics {
             engine_up: Gauge::default(),
             pulls: Family::default(),
             pull_seconds: Histogram::new(LONG_BUCKETS),
-            queue_refusals: Counter::default(),
         };
         metrics.registry = Arc::new(metrics.register());
         metrics
@@ -260,11 +258,6 @@ impl Metrics {
             self.pull_seconds.clone(),
         );
         r.register("image_pulls", "Image pulls by outcome", self.pulls.clone());
-        r.register(
-            "worker_queue_refusals",
-            "Updates a pod's worker could not take at once",
-            self.queue_refusals.clone(),
-        );
         registry
     }
 
@@ -367,11 +360,6 @@ impl Metrics {
     /// Counts one list of all containers.
     pub fn relisted(&self) {
         self.relists.inc();
-    }
-
-    /// Counts an update that a worker could not take at once.
-    pub fn queue_refused(&self) {
-        self.queue_refusals.inc();
     }
 
     pub(super) fn set_engine_up(&self, up: bool) {

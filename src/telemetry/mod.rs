@@ -8,4 +8,4 @@ pub mod log;
 pub mod metrics;
 pub mod occurrences;
 
-pub use metrics::Metrics;
+pub use metrics::{Metrics, PodState};

@@ -11,7 +11,7 @@ use super::metrics::PullOutcome;
 use crate::api::{ContainerId, Diagnostic, FullName, PodUid, Timestamp};
 use crate::pod::desired::PodSource;
 use crate::pod::plan::Reason;
-use crate::runtime::PodSyncResult;
+use crate::runtime::{PodSyncResult, SyncError};
 
 /// A pod as its log field shows it: `namespace/name`.
 struct Shown<'a>(&'a FullName);
@@ -138,7 +138,13 @@ pub fn sync_done(
     for error in result.errors() {
         metrics.sync_failed(error.reason);
     }
+    let at_once = |error: &SyncError| error.retry_after == Some(Duration::ZERO);
     if let Some(error) = result.error() {
+        if result.errors().all(at_once) {
+            // What went wrong is known and put right; the next round follows at once.
+            tracing::debug!(pod = %Shown(pod), uid = %uid, error = error, "round repeated");
+            return;
+        }
         tracing::warn!(
             pod = %Shown(pod),
             uid = %uid,
@@ -178,7 +184,7 @@ pub fn container_started(
     );
 }
 
-/// A container ended by itself.
+/// A container ended, by itself or stopped.
 pub fn container_died(
     metrics: &Metrics,
     pod: &FullName,
@@ -257,6 +263,11 @@ pub fn note(pod: &FullName, uid: &PodUid, reason: &str, message: &str) {
     tracing::warn!(pod = %Shown(pod), uid = %uid, reason = reason, "{message}");
 }
 
+/// Something is done otherwise than the manifest asks, as is usual on a machine like this.
+pub fn usual_note(pod: &FullName, uid: &PodUid, reason: &str, message: &str) {
+    tracing::debug!(pod = %Shown(pod), uid = %uid, reason = reason, "{message}");
+}
+
 /// A server of the agent ended by itself.
 pub fn server_failed(server: &str, error: &str) {
     tracing::error!(error = error, "{server} can't be served any more");
@@ -282,14 +293,9 @@ pub fn backoff(pod: &FullName, uid: &PodUid, container: &str, attempt: u32, wait
     );
 }
 
-/// An image pull begins.
-pub fn image_pulling(pod: &FullName, uid: &PodUid, container: &str, image: &str) {
-    tracing::info!(
-        pod = %Shown(pod),
-        uid = %uid,
-        container = container,
-        "pulling image {image}"
-    );
+/// An image pull begins, for all who wait for it.
+pub fn image_pulling(image: &str) {
+    tracing::info!("pulling image {image}");
 }
 
 /// An image was pulled.

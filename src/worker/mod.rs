@@ -8,8 +8,11 @@
 //! Upstream: `pkg/kubelet/pod_workers.go`, and the housekeeping of `pkg/kubelet/kubelet_pods.go`.
 
 mod board;
+mod clock;
 mod locks;
 mod task;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -17,10 +20,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{Id as TaskId, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 pub use board::{Board, Phase, PodView};
+pub use clock::Clock;
 
 use crate::api::{FullName, Pod, PodUid};
 use crate::pod::observed::Pods;
@@ -31,6 +35,10 @@ use crate::store::pods::PodManager;
 use crate::telemetry::{Metrics, occurrences};
 use locks::NameLocks;
 use task::Worker;
+
+/// Pause before a pod whose worker panicked gets a new one: what made it panic is most likely
+/// still there.
+const PANIC_PAUSE: Duration = Duration::from_secs(1);
 
 /// What is wanted, as the workers see it.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -57,6 +65,8 @@ pub struct Context {
     pub node_ips: Vec<IpAddr>,
     /// Longest crash-loop back-off.
     pub backoff_max: Duration,
+    /// What the time is.
+    pub clock: Clock,
 }
 
 /// What a worker is told. The newest word counts, and `Stop` is never taken back.
@@ -94,8 +104,18 @@ pub struct PodWorkers {
     manager: Arc<PodManager>,
     wanted: watch::Receiver<Arc<Wanted>>,
     listed: watch::Receiver<Option<Arc<Pods>>>,
-    workers: HashMap<PodUid, watch::Sender<Command>>,
-    tasks: JoinSet<PodUid>,
+    workers: HashMap<PodUid, Handle>,
+    tasks: JoinSet<()>,
+    /// Pods that run unwanted and hold their full names without a worker, until every source
+    /// has delivered.
+    adopted: BTreeMap<PodUid, FullName>,
+}
+
+/// A worker as the set of workers knows it.
+struct Handle {
+    commands: watch::Sender<Command>,
+    task: TaskId,
+    full_name: FullName,
 }
 
 impl PodWorkers {
@@ -115,6 +135,7 @@ impl PodWorkers {
             listed,
             workers: HashMap::new(),
             tasks: JoinSet::new(),
+            adopted: BTreeMap::new(),
         }
     }
 
@@ -139,7 +160,9 @@ impl PodWorkers {
                 }
                 _ = self.listed.changed() => self.adopt_and_stop_unwanted(&cancel),
                 _ = members.changed() => self.adopt_and_stop_unwanted(&cancel),
-                Some(finished) = self.tasks.join_next() => self.reap(finished, &cancel),
+                Some(finished) = self.tasks.join_next_with_id() => {
+                    self.reap(finished.map(|(id, ())| id), &cancel);
+                }
             }
         }
         while self.tasks.join_next().await.is_some() {}
@@ -149,7 +172,7 @@ impl PodWorkers {
     /// full name queues behind its predecessor.
     fn apply(&mut self, cancel: &CancellationToken) {
         let wanted = self.wanted.borrow_and_update().clone();
-        for (uid, commands) in &self.workers {
+        for (uid, Handle { commands, .. }) in &self.workers {
             if !wanted.pods.contains_key(uid) {
                 commands.send_if_modified(|command| match command {
                     Command::Run(pod) => {
@@ -163,8 +186,8 @@ impl PodWorkers {
         }
         for (uid, pod) in &wanted.pods {
             match self.workers.get(uid) {
-                None => self.start(uid, Some(pod), cancel),
-                Some(commands) => {
+                None => self.start(uid, pod, Duration::ZERO, cancel),
+                Some(Handle { commands, .. }) => {
                     commands.send_if_modified(|command| match command {
                         Command::Run(running) if running == pod => false,
                         Command::Run(running) => {
@@ -183,6 +206,29 @@ impl PodWorkers {
     /// has delivered.
     fn adopt_and_stop_unwanted(&mut self, cancel: &CancellationToken) {
         let wanted = self.wanted.borrow().clone();
+        let mut unwanted = self.held();
+        unwanted.retain(|uid, _| !self.workers.contains_key(uid) && !wanted.pods.contains_key(uid));
+        // One that went by itself must not keep its name.
+        for (uid, full_name) in std::mem::take(&mut self.adopted) {
+            let has_worker = self.workers.contains_key(&uid) || wanted.pods.contains_key(&uid);
+            if !has_worker && !unwanted.contains_key(&uid) {
+                self.locks.leave(&full_name, &uid);
+            }
+        }
+        for (uid, full_name) in unwanted {
+            self.locks.with(|locks| locks.adopt(&full_name, &uid));
+            if wanted.all_synced {
+                occurrences::pod_removed(&full_name, &uid, "no source wants it");
+                let command = Command::Stop { restart: false };
+                self.start_worker(uid, full_name, command, None, Duration::ZERO, cancel);
+            } else {
+                self.adopted.insert(uid, full_name);
+            }
+        }
+    }
+
+    /// Pods that the runtime holds something of: by the newest list, and by what was seen since.
+    fn held(&mut self) -> BTreeMap<PodUid, FullName> {
         let mut held: BTreeMap<PodUid, FullName> = BTreeMap::new();
         if let Some(listed) = self.listed.borrow_and_update().as_ref() {
             held.extend(
@@ -193,43 +239,22 @@ impl PodWorkers {
             );
         }
         for entry in self.context.cache.all() {
-            if entry.modified.is_some() && entry.status.is_empty() {
-                held.remove(&entry.status.uid);
-            } else if !entry.status.is_empty() {
+            if !entry.status.is_empty() {
                 held.insert(entry.status.uid.clone(), entry.status.full_name.clone());
+            } else if entry.modified.is_some() {
+                held.remove(&entry.status.uid);
             }
         }
-        for (uid, full_name) in held {
-            if self.workers.contains_key(&uid) || wanted.pods.contains_key(&uid) {
-                continue;
-            }
-            self.locks.with(|locks| locks.adopt(&full_name, &uid));
-            if wanted.all_synced {
-                occurrences::pod_removed(&full_name, &uid, "no source wants it");
-                self.start_worker(
-                    uid,
-                    full_name,
-                    Command::Stop { restart: false },
-                    None,
-                    cancel,
-                );
-            }
-        }
+        held
     }
 
-    fn start(&mut self, uid: &PodUid, pod: Option<&Arc<Pod>>, cancel: &CancellationToken) {
-        let Some(pod) = pod else { return };
+    fn start(&mut self, uid: &PodUid, pod: &Arc<Pod>, pause: Duration, cancel: &CancellationToken) {
         let full_name = FullName::of(pod);
         self.manager.add_pod(Arc::clone(pod));
         self.locks.with(|locks| locks.join(&full_name, uid));
         let command = Command::Run(Arc::clone(pod));
-        self.start_worker(
-            uid.clone(),
-            full_name,
-            command,
-            Some(Arc::clone(pod)),
-            cancel,
-        );
+        let pod = Some(Arc::clone(pod));
+        self.start_worker(uid.clone(), full_name, command, pod, pause, cancel);
     }
 
     fn start_worker(
@@ -238,50 +263,57 @@ impl PodWorkers {
         full_name: FullName,
         command: Command,
         pod: Option<Arc<Pod>>,
+        pause: Duration,
         cancel: &CancellationToken,
     ) {
         let (commands, receiver) = watch::channel(command);
         let worker = Worker::new(
             uid.clone(),
-            full_name,
+            full_name.clone(),
             pod,
             Arc::clone(&self.context),
             Arc::clone(&self.locks),
             receiver,
         );
         let cancel = cancel.clone();
-        self.workers.insert(uid.clone(), commands);
-        self.tasks.spawn(async move {
+        let task = self.tasks.spawn(async move {
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = tokio::time::sleep(pause), if !pause.is_zero() => {}
+                () = std::future::ready(()), if pause.is_zero() => {}
+            }
             worker.run(cancel).await;
-            uid
         });
+        let handle = Handle {
+            commands,
+            task: task.id(),
+            full_name,
+        };
+        self.workers.insert(uid, handle);
     }
 
-    /// A worker has finished. If its pod is wanted again meanwhile, it gets a new one.
-    fn reap(
-        &mut self,
-        finished: Result<PodUid, tokio::task::JoinError>,
-        cancel: &CancellationToken,
-    ) {
-        match finished {
-            Ok(uid) => {
-                self.workers.remove(&uid);
-                let wanted = self.wanted.borrow().clone();
-                self.start(&uid, wanted.pods.get(&uid), cancel);
-            }
-            // A worker that panicked is a defect; the panic hook has told it. Its commands have
-            // no receiver any more, which tells which one it was.
-            Err(_) => {
-                let lost: Vec<PodUid> = self
-                    .workers
-                    .iter()
-                    .filter(|(_, commands)| commands.receiver_count() == 0)
-                    .map(|(uid, _)| uid.clone())
-                    .collect();
-                for uid in lost {
-                    self.reap(Ok(uid), cancel);
-                }
-            }
+    /// A worker has finished. If its pod is wanted again meanwhile, it gets a new one; so does
+    /// the pod of a worker that panicked, which is a defect that the panic hook has told.
+    fn reap(&mut self, finished: Result<TaskId, JoinError>, cancel: &CancellationToken) {
+        let (id, pause) = match &finished {
+            Ok(id) => (*id, Duration::ZERO),
+            Err(error) => (error.id(), PANIC_PAUSE),
+        };
+        let of_task = |(uid, handle): (&PodUid, &Handle)| (handle.task == id).then(|| uid.clone());
+        let Some(uid) = self.workers.iter().find_map(of_task) else {
+            return;
+        };
+        let Some(handle) = self.workers.remove(&uid) else {
+            return;
+        };
+        let wanted = self.wanted.borrow().clone();
+        if let Some(pod) = wanted.pods.get(&uid) {
+            self.start(&uid, pod, pause, cancel);
+        } else if finished.is_err() {
+            // What it leaves running is found again as unwanted, if there is anything.
+            self.context.board.remove(&uid);
+            self.locks.leave(&handle.full_name, &uid);
+            self.adopt_and_stop_unwanted(cancel);
         }
     }
 }

@@ -20,10 +20,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Command, Context, Phase, PodView, SharedLocks};
-use crate::api::{FullName, Pod, PodUid, Timestamp, core};
+use crate::api::{FullName, Pod, PodUid, core};
 use crate::pod::backoff::Backoff;
 use crate::pod::observed::{ContainerState, PodStatus};
-use crate::pod::plan::{Plan, PlanInput, Waiting, compute_pod_actions};
+use crate::pod::plan::{Plan, PlanInput, Step, Waiting, compute_pod_actions};
+use crate::pod::spec;
 use crate::pod::status::{StatusInput, compute_pod_status};
 use crate::runtime::{PodSyncResult, SyncAction, SyncErrorReason};
 use crate::telemetry::occurrences;
@@ -44,6 +45,26 @@ enum Next {
     Shutdown,
 }
 
+/// A plan that failed.
+struct Held {
+    plan: Plan,
+    /// Until when the same is not tried again.
+    until: Instant,
+    /// When it failed, if only for want of the runtime: its return ends the hold.
+    away_since: Option<Instant>,
+}
+
+/// What came of removing what is left of a pod.
+enum Removed {
+    /// Nothing is left, or what is left shall stay.
+    Done,
+    /// Something is left, and may even run: a start that was under way when the pod was stopped,
+    /// of this process or of one before it, can take effect late.
+    StillThere,
+    /// The agent is shutting down: leave everything as it is.
+    Shutdown,
+}
+
 /// One pod's worker.
 pub(super) struct Worker {
     uid: PodUid,
@@ -55,8 +76,9 @@ pub(super) struct Worker {
     backoff: Backoff,
     /// Why containers that should run don't, from the last attempts to start them.
     failures: BTreeMap<Arc<str>, Waiting>,
-    /// A failed plan, and until when the same plan is not tried again.
-    held: Option<(Plan, Instant)>,
+    held: Option<Held>,
+    /// Containers whose back-off was told, with their restart count.
+    told_backoff: BTreeMap<Arc<str>, u32>,
     status: Option<Arc<core::PodStatus>>,
     error: Arc<str>,
     phase: Phase,
@@ -64,6 +86,8 @@ pub(super) struct Worker {
     stopping_since: Option<Instant>,
     /// What is acted on must have been looked at after this.
     newer_than: Instant,
+    /// Pause after the next failure to remove what is left.
+    remove_pause: Duration,
 }
 
 impl Worker {
@@ -89,11 +113,13 @@ impl Worker {
             backoff,
             failures: BTreeMap::new(),
             held: None,
+            told_backoff: BTreeMap::new(),
             status: None,
             error: "".into(),
             phase: Phase::WaitingToStart,
             stopping_since: None,
             newer_than: Instant::now(),
+            remove_pause: STOP_RETRY_MIN,
         }
     }
 
@@ -111,10 +137,15 @@ impl Worker {
                 return;
             }
         }
-        if matches!(self.terminate(&cancel).await, Next::Shutdown)
-            || matches!(self.remove(&cancel).await, Next::Shutdown)
-        {
-            return;
+        loop {
+            if matches!(self.terminate(&cancel).await, Next::Shutdown) {
+                return;
+            }
+            match self.remove(&cancel).await {
+                Removed::Shutdown => return,
+                Removed::Done => break,
+                Removed::StillThere => {}
+            }
         }
         self.finish();
     }
@@ -185,6 +216,8 @@ impl Worker {
                 self.round(&pod, &entry.status, cancel).await
             };
             let timer = tokio::time::sleep(look_again.unwrap_or(Duration::MAX));
+            let away_since = self.held.as_ref().and_then(|held| held.away_since);
+            let back = cache.wait_until_known(away_since.unwrap_or(self.newer_than));
             tokio::select! {
                 () = cancel.cancelled() => return Next::Shutdown,
                 told = self.commands.changed() => if told.is_err() { return Next::Shutdown },
@@ -192,6 +225,7 @@ impl Worker {
                     seen = self.context.cache.subscribe(&self.uid);
                 },
                 () = timer, if look_again.is_some() => {}
+                () = back, if away_since.is_some() => {}
             }
         }
     }
@@ -203,23 +237,17 @@ impl Worker {
         status: &PodStatus,
         cancel: &CancellationToken,
     ) -> Option<Duration> {
-        let now = Timestamp::now();
-        let input = PlanInput {
-            pod,
+        let now = self.context.clock.now();
+        let planned = self.with_start_time(pod);
+        let plan = compute_pod_actions(&PlanInput {
+            pod: &planned,
             status,
             backoff: &self.backoff,
             now,
-        };
-        let plan = compute_pod_actions(&input);
+        });
         self.forget_mended(status);
-        for (name, waiting) in &plan.waiting {
-            self.failures.insert(Arc::clone(name), waiting.clone());
-        }
-        if let Some((failed, until)) = &self.held
-            && failed.steps == plan.steps
-            && *until > Instant::now()
-        {
-            let left = until.duration_since(Instant::now());
+        self.note_waiting(status, &plan);
+        if let Some(left) = self.held_for(&plan) {
             self.publish(status);
             return Some(
                 plan.look_again
@@ -249,11 +277,65 @@ impl Worker {
         self.publish(status);
         let retry = retry_after(&result, &self.uid);
         if let Some(retry) = retry {
-            self.held = Some((plan.clone(), Instant::now() + retry));
+            let away = result
+                .errors()
+                .all(|e| e.reason == SyncErrorReason::RuntimeUnavailable);
+            self.held = Some(Held {
+                plan: plan.clone(),
+                until: Instant::now() + retry,
+                away_since: away.then(Instant::now),
+            });
         }
         match (retry, plan.look_again) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
+        }
+    }
+
+    /// The pod with the start time that its status has, which its deadline counts from; the
+    /// oldest sandbox that is left may be younger.
+    fn with_start_time(&self, pod: &Arc<Pod>) -> Arc<Pod> {
+        let start_time = self.status.as_ref().and_then(|s| s.start_time.clone());
+        if spec::spec(pod).active_deadline_seconds.is_none() || start_time.is_none() {
+            return Arc::clone(pod);
+        }
+        let mut started = Pod::clone(pod);
+        started
+            .status
+            .get_or_insert_with(core::PodStatus::default)
+            .start_time = start_time;
+        Arc::new(started)
+    }
+
+    /// How long that plan, having failed, is not tried again.
+    fn held_for(&self, plan: &Plan) -> Option<Duration> {
+        let held = self
+            .held
+            .as_ref()
+            .filter(|held| same_work(&held.plan, plan))?;
+        let back = held
+            .away_since
+            .zip(self.context.cache.known_until())
+            .is_some_and(|(away, known)| known >= away);
+        let left = held.until.saturating_duration_since(Instant::now());
+        (!back && !left.is_zero()).then_some(left)
+    }
+
+    /// Keeps, and tells once each, which containers are in back-off.
+    fn note_waiting(&mut self, status: &PodStatus, plan: &Plan) {
+        for (name, waiting) in &plan.waiting {
+            self.failures.insert(Arc::clone(name), waiting.clone());
+            let newest = status.find_container_status_by_name(name);
+            let attempt = newest.map_or(0, |c| c.restart_count);
+            if self.told_backoff.insert(Arc::clone(name), attempt) != Some(attempt) {
+                occurrences::backoff(
+                    &self.full_name,
+                    &self.uid,
+                    name,
+                    attempt,
+                    plan.look_again.unwrap_or_default(),
+                );
+            }
         }
     }
 
@@ -284,7 +366,7 @@ impl Worker {
     /// Keeps what the planner and the status need to know of a round: back-off steps of the
     /// containers restarted, and the reasons of those that could not be started.
     fn remember(&mut self, pod: &Pod, status: &PodStatus, plan: &Plan, result: &PodSyncResult) {
-        plan.record_backoff(pod, status, &mut self.backoff, Timestamp::now());
+        plan.record_backoff(pod, status, &mut self.backoff, self.context.clock.now());
         self.error = result.error().unwrap_or_default().into();
         for r in &result.sync_results {
             let starts = matches!(
@@ -315,9 +397,13 @@ impl Worker {
     /// Stops whatever runs of the pod, until nothing does.
     async fn terminate(&mut self, cancel: &CancellationToken) -> Next {
         self.phase = Phase::Terminating;
-        self.stopping_since = Some(Instant::now());
-        self.error = "".into();
+        if self.stopping_since.is_none() {
+            self.stopping_since = Some(Instant::now());
+            self.error = "".into();
+        }
         let mut pause = STOP_RETRY_MIN;
+        // Held so that what a look finds stays in the cache until it was read here.
+        let _seen = self.context.cache.subscribe(&self.uid);
         self.newer_than = Instant::now();
         self.context.looks.look(&self.uid).await;
         loop {
@@ -363,31 +449,40 @@ impl Worker {
         }
     }
 
-    /// Removes what is left of the pod, unless the same UID is wanted again.
-    async fn remove(&mut self, cancel: &CancellationToken) -> Next {
+    /// Removes what is left of the pod, unless the same UID is wanted again. What can't be removed
+    /// is looked at anew after a pause.
+    async fn remove(&mut self, cancel: &CancellationToken) -> Removed {
         self.phase = Phase::Terminated;
-        let mut pause = STOP_RETRY_MIN;
-        loop {
-            if matches!(
-                *self.commands.borrow_and_update(),
-                Command::Stop { restart: true }
-            ) {
-                return Next::Proceed;
-            }
-            let removed = tokio::select! {
-                () = cancel.cancelled() => return Next::Shutdown,
-                removed = self.context.runtime.delete_pod(&self.uid) => removed,
-            };
-            let Err(error) = removed else { break };
-            self.error = error.to_string().into();
-            self.publish(&self.context.cache.get(&self.uid).status);
-            occurrences::remove_failed(&self.full_name, &self.uid, &error.to_string());
-            if matches!(pause_for(&mut pause, cancel).await, Next::Shutdown) {
-                return Next::Shutdown;
-            }
+        let _seen = self.context.cache.subscribe(&self.uid);
+        if matches!(
+            *self.commands.borrow_and_update(),
+            Command::Stop { restart: true }
+        ) {
+            return Removed::Done;
         }
-        self.context.looks.look(&self.uid).await;
-        Next::Proceed
+        let removed = tokio::select! {
+            () = cancel.cancelled() => return Removed::Shutdown,
+            removed = self.context.runtime.delete_pod(&self.uid) => removed,
+        };
+        let Err(error) = removed else {
+            // Not over before it is seen to be: what the cache holds of a finished pod would look
+            // like one that runs unwanted.
+            self.newer_than = Instant::now();
+            self.context.looks.look(&self.uid).await;
+            return tokio::select! {
+                () = cancel.cancelled() => Removed::Shutdown,
+                _ = self.context.cache.get_newer_than(&self.uid, self.newer_than) => Removed::Done,
+            };
+        };
+        self.error = error.to_string().into();
+        self.publish(&self.context.cache.get(&self.uid).status);
+        occurrences::remove_failed(&self.full_name, &self.uid, &error.to_string());
+        let pause = self.remove_pause;
+        self.remove_pause = (pause * 2).min(STOP_RETRY_MAX);
+        tokio::select! {
+            () = cancel.cancelled() => Removed::Shutdown,
+            () = tokio::time::sleep(pause) => Removed::StillThere,
+        }
     }
 
     /// Tells the board where the pod is.
@@ -401,7 +496,7 @@ impl Worker {
                 host_ips: &self.context.node_ips,
                 terminating: matches!(self.phase, Phase::Terminating | Phase::Terminated),
                 is_static: true,
-                now: Timestamp::now(),
+                now: self.context.clock.now(),
             });
             if self.status.as_deref() != Some(&status) {
                 self.status = Some(Arc::new(status));
@@ -417,6 +512,21 @@ impl Worker {
             error: Arc::clone(&self.error),
         });
     }
+}
+
+/// Whether two plans do the same but for the sandbox's number: one that can't be started must
+/// not be tried at once under the next number, for ever.
+fn same_work(a: &Plan, b: &Plan) -> bool {
+    let same = |a: &Step, b: &Step| {
+        if let (Step::CreateSandbox { reason: a, .. }, Step::CreateSandbox { reason: b, .. }) =
+            (a, b)
+        {
+            a == b
+        } else {
+            a == b
+        }
+    };
+    a.steps.len() == b.steps.len() && a.steps.iter().zip(&b.steps).all(|(a, b)| same(a, b))
 }
 
 /// Sleeps for `pause`, which doubles for the next time.

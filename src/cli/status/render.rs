@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 
-use crate::api::report::{EngineReport, PodReport, SourceReport, StatusReport};
+use crate::api::report::{
+    EngineReport, PodReport, PullPhase, PullReport, SourceReport, StatusReport,
+};
 use crate::api::{Diagnostic, Severity, Timestamp};
 use crate::cli::table::{self, Cell, one_line};
 
@@ -27,6 +29,7 @@ pub fn render(report: &StatusReport, now: Timestamp, wide: bool) -> String {
     if !wide {
         messages(&mut out, &report.pods);
     }
+    pulls(&mut out, &report.pulls);
     problems(&mut out, report);
     sources(&mut out, &report.sources, now);
     out
@@ -153,6 +156,30 @@ fn problems(out: &mut String, report: &StatusReport) {
         if let Some(help) = &problem.help {
             line(out, &format!("    help: {}", one_line(help)));
         }
+    }
+}
+
+fn pulls(out: &mut String, pulls: &[PullReport]) {
+    if pulls.is_empty() {
+        return;
+    }
+    line(out, &format!("\n{}", styled("PULLS", BOLD)));
+    for pull in pulls {
+        let phase = match pull.phase {
+            PullPhase::Waiting => "waiting for its turn",
+            PullPhase::Downloading => "downloading",
+            PullPhase::Extracting => "extracting",
+        };
+        let percent = match pull.bytes_total {
+            0 => String::new(),
+            total => format!(", {}%", pull.bytes_done.min(total) * 100 / total),
+        };
+        let image = one_line(&pull.image);
+        let (done, all) = (pull.layers_done, pull.layers_total);
+        line(
+            out,
+            &format!("  {image}: {phase}, {done} of {all} layers{percent}"),
+        );
     }
 }
 

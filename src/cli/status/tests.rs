@@ -1,7 +1,8 @@
 use super::*;
 use crate::api::diagnostic::Position;
 use crate::api::report::{
-    AgentReport, ContainerReport, EngineReport, PodReport, SourceReport, StatusReport,
+    AgentReport, ContainerReport, EngineReport, PodReport, PullPhase, PullReport, SourceReport,
+    StatusReport,
 };
 use crate::api::{Code, Diagnostic};
 
@@ -72,6 +73,7 @@ fn crashing_pod() -> PodReport {
 
 fn report(pods: Vec<PodReport>) -> StatusReport {
     StatusReport {
+        pulls: Vec::new(),
         agent: AgentReport {
             version: "0.1.0".to_owned(),
             pid: 1,
@@ -206,4 +208,22 @@ fn json_and_yaml_read_back() {
     let json = serde_json::to_vec(&report).unwrap();
     assert_eq!(parse(&json).unwrap(), report);
     assert!(parse(b"{}").is_err());
+}
+
+#[test]
+fn pulls_under_way() {
+    let mut report = report(vec![pod("default", "web", "ContainerCreating")]);
+    let pull = |image: &str, phase, bytes_done, bytes_total| PullReport {
+        image: image.to_owned(),
+        phase,
+        layers_done: 1,
+        layers_total: 3,
+        bytes_done,
+        bytes_total,
+    };
+    report.pulls = vec![
+        pull("web:1", PullPhase::Downloading, 25, 100),
+        pull("db:1", PullPhase::Waiting, 0, 0),
+    ];
+    insta::assert_snapshot!(plain(&report, false));
 }

@@ -12,6 +12,7 @@ use bollard::models::{
     SystemInfo,
 };
 use bytes::Bytes;
+use futures::StreamExt as _;
 use futures::stream::BoxStream;
 
 use crate::api::Timestamp;
@@ -215,6 +216,12 @@ pub trait Engine: Send + Sync + 'static {
         owner: &str,
         since: Option<Timestamp>,
     ) -> Result<BoxStream<'static, Result<EventMessage>>>;
+
+    /// `GET /events` of images: an item whenever an image came, went or changed its name. An
+    /// Engine that can't tell has no items.
+    async fn image_changes(&self) -> Result<BoxStream<'static, Result<()>>> {
+        Ok(futures::stream::pending().boxed())
+    }
 
     /// `GET /containers/{id}/logs`. With `tty` the output is raw and all of it counts as stdout.
     async fn logs(&self, id: &str, options: &LogOptions, tty: bool) -> Result<LogFrames>;

@@ -11,12 +11,14 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bollard::models::{
     ContainerInspectResponse, ContainerStateStatusEnum, ContainerSummary, ContainerSummaryStateEnum,
 };
 
+use super::termination;
 use super::translate::{Kind, OurContainer};
 use crate::api::{ContainerId, PodUid, Timestamp};
 use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus, RunningPod, SandboxStatus};
@@ -36,6 +38,8 @@ pub(super) struct Record {
     reason: Arc<str>,
     message: Arc<str>,
     ips: Vec<IpAddr>,
+    /// Where its termination message is on the node's disk.
+    pub(super) termination_log: Option<PathBuf>,
     /// Whether an inspect would tell more than is known.
     pub(super) stale: bool,
     /// When something was last told of it, on the index's own clock.
@@ -236,9 +240,7 @@ impl Index {
         let mut state = self.lock();
         let now = state.tick();
         if let Some(record) = state.records.get_mut(id) {
-            let outdated = record.touched > asked
-                && record.state == ContainerState::Exited
-                && is_running(found);
+            let outdated = record.touched > asked && shown_state(found) < record.state;
             if !outdated {
                 record.touched = now;
                 merge_inspect(record, found, message);
@@ -316,6 +318,7 @@ impl Record {
             reason: "".into(),
             message: "".into(),
             ips: Vec::new(),
+            termination_log: None,
             stale: false,
             touched: 0,
             inspecting: Arc::default(),
@@ -429,6 +432,23 @@ fn is_running(found: &ContainerInspectResponse) -> bool {
     })
 }
 
+/// State that an inspect shows.
+fn shown_state(found: &ContainerInspectResponse) -> ContainerState {
+    let Some(state) = &found.state else {
+        return ContainerState::Unknown;
+    };
+    let ended = time(state.finished_at.as_deref()).is_some()
+        || state.exit_code.unwrap_or(0) != 0
+        || state.status == Some(ContainerStateStatusEnum::DEAD);
+    if is_running(found) {
+        ContainerState::Running
+    } else if ended {
+        ContainerState::Exited
+    } else {
+        ContainerState::Created
+    }
+}
+
 /// Upstream: cri-dockerd `core/convert.go`, dockershim `docker_container.go` (state and reason).
 fn merge_inspect(record: &mut Record, found: &ContainerInspectResponse, message: &str) {
     if let Some(created) = time(found.created.as_ref().map(ToString::to_string).as_deref()) {
@@ -437,6 +457,12 @@ fn merge_inspect(record: &mut Record, found: &ContainerInspectResponse, message:
     record.image_id = text(found.image.as_deref(), &record.image_id);
     if let Some(image) = found.config.as_ref().and_then(|c| c.image.as_deref()) {
         record.image = image.into();
+    }
+    if let Kind::Container {
+        termination_path, ..
+    } = &record.ours.kind
+    {
+        record.termination_log = termination::source(found, termination_path).map(PathBuf::from);
     }
     record.stale = false;
     let Some(state) = &found.state else {

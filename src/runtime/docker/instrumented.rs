@@ -130,6 +130,11 @@ impl Engine for InstrumentedEngine {
         self.observe(Operation::Events, "", call).await
     }
 
+    async fn image_changes(&self) -> Result<BoxStream<'static, Result<()>>> {
+        self.observe(Operation::Events, "", self.inner.image_changes())
+            .await
+    }
+
     async fn logs(&self, id: &str, options: &LogOptions, tty: bool) -> Result<LogFrames> {
         let call = self.inner.logs(id, options, tty);
         self.observe(Operation::Logs, id, call).await

@@ -12,15 +12,19 @@ use tokio::time::Instant;
 use super::engine::EngineError;
 use super::manager::DockerManager;
 use super::translate::Kind;
-use crate::api::{Pod, Timestamp};
+use crate::api::{ContainerId, Pod, Timestamp};
 use crate::pod::observed::{Container, Role, RunningPod};
 use crate::pod::spec;
 use crate::runtime::{PodSyncResult, SyncAction, SyncError, SyncErrorReason, SyncResult};
+use crate::telemetry::occurrences;
 
 /// What every process is given between SIGTERM and SIGKILL, whatever time others used up.
 const GRACE_MIN: Duration = Duration::from_secs(2);
 /// Grace of a sandbox: ours ends at once, another's may take its time.
 const SANDBOX_GRACE: Duration = Duration::from_secs(10);
+
+/// Reason of a container's stop, for the log, when all of its pod stops.
+const POD_STOPS: &str = "the pod is being stopped";
 
 impl DockerManager {
     /// See [`Runtime::kill_pod`](crate::runtime::Runtime::kill_pod).
@@ -44,12 +48,12 @@ impl DockerManager {
         };
         let kills = regular
             .iter()
-            .map(|c| self.stop_container(&c.id.id, &c.name, grace(c)));
+            .map(|c| self.stop_container(&c.id.id, &c.name, grace(c), POD_STOPS));
         result.add_sync_result(join_all(kills).await);
         // Sidecars last, in the reverse order of their start. They wait within the grace.
         for sidecar in in_stop_order(pod, &sidecars) {
             let stopped = self
-                .stop_container(&sidecar.id.id, &sidecar.name, grace(sidecar))
+                .stop_container(&sidecar.id.id, &sidecar.name, grace(sidecar), POD_STOPS)
                 .await;
             result.add_sync_result([stopped]);
         }
@@ -74,13 +78,34 @@ impl DockerManager {
     }
 
     /// Stops one container, for a kill of the pod or of it alone.
-    pub(super) async fn stop_container(&self, id: &str, name: &str, grace: Duration) -> SyncResult {
+    pub(super) async fn stop_container(
+        &self,
+        id: &str,
+        name: &str,
+        grace: Duration,
+        reason: &str,
+    ) -> SyncResult {
         let mut result = SyncResult::new(SyncAction::KillContainer, name);
-        if let Err(error) = self.stop(id, grace).await {
-            result.fail(SyncError::new(
+        let record = self.index.get(id);
+        let began = Instant::now();
+        match self.stop(id, grace).await {
+            Ok(()) => {
+                if let Some(record) = record {
+                    occurrences::container_killed(
+                        &self.metrics,
+                        &record.ours.full_name,
+                        &record.ours.uid,
+                        name,
+                        &ContainerId::docker(id),
+                        reason,
+                        began.elapsed(),
+                    );
+                }
+            }
+            Err(error) => result.fail(SyncError::new(
                 reason_of(&error, SyncErrorReason::KillContainerError),
                 error.to_string(),
-            ));
+            )),
         }
         result
     }

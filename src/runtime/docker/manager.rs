@@ -13,6 +13,7 @@ use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::{self, BoxStream};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::engine::{EngineError, SharedEngine};
@@ -34,6 +35,10 @@ use crate::volume::VolumeManager;
 
 /// Attempts to get an inspect that is not older than the newest event.
 const INSPECT_ATTEMPTS: usize = 3;
+/// How long somebody else's removal of a container is waited for, and how often it is asked for:
+/// the Engine tells nobody but its event stream when it is done.
+const REMOVAL_WAIT: Duration = Duration::from_secs(10);
+const REMOVAL_POLL: Duration = Duration::from_millis(100);
 /// Oldest API this program speaks (Engine 20.10).
 pub const API_VERSION_MIN: (u32, u32) = (1, 41);
 
@@ -58,7 +63,7 @@ pub struct DockerManager {
     pub(super) root: PathBuf,
     pub(super) node: NodeFacts,
     pub(super) index: Index,
-    pub(super) images: ImagePuller,
+    pub(super) images: Arc<ImagePuller>,
     pub(super) volumes: VolumeManager,
     pub(super) metrics: Metrics,
     /// Bounds the calls that change something. Fair: permits are given in the order asked.
@@ -85,7 +90,7 @@ impl DockerManager {
     #[must_use]
     pub fn new(
         engine: SharedEngine,
-        images: ImagePuller,
+        images: Arc<ImagePuller>,
         metrics: Metrics,
         options: DockerManagerOptions,
     ) -> Self {
@@ -261,17 +266,52 @@ impl DockerManager {
         }
     }
 
-    /// Removes a container that is not running. One that is gone is success.
+    /// Removes a container that is not running. One that is gone is success; a removal that is
+    /// under way already, of an agent before this one say, is waited for.
     pub(super) async fn remove(&self, id: &str) -> Result<()> {
-        let _permit = self.changes.acquire().await;
-        match self.engine.remove_container(id, false).await {
-            Ok(()) => self.index.removed(id),
-            Err(error) if error.is_not_found() => self.index.removed(id),
-            // Somebody else's removal is under way; the destroy event will tell.
-            Err(error) if error.is_conflict() && is_being_removed(&error) => {}
-            Err(error) => return Err(error.into()),
+        let record = self.index.get(id);
+        let began = Instant::now();
+        loop {
+            let removed = {
+                let _permit = self.changes.acquire().await;
+                self.engine.remove_container(id, false).await
+            };
+            match removed {
+                Ok(()) => break,
+                Err(error) if error.is_not_found() => break,
+                Err(error)
+                    if error.is_conflict()
+                        && is_being_removed(&error)
+                        && began.elapsed() < REMOVAL_WAIT =>
+                {
+                    tokio::time::sleep(REMOVAL_POLL).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.index.removed(id);
+        if let Some(record) = record {
+            self.remove_termination_log(record).await;
         }
         Ok(())
+    }
+
+    /// Removes the termination message of a container that is gone. One that stays, goes with
+    /// its pod.
+    async fn remove_termination_log(&self, record: Record) {
+        let Kind::Container { name, .. } = &record.ours.kind else {
+            return;
+        };
+        let Some(path) = record.termination_log else {
+            return;
+        };
+        let (uid, name) = (record.ours.uid.clone(), name.clone());
+        let removed = self
+            .on_disk(move |volumes| volumes.remove_termination_log(&uid, &name, &path))
+            .await;
+        if let Err(error) = removed {
+            tracing::debug!(error = %error, "left a termination message behind");
+        }
     }
 }
 
@@ -435,6 +475,8 @@ impl Runtime for DockerManager {
 
     async fn watch(&self) -> Result<BoxStream<'static, PodEvent>> {
         let messages = self.engine.events(&self.owner, None).await?;
+        let image_changes = self.engine.image_changes().await?;
+        self.images.forget_all();
         // What happened before the subscription only a list can tell; so that a call that needs
         // the whole picture lists first, the gap is marked before anybody hears of it.
         self.index.begin_gap();
@@ -456,8 +498,21 @@ impl Runtime for DockerManager {
                     .and_then(|message| events::apply(&index, &owner, &message));
                 futures::future::ready(change)
             });
+        // A name may stand for another image now: what is known of images is asked for anew.
+        let images = Arc::clone(&self.images);
+        let image_changes = image_changes
+            .take_while(|change| futures::future::ready(change.is_ok()))
+            .filter_map(move |_| {
+                images.forget_all();
+                futures::future::ready(None)
+            });
+        // The end of the containers' events is the end of both.
+        let end = stream::once(futures::future::ready(None));
+        let news = stream::select(changes.map(Some).chain(end), image_changes)
+            .take_while(|change| futures::future::ready(change.is_some()))
+            .filter_map(futures::future::ready);
         Ok(stream::once(futures::future::ready(gap))
-            .chain(changes)
+            .chain(news)
             .boxed())
     }
 

@@ -17,16 +17,18 @@ use std::sync::Arc;
 use bollard::models::ContainerCreateBody;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, join_all};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::engine::EngineError;
-use super::image::PullPolicy;
+use super::image::{EnsuredImage, PullPolicy};
 use super::index::Created;
 use super::kill::reason_of;
 use super::manager::DockerManager;
 use super::translate::{
-    ContainerInput, ImageFacts, Kind, Note, OurContainer, Request, SandboxInput, SeccompWanted,
-    container_request, hosts_file, names, parse_ours, sandbox_request, seccomp_wanted,
+    ContainerInput, ImageFacts, Kind, MISSING_CLUSTER_DNS, Note, OurContainer, Request,
+    SandboxInput, SeccompWanted, container_request, hosts_file, names, parse_ours, sandbox_request,
+    seccomp_wanted,
 };
 use crate::api::core::Container;
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
@@ -353,7 +355,7 @@ impl DockerManager {
         let image_name = container.image.as_deref().unwrap_or_default();
         let policy = PullPolicy::of(container);
         let image = tokio::select! {
-            image = self.images.ensure_image(&uid, image_name, policy, Timestamp::now()) => image?,
+            image = self.image(pod, container, policy) => image?,
             () = cancel.cancelled() => return Err(cancelled()),
         };
         let pod_ips = if needs_pod_ips(container) {
@@ -406,10 +408,7 @@ impl DockerManager {
                 Err(error) if error.is_not_found() && !pulled_anew => {
                     pulled_anew = true;
                     self.images.forget(image_name);
-                    image = self
-                        .images
-                        .ensure_image(&uid, image_name, policy, Timestamp::now())
-                        .await?;
+                    image = self.image(pod, container, policy).await?;
                 }
                 Err(error) => {
                     return Err(SyncError::new(
@@ -419,6 +418,40 @@ impl DockerManager {
                 }
             }
         }
+    }
+
+    /// Makes sure that the container's image is there.
+    async fn image(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        policy: PullPolicy,
+    ) -> Result<EnsuredImage, SyncError> {
+        let (uid, full_name) = (PodUid::of(pod), FullName::of(pod));
+        let image = container.image.as_deref().unwrap_or_default();
+        let (metrics, name) = (&self.metrics, &container.name);
+        let began = Instant::now();
+        let ensured = self
+            .images
+            .ensure_image(&uid, image, policy, Timestamp::now())
+            .await;
+        let took = began.elapsed();
+        match &ensured {
+            Ok(there) if there.pulled => {
+                occurrences::image_pulled(metrics, &full_name, &uid, name, image, took);
+            }
+            Err(error)
+                if matches!(
+                    error.reason,
+                    SyncErrorReason::ErrImagePull | SyncErrorReason::RegistryUnavailable
+                ) =>
+            {
+                let error = &error.message;
+                occurrences::image_failed(metrics, &full_name, &uid, name, image, took, error);
+            }
+            Ok(_) | Err(_) => {}
+        }
+        ensured
     }
 
     /// The pod's volumes with the container's sub-paths made and bound.
@@ -507,7 +540,8 @@ impl DockerManager {
                     match self.holder(&error, &ours, &request.body).await? {
                         Holder::Identical(id) => return Ok(id),
                         Holder::Removed => {}
-                        Holder::Foreign => {
+                        Holder::Ghost if attempt == 1 => {}
+                        Holder::Ghost | Holder::Foreign => {
                             name = names::conflict_name(&request.name, fresh_suffix());
                         }
                     }
@@ -530,7 +564,7 @@ impl DockerManager {
         };
         let found = match self.engine.inspect_container(&id).await {
             Ok(found) => found,
-            Err(error) if error.is_not_found() => return Ok(Holder::Removed),
+            Err(error) if error.is_not_found() => return Ok(Holder::Ghost),
             Err(error) => return Err(error),
         };
         let name = found.name.clone().unwrap_or_default();
@@ -585,6 +619,8 @@ enum Holder {
     Identical(String),
     /// Nobody any more.
     Removed,
+    /// Nobody the Engine knows: it went just now, or its name is stuck in the Engine's books.
+    Ghost,
     /// Somebody else's container, which is none of our business.
     Foreign,
 }
@@ -636,12 +672,14 @@ fn needs_pod_ips(container: &Container) -> bool {
 /// Logs what a request does otherwise than asked.
 fn tell_notes(pod: &Pod, notes: &[Note]) {
     for note in notes {
-        occurrences::note(
-            &FullName::of(pod),
-            &PodUid::of(pod),
-            note.reason,
-            &note.message,
-        );
+        // Every pod that names no DNS policy wants the cluster's, and a box has none.
+        let tell = if note.reason == MISSING_CLUSTER_DNS {
+            occurrences::usual_note
+        } else {
+            occurrences::note
+        };
+        let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
+        tell(&full_name, &uid, note.reason, &note.message);
     }
 }
 

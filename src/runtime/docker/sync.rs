@@ -48,7 +48,9 @@ impl DockerManager {
                         &reason.to_string(),
                     );
                     let grace = spec::termination_grace(pod);
-                    result.add_sync_result([self.stop_container(&id.id, name, grace).await]);
+                    let reason = reason.to_string();
+                    let stopped = self.stop_container(&id.id, name, grace, &reason).await;
+                    result.add_sync_result([stopped]);
                 }
                 Step::CreateSandbox { attempt, .. } => {
                     let starts = take_starts(&mut steps);

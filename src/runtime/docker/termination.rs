@@ -34,15 +34,10 @@ pub(super) async fn message(
     if !ended || state.running.unwrap_or(false) {
         return String::new();
     }
-    let source = found
-        .mounts
-        .iter()
-        .flatten()
-        .find(|mount| mount.destination.as_deref() == Some(path))
-        .and_then(|mount| mount.source.clone());
-    let text = match source {
+    let text = match source(found, path) {
         None => String::new(),
         Some(source) => {
+            let source = source.to_owned();
             let read = tokio::task::spawn_blocking(move || {
                 read_termination_message(std::path::Path::new(&source))
             });
@@ -63,6 +58,16 @@ pub(super) async fn message(
         return log_tail(engine, id, tty).await;
     }
     text
+}
+
+/// Where the file mounted at `path` in a container is on the node's disk.
+pub(super) fn source<'a>(found: &'a ContainerInspectResponse, path: &str) -> Option<&'a str> {
+    found
+        .mounts
+        .iter()
+        .flatten()
+        .find(|mount| mount.destination.as_deref() == Some(path))
+        .and_then(|mount| mount.source.as_deref())
 }
 
 /// The last lines of a container's log; what can't be read is left out.

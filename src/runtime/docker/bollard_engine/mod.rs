@@ -295,6 +295,10 @@ impl Engine for BollardEngine {
         self.open_events(owner, since).await
     }
 
+    async fn image_changes(&self) -> Result<BoxStream<'static, Result<()>>> {
+        self.open_image_changes().await
+    }
+
     async fn logs(&self, id: &str, options: &LogOptions, tty: bool) -> Result<LogFrames> {
         self.open_logs(path_part(id)?, options, tty).await
     }

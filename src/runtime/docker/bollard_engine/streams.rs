@@ -37,6 +37,9 @@ const MAX_ERROR_BYTES: usize = 64 << 10;
 /// What happens to a container that changes what we know of it. Renames and execs don't.
 const EVENTS: [&str; 5] = ["create", "start", "die", "oom", "destroy"];
 
+/// What changes which image a name stands for.
+const IMAGE_EVENTS: [&str; 6] = ["delete", "import", "load", "pull", "tag", "untag"];
+
 /// Header with the credentials for the registry that is pulled from.
 const REGISTRY_AUTH: &str = "X-Registry-Auth";
 
@@ -76,6 +79,20 @@ impl BollardEngine {
                 unavailable(&endpoint, &e)
             })
             .try_filter_map(async |line| Ok(event(&line)))
+            .boxed())
+    }
+
+    pub(super) async fn open_image_changes(&self) -> Result<BoxStream<'static, Result<()>>> {
+        let filters = json!({ "type": ["image"], "event": IMAGE_EVENTS });
+        let query = form_urlencoded::Serializer::new(String::new())
+            .append_pair("filters", &filters.to_string())
+            .finish();
+        let request = Request::get(format!("/events?{query}"));
+        let response = self.open("events", READ_DEADLINE, request).await?;
+        let endpoint = self.endpoint.clone();
+        Ok(lines(response.into_body())
+            .map_ok(|_| ())
+            .map_err(move |e| unavailable(&endpoint, &e))
             .boxed())
     }
 

@@ -3,39 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use serde::{Deserialize, Serialize};
-
 use crate::runtime::docker::engine::PullProgress;
 
-/// Where a pull is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PullPhase {
-    /// Other pulls are before it.
-    Waiting,
-    /// Layers come in.
-    Downloading,
-    /// Layers are unpacked.
-    Extracting,
-}
-
-/// How far a pull has come.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PullProgressReport {
-    /// The image, as sent to the Engine.
-    pub image: String,
-    /// Where it is.
-    pub phase: PullPhase,
-    /// Layers that are complete.
-    pub layers_done: usize,
-    /// Layers known of.
-    pub layers_total: usize,
-    /// Bytes downloaded of the layers whose size is known.
-    pub bytes_done: u64,
-    /// Bytes of the layers whose size is known.
-    pub bytes_total: u64,
-}
+pub use crate::api::report::{PullPhase, PullReport as PullProgressReport};
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Layer {

@@ -18,6 +18,9 @@ const SEARCH_MAX: usize = 255;
 /// Option of pods that ask the cluster's servers.
 const CLUSTER_OPTION: &str = "ndots:5";
 
+/// Reason of the note that a pod wants the cluster's DNS where there is none.
+pub const MISSING_CLUSTER_DNS: &str = "MissingClusterDNS";
+
 /// What a `resolv.conf` says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ResolvConf {
@@ -120,7 +123,7 @@ fn base(pod: &Pod, node: &NodeFacts, notes: &mut Vec<Note>) -> Base {
         "ClusterFirst" if spec::is_host_network(pod) => Base::Node,
         _ if node.cluster_dns.is_empty() => {
             notes.push(Note {
-                reason: "MissingClusterDNS",
+                reason: MISSING_CLUSTER_DNS,
                 message: format!(
                     "no cluster DNS servers are configured, so the pod can't be created with the \
                      {policy:?} policy; falling back to the \"Default\" policy"

@@ -21,7 +21,7 @@ pub mod sandbox;
 pub mod security;
 
 pub use container::{ContainerInput, ImageFacts, container_request};
-pub use dns::{PodDns, ResolvConf, compute_dns};
+pub use dns::{MISSING_CLUSTER_DNS, PodDns, ResolvConf, compute_dns};
 pub use hosts::{Hostname, compute_hostname, hosts_file};
 pub use labels::{Kind, OurContainer, parse_ours};
 pub use names::{ContainerName, container_name, sandbox_name};

@@ -24,6 +24,7 @@ use crate::api::{PodUid, Timestamp};
 use crate::pod::backoff::Backoff;
 use crate::runtime::docker::engine::{EngineError, SharedEngine};
 use crate::runtime::{SyncError, SyncErrorReason};
+use crate::telemetry::occurrences;
 
 /// Pulls at a time where nobody says otherwise: enough to keep a link busy, few enough that the
 /// first pod is not held up by the last.
@@ -285,6 +286,7 @@ impl Shop {
             return pull;
         }
         under_way.retain(|_, pull| pull.upgrade().is_some());
+        occurrences::image_pulling(reference);
         let image = reference.to_owned();
         let pull = async move { shop.download(&image).await }.boxed().shared();
         if let Some(weak) = pull.downgrade() {

@@ -1,0 +1,37 @@
+//! The wall clock as workers read it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::api::Timestamp;
+
+/// Tells the time that is compared with what a runtime says about containers: back-off, deadlines
+/// and start times depend on it. A runtime with a clock of its own, in tests, brings it along.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
+
+impl Clock {
+    /// A clock that tells what `now` returns.
+    pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
+    }
+
+    /// The present time.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        (self.0)()
+    }
+}
+
+/// The machine's clock.
+impl Default for Clock {
+    fn default() -> Self {
+        Self::new(Timestamp::now)
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Clock").field(&self.now()).finish()
+    }
+}

@@ -1,0 +1,244 @@
+//! An Engine between the agent and the real one, where a test decides what becomes of each call.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bollard::models::{
+    ContainerCreateBody, ContainerInspectResponse, ContainerSummary, EventMessage, ImageInspect,
+    SystemInfo,
+};
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use mirrorlet::api::Timestamp;
+use mirrorlet::runtime::LogOptions;
+use mirrorlet::runtime::docker::engine::{
+    Engine, EngineError, EngineVersion, LogFrames, PullProgress, RegistryAuth, Result,
+};
+use mirrorlet::runtime::docker::{BollardEngine, Operation};
+use tokio::task::JoinHandle;
+
+/// A call the agent makes.
+#[derive(Debug, Clone)]
+pub struct Call {
+    pub operation: Operation,
+    /// Id or name of what it is about; empty when it is about nothing in particular.
+    pub target: String,
+    /// Its number, from 1.
+    pub number: usize,
+}
+
+impl Call {
+    /// Whether it changes something in the Engine.
+    pub fn changes(&self) -> bool {
+        matches!(
+            self.operation,
+            Operation::CreateContainer
+                | Operation::StartContainer
+                | Operation::StopContainer
+                | Operation::RemoveContainer
+                | Operation::LoadImage
+        )
+    }
+}
+
+/// What becomes of a call that is about to be made.
+pub enum Before {
+    /// It is made.
+    Proceed,
+    /// It is not made, and fails.
+    Fail(EngineError),
+    /// It is not made, and never answers.
+    Hang,
+    /// It never answers, yet is made, after that time, by nobody who waits for it.
+    Orphan(Duration),
+}
+
+/// What becomes of the answer of a call that was made.
+pub enum After {
+    /// It arrives.
+    Pass,
+    /// A failure arrives in its place.
+    Fail(EngineError),
+    /// It never arrives.
+    Hang,
+}
+
+/// A test's say in every call. Both methods may take their time.
+#[async_trait]
+pub trait Script: Send + Sync + 'static {
+    async fn before(&self, _call: &Call) -> Before {
+        Before::Proceed
+    }
+
+    async fn after(&self, _call: &Call, _error: Option<&EngineError>) -> After {
+        After::Pass
+    }
+
+    /// What becomes of an event stream.
+    fn events(
+        &self,
+        stream: BoxStream<'static, Result<EventMessage>>,
+    ) -> BoxStream<'static, Result<EventMessage>> {
+        stream
+    }
+}
+
+/// The real Engine with a test in between.
+pub struct ScriptedEngine<S> {
+    inner: Arc<BollardEngine>,
+    pub script: S,
+    count: std::sync::atomic::AtomicUsize,
+    orphans: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl<S: Script> ScriptedEngine<S> {
+    pub fn new(docker: &str, script: S) -> Arc<Self> {
+        Arc::new(Self {
+            inner: Arc::new(BollardEngine::connect(docker).unwrap()),
+            script,
+            count: std::sync::atomic::AtomicUsize::new(0),
+            orphans: Mutex::default(),
+        })
+    }
+
+    /// Waits until every orphaned call has been made.
+    pub async fn orphans_made(&self) {
+        let orphans = std::mem::take(&mut *self.orphans.lock().unwrap());
+        for orphan in orphans {
+            orphan.await.unwrap();
+        }
+    }
+
+    async fn pass<T: Send + 'static>(
+        &self,
+        operation: Operation,
+        target: &str,
+        real: BoxFuture<'static, Result<T>>,
+    ) -> Result<T> {
+        let call = Call {
+            operation,
+            target: target.to_owned(),
+            number: 1 + self.count.fetch_add(1, std::sync::atomic::Ordering::SeqCst),
+        };
+        match self.script.before(&call).await {
+            Before::Proceed => {}
+            Before::Fail(error) => return Err(error),
+            Before::Hang => return std::future::pending().await,
+            Before::Orphan(delay) => {
+                let orphan = tokio::spawn(async move {
+                    tokio::time::sleep(delay).await;
+                    let _ = real.await;
+                });
+                self.orphans.lock().unwrap().push(orphan);
+                return std::future::pending().await;
+            }
+        }
+        let answer = real.await;
+        match self.script.after(&call, answer.as_ref().err()).await {
+            After::Pass => answer,
+            After::Fail(error) => Err(error),
+            After::Hang => std::future::pending().await,
+        }
+    }
+}
+
+/// The call as a future that borrows nothing.
+macro_rules! owned {
+    ($self:ident, |$engine:ident| $call:expr) => {{
+        let $engine = Arc::clone(&$self.inner);
+        Box::pin(async move { $call.await })
+    }};
+}
+
+#[async_trait]
+impl<S: Script> Engine for ScriptedEngine<S> {
+    fn endpoint(&self) -> &str {
+        self.inner.endpoint()
+    }
+
+    async fn version(&self) -> Result<EngineVersion> {
+        let real = owned!(self, |engine| engine.version());
+        self.pass(Operation::Version, "", real).await
+    }
+
+    async fn info(&self) -> Result<SystemInfo> {
+        let real = owned!(self, |engine| engine.info());
+        self.pass(Operation::Info, "", real).await
+    }
+
+    async fn list_containers(&self, owner: &str) -> Result<Vec<ContainerSummary>> {
+        let owner = owner.to_owned();
+        let real = owned!(self, |engine| engine.list_containers(&owner));
+        self.pass(Operation::ListContainers, "", real).await
+    }
+
+    async fn inspect_container(&self, id: &str) -> Result<ContainerInspectResponse> {
+        let owned = id.to_owned();
+        let real = owned!(self, |engine| engine.inspect_container(&owned));
+        self.pass(Operation::InspectContainer, id, real).await
+    }
+
+    async fn create_container(&self, name: &str, body: ContainerCreateBody) -> Result<String> {
+        let owned = name.to_owned();
+        let real = owned!(self, |engine| engine.create_container(&owned, body));
+        self.pass(Operation::CreateContainer, name, real).await
+    }
+
+    async fn start_container(&self, id: &str) -> Result<()> {
+        let owned = id.to_owned();
+        let real = owned!(self, |engine| engine.start_container(&owned));
+        self.pass(Operation::StartContainer, id, real).await
+    }
+
+    async fn stop_container(&self, id: &str, grace: Duration) -> Result<()> {
+        let owned = id.to_owned();
+        let real = owned!(self, |engine| engine.stop_container(&owned, grace));
+        self.pass(Operation::StopContainer, id, real).await
+    }
+
+    async fn remove_container(&self, id: &str, force: bool) -> Result<()> {
+        let owned = id.to_owned();
+        let real = owned!(self, |engine| engine.remove_container(&owned, force));
+        self.pass(Operation::RemoveContainer, id, real).await
+    }
+
+    async fn inspect_image(&self, name: &str) -> Result<ImageInspect> {
+        let owned = name.to_owned();
+        let real = owned!(self, |engine| engine.inspect_image(&owned));
+        self.pass(Operation::InspectImage, name, real).await
+    }
+
+    async fn pull_image(
+        &self,
+        image: &str,
+        auth: Option<&RegistryAuth>,
+    ) -> Result<BoxStream<'static, Result<PullProgress>>> {
+        let (owned, auth) = (image.to_owned(), auth.cloned());
+        let real = owned!(self, |engine| engine.pull_image(&owned, auth.as_ref()));
+        self.pass(Operation::PullImage, image, real).await
+    }
+
+    async fn load_image(&self, tar: Bytes) -> Result<()> {
+        let real = owned!(self, |engine| engine.load_image(tar));
+        self.pass(Operation::LoadImage, "", real).await
+    }
+
+    async fn events(
+        &self,
+        owner: &str,
+        since: Option<Timestamp>,
+    ) -> Result<BoxStream<'static, Result<EventMessage>>> {
+        let owner = owner.to_owned();
+        let real = owned!(self, |engine| engine.events(&owner, since));
+        let stream = self.pass(Operation::Events, "", real).await?;
+        Ok(self.script.events(stream))
+    }
+
+    async fn logs(&self, id: &str, options: &LogOptions, tty: bool) -> Result<LogFrames> {
+        let (owned, options) = (id.to_owned(), options.clone());
+        let real = owned!(self, |engine| engine.logs(&owned, &options, tty));
+        self.pass(Operation::Logs, id, real).await
+    }
+}
