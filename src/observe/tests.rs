@@ -45,7 +45,9 @@ impl Bed {
     async fn sees(&self, uid: &PodUid, holds: impl Fn(&Entry) -> bool) -> Entry {
         let mut entry = self.cache.subscribe(uid);
         let waits = async { entry.wait_for(|e| holds(e)).await.unwrap().clone() };
-        tokio::time::timeout(SWEEP * 3, waits).await.expect("it is never seen")
+        tokio::time::timeout(SWEEP * 3, waits)
+            .await
+            .expect("it is never seen")
     }
 
     fn series(&self, line: &str) -> bool {
@@ -204,7 +206,10 @@ async fn a_runtime_that_goes_and_comes_back_is_listed_anew() {
     bed.fake.exit_container(&a, "app", 255);
     bed.fake.set_err(None);
     bed.sees(&a, ended).await;
-    bed.reach.wait_for(|reach| *reach == Reach::Up).await.unwrap();
+    bed.reach
+        .wait_for(|reach| *reach == Reach::Up)
+        .await
+        .unwrap();
     assert!(bed.series("mirrorlet_engine_up 1"));
 }
 

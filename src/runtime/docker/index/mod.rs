@@ -23,7 +23,8 @@ use crate::api::{ContainerId, PodUid, Timestamp};
 use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus, RunningPod, SandboxStatus};
 pub(in crate::runtime::docker) use record::Record;
 use record::{
-    advance_by_list, from_summary, listed_state, merge_inspect, needs_address, shown_state, text,
+    advance_by_list, from_summary, listed_state, merge_inspect, needs_address, needs_ending,
+    shown_state, text,
 };
 
 /// What our own create call knows of a new container.
@@ -134,7 +135,13 @@ impl Index {
     }
 
     /// A `create` event: somebody, most likely this process, created a container of ours.
-    pub(in crate::runtime::docker) fn told_created(&self, id: &str, ours: OurContainer, image: &str, at: Timestamp) {
+    pub(in crate::runtime::docker) fn told_created(
+        &self,
+        id: &str,
+        ours: OurContainer,
+        image: &str,
+        at: Timestamp,
+    ) {
         let mut state = self.lock();
         let now = state.tick();
         if state.gone.contains_key(id) {
@@ -182,7 +189,7 @@ impl Index {
                 record.state = ContainerState::Exited;
                 record.exit_code = exit_code.or(record.exit_code);
                 record.finished_at.get_or_insert(at);
-                record.stale = true;
+                record.stale = needs_ending(&record.ours);
                 record.ips.clear();
             }
         }

@@ -86,6 +86,12 @@ pub(super) fn text(told: Option<&str>, known: &Arc<str>) -> Arc<str> {
     }
 }
 
+/// Whether an inspect tells more of its end than that it ended: a sandbox's has no reason,
+/// message or time that anybody asks for.
+pub(super) fn needs_ending(ours: &OurContainer) -> bool {
+    matches!(ours.kind, Kind::Container { .. })
+}
+
 /// State of a list's entry. `dead` and `removing` are past their end.
 pub(super) fn listed_state(state: Option<ContainerSummaryStateEnum>) -> ContainerState {
     use ContainerSummaryStateEnum as S;
@@ -107,7 +113,7 @@ pub(super) fn advance_by_list(record: &mut Record, told: ContainerState) {
         (S::Created | S::Running | S::Unknown, S::Exited) => {
             record.state = S::Exited;
             record.ips.clear();
-            record.stale = true;
+            record.stale = needs_ending(&record.ours);
         }
         // The list is older than what is known, or somebody started it by hand: ask.
         (S::Exited, S::Running) | (S::Unknown, S::Running | S::Created) | (_, S::Unknown) => {
@@ -268,4 +274,3 @@ fn addresses(found: &ContainerInspectResponse) -> Vec<IpAddr> {
     ips.dedup();
     ips
 }
-

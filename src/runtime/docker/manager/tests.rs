@@ -29,7 +29,7 @@ fn manager(engine: &Arc<FakeEngine>, root: &std::path::Path) -> DockerManager {
     let shared: SharedEngine = engine.clone();
     DockerManager::new(
         Arc::clone(&shared),
-        ImagePuller::new(shared, 3),
+        Arc::new(ImagePuller::new(shared, 3)),
         Metrics::new(),
         DockerManagerOptions {
             owner: OWNER.to_owned(),
@@ -154,7 +154,10 @@ fn running(name: String) -> (String, String) {
 }
 
 fn failures(result: &PodSyncResult) -> Vec<SyncErrorReason> {
-    let errors = result.sync_results.iter().filter_map(|r: &SyncResult| r.error.as_ref());
+    let errors = result
+        .sync_results
+        .iter()
+        .filter_map(|r: &SyncResult| r.error.as_ref());
     errors.map(|e| e.reason).collect()
 }
 
@@ -168,8 +171,13 @@ async fn a_pod_with_a_known_image_costs_five_calls() {
     let calls = bed.engine.calls();
     assert_eq!(calls.len(), 5, "{calls:?}");
     let nth = |operation, n: usize| {
-        let mut all = calls.iter().enumerate().filter(|(_, c)| c.operation == operation);
-        all.nth(n).map(|(i, c): (usize, &Call)| (i, c.target.clone())).unwrap()
+        let mut all = calls
+            .iter()
+            .enumerate()
+            .filter(|(_, c)| c.operation == operation);
+        all.nth(n)
+            .map(|(i, c): (usize, &Call)| (i, c.target.clone()))
+            .unwrap()
     };
     let (sandbox, app) = (nth(CreateContainer, 0), nth(CreateContainer, 1));
     assert_eq!((sandbox.0, sandbox.1), (0, pause_name(&pod)));
@@ -224,8 +232,12 @@ async fn a_container_whose_creation_was_not_answered_is_adopted() {
             operation: "create_container",
             after: Duration::from_secs(1),
         };
-        bed.engine
-            .fail(Operation::CreateContainer, Some(lost), FaultPoint::After, timeout);
+        bed.engine.fail(
+            Operation::CreateContainer,
+            Some(lost),
+            FaultPoint::After,
+            timeout,
+        );
         let pod = pod("a", json!({}));
         assert!(bed.round(&pod).await.error().is_some());
         assert_eq!(bed.round(&pod).await.error(), None);
@@ -254,13 +266,14 @@ async fn a_stale_holder_of_a_name_is_removed() {
     let bed = Bed::warm().await;
     let pod = pod("a", json!({}));
     let name = app_name(&pod);
-    let old = bed.engine.create_container(&name, stale(&pod)).await.unwrap();
+    let old = bed
+        .engine
+        .create_container(&name, stale(&pod))
+        .await
+        .unwrap();
     assert_eq!(bed.round(&pod).await.error(), None);
     assert!(bed.engine.inspect_container(&old).await.is_err());
-    assert_eq!(
-        bed.containers(),
-        [running(pause_name(&pod)), running(name)]
-    );
+    assert_eq!(bed.containers(), [running(pause_name(&pod)), running(name)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -269,7 +282,11 @@ async fn a_running_holder_in_another_sandbox_is_neither_adopted_nor_removed() {
     let bed = Bed::warm().await;
     let pod = pod("a", json!({}));
     let name = app_name(&pod);
-    let old = bed.engine.create_container(&name, stale(&pod)).await.unwrap();
+    let old = bed
+        .engine
+        .create_container(&name, stale(&pod))
+        .await
+        .unwrap();
     bed.engine.start_container(&old).await.unwrap();
     let failed = bed.round(&pod).await;
     assert_eq!(failures(&failed), [SyncErrorReason::CreateContainerError]);
@@ -292,7 +309,11 @@ async fn a_foreign_holder_is_left_alone() {
     assert_eq!(names[0], (name.clone(), "created".to_owned()));
     assert!(names[2].0.starts_with(&format!("{name}_")), "{names:?}");
     assert_eq!(names[2].1, "running");
-    assert_eq!(bed.status(&pod).await.containers.len(), 1, "known by its labels");
+    assert_eq!(
+        bed.status(&pod).await.containers.len(),
+        1,
+        "known by its labels"
+    );
     assert!(bed.round(&pod).await.sync_results.is_empty());
 }
 
@@ -307,8 +328,12 @@ async fn a_holder_the_engine_does_not_know_is_got_around() {
     );
     for _ in 0..2 {
         let conflict = api_error(409, &ghost);
-        bed.engine
-            .fail(Operation::CreateContainer, Some(&name), FaultPoint::Before, conflict);
+        bed.engine.fail(
+            Operation::CreateContainer,
+            Some(&name),
+            FaultPoint::Before,
+            conflict,
+        );
     }
     assert_eq!(bed.round(&pod).await.error(), None);
     let names = bed.containers();
@@ -320,8 +345,12 @@ async fn a_refused_oom_score_is_learnt_and_tried_without_at_once() {
     let bed = Bed::warm().await;
     let pod = pod("a", json!({}));
     let words = "OCI runtime create failed: can't get final child's PID from pipe: EOF: unknown";
-    bed.engine
-        .fail(Operation::StartContainer, None, FaultPoint::Before, api_error(500, words));
+    bed.engine.fail(
+        Operation::StartContainer,
+        None,
+        FaultPoint::Before,
+        api_error(500, words),
+    );
     let refused = bed.round(&pod).await;
     assert_eq!(
         refused.errors().next().and_then(|e| e.retry_after),
@@ -341,8 +370,12 @@ async fn a_refused_oom_score_is_learnt_and_tried_without_at_once() {
 async fn a_sandbox_that_does_not_start_leaves_nothing() {
     let bed = Bed::warm().await;
     let pod = pod("a", json!({}));
-    bed.engine
-        .fail(Operation::StartContainer, None, FaultPoint::Before, api_error(500, "no network"));
+    bed.engine.fail(
+        Operation::StartContainer,
+        None,
+        FaultPoint::Before,
+        api_error(500, "no network"),
+    );
     let failed = bed.round(&pod).await;
     assert_eq!(failures(&failed), [SyncErrorReason::CreatePodSandboxError]);
     assert_eq!(bed.containers(), []);
@@ -366,7 +399,12 @@ async fn a_container_that_can_not_run_says_why() {
     let app = &status.containers[0];
     assert_eq!(
         (app.state, app.exit_code, &*app.reason, &*app.message),
-        (ContainerState::Exited, Some(127), "ContainerCannotRun", words)
+        (
+            ContainerState::Exited,
+            Some(127),
+            "ContainerCannotRun",
+            words
+        )
     );
     assert_eq!(app.started_at, Some(app.created_at));
 }
@@ -374,10 +412,9 @@ async fn a_container_that_can_not_run_says_why() {
 #[tokio::test(start_paused = true)]
 async fn sidecars_are_stopped_last_and_in_reverse() {
     let bed = Bed::warm().await;
-    let sidecar = |name: &str| {
-        json!({"name": name, "image": "app:1", "imagePullPolicy": "IfNotPresent", "restartPolicy": "Always"})
-    };
-    let app = |name: &str| json!({"name": name, "image": "app:1", "imagePullPolicy": "IfNotPresent"});
+    let sidecar = |name: &str| json!({"name": name, "image": "app:1", "imagePullPolicy": "IfNotPresent", "restartPolicy": "Always"});
+    let app =
+        |name: &str| json!({"name": name, "image": "app:1", "imagePullPolicy": "IfNotPresent"});
     let pod = pod(
         "a",
         json!({
@@ -537,7 +574,11 @@ async fn containers_of_others_are_never_touched() {
         ("forged".to_owned(), Some(labels)),
         (app_name(&pod), Some(others)),
     ] {
-        let id = bed.engine.create_container(&name, body(labels)).await.unwrap();
+        let id = bed
+            .engine
+            .create_container(&name, body(labels))
+            .await
+            .unwrap();
         bed.engine.start_container(&id).await.unwrap();
     }
     let before = bed.containers();
