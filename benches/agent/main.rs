@@ -5,6 +5,7 @@
 //! process. Agent and floor alternate, so that a busy machine hurts both.
 //!
 //! `make bench` runs it. Settings are environment variables, see `benches/README.md`.
+#![allow(unreachable_pub, reason = "a program's own modules")]
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
 mod agent;

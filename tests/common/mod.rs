@@ -377,7 +377,7 @@ fn event(line: &str) -> Option<Event> {
 }
 
 /// Unmounts what is mounted below `root`, so that the directory can be removed.
-fn unmount_all(root: &Path) {
+pub fn unmount_all(root: &Path) {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     for target in mounts.lines().filter_map(|line| line.split(' ').nth(1)) {
         if Path::new(target).starts_with(root) {
