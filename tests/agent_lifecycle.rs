@@ -507,7 +507,7 @@ async fn a_sidecar_that_ends_is_restarted_alone() {
 async fn a_deadline_ends_the_pod_for_good() {
     let bed = Bed::new();
     let agent = bed.agent().await;
-    let manifest = sleeper("late").replace("spec:\n", "spec:\n  activeDeadlineSeconds: 3\n");
+    let manifest = sleeper("late").replace("spec:\n", "spec:\n  activeDeadlineSeconds: 10\n");
     bed.write("late.yaml", &manifest);
     agent.until_running("late").await;
     let pod = agent.until_pod("late", |pod| pod.phase == "Failed").await;
