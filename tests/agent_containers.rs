@@ -253,7 +253,9 @@ async fn host_namespaces_are_the_hosts() {
 #[tokio::test(flavor = "multi_thread")]
 async fn resources_and_security_reach_the_kernel() {
     let bed = Bed::new();
-    let agent = bed.agent().await;
+    let mut resolved = bed.resolved();
+    resolved.config.cgroup_root = "mirrorlet".into();
+    let agent = bed.agent_as(resolved).await;
     let report = run(
         &bed,
         &agent,
@@ -370,14 +372,14 @@ async fn run_as_non_root_is_kept_or_the_container_refused() {
             .until_container(name, "strict", |c| c.reason == "CreateContainerConfigError")
             .await;
         assert!(refused.message.contains(words), "{name}: {refused:?}");
-        assert_eq!(
-            agent.pod(name).unwrap().status,
-            "CreateContainerConfigError"
-        );
         let sibling = agent
             .until_container(name, "free", |c| c.state == "running")
             .await;
         assert!(sibling.ready);
+        assert_eq!(
+            agent.pod(name).unwrap().status,
+            "CreateContainerConfigError"
+        );
     }
     let asked = agent
         .until_container("asked", "strict", |c| {
@@ -518,7 +520,7 @@ async fn host_paths_are_of_the_type_asked_for() {
     for (name, path, kind, words) in [
         ("nodir", at("none"), "Directory", "is not a directory"),
         ("notfile", at("dir"), "File", "is not a file"),
-        ("noparent", at("none/f"), "FileOrCreate", "none/f"),
+        ("noparent", at("nowhere/f"), "FileOrCreate", "nowhere/f"),
     ] {
         bed.write(
             &format!("{name}.yaml"),

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Bed, IMAGE, IMAGE_2, TestAgent, eventually, sleeper, sleeper_of};
+use common::{Bed, IMAGE, IMAGE_2, TestAgent, sleeper, sleeper_of};
 use mirrorlet::api::report::PodReport;
 
 /// A pod that takes the seconds given to stop, and is granted more.
@@ -52,6 +52,7 @@ async fn an_edited_image_replaces_the_pod_and_never_runs_two() {
     let events = bed.record();
     bed.write("web.yaml", &sleeper("web"));
     let old = agent.until_running("web").await;
+    bed.until_traps("web").await;
     bed.write("web.yaml", &sleeper_of("web", IMAGE_2));
     let new = agent
         .until_pod("web", |pod| pod.uid != old.uid && pod.status == "Running")
@@ -84,16 +85,20 @@ async fn of_many_edits_during_a_grace_only_the_last_one_starts() {
     let events = bed.record();
     bed.write("slow.yaml", &slow_to_stop("slow", 3, "first"));
     let first = agent.until_running("slow").await;
+    bed.until_traps("slow").await;
     let mut waiting = Vec::new();
     for edit in 0..5 {
         bed.write(
             "slow.yaml",
             &slow_to_stop("slow", 0, &format!("edit-{edit}")),
         );
-        let known = |pod: &PodReport| pod.uid != first.uid && !waiting.contains(&pod.uid);
-        let pod = agent.until_pod("slow", known).await;
+        let queued = |pod: &PodReport| {
+            pod.uid != first.uid
+                && !waiting.contains(&pod.uid)
+                && pod.message.contains("had this name before")
+        };
+        let pod = agent.until_pod("slow", queued).await;
         assert_eq!(pod.status, "Pending", "{pod:?}");
-        assert!(pod.message.contains("had this name before"), "{pod:?}");
         waiting.push(pod.uid);
     }
     let last = waiting.pop().unwrap();
@@ -132,6 +137,7 @@ async fn a_pod_removed_and_added_again_is_the_same_pod() {
     let manifest = slow_to_stop("again", 1, "same");
     bed.write("again.yaml", &manifest);
     let before = agent.until_running("again").await;
+    bed.until_traps("again").await;
     bed.remove("again.yaml");
     agent
         .until_pod("again", |pod| pod.status == "Terminating")
@@ -157,6 +163,7 @@ async fn an_edit_in_place_restarts_only_what_changed() {
     bed.write("pinned.yaml", &with_uid(uid, IMAGE, IMAGE, "1"));
     let pod = agent.until_running("pinned").await;
     assert_eq!(pod.uid.as_str(), uid);
+    bed.until_traps("b").await;
     let (sandbox, a, b) = (
         bed.running_id("POD"),
         bed.running_id("a"),
@@ -380,27 +387,26 @@ async fn a_directory_that_vanishes_stops_nothing() {
     assert_eq!(report.pods.len(), 1);
     assert_eq!(bed.running_id("web"), id);
     agent.stop().await;
-    // An agent that finds it missing stops nothing either, for it knows nothing.
-    let mut resolved = bed.resolved();
-    resolved.config.manifests = bed.path().join("manifests/none");
-    let agent = bed.agent_as(resolved).await;
-    agent
+    // An agent that finds it missing holds what it knows of it, and does not make an empty one.
+    let agent = bed.agent().await;
+    let report = agent
         .until("its absence to be told", |report| {
-            !report.sources[0].problems.is_empty()
+            !report.sources[0].problems.is_empty() && report.pods.len() == 1
         })
         .await;
-    assert_eq!(bed.running_id("web"), id);
-    agent.stop().await;
-    let agent = bed.agent().await;
-    std::fs::write(aside.join("more.yaml"), sleeper("more")).unwrap();
-    let _ = std::fs::remove_dir(&dir);
-    std::fs::rename(&aside, &dir).unwrap();
-    agent.until_running("more").await;
+    assert_eq!(report.pods[0].manifest_name, "web");
     agent.until_running("web").await;
     assert_eq!(bed.running_id("web"), id);
-    eventually("the source to be well", || {
-        agent.status().sources[0].problems.is_empty().then_some(())
-    })
-    .await;
+    assert!(!dir.exists());
+    std::fs::write(aside.join("more.yaml"), sleeper("more")).unwrap();
+    std::fs::rename(&aside, &dir).unwrap();
+    agent.until_running("more").await;
+    agent
+        .until("the source to be well", |report| {
+            report.sources[0].problems.is_empty()
+        })
+        .await;
+    agent.until_pod("web", |pod| !pod.held).await;
+    assert_eq!(bed.running_id("web"), id);
     agent.stop().await;
 }

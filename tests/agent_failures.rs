@@ -5,7 +5,7 @@ mod common;
 
 use std::net::TcpListener;
 
-use common::{Bed, IMAGE, TestAgent, sleeper, sleeper_of};
+use common::{Bed, IMAGE, TestAgent, eventually, sleeper, sleeper_of};
 use futures::TryStreamExt as _;
 use mirrorlet::runtime::{LogChunk, LogOptions};
 
@@ -224,11 +224,20 @@ async fn logs_of_this_instance_and_the_one_before() {
     let bed = Bed::new();
     let agent = bed.agent().await;
     let manifest = sleeper("talk").replace(
-        "trap 'exit 0'",
-        "echo $(hostname) one; echo two >&2; sleep 0.1; echo three; trap 'echo bye; exit 0'",
+        "trap 'exit 0' TERM;",
+        "trap 'echo bye; exit 0' TERM; \
+         echo $(hostname) one; sleep 0.3; echo two >&2; sleep 0.3; echo three;",
     );
     bed.write("talk.yaml", &manifest);
     agent.until_running("talk").await;
+    let spoken = || async {
+        let id = bed.running_id("talk");
+        eventually("its words", || {
+            bed.output(&id).contains("three").then_some(())
+        })
+        .await;
+    };
+    spoken().await;
     let uid = agent.pod("talk").unwrap().uid;
     let missing = agent
         .view()
@@ -266,6 +275,7 @@ async fn logs_of_this_instance_and_the_one_before() {
         time.parse::<mirrorlet::api::Timestamp>().is_ok() && text == "bye\n",
         "{line}"
     );
+    spoken().await;
     // A log that is followed ends with its container.
     let follow = LogOptions {
         follow: true,

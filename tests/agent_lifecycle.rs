@@ -228,6 +228,7 @@ async fn a_pod_removed_while_the_agent_was_away_gets_its_own_grace() {
         script("slow", "Always", slow).replace("GracePeriodSeconds: 1", "GracePeriodSeconds: 45");
     bed.write("slow.yaml", &manifest);
     let pod = agent.until_running("slow").await;
+    bed.until_traps("slow").await;
     agent.stop().await;
     bed.remove("slow.yaml");
     let id = bed.running_id("slow");
@@ -336,6 +337,9 @@ async fn init_containers_and_sidecars_keep_their_order() {
     bed.write("staged.yaml", STAGED);
     let pod = agent.until_running("staged").await;
     assert_eq!((pod.ready, pod.containers_total, pod.restarts), (3, 3, 0));
+    for name in ["app", "other", "side"] {
+        bed.until_traps(name).await;
+    }
     assert_eq!(bed.exec("app", "cat /data/order"), "one\nside\ntwo\napp");
     for app in ["k8s_app_", "k8s_other_"] {
         let started = events.until("start", app).await.at;

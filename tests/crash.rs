@@ -22,7 +22,7 @@ use mirrorlet::runtime::docker::engine::EngineError;
 use tokio::sync::Notify;
 
 /// Beds at a time: the Engine, not the agent, is what takes time here.
-const BEDS: usize = 4;
+const BEDS: usize = 6;
 /// How late calls reach the Engine that were under way when the agent was killed: the next agent
 /// has listed by then, and is about to act.
 const LATE: [Duration; 2] = [Duration::from_millis(15), Duration::from_millis(80)];

@@ -228,6 +228,19 @@ impl Bed {
         self.docker(&["exec", &self.running_id(container), "sh", "-c", command])
     }
 
+    /// Waits until the running instance of a container has set its trap for SIGTERM: before, as
+    /// the first process of its namespace, it would not notice one.
+    pub async fn until_traps(&self, container: &str) {
+        let pid = self.inspect(&self.running_id(container))["State"]["Pid"].to_string();
+        eventually(&format!("{container} to trap SIGTERM"), || {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+            let caught = status.lines().find_map(|l| l.strip_prefix("SigCgt:"))?;
+            let caught = u64::from_str_radix(caught.trim(), 16).ok()?;
+            (caught & (1 << 14) != 0).then_some(())
+        })
+        .await;
+    }
+
     /// What an instance wrote, standard output only.
     pub fn output(&self, id: &str) -> String {
         self.docker(&["logs", id])
@@ -364,7 +377,7 @@ fn event(line: &str) -> Option<Event> {
 }
 
 /// Unmounts what is mounted below `root`, so that the directory can be removed.
-fn unmount_all(root: &Path) {
+pub fn unmount_all(root: &Path) {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     for target in mounts.lines().filter_map(|line| line.split(' ').nth(1)) {
         if Path::new(target).starts_with(root) {
