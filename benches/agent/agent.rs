@@ -17,7 +17,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// How long the count of Engine calls must stand still for the agent to have finished.
 const QUIET: Duration = Duration::from_secs(1);
 /// Longest wait for the agent.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A running agent; killed when dropped.
 pub struct Agent {

@@ -51,10 +51,10 @@ pub async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
     let measured = run.all(&floor).await;
     floor.sweep(&settings.docker);
     figures.extend(measured?);
-    let Run {
-        engine, bed, agent, ..
-    } = run;
-    figures.extend(idle::measure(settings, agent, &bed, &engine).await?);
+    // The bed stays until the end: its sweep removes the pods of the idle window.
+    let Run { bed, agent, .. } = run;
+    figures.extend(idle::measure(settings, agent).await?);
+    drop(bed);
     figures.push(binary(settings)?);
     Ok(figures)
 }

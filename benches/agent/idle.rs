@@ -2,23 +2,16 @@
 
 use std::time::Duration;
 
-use mirrorlet::runtime::docker::BollardEngine;
-
+use crate::Settings;
 use crate::agent::Agent;
 use crate::process::{cpu_seconds, engine_pids, memory_mib, threads};
 use crate::report::Figure;
-use crate::{Settings, bed::Bed};
 
 /// How long the Engine is left to finish what was asked of it before.
 const CALM_DOWN: Duration = Duration::from_secs(5);
 
 /// Measures an idle window with the agent, then one of the same length without.
-pub async fn measure(
-    settings: &Settings,
-    agent: Agent,
-    _bed: &Bed,
-    _engine: &BollardEngine,
-) -> anyhow::Result<Vec<Figure>> {
+pub async fn measure(settings: &Settings, agent: Agent) -> anyhow::Result<Vec<Figure>> {
     let window = Duration::from_secs(settings.idle_seconds);
     let seconds = window.as_secs_f64();
     let engine_pids = engine_pids(&settings.docker).await?;

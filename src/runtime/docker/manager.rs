@@ -71,6 +71,9 @@ pub struct DockerManager {
     pub(super) metrics: Metrics,
     /// Bounds the calls that change something. Fair: permits are given in the order asked.
     pub(super) changes: Semaphore,
+    /// Bounds the sandboxes being made, so that of many new pods the first ones run before the
+    /// last ones begin.
+    pub(super) newcomers: Semaphore,
     pod_infra_image: Option<String>,
     facts: Mutex<Facts>,
     listing: tokio::sync::Mutex<()>,
@@ -107,6 +110,7 @@ impl DockerManager {
             images,
             metrics,
             changes: Semaphore::new(options.engine_concurrency.max(1)),
+            newcomers: Semaphore::new(options.engine_concurrency.max(1)),
             pod_infra_image: options.pod_infra_image,
             facts: Mutex::default(),
             listing: tokio::sync::Mutex::default(),

@@ -123,6 +123,10 @@ impl DockerManager {
             }
             Sandbox::New { attempt } => {
                 let mut result = SyncResult::new(SyncAction::CreatePodSandbox, full_name);
+                let turn = tokio::select! {
+                    turn = self.newcomers.acquire() => turn,
+                    () = cancel.cancelled() => return Vec::new(),
+                };
                 let files = self.pod_files(pod, &[]);
                 let created = futures::future::join(self.create_sandbox(pod, attempt), files);
                 let (id, files) = match created.await {
@@ -137,7 +141,13 @@ impl DockerManager {
                         return vec![result];
                     }
                 };
-                let up: Up<'_> = self.start_sandbox(pod, &id).boxed().shared();
+                let up: Up<'_> = async {
+                    let up = self.start_sandbox(pod, &id).await;
+                    drop(turn);
+                    up
+                }
+                .boxed()
+                .shared();
                 let containers = self.start_containers(pod, &id, &up, &files, starts, cancel);
                 let (up, mut results) = futures::future::join(up.clone(), containers).await;
                 if let Err(error) = up {
