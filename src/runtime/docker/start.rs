@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bollard::models::ContainerCreateBody;
 use futures::FutureExt;
@@ -49,6 +50,12 @@ const SECCOMP_DIR: &str = "seccomp";
 const NOT_NOTED: &str = "RestartCountNotKept";
 /// Times a create is tried again after it collided with something of ours that was in its way.
 const CREATE_ATTEMPTS: usize = 3;
+
+/// How long a name may be taken by nobody until another one is used, and how often it is looked
+/// into: a create that is under way holds its name before it can be inspected, and two containers
+/// in one place would be one too many. Longer than a create takes on slow storage.
+const GHOST_WAIT: Duration = Duration::from_secs(5);
+const GHOST_POLL: Duration = Duration::from_millis(100);
 
 /// Where containers start.
 pub(super) enum Sandbox<'a> {
@@ -565,6 +572,7 @@ impl DockerManager {
         };
         let mut name = request.name.clone();
         let mut attempt = 0;
+        let began = Instant::now();
         loop {
             attempt += 1;
             let permit = self.changes.acquire().await;
@@ -588,7 +596,10 @@ impl DockerManager {
                     match self.holder(&error, &ours, &request.body).await? {
                         Holder::Identical(id) => return Ok(id),
                         Holder::Removed => {}
-                        Holder::Ghost if attempt == 1 => {}
+                        Holder::Ghost if began.elapsed() < GHOST_WAIT => {
+                            attempt -= 1;
+                            tokio::time::sleep(GHOST_POLL).await;
+                        }
                         Holder::Ghost | Holder::Foreign => {
                             name = names::conflict_name(&request.name, fresh_suffix());
                         }
@@ -648,7 +659,12 @@ impl DockerManager {
         {
             return Ok(Holder::Identical(id));
         }
-        if state == Some(ContainerState::Running) {
+        // One that ran, by a call that took effect late, is news to the plan that wanted its name:
+        // it has to be made again, by what is known by now.
+        if matches!(
+            state,
+            Some(ContainerState::Running | ContainerState::Exited)
+        ) {
             return Err(conflict.clone());
         }
         match self.engine.remove_container(&id, false).await {
@@ -667,7 +683,8 @@ enum Holder {
     Identical(String),
     /// Nobody any more.
     Removed,
-    /// Nobody the Engine knows: it went just now, or its name is stuck in the Engine's books.
+    /// Nobody the Engine knows: it went just now, it is only being created by a call of an agent
+    /// before this one, or its name is stuck in the Engine's books.
     Ghost,
     /// Somebody else's container, which is none of our business.
     Foreign,
