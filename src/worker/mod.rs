@@ -207,8 +207,7 @@ impl PodWorkers {
     fn adopt_and_stop_unwanted(&mut self, cancel: &CancellationToken) {
         let wanted = self.wanted.borrow().clone();
         let mut unwanted = self.held();
-        unwanted
-            .retain(|uid, _| !self.workers.contains_key(uid) && !wanted.pods.contains_key(uid));
+        unwanted.retain(|uid, _| !self.workers.contains_key(uid) && !wanted.pods.contains_key(uid));
         // One that went by itself must not keep its name.
         for (uid, full_name) in std::mem::take(&mut self.adopted) {
             let has_worker = self.workers.contains_key(&uid) || wanted.pods.contains_key(&uid);
@@ -249,13 +248,7 @@ impl PodWorkers {
         held
     }
 
-    fn start(
-        &mut self,
-        uid: &PodUid,
-        pod: &Arc<Pod>,
-        pause: Duration,
-        cancel: &CancellationToken,
-    ) {
+    fn start(&mut self, uid: &PodUid, pod: &Arc<Pod>, pause: Duration, cancel: &CancellationToken) {
         let full_name = FullName::of(pod);
         self.manager.add_pod(Arc::clone(pod));
         self.locks.with(|locks| locks.join(&full_name, uid));
@@ -301,11 +294,7 @@ impl PodWorkers {
 
     /// A worker has finished. If its pod is wanted again meanwhile, it gets a new one; so does
     /// the pod of a worker that panicked, which is a defect that the panic hook has told.
-    fn reap(
-        &mut self,
-        finished: Result<TaskId, JoinError>,
-        cancel: &CancellationToken,
-    ) {
+    fn reap(&mut self, finished: Result<TaskId, JoinError>, cancel: &CancellationToken) {
         let (id, pause) = match &finished {
             Ok(id) => (*id, Duration::ZERO),
             Err(error) => (error.id(), PANIC_PAUSE),

@@ -290,7 +290,10 @@ impl Worker {
 
     /// How long that plan, having failed, is not tried again.
     fn held_for(&self, plan: &Plan) -> Option<Duration> {
-        let held = self.held.as_ref().filter(|held| same_work(&held.plan, plan))?;
+        let held = self
+            .held
+            .as_ref()
+            .filter(|held| same_work(&held.plan, plan))?;
         let back = held
             .away_since
             .zip(self.context.cache.known_until())

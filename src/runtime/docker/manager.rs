@@ -3,6 +3,9 @@
 //! It holds no state that a restart would lose: the [index](super::index) is rebuilt from one
 //! list, everything else is a cache of what the Engine can be asked for again.
 
+#[cfg(test)]
+mod tests;
+
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -26,8 +26,9 @@ use super::index::Created;
 use super::kill::reason_of;
 use super::manager::DockerManager;
 use super::translate::{
-    ContainerInput, ImageFacts, Kind, Note, OurContainer, Request, SandboxInput, SeccompWanted,
-    MISSING_CLUSTER_DNS, container_request, hosts_file, names, parse_ours, sandbox_request, seccomp_wanted,
+    ContainerInput, ImageFacts, Kind, MISSING_CLUSTER_DNS, Note, OurContainer, Request,
+    SandboxInput, SeccompWanted, container_request, hosts_file, names, parse_ours, sandbox_request,
+    seccomp_wanted,
 };
 use crate::api::core::Container;
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};

@@ -134,7 +134,13 @@ impl Index {
     }
 
     /// A `create` event: somebody, most likely this process, created a container of ours.
-    pub(in crate::runtime::docker) fn told_created(&self, id: &str, ours: OurContainer, image: &str, at: Timestamp) {
+    pub(in crate::runtime::docker) fn told_created(
+        &self,
+        id: &str,
+        ours: OurContainer,
+        image: &str,
+        at: Timestamp,
+    ) {
         let mut state = self.lock();
         let now = state.tick();
         if state.gone.contains_key(id) {

@@ -268,4 +268,3 @@ fn addresses(found: &ContainerInspectResponse) -> Vec<IpAddr> {
     ips.dedup();
     ips
 }
-

@@ -305,7 +305,10 @@ fn an_own_start_needs_no_inspect_but_for_an_address() {
     index.created(created());
     index.started(ID, at(1));
     let record = index.get(ID).unwrap();
-    assert_eq!((record.state, record.stale), (ContainerState::Running, false));
+    assert_eq!(
+        (record.state, record.stale),
+        (ContainerState::Running, false)
+    );
 
     index.removed(ID);
     let sandbox = "fedcba9876543210";
