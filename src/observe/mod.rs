@@ -68,6 +68,8 @@ pub struct Observer {
     queue: Vec<PodUid>,
     /// Pods whose last look failed.
     failed: HashSet<PodUid>,
+    /// When they are looked at again.
+    retry_at: Option<Instant>,
     /// The relist whose looks are not all in yet.
     sweep: Option<Sweep>,
 }
@@ -113,6 +115,7 @@ impl Observer {
             looking: HashMap::new(),
             queue: Vec::new(),
             failed: HashSet::new(),
+            retry_at: None,
             sweep: None,
         };
         (observer, reach_reader, listed_reader)
@@ -182,10 +185,9 @@ impl Observer {
         let mut sweep =
             tokio::time::interval_at(Instant::now() + self.sweep_period, self.sweep_period);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut retry = tokio::time::interval(LOOK_AGAIN);
-        retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.start_looks();
+            let retry_at = self.retry_at.unwrap_or_else(Instant::now);
             let listed = tokio::select! {
                 () = cancel.cancelled() => return Lost::Cancelled,
                 event = events.next() => match event {
@@ -200,7 +202,8 @@ impl Observer {
                 Some(uid) = self.requests.recv() => { self.want(uid); Ok(()) }
                 Some(done) = self.looks.join_next() => { self.looked(done); Ok(()) }
                 _ = sweep.tick() => self.relist().await,
-                _ = retry.tick(), if !self.failed.is_empty() => {
+                () = tokio::time::sleep_until(retry_at), if self.retry_at.is_some() => {
+                    self.retry_at = None;
                     for uid in std::mem::take(&mut self.failed) { self.want(uid); }
                     Ok(())
                 }
@@ -253,6 +256,8 @@ impl Observer {
             tell_deaths(&self.metrics, &self.cache.reader().get(&uid), status);
         } else {
             self.failed.insert(uid.clone());
+            self.retry_at
+                .get_or_insert_with(|| Instant::now() + LOOK_AGAIN);
         }
         self.cache.set(&uid, found, began);
         if gone {

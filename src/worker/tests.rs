@@ -1,1 +1,511 @@
+//! Workers, the observer and the cache on the runtime in memory, on paused time.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::time::Instant;
+
+use super::*;
+use crate::api::meta;
+use crate::observe::Observer;
+use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus, Role, SandboxStatus};
+use crate::runtime::fake::FakeRuntime;
+use crate::runtime::{PodEvent, PodEventKind, RuntimeError, SyncError, SyncErrorReason};
+use crate::store::cache::cache;
+use crate::store::looks::look_requests;
+
+const SWEEP: Duration = Duration::from_mins(5);
+/// Longer than anything that is waited for.
+const LONG: Duration = Duration::from_hours(2);
+
+struct Bed {
+    fake: FakeRuntime,
+    wanted: watch::Sender<Arc<Wanted>>,
+    board: Board,
+    metrics: Metrics,
+    cancel: CancellationToken,
+    parts: JoinSet<()>,
+}
+
+impl Bed {
+    fn start() -> Self {
+        let fake = FakeRuntime::new();
+        let clock = fake.clone();
+        Self::with(fake, Clock::new(move || clock.now()))
+    }
+
+    fn with(fake: FakeRuntime, clock: Clock) -> Self {
+        fake.set_latency(Duration::from_millis(1));
+        let (writer, reader) = cache();
+        let (looks, requests) = look_requests();
+        let metrics = Metrics::new();
+        let runtime: Arc<dyn Runtime> = Arc::new(fake.clone());
+        let (observer, _reach, listed) = Observer::new(
+            Arc::clone(&runtime),
+            writer,
+            requests,
+            SWEEP,
+            metrics.clone(),
+        );
+        let board = Board::default();
+        let (wanted, wanted_reader) = watch::channel(Arc::new(Wanted::default()));
+        let context = Arc::new(Context {
+            runtime,
+            cache: reader,
+            looks,
+            board: board.clone(),
+            metrics: metrics.clone(),
+            node_ips: Vec::new(),
+            backoff_max: Duration::from_mins(5),
+            clock,
+        });
+        let workers = PodWorkers::new(
+            context,
+            Arc::new(PodManager::default()),
+            wanted_reader,
+            listed,
+        );
+        let cancel = CancellationToken::new();
+        let mut parts = JoinSet::new();
+        parts.spawn(observer.run(cancel.clone()));
+        parts.spawn(workers.run(cancel.clone()));
+        Self {
+            fake,
+            wanted,
+            board,
+            metrics,
+            cancel,
+            parts,
+        }
+    }
+
+    fn want(&self, pods: &[&Arc<Pod>]) {
+        self.tell(pods, true);
+    }
+
+    fn tell(&self, pods: &[&Arc<Pod>], all_synced: bool) {
+        let pods = pods.iter().map(|pod| (PodUid::of(pod), Arc::clone(pod)));
+        self.wanted.send_replace(Arc::new(Wanted {
+            pods: pods.collect(),
+            all_synced,
+        }));
+    }
+
+    async fn until(&self, what: &str, holds: impl Fn(&FakeRuntime) -> bool) {
+        let waited = tokio::time::timeout(LONG, self.fake.wait_until(holds)).await;
+        assert!(
+            waited.is_ok(),
+            "never: {what}; board: {:#?}; calls: {:?}",
+            self.board.all(),
+            self.fake.called_functions()
+        );
+    }
+
+    async fn until_runs(&self, uid: &str) {
+        self.until(&format!("{uid} runs"), |fake| runs(fake, uid))
+            .await;
+    }
+
+    async fn until_gone(&self, uid: &str) {
+        self.until(&format!("{uid} is gone"), |fake| {
+            fake.pod(&uid.into()).is_empty()
+        })
+        .await;
+    }
+
+    async fn until_view(&self, uid: &str, holds: impl Fn(Option<&PodView>) -> bool) {
+        let mut changed = self.board.changed();
+        let waits = async {
+            while !holds(self.board.get(&uid.into()).as_ref()) {
+                changed.changed().await.unwrap();
+            }
+        };
+        let waited = tokio::time::timeout(LONG, waits).await;
+        assert!(waited.is_ok(), "{:#?}", self.board.get(&uid.into()));
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
+fn runs(fake: &FakeRuntime, uid: &str) -> bool {
+    let pod = fake.pod(&uid.into());
+    pod.running_containers().next().is_some()
+}
+
+fn named(uid: &str, name: &str) -> Arc<Pod> {
+    Arc::new(Pod {
+        metadata: meta::ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some("ns".to_owned()),
+            uid: Some(uid.to_owned()),
+            ..meta::ObjectMeta::default()
+        },
+        spec: Some(crate::api::core::PodSpec {
+            containers: vec![crate::api::core::Container {
+                name: "app".to_owned(),
+                image: Some("app:1".to_owned()),
+                ..Default::default()
+            }],
+            ..Default::default()
+        }),
+        status: None,
+    })
+}
+
+fn pod(uid: &str) -> Arc<Pod> {
+    named(uid, &format!("pod-{uid}"))
+}
+
+/// A pod that runs already, left behind by an agent before.
+fn left_behind(fake: &FakeRuntime, pod: &Arc<Pod>) {
+    let now = fake.now();
+    let uid = PodUid::of(pod);
+    let id = |what: &str| crate::api::ContainerId::docker(format!("{what}-{uid}"));
+    let container = &pod.spec.as_ref().unwrap().containers[0];
+    fake.adopt(PodStatus {
+        full_name: FullName::of(pod),
+        containers: vec![ContainerStatus {
+            id: id("app"),
+            name: "app".into(),
+            role: Role::App,
+            state: ContainerState::Running,
+            created_at: now,
+            started_at: Some(now),
+            finished_at: None,
+            exit_code: None,
+            image: "app:1".into(),
+            image_id: "".into(),
+            hash: crate::pod::spec::container_hash(container),
+            restart_count: 0,
+            reason: "".into(),
+            message: "".into(),
+        }],
+        sandboxes: vec![SandboxStatus {
+            id: id("pause"),
+            attempt: 0,
+            state: ContainerState::Running,
+            created_at: now,
+            host_network: false,
+            ips: vec!["10.0.0.9".parse().unwrap()],
+        }],
+        ips: vec!["10.0.0.9".parse().unwrap()],
+        uid,
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_comes_up_and_goes_without_a_trace() {
+    let bed = Bed::start();
+    bed.want(&[&pod("a")]);
+    bed.until_runs("a").await;
+    bed.until_view("a", |v| {
+        let phase = v.and_then(|v| v.status.as_ref()?.phase.clone());
+        phase.as_deref() == Some("Running")
+    })
+    .await;
+    tokio::time::sleep(SWEEP * 2).await;
+    bed.fake.assert_call_counts("sync_pod", 1);
+    bed.want(&[]);
+    bed.until_gone("a").await;
+    bed.until_view("a", |v| v.is_none()).await;
+    // It is not taken for one that runs unwanted, though the last list still has it.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    bed.want(&[&pod("b")]);
+    bed.until_runs("b").await;
+    bed.fake.assert_killed_pods(&["a"]);
+    bed.fake.assert_call_counts("delete_pod", 1);
+    bed.fake.assert_no_violations();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_is_never_lost_and_the_same_pod_starts_again_after_it() {
+    let bed = Bed::start();
+    let a = pod("a");
+    bed.want(&[&a]);
+    bed.until_runs("a").await;
+    let mut hold = bed.fake.block("kill_pod", None);
+    bed.want(&[]);
+    hold.arrived(1).await;
+    bed.want(&[&a]);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    hold.release();
+    let restarted = |fake: &FakeRuntime| fake.started_containers().len() == 2 && runs(fake, "a");
+    bed.until("it runs again", restarted).await;
+    bed.fake.assert_killed_pods(&["a"]);
+    let again = bed.fake.pod(&"a".into());
+    assert_eq!(again.containers[0].restart_count, 1, "its history goes on");
+    bed.fake.assert_no_violations();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_unwanted_before_it_started_leaves_nothing() {
+    let bed = Bed::start();
+    let mut hold = bed.fake.block("sync_pod", None);
+    bed.want(&[&pod("a")]);
+    hold.arrived(1).await;
+    bed.want(&[]);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    hold.release();
+    bed.until_view("a", |v| v.is_none()).await;
+    assert!(bed.fake.pod(&"a".into()).is_empty());
+    bed.fake.assert_started_containers(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_hangs_does_not_hold_back_another() {
+    let bed = Bed::start();
+    let mut hold = bed.fake.block("sync_pod", Some(&"a".into()));
+    bed.want(&[&pod("a")]);
+    hold.arrived(1).await;
+    bed.want(&[&pod("a"), &pod("b")]);
+    bed.until_runs("b").await;
+    assert!(!runs(&bed.fake, "a"));
+    hold.release();
+    bed.until_runs("a").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn versions_of_one_name_run_one_after_the_other() {
+    let bed = Bed::start();
+    let [two, three, four] = ["2", "3", "4"].map(|uid| named(uid, "web"));
+    bed.want(&[&two]);
+    bed.until_runs("2").await;
+    let mut hold = bed.fake.block("kill_pod", None);
+    bed.want(&[&three]);
+    hold.arrived(1).await;
+    bed.until_view("3", |v| v.is_some_and(|v| v.phase == Phase::WaitingToStart))
+        .await;
+    bed.want(&[&four]);
+    bed.until_view("3", |v| v.is_none()).await;
+    bed.until_view("4", |v| v.is_some_and(|v| v.phase == Phase::WaitingToStart))
+        .await;
+    hold.release();
+    bed.until_runs("4").await;
+    bed.until_gone("2").await;
+    bed.fake.assert_started_pods(&["2", "4"]);
+    bed.fake.assert_killed_pods(&["2"]);
+    bed.fake.assert_call_counts("delete_pod", 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_wants_is_left_alone_until_all_sources_have_delivered() {
+    let fake = FakeRuntime::new();
+    left_behind(&fake, &named("old", "web"));
+    left_behind(&fake, &pod("kept"));
+    let clock = fake.clone();
+    let bed = Bed::with(fake, Clock::new(move || clock.now()));
+    let new = named("new", "web");
+    bed.tell(&[&new, &pod("kept")], false);
+    tokio::time::sleep(SWEEP * 3).await;
+    assert!(runs(&bed.fake, "old"));
+    assert!(!runs(&bed.fake, "new"), "its name is taken");
+    bed.fake.assert_call_counts("kill_pod", 0);
+    bed.fake.assert_call_counts("sync_pod", 0);
+    bed.want(&[&new, &pod("kept")]);
+    bed.until_runs("new").await;
+    bed.until_gone("old").await;
+    bed.fake.assert_killed_pods(&["old"]);
+    bed.fake.assert_started_pods(&["new"]);
+    bed.fake.assert_no_violations();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unwanted_pod_that_goes_by_itself_gives_its_name_back() {
+    let fake = FakeRuntime::new();
+    left_behind(&fake, &named("old", "web"));
+    let clock = fake.clone();
+    let bed = Bed::with(fake, Clock::new(move || clock.now()));
+    bed.tell(&[&named("new", "web")], false);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert!(!runs(&bed.fake, "new"));
+    // Somebody removes it by hand.
+    bed.fake.adopt(PodStatus::empty("old".into()));
+    bed.fake.send(&PodEvent::Changed {
+        uid: "old".into(),
+        what: PodEventKind::ContainerRemoved,
+    });
+    bed.until_runs("new").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_runs_already_is_not_started_again() {
+    let fake = FakeRuntime::new();
+    left_behind(&fake, &pod("a"));
+    let clock = fake.clone();
+    let bed = Bed::with(fake, Clock::new(move || clock.now()));
+    bed.want(&[&pod("a")]);
+    tokio::time::sleep(SWEEP * 2).await;
+    bed.fake.assert_call_counts("sync_pod", 0);
+    bed.fake.assert_call_counts("kill_pod", 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_round_is_tried_again_after_ten_to_fifteen_seconds() {
+    let bed = Bed::start();
+    let error = SyncError::new(SyncErrorReason::CreateContainerError, "no");
+    bed.fake.fail_next_starts("app", 2, error);
+    bed.want(&[&pod("a")]);
+    let mut last = None;
+    for round in 1..=3 {
+        bed.until("a round", |fake| fake.call_count("sync_pod") >= round)
+            .await;
+        let now = Instant::now();
+        if let Some(last) = last {
+            let pause = now - last;
+            let expected = Duration::from_secs(10)..=Duration::from_secs(15);
+            assert!(round == 2 || expected.contains(&pause), "{pause:?}");
+        }
+        last = Some(now);
+    }
+    bed.until_runs("a").await;
+    bed.fake.assert_call_counts("sync_pod", 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_runtimes_return_ends_the_pause_after_its_absence() {
+    let bed = Bed::start();
+    let gone = RuntimeError::Unavailable("gone".to_owned());
+    bed.fake.refuse_next("sync_pod", 1, gone);
+    bed.want(&[&pod("a")]);
+    bed.until("a round", |fake| fake.call_count("sync_pod") == 1)
+        .await;
+    bed.until_view("a", |v| v.is_some_and(|v| !v.error.is_empty()))
+        .await;
+    let lost = Instant::now();
+    bed.fake.break_watches();
+    bed.until_runs("a").await;
+    assert!(
+        lost.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        lost.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crashing_container_is_held_back_longer_and_longer() {
+    let bed = Bed::start();
+    bed.want(&[&pod("a")]);
+    let mut delays = Vec::new();
+    for crash in 0..5 {
+        bed.until("it runs", |fake| {
+            fake.started_containers().len() == crash + 1 && runs(fake, "a")
+        })
+        .await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        bed.fake.exit_container(&"a".into(), "app", 1);
+        let died = Instant::now();
+        bed.until("it runs again", |fake| runs(fake, "a")).await;
+        delays.push(died.elapsed().as_secs());
+    }
+    assert_eq!(delays, [0, 10, 20, 40, 80]);
+    let deaths = "mirrorlet_container_deaths_total 5";
+    assert!(bed.metrics.encode().lines().any(|l| l == deaths));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_counts_from_the_pods_start_and_not_from_its_sandboxs() {
+    let bed = Bed::start();
+    let mut a = Pod::clone(&pod("a"));
+    a.spec.as_mut().unwrap().active_deadline_seconds = Some(100);
+    bed.want(&[&Arc::new(a)]);
+    bed.until_runs("a").await;
+    let began = Instant::now();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    // The sandbox is replaced, and what is left of the old one is removed by hand.
+    bed.fake.lose_sandbox(&"a".into());
+    bed.until("it runs anew", |fake| {
+        fake.started_containers().len() == 2 && runs(fake, "a")
+    })
+    .await;
+    let mut seen = bed.fake.pod(&"a".into());
+    seen.sandboxes.truncate(1);
+    seen.containers.truncate(1);
+    bed.fake.adopt(seen);
+    bed.until("it is stopped", |fake| {
+        !fake.pod(&"a".into()).anything_running()
+    })
+    .await;
+    let lived = began.elapsed().as_secs();
+    assert!((99..=101).contains(&lived), "{lived}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_panics_is_replaced() {
+    let fake = FakeRuntime::new();
+    let (clock, armed) = (fake.clone(), Arc::new(AtomicBool::new(false)));
+    let trap = Arc::clone(&armed);
+    let bed = Bed::with(
+        fake,
+        Clock::new(move || {
+            assert!(!trap.swap(false, Ordering::Relaxed), "on purpose");
+            clock.now()
+        }),
+    );
+    bed.want(&[&pod("a")]);
+    bed.until_runs("a").await;
+    armed.store(true, Ordering::Relaxed);
+    bed.fake.exit_container(&"a".into(), "app", 1);
+    bed.until("it runs again", |fake| runs(fake, "a")).await;
+    assert!(!armed.load(Ordering::Relaxed));
+    // Told to stop, it panics again: what is left is found and stopped.
+    armed.store(true, Ordering::Relaxed);
+    bed.want(&[]);
+    bed.until_gone("a").await;
+    bed.fake.assert_no_violations();
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_outlive_the_agent() {
+    let mut bed = Bed::start();
+    bed.want(&[&pod("a")]);
+    bed.until_runs("a").await;
+    bed.cancel.cancel();
+    while bed.parts.join_next().await.is_some() {}
+    assert!(runs(&bed.fake, "a"));
+    bed.fake.assert_call_counts("kill_pod", 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_that_fails_is_tried_again() {
+    let bed = Bed::start();
+    bed.want(&[&pod("a")]);
+    bed.until_runs("a").await;
+    let refused = || RuntimeError::Refused {
+        status: 500,
+        message: "no".to_owned(),
+    };
+    bed.fake.refuse_next("kill_pod", 3, refused());
+    bed.fake.refuse_next("delete_pod", 2, refused());
+    bed.want(&[]);
+    bed.until_gone("a").await;
+    bed.fake.assert_call_counts("kill_pod", 4);
+    bed.fake.assert_call_counts("delete_pod", 3);
+    bed.until_view("a", |v| v.is_none()).await;
+}
+
+#[test]
+fn the_board_lists_by_name() {
+    let board = Board::default();
+    for (uid, name) in [("2", "b"), ("1", "a")] {
+        board.publish(PodView {
+            uid: uid.into(),
+            full_name: FullName::new(name, "ns"),
+            pod: None,
+            phase: Phase::Syncing,
+            status: None,
+            observed: Arc::new(PodStatus::empty(uid.into())),
+            error: "".into(),
+        });
+    }
+    let names: BTreeMap<usize, String> = board
+        .all()
+        .iter()
+        .map(|v| v.full_name.to_string())
+        .enumerate()
+        .collect();
+    assert_eq!(names.into_values().collect::<Vec<_>>(), ["a_ns", "b_ns"]);
+}

@@ -68,6 +68,7 @@ struct State {
     start_faults: Vec<StartFault>,
     holds: Vec<HoldRule>,
     stop_takes: Duration,
+    latency: Duration,
     events_to_lose: usize,
 
     model: Model,
@@ -215,6 +216,12 @@ impl FakeRuntime {
     /// Stopping a container takes that long, or its grace if that is shorter.
     pub fn set_stop_takes(&self, time: Duration) {
         self.change(|s| s.stop_takes = time);
+    }
+
+    /// Every call takes that long before it has its effect. On paused time one that takes none
+    /// makes what was seen before an action as new as what is seen after it.
+    pub fn set_latency(&self, time: Duration) {
+        self.change(|s| s.latency = time);
     }
 
     /// The next `count` events reach nobody.
@@ -435,6 +442,10 @@ impl FakeRuntime {
         });
         for hold in holds {
             hold.pass().await;
+        }
+        let latency = self.state().latency;
+        if !latency.is_zero() {
+            tokio::time::sleep(latency).await;
         }
         self.change(|s| s.refuse(call))
     }
