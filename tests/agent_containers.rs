@@ -1,6 +1,11 @@
 //! Manifests as containers see them, under a whole agent: what a field asks for is looked up in
 //! the Engine or inside of the container.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests fail loudly, as tests do"
+)]
+
 mod common;
 
 use std::io::{Read as _, Write as _};
