@@ -1,5 +1,10 @@
 //! The program itself on the real Engine: started, asked, stopped and killed as people do it.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests fail loudly, as tests do"
+)]
+
 mod common;
 
 use std::io::Read as _;

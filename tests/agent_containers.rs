@@ -1,6 +1,11 @@
 //! Manifests as containers see them, under a whole agent: what a field asks for is looked up in
 //! the Engine or inside of the container.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests fail loudly, as tests do"
+)]
+
 mod common;
 
 use std::io::{Read as _, Write as _};
@@ -475,10 +480,11 @@ async fn host_paths_are_of_the_type_asked_for() {
         format!("  - name: {name}\n    hostPath: {{path: {path}, type: {kind}}}\n")
     };
     let spec = |volumes: &[(&str, String, &str)]| {
-        let mounts: String = volumes
+        let mounts: Vec<String> = volumes
             .iter()
             .map(|(n, _, _)| format!("    - {{name: {n}, mountPath: /m/{n}}}\n"))
             .collect();
+        let mounts = mounts.concat();
         let volumes: String = volumes.iter().map(|(n, p, k)| volume(n, p, k)).collect();
         format!(
             "  containers:\n  - name: c\n    image: mirrorlet.test/busybox:1\n    command: [\"sleep\", \"1000000\"]\n    volumeMounts:\n{mounts}  volumes:\n{volumes}"

@@ -1,6 +1,11 @@
 //! What goes wrong with one container or pod, and leaves the others alone, under a whole agent;
 //! and the logs people read then.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests fail loudly, as tests do"
+)]
+
 mod common;
 
 use std::net::TcpListener;

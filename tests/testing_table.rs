@@ -1,5 +1,10 @@
 //! Holds `docs/testing.md` to the tree: every test it names exists.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests fail loudly, as tests do"
+)]
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;

@@ -8,6 +8,12 @@
     dead_code,
     reason = "each test program uses another part of this"
 )]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail loudly, as tests do"
+)]
 
 pub mod history;
 pub mod intercept;
@@ -32,7 +38,7 @@ pub const IMAGE: &str = "mirrorlet.test/busybox:1";
 /// The same program under another tag and id.
 pub const IMAGE_2: &str = "mirrorlet.test/busybox:2";
 /// Longest wait for something that must come: reached only by a defect.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 /// Address of the Engine.
 pub const DOCKER: &str = "unix:///var/run/docker.sock";
 
@@ -92,7 +98,7 @@ impl Bed {
     pub fn resolved(&self) -> Resolved {
         let mut resolved = resolve(&BTreeMap::new(), None, &Ambient::default()).unwrap();
         let config = &mut resolved.config;
-        config.root = self.path().to_owned();
+        self.path().clone_into(&mut config.root);
         config.manifests = self.path().join("manifests");
         config.docker.clone_from(&self.docker);
         config.node_name = "box".into();
