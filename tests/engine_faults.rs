@@ -2,6 +2,11 @@
 //! did. Whatever it does: no container runs twice, restart counts are right, and nothing that is
 //! not concerned waits.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests fail loudly, as tests do"
+)]
+
 mod common;
 
 use std::sync::Mutex;

@@ -365,10 +365,10 @@ fn container_report(
         return report;
     };
     if let Some(running) = &state.running {
-        report.state = "running".to_owned();
+        "running".clone_into(&mut report.state);
         report.started_at = running.started_at.as_ref().map(|time| time.0);
     } else if let Some(ended) = &state.terminated {
-        report.state = "terminated".to_owned();
+        "terminated".clone_into(&mut report.state);
         report.reason = ended.reason.clone().unwrap_or_default();
         report.message = ended.message.clone().unwrap_or_default();
         report.exit_code = Some(ended.exit_code);

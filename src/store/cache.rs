@@ -81,6 +81,7 @@ pub fn cache() -> (CacheWriter, CacheReader) {
 impl CacheWriter {
     /// Stores what a look at `uid` that began at `looked` found. An older look than the one
     /// stored is refused. Returns whether status or error differ from before.
+    #[expect(clippy::must_use_candidate, reason = "most writers only store")]
     pub fn set(
         &self,
         uid: &PodUid,

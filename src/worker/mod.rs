@@ -166,7 +166,7 @@ impl PodWorkers {
                 _ = self.listed.changed() => self.adopt_and_stop_unwanted(&cancel),
                 _ = members.changed() => self.adopt_and_stop_unwanted(&cancel),
                 Some(finished) = self.tasks.join_next_with_id() => {
-                    self.reap(finished.map(|(id, ())| id), &cancel);
+                    self.reap(&finished.map(|(id, ())| id), &cancel);
                 }
             }
         }
@@ -313,8 +313,8 @@ impl PodWorkers {
 
     /// A worker has finished. If its pod is wanted again meanwhile, it gets a new one; so does
     /// the pod of a worker that panicked, which is a defect that the panic hook has told.
-    fn reap(&mut self, finished: Result<TaskId, JoinError>, cancel: &CancellationToken) {
-        let (id, pause) = match &finished {
+    fn reap(&mut self, finished: &Result<TaskId, JoinError>, cancel: &CancellationToken) {
+        let (id, pause) = match finished {
             Ok(id) => (*id, Duration::ZERO),
             Err(error) => (error.id(), PANIC_PAUSE),
         };

@@ -414,7 +414,7 @@ async fn a_deadline_counts_from_the_pods_start_and_not_from_its_sandboxs() {
     bed.want(&[&Arc::new(a)]);
     bed.until_runs("a").await;
     let began = Instant::now();
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     // The sandbox is replaced, and what is left of the old one is removed by hand.
     bed.fake.lose_sandbox(&"a".into());
     bed.until("it runs anew", |fake| {

@@ -498,7 +498,6 @@ impl Runtime for DockerManager {
         let tty = found.config.and_then(|config| config.tty).unwrap_or(false);
         container_logs(&*self.engine, &id.id, options, tty)
             .await
-            .map_err(Into::into)
     }
 
     async fn watch(&self) -> Result<BoxStream<'static, PodEvent>> {

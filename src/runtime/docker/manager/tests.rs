@@ -59,7 +59,7 @@ impl Bed {
             engine,
             root,
         };
-        let warm = pod("warm", json!({}));
+        let warm = pod("warm", &json!({}));
         bed.up(&warm).await;
         bed.down(&warm).await;
         bed.engine.clear_calls();
@@ -126,7 +126,7 @@ impl Bed {
     }
 }
 
-fn pod(uid: &str, spec: Value) -> Arc<Pod> {
+fn pod(uid: &str, spec: &Value) -> Arc<Pod> {
     let mut whole = json!({
         "terminationGracePeriodSeconds": 45,
         "containers": [{"name": "app", "image": "app:1", "imagePullPolicy": "IfNotPresent"}],
@@ -165,7 +165,7 @@ fn failures(result: &PodSyncResult) -> Vec<SyncErrorReason> {
 async fn a_pod_with_a_known_image_costs_five_calls() {
     use Operation::{CreateContainer, InspectContainer, StartContainer};
     let bed = Bed::warm().await;
-    let pod = pod("a", json!({}));
+    let pod = pod("a", &json!({}));
     let result = bed.round(&pod).await;
     assert_eq!(result.error(), None);
     let calls = bed.engine.calls();
@@ -196,7 +196,7 @@ async fn a_pod_with_a_known_image_costs_five_calls() {
 async fn a_sandbox_image_that_was_pruned_is_loaded_again() {
     let bed = Bed::warm().await;
     bed.engine.remove_image(SANDBOX_IMAGE);
-    let pod = pod("a", json!({}));
+    let pod = pod("a", &json!({}));
     assert_eq!(bed.round(&pod).await.error(), None);
     assert_eq!(bed.engine.count(Operation::LoadImage), 1);
     assert_eq!(bed.engine.count(Operation::CreateContainer), 3);
@@ -215,7 +215,7 @@ async fn an_app_image_that_was_pruned_is_pulled_again() {
         ..PullScript::default()
     };
     bed.engine.script_pull("app:1", script);
-    let pod = pod("a", json!({}));
+    let pod = pod("a", &json!({}));
     assert_eq!(bed.round(&pod).await.error(), None);
     assert_eq!(bed.engine.count(Operation::PullImage), 1);
     assert_eq!(
@@ -238,7 +238,7 @@ async fn a_container_whose_creation_was_not_answered_is_adopted() {
             FaultPoint::After,
             timeout,
         );
-        let pod = pod("a", json!({}));
+        let pod = pod("a", &json!({}));
         assert!(bed.round(&pod).await.error().is_some());
         assert_eq!(bed.round(&pod).await.error(), None);
         assert_eq!(
@@ -264,7 +264,7 @@ fn stale(pod: &Arc<Pod>) -> ContainerCreateBody {
 async fn a_stale_holder_of_a_name_is_removed() {
     use crate::runtime::docker::engine::Engine;
     let bed = Bed::warm().await;
-    let pod = pod("a", json!({}));
+    let pod = pod("a", &json!({}));
     let name = app_name(&pod);
     let old = bed
         .engine
@@ -280,7 +280,7 @@ async fn a_stale_holder_of_a_name_is_removed() {
 async fn a_running_holder_in_another_sandbox_is_neither_adopted_nor_removed() {
     use crate::runtime::docker::engine::Engine;
     let bed = Bed::warm().await;
-    let pod = pod("a", json!({}));
+    let pod = pod("a", &json!({}));
     let name = app_name(&pod);
     let old = bed
         .engine
@@ -297,7 +297,7 @@ async fn a_running_holder_in_another_sandbox_is_neither_adopted_nor_removed() {
 async fn a_foreign_holder_is_left_alone() {
     use crate::runtime::docker::engine::Engine;
     let bed = Bed::warm().await;
-    let pod = pod("a", json!({}));
+    let pod = pod("a", &json!({}));
     let name = app_name(&pod);
     let foreign = ContainerCreateBody {
         image: Some("app:1".to_owned()),
@@ -320,7 +320,7 @@ async fn a_foreign_holder_is_left_alone() {
 #[tokio::test(start_paused = true)]
 async fn a_holder_the_engine_does_not_know_is_got_around() {
     let bed = Bed::warm().await;
-    let pod = pod("a", json!({}));
+    let pod = pod("a", &json!({}));
     let name = app_name(&pod);
     let ghost = format!(
         "Conflict. The container name \"/{name}\" is already in use by container \"{}\".",
@@ -343,7 +343,7 @@ async fn a_holder_the_engine_does_not_know_is_got_around() {
 #[tokio::test(start_paused = true)]
 async fn a_refused_oom_score_is_learnt_and_tried_without_at_once() {
     let bed = Bed::warm().await;
-    let pod = pod("a", json!({}));
+    let pod = pod("a", &json!({}));
     let words = "OCI runtime create failed: can't get final child's PID from pipe: EOF: unknown";
     bed.engine.fail(
         Operation::StartContainer,
@@ -369,7 +369,7 @@ async fn a_refused_oom_score_is_learnt_and_tried_without_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_sandbox_that_does_not_start_leaves_nothing() {
     let bed = Bed::warm().await;
-    let pod = pod("a", json!({}));
+    let pod = pod("a", &json!({}));
     bed.engine.fail(
         Operation::StartContainer,
         None,
@@ -392,7 +392,7 @@ async fn a_container_that_can_not_run_says_why() {
         message: words.to_owned(),
     };
     bed.engine.script_start("app:1", script);
-    let pod = pod("a", json!({}));
+    let pod = pod("a", &json!({}));
     let failed = bed.round(&pod).await;
     assert_eq!(failures(&failed), [SyncErrorReason::RunContainerError]);
     let status = bed.status(&pod).await;
@@ -417,7 +417,7 @@ async fn sidecars_are_stopped_last_and_in_reverse() {
         |name: &str| json!({"name": name, "image": "app:1", "imagePullPolicy": "IfNotPresent"});
     let pod = pod(
         "a",
-        json!({
+        &json!({
             "initContainers": [sidecar("first"), sidecar("second")],
             "containers": [app("x"), app("y")],
         }),
@@ -437,7 +437,7 @@ async fn sidecars_are_stopped_last_and_in_reverse() {
 #[tokio::test(start_paused = true)]
 async fn grace_comes_from_the_pod_its_labels_or_an_override() {
     let bed = Bed::warm().await;
-    let pod = pod("a", json!({}));
+    let pod = pod("a", &json!({}));
     let grace = |engine: &FakeEngine| engine.stops()[0].1.as_secs();
     for (given, expected) in [
         (None, 45),
@@ -464,7 +464,7 @@ async fn grace_comes_from_the_pod_its_labels_or_an_override() {
 #[tokio::test(start_paused = true)]
 async fn only_a_stopped_pod_is_deleted_and_nothing_stays() {
     let bed = Bed::warm().await;
-    let pod = pod("a", json!({}));
+    let pod = pod("a", &json!({}));
     let uid = PodUid::of(&pod);
     bed.up(&pod).await;
     assert!(matches!(
@@ -484,7 +484,7 @@ async fn only_a_stopped_pod_is_deleted_and_nothing_stays() {
 async fn stopping_what_is_gone_is_success() {
     use crate::runtime::docker::engine::Engine;
     let bed = Bed::warm().await;
-    let pod = pod("a", json!({}));
+    let pod = pod("a", &json!({}));
     bed.up(&pod).await;
     let running = bed.status(&pod).await.to_running_pod();
     for id in [app_name(&pod), pause_name(&pod)] {
@@ -498,7 +498,7 @@ async fn stopping_what_is_gone_is_success() {
 #[tokio::test(start_paused = true)]
 async fn no_step_begins_once_cancelled() {
     let bed = Bed::warm().await;
-    let pod = pod("a", json!({}));
+    let pod = pod("a", &json!({}));
     let cancel = CancellationToken::new();
     cancel.cancel();
     bed.round_until(&pod, &cancel).await;
@@ -529,7 +529,7 @@ async fn a_container_in_its_sandboxs_network_names_no_network_of_its_own() {
     let bed = Bed::warm().await;
     let pod = pod(
         "a",
-        json!({
+        &json!({
             "hostname": "named",
             "dnsPolicy": "None",
             "dnsConfig": {"nameservers": ["192.0.2.53"], "searches": ["example.org"]},
@@ -560,7 +560,7 @@ async fn a_container_in_its_sandboxs_network_names_no_network_of_its_own() {
 async fn containers_of_others_are_never_touched() {
     use crate::runtime::docker::engine::Engine;
     let bed = Bed::warm().await;
-    let pod = pod("a", json!({}));
+    let pod = pod("a", &json!({}));
     let labels = stale(&pod).labels.unwrap();
     let body = |labels: Option<HashMap<String, String>>| ContainerCreateBody {
         image: Some("app:1".to_owned()),
@@ -593,7 +593,7 @@ async fn containers_of_others_are_never_touched() {
 #[tokio::test(start_paused = true)]
 async fn a_termination_message_goes_with_its_container() {
     let bed = Bed::warm().await;
-    let pod = pod("a", json!({"restartPolicy": "Never"}));
+    let pod = pod("a", &json!({"restartPolicy": "Never"}));
     bed.up(&pod).await;
     let body = bed.engine.created(&app_name(&pod)).unwrap();
     let mounts = body.host_config.unwrap().mounts.unwrap();
@@ -613,7 +613,7 @@ async fn a_termination_message_goes_with_its_container() {
 #[tokio::test(start_paused = true)]
 async fn a_subscription_begins_with_a_gap_and_keeps_the_index() {
     let bed = Bed::warm().await;
-    let pod = pod("a", json!({}));
+    let pod = pod("a", &json!({}));
     let mut events = bed.manager.watch().await.unwrap();
     assert!(matches!(events.next().await, Some(PodEvent::Gap { .. })));
     bed.up(&pod).await;
