@@ -57,10 +57,10 @@ run: ## the agent on a copy of examples/, left running
 	hack/images.sh
 	hack/demo.sh --leave-running
 
-bench: ## figures beside a floor measured in the same run, as a table and JSON
+bench: release ## figures beside a floor measured in the same run, as a table and JSON
 	hack/docker-up.sh
 	hack/images.sh
-	$(CARGO) bench --locked --profile quick
+	BENCH_BINARY=target/$(TARGET)/release/mirrorlet $(CARGO) bench --locked --profile quick --bench agent
 
 up: ## Docker Engine and test images only
 	hack/docker-up.sh

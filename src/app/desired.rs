@@ -26,6 +26,9 @@ pub struct MergeTask {
     wanted: watch::Sender<Arc<Wanted>>,
     metrics: Metrics,
     conflicts: BTreeSet<Diagnostic>,
+    /// Whether a merge knew what runs already. Nothing is wanted before: which of two pods with
+    /// one name is the incumbent can't be told.
+    settled: bool,
 }
 
 impl MergeTask {
@@ -46,6 +49,7 @@ impl MergeTask {
             wanted,
             metrics,
             conflicts: BTreeSet::new(),
+            settled: false,
         }
     }
 
@@ -55,8 +59,13 @@ impl MergeTask {
             self.merge();
             let mut readers: Vec<_> = self.sources.iter().map(|s| s.state.clone()).collect();
             let changed = select_all(readers.iter_mut().map(|reader| Box::pin(reader.changed())));
+            let mut listed = self.listed.clone();
             let index = tokio::select! {
                 () = cancel.cancelled() => return,
+                known = listed.wait_for(Option::is_some), if !self.settled => {
+                    if known.is_err() { return }
+                    continue;
+                }
                 (changed, index, _) = changed => if changed.is_ok() { index } else { return },
             };
             if let (Some(source), Some(reader)) = (self.sources.get_mut(index), readers.get(index))
@@ -74,6 +83,7 @@ impl MergeTask {
             .map(|source| (source.name.clone(), (*source.state.get()).clone()))
             .collect();
         let before = self.merged.get();
+        let listed = self.listed.borrow().is_some();
         let mut merged = merge_sources(&states, &self.incumbents(&before));
         self.tell_problems(&states, &merged);
         let now = Timestamp::now();
@@ -106,6 +116,10 @@ impl MergeTask {
             all_synced: merged.all_synced,
         };
         self.merged.publish(merged);
+        self.settled = listed;
+        if !listed {
+            return;
+        }
         self.wanted.send_if_modified(|known| {
             let changed = **known != wanted;
             if changed {
@@ -125,7 +139,9 @@ impl MergeTask {
             .flat_map(|pods| pods.0.iter())
             .map(|pod| (pod.full_name.clone(), pod.uid.clone()))
             .collect();
-        incumbents.extend(before.incumbents());
+        if self.settled {
+            incumbents.extend(before.incumbents());
+        }
         incumbents
     }
 

@@ -39,6 +39,7 @@ use crate::server::view::AgentView;
 use crate::server::{admin, health};
 use crate::source::files::FileSource;
 use crate::source::http::{HttpOptions, HttpSource};
+use crate::source::last_good::DIRECTORY as LAST_GOOD_DIR;
 use crate::source::{SourceReader, source};
 use crate::store::cache::cache;
 use crate::store::cell::cell;
@@ -63,7 +64,7 @@ type Parts = JoinSet<&'static str>;
 pub async fn run(resolved: Resolved) -> anyhow::Result<()> {
     let cancel = CancellationToken::new();
     let engine = BollardEngine::connect(&resolved.config.docker)?;
-    let agent = Agent::start(resolved, Arc::new(InstrumentedEngine::new(engine)), &cancel).await?;
+    let agent = Agent::start(resolved, Arc::new(engine), &cancel).await?;
     agent.run_until_told(cancel).await
 }
 
@@ -95,6 +96,7 @@ impl Agent {
             .with_context(|| format!("can't keep the owner id in {}", config.root.display()))?;
         make_default_manifests_dir(&config)?;
         let metrics = Metrics::new();
+        let engine = InstrumentedEngine::shared(engine, metrics.clone());
         let mut parts = Parts::new();
         occurrences::agent_started(&config.root, config.node_name.as_str(), &config.docker);
 
@@ -216,10 +218,13 @@ fn spawn(parts: &mut Parts, name: &'static str, part: impl Future<Output = ()> +
     });
 }
 
-/// The default manifest directory is made; one that was named must be there already, or its
-/// absence is reported.
+/// The default manifest directory is made with its root; one that was named must be there already.
+/// One that has gone since is not made again: an empty directory would say that every pod of it
+/// is to be stopped, its absence only that something is wrong.
 fn make_default_manifests_dir(config: &Config) -> anyhow::Result<()> {
-    if config.manifests.parent() == Some(config.root.as_path()) {
+    let last_good = config.root.join(LAST_GOOD_DIR);
+    let had_manifests = std::fs::read_dir(last_good).is_ok_and(|mut dir| dir.next().is_some());
+    if config.manifests.parent() == Some(config.root.as_path()) && !had_manifests {
         std::fs::create_dir_all(&config.manifests)
             .with_context(|| format!("can't make {}", config.manifests.display()))?;
     }

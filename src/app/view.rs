@@ -70,7 +70,9 @@ impl View {
             .collect();
         for view in self.board.all() {
             if !merged.pods.contains_key(&view.uid) {
-                let pod = view.pod.clone().unwrap_or_else(|| Arc::new(named(&view)));
+                let node = &self.resolved.config.node_name;
+                let unknown = || Arc::new(named(&view, node.as_str()));
+                let pod = view.pod.clone().unwrap_or_else(unknown);
                 pods.push(report(&pod, None, Some(&view), &self.reach.borrow()));
             }
         }
@@ -221,9 +223,13 @@ fn choose_instance(
         })
 }
 
-/// A pod of which only the name is known: it runs, and nobody wants it.
-fn named(view: &PodView) -> Pod {
+/// A pod of which only the name is known: it runs on this node, and nobody wants it.
+fn named(view: &PodView, node: &str) -> Pod {
     Pod {
+        spec: Some(core::PodSpec {
+            node_name: Some(node.to_owned()),
+            ..core::PodSpec::default()
+        }),
         metadata: crate::api::meta::ObjectMeta {
             name: Some(view.full_name.name.to_string()),
             namespace: Some(view.full_name.namespace.to_string()),
@@ -273,9 +279,12 @@ fn report(
         containers_total: counted().count(),
         restarts: containers.iter().map(|c| c.restarts).sum(),
         started_at: status.start_time.as_ref().map(|time| time.0),
-        ips: view
-            .map(|view| view.observed.ips.clone())
-            .unwrap_or_default(),
+        ips: status
+            .pod_ips
+            .iter()
+            .flatten()
+            .filter_map(|pod_ip| pod_ip.ip.parse().ok())
+            .collect(),
         held: wanted.is_some_and(|wanted| wanted.held),
         problems: wanted
             .map(|wanted| wanted.problems.clone())

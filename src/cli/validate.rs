@@ -13,12 +13,10 @@ use serde::Serialize;
 
 use crate::api::{Code, Diagnostic, FullName, NodeName};
 use crate::pod::desired::PodSource;
-use crate::pod::manifest::{self, MANIFEST_BYTES_MAX, ParseContext};
+use crate::pod::manifest::{self, MANIFEST_BYTES_MAX, ParseContext, is_manifest_name};
 
 /// The path that stands for standard input.
 const STDIN: &str = "-";
-/// Endings of the names of manifests.
-const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
 /// How the result is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -262,11 +260,8 @@ fn counted(number: usize, what: &str) -> String {
 
 /// Whether the agent reads this entry of its directory.
 fn is_manifest(path: &Path) -> bool {
-    let hidden = path
-        .file_name()
-        .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-    let extension = path.extension().and_then(|extension| extension.to_str());
-    !hidden && extension.is_some_and(|e| EXTENSIONS.contains(&e)) && !path.is_dir()
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(is_manifest_name) && !path.is_dir()
 }
 
 /// Reads at most one byte more than a manifest may have: enough to know that it is too large.

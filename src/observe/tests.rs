@@ -1,1 +1,226 @@
+//! The observer on the runtime in memory, on paused time.
 
+use super::*;
+use crate::api::{Pod, Timestamp};
+use crate::pod::observed::Role;
+use crate::runtime::fake::FakeRuntime;
+use crate::store::cache::{CacheReader, cache};
+use crate::store::looks::{LookRequests, look_requests};
+
+const SWEEP: Duration = Duration::from_mins(5);
+
+struct Bed {
+    fake: FakeRuntime,
+    cache: CacheReader,
+    looks: LookRequests,
+    reach: watch::Receiver<Reach>,
+    listed: watch::Receiver<Option<Arc<Pods>>>,
+    metrics: Metrics,
+    cancel: CancellationToken,
+}
+
+impl Bed {
+    fn start() -> Self {
+        let fake = FakeRuntime::new();
+        let (writer, reader) = cache();
+        let (looks, requests) = look_requests();
+        let metrics = Metrics::new();
+        let runtime: Arc<dyn Runtime> = Arc::new(fake.clone());
+        let (observer, reach, listed) =
+            Observer::new(runtime, writer, requests, SWEEP, metrics.clone());
+        let cancel = CancellationToken::new();
+        tokio::spawn(observer.run(cancel.clone()));
+        Self {
+            fake,
+            cache: reader,
+            looks,
+            reach,
+            listed,
+            metrics,
+            cancel,
+        }
+    }
+
+    /// Waits until the cache shows that of a pod.
+    async fn sees(&self, uid: &PodUid, holds: impl Fn(&Entry) -> bool) -> Entry {
+        let mut entry = self.cache.subscribe(uid);
+        let waits = async { entry.wait_for(|e| holds(e)).await.unwrap().clone() };
+        tokio::time::timeout(SWEEP * 3, waits)
+            .await
+            .expect("it is never seen")
+    }
+
+    fn series(&self, line: &str) -> bool {
+        self.metrics.encode().lines().any(|l| l == line)
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
+/// A pod with one running container.
+fn running(fake: &FakeRuntime, uid: &str) -> PodUid {
+    let pod: Pod = serde_json::from_value(serde_json::json!({
+        "metadata": {"name": uid, "namespace": "ns", "uid": uid},
+        "spec": {"containers": [{"name": "app", "image": "app:1"}]},
+    }))
+    .unwrap();
+    let now: Timestamp = fake.now();
+    let id = |what: &str| crate::api::ContainerId::docker(format!("{what}-{uid}"));
+    fake.adopt(PodStatus {
+        uid: uid.into(),
+        full_name: FullName::of(&pod),
+        ips: Vec::new(),
+        containers: vec![ContainerStatus {
+            id: id("app"),
+            name: "app".into(),
+            role: Role::App,
+            state: ContainerState::Running,
+            created_at: now,
+            started_at: Some(now),
+            finished_at: None,
+            exit_code: None,
+            image: "app:1".into(),
+            image_id: "".into(),
+            hash: crate::pod::spec::container_hash(&pod.spec.as_ref().unwrap().containers[0]),
+            restart_count: 0,
+            reason: "".into(),
+            message: "".into(),
+        }],
+        sandboxes: vec![crate::pod::observed::SandboxStatus {
+            id: id("pause"),
+            attempt: 0,
+            state: ContainerState::Running,
+            created_at: now,
+            host_network: true,
+            ips: Vec::new(),
+        }],
+    });
+    uid.into()
+}
+
+fn runs(entry: &Entry) -> bool {
+    entry.status.running_containers().next().is_some()
+}
+
+fn ended(entry: &Entry) -> bool {
+    !entry.status.is_empty() && !runs(entry)
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_begins_with_a_list_and_a_gap_asks_for_another() {
+    let mut bed = Bed::start();
+    bed.cache.wait_until_listed().await;
+    bed.listed.wait_for(Option::is_some).await.unwrap();
+    assert_eq!(*bed.reach.borrow_and_update(), Reach::Up);
+    assert!(bed.series("mirrorlet_event_stream_up 1"));
+    bed.fake.assert_call_counts("get_pods", 1);
+    let a = running(&bed.fake, "a");
+    bed.fake.send(&PodEvent::Gap {
+        cause: "test".to_owned(),
+    });
+    bed.sees(&a, runs).await;
+    bed.fake.assert_call_counts("get_pods", 2);
+    assert!(bed.series("mirrorlet_event_gaps_total 2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_has_its_pod_looked_at_and_deaths_are_told_once() {
+    let bed = Bed::start();
+    let a = running(&bed.fake, "a");
+    bed.sees(&a, runs).await;
+    bed.fake.exit_container(&a, "app", 3);
+    bed.sees(&a, ended).await;
+    assert!(bed.series("mirrorlet_container_deaths_total 1"));
+    bed.fake.assert_call_counts("get_pods", 1);
+    bed.looks.look(&a).await;
+    tokio::time::sleep(SWEEP * 2).await;
+    assert!(bed.series("mirrorlet_container_deaths_total 1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_event_is_made_up_for_by_the_sweep() {
+    let bed = Bed::start();
+    let a = running(&bed.fake, "a");
+    bed.sees(&a, runs).await;
+    bed.fake.lose_events(1);
+    bed.fake.exit_container(&a, "app", 0);
+    tokio::time::sleep(SWEEP / 2).await;
+    assert!(runs(&bed.cache.get(&a)), "nobody told");
+    bed.sees(&a, ended).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_hangs_holds_back_only_its_own_pod() {
+    let bed = Bed::start();
+    let (a, b) = (running(&bed.fake, "a"), running(&bed.fake, "b"));
+    bed.sees(&a, runs).await;
+    bed.sees(&b, runs).await;
+    let mut hold = bed.fake.block("get_pod_status", Some(&a));
+    bed.fake.exit_container(&a, "app", 1);
+    hold.arrived(1).await;
+    bed.fake.exit_container(&b, "app", 1);
+    bed.sees(&b, ended).await;
+    assert!(runs(&bed.cache.get(&a)));
+    // A second event while the look hangs is looked into after it.
+    bed.fake.lose_sandbox(&a);
+    hold.release();
+    bed.sees(&a, |e| !e.status.anything_running()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_look_keeps_what_was_seen_and_is_taken_again() {
+    let bed = Bed::start();
+    let a = running(&bed.fake, "a");
+    bed.sees(&a, runs).await;
+    let error = RuntimeError::Local("no".to_owned());
+    bed.fake.refuse_next("get_pod_status", 1, error.clone());
+    bed.looks.look(&a).await;
+    let failed = bed.sees(&a, |e| e.error.is_some()).await;
+    assert!(runs(&failed));
+    bed.sees(&a, |e| e.error.is_none()).await;
+    bed.fake.assert_call_counts("get_pods", 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_goes_and_comes_back_is_listed_anew() {
+    let mut bed = Bed::start();
+    let a = running(&bed.fake, "a");
+    bed.sees(&a, runs).await;
+    bed.reach.mark_unchanged();
+    bed.fake
+        .set_err(Some(RuntimeError::Unavailable("gone".to_owned())));
+    bed.fake.break_watches();
+    bed.reach
+        .wait_for(|reach| matches!(reach, Reach::Down(cause) if cause.contains("gone")))
+        .await
+        .unwrap();
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    assert!(bed.series("mirrorlet_engine_up 0"));
+    assert!(bed.series("mirrorlet_event_stream_up 0"));
+    assert!(runs(&bed.cache.get(&a)), "what was seen stays");
+    // It ended while nobody listened.
+    bed.fake.exit_container(&a, "app", 255);
+    bed.fake.set_err(None);
+    bed.sees(&a, ended).await;
+    bed.reach
+        .wait_for(|reach| *reach == Reach::Up)
+        .await
+        .unwrap();
+    assert!(bed.series("mirrorlet_engine_up 1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_gone_is_forgotten() {
+    let bed = Bed::start();
+    let a = running(&bed.fake, "a");
+    bed.sees(&a, runs).await;
+    bed.fake.adopt(PodStatus::empty(a.clone()));
+    bed.looks.look(&a).await;
+    bed.sees(&a, |e| e.status.is_empty()).await;
+    tokio::time::sleep(SWEEP * 2).await;
+    assert_eq!(bed.cache.all().len(), 0);
+}

@@ -6,19 +6,23 @@
 #![allow(
     unreachable_pub,
     dead_code,
-    reason = "each test program uses another part of this"
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::duration_suboptimal_units,
+    reason = "helpers of tests; each test program uses another part of this"
 )]
 
 pub mod history;
 pub mod intercept;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Arc;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use mirrorlet::api::report::{PodReport, StatusReport};
+use mirrorlet::api::report::{ContainerReport, PodReport, StatusReport};
 use mirrorlet::app::Agent;
 use mirrorlet::config::{Ambient, Resolved, resolve};
 use mirrorlet::runtime::docker::BollardEngine;
@@ -120,6 +124,12 @@ impl Bed {
         self.agent_with(self.resolved(), engine).await
     }
 
+    /// Starts an agent with that configuration over the real Engine.
+    pub async fn agent_as(&self, resolved: Resolved) -> TestAgent {
+        let engine = Arc::new(BollardEngine::connect(&self.docker).unwrap());
+        self.agent_with(resolved, engine).await
+    }
+
     /// Starts an agent with that configuration.
     pub async fn agent_with(&self, resolved: Resolved, engine: SharedEngine) -> TestAgent {
         let cancel = CancellationToken::new();
@@ -205,6 +215,45 @@ impl Bed {
         found.into_iter().next().unwrap().1
     }
 
+    /// All instances of a container that are there, running or not, by restart count; with `POD`
+    /// the sandboxes by attempt.
+    pub fn instances(&self, container: &str) -> BTreeMap<u32, String> {
+        let prefix = format!("k8s_{container}_");
+        self.containers()
+            .into_iter()
+            .filter(|(name, _)| name.starts_with(&prefix))
+            .map(|(name, id)| (name.rsplit('_').next().unwrap().parse().unwrap(), id))
+            .collect()
+    }
+
+    /// Runs a shell command in the running instance of a container; its output, trimmed.
+    pub fn exec(&self, container: &str, command: &str) -> String {
+        self.docker(&["exec", &self.running_id(container), "sh", "-c", command])
+    }
+
+    /// Waits until the running instance of a container has set its trap for SIGTERM: before, as
+    /// the first process of its namespace, it would not notice one.
+    pub async fn until_traps(&self, container: &str) {
+        let pid = self.inspect(&self.running_id(container))["State"]["Pid"].to_string();
+        eventually(&format!("{container} to trap SIGTERM"), || {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+            let caught = status.lines().find_map(|l| l.strip_prefix("SigCgt:"))?;
+            let caught = u64::from_str_radix(caught.trim(), 16).ok()?;
+            (caught & (1 << 14) != 0).then_some(())
+        })
+        .await;
+    }
+
+    /// What an instance wrote, standard output only.
+    pub fn output(&self, id: &str) -> String {
+        self.docker(&["logs", id])
+    }
+
+    /// Begins to record what happens to the containers of this bed's agents.
+    pub fn record(&self) -> Recorder {
+        Recorder::start(self)
+    }
+
     pub fn inspect(&self, id: &str) -> serde_json::Value {
         let text = self.docker(&["inspect", id]);
         serde_json::from_str::<Vec<serde_json::Value>>(&text)
@@ -231,6 +280,103 @@ impl Drop for Bed {
         }
         unmount_all(self.path());
     }
+}
+
+/// Something that happened to a container.
+#[derive(Debug, Clone)]
+pub struct Event {
+    /// Name of the container.
+    pub container: String,
+    /// `create`, `start`, `kill`, `die`, `destroy` …
+    pub action: String,
+    /// Nanoseconds since 1970.
+    pub at: u64,
+    /// Everything the Engine says about it.
+    pub attributes: HashMap<String, String>,
+}
+
+/// Records the Engine's events of one owner's containers.
+pub struct Recorder {
+    client: Child,
+    events: Arc<Mutex<Vec<Event>>>,
+}
+
+impl Recorder {
+    fn start(bed: &Bed) -> Self {
+        let owner = bed.owner().expect("an agent has made an owner id");
+        let mut client = Command::new("docker")
+            .args(["-H", &bed.docker, "events", "--format", "{{json .}}"])
+            .args(["--filter", "type=container", "--filter"])
+            .arg(format!("label=mirrorlet.dev/owner={owner}"))
+            // From a second ago on: the client takes a while to arrive.
+            .args(["--since", "1s"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(client.stdout.take().unwrap()).lines();
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&events);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                sink.lock().unwrap().extend(event(&line));
+            }
+        });
+        Self { client, events }
+    }
+
+    /// What happened so far.
+    pub fn events(&self) -> Vec<Event> {
+        self.events.lock().unwrap().clone()
+    }
+
+    /// The first event of that kind on a container whose name holds `name`.
+    pub fn find(&self, action: &str, name: &str) -> Option<Event> {
+        self.events()
+            .into_iter()
+            .find(|event| event.action == action && event.container.contains(name))
+    }
+
+    /// Waits for that event.
+    pub async fn until(&self, action: &str, name: &str) -> Event {
+        let what = format!("{action} of {name} in {:#?}", self.events());
+        eventually(&what, || self.find(action, name)).await
+    }
+
+    /// Most containers whose name holds `name` that ran at the same time.
+    pub fn most_at_once(&self, name: &str) -> usize {
+        let (mut running, mut most) = (HashSet::new(), 0);
+        for event in self.events() {
+            if !event.container.contains(name) {
+                continue;
+            }
+            match event.action.as_str() {
+                "start" => drop(running.insert(event.container)),
+                "die" => drop(running.remove(&event.container)),
+                _ => {}
+            }
+            most = most.max(running.len());
+        }
+        most
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        let _ = self.client.kill();
+        let _ = self.client.wait();
+    }
+}
+
+fn event(line: &str) -> Option<Event> {
+    let value: serde_json::Value = serde_json::from_str(line).ok()?;
+    let attributes: HashMap<String, String> =
+        serde_json::from_value(value["Actor"]["Attributes"].clone()).ok()?;
+    Some(Event {
+        container: attributes.get("name")?.clone(),
+        action: value["Action"].as_str()?.to_owned(),
+        at: value["timeNano"].as_u64()?,
+        attributes,
+    })
 }
 
 /// Unmounts what is mounted below `root`, so that the directory can be removed.
@@ -307,6 +453,21 @@ impl TestAgent {
             pod.status == "Running" && pod.ready == pod.containers_total && pod.ready > 0
         })
         .await
+    }
+
+    /// Waits until the container of the pod is as wanted, and returns it.
+    pub async fn until_container(
+        &self,
+        pod: &str,
+        container: &str,
+        wanted: impl Fn(&ContainerReport) -> bool,
+    ) -> ContainerReport {
+        let found = |pod: &PodReport| {
+            let is_it = |c: &&ContainerReport| c.name == container && wanted(c);
+            pod.containers.iter().find(is_it).cloned()
+        };
+        let pod = self.until_pod(pod, |pod| found(pod).is_some()).await;
+        found(&pod).unwrap()
     }
 
     /// Waits until no pod of that manifest name is left.

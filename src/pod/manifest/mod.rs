@@ -29,6 +29,18 @@ pub use render::render;
 /// Largest manifest read, as upstream: 10 MiB.
 pub const MANIFEST_BYTES_MAX: usize = 10 * 1024 * 1024;
 
+/// File names that are manifests, by ending.
+const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
+
+/// Whether a name is a manifest's: `*.yaml`, `*.yml` or `*.json`, without a leading dot.
+#[must_use]
+pub fn is_manifest_name(name: &str) -> bool {
+    let Some((stem, extension)) = name.rsplit_once('.') else {
+        return false;
+    };
+    !stem.is_empty() && !name.starts_with('.') && EXTENSIONS.contains(&extension)
+}
+
 /// What a manifest's meaning depends on besides its bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct ParseContext<'a> {

@@ -46,7 +46,6 @@ const HOOKS: Verdict = Unsupported("lifecycle hooks are not run yet");
 const SCHEDULING: Verdict =
     NoEffect("a static pod isn't scheduled: it runs on the node that reads it");
 const VOLUME: Verdict = Unsupported("only hostPath and emptyDir volumes are supported yet");
-const SUB_PATH: Verdict = Unsupported("mounting a part of a volume is not supported yet");
 const WINDOWS: Verdict = Unsupported("Windows pods can't run here");
 const HUGE_PAGES: Verdict = Unsupported("the Docker Engine can't limit huge pages");
 const DISK: Verdict = NoEffect("local disk use is not enforced");
@@ -150,8 +149,6 @@ const RULES: &[Rule] = &[
         NonEmpty,
         Unsupported("block devices are not supported yet"),
     ),
-    Rule("spec.C.volumeMounts[].subPath", NonEmpty, SUB_PATH),
-    Rule("spec.C.volumeMounts[].subPathExpr", NonEmpty, SUB_PATH),
     Rule(
         "spec.C.volumeMounts[].recursiveReadOnly",
         IsNot("Disabled"),

@@ -3,6 +3,9 @@
 //! It holds no state that a restart would lose: the [index](super::index) is rebuilt from one
 //! list, everything else is a cache of what the Engine can be asked for again.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,6 +72,9 @@ pub struct DockerManager {
     pub(super) metrics: Metrics,
     /// Bounds the calls that change something. Fair: permits are given in the order asked.
     pub(super) changes: Semaphore,
+    /// Bounds the sandboxes being made, so that of many new pods the first ones run before the
+    /// last ones begin.
+    pub(super) newcomers: Semaphore,
     pod_infra_image: Option<String>,
     facts: Mutex<Facts>,
     listing: tokio::sync::Mutex<()>,
@@ -105,6 +111,7 @@ impl DockerManager {
             images,
             metrics,
             changes: Semaphore::new(options.engine_concurrency.max(1)),
+            newcomers: Semaphore::new(options.engine_concurrency.max(1)),
             pod_infra_image: options.pod_infra_image,
             facts: Mutex::default(),
             listing: tokio::sync::Mutex::default(),
@@ -384,16 +391,21 @@ impl Runtime for DockerManager {
         if !self.index.is_complete() {
             self.list(true).await?;
         }
-        let stale = self
-            .index
-            .of_pod(uid)
-            .into_iter()
-            .filter(|record| record.stale);
-        let looks = stale.map(|record| async move { self.freshen(&record.id).await });
-        for looked in join_all(looks).await {
-            looked?;
+        let mut records = self.index.of_pod(uid);
+        // What ends while others are being looked at is looked at too, within reason: a status
+        // without the reason why would be told, and taken back at once.
+        for _ in 0..INSPECT_ATTEMPTS {
+            let stale = records.iter().filter(|record| record.stale);
+            let looks: Vec<_> = stale.map(|record| self.freshen(&record.id)).collect();
+            if looks.is_empty() {
+                break;
+            }
+            for looked in join_all(looks).await {
+                looked?;
+            }
+            records = self.index.of_pod(uid);
         }
-        let mut status = pod_status(uid, self.index.of_pod(uid));
+        let mut status = pod_status(uid, records);
         if status.is_empty() {
             status.full_name = full_name.clone();
         }

@@ -10,6 +10,7 @@
 //! are deterministic, so whatever is interrupted here and tried again finds what it made:
 //! [`conflict`](DockerManager::create) adopts it.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::engine::EngineError;
 use super::image::{EnsuredImage, PullPolicy};
-use super::index::Created;
+use super::index::{Created, Record};
 use super::kill::reason_of;
 use super::manager::DockerManager;
 use super::translate::{
@@ -45,6 +46,8 @@ use crate::volume::{VolumeError, VolumeManager};
 
 /// Directory of seccomp profiles below the root.
 const SECCOMP_DIR: &str = "seccomp";
+/// Reason of the note that a restart count can't be kept.
+const NOT_NOTED: &str = "RestartCountNotKept";
 /// Times a create is tried again after it collided with something of ours that was in its way.
 const CREATE_ATTEMPTS: usize = 3;
 
@@ -101,6 +104,8 @@ type Up<'a> = Shared<BoxFuture<'a, Result<Vec<IpAddr>, SyncError>>>;
 struct Files {
     volumes: VolumeMap,
     etc_hosts: PathBuf,
+    /// Restart counts of the last starts, by container.
+    restarts: BTreeMap<String, u32>,
 }
 
 impl DockerManager {
@@ -125,6 +130,10 @@ impl DockerManager {
             }
             Sandbox::New { attempt } => {
                 let mut result = SyncResult::new(SyncAction::CreatePodSandbox, full_name);
+                let turn = tokio::select! {
+                    turn = self.newcomers.acquire() => turn,
+                    () = cancel.cancelled() => return Vec::new(),
+                };
                 let files = self.pod_files(pod, &[]);
                 let created = futures::future::join(self.create_sandbox(pod, attempt), files);
                 let (id, files) = match created.await {
@@ -139,7 +148,13 @@ impl DockerManager {
                         return vec![result];
                     }
                 };
-                let up: Up<'_> = self.start_sandbox(pod, &id).boxed().shared();
+                let up: Up<'_> = async {
+                    let up = self.start_sandbox(pod, &id).await;
+                    drop(turn);
+                    up
+                }
+                .boxed()
+                .shared();
                 let containers = self.start_containers(pod, &id, &up, &files, starts, cancel);
                 let (up, mut results) = futures::future::join(up.clone(), containers).await;
                 if let Err(error) = up {
@@ -167,13 +182,44 @@ impl DockerManager {
                 Role::Sidecar | Role::App => SyncAction::StartContainer,
             };
             let mut result = SyncResult::new(action, start.name);
-            let started = self.start_container(pod, sandbox_id, up.clone(), files, *start, cancel);
+            let start = self.counted_on(pod, *start, files);
+            let started = self.start_container(pod, sandbox_id, up.clone(), files, start, cancel);
             if let Err(error) = started.await {
                 result.fail(error);
             }
             result
         });
         join_all(started).await
+    }
+
+    /// The start with a restart count that goes on from the last one, though no instance is left
+    /// to tell it.
+    ///
+    /// Upstream: `calcRestartCountByLogDir` of `pkg/kubelet/kuberuntime/kuberuntime_container.go`.
+    fn counted_on<'a>(&self, pod: &Pod, start: Start<'a>, files: &Files) -> Start<'a> {
+        let is_instance = |record: &Record| match &record.ours.kind {
+            Kind::Container { name, .. } => name == start.name,
+            Kind::Sandbox { .. } => false,
+        };
+        let records = || self.index.of_pod(&PodUid::of(pod));
+        match files.restarts.get(start.name) {
+            Some(last) if start.restart_count == 0 && !records().iter().any(is_instance) => Start {
+                restart_count: last.saturating_add(1),
+                ..start
+            },
+            Some(_) | None => start,
+        }
+    }
+
+    /// Notes the restart count of a start that succeeded. One that can't be noted is only lost
+    /// together with every instance.
+    async fn note_restarts(&self, pod: &Pod, start: Start<'_>) {
+        let (uid, name, count) = (PodUid::of(pod), start.name.to_owned(), start.restart_count);
+        let noted = self.on_disk(move |volumes| volumes.note_restarts(&uid, &name, count));
+        if let Err(error) = noted.await {
+            let message = format!("failed to note the restarts of {}: {error}", start.name);
+            occurrences::note(&FullName::of(pod), &PodUid::of(pod), NOT_NOTED, &message);
+        }
     }
 
     /// Makes volumes and the hosts file.
@@ -185,6 +231,7 @@ impl DockerManager {
             Ok(Files {
                 volumes: volumes.ensure(&for_disk, memory)?,
                 etc_hosts: volumes.write_hosts(&PodUid::of(&for_disk), &hosts)?,
+                restarts: volumes.noted_restarts(&for_disk)?,
             })
         })
         .await
@@ -327,6 +374,7 @@ impl DockerManager {
                     start.restart_count,
                     &start.reason.to_string(),
                 );
+                self.note_restarts(pod, start).await;
                 Ok(())
             }
             Err(error) if refuses_oom_score(&error) => {

@@ -8,10 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::OFlags;
 
-use crate::pod::manifest::MANIFEST_BYTES_MAX;
-
-/// File names that are manifests, by ending.
-const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
+use crate::pod::manifest::{MANIFEST_BYTES_MAX, is_manifest_name};
 
 /// How old a file's last change must be before its identity stands for its content: a second write
 /// within one tick of the file system's clock changes neither times nor, perhaps, the size. Twice
@@ -82,14 +79,6 @@ pub(super) fn list(dir: &Path) -> io::Result<Listing> {
         }
     }
     Ok(listing)
-}
-
-/// Whether a name is a manifest's: `*.yaml`, `*.yml` or `*.json`, without a leading dot.
-fn is_manifest_name(name: &str) -> bool {
-    let Some((stem, extension)) = name.rsplit_once('.') else {
-        return false;
-    };
-    !stem.is_empty() && !name.starts_with('.') && EXTENSIONS.contains(&extension)
 }
 
 /// The entry was removed since it was listed.

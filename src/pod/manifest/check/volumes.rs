@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::api::core::{Container, HostPathVolumeSource, PodSpec, Volume};
+use crate::api::core::{Container, HostPathVolumeSource, PodSpec, Volume, VolumeMount};
 use crate::api::quantity::Quantity;
 use crate::pod::manifest::path::Path;
 use crate::pod::manifest::problems::Problems;
@@ -117,6 +117,7 @@ pub(super) fn check_mounts(
         } else if !paths.insert(mount.mount_path.as_str()) {
             problems.duplicate(target, "something is already mounted at this path");
         }
+        check_sub_path(mount, &path, problems);
         let propagation = mount.mount_propagation.as_deref();
         let path = path.key("mountPropagation");
         one_of(
@@ -127,6 +128,29 @@ pub(super) fn check_mounts(
         );
         if propagation == Some("Bidirectional") && !privileged {
             problems.invalid(&path, "Bidirectional is for privileged containers only");
+        }
+    }
+}
+
+/// Upstream: `pkg/apis/core/validation/validation.go` (`ValidateVolumeMounts`,
+/// `validateLocalDescendingPath`). An expanded `subPathExpr` is checked again when it is mounted.
+fn check_sub_path(mount: &VolumeMount, at: &Path, problems: &mut Problems<'_>) {
+    let given = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.is_empty());
+    if given(&mount.sub_path) && given(&mount.sub_path_expr) {
+        problems.invalid(
+            &at.key("subPathExpr"),
+            "subPathExpr and subPath exclude each other",
+        );
+    }
+    for (key, text) in [
+        ("subPath", mount.sub_path.as_deref()),
+        ("subPathExpr", mount.sub_path_expr.as_deref()),
+    ] {
+        let text = text.unwrap_or_default();
+        if text.starts_with('/') {
+            problems.invalid(&at.key(key), "must be a relative path");
+        } else if text.split('/').any(|part| part == "..") {
+            problems.invalid(&at.key(key), "must not contain `..`");
         }
     }
 }

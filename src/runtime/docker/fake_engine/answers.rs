@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use bollard::models::{
     ContainerConfig, ContainerInspectResponse, ContainerState, ContainerSummary,
     ContainerSummaryHostConfig, ContainerSummaryStateEnum, EndpointSettings, ImageConfig,
-    ImageInspect, NetworkSettings, SystemInfo,
+    ImageInspect, MountPoint, NetworkSettings, SystemInfo,
 };
 
 use super::super::engine::EngineVersion;
@@ -97,6 +97,20 @@ fn networks(container: &FakeContainer) -> HashMap<String, EndpointSettings> {
     HashMap::from([(name.to_owned(), endpoint)])
 }
 
+/// Mounts as they were asked for.
+fn mounts(container: &FakeContainer) -> Vec<MountPoint> {
+    let host = container.body.host_config.as_ref();
+    let asked = host.and_then(|h| h.mounts.as_deref()).unwrap_or_default();
+    asked
+        .iter()
+        .map(|mount| MountPoint {
+            source: mount.source.clone(),
+            destination: mount.target.clone(),
+            ..MountPoint::default()
+        })
+        .collect()
+}
+
 pub(super) fn inspect(container: &FakeContainer) -> ContainerInspectResponse {
     let time = |t: Option<Timestamp>| t.map_or(ZERO_TIME.to_owned(), |t| t.to_string());
     let running = container.phase == Phase::Running;
@@ -120,6 +134,7 @@ pub(super) fn inspect(container: &FakeContainer) -> ContainerInspectResponse {
             health: None,
         }),
         restart_count: Some(0),
+        mounts: Some(mounts(container)),
         log_path: Some(format!(
             "/var/lib/docker/containers/{0}/{0}-json.log",
             container.id

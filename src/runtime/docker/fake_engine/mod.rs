@@ -69,6 +69,7 @@ pub struct FakeEngine {
     state: Mutex<State>,
     faults: Mutex<Vec<Fault>>,
     calls: Mutex<Vec<Call>>,
+    stops: Mutex<Vec<(String, Duration)>>,
     held: watch::Sender<BTreeSet<Operation>>,
 }
 
@@ -99,6 +100,7 @@ impl FakeEngine {
             state: Mutex::new(State::new()),
             faults: Mutex::default(),
             calls: Mutex::default(),
+            stops: Mutex::default(),
             held: watch::Sender::default(),
         }
     }
@@ -237,9 +239,16 @@ impl FakeEngine {
         calls.iter().filter(|c| c.operation == operation).count()
     }
 
+    /// Ids stopped so far with the grace they were given, in order.
+    #[must_use]
+    pub fn stops(&self) -> Vec<(String, Duration)> {
+        lock(&self.stops).clone()
+    }
+
     /// Forgets the calls so far.
     pub fn clear_calls(&self) {
         lock(&self.calls).clear();
+        lock(&self.stops).clear();
     }
 
     /// How many event streams are open.
@@ -333,7 +342,8 @@ impl Engine for FakeEngine {
             .await
     }
 
-    async fn stop_container(&self, id: &str, _grace: Duration) -> Result<()> {
+    async fn stop_container(&self, id: &str, grace: Duration) -> Result<()> {
+        lock(&self.stops).push((id.to_owned(), grace));
         self.call(Operation::StopContainer, id, |state| state.stop(id))
             .await
     }

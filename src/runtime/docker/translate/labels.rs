@@ -92,7 +92,7 @@ pub enum Kind {
 }
 
 /// Labels of a sandbox.
-pub(super) fn sandbox_labels(owner: &str, pod: &Pod, attempt: u32) -> Labels {
+pub(in crate::runtime::docker) fn sandbox_labels(owner: &str, pod: &Pod, attempt: u32) -> Labels {
     let mut labels = Labels::new();
     for (key, value) in pod.metadata.labels.iter().flatten() {
         insert_users(&mut labels, key.clone(), value);
@@ -130,7 +130,7 @@ pub(super) fn sandbox_labels(owner: &str, pod: &Pod, attempt: u32) -> Labels {
 }
 
 /// Labels of an app or init container.
-pub(super) fn container_labels(
+pub(in crate::runtime::docker) fn container_labels(
     owner: &str,
     pod: &Pod,
     container: &Container,

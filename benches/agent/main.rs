@@ -1,0 +1,71 @@
+//! What the agent costs, beside the same Engine calls made raw in the same run.
+//!
+//! Runs the program itself as a child process against the real Engine. Every timed figure has a
+//! *floor*: the calls a person would have to make, with the bodies the agent sent, made by this
+//! process. Agent and floor alternate, so that a busy machine hurts both.
+//!
+//! `make bench` runs it. Settings are environment variables, see `benches/README.md`.
+#![allow(unreachable_pub, reason = "a program's own modules")]
+#![expect(clippy::print_stdout, reason = "a bench prints its figures")]
+
+mod agent;
+mod bed;
+mod events;
+mod figures;
+mod floor;
+mod idle;
+mod process;
+mod report;
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+/// What a run is made with.
+pub struct Settings {
+    /// The program to measure.
+    pub binary: PathBuf,
+    /// Address of the Engine.
+    pub docker: String,
+    /// Rounds of the figures that are medians.
+    pub rounds: usize,
+    /// Pods of the figures about many.
+    pub pods: usize,
+    /// Length of the idle window, in seconds.
+    pub idle_seconds: u64,
+}
+
+impl Settings {
+    fn from_env() -> anyhow::Result<Self> {
+        let number = |name: &str, default: u64| match std::env::var(name) {
+            Ok(text) => text.parse().with_context(|| format!("{name}={text}")),
+            Err(_) => Ok(default),
+        };
+        Ok(Self {
+            binary: std::env::var_os("BENCH_BINARY")
+                .map_or_else(|| env!("CARGO_BIN_EXE_mirrorlet").into(), PathBuf::from),
+            docker: std::env::var("DOCKER_HOST")
+                .unwrap_or_else(|_| "unix:///var/run/docker.sock".to_owned()),
+            rounds: usize::try_from(number("BENCH_ROUNDS", 15)?)?,
+            pods: usize::try_from(number("BENCH_PODS", 50)?)?,
+            idle_seconds: number("BENCH_IDLE", 60)?,
+        })
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    // `cargo test --all-targets` runs bench programs too, without this flag.
+    if !std::env::args().any(|arg| arg == "--bench") {
+        return Ok(());
+    }
+    let settings = Settings::from_env()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let figures = runtime.block_on(figures::measure(&settings))?;
+    println!("{}", report::table(&figures));
+    let path = report::store(&settings, &figures)?;
+    println!("as JSON: {}", path.display());
+    Ok(())
+}
