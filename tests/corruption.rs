@@ -5,6 +5,7 @@
 //! can be repeated with `MIRRORLET_TEST_SEED`. A corrupted text that happens to be a valid manifest
 //! of another pod is an edit, not a corruption; it is counted and left out. No truncation is left
 //! out: a half-written file must never be believed at once.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests")]
 
 mod common;
 

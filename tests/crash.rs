@@ -5,6 +5,13 @@
 //! A dry run counts the calls of each scenario; then every number is a kill point. *Before*: the
 //! call is never made. *After*: it is made, and its answer is lost. *During*: it reaches the Engine
 //! while the next agent is already at work.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::format_push_string,
+    reason = "helpers of tests"
+)]
 
 mod common;
 

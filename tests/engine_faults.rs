@@ -1,6 +1,7 @@
 //! An Engine that loses, doubles, delays and reorders events, fails, hangs and lies about what it
 //! did. Whatever it does: no container runs twice, restart counts are right, and nothing that is
 //! not concerned waits.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 #![expect(
     clippy::unwrap_used,

@@ -6,7 +6,10 @@
 #![allow(
     unreachable_pub,
     dead_code,
-    reason = "each test program uses another part of this"
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::duration_suboptimal_units,
+    reason = "helpers of tests; each test program uses another part of this"
 )]
 #![allow(
     clippy::unwrap_used,

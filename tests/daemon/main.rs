@@ -1,5 +1,6 @@
 //! The Docker daemon is restarted, killed, paused, started late and cut off, and the disk runs
 //! full: the agent keeps going, says what it waits for, and converges without harm.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 #[path = "../common/mod.rs"]
 mod common;

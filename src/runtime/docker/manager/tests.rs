@@ -326,7 +326,8 @@ async fn a_holder_the_engine_does_not_know_is_got_around() {
         "Conflict. The container name \"/{name}\" is already in use by container \"{}\".",
         "e".repeat(64)
     );
-    for _ in 0..2 {
+    // For longer than a create that is under way would take.
+    for _ in 0..51 {
         let conflict = api_error(409, &ghost);
         bed.engine.fail(
             Operation::CreateContainer,
