@@ -83,6 +83,29 @@ async fn a_killed_container_is_restarted_and_its_last_instance_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn restart_counts_outlive_all_instances() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    bed.write("web.yaml", &sleeper("web"));
+    agent.until_running("web").await;
+    let removed = |count: u32| move |pod: &PodReport| pod.restarts == count && pod.ready == 1;
+    bed.docker(&["rm", "-f", &bed.running_id("web")]);
+    agent.until_pod("web", removed(1)).await;
+    assert_eq!(bed.instances("web").into_keys().collect::<Vec<_>>(), [1]);
+    agent.stop().await;
+    bed.docker(&["rm", "-f", &bed.running_id("web"), &bed.running_id("POD")]);
+    let agent = bed.agent().await;
+    agent.until_pod("web", removed(2)).await;
+    assert_eq!(bed.instances("web").into_keys().collect::<Vec<_>>(), [2]);
+    // The count is the pod's: it ends with it.
+    bed.remove("web.yaml");
+    agent.until_gone("web").await;
+    bed.write("web.yaml", &sleeper("web"));
+    agent.until_pod("web", removed(0)).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_crash_loop_waits_longer_and_longer_and_says_so() {
     let bed = Bed::new();
     let mut resolved = bed.resolved();
@@ -390,7 +413,7 @@ async fn a_killed_sandbox_is_replaced_with_everything_in_it() {
             "{name}"
         );
     }
-    for name in ["app", "other"] {
+    for name in ["one", "side", "two", "app", "other"] {
         let report = after.containers.iter().find(|c| c.name == name).unwrap();
         assert_eq!(report.restarts, 1, "{report:?}");
     }
@@ -450,6 +473,55 @@ spec:
         .await;
     assert_eq!(init.restarts, 1);
     assert_eq!(bed.instances("always-app").len(), 1);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sidecar_that_ends_is_restarted_alone() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    bed.write("staged.yaml", STAGED);
+    agent.until_running("staged").await;
+    let (app, sandbox) = (bed.running_id("app"), bed.running_id("POD"));
+    bed.docker(&["kill", &bed.running_id("side")]);
+    let side = agent
+        .until_container("staged", "side", |c| {
+            c.restarts == 1 && c.state == "running"
+        })
+        .await;
+    assert!(side.ready);
+    assert_eq!(agent.pod("staged").unwrap().restarts, 1);
+    assert_eq!(
+        (bed.running_id("app"), bed.running_id("POD")),
+        (app, sandbox)
+    );
+    // Init containers don't run again.
+    assert_eq!(
+        bed.exec("app", "cat /data/order"),
+        "one\nside\ntwo\napp\nside"
+    );
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadline_ends_the_pod_for_good() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    let manifest = sleeper("late").replace("spec:\n", "spec:\n  activeDeadlineSeconds: 10\n");
+    bed.write("late.yaml", &manifest);
+    agent.until_running("late").await;
+    let pod = agent.until_pod("late", |pod| pod.phase == "Failed").await;
+    assert_eq!(pod.status, "DeadlineExceeded");
+    eventually("it to be stopped", || {
+        bed.running().is_empty().then_some(())
+    })
+    .await;
+    assert_eq!(bed.instances("late").len(), 1);
+    let before = starts(&bed);
+    agent.stop().await;
+    let agent = bed.agent().await;
+    agent.until_pod("late", |pod| pod.phase == "Failed").await;
+    assert_eq!(starts(&bed), before);
     agent.stop().await;
 }
 
@@ -575,6 +647,62 @@ async fn containers_of_others_are_never_touched() {
     agent.until_gone("web").await;
     agent.stop().await;
     assert_eq!(look(), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_others_hold_are_avoided() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    // The names of a pod's containers are known beforehand when its UID is.
+    let uid = bed.owner().unwrap();
+    let mut by_hand = ByHand {
+        bed: &bed,
+        containers: Vec::new(),
+        images: Vec::new(),
+    };
+    for container in ["POD", "web"] {
+        let name = format!("k8s_{container}_web-box_default_{uid}_0");
+        by_hand.containers.push(name.clone());
+        bed.docker(&["run", "-d", "--name", &name, IMAGE, "sleep", "1000000"]);
+    }
+    let look = || -> Vec<serde_json::Value> {
+        let names = by_hand.containers.iter();
+        names
+            .map(|name| bed.inspect(name)["State"].clone())
+            .collect()
+    };
+    let before = look();
+    let manifest = sleeper("web").replace(
+        "  name: web\nspec",
+        &format!("  name: web\n  uid: {uid}\nspec"),
+    );
+    bed.write("web.yaml", &manifest);
+    let pod = agent.until_running("web").await;
+    assert_eq!((pod.uid.as_str(), pod.restarts), (uid.as_str(), 0));
+    let ours = bed.running();
+    assert_eq!(ours.len(), 2);
+    for name in ours.keys() {
+        // The shim's way out: the same name with eight random digits behind it.
+        assert_eq!(name.split('_').count(), 7, "{name}");
+        assert!(
+            name.contains(&format!("_web-box_default_{uid}_0_")),
+            "{name}"
+        );
+    }
+    // They are found again under those names.
+    agent.stop().await;
+    let agent = bed.agent().await;
+    agent.until_running("web").await;
+    assert_eq!(bed.running(), ours);
+    bed.docker(&["kill", &bed.running_id("web")]);
+    agent
+        .until_pod("web", |pod| pod.restarts == 1 && pod.status == "Running")
+        .await;
+    bed.remove("web.yaml");
+    agent.until_gone("web").await;
+    assert!(bed.containers().is_empty());
+    assert_eq!(look(), before);
+    agent.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -313,6 +313,14 @@ impl Scenario {
             bed.docker(&args).is_empty().then_some(())
         })
         .await;
+        if all.is_empty() {
+            eventually("the directories to be gone", || {
+                let left = std::fs::read_dir(bed.path().join("pods"));
+                left.map_or(true, |mut left| left.next().is_none())
+                    .then_some(())
+            })
+            .await;
+        }
         // It still is the same that runs.
         assert_eq!(running, bed.running());
     }

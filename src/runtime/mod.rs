@@ -6,6 +6,7 @@
 //!
 //! Upstream: `pkg/kubelet/container/runtime.go`.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -189,6 +190,11 @@ pub trait Runtime: Send + Sync + 'static {
     /// Removes every dead container and sandbox of a pod, and its directories. Fails while
     /// anything of it runs.
     async fn delete_pod(&self, uid: &PodUid) -> Result<()>;
+
+    /// Removes the directories of pods that have no container, but for those of `keep`: what is
+    /// left of a pod whose removal was cut short. Says of which pods something could not be
+    /// removed, and why.
+    async fn delete_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<(PodUid, RuntimeError)>;
 
     /// Removes one dead container. Never a running one; one that is gone already is success.
     async fn delete_container(&self, id: &ContainerId) -> Result<()>;

@@ -258,6 +258,11 @@ pub fn cgroups_left(uid: &PodUid, error: &str) {
     tracing::debug!(uid = %uid, error = error, "left empty cgroups behind");
 }
 
+/// What is left on disk of a pod that is long gone could not be removed.
+pub fn orphan_left(uid: &PodUid, error: &str) {
+    tracing::warn!(uid = %uid, error = error, "left a directory behind");
+}
+
 /// Something is done otherwise than the manifest asks.
 pub fn note(pod: &FullName, uid: &PodUid, reason: &str, message: &str) {
     tracing::warn!(pod = %Shown(pod), uid = %uid, reason = reason, "{message}");

@@ -18,6 +18,9 @@ pub const TERMINATION_MESSAGE_MAX: u64 = 4096;
 const TERMINATION_MODE: u32 = 0o666;
 /// Mode of the hosts file.
 const HOSTS_MODE: u32 = 0o644;
+/// Name of the file beside the termination messages that tells the restart count of the
+/// container's last start.
+const RESTARTS: &str = "restarts";
 /// Names tried before giving up; with 32 random bits a second try is rare.
 const NAME_TRIES: usize = 16;
 
@@ -53,6 +56,18 @@ pub(super) fn remove_termination_log(dir: &Path, path: &Path) -> Result<()> {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(VolumeError::io("remove", path, e)),
         Ok(()) | Err(_) => Ok(()),
     }
+}
+
+/// Notes the restart count of a start, beside the termination messages.
+pub(super) fn note_restarts(dir: &Path, count: u32) -> Result<()> {
+    make_dir(dir)?;
+    write_in_place(&dir.join(RESTARTS), &count.to_string())
+}
+
+/// The restart count noted last; none when there is none, or what is there is not one.
+pub(super) fn noted_restarts(dir: &Path) -> Option<u32> {
+    let text = std::fs::read_to_string(dir.join(RESTARTS)).ok()?;
+    text.parse().ok()
 }
 
 /// Reads the end of a termination message, at most [`TERMINATION_MESSAGE_MAX`] bytes; what is not

@@ -4,6 +4,7 @@
 //! Everything is made idempotently under `<root>/pods/<uid>` in the kubelet's layout
 //! ([`PodPaths`]) and found again there after a restart: nothing is remembered in memory.
 
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -154,6 +155,24 @@ impl VolumeManager {
     pub fn remove_termination_log(&self, uid: &PodUid, container: &str, path: &Path) -> Result<()> {
         checked_name(container)?;
         files::remove_termination_log(&self.paths(uid)?.termination_dir(container), path)
+    }
+
+    /// Notes the restart count a container was started with, so that it goes on from there when
+    /// all its instances are gone.
+    pub fn note_restarts(&self, uid: &PodUid, container: &str, count: u32) -> Result<()> {
+        checked_name(container)?;
+        files::note_restarts(&self.paths(uid)?.termination_dir(container), count)
+    }
+
+    /// The restart counts the pod's containers were last started with, by name.
+    pub fn noted_restarts(&self, pod: &Pod) -> Result<BTreeMap<String, u32>> {
+        let paths = self.paths(&PodUid::of(pod))?;
+        let noted = spec::containers(pod).filter_map(|(_, container)| {
+            checked_name(&container.name).ok()?;
+            let count = files::noted_restarts(&paths.termination_dir(&container.name))?;
+            Some((container.name.clone(), count))
+        });
+        Ok(noted.collect())
     }
 
     /// Writes the pod's hosts file in place, so that running containers see it, and returns its

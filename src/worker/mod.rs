@@ -109,6 +109,8 @@ pub struct PodWorkers {
     /// Pods that run unwanted and hold their full names without a worker, until every source
     /// has delivered.
     adopted: BTreeMap<PodUid, FullName>,
+    /// Whether what an earlier agent left on disk was removed.
+    tidied: bool,
 }
 
 /// A worker as the set of workers knows it.
@@ -136,6 +138,7 @@ impl PodWorkers {
             workers: HashMap::new(),
             tasks: JoinSet::new(),
             adopted: BTreeMap::new(),
+            tidied: false,
         }
     }
 
@@ -150,6 +153,7 @@ impl PodWorkers {
         let mut members = self.context.cache.members();
         self.adopt_and_stop_unwanted(&cancel);
         self.apply(&cancel);
+        self.tidy().await;
         loop {
             tokio::select! {
                 () = cancel.cancelled() => break,
@@ -157,6 +161,7 @@ impl PodWorkers {
                     if changed.is_err() { break }
                     self.apply(&cancel);
                     self.adopt_and_stop_unwanted(&cancel);
+                    self.tidy().await;
                 }
                 _ = self.listed.changed() => self.adopt_and_stop_unwanted(&cancel),
                 _ = members.changed() => self.adopt_and_stop_unwanted(&cancel),
@@ -166,6 +171,20 @@ impl PodWorkers {
             }
         }
         while self.tasks.join_next().await.is_some() {}
+    }
+
+    /// Removes, once every source has delivered, what an agent before this one left on disk of
+    /// pods whose containers are gone: it was killed between the two. No worker starts meanwhile,
+    /// so nothing is removed that comes back; a pod of that UID would find old volumes.
+    async fn tidy(&mut self) {
+        if self.tidied || !self.wanted.borrow().all_synced {
+            return;
+        }
+        self.tidied = true;
+        let keep = self.workers.keys().cloned().collect();
+        for (uid, error) in self.context.runtime.delete_orphans(&keep).await {
+            occurrences::orphan_left(&uid, &error.to_string());
+        }
     }
 
     /// Brings workers in step with what is wanted: stops first, so that a successor of the same

@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -446,6 +447,21 @@ impl Runtime for DockerManager {
             .await?;
         self.remove_cgroups(uid).await;
         Ok(())
+    }
+
+    async fn delete_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<(PodUid, RuntimeError)> {
+        let mut failed = Vec::new();
+        // A directory that can't be read holds nothing that could be removed.
+        let on_disk = self.on_disk(VolumeManager::list_pod_dirs).await;
+        for uid in on_disk.unwrap_or_default() {
+            if keep.contains(&uid) || !self.index.of_pod(&uid).is_empty() {
+                continue;
+            }
+            if let Err(error) = self.delete_pod(&uid).await {
+                failed.push((uid, error));
+            }
+        }
+        failed
     }
 
     async fn delete_container(&self, id: &ContainerId) -> Result<()> {

@@ -10,9 +10,11 @@
 //! are deterministic, so whatever is interrupted here and tried again finds what it made:
 //! [`conflict`](DockerManager::create) adopts it.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bollard::models::ContainerCreateBody;
 use futures::FutureExt;
@@ -22,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::engine::EngineError;
 use super::image::{EnsuredImage, PullPolicy};
-use super::index::Created;
+use super::index::{Created, Record};
 use super::kill::reason_of;
 use super::manager::DockerManager;
 use super::translate::{
@@ -44,8 +46,16 @@ use crate::volume::{VolumeError, VolumeManager};
 
 /// Directory of seccomp profiles below the root.
 const SECCOMP_DIR: &str = "seccomp";
+/// Reason of the note that a restart count can't be kept.
+const NOT_NOTED: &str = "RestartCountNotKept";
 /// Times a create is tried again after it collided with something of ours that was in its way.
 const CREATE_ATTEMPTS: usize = 3;
+
+/// How long a name may be taken by nobody until another one is used, and how often it is looked
+/// into: a create that is under way holds its name before it can be inspected, and two containers
+/// in one place would be one too many. Longer than a create takes on slow storage.
+const GHOST_WAIT: Duration = Duration::from_secs(5);
+const GHOST_POLL: Duration = Duration::from_millis(100);
 
 /// Where containers start.
 pub(super) enum Sandbox<'a> {
@@ -94,6 +104,8 @@ type Up<'a> = Shared<BoxFuture<'a, Result<Vec<IpAddr>, SyncError>>>;
 struct Files {
     volumes: VolumeMap,
     etc_hosts: PathBuf,
+    /// Restart counts of the last starts, by container.
+    restarts: BTreeMap<String, u32>,
 }
 
 impl DockerManager {
@@ -170,13 +182,44 @@ impl DockerManager {
                 Role::Sidecar | Role::App => SyncAction::StartContainer,
             };
             let mut result = SyncResult::new(action, start.name);
-            let started = self.start_container(pod, sandbox_id, up.clone(), files, *start, cancel);
+            let start = self.counted_on(pod, *start, files);
+            let started = self.start_container(pod, sandbox_id, up.clone(), files, start, cancel);
             if let Err(error) = started.await {
                 result.fail(error);
             }
             result
         });
         join_all(started).await
+    }
+
+    /// The start with a restart count that goes on from the last one, though no instance is left
+    /// to tell it.
+    ///
+    /// Upstream: `calcRestartCountByLogDir` of `pkg/kubelet/kuberuntime/kuberuntime_container.go`.
+    fn counted_on<'a>(&self, pod: &Pod, start: Start<'a>, files: &Files) -> Start<'a> {
+        let is_instance = |record: &Record| match &record.ours.kind {
+            Kind::Container { name, .. } => name == start.name,
+            Kind::Sandbox { .. } => false,
+        };
+        let records = || self.index.of_pod(&PodUid::of(pod));
+        match files.restarts.get(start.name) {
+            Some(last) if start.restart_count == 0 && !records().iter().any(is_instance) => Start {
+                restart_count: last.saturating_add(1),
+                ..start
+            },
+            Some(_) | None => start,
+        }
+    }
+
+    /// Notes the restart count of a start that succeeded. One that can't be noted is only lost
+    /// together with every instance.
+    async fn note_restarts(&self, pod: &Pod, start: Start<'_>) {
+        let (uid, name, count) = (PodUid::of(pod), start.name.to_owned(), start.restart_count);
+        let noted = self.on_disk(move |volumes| volumes.note_restarts(&uid, &name, count));
+        if let Err(error) = noted.await {
+            let message = format!("failed to note the restarts of {}: {error}", start.name);
+            occurrences::note(&FullName::of(pod), &PodUid::of(pod), NOT_NOTED, &message);
+        }
     }
 
     /// Makes volumes and the hosts file.
@@ -188,6 +231,7 @@ impl DockerManager {
             Ok(Files {
                 volumes: volumes.ensure(&for_disk, memory)?,
                 etc_hosts: volumes.write_hosts(&PodUid::of(&for_disk), &hosts)?,
+                restarts: volumes.noted_restarts(&for_disk)?,
             })
         })
         .await
@@ -330,6 +374,7 @@ impl DockerManager {
                     start.restart_count,
                     &start.reason.to_string(),
                 );
+                self.note_restarts(pod, start).await;
                 Ok(())
             }
             Err(error) if refuses_oom_score(&error) => {
@@ -527,6 +572,7 @@ impl DockerManager {
         };
         let mut name = request.name.clone();
         let mut attempt = 0;
+        let began = Instant::now();
         loop {
             attempt += 1;
             let permit = self.changes.acquire().await;
@@ -550,7 +596,10 @@ impl DockerManager {
                     match self.holder(&error, &ours, &request.body).await? {
                         Holder::Identical(id) => return Ok(id),
                         Holder::Removed => {}
-                        Holder::Ghost if attempt == 1 => {}
+                        Holder::Ghost if began.elapsed() < GHOST_WAIT => {
+                            attempt -= 1;
+                            tokio::time::sleep(GHOST_POLL).await;
+                        }
                         Holder::Ghost | Holder::Foreign => {
                             name = names::conflict_name(&request.name, fresh_suffix());
                         }
@@ -610,7 +659,12 @@ impl DockerManager {
         {
             return Ok(Holder::Identical(id));
         }
-        if state == Some(ContainerState::Running) {
+        // One that ran, by a call that took effect late, is news to the plan that wanted its name:
+        // it has to be made again, by what is known by now.
+        if matches!(
+            state,
+            Some(ContainerState::Running | ContainerState::Exited)
+        ) {
             return Err(conflict.clone());
         }
         match self.engine.remove_container(&id, false).await {
@@ -629,7 +683,8 @@ enum Holder {
     Identical(String),
     /// Nobody any more.
     Removed,
-    /// Nobody the Engine knows: it went just now, or its name is stuck in the Engine's books.
+    /// Nobody the Engine knows: it went just now, it is only being created by a call of an agent
+    /// before this one, or its name is stuck in the Engine's books.
     Ghost,
     /// Somebody else's container, which is none of our business.
     Foreign,

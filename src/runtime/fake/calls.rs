@@ -1,5 +1,6 @@
 //! [`Runtime`] for [`FakeRuntime`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -139,6 +140,11 @@ impl Runtime for FakeRuntime {
             }
         });
         round
+    }
+
+    async fn delete_orphans(&self, _keep: &BTreeSet<PodUid>) -> Vec<(PodUid, RuntimeError)> {
+        // Its pods have no directories.
+        Vec::new()
     }
 
     async fn delete_pod(&self, uid: &PodUid) -> Result<()> {
