@@ -322,6 +322,24 @@ fn an_own_start_needs_no_inspect_but_for_an_address() {
 }
 
 #[test]
+fn an_end_needs_an_inspect_unless_it_is_a_sandboxs() {
+    for sandbox in [false, true] {
+        let index = Index::default();
+        index.created(Created {
+            ours: ours(sandbox),
+            ..created()
+        });
+        index.started(ID, at(1));
+        index.died(ID, Some(0), at(2));
+        let record = index.get(ID).unwrap();
+        assert_eq!(
+            (record.state, record.stale),
+            (ContainerState::Exited, !sandbox)
+        );
+    }
+}
+
+#[test]
 fn a_list_that_began_earlier_takes_nothing_away_and_brings_nothing_back() {
     let index = Index::default();
     let began = index.begin_list();
