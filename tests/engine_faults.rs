@@ -2,7 +2,6 @@
 //! did. Whatever it does: no container runs twice, restart counts are right, and nothing that is
 //! not concerned waits.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of tests fail loudly, as tests do"

@@ -6,8 +6,6 @@
 #![allow(
     unreachable_pub,
     dead_code,
-    clippy::unwrap_used,
-    clippy::panic,
     clippy::duration_suboptimal_units,
     reason = "helpers of tests; each test program uses another part of this"
 )]

@@ -496,8 +496,7 @@ impl Runtime for DockerManager {
     ) -> Result<LogStream> {
         let found = self.engine.inspect_container(&id.id).await?;
         let tty = found.config.and_then(|config| config.tty).unwrap_or(false);
-        container_logs(&*self.engine, &id.id, options, tty)
-            .await
+        container_logs(&*self.engine, &id.id, options, tty).await
     }
 
     async fn watch(&self) -> Result<BoxStream<'static, PodEvent>> {
