@@ -286,7 +286,7 @@ impl Scenario {
             }
             Self::Update => assert_eq!(names, ["POD", "one"], "{running:?}"),
             Self::Stop | Self::Withdraw => {
-                assert!(bed.containers().is_empty(), "{:?}", bed.containers())
+                assert!(bed.containers().is_empty(), "{:?}", bed.containers());
             }
         }
         if matches!(self, Self::Restart | Self::ImageChange) {
