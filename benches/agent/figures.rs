@@ -213,14 +213,14 @@ impl Run<'_> {
             .collect();
         let floor = median(&floors);
         Ok(Figure {
-            name: "50 manifests at once → all running",
+            name: "many manifests at once → all running",
             value: median(&agents),
             unit: "ms",
             floor: Some(floor),
             target: "1.1 × raw calls at their best concurrency",
             limit: 1.1 * floor,
             note: format!(
-                "{best} at once is the best of {}; all: {agents:.0?} {floors:.0?}",
+                "{pods} pods; {best} at once is the best of {}; all: {agents:.0?} {floors:.0?}",
                 tried.join(", ")
             ),
         })
