@@ -7,6 +7,13 @@
 //!
 //! `MIRRORLET_SIMULATION_SEEDS=1000` plays more lives; `MIRRORLET_SIMULATION_SEED=7` plays that one.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "helpers of tests fail loudly, as tests do"
+)]
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -44,7 +51,7 @@ const BACKOFF_MAX: Duration = Duration::from_mins(5);
 /// Long enough for a sweep, the longest back-off, and retries after both.
 const PEACE: Duration = Duration::from_mins(30);
 
-/// Dice (SplitMix64).
+/// Dice (`SplitMix64`).
 struct Dice(u64);
 
 impl Dice {
