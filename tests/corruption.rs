@@ -261,7 +261,9 @@ async fn a_thousand_corruptions_of_running_manifests_do_no_harm() {
             assert_eq!(untouched(&bed), before, "after {what}");
         }
     }
-    println!("reported: {done:?}; valid manifests left out: {edits}");
+    common::tell(&format!(
+        "corruptions: {done:?} reported; valid manifests left out: {edits}; seed {seed}"
+    ));
     assert_eq!(untouched(&bed), before);
     let report = agent.status();
     assert!(

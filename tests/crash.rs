@@ -446,5 +446,5 @@ async fn the_agent_may_be_killed_at_every_call() {
             async {}
         })
         .await;
-    println!("kill points: {}", killed.into_inner());
+    common::tell(&format!("kill points: {}", killed.into_inner()));
 }
