@@ -228,7 +228,7 @@ async fn a_bad_edit_never_hurts() {
     bench.expect(&["web-node a:1 held empty"], &[]).await;
     bench.write("web.yaml", "# nothing\n");
     bench.expect(&["web-node a:1 held empty"], &[]).await;
-    bench.write("web.yaml", "a: [\n");
+    bench.write("web.yaml", "a: ]\n");
     bench.expect(&["web-node a:1 held syntax"], &[]).await;
     fs::remove_file(bench.path("web.yaml")).unwrap();
     fs::create_dir(bench.path("web.yaml")).unwrap();
@@ -270,7 +270,7 @@ async fn a_bad_edit_never_hurts_across_restarts() {
     bench.expect(&["web-node a:1"], &[]).await;
     bench.expect_stored("a:1").await;
     let mut bench = bench
-        .restart(|dir| fs::write(dir.join("web.yaml"), "a: [\n").unwrap())
+        .restart(|dir| fs::write(dir.join("web.yaml"), "a: ]\n").unwrap())
         .await;
     bench.expect(&["web-node a:1 held syntax"], &[]).await;
     // The directory is away altogether.
