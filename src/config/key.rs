@@ -128,7 +128,7 @@ rows! {
     ClusterDomain "clusterDomain" "cluster-domain" "MIRRORLET_CLUSTER_DOMAIN" "DOMAIN" Arity::One,
         "DNS domain of the cluster [default: cluster.local]";
     CgroupRoot "cgroupRoot" "cgroup-root" "MIRRORLET_CGROUP_ROOT" "CGROUP" Arity::One,
-        "cgroup under which pods live; empty for the Engine's own [default: mirrorlet]";
+        "cgroup under which pods live, instead of the Engine's own";
     MetricsAddress "metricsAddress" "metrics-address" "MIRRORLET_METRICS_ADDRESS" "IP:PORT" Arity::One,
         "Where /metrics, /healthz and /readyz are served; none for nowhere [default: 127.0.0.1:10351]";
     MaxContainerBackoff "maxContainerBackoff" "max-container-backoff" "MIRRORLET_MAX_CONTAINER_BACKOFF" "DURATION" Arity::One,
