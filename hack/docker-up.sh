@@ -40,10 +40,13 @@ pidfile="$MIRRORLET_DEV_DIR/dockerd.pid"
 log="$MIRRORLET_DEV_DIR/dockerd.log"
 
 # A dockerd that is still coming up, or hangs, is nobody's to start twice.
-if [ -s "$pidfile" ] && kill -0 "$(cat "$pidfile")" 2>/dev/null; then
+# The pid alone doesn't tell: after a crash it may be another program's by now.
+runs_still() { [ -s "$pidfile" ] && [ "$(cat "/proc/$(cat "$pidfile")/comm" 2>/dev/null)" = dockerd ]; }
+if runs_still; then
     say "dockerd (pid $(cat "$pidfile")) runs but doesn't answer yet; waiting up to $START_SECONDS s …"
 else
     say "starting dockerd, log in $log …"
+    rm -f "$pidfile"
     # No descriptor of ours may stay open in it, or a caller reading our output would never end.
     setsid nohup dockerd --pidfile "$pidfile" >"$log" 2>&1 </dev/null &
     started=$!
