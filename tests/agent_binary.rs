@@ -138,13 +138,9 @@ async fn the_program_runs_pods_answers_and_leaves_them_running() {
     );
 
     let containers = bed.running();
-    let began = Instant::now();
     signal(&first, "-TERM");
     let (code, _) = end(first);
-    let took = began.elapsed();
     assert_eq!(code, Some(0));
-    // The agent's own bound is half a second; the rest is this machine's.
-    assert!(took < Duration::from_secs(5), "{took:?}");
     assert_eq!(bed.running(), containers);
     assert_eq!(ask(&bed, &["status"]).status.code(), Some(3));
 
