@@ -40,6 +40,18 @@ pidfile="$MIRRORLET_DEV_DIR/dockerd.pid"
 log="$MIRRORLET_DEV_DIR/dockerd.log"
 
 # A dockerd that is still coming up, or hangs, is nobody's to start twice.
+# A dockerd that was killed leaves the pid of its containerd behind. While that pid is anybody's, a
+# process that is dead and not yet buried say, the next dockerd waits for a socket in vain.
+forget_dead_containerd() {
+    local dir=/var/run/docker/containerd pid
+    pid="$(cat "$dir/containerd.pid" 2>/dev/null)" || return 0
+    if grep -q '^Name:[[:space:]]*containerd$' "/proc/$pid/status" 2>/dev/null \
+        && ! grep -q '^State:[[:space:]]*Z' "/proc/$pid/status"; then
+        return 0
+    fi
+    rm -f "$dir/containerd.pid" "$dir"/containerd*.sock*
+}
+
 # The pid alone doesn't tell: after a crash it may be another program's by now.
 runs_still() { [ -s "$pidfile" ] && [ "$(cat "/proc/$(cat "$pidfile")/comm" 2>/dev/null)" = dockerd ]; }
 if runs_still; then
@@ -47,6 +59,7 @@ if runs_still; then
 else
     say "starting dockerd, log in $log …"
     rm -f "$pidfile"
+    forget_dead_containerd
     # No descriptor of ours may stay open in it, or a caller reading our output would never end.
     setsid nohup dockerd --pidfile "$pidfile" >"$log" 2>&1 </dev/null &
     started=$!
