@@ -39,21 +39,23 @@ mkdir -p "$MIRRORLET_DEV_DIR"
 pidfile="$MIRRORLET_DEV_DIR/dockerd.pid"
 log="$MIRRORLET_DEV_DIR/dockerd.log"
 
-# A dockerd that is still coming up, or hangs, is nobody's to start twice.
-# A dockerd that was killed leaves the pid of its containerd behind. While that pid is anybody's, a
-# process that is dead and not yet buried say, the next dockerd waits for a socket in vain.
+# is_alive NAME PID: whether that process lives and is of that name. A pid alone doesn't tell: after
+# a crash it may be another program's by now, or one that is dead and not yet buried.
+is_alive() {
+    grep -q "^Name:[[:space:]]*$1\$" "/proc/$2/status" 2>/dev/null \
+        && ! grep -q '^State:[[:space:]]*Z' "/proc/$2/status" 2>/dev/null
+}
+
+# A dockerd that was killed leaves the pid of its containerd behind, and the next one waits for
+# that one's socket in vain.
 forget_dead_containerd() {
     local dir=/var/run/docker/containerd pid
     pid="$(cat "$dir/containerd.pid" 2>/dev/null)" || return 0
-    if grep -q '^Name:[[:space:]]*containerd$' "/proc/$pid/status" 2>/dev/null \
-        && ! grep -q '^State:[[:space:]]*Z' "/proc/$pid/status"; then
-        return 0
-    fi
-    rm -f "$dir/containerd.pid" "$dir"/containerd*.sock*
+    is_alive containerd "$pid" || rm -f "$dir/containerd.pid" "$dir"/containerd*.sock*
 }
 
-# The pid alone doesn't tell: after a crash it may be another program's by now.
-runs_still() { [ -s "$pidfile" ] && [ "$(cat "/proc/$(cat "$pidfile")/comm" 2>/dev/null)" = dockerd ]; }
+# A dockerd that is still coming up, or hangs, is nobody's to start twice.
+runs_still() { [ -s "$pidfile" ] && is_alive dockerd "$(cat "$pidfile")"; }
 if runs_still; then
     say "dockerd (pid $(cat "$pidfile")) runs but doesn't answer yet; waiting up to $START_SECONDS s …"
 else
