@@ -42,6 +42,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     ("volume", &["api", "pod", "runtime", "telemetry", "config"]),
     (
+        "cluster",
+        &["api", "pod", "store", "runtime", "telemetry", "config"],
+    ),
+    (
         "server",
         &["api", "pod", "store", "runtime", "telemetry", "config"],
     ),
@@ -70,6 +74,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "observe",
             "worker",
             "volume",
+            "cluster",
             "server",
             "config",
             "telemetry",
@@ -84,6 +89,7 @@ const ROOT_FILES: &[&str] = &["lib.rs", "main.rs"];
 const ONLY_IN: &[(&str, &[&str])] = &[
     ("bollard", &["runtime/docker"]),
     ("axum", &["server"]),
+    ("kube", &["cluster", "source/apiserver"]),
     ("clap", &["config/args", "cli", "main.rs"]),
     ("clap_complete", &["config/args", "cli", "main.rs"]),
     ("notify", &["source"]),

@@ -26,7 +26,7 @@ use crate::api::{FullName, PodUid};
 use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus, Pods};
 use crate::runtime::{PodEvent, Result, Runtime, RuntimeError};
 use crate::store::cache::{CacheWriter, Entry};
-use crate::telemetry::{Metrics, occurrences};
+use crate::telemetry::{Telemetry, occurrences};
 
 /// Looks at pods under way at a time: enough to hide one slow inspect, few enough to leave the
 /// Engine to the workers.
@@ -58,7 +58,7 @@ pub struct Observer {
     /// The newest list of everything.
     listed: watch::Sender<Option<Arc<Pods>>>,
     sweep_period: Duration,
-    metrics: Metrics,
+    telemetry: Telemetry,
     /// When the runtime was lost, until it is back.
     away_since: Option<Instant>,
     looks: JoinSet<(PodUid, Instant, Result<PodStatus>)>,
@@ -94,7 +94,7 @@ impl Observer {
         cache: CacheWriter,
         requests: mpsc::Receiver<PodUid>,
         sweep_period: Duration,
-        metrics: Metrics,
+        telemetry: Telemetry,
     ) -> (
         Self,
         watch::Receiver<Reach>,
@@ -109,7 +109,7 @@ impl Observer {
             reach,
             listed,
             sweep_period,
-            metrics,
+            telemetry,
             away_since: None,
             looks: JoinSet::new(),
             looking: HashMap::new(),
@@ -128,9 +128,9 @@ impl Observer {
             let lost = match self.runtime.watch().await {
                 Ok(events) => {
                     pause = RECONNECT_MIN;
-                    self.metrics.set_event_stream_up(true);
+                    self.telemetry.metrics.set_event_stream_up(true);
                     let lost = self.follow(events, &cancel).await;
-                    self.metrics.set_event_stream_up(false);
+                    self.telemetry.metrics.set_event_stream_up(false);
                     lost
                 }
                 Err(error) => Lost::Broken(error.to_string()),
@@ -150,7 +150,7 @@ impl Observer {
     fn lost(&mut self, cause: String) {
         if self.away_since.is_none() {
             self.away_since = Some(Instant::now());
-            occurrences::engine_lost(&self.metrics, &cause);
+            occurrences::engine_lost(&self.telemetry, &cause);
         }
         self.reach.send_if_modified(|reach| {
             let changed = *reach != Reach::Down(cause.clone());
@@ -172,7 +172,7 @@ impl Observer {
             .map(|v| v.to_string())
             .unwrap_or_default();
         let away = self.away_since.take().map(|since| since.elapsed());
-        occurrences::engine_back(&self.metrics, &version, away);
+        occurrences::engine_back(&self.telemetry, &version, away);
         self.reach.send_replace(Reach::Up);
     }
 
@@ -195,7 +195,7 @@ impl Observer {
                     Some(PodEvent::Changed { uid, .. }) => { self.want(uid); Ok(()) }
                     Some(PodEvent::Gap { cause }) => {
                         let first = *self.reach.borrow() == Reach::Unknown;
-                        occurrences::gap(&self.metrics, &cause, first);
+                        occurrences::gap(&self.telemetry, &cause, first);
                         self.relist().await
                     }
                 },
@@ -253,7 +253,7 @@ impl Observer {
         let gone = matches!(&found, Ok(status) if status.is_empty());
         if let Ok(status) = &found {
             self.failed.remove(&uid);
-            tell_deaths(&self.metrics, &self.cache.reader().get(&uid), status);
+            tell_deaths(&self.telemetry, &self.cache.reader().get(&uid), status);
         } else {
             self.failed.insert(uid.clone());
             self.retry_at
@@ -297,7 +297,7 @@ impl Observer {
             outstanding: uids,
         });
         self.raise_floor(None);
-        self.metrics.relisted();
+        self.telemetry.metrics.relisted();
         self.back().await;
         Ok(())
     }
@@ -317,7 +317,7 @@ impl Observer {
 }
 
 /// Tells which containers ended since the last look. What was over at the first look is no news.
-fn tell_deaths(metrics: &Metrics, before: &Entry, seen: &PodStatus) {
+fn tell_deaths(telemetry: &Telemetry, before: &Entry, seen: &PodStatus) {
     if before.modified.is_none() {
         return;
     }
@@ -326,7 +326,7 @@ fn tell_deaths(metrics: &Metrics, before: &Entry, seen: &PodStatus) {
         let mut known = before.status.containers.iter().filter(exited);
         if !known.any(|c| c.id == container.id) {
             occurrences::container_died(
-                metrics,
+                telemetry,
                 &seen.full_name,
                 &seen.uid,
                 &container.name,

@@ -15,7 +15,7 @@ struct Bed {
     looks: LookRequests,
     reach: watch::Receiver<Reach>,
     listed: watch::Receiver<Option<Arc<Pods>>>,
-    metrics: Metrics,
+    telemetry: Telemetry,
     cancel: CancellationToken,
 }
 
@@ -24,10 +24,10 @@ impl Bed {
         let fake = FakeRuntime::new();
         let (writer, reader) = cache();
         let (looks, requests) = look_requests();
-        let metrics = Metrics::new();
+        let telemetry = Telemetry::new();
         let runtime: Arc<dyn Runtime> = Arc::new(fake.clone());
         let (observer, reach, listed) =
-            Observer::new(runtime, writer, requests, SWEEP, metrics.clone());
+            Observer::new(runtime, writer, requests, SWEEP, telemetry.clone());
         let cancel = CancellationToken::new();
         tokio::spawn(observer.run(cancel.clone()));
         Self {
@@ -36,7 +36,7 @@ impl Bed {
             looks,
             reach,
             listed,
-            metrics,
+            telemetry,
             cancel,
         }
     }
@@ -51,7 +51,7 @@ impl Bed {
     }
 
     fn series(&self, line: &str) -> bool {
-        self.metrics.encode().lines().any(|l| l == line)
+        self.telemetry.metrics.encode().lines().any(|l| l == line)
     }
 }
 
