@@ -10,6 +10,7 @@
 //! | `store` | one-writer cells, the status `Cache` |
 //! | `runtime` | the `Runtime` trait; `docker` is the only place that says bollard |
 //! | `source` | files and URLs: whole sets, last-good manifests |
+//! | `cluster` | our Node, Lease and whatever else is written to the API server |
 //! | `observe` | Engine events and a seldom list → observed pods |
 //! | `worker` | one task per pod UID |
 //! | `volume` | what pods mount, on disk |
@@ -29,6 +30,8 @@ pub mod pod;
 pub mod app;
 #[cfg(feature = "daemon")]
 pub mod cli;
+#[cfg(feature = "daemon")]
+pub mod cluster;
 #[cfg(feature = "daemon")]
 pub mod observe;
 #[cfg(feature = "daemon")]

@@ -32,6 +32,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("telemetry", &["api", "pod", "runtime", "config"]),
     ("config", &["api"]),
     ("source", &["api", "pod", "store", "telemetry", "config"]),
+    ("cluster", &["api", "pod", "store", "telemetry", "config"]),
     (
         "observe",
         &["api", "pod", "store", "runtime", "telemetry", "config"],
@@ -67,6 +68,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "store",
             "runtime",
             "source",
+            "cluster",
             "observe",
             "worker",
             "volume",
@@ -87,6 +89,7 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("clap", &["config/args", "cli", "main.rs"]),
     ("clap_complete", &["config/args", "cli", "main.rs"]),
     ("notify", &["source"]),
+    ("kube", &["cluster", "source/apiserver"]),
     ("prometheus_client", &["telemetry", "server"]),
     ("tracing_subscriber", &["telemetry"]),
 ];
@@ -479,6 +482,8 @@ fn a_planted_violation_is_caught() {
         ),
         ("observe/x.rs", "fn f() { crate::server::serve(); }"),
         ("app/x.rs", "use axum::Router;"),
+        ("worker/x.rs", "use kube::Api;"),
+        ("cluster/x.rs", "use crate::runtime::Runtime;"),
         ("config/file.rs", "use clap::Parser;"),
         ("cli/x.rs", "use crate::server::health;"),
         ("cli/x.rs", "use crate::app::wire;"),
@@ -520,6 +525,7 @@ fn honest_code_is_left_alone() {
         ("runtime/docker/engine.rs", "use bollard::Docker;"),
         ("cli/status.rs", "use crate::server::client::Client;"),
         ("config/args.rs", "use clap::Parser;"),
+        ("source/apiserver.rs", "use kube::runtime::watcher;"),
         ("worker/x.rs", "let http = 1; // axum::Router"),
         ("store/x.rs", "use super::cell::Writer;"),
     ];

@@ -90,6 +90,18 @@ pub fn socket_path(root: &std::path::Path) -> PathBuf {
     root.join("mirrorlet.sock")
 }
 
+/// How the API server is reached.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ApiAccess {
+    /// Not at all: there is none.
+    #[default]
+    None,
+    /// As this kubeconfig says.
+    Kubeconfig(PathBuf),
+    /// With the account of the pod that the agent runs in.
+    InCluster,
+}
+
 /// How log lines look.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema,

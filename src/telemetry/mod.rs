@@ -7,5 +7,7 @@ pub mod fields;
 pub mod log;
 pub mod metrics;
 pub mod occurrences;
+mod requests;
 
 pub use metrics::{Metrics, PodState};
+pub use requests::ApiRequest;
