@@ -487,6 +487,37 @@ pub fn gap(telemetry: &Telemetry, cause: &str, first: bool) {
     }
 }
 
+/// The API server answers, for the first time or after a while of silence.
+pub fn api_reached(metrics: &Metrics, away: Option<Duration>) {
+    metrics.set_api_up(true);
+    match away {
+        None => tracing::info!("the API server answers"),
+        Some(away) => tracing::info!(elapsed_ms = millis(away), "the API server answers again"),
+    }
+}
+
+/// The API server no longer answers.
+pub fn api_lost(metrics: &Metrics, error: &str) {
+    metrics.set_api_up(false);
+    tracing::warn!(
+        error = error,
+        "the API server doesn't answer; pods go on as they are"
+    );
+}
+
+/// New requests to the API server use replaced credentials.
+pub fn credentials_replaced() {
+    tracing::info!("credentials for the API server were replaced; using the new ones");
+}
+
+/// Credentials were replaced by ones that can't be used.
+pub fn credentials_unusable(error: &str) {
+    tracing::error!(
+        error = error,
+        "credentials for the API server can't be used; going on with the old ones"
+    );
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
