@@ -155,6 +155,8 @@ pub struct Metrics {
     engine_up: Gauge,
     pulls: Counters,
     pull_seconds: Histogram,
+    mirror_writes: Counters,
+    status_writes: Counters,
 }
 
 impl Default for Metrics {
@@ -189,6 +191,8 @@ impl Metrics {
             engine_up: Gauge::default(),
             pulls: Family::default(),
             pull_seconds: Histogram::new(LONG_BUCKETS),
+            mirror_writes: Family::default(),
+            status_writes: Family::default(),
         };
         metrics.registry = Arc::new(metrics.register());
         metrics
@@ -258,6 +262,16 @@ impl Metrics {
             self.pull_seconds.clone(),
         );
         r.register("image_pulls", "Image pulls by outcome", self.pulls.clone());
+        r.register(
+            "mirror_writes",
+            "Mirror pods created, deleted and refused",
+            self.mirror_writes.clone(),
+        );
+        r.register(
+            "status_writes",
+            "Pod statuses written to the API server, by outcome",
+            self.status_writes.clone(),
+        );
         registry
     }
 
@@ -385,6 +399,18 @@ impl Metrics {
         if restart {
             self.container_restarts.inc();
         }
+    }
+
+    pub(super) fn mirror_written(&self, outcome: &'static str) {
+        self.mirror_writes
+            .get_or_create(&[("outcome", outcome)])
+            .inc();
+    }
+
+    pub(super) fn status_written(&self, outcome: &'static str) {
+        self.status_writes
+            .get_or_create(&[("outcome", outcome)])
+            .inc();
     }
 
     pub(super) fn container_died(&self) {

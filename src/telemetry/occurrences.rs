@@ -3,6 +3,8 @@
 //! Levels: info when something changed, warn when the agent will try again, error when a person
 //! should look. Functions called again and again in a quiet node log at debug or not at all.
 
+mod cluster;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,6 +15,8 @@ use crate::api::{ContainerId, Diagnostic, FullName, PodUid, Timestamp};
 use crate::pod::desired::PodSource;
 use crate::pod::plan::Reason;
 use crate::runtime::{PodSyncResult, SyncError};
+
+pub use cluster::*;
 
 /// A pod as its log field shows it: `namespace/name`.
 struct Shown<'a>(&'a FullName);
