@@ -3,16 +3,20 @@
 //! Levels: info when something changed, warn when the agent will try again, error when a person
 //! should look. Functions called again and again in a quiet node log at debug or not at all.
 
+mod cluster;
+
 use std::path::Path;
 use std::time::Duration;
 
-use super::Telemetry;
 use super::journal::Kind;
 use super::metrics::PullOutcome;
+use super::{Metrics, Telemetry};
 use crate::api::{ContainerId, Diagnostic, FullName, PodUid, Timestamp};
 use crate::pod::desired::PodSource;
 use crate::pod::plan::Reason;
 use crate::runtime::{PodSyncResult, SyncError};
+
+pub use cluster::*;
 
 /// A pod as its log field shows it: `namespace/name`.
 struct Shown<'a>(&'a FullName);
