@@ -66,6 +66,12 @@ bench: release ## figures beside a floor measured in the same run, as a table an
 kube: ## etcd, kube-apiserver and the other programs of a control plane, built once (some minutes)
 	hack/kube-build.sh
 
+cluster-up: ## a Kubernetes control plane of this machine, for `mirrorlet run --kubeconfig`
+	hack/cluster-up.sh
+
+cluster-down: ## stop the control plane that `make cluster-up` started
+	hack/cluster-down.sh
+
 up: ## Docker Engine and test images only
 	hack/docker-up.sh
 	hack/images.sh

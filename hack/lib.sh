@@ -34,6 +34,14 @@ wait_for() {
     done
 }
 
+# is_alive NAME PID: whether that process lives and is of that name. A pid alone doesn't tell: after
+# a crash it may be another program's by now, or one that is dead and not yet buried. The kernel keeps
+# the first 15 letters of a name.
+is_alive() {
+    grep -q "^Name:[[:space:]]*${1:0:15}\$" "/proc/$2/status" 2>/dev/null \
+        && ! grep -q '^State:[[:space:]]*Z' "/proc/$2/status" 2>/dev/null
+}
+
 # install_packages PACKAGE…: installs Debian packages; the package lists are read once a run.
 install_packages() {
     command -v apt-get >/dev/null 2>&1 || die "there is no apt-get here; install yourself: $*"
