@@ -10,10 +10,10 @@
 //! | `store` | one-writer cells, the status `Cache` |
 //! | `runtime` | the `Runtime` trait; `docker` is the only place that says bollard |
 //! | `source` | files and URLs: whole sets, last-good manifests |
-//! | `cluster` | our Node, Lease and whatever else is written to the API server |
 //! | `observe` | Engine events and a seldom list → observed pods |
 //! | `worker` | one task per pod UID |
 //! | `volume` | what pods mount, on disk |
+//! | `cluster` | the API server: Node, Lease, mirror pods, status, events |
 //! | `server` | the agent's socket, metrics and health |
 //! | `cli` | validate, status, logs: text in, text out |
 //! | [`config`] | arguments, environment and file → one resolved `Config` |

@@ -32,7 +32,6 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("telemetry", &["api", "pod", "runtime", "config"]),
     ("config", &["api"]),
     ("source", &["api", "pod", "store", "telemetry", "config"]),
-    ("cluster", &["api", "pod", "store", "telemetry", "config"]),
     (
         "observe",
         &["api", "pod", "store", "runtime", "telemetry", "config"],
@@ -42,6 +41,18 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         &["api", "pod", "store", "runtime", "telemetry", "config"],
     ),
     ("volume", &["api", "pod", "runtime", "telemetry", "config"]),
+    // Of the runtime only what it asks of the API server.
+    (
+        "cluster",
+        &[
+            "api",
+            "pod",
+            "store",
+            "runtime::objects",
+            "telemetry",
+            "config",
+        ],
+    ),
     (
         "server",
         &["api", "pod", "store", "runtime", "telemetry", "config"],
@@ -86,10 +97,10 @@ const ROOT_FILES: &[&str] = &["lib.rs", "main.rs"];
 const ONLY_IN: &[(&str, &[&str])] = &[
     ("bollard", &["runtime/docker"]),
     ("axum", &["server"]),
+    ("kube", &["cluster", "source/apiserver"]),
     ("clap", &["config/args", "cli", "main.rs"]),
     ("clap_complete", &["config/args", "cli", "main.rs"]),
     ("notify", &["source"]),
-    ("kube", &["cluster", "source/apiserver"]),
     ("prometheus_client", &["telemetry", "server"]),
     ("tracing_subscriber", &["telemetry"]),
 ];
