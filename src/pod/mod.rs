@@ -13,6 +13,7 @@ pub mod hold;
 pub mod manager;
 pub mod manifest;
 pub mod merge;
+pub mod node;
 pub mod observed;
 pub mod plan;
 pub mod resources;
