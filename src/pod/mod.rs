@@ -8,6 +8,7 @@
 pub mod backoff;
 pub mod desired;
 pub mod env;
+pub mod events;
 pub mod expand;
 pub mod hold;
 pub mod manager;
