@@ -7,13 +7,16 @@
 
 pub mod backoff;
 pub mod desired;
+pub mod downward;
 pub mod env;
 pub mod expand;
 pub mod hold;
 pub mod manager;
 pub mod manifest;
 pub mod merge;
+pub mod objects;
 pub mod observed;
+pub mod payload;
 pub mod plan;
 pub mod resources;
 pub mod select;

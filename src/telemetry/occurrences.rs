@@ -162,6 +162,28 @@ pub fn sync_done(
     }
 }
 
+/// Volumes of a running pod were written anew.
+pub fn volumes_refreshed(pod: &FullName, uid: &PodUid, volumes: &[String]) {
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        "volumes written anew: {}",
+        volumes.join(", ")
+    );
+}
+
+/// Volumes of a running pod could not be brought up to date; they stay as they were.
+pub fn volumes_not_refreshed(metrics: &Metrics, pod: &FullName, uid: &PodUid, error: &SyncError) {
+    metrics.sync_failed(error.reason);
+    tracing::warn!(
+        pod = %Shown(pod),
+        uid = %uid,
+        reason = %error.reason,
+        error = error.message.as_str(),
+        "volumes could not be brought up to date; will try again"
+    );
+}
+
 /// A container was started; `attempt` counts the instances before it.
 pub fn container_started(
     metrics: &Metrics,
