@@ -13,6 +13,7 @@
 //! | `observe` | Engine events and a seldom list → observed pods |
 //! | `worker` | one task per pod UID |
 //! | `volume` | what pods mount, on disk |
+//! | `cluster` | the API server: Node, Lease, mirror pods, status, events |
 //! | `server` | the agent's socket, metrics and health |
 //! | `cli` | validate, status, logs: text in, text out |
 //! | [`config`] | arguments, environment and file → one resolved `Config` |
@@ -29,6 +30,8 @@ pub mod pod;
 pub mod app;
 #[cfg(feature = "daemon")]
 pub mod cli;
+#[cfg(feature = "daemon")]
+pub mod cluster;
 #[cfg(feature = "daemon")]
 pub mod observe;
 #[cfg(feature = "daemon")]

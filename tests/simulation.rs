@@ -28,12 +28,13 @@ use mirrorlet::pod::observed::PodStatus;
 use mirrorlet::runtime::fake::FakeRuntime;
 use mirrorlet::runtime::{Runtime, RuntimeError, SyncError, SyncErrorReason};
 use mirrorlet::source::{SourceHealth, SourceReader};
+use mirrorlet::store::board::board;
 use mirrorlet::store::cache::cache;
 use mirrorlet::store::cell::{Writer, cell};
 use mirrorlet::store::looks::look_requests;
 use mirrorlet::store::pods::PodManager;
-use mirrorlet::telemetry::Metrics;
-use mirrorlet::worker::{Board, Clock, Context, PodWorkers, Wanted};
+use mirrorlet::telemetry::Telemetry;
+use mirrorlet::worker::{Clock, Context, PodWorkers, Wanted};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -73,7 +74,7 @@ struct Agent {
 impl Agent {
     fn start(fake: &FakeRuntime, source: &SourceReader) -> Self {
         let runtime: Arc<dyn Runtime> = Arc::new(fake.clone());
-        let metrics = Metrics::new();
+        let telemetry = Telemetry::new();
         let (writer, reader) = cache();
         let (looks, requests) = look_requests();
         let (observer, _reach, listed) = Observer::new(
@@ -81,7 +82,7 @@ impl Agent {
             writer,
             requests,
             SWEEP,
-            metrics.clone(),
+            telemetry.clone(),
         );
         let (merged, _) = cell(Merged::default());
         let (wanted, wanted_reader) = watch::channel(Arc::new(Wanted::default()));
@@ -90,15 +91,15 @@ impl Agent {
             listed.clone(),
             merged,
             wanted,
-            metrics.clone(),
+            telemetry.clone(),
         );
         let clock = fake.clone();
         let context = Arc::new(Context {
             runtime,
             cache: reader,
             looks,
-            board: Board::default(),
-            metrics,
+            board: board().0,
+            telemetry,
             node_ips: Vec::new(),
             backoff_max: BACKOFF_MAX,
             clock: Clock::new(move || clock.now()),

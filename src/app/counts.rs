@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::store::board::{Board, Phase, PodView};
 use crate::telemetry::{Metrics, PodState};
-use crate::worker::{Board, Phase, PodView};
 
 /// Keeps the number of pods in each state until cancelled.
 pub(super) async fn count_pods(board: Board, metrics: Metrics, cancel: CancellationToken) {
@@ -27,7 +27,7 @@ pub(super) async fn count_pods(board: Board, metrics: Metrics, cancel: Cancellat
 fn state(view: &PodView) -> PodState {
     match view.phase {
         Phase::Terminating | Phase::Terminated => PodState::Terminating,
-        Phase::WaitingToStart | Phase::Syncing => {
+        Phase::WaitingToStart | Phase::Syncing | Phase::Finished => {
             let phase = view.status.as_ref().and_then(|s| s.phase.as_deref());
             PodState::of_phase(phase.unwrap_or_default())
         }

@@ -15,7 +15,7 @@ use crate::pod::merge::{
 use crate::pod::observed::Pods;
 use crate::source::SourceReader;
 use crate::store::cell::Writer;
-use crate::telemetry::{Metrics, occurrences};
+use crate::telemetry::{Telemetry, occurrences};
 use crate::worker::Wanted;
 
 /// Merges until cancelled. Sole writer of `merged` and of `wanted`.
@@ -24,7 +24,7 @@ pub struct MergeTask {
     listed: watch::Receiver<Option<Arc<Pods>>>,
     merged: Writer<Merged>,
     wanted: watch::Sender<Arc<Wanted>>,
-    metrics: Metrics,
+    telemetry: Telemetry,
     conflicts: BTreeSet<Diagnostic>,
     /// Whether a merge knew what runs already. Nothing is wanted before: which of two pods with
     /// one name is the incumbent can't be told.
@@ -40,14 +40,14 @@ impl MergeTask {
         listed: watch::Receiver<Option<Arc<Pods>>>,
         merged: Writer<Merged>,
         wanted: watch::Sender<Arc<Wanted>>,
-        metrics: Metrics,
+        telemetry: Telemetry,
     ) -> Self {
         Self {
             sources,
             listed,
             merged,
             wanted,
-            metrics,
+            telemetry,
             conflicts: BTreeSet::new(),
             settled: false,
         }
@@ -98,11 +98,16 @@ impl MergeTask {
             let pod = operation.pod();
             match &operation {
                 PodOperation::Add(_) => {
-                    occurrences::pod_added(&pod.full_name(), &pod.uid(), &pod.origin.location);
+                    occurrences::pod_added(
+                        &self.telemetry,
+                        &pod.full_name(),
+                        &pod.uid(),
+                        &pod.origin.location,
+                    );
                 }
                 PodOperation::Remove(_) => {
                     let reason = "its source no longer has it";
-                    occurrences::pod_removed(&pod.full_name(), &pod.uid(), reason);
+                    occurrences::pod_removed(&self.telemetry, &pod.full_name(), &pod.uid(), reason);
                 }
                 PodOperation::Update(_) | PodOperation::Delete(_) | PodOperation::Reconcile(_) => {}
             }
@@ -154,7 +159,7 @@ impl MergeTask {
                 problems.extend(&set.problems);
                 problems.extend(set.pods.iter().flat_map(|pod| &pod.problems));
                 occurrences::source_read(
-                    &self.metrics,
+                    &self.telemetry,
                     name.source,
                     &name.location,
                     set.pods.len(),
@@ -174,7 +179,7 @@ impl MergeTask {
         for problem in &problems {
             *counts.entry(problem.code).or_default() += 1;
         }
-        self.metrics.set_problems(&counts);
+        self.telemetry.metrics.set_problems(&counts);
         self.conflicts = conflicts;
     }
 }

@@ -42,12 +42,13 @@ use crate::source::files::FileSource;
 use crate::source::http::{HttpOptions, HttpSource};
 use crate::source::last_good::DIRECTORY as LAST_GOOD_DIR;
 use crate::source::{SourceReader, source};
+use crate::store::board::{Board, board};
 use crate::store::cache::cache;
 use crate::store::cell::cell;
 use crate::store::looks::look_requests;
 use crate::store::pods::PodManager;
-use crate::telemetry::{Metrics, occurrences};
-use crate::worker::{Board, Clock, Context, PodWorkers, Wanted};
+use crate::telemetry::{Metrics, Telemetry, occurrences};
+use crate::worker::{Clock, Context, PodWorkers, Wanted};
 use desired::MergeTask;
 use view::View;
 
@@ -75,7 +76,7 @@ pub struct Agent {
     /// What it tells about itself.
     pub view: Arc<dyn AgentView>,
     /// What it counts.
-    pub metrics: Metrics,
+    pub telemetry: Telemetry,
     // Held as long as the agent runs.
     _lock: lock::RootLock,
 }
@@ -96,8 +97,9 @@ impl Agent {
         let owner = owner::owner_id(&config.root)
             .with_context(|| format!("can't keep the owner id in {}", config.root.display()))?;
         make_default_manifests_dir(&config)?;
-        let metrics = Metrics::new();
-        let engine = InstrumentedEngine::shared(engine, metrics.clone());
+        let telemetry = Telemetry::new();
+        let (looks, look_queue) = look_requests();
+        let engine = InstrumentedEngine::doubting(engine, telemetry.metrics.clone(), looks.clone());
         let mut parts = Parts::new();
         occurrences::agent_started(&config.root, config.node_name.as_str(), &config.docker);
 
@@ -111,7 +113,7 @@ impl Agent {
         let runtime: Arc<dyn Runtime> = Arc::new(DockerManager::new(
             engine,
             Arc::clone(&images),
-            metrics.clone(),
+            telemetry.clone(),
             DockerManagerOptions {
                 owner: owner.clone(),
                 root: config.root.clone(),
@@ -123,13 +125,12 @@ impl Agent {
         ));
 
         let (cache_writer, cache_reader) = cache();
-        let (looks, look_queue) = look_requests();
         let (observer, reach, listed) = Observer::new(
             Arc::clone(&runtime),
             cache_writer,
             look_queue,
             config.sweep_period,
-            metrics.clone(),
+            telemetry.clone(),
         );
         spawn(&mut parts, "observer", observer.run(cancel.clone()));
 
@@ -140,17 +141,17 @@ impl Agent {
             listed.clone(),
             merged_writer,
             wanted_writer,
-            metrics.clone(),
+            telemetry.clone(),
         );
         spawn(&mut parts, "merge", merge.run(cancel.clone()));
 
-        let board = Board::default();
+        let (board_writer, board) = board();
         let context = Arc::new(Context {
             runtime: Arc::clone(&runtime),
             cache: cache_reader.clone(),
             looks,
-            board: board.clone(),
-            metrics: metrics.clone(),
+            board: board_writer,
+            telemetry: telemetry.clone(),
             node_ips,
             backoff_max: config.max_container_backoff,
             clock: Clock::default(),
@@ -158,7 +159,7 @@ impl Agent {
         let workers = PodWorkers::new(context, Arc::new(PodManager::default()), wanted, listed);
         spawn(&mut parts, "workers", workers.run(cancel.clone()));
 
-        let counting = counts::count_pods(board.clone(), metrics.clone(), cancel.clone());
+        let counting = counts::count_pods(board.clone(), telemetry.metrics.clone(), cancel.clone());
         spawn(&mut parts, "counts", counting);
         let (engine_reader, changes) = start_news(
             &mut parts, cancel, &config, &runtime, &reach, &board, &merged,
@@ -177,11 +178,11 @@ impl Agent {
             runtime,
             changes,
         });
-        start_servers(&config, &view, &metrics, &mut parts, cancel).await?;
+        start_servers(&config, &view, &telemetry.metrics, &mut parts, cancel).await?;
         Ok(Self {
             parts,
             view,
-            metrics,
+            telemetry,
             _lock: lock,
         })
     }

@@ -20,9 +20,9 @@ use crate::runtime::docker::ImagePuller;
 use crate::runtime::{LogOptions, LogStream, Runtime, RuntimeError};
 use crate::server::view::{AgentView, Check, ViewError};
 use crate::source::SourceReader;
+use crate::store::board::{Board, Phase, PodView};
 use crate::store::cache::CacheReader;
 use crate::store::cell::Reader;
-use crate::worker::{Board, Phase, PodView};
 
 /// The agent as its servers see it.
 pub(super) struct View {
@@ -323,7 +323,7 @@ fn explain(
             "waiting for the pod that had this name before to stop".to_owned(),
         ),
         Some(Phase::Terminating | Phase::Terminated) => ("Terminating".to_owned(), error),
-        Some(Phase::Syncing) => (printed, or_error(message)),
+        Some(Phase::Syncing | Phase::Finished) => (printed, or_error(message)),
     }
 }
 

@@ -26,7 +26,8 @@ use crate::api::{FullName, PodUid};
 use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus, Pods};
 use crate::runtime::{PodEvent, Result, Runtime, RuntimeError};
 use crate::store::cache::{CacheWriter, Entry};
-use crate::telemetry::{Metrics, occurrences};
+use crate::store::looks::Request;
+use crate::telemetry::{Telemetry, occurrences};
 
 /// Looks at pods under way at a time: enough to hide one slow inspect, few enough to leave the
 /// Engine to the workers.
@@ -36,6 +37,9 @@ const RECONNECT_MIN: Duration = Duration::from_millis(100);
 const RECONNECT_MAX: Duration = Duration::from_secs(2);
 /// Pause after which a failed look is taken again.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// How long a runtime that is doubted may take to say its version, which takes it no work.
+const DOUBT_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Whether the runtime is within reach.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -53,12 +57,12 @@ pub enum Reach {
 pub struct Observer {
     runtime: Arc<dyn Runtime>,
     cache: CacheWriter,
-    requests: mpsc::Receiver<PodUid>,
+    requests: mpsc::Receiver<Request>,
     reach: watch::Sender<Reach>,
     /// The newest list of everything.
     listed: watch::Sender<Option<Arc<Pods>>>,
     sweep_period: Duration,
-    metrics: Metrics,
+    telemetry: Telemetry,
     /// When the runtime was lost, until it is back.
     away_since: Option<Instant>,
     looks: JoinSet<(PodUid, Instant, Result<PodStatus>)>,
@@ -72,6 +76,8 @@ pub struct Observer {
     retry_at: Option<Instant>,
     /// The relist whose looks are not all in yet.
     sweep: Option<Sweep>,
+    /// Asks a runtime that is doubted for a word, until it gives one.
+    doubt: JoinSet<Result<(), String>>,
 }
 
 /// A relist under way.
@@ -92,9 +98,9 @@ impl Observer {
     pub fn new(
         runtime: Arc<dyn Runtime>,
         cache: CacheWriter,
-        requests: mpsc::Receiver<PodUid>,
+        requests: mpsc::Receiver<Request>,
         sweep_period: Duration,
-        metrics: Metrics,
+        telemetry: Telemetry,
     ) -> (
         Self,
         watch::Receiver<Reach>,
@@ -109,7 +115,7 @@ impl Observer {
             reach,
             listed,
             sweep_period,
-            metrics,
+            telemetry,
             away_since: None,
             looks: JoinSet::new(),
             looking: HashMap::new(),
@@ -117,6 +123,7 @@ impl Observer {
             failed: HashSet::new(),
             retry_at: None,
             sweep: None,
+            doubt: JoinSet::new(),
         };
         (observer, reach_reader, listed_reader)
     }
@@ -128,9 +135,9 @@ impl Observer {
             let lost = match self.runtime.watch().await {
                 Ok(events) => {
                     pause = RECONNECT_MIN;
-                    self.metrics.set_event_stream_up(true);
+                    self.telemetry.metrics.set_event_stream_up(true);
                     let lost = self.follow(events, &cancel).await;
-                    self.metrics.set_event_stream_up(false);
+                    self.telemetry.metrics.set_event_stream_up(false);
                     lost
                 }
                 Err(error) => Lost::Broken(error.to_string()),
@@ -150,7 +157,7 @@ impl Observer {
     fn lost(&mut self, cause: String) {
         if self.away_since.is_none() {
             self.away_since = Some(Instant::now());
-            occurrences::engine_lost(&self.metrics, &cause);
+            occurrences::engine_lost(&self.telemetry, &cause);
         }
         self.reach.send_if_modified(|reach| {
             let changed = *reach != Reach::Down(cause.clone());
@@ -172,7 +179,7 @@ impl Observer {
             .map(|v| v.to_string())
             .unwrap_or_default();
         let away = self.away_since.take().map(|since| since.elapsed());
-        occurrences::engine_back(&self.metrics, &version, away);
+        occurrences::engine_back(&self.telemetry, &version, away);
         self.reach.send_replace(Reach::Up);
     }
 
@@ -195,11 +202,28 @@ impl Observer {
                     Some(PodEvent::Changed { uid, .. }) => { self.want(uid); Ok(()) }
                     Some(PodEvent::Gap { cause }) => {
                         let first = *self.reach.borrow() == Reach::Unknown;
-                        occurrences::gap(&self.metrics, &cause, first);
+                        occurrences::gap(&self.telemetry, &cause, first);
                         self.relist().await
                     }
                 },
-                Some(uid) = self.requests.recv() => { self.want(uid); Ok(()) }
+                Some(request) = self.requests.recv() => {
+                    match request {
+                        Request::Look(uid) => self.want(uid),
+                        Request::Doubt => self.ask_for_a_word(Duration::ZERO),
+                    }
+                    Ok(())
+                }
+                Some(word) = self.doubt.join_next() => {
+                    match word {
+                        Ok(Ok(())) => self.back().await,
+                        // It may answer what is under way all the same, some day: nothing is
+                        // given up, but it is said.
+                        Ok(Err(cause)) => { self.lost(cause); self.ask_for_a_word(RECONNECT_MAX); }
+                        // A panic is told by the panic hook; the next doubt asks again.
+                        Err(_) => {}
+                    }
+                    Ok(())
+                }
                 Some(done) = self.looks.join_next() => { self.looked(done); Ok(()) }
                 _ = sweep.tick() => self.relist().await,
                 () = tokio::time::sleep_until(retry_at), if self.retry_at.is_some() => {
@@ -212,6 +236,26 @@ impl Observer {
                 return Lost::Broken(error.to_string());
             }
         }
+    }
+
+    /// Asks the runtime for its version after a pause, unless it is being asked already: one
+    /// that took a call and is silent since may have stopped for good, and nothing else tells.
+    fn ask_for_a_word(&mut self, pause: Duration) {
+        if !self.doubt.is_empty() {
+            return;
+        }
+        let runtime = Arc::clone(&self.runtime);
+        self.doubt.spawn(async move {
+            tokio::time::sleep(pause).await;
+            match tokio::time::timeout(DOUBT_DEADLINE, runtime.version()).await {
+                Ok(Ok(_)) => Ok(()),
+                Ok(Err(error)) => Err(error.to_string()),
+                Err(_) => Err(format!(
+                    "it takes calls and does not answer them (for {} s already)",
+                    DOUBT_DEADLINE.as_secs()
+                )),
+            }
+        });
     }
 
     /// Notes that a pod is to be looked at.
@@ -253,7 +297,7 @@ impl Observer {
         let gone = matches!(&found, Ok(status) if status.is_empty());
         if let Ok(status) = &found {
             self.failed.remove(&uid);
-            tell_deaths(&self.metrics, &self.cache.reader().get(&uid), status);
+            tell_deaths(&self.telemetry, &self.cache.reader().get(&uid), status);
         } else {
             self.failed.insert(uid.clone());
             self.retry_at
@@ -297,7 +341,7 @@ impl Observer {
             outstanding: uids,
         });
         self.raise_floor(None);
-        self.metrics.relisted();
+        self.telemetry.metrics.relisted();
         self.back().await;
         Ok(())
     }
@@ -317,7 +361,7 @@ impl Observer {
 }
 
 /// Tells which containers ended since the last look. What was over at the first look is no news.
-fn tell_deaths(metrics: &Metrics, before: &Entry, seen: &PodStatus) {
+fn tell_deaths(telemetry: &Telemetry, before: &Entry, seen: &PodStatus) {
     if before.modified.is_none() {
         return;
     }
@@ -326,7 +370,7 @@ fn tell_deaths(metrics: &Metrics, before: &Entry, seen: &PodStatus) {
         let mut known = before.status.containers.iter().filter(exited);
         if !known.any(|c| c.id == container.id) {
             occurrences::container_died(
-                metrics,
+                telemetry,
                 &seen.full_name,
                 &seen.uid,
                 &container.name,

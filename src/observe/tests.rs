@@ -15,7 +15,7 @@ struct Bed {
     looks: LookRequests,
     reach: watch::Receiver<Reach>,
     listed: watch::Receiver<Option<Arc<Pods>>>,
-    metrics: Metrics,
+    telemetry: Telemetry,
     cancel: CancellationToken,
 }
 
@@ -24,10 +24,10 @@ impl Bed {
         let fake = FakeRuntime::new();
         let (writer, reader) = cache();
         let (looks, requests) = look_requests();
-        let metrics = Metrics::new();
+        let telemetry = Telemetry::new();
         let runtime: Arc<dyn Runtime> = Arc::new(fake.clone());
         let (observer, reach, listed) =
-            Observer::new(runtime, writer, requests, SWEEP, metrics.clone());
+            Observer::new(runtime, writer, requests, SWEEP, telemetry.clone());
         let cancel = CancellationToken::new();
         tokio::spawn(observer.run(cancel.clone()));
         Self {
@@ -36,7 +36,7 @@ impl Bed {
             looks,
             reach,
             listed,
-            metrics,
+            telemetry,
             cancel,
         }
     }
@@ -51,7 +51,7 @@ impl Bed {
     }
 
     fn series(&self, line: &str) -> bool {
-        self.metrics.encode().lines().any(|l| l == line)
+        self.telemetry.metrics.encode().lines().any(|l| l == line)
     }
 }
 
@@ -139,6 +139,25 @@ async fn an_event_has_its_pod_looked_at_and_deaths_are_told_once() {
     bed.looks.look(&a).await;
     tokio::time::sleep(SWEEP * 2).await;
     assert!(bed.series("mirrorlet_container_deaths_total 1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_keeps_silent_is_away_until_it_gives_a_word() {
+    let mut bed = Bed::start();
+    bed.cache.wait_until_listed().await;
+    let silence = bed.fake.block("version", None);
+    bed.looks.doubt();
+    let away =
+        |reach: &Reach| matches!(reach, Reach::Down(cause) if cause.contains("does not answer"));
+    bed.reach.wait_for(away).await.unwrap();
+    assert!(bed.series("mirrorlet_engine_up 0"));
+    silence.release();
+    bed.reach
+        .wait_for(|reach| *reach == Reach::Up)
+        .await
+        .unwrap();
+    assert!(bed.series("mirrorlet_engine_up 1"));
+    bed.fake.assert_call_counts("get_pods", 1);
 }
 
 #[tokio::test(start_paused = true)]

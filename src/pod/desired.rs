@@ -1,5 +1,6 @@
 //! What is wanted: pods as their sources deliver them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -91,3 +92,14 @@ pub enum SourceState {
     /// Its newest whole set.
     Synced(Arc<SourceSet>),
 }
+
+/// What the API server holds of our Node's pods: its newest whole list, kept current by its watch.
+/// Ordinary pods and mirrors alike, as the server has them, without their managed fields.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ApiPods {
+    /// The objects, by the UID that the API server gave them.
+    pub pods: BTreeMap<PodUid, Arc<Pod>>,
+}
+
+/// What is known of the API server's pods: none before its first whole list of this run.
+pub type ApiPodsState = Option<Arc<ApiPods>>;

@@ -1,5 +1,6 @@
 //! One-writer cells: what one task knows and others read.
 
+pub mod board;
 pub mod cache;
 pub mod cell;
 pub mod looks;

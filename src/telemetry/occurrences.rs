@@ -6,7 +6,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::Metrics;
+use super::Telemetry;
+use super::journal::Kind;
 use super::metrics::PullOutcome;
 use crate::api::{ContainerId, Diagnostic, FullName, PodUid, Timestamp};
 use crate::pod::desired::PodSource;
@@ -42,14 +43,14 @@ pub fn agent_stopping(reason: &str) {
 
 /// A source delivered a whole set. Logged only when `changed`.
 pub fn source_read(
-    metrics: &Metrics,
+    telemetry: &Telemetry,
     source: PodSource,
     location: &str,
     pods: usize,
     changed: bool,
     at: Timestamp,
 ) {
-    metrics.source_read(source, at);
+    telemetry.metrics.source_read(source, at);
     if changed {
         tracing::info!(source = location, "read {pods} pods");
     }
@@ -96,7 +97,15 @@ pub fn manifest_mended(problem: &Diagnostic) {
 }
 
 /// A pod is wanted from now on.
-pub fn pod_added(pod: &FullName, uid: &PodUid, source: &str) {
+pub fn pod_added(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, source: &str) {
+    telemetry.journal.pod(
+        pod,
+        uid,
+        None,
+        Kind::Trace,
+        "Added",
+        format!("wanted by {source}"),
+    );
     tracing::info!(
         pod = %Shown(pod),
         uid = %uid,
@@ -106,7 +115,15 @@ pub fn pod_added(pod: &FullName, uid: &PodUid, source: &str) {
 }
 
 /// A pod is no longer wanted.
-pub fn pod_removed(pod: &FullName, uid: &PodUid, reason: &str) {
+pub fn pod_removed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, reason: &str) {
+    telemetry.journal.pod(
+        pod,
+        uid,
+        None,
+        Kind::Trace,
+        "Removed",
+        format!("to be stopped: {reason}"),
+    );
     tracing::info!(
         pod = %Shown(pod),
         uid = %uid,
@@ -116,7 +133,10 @@ pub fn pod_removed(pod: &FullName, uid: &PodUid, reason: &str) {
 }
 
 /// Nothing of a removed pod is left.
-pub fn pod_gone(pod: &FullName, uid: &PodUid, took: Duration) {
+pub fn pod_gone(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, took: Duration) {
+    telemetry
+        .journal
+        .pod(pod, uid, None, Kind::Trace, "Gone", "nothing of it is left");
     tracing::info!(
         pod = %Shown(pod),
         uid = %uid,
@@ -127,16 +147,16 @@ pub fn pod_gone(pod: &FullName, uid: &PodUid, took: Duration) {
 
 /// A round of a pod is done. Logged only if it had something to do: as a warning when it failed.
 pub fn sync_done(
-    metrics: &Metrics,
+    telemetry: &Telemetry,
     pod: &FullName,
     uid: &PodUid,
     plan_steps: usize,
     result: &PodSyncResult,
     took: Duration,
 ) {
-    metrics.synced(took);
+    telemetry.metrics.synced(took);
     for error in result.errors() {
-        metrics.sync_failed(error.reason);
+        telemetry.metrics.sync_failed(error.reason);
     }
     let at_once = |error: &SyncError| error.retry_after == Some(Duration::ZERO);
     if let Some(error) = result.error() {
@@ -163,7 +183,11 @@ pub fn sync_done(
 }
 
 /// Volumes of a running pod were written anew.
-pub fn volumes_refreshed(pod: &FullName, uid: &PodUid, volumes: &[String]) {
+pub fn volumes_refreshed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, volumes: &[String]) {
+    let message = format!("volumes written anew: {}", volumes.join(", "));
+    telemetry
+        .journal
+        .pod(pod, uid, None, Kind::Trace, "VolumesRefreshed", message);
     tracing::info!(
         pod = %Shown(pod),
         uid = %uid,
@@ -173,8 +197,18 @@ pub fn volumes_refreshed(pod: &FullName, uid: &PodUid, volumes: &[String]) {
 }
 
 /// Volumes of a running pod could not be brought up to date; they stay as they were.
-pub fn volumes_not_refreshed(metrics: &Metrics, pod: &FullName, uid: &PodUid, error: &SyncError) {
-    metrics.sync_failed(error.reason);
+pub fn volumes_not_refreshed(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    error: &SyncError,
+) {
+    let (kind, message) = (Kind::Warning, error.message.as_str());
+    let reason = error.reason.to_string();
+    telemetry
+        .journal
+        .pod(pod, uid, None, kind, &reason, message);
+    telemetry.metrics.sync_failed(error.reason);
     tracing::warn!(
         pod = %Shown(pod),
         uid = %uid,
@@ -186,7 +220,7 @@ pub fn volumes_not_refreshed(metrics: &Metrics, pod: &FullName, uid: &PodUid, er
 
 /// A container was started; `attempt` counts the instances before it.
 pub fn container_started(
-    metrics: &Metrics,
+    telemetry: &Telemetry,
     pod: &FullName,
     uid: &PodUid,
     container: &str,
@@ -194,7 +228,15 @@ pub fn container_started(
     attempt: u32,
     reason: &str,
 ) {
-    metrics.container_started(attempt > 0);
+    telemetry.journal.pod(
+        pod,
+        uid,
+        Some(container),
+        Kind::Normal,
+        "Started",
+        format!("Started container {container}"),
+    );
+    telemetry.metrics.container_started(attempt > 0);
     tracing::info!(
         pod = %Shown(pod),
         uid = %uid,
@@ -208,7 +250,7 @@ pub fn container_started(
 
 /// A container ended, by itself or stopped.
 pub fn container_died(
-    metrics: &Metrics,
+    telemetry: &Telemetry,
     pod: &FullName,
     uid: &PodUid,
     container: &str,
@@ -216,7 +258,15 @@ pub fn container_died(
     exit_code: i32,
     reason: &str,
 ) {
-    metrics.container_died();
+    telemetry.journal.pod(
+        pod,
+        uid,
+        Some(container),
+        Kind::Trace,
+        "Died",
+        format!("container {container} ended with exit code {exit_code}: {reason}"),
+    );
+    telemetry.metrics.container_died();
     tracing::info!(
         pod = %Shown(pod),
         uid = %uid,
@@ -229,7 +279,7 @@ pub fn container_died(
 
 /// A container was stopped by the agent.
 pub fn container_killed(
-    metrics: &Metrics,
+    telemetry: &Telemetry,
     pod: &FullName,
     uid: &PodUid,
     container: &str,
@@ -237,7 +287,15 @@ pub fn container_killed(
     reason: &str,
     took: Duration,
 ) {
-    metrics.container_killed();
+    telemetry.journal.pod(
+        pod,
+        uid,
+        Some(container),
+        Kind::Normal,
+        "Killing",
+        format!("Stopped container {container}"),
+    );
+    telemetry.metrics.container_killed();
     tracing::info!(
         pod = %Shown(pod),
         uid = %uid,
@@ -250,12 +308,34 @@ pub fn container_killed(
 }
 
 /// The plan stops a whole pod.
-pub fn pod_killed(pod: &FullName, uid: &PodUid, reason: &Reason) {
+pub fn pod_killed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, reason: &Reason) {
+    telemetry.journal.pod(
+        pod,
+        uid,
+        None,
+        Kind::Trace,
+        "Stopping",
+        format!("stopping its containers: {reason}"),
+    );
     tracing::info!(pod = %Shown(pod), uid = %uid, reason = %reason, "stopping the pod's containers");
 }
 
 /// The plan stops one container.
-pub fn container_killing(pod: &FullName, uid: &PodUid, container: &str, reason: &str) {
+pub fn container_killing(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    container: &str,
+    reason: &str,
+) {
+    telemetry.journal.pod(
+        pod,
+        uid,
+        Some(container),
+        Kind::Trace,
+        "Stopping",
+        format!("stopping container {container}: {reason}"),
+    );
     tracing::info!(
         pod = %Shown(pod),
         uid = %uid,
@@ -266,7 +346,10 @@ pub fn container_killing(pod: &FullName, uid: &PodUid, container: &str, reason: 
 }
 
 /// Something of a pod could not be removed; it will be tried again.
-pub fn remove_failed(pod: &FullName, uid: &PodUid, error: &str) {
+pub fn remove_failed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, error: &str) {
+    telemetry
+        .journal
+        .pod(pod, uid, None, Kind::Trace, "RemoveFailed", error);
     tracing::warn!(
         pod = %Shown(pod),
         uid = %uid,
@@ -286,12 +369,24 @@ pub fn orphan_left(uid: &PodUid, error: &str) {
 }
 
 /// Something is done otherwise than the manifest asks.
-pub fn note(pod: &FullName, uid: &PodUid, reason: &str, message: &str) {
+pub fn note(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, reason: &str, message: &str) {
+    telemetry
+        .journal
+        .pod(pod, uid, None, Kind::Warning, reason, message);
     tracing::warn!(pod = %Shown(pod), uid = %uid, reason = reason, "{message}");
 }
 
 /// Something is done otherwise than the manifest asks, as is usual on a machine like this.
-pub fn usual_note(pod: &FullName, uid: &PodUid, reason: &str, message: &str) {
+pub fn usual_note(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    reason: &str,
+    message: &str,
+) {
+    telemetry
+        .journal
+        .pod(pod, uid, None, Kind::Trace, reason, message);
     tracing::debug!(pod = %Shown(pod), uid = %uid, reason = reason, "{message}");
 }
 
@@ -308,7 +403,22 @@ pub fn negative_oom_score_refused() {
 }
 
 /// A container that crashes again and again waits. Call it once a wait.
-pub fn backoff(pod: &FullName, uid: &PodUid, container: &str, attempt: u32, wait: Duration) {
+pub fn backoff(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    container: &str,
+    attempt: u32,
+    wait: Duration,
+) {
+    telemetry.journal.pod(
+        pod,
+        uid,
+        Some(container),
+        Kind::Warning,
+        "BackOff",
+        format!("Back-off restarting failed container {container}"),
+    );
     tracing::warn!(
         pod = %Shown(pod),
         uid = %uid,
@@ -327,14 +437,25 @@ pub fn image_pulling(image: &str) {
 
 /// An image was pulled.
 pub fn image_pulled(
-    metrics: &Metrics,
+    telemetry: &Telemetry,
     pod: &FullName,
     uid: &PodUid,
     container: &str,
     image: &str,
     took: Duration,
 ) {
-    metrics.pulled(PullOutcome::Pulled, took);
+    telemetry.journal.pod(
+        pod,
+        uid,
+        Some(container),
+        Kind::Normal,
+        "Pulled",
+        format!(
+            "Successfully pulled image \"{image}\" in {} ms",
+            millis(took)
+        ),
+    );
+    telemetry.metrics.pulled(PullOutcome::Pulled, took);
     tracing::info!(
         pod = %Shown(pod),
         uid = %uid,
@@ -346,7 +467,7 @@ pub fn image_pulled(
 
 /// An image pull failed.
 pub fn image_failed(
-    metrics: &Metrics,
+    telemetry: &Telemetry,
     pod: &FullName,
     uid: &PodUid,
     container: &str,
@@ -354,7 +475,15 @@ pub fn image_failed(
     took: Duration,
     error: &str,
 ) {
-    metrics.pulled(PullOutcome::Failed, took);
+    telemetry.journal.pod(
+        pod,
+        uid,
+        Some(container),
+        Kind::Warning,
+        "Failed",
+        format!("Failed to pull image \"{image}\": {error}"),
+    );
+    telemetry.metrics.pulled(PullOutcome::Failed, took);
     tracing::warn!(
         pod = %Shown(pod),
         uid = %uid,
@@ -366,14 +495,14 @@ pub fn image_failed(
 }
 
 /// The Engine no longer answers. Call it when that begins.
-pub fn engine_lost(metrics: &Metrics, error: &str) {
-    metrics.set_engine_up(false);
+pub fn engine_lost(telemetry: &Telemetry, error: &str) {
+    telemetry.metrics.set_engine_up(false);
     tracing::error!(error = error, "the Docker Engine is away; waiting for it");
 }
 
 /// The Engine answers: at the start (`away` is none), or again.
-pub fn engine_back(metrics: &Metrics, version: &str, away: Option<Duration>) {
-    metrics.set_engine_up(true);
+pub fn engine_back(telemetry: &Telemetry, version: &str, away: Option<Duration>) {
+    telemetry.metrics.set_engine_up(true);
     match away {
         None => tracing::info!("connected to Docker Engine {version}"),
         Some(away) => tracing::info!(elapsed_ms = millis(away), "Docker Engine {version} is back"),
@@ -382,8 +511,8 @@ pub fn engine_back(metrics: &Metrics, version: &str, away: Option<Duration>) {
 
 /// Engine events may have been missed; everything is listed. Logged but for the first, which
 /// every start has.
-pub fn gap(metrics: &Metrics, cause: &str, first: bool) {
-    metrics.gap();
+pub fn gap(telemetry: &Telemetry, cause: &str, first: bool) {
+    telemetry.metrics.gap();
     if first {
         tracing::debug!(reason = cause, "listening to Engine events");
     } else {
@@ -394,6 +523,37 @@ pub fn gap(metrics: &Metrics, cause: &str, first: bool) {
     }
 }
 
+/// The API server answers, for the first time or after a while of silence.
+pub fn api_reached(metrics: &Metrics, away: Option<Duration>) {
+    metrics.set_api_up(true);
+    match away {
+        None => tracing::info!("the API server answers"),
+        Some(away) => tracing::info!(elapsed_ms = millis(away), "the API server answers again"),
+    }
+}
+
+/// The API server no longer answers.
+pub fn api_lost(metrics: &Metrics, error: &str) {
+    metrics.set_api_up(false);
+    tracing::warn!(
+        error = error,
+        "the API server doesn't answer; pods go on as they are"
+    );
+}
+
+/// New requests to the API server use replaced credentials.
+pub fn credentials_replaced() {
+    tracing::info!("credentials for the API server were replaced; using the new ones");
+}
+
+/// Credentials were replaced by ones that can't be used.
+pub fn credentials_unusable(error: &str) {
+    tracing::error!(
+        error = error,
+        "credentials for the API server can't be used; going on with the old ones"
+    );
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -401,26 +561,26 @@ mod tests {
 
     #[test]
     fn every_occurrence_moves_its_series() {
-        let metrics = Metrics::new();
+        let telemetry = Telemetry::new();
         let (pod, uid) = (FullName::new("web", "default"), PodUid::from("u"));
         let id = ContainerId::docker("abc");
         let took = Duration::from_millis(5);
-        container_started(&metrics, &pod, &uid, "c", &id, 0, "NeverStarted");
-        container_started(&metrics, &pod, &uid, "c", &id, 1, "Exited");
-        container_died(&metrics, &pod, &uid, "c", &id, 1, "Error");
-        container_killed(&metrics, &pod, &uid, "c", &id, "removed", took);
-        image_pulled(&metrics, &pod, &uid, "c", "i", took);
-        image_failed(&metrics, &pod, &uid, "c", "i", took, "no");
-        engine_back(&metrics, "27", None);
-        gap(&metrics, "start", true);
+        container_started(&telemetry, &pod, &uid, "c", &id, 0, "NeverStarted");
+        container_started(&telemetry, &pod, &uid, "c", &id, 1, "Exited");
+        container_died(&telemetry, &pod, &uid, "c", &id, 1, "Error");
+        container_killed(&telemetry, &pod, &uid, "c", &id, "removed", took);
+        image_pulled(&telemetry, &pod, &uid, "c", "i", took);
+        image_failed(&telemetry, &pod, &uid, "c", "i", took, "no");
+        engine_back(&telemetry, "27", None);
+        gap(&telemetry, "start", true);
         let mut result = PodSyncResult::default();
         result.add_sync_result([SyncResult::failed(
             SyncAction::StartContainer,
             "c",
             SyncError::new(SyncErrorReason::RunContainerError, "x"),
         )]);
-        sync_done(&metrics, &pod, &uid, 1, &result, took);
-        let text = metrics.encode();
+        sync_done(&telemetry, &pod, &uid, 1, &result, took);
+        let text = telemetry.metrics.encode();
         for line in [
             "mirrorlet_container_starts_total 2",
             "mirrorlet_container_restarts_total 1",

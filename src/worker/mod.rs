@@ -7,7 +7,6 @@
 //!
 //! Upstream: `pkg/kubelet/pod_workers.go`, and the housekeeping of `pkg/kubelet/kubelet_pods.go`.
 
-mod board;
 mod clock;
 mod locks;
 mod task;
@@ -23,16 +22,16 @@ use tokio::sync::watch;
 use tokio::task::{Id as TaskId, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-pub use board::{Board, Phase, PodView};
 pub use clock::Clock;
 
 use crate::api::{FullName, Pod, PodUid};
 use crate::pod::observed::Pods;
 use crate::runtime::Runtime;
+use crate::store::board::{BoardWriter, Phase, PodView};
 use crate::store::cache::CacheReader;
 use crate::store::looks::LookRequests;
 use crate::store::pods::PodManager;
-use crate::telemetry::{Metrics, occurrences};
+use crate::telemetry::{Telemetry, occurrences};
 use locks::NameLocks;
 use task::Worker;
 
@@ -58,9 +57,9 @@ pub struct Context {
     /// Asks for a look at one of them.
     pub looks: LookRequests,
     /// Where workers tell about them.
-    pub board: Board,
+    pub board: BoardWriter,
     /// What is counted.
-    pub metrics: Metrics,
+    pub telemetry: Telemetry,
     /// Addresses of the node, primary first.
     pub node_ips: Vec<IpAddr>,
     /// Longest crash-loop back-off.
@@ -237,7 +236,12 @@ impl PodWorkers {
         for (uid, full_name) in unwanted {
             self.locks.with(|locks| locks.adopt(&full_name, &uid));
             if wanted.all_synced {
-                occurrences::pod_removed(&full_name, &uid, "no source wants it");
+                occurrences::pod_removed(
+                    &self.context.telemetry,
+                    &full_name,
+                    &uid,
+                    "no source wants it",
+                );
                 let command = Command::Stop { restart: false };
                 self.start_worker(uid, full_name, command, None, Duration::ZERO, cancel);
             } else {

@@ -153,7 +153,12 @@ impl Worker {
     fn finish(&self) {
         self.context.board.remove(&self.uid);
         if let Some(since) = self.stopping_since {
-            occurrences::pod_gone(&self.full_name, &self.uid, since.elapsed());
+            occurrences::pod_gone(
+                &self.context.telemetry,
+                &self.full_name,
+                &self.uid,
+                since.elapsed(),
+            );
         }
         self.locks.leave(&self.full_name, &self.uid);
     }
@@ -264,7 +269,7 @@ impl Worker {
         let began = Instant::now();
         let result = self.walk(pod, status, &plan, cancel).await;
         occurrences::sync_done(
-            &self.context.metrics,
+            &self.context.telemetry,
             &self.full_name,
             &self.uid,
             plan.steps.len(),
@@ -329,6 +334,7 @@ impl Worker {
             let attempt = newest.map_or(0, |c| c.restart_count);
             if self.told_backoff.insert(Arc::clone(name), attempt) != Some(attempt) {
                 occurrences::backoff(
+                    &self.context.telemetry,
                     &self.full_name,
                     &self.uid,
                     name,
@@ -426,7 +432,7 @@ impl Worker {
                     result = self.context.runtime.kill_pod(self.pod.as_ref(), &running, None) => result,
                 };
                 occurrences::sync_done(
-                    &self.context.metrics,
+                    &self.context.telemetry,
                     &self.full_name,
                     &self.uid,
                     result.sync_results.len(),
@@ -476,7 +482,12 @@ impl Worker {
         };
         self.error = error.to_string().into();
         self.publish(&self.context.cache.get(&self.uid).status);
-        occurrences::remove_failed(&self.full_name, &self.uid, &error.to_string());
+        occurrences::remove_failed(
+            &self.context.telemetry,
+            &self.full_name,
+            &self.uid,
+            &error.to_string(),
+        );
         let pause = self.remove_pause;
         self.remove_pause = (pause * 2).min(STOP_RETRY_MAX);
         tokio::select! {

@@ -11,6 +11,7 @@ use crate::observe::Observer;
 use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus, Role, SandboxStatus};
 use crate::runtime::fake::FakeRuntime;
 use crate::runtime::{PodEvent, PodEventKind, RuntimeError, SyncError, SyncErrorReason};
+use crate::store::board::{Board, board};
 use crate::store::cache::cache;
 use crate::store::looks::look_requests;
 
@@ -22,7 +23,7 @@ struct Bed {
     fake: FakeRuntime,
     wanted: watch::Sender<Arc<Wanted>>,
     board: Board,
-    metrics: Metrics,
+    telemetry: Telemetry,
     cancel: CancellationToken,
     parts: JoinSet<()>,
 }
@@ -38,23 +39,23 @@ impl Bed {
         fake.set_latency(Duration::from_millis(1));
         let (writer, reader) = cache();
         let (looks, requests) = look_requests();
-        let metrics = Metrics::new();
+        let telemetry = Telemetry::new();
         let runtime: Arc<dyn Runtime> = Arc::new(fake.clone());
         let (observer, _reach, listed) = Observer::new(
             Arc::clone(&runtime),
             writer,
             requests,
             SWEEP,
-            metrics.clone(),
+            telemetry.clone(),
         );
-        let board = Board::default();
+        let (board_writer, board) = board();
         let (wanted, wanted_reader) = watch::channel(Arc::new(Wanted::default()));
         let context = Arc::new(Context {
             runtime,
             cache: reader,
             looks,
-            board: board.clone(),
-            metrics: metrics.clone(),
+            board: board_writer,
+            telemetry: telemetry.clone(),
             node_ips: Vec::new(),
             backoff_max: Duration::from_mins(5),
             clock,
@@ -73,7 +74,7 @@ impl Bed {
             fake,
             wanted,
             board,
-            metrics,
+            telemetry,
             cancel,
             parts,
         }
@@ -403,7 +404,7 @@ async fn a_crashing_container_is_held_back_longer_and_longer() {
     }
     assert_eq!(delays, [0, 10, 20, 40, 80]);
     let deaths = "mirrorlet_container_deaths_total 5";
-    assert!(bed.metrics.encode().lines().any(|l| l == deaths));
+    assert!(bed.telemetry.metrics.encode().lines().any(|l| l == deaths));
 }
 
 #[tokio::test(start_paused = true)]
@@ -489,9 +490,9 @@ async fn a_stop_that_fails_is_tried_again() {
 
 #[test]
 fn the_board_lists_by_name() {
-    let board = Board::default();
+    let (writer, board) = board();
     for (uid, name) in [("2", "b"), ("1", "a")] {
-        board.publish(PodView {
+        writer.publish(PodView {
             uid: uid.into(),
             full_name: FullName::new(name, "ns"),
             pod: None,

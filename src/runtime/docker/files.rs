@@ -15,7 +15,7 @@ use crate::pod::payload::{PayloadContext, Payloads, payloads};
 use crate::pod::volumes::VolumeMap;
 use crate::runtime::objects::fetch;
 use crate::runtime::{Result as RuntimeResult, RuntimeError, SyncError, SyncErrorReason};
-use crate::telemetry::occurrences;
+use crate::telemetry::{Telemetry, occurrences};
 use crate::volume::{VolumeError, VolumeManager};
 
 /// Reason of the note that a volume could not be brought up to date.
@@ -75,7 +75,7 @@ impl DockerManager {
         });
         match made.await {
             Ok(Ok((volumes, etc_hosts, restarts))) => {
-                tell_kept(pod, &volumes);
+                tell_kept(&self.telemetry, pod, &volumes);
                 Ok(Files {
                     volumes,
                     etc_hosts,
@@ -126,7 +126,12 @@ impl DockerManager {
         match refreshed.await {
             Ok(Ok(written)) if written.is_empty() => {}
             Ok(Ok(written)) => {
-                occurrences::volumes_refreshed(&FullName::of(pod), &PodUid::of(pod), &written);
+                occurrences::volumes_refreshed(
+                    &self.telemetry,
+                    &FullName::of(pod),
+                    &PodUid::of(pod),
+                    &written,
+                );
             }
             Ok(Err(error)) => return Err(mount_error(&error)),
             Err(error) => return Err(config_error(error)),
@@ -176,12 +181,13 @@ impl DockerManager {
 }
 
 /// Logs which volumes hold what they held before.
-fn tell_kept(pod: &Pod, volumes: &VolumeMap) {
+fn tell_kept(telemetry: &Telemetry, pod: &Pod, volumes: &VolumeMap) {
     for (volume, error) in &volumes.kept {
         let message = format!(
             "volume {volume:?} could not be brought up to date and holds what it held before: {error}"
         );
-        occurrences::note(&FullName::of(pod), &PodUid::of(pod), FAILED_MOUNT, &message);
+        let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
+        occurrences::note(telemetry, &full_name, &uid, FAILED_MOUNT, &message);
     }
 }
 

@@ -92,7 +92,7 @@ impl DockerManager {
             Ok(()) => {
                 if let Some(record) = record {
                     occurrences::container_killed(
-                        &self.metrics,
+                        &self.telemetry,
                         &record.ours.full_name,
                         &record.ours.uid,
                         name,

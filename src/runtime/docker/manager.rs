@@ -35,7 +35,7 @@ use crate::runtime::{
     LogOptions, LogStream, PodEvent, PodSyncResult, Result, Runtime, RuntimeCondition,
     RuntimeError, RuntimeStatus, SyncError, Version,
 };
-use crate::telemetry::{Metrics, occurrences};
+use crate::telemetry::{Telemetry, occurrences};
 use crate::volume::VolumeManager;
 
 /// Attempts to get an inspect that is not older than the newest event.
@@ -73,7 +73,7 @@ pub struct DockerManager {
     pub(super) images: Arc<ImagePuller>,
     pub(super) volumes: VolumeManager,
     pub(super) objects: Arc<dyn Objects>,
-    pub(super) metrics: Metrics,
+    pub(super) telemetry: Telemetry,
     /// Bounds the calls that change something. Fair: permits are given in the order asked.
     pub(super) changes: Semaphore,
     /// Bounds the sandboxes being made, so that of many new pods the first ones run before the
@@ -102,7 +102,7 @@ impl DockerManager {
     pub fn new(
         engine: SharedEngine,
         images: Arc<ImagePuller>,
-        metrics: Metrics,
+        telemetry: Telemetry,
         options: DockerManagerOptions,
     ) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl DockerManager {
             node: options.node,
             index: Index::default(),
             images,
-            metrics,
+            telemetry,
             changes: Semaphore::new(options.engine_concurrency.max(1)),
             newcomers: Semaphore::new(options.engine_concurrency.max(1)),
             pod_infra_image: options.pod_infra_image,

@@ -37,7 +37,7 @@ use crate::pod::observed::{ContainerState, Role};
 use crate::pod::plan::{Reason, Step};
 use crate::pod::spec;
 use crate::runtime::{RuntimeError, SyncAction, SyncError, SyncErrorReason, SyncResult};
-use crate::telemetry::occurrences;
+use crate::telemetry::{Telemetry, occurrences};
 
 /// Directory of seccomp profiles below the root.
 const SECCOMP_DIR: &str = "seccomp";
@@ -218,7 +218,13 @@ impl DockerManager {
         let noted = self.on_disk(move |volumes| volumes.note_restarts(&uid, &name, count));
         if let Err(error) = noted.await {
             let message = format!("failed to note the restarts of {}: {error}", start.name);
-            occurrences::note(&FullName::of(pod), &PodUid::of(pod), NOT_NOTED, &message);
+            occurrences::note(
+                &self.telemetry,
+                &FullName::of(pod),
+                &PodUid::of(pod),
+                NOT_NOTED,
+                &message,
+            );
         }
     }
 
@@ -247,7 +253,7 @@ impl DockerManager {
             .map_err(|error| {
                 SyncError::new(SyncErrorReason::CreatePodSandboxError, error.to_string())
             })?;
-            tell_notes(pod, &request.notes);
+            tell_notes(&self.telemetry, pod, &request.notes);
             match self.create(request, &image, "").await {
                 Ok(id) => return Ok(id),
                 // The image was removed behind our back, by `docker image prune -a` say.
@@ -338,7 +344,7 @@ impl DockerManager {
         match self.start(&id).await {
             Ok(()) => {
                 occurrences::container_started(
-                    &self.metrics,
+                    &self.telemetry,
                     &FullName::of(pod),
                     &PodUid::of(pod),
                     start.name,
@@ -427,7 +433,7 @@ impl DockerManager {
             let with_subpaths = self.subpaths(&input).await?;
             input.volumes = &with_subpaths;
             let request = container_request(&input).map_err(config_error)?;
-            tell_notes(pod, &request.notes);
+            tell_notes(&self.telemetry, pod, &request.notes);
             match self
                 .create(request, image_name, &image.facts.image_id())
                 .await
@@ -457,7 +463,7 @@ impl DockerManager {
     ) -> Result<EnsuredImage, SyncError> {
         let (uid, full_name) = (PodUid::of(pod), FullName::of(pod));
         let image = container.image.as_deref().unwrap_or_default();
-        let (metrics, name) = (&self.metrics, &container.name);
+        let (telemetry, name) = (&self.telemetry, &container.name);
         let began = Instant::now();
         let ensured = self
             .images
@@ -466,7 +472,7 @@ impl DockerManager {
         let took = began.elapsed();
         match &ensured {
             Ok(there) if there.pulled => {
-                occurrences::image_pulled(metrics, &full_name, &uid, name, image, took);
+                occurrences::image_pulled(telemetry, &full_name, &uid, name, image, took);
             }
             Err(error)
                 if matches!(
@@ -475,7 +481,7 @@ impl DockerManager {
                 ) =>
             {
                 let error = &error.message;
-                occurrences::image_failed(metrics, &full_name, &uid, name, image, took, error);
+                occurrences::image_failed(telemetry, &full_name, &uid, name, image, took, error);
             }
             Ok(_) | Err(_) => {}
         }
@@ -688,7 +694,7 @@ fn needs_pod_ips(container: &Container) -> bool {
 }
 
 /// Logs what a request does otherwise than asked.
-fn tell_notes(pod: &Pod, notes: &[Note]) {
+fn tell_notes(telemetry: &Telemetry, pod: &Pod, notes: &[Note]) {
     for note in notes {
         // Every pod that names no DNS policy wants the cluster's, and a box has none.
         let tell = if note.reason == MISSING_CLUSTER_DNS {
@@ -697,7 +703,7 @@ fn tell_notes(pod: &Pod, notes: &[Note]) {
             occurrences::note
         };
         let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
-        tell(&full_name, &uid, note.reason, &note.message);
+        tell(telemetry, &full_name, &uid, note.reason, &note.message);
     }
 }
 

@@ -36,12 +36,18 @@ impl DockerManager {
             steps = rest;
             match step {
                 Step::KillPod { reason } => {
-                    occurrences::pod_killed(&FullName::of(pod), &PodUid::of(pod), reason);
+                    occurrences::pod_killed(
+                        &self.telemetry,
+                        &FullName::of(pod),
+                        &PodUid::of(pod),
+                        reason,
+                    );
                     let running = status.to_running_pod();
                     result.add_pod_sync_result(self.stop_pod(Some(pod), &running, None).await);
                 }
                 Step::KillContainer { id, name, reason } => {
                     occurrences::container_killing(
+                        &self.telemetry,
                         &FullName::of(pod),
                         &PodUid::of(pod),
                         name,
@@ -82,6 +88,7 @@ impl DockerManager {
                 Step::RemoveContainer { id, name } => {
                     if let Err(error) = self.remove(&id.id).await {
                         occurrences::remove_failed(
+                            &self.telemetry,
                             &FullName::of(pod),
                             &PodUid::of(pod),
                             &format!("container {name}: {error}"),

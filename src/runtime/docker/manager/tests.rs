@@ -31,7 +31,7 @@ fn manager(engine: &Arc<FakeEngine>, root: &std::path::Path) -> DockerManager {
     DockerManager::new(
         Arc::clone(&shared),
         Arc::new(ImagePuller::new(shared, 3)),
-        Metrics::new(),
+        Telemetry::new(),
         DockerManagerOptions {
             owner: OWNER.to_owned(),
             root: root.to_owned(),

@@ -19,6 +19,9 @@ pub enum Phase {
     Terminating,
     /// The pod's containers are stopped; what is left of it is being removed.
     Terminated,
+    /// The pod has ended for good and nothing of it runs. Its worker only waits for the pod to
+    /// be no longer wanted: for a pod of the API server, until its object is gone.
+    Finished,
 }
 
 /// What a worker tells about its pod.
@@ -46,22 +49,27 @@ struct Inner {
     version: watch::Sender<u64>,
 }
 
-/// The board. Every worker writes its own entry and no other.
+/// Makes an empty board: the end that workers write to, and the end that everybody reads.
+#[must_use]
+pub fn board() -> (BoardWriter, Board) {
+    let inner = Arc::new(Inner {
+        views: RwLock::default(),
+        version: watch::Sender::new(0),
+    });
+    (BoardWriter(Arc::clone(&inner)), Board(inner))
+}
+
+/// The end of the board that workers write to: each its own entry and no other.
+#[derive(Debug)]
+pub struct BoardWriter(Arc<Inner>);
+
+/// The end of the board that is read.
 #[derive(Debug, Clone)]
 pub struct Board(Arc<Inner>);
 
-impl Default for Board {
-    fn default() -> Self {
-        Self(Arc::new(Inner {
-            views: RwLock::default(),
-            version: watch::Sender::new(0),
-        }))
-    }
-}
-
-impl Board {
+impl BoardWriter {
     /// Replaces the entry of a pod.
-    pub(super) fn publish(&self, view: PodView) {
+    pub fn publish(&self, view: PodView) {
         self.0
             .views
             .write()
@@ -71,7 +79,7 @@ impl Board {
     }
 
     /// Takes the entry of a pod off.
-    pub(super) fn remove(&self, uid: &PodUid) {
+    pub fn remove(&self, uid: &PodUid) {
         self.0
             .views
             .write()
@@ -79,7 +87,9 @@ impl Board {
             .remove(uid);
         self.0.version.send_modify(|version| *version += 1);
     }
+}
 
+impl Board {
     /// The entry of a pod.
     #[must_use]
     pub fn get(&self, uid: &PodUid) -> Option<PodView> {
