@@ -7,6 +7,7 @@
 
 pub mod backoff;
 pub mod desired;
+pub mod downward;
 pub mod env;
 pub mod events;
 pub mod expand;
@@ -15,7 +16,9 @@ pub mod manager;
 pub mod manifest;
 pub mod merge;
 pub mod node;
+pub mod objects;
 pub mod observed;
+pub mod payload;
 pub mod plan;
 pub mod resources;
 pub mod select;

@@ -186,6 +186,42 @@ pub fn sync_done(
     }
 }
 
+/// Volumes of a running pod were written anew.
+pub fn volumes_refreshed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, volumes: &[String]) {
+    let message = format!("volumes written anew: {}", volumes.join(", "));
+    telemetry
+        .journal
+        .pod(pod, uid, None, Kind::Trace, "VolumesRefreshed", message);
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        "volumes written anew: {}",
+        volumes.join(", ")
+    );
+}
+
+/// Volumes of a running pod could not be brought up to date; they stay as they were.
+pub fn volumes_not_refreshed(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    error: &SyncError,
+) {
+    let (kind, message) = (Kind::Warning, error.message.as_str());
+    let reason = error.reason.to_string();
+    telemetry
+        .journal
+        .pod(pod, uid, None, kind, &reason, message);
+    telemetry.metrics.sync_failed(error.reason);
+    tracing::warn!(
+        pod = %Shown(pod),
+        uid = %uid,
+        reason = %error.reason,
+        error = error.message.as_str(),
+        "volumes could not be brought up to date; will try again"
+    );
+}
+
 /// A container was started; `attempt` counts the instances before it.
 pub fn container_started(
     telemetry: &Telemetry,
