@@ -5,8 +5,10 @@
 //! comes in as values ([`observed`], [`desired`]); what to do about it goes out as values
 //! ([`plan::Plan`], [`merge::Merged`], statuses).
 
+pub mod admit;
 pub mod backoff;
 pub mod desired;
+pub mod ending;
 pub mod env;
 pub mod expand;
 pub mod hold;
