@@ -5,9 +5,11 @@
 //! comes in as values ([`observed`], [`desired`]); what to do about it goes out as values
 //! ([`plan::Plan`], [`merge::Merged`], statuses).
 
+pub mod admit;
 pub mod backoff;
 pub mod desired;
 pub mod downward;
+pub mod ending;
 pub mod env;
 pub mod events;
 pub mod expand;
