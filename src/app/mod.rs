@@ -35,6 +35,7 @@ use crate::runtime::docker::engine::SharedEngine;
 use crate::runtime::docker::{
     BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, InstrumentedEngine,
 };
+use crate::runtime::objects::NoObjects;
 use crate::server::view::AgentView;
 use crate::server::{admin, health};
 use crate::source::files::FileSource;
@@ -97,7 +98,8 @@ impl Agent {
             .with_context(|| format!("can't keep the owner id in {}", config.root.display()))?;
         make_default_manifests_dir(&config)?;
         let telemetry = Telemetry::new();
-        let engine = InstrumentedEngine::shared(engine, telemetry.metrics.clone());
+        let (looks, look_queue) = look_requests();
+        let engine = InstrumentedEngine::doubting(engine, telemetry.metrics.clone(), looks.clone());
         let mut parts = Parts::new();
         occurrences::agent_started(&config.root, config.node_name.as_str(), &config.docker);
 
@@ -118,11 +120,11 @@ impl Agent {
                 node,
                 pod_infra_image: config.pod_infra_image.clone(),
                 engine_concurrency: config.engine_concurrency,
+                objects: Arc::new(NoObjects::default()),
             },
         ));
 
         let (cache_writer, cache_reader) = cache();
-        let (looks, look_queue) = look_requests();
         let (observer, reach, listed) = Observer::new(
             Arc::clone(&runtime),
             cache_writer,
