@@ -9,9 +9,13 @@ mod connection;
 pub mod error;
 mod identity;
 mod limit;
+pub mod mirror;
 pub mod reach;
+pub mod status;
 
 pub use client::{ClusterClient, CredentialsTask};
 pub use error::{Answer, ApiError};
 pub use identity::ConnectError;
+pub use mirror::{MirrorClient, MirrorInputs, MirrorTask};
 pub use reach::ApiReach;
+pub use status::{StatusInputs, StatusTask};

@@ -1,5 +1,7 @@
 //! The series served on `/metrics`. Labels have few fixed values each, never a name or an image.
 
+mod mirrors;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -162,6 +164,8 @@ pub struct Metrics {
     api_up: Gauge,
     mirror_writes: Counters,
     status_writes: Counters,
+    mirrors: Family<Label, Gauge>,
+    mirror_problems: Family<Label, Gauge>,
 }
 
 impl Default for Metrics {
@@ -200,6 +204,8 @@ impl Metrics {
             api_up: Gauge::default(),
             mirror_writes: Family::default(),
             status_writes: Family::default(),
+            mirrors: Family::default(),
+            mirror_problems: Family::default(),
         };
         metrics.registry = Arc::new(metrics.register());
         metrics
@@ -288,6 +294,16 @@ impl Metrics {
             "status_writes",
             "Pod statuses written to the API server, by outcome",
             self.status_writes.clone(),
+        );
+        r.register(
+            "mirror_pods",
+            "Static pods by the state of their mirrors",
+            self.mirrors.clone(),
+        );
+        r.register(
+            "mirror_problems",
+            "Mirror pods that can't be made, by kind of problem",
+            self.mirror_problems.clone(),
         );
         registry
     }
