@@ -7,6 +7,8 @@
 pub mod client;
 mod connection;
 pub mod error;
+#[cfg(test)]
+mod fake;
 mod identity;
 mod limit;
 pub mod mirror;

@@ -77,3 +77,39 @@ fn by_type(old: Option<&Value>, new: &Value) -> Option<Value> {
     let list: Vec<Value> = changed.chain(gone).collect();
     (!list.is_empty()).then_some(Value::Array(list))
 }
+
+/// Applies our patches as the API server does. Tells whether it knew how to.
+#[cfg(test)]
+pub(crate) fn apply_patch(status: &mut Value, patch: &Value) -> bool {
+    let (Some(patch), Some(_)) = (patch.as_object(), status.as_object()) else {
+        return false;
+    };
+    for (key, change) in patch {
+        let Some(list) = change.as_array() else {
+            if change.is_null() {
+                status.as_object_mut().unwrap().remove(key);
+            } else {
+                status[key] = change.clone();
+            }
+            continue;
+        };
+        if key != "conditions" {
+            let replaces = list.first().is_some_and(|d| d["$patch"] == "replace");
+            status[key] = list.iter().skip(usize::from(replaces)).cloned().collect();
+            continue;
+        }
+        let mut all = status[key].as_array().cloned().unwrap_or_default();
+        for item in list {
+            let known = all.iter_mut().find(|c| c["type"] == item["type"]);
+            if item.get("$patch").is_some() {
+                all.retain(|c| c["type"] != item["type"]);
+            } else if let Some(known) = known {
+                apply_patch(known, item);
+            } else {
+                all.push(item.clone());
+            }
+        }
+        status[key] = all.into();
+    }
+    true
+}
