@@ -51,6 +51,12 @@ pub const KIND_CONTAINER: &str = "container";
 pub const ATTEMPT: &str = "mirrorlet.dev/attempt";
 /// Our sandbox label: network mode the sandbox was created with (`host` or `pod`).
 pub const NETWORK: &str = "mirrorlet.dev/network";
+/// Our label on our Node, always [`NODE_LABEL_VALUE`].
+pub const NODE_LABEL: &str = "mirrorlet.dev/node";
+/// Value of [`NODE_LABEL`].
+pub const NODE_LABEL_VALUE: &str = "true";
+/// Key of our Node's default taint.
+pub const NODE_TAINT: &str = "mirrorlet.dev/docker";
 /// Our label: the role of a container in its pod (`init`, `sidecar` or `app`).
 pub const ROLE: &str = "mirrorlet.dev/role";
 

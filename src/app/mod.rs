@@ -97,7 +97,8 @@ impl Agent {
             .with_context(|| format!("can't keep the owner id in {}", config.root.display()))?;
         make_default_manifests_dir(&config)?;
         let telemetry = Telemetry::new();
-        let engine = InstrumentedEngine::shared(engine, telemetry.metrics.clone());
+        let (looks, look_queue) = look_requests();
+        let engine = InstrumentedEngine::doubting(engine, telemetry.metrics.clone(), looks.clone());
         let mut parts = Parts::new();
         occurrences::agent_started(&config.root, config.node_name.as_str(), &config.docker);
 
@@ -122,7 +123,6 @@ impl Agent {
         ));
 
         let (cache_writer, cache_reader) = cache();
-        let (looks, look_queue) = look_requests();
         let (observer, reach, listed) = Observer::new(
             Arc::clone(&runtime),
             cache_writer,

@@ -12,6 +12,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::requests::ApiRequest;
 use crate::api::{Code, Timestamp};
 use crate::pod::desired::PodSource;
 use crate::runtime::SyncErrorReason;
@@ -19,6 +20,7 @@ use crate::runtime::SyncErrorReason;
 /// One label with a value out of a closed set.
 type Label = [(&'static str, &'static str); 1];
 type Counters = Family<Label, Counter>;
+type RequestCounters = Family<[(&'static str, &'static str); 3], Counter>;
 type Histograms = Family<Label, Histogram, fn() -> Histogram>;
 
 /// Upper bounds in seconds for Engine calls: a list takes some ms, a stop its grace.
@@ -132,6 +134,33 @@ fn reason_str(reason: SyncErrorReason) -> &'static str {
     }
 }
 
+/// What became of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventOutcome {
+    /// It was created.
+    Created,
+    /// It was counted up.
+    Updated,
+    /// It was held back: its object tells too much.
+    HeldBack,
+    /// The API server refused it.
+    Dropped,
+    /// Too many waited for the API server.
+    Lost,
+}
+
+impl EventOutcome {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Updated => "updated",
+            Self::HeldBack => "held_back",
+            Self::Dropped => "dropped",
+            Self::Lost => "lost",
+        }
+    }
+}
+
 /// The agent's series. Cheap to clone: clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
@@ -157,6 +186,9 @@ pub struct Metrics {
     pull_seconds: Histogram,
     mirror_writes: Counters,
     status_writes: Counters,
+    events: Counters,
+    api_requests: RequestCounters,
+    api_up: Gauge,
 }
 
 impl Default for Metrics {
@@ -193,6 +225,9 @@ impl Metrics {
             pull_seconds: Histogram::new(LONG_BUCKETS),
             mirror_writes: Family::default(),
             status_writes: Family::default(),
+            events: Family::default(),
+            api_requests: Family::default(),
+            api_up: Gauge::default(),
         };
         metrics.registry = Arc::new(metrics.register());
         metrics
@@ -262,6 +297,21 @@ impl Metrics {
             self.pull_seconds.clone(),
         );
         r.register("image_pulls", "Image pulls by outcome", self.pulls.clone());
+        self.register_cluster(r);
+        registry
+    }
+
+    fn register_cluster(&self, r: &mut Registry) {
+        r.register(
+            "api_requests",
+            "Requests to the API server by verb, resource and answer",
+            self.api_requests.clone(),
+        );
+        r.register(
+            "api_up",
+            "Whether the API server answers",
+            self.api_up.clone(),
+        );
         r.register(
             "mirror_writes",
             "Mirror pods created, deleted and refused",
@@ -272,7 +322,11 @@ impl Metrics {
             "Pod statuses written to the API server, by outcome",
             self.status_writes.clone(),
         );
-        registry
+        r.register(
+            "events",
+            "Events by what became of them",
+            self.events.clone(),
+        );
     }
 
     fn register_engine(&self, r: &mut Registry) {
@@ -371,6 +425,15 @@ impl Metrics {
         self.event_stream_up.set(i64::from(up));
     }
 
+    /// Counts one request to the API server; no code when no answer came.
+    pub fn api_request(&self, request: ApiRequest, code: Option<u16>) {
+        self.api_requests.get_or_create(&request.labels(code)).inc();
+    }
+
+    pub(super) fn set_api_up(&self, up: bool) {
+        self.api_up.set(i64::from(up));
+    }
+
     /// Counts one list of all containers.
     pub fn relisted(&self) {
         self.relists.inc();
@@ -405,6 +468,12 @@ impl Metrics {
         self.mirror_writes
             .get_or_create(&[("outcome", outcome)])
             .inc();
+    }
+
+    pub(super) fn events(&self, outcome: EventOutcome, number: u64) {
+        self.events
+            .get_or_create(&[("outcome", outcome.as_str())])
+            .inc_by(number);
     }
 
     pub(super) fn status_written(&self, outcome: &'static str) {

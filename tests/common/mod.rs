@@ -270,14 +270,18 @@ impl Drop for Bed {
     fn drop(&mut self) {
         let Some(owner) = self.owner() else { return };
         let filter = format!("label=mirrorlet.dev/owner={owner}");
-        let ids = Command::new("docker")
-            .args(["-H", &self.docker, "ps", "-aq", "--filter", &filter])
-            .output();
+        // An Engine that a failing test leaves stopped must not hang its report.
+        let docker = || {
+            let mut command = Command::new("timeout");
+            command.args(["30", "docker", "-H", &self.docker]);
+            command
+        };
+        let ids = docker().args(["ps", "-aq", "--filter", &filter]).output();
         if let Ok(ids) = ids {
             let ids = String::from_utf8_lossy(&ids.stdout).into_owned();
             if !ids.trim().is_empty() {
-                let _ = Command::new("docker")
-                    .args(["-H", &self.docker, "rm", "-fv"])
+                let _ = docker()
+                    .args(["rm", "-fv"])
                     .args(ids.split_whitespace())
                     .output();
             }
