@@ -5,8 +5,11 @@
 //! comes in as values ([`observed`], [`desired`]); what to do about it goes out as values
 //! ([`plan::Plan`], [`merge::Merged`], statuses).
 
+pub mod admit;
 pub mod backoff;
 pub mod desired;
+pub mod downward;
+pub mod ending;
 pub mod env;
 pub mod events;
 pub mod expand;
@@ -14,7 +17,11 @@ pub mod hold;
 pub mod manager;
 pub mod manifest;
 pub mod merge;
+pub mod mirror;
+pub mod node;
+pub mod objects;
 pub mod observed;
+pub mod payload;
 pub mod plan;
 pub mod resources;
 pub mod select;

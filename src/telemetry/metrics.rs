@@ -123,6 +123,7 @@ fn reason_str(reason: SyncErrorReason) -> &'static str {
         SyncErrorReason::ErrImageNeverPull => "ErrImageNeverPull",
         SyncErrorReason::InvalidImageName => "InvalidImageName",
         SyncErrorReason::RegistryUnavailable => "RegistryUnavailable",
+        SyncErrorReason::FailedMount => "FailedMount",
         SyncErrorReason::CreateContainerConfigError => "CreateContainerConfigError",
         SyncErrorReason::CreateContainerError => "CreateContainerError",
         SyncErrorReason::RunContainerError => "RunContainerError",

@@ -16,6 +16,7 @@
     reason = "helpers of tests fail loudly, as tests do"
 )]
 
+pub mod cluster;
 pub mod history;
 pub mod intercept;
 
@@ -38,6 +39,8 @@ use tokio_util::sync::CancellationToken;
 pub const IMAGE: &str = "mirrorlet.test/busybox:1";
 /// The same program under another tag and id.
 pub const IMAGE_2: &str = "mirrorlet.test/busybox:2";
+/// The same with kubectl in it.
+pub const IMAGE_KUBECTL: &str = "mirrorlet.test/kubectl:1";
 /// Longest wait for something that must come: reached only by a defect.
 pub const PATIENCE: Duration = Duration::from_mins(1);
 /// Address of the Engine.

@@ -282,7 +282,11 @@ fn tell_failures(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, result: &P
     if let Some(error) = &result.sync_error
         && error.reason != SyncErrorReason::RuntimeUnavailable
     {
-        warn(None, "FailedSync", without_ids(&error.message, SANDBOX));
+        let reason = match error.reason {
+            SyncErrorReason::FailedMount => "FailedMount",
+            _ => "FailedSync",
+        };
+        warn(None, reason, without_ids(&error.message, SANDBOX));
     }
 }
 
@@ -298,6 +302,42 @@ fn start_failure(error: &SyncError, name: &str) -> String {
         | SyncErrorReason::RegistryUnavailable => error.reason.to_string(),
         _ => without_ids(&error.message, name),
     }
+}
+
+/// Volumes of a running pod were written anew.
+pub fn volumes_refreshed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, volumes: &[String]) {
+    let message = format!("volumes written anew: {}", volumes.join(", "));
+    telemetry
+        .journal
+        .pod(pod, uid, None, Kind::Trace, "VolumesRefreshed", message);
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        "volumes written anew: {}",
+        volumes.join(", ")
+    );
+}
+
+/// Volumes of a running pod could not be brought up to date; they stay as they were.
+pub fn volumes_not_refreshed(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    error: &SyncError,
+) {
+    let (kind, message) = (Kind::Warning, error.message.as_str());
+    let reason = error.reason.to_string();
+    telemetry
+        .journal
+        .pod(pod, uid, None, kind, &reason, message);
+    telemetry.metrics.sync_failed(error.reason);
+    tracing::warn!(
+        pod = %Shown(pod),
+        uid = %uid,
+        reason = %error.reason,
+        error = error.message.as_str(),
+        "volumes could not be brought up to date; will try again"
+    );
 }
 
 /// The plan stops a whole pod.
