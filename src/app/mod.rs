@@ -15,6 +15,7 @@ pub mod desired;
 mod facts;
 pub mod lock;
 pub mod owner;
+mod tell;
 mod view;
 
 use std::sync::Arc;

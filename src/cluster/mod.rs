@@ -7,6 +7,7 @@
 pub mod client;
 mod connection;
 pub mod error;
+pub mod events;
 mod identity;
 pub mod lease;
 mod limit;
@@ -16,6 +17,7 @@ pub mod reach;
 
 pub use client::{ClusterClient, CredentialsTask};
 pub use error::{Answer, ApiError};
+pub use events::EventTask;
 pub use identity::ConnectError;
 pub use lease::LeaseTask;
 pub use node::{NodeInputs, NodeStanding, NodeTask};

@@ -42,7 +42,12 @@ impl Worker {
                 None
             } else if let Some(error) = entry.error {
                 // What can't be seen is left alone. The observer looks again by itself.
-                self.error = error.to_string().into();
+                let words = error.to_string();
+                if !error.is_unavailable() && *self.error != *words {
+                    let telemetry = &self.context.telemetry;
+                    occurrences::status_unknown(telemetry, &self.full_name, &self.uid, &words);
+                }
+                self.error = words.into();
                 self.publish(&entry.status);
                 None
             } else {

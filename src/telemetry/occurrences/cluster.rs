@@ -2,6 +2,7 @@
 
 use super::{Shown, Telemetry};
 use crate::api::{FullName, PodUid};
+use crate::telemetry::EventOutcome;
 use crate::telemetry::journal::Kind;
 
 /// A mirror of a static pod was created; `uid` is the static pod's, `mirror` the mirror's own.
@@ -130,4 +131,22 @@ pub fn pod_object_deleted(telemetry: &Telemetry, pod: &FullName, uid: &PodUid) {
         "its object was deleted from the API",
     );
     tracing::info!(pod = %Shown(pod), uid = %uid, "its object was deleted from the API");
+}
+
+/// Something became of events. Not logged: there may be many.
+pub fn events(telemetry: &Telemetry, outcome: EventOutcome, number: u64) {
+    telemetry.metrics.events(outcome, number);
+}
+
+/// Events are lost, since too many wait for the API server. Call it when that begins.
+pub fn events_lost() {
+    tracing::warn!("too many events wait for the API server; the oldest are lost");
+}
+
+/// The API server refuses events in a namespace. Call it once a cause.
+pub fn events_refused(namespace: &str, error: &str) {
+    tracing::warn!(
+        error = error,
+        "events in namespace {namespace} are refused; they are dropped"
+    );
 }
