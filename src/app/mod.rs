@@ -10,11 +10,13 @@
 //!                        └──► socket, metrics, health
 //! ```
 
+mod cluster;
 mod counts;
 pub mod desired;
 mod facts;
 pub mod lock;
 pub mod owner;
+mod readings;
 mod tell;
 mod view;
 
@@ -51,6 +53,7 @@ use crate::store::looks::look_requests;
 use crate::store::pods::PodManager;
 use crate::telemetry::{Metrics, Telemetry, occurrences};
 use crate::worker::{Clock, Context, PodWorkers, Wanted};
+use cluster::{Cluster, Links};
 use desired::MergeTask;
 use view::View;
 
@@ -105,7 +108,9 @@ impl Agent {
         let mut parts = Parts::new();
         occurrences::agent_started(&config.root, config.node_name.as_str(), &config.docker);
 
-        let sources = start_sources(&config, &mut parts, cancel)?;
+        let mut sources = start_sources(&config, &mut parts, cancel)?;
+        let cluster = Cluster::start(&config, &owner, &telemetry, &mut parts, cancel)?;
+        sources.extend(cluster.as_ref().map(|cluster| cluster.pods.clone()));
         let node = facts::node_facts(&config);
         let node_ips = node.node_ips.clone();
         let images = Arc::new(ImagePuller::new(
@@ -149,7 +154,10 @@ impl Agent {
 
         let (board_writer, board) = board();
         // Without an API server nothing but host ports and the operating system is looked at.
-        let (_, admit_node) = cell(AdmitNode::default());
+        let admit_node = match &cluster {
+            Some(cluster) => cluster.admit.clone(),
+            None => cell(AdmitNode::default()).1,
+        };
         let context = Arc::new(Context {
             runtime: Arc::clone(&runtime),
             cache: cache_reader.clone(),
@@ -170,6 +178,13 @@ impl Agent {
         let (engine_reader, changes) = start_news(
             &mut parts, cancel, &config, &runtime, &reach, &board, &merged,
         );
+        if let Some(cluster) = cluster {
+            let links = Links {
+                reach: reach.clone(),
+                engine: engine_reader.clone(),
+            };
+            cluster.link(&config, links, &mut parts, cancel);
+        }
         let view: Arc<dyn AgentView> = Arc::new(View {
             resolved,
             owner,
