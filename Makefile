@@ -8,10 +8,10 @@ SHELL := /bin/bash
 CARGO ?= cargo
 TARGET ?= x86_64-unknown-linux-gnu
 
-.PHONY: help build release check fmt lint core test test-unit deny scripts demo run bench up down
+.PHONY: help build release check fmt lint core test test-unit deny scripts demo run bench up down kube cluster-up cluster-down
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## debug binary
 	$(CARGO) build --locked
@@ -34,8 +34,9 @@ scripts:
 
 check: fmt scripts core lint ## format, lints, the core alone: no Docker needed
 
-test: ## everything: sets up Docker and images, then check and all tests
+test: ## everything: sets up Docker, images and Kubernetes, then check and all tests
 	hack/docker-up.sh
+	hack/kube-build.sh
 	hack/images.sh
 	$(MAKE) check
 	$(CARGO) test --locked --all-targets
@@ -61,6 +62,15 @@ bench: release ## figures beside a floor measured in the same run, as a table an
 	hack/docker-up.sh
 	hack/images.sh
 	BENCH_BINARY=target/$(TARGET)/release/mirrorlet $(CARGO) bench --locked --profile quick --bench agent
+
+kube: ## etcd, kube-apiserver and the other programs of a control plane, built once (some minutes)
+	hack/kube-build.sh
+
+cluster-up: ## a Kubernetes control plane of this machine, for `mirrorlet run --kubeconfig`
+	hack/cluster-up.sh
+
+cluster-down: ## stop the control plane that `make cluster-up` started
+	hack/cluster-down.sh
 
 up: ## Docker Engine and test images only
 	hack/docker-up.sh

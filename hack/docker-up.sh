@@ -39,13 +39,6 @@ mkdir -p "$MIRRORLET_DEV_DIR"
 pidfile="$MIRRORLET_DEV_DIR/dockerd.pid"
 log="$MIRRORLET_DEV_DIR/dockerd.log"
 
-# is_alive NAME PID: whether that process lives and is of that name. A pid alone doesn't tell: after
-# a crash it may be another program's by now, or one that is dead and not yet buried.
-is_alive() {
-    grep -q "^Name:[[:space:]]*$1\$" "/proc/$2/status" 2>/dev/null \
-        && ! grep -q '^State:[[:space:]]*Z' "/proc/$2/status" 2>/dev/null
-}
-
 # A dockerd that was killed leaves the pid of its containerd behind, and the next one waits for
 # that one's socket in vain.
 forget_dead_containerd() {

@@ -9,6 +9,8 @@
 #   mirrorlet.test/user-named:1     USER app (uid 1234 in its /etc/passwd)
 #   mirrorlet.test/user-root:1      USER 0
 #   mirrorlet.test/forged:1         labels of ours on the *image*: its containers aren't ours
+#   mirrorlet.test/kubectl:1        busybox and kubectl, a client of the API server inside a pod; only
+#                                   after hack/kube-build.sh
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -34,7 +36,8 @@ fi
 
 engine_answers || die "no Docker Engine answers; run hack/docker-up.sh first"
 
-content="$(cat "$busybox" "${BASH_SOURCE[0]}" | sha256sum | cut -d' ' -f1)"
+base="$(cat "$busybox" "${BASH_SOURCE[0]}" | sha256sum | cut -d' ' -f1)"
+content="$base"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 rootfs="$work/rootfs.tar"
@@ -61,7 +64,7 @@ image() {
     shift
     have="$(docker image inspect --format "{{index .Config.Labels \"$CONTENT_LABEL\"}}" "$name" 2>/dev/null || true)"
     [ "$have" = "$content" ] && return 0
-    make_rootfs
+    "${rootfs_by:-make_rootfs}"
     for change in 'ENV PATH=/bin' 'WORKDIR /' "LABEL $CONTENT_LABEL=$content" "$@"; do
         args+=(--change "$change")
     done
@@ -79,3 +82,16 @@ image mirrorlet.test/forged:1 'CMD ["/bin/sleep", "1000000"]' \
     'LABEL mirrorlet.dev/attempt=0' 'LABEL io.kubernetes.pod.name=forged' \
     'LABEL io.kubernetes.pod.namespace=default' 'LABEL io.kubernetes.container.name=forged' \
     'LABEL io.kubernetes.pod.uid=00000000000000000000000000000000'
+
+if [ -x "$KUBE_BIN/kubectl" ]; then
+    content="$base-$KUBE_VERSION"
+    # Made again from the same files, and one more.
+    with_kubectl() {
+        rm -rf "$rootfs" "$work/rootfs"
+        make_rootfs
+        tar --append --owner=0 --group=0 --numeric-owner --mtime=@0 -C "$KUBE_BIN" \
+            --transform='s|^kubectl|./bin/kubectl|' -f "$rootfs" kubectl
+    }
+    rootfs_by=with_kubectl
+    image mirrorlet.test/kubectl:1 'CMD ["/bin/sh"]'
+fi

@@ -7,6 +7,12 @@ MIRRORLET_DEV_DIR="${MIRRORLET_DEV_DIR:-${XDG_STATE_HOME:-${HOME:-/root}/.local/
 REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 export MIRRORLET_DEV_DIR REPO
 
+# The Kubernetes programs of tests and demo, by version (hack/kube-build.sh). tests/common/cluster
+# looks in the same place.
+KUBE_VERSION="$(awk '$1 == "k8s.io/kubernetes" && $2 ~ /^v1/ { print $2; exit }' "$REPO/hack/kube/go.mod")"
+KUBE_BIN="${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/mirrorlet-dev/kube/$KUBE_VERSION"
+export KUBE_VERSION KUBE_BIN
+
 say() { printf '%s\n' "$*" >&2; }
 
 die() {
@@ -26,6 +32,14 @@ wait_for() {
         fi
         sleep 0.2
     done
+}
+
+# is_alive NAME PID: whether that process lives and is of that name. A pid alone doesn't tell: after
+# a crash it may be another program's by now, or one that is dead and not yet buried. The kernel keeps
+# the first 15 letters of a name.
+is_alive() {
+    grep -q "^Name:[[:space:]]*${1:0:15}\$" "/proc/$2/status" 2>/dev/null \
+        && ! grep -q '^State:[[:space:]]*Z' "/proc/$2/status" 2>/dev/null
 }
 
 # install_packages PACKAGE…: installs Debian packages; the package lists are read once a run.

@@ -41,6 +41,9 @@ pub const SHIM_TYPE: &str = "io.kubernetes.docker.type";
 
 /// Our ownership label; its value is the owner id kept in the root directory.
 pub const OWNER: &str = "mirrorlet.dev/owner";
+/// Our annotation of a mirror that is not a whole copy: the fields that were left out of it,
+/// because the API server lets no mirror have them.
+pub const SANITIZED: &str = "mirrorlet.dev/sanitized";
 /// Our label telling `sandbox` from `container`.
 pub const KIND: &str = "mirrorlet.dev/kind";
 /// Value of [`KIND`] on a sandbox.
@@ -51,6 +54,12 @@ pub const KIND_CONTAINER: &str = "container";
 pub const ATTEMPT: &str = "mirrorlet.dev/attempt";
 /// Our sandbox label: network mode the sandbox was created with (`host` or `pod`).
 pub const NETWORK: &str = "mirrorlet.dev/network";
+/// Our label on our Node, always [`NODE_LABEL_VALUE`].
+pub const NODE_LABEL: &str = "mirrorlet.dev/node";
+/// Value of [`NODE_LABEL`].
+pub const NODE_LABEL_VALUE: &str = "true";
+/// Key of our Node's default taint.
+pub const NODE_TAINT: &str = "mirrorlet.dev/docker";
 /// Our label: the role of a container in its pod (`init`, `sidecar` or `app`).
 pub const ROLE: &str = "mirrorlet.dev/role";
 

@@ -10,11 +10,13 @@
 //!                        └──► socket, metrics, health
 //! ```
 
+mod cluster;
 mod counts;
 pub mod desired;
 mod facts;
 pub mod lock;
 pub mod owner;
+mod readings;
 mod view;
 
 use std::sync::Arc;
@@ -36,6 +38,7 @@ use crate::runtime::docker::engine::SharedEngine;
 use crate::runtime::docker::{
     BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, InstrumentedEngine,
 };
+use crate::runtime::objects::NoObjects;
 use crate::server::view::AgentView;
 use crate::server::{admin, health};
 use crate::source::files::FileSource;
@@ -49,6 +52,7 @@ use crate::store::looks::look_requests;
 use crate::store::pods::PodManager;
 use crate::telemetry::{Metrics, Telemetry, occurrences};
 use crate::worker::{Clock, Context, PodWorkers, Wanted};
+use cluster::{Cluster, Links};
 use desired::MergeTask;
 use view::View;
 
@@ -98,11 +102,14 @@ impl Agent {
             .with_context(|| format!("can't keep the owner id in {}", config.root.display()))?;
         make_default_manifests_dir(&config)?;
         let telemetry = Telemetry::new();
-        let engine = InstrumentedEngine::shared(engine, telemetry.metrics.clone());
+        let (looks, look_queue) = look_requests();
+        let engine = InstrumentedEngine::doubting(engine, telemetry.metrics.clone(), looks.clone());
         let mut parts = Parts::new();
         occurrences::agent_started(&config.root, config.node_name.as_str(), &config.docker);
 
-        let sources = start_sources(&config, &mut parts, cancel)?;
+        let mut sources = start_sources(&config, &mut parts, cancel)?;
+        let cluster = Cluster::start(&config, &owner, &telemetry, &mut parts, cancel)?;
+        sources.extend(cluster.as_ref().map(|cluster| cluster.pods.clone()));
         let node = facts::node_facts(&config);
         let node_ips = node.node_ips.clone();
         let images = Arc::new(ImagePuller::new(
@@ -119,11 +126,11 @@ impl Agent {
                 node,
                 pod_infra_image: config.pod_infra_image.clone(),
                 engine_concurrency: config.engine_concurrency,
+                objects: Arc::new(NoObjects::default()),
             },
         ));
 
         let (cache_writer, cache_reader) = cache();
-        let (looks, look_queue) = look_requests();
         let (observer, reach, listed) = Observer::new(
             Arc::clone(&runtime),
             cache_writer,
@@ -146,7 +153,10 @@ impl Agent {
 
         let (board_writer, board) = board();
         // Without an API server nothing but host ports and the operating system is looked at.
-        let (_, admit_node) = cell(AdmitNode::default());
+        let admit_node = match &cluster {
+            Some(cluster) => cluster.admit.clone(),
+            None => cell(AdmitNode::default()).1,
+        };
         let context = Arc::new(Context {
             runtime: Arc::clone(&runtime),
             cache: cache_reader.clone(),
@@ -167,6 +177,13 @@ impl Agent {
         let (engine_reader, changes) = start_news(
             &mut parts, cancel, &config, &runtime, &reach, &board, &merged,
         );
+        if let Some(cluster) = cluster {
+            let links = Links {
+                reach: reach.clone(),
+                engine: engine_reader.clone(),
+            };
+            cluster.link(&config, links, &mut parts, cancel);
+        }
         let view: Arc<dyn AgentView> = Arc::new(View {
             resolved,
             owner,

@@ -1,4 +1,22 @@
-//! The API server: connection, Node, Lease, mirror pods, status writes, events.
+//! What the agent writes to the API server: its Node, its Lease, mirror pods, statuses, events.
 //!
-//! Everything here writes what others decided and reads what others need. The agent lives without
-//! it: no part of it holds a pod up, and while the API server is away all of it waits.
+//! Everything goes through one [`ClusterClient`]: it counts, bounds and limits every call, knows
+//! whether the API server answers ([`ApiReach`]), and takes up replaced certificates.
+//! Here and in `source::apiserver` alone stands kube-rs.
+
+pub mod client;
+mod connection;
+pub mod error;
+mod identity;
+pub mod lease;
+mod limit;
+pub mod node;
+mod pause;
+pub mod reach;
+
+pub use client::{ClusterClient, CredentialsTask};
+pub use error::{Answer, ApiError};
+pub use identity::ConnectError;
+pub use lease::LeaseTask;
+pub use node::{NodeInputs, NodeStanding, NodeTask};
+pub use reach::ApiReach;

@@ -49,6 +49,23 @@ pub struct ConfigFile {
     /// Addresses of the node, primary first; found out when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_ips: Option<Vec<String>>,
+    /// Kubeconfig of the API server; `in-cluster` for the account of the agent's own pod; `none`
+    /// for no API server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubeconfig: Option<String>,
+    /// Labels of the Node in the API server, each as `key=value`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_labels: Option<Vec<String>>,
+    /// Taints the Node is registered with, each as `key=value:Effect`; `none` for no taint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub register_with_taints: Option<Vec<String>>,
+    /// What of the machine is not for pods, each as `resource=quantity`, of `cpu`, `memory` and
+    /// `ephemeral-storage`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_reserved: Option<Vec<String>>,
+    /// Most pods the Node takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_pods: Option<u32>,
     /// Image of the pods' sandbox containers; the embedded one when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_infra_image: Option<String>,
@@ -224,6 +241,11 @@ impl ConfigFile {
             docker,
             node_name,
             node_ips,
+            kubeconfig,
+            node_labels,
+            register_with_taints,
+            system_reserved,
+            max_pods,
             pod_infra_image,
             cluster_dns,
             cluster_domain,
@@ -248,6 +270,11 @@ impl ConfigFile {
             (Key::Docker, one(docker)),
             (Key::NodeName, one(node_name)),
             (Key::NodeIps, many(node_ips)),
+            (Key::Kubeconfig, one(kubeconfig)),
+            (Key::NodeLabels, many(node_labels)),
+            (Key::RegisterWithTaints, many(register_with_taints)),
+            (Key::SystemReserved, many(system_reserved)),
+            (Key::MaxPods, number(*max_pods)),
             (Key::PodInfraImage, one(pod_infra_image)),
             (Key::ClusterDns, many(cluster_dns)),
             (Key::ClusterDomain, one(cluster_domain)),

@@ -21,6 +21,11 @@ pub enum Key {
     Docker,
     NodeName,
     NodeIps,
+    Kubeconfig,
+    NodeLabels,
+    RegisterWithTaints,
+    SystemReserved,
+    MaxPods,
     PodInfraImage,
     ClusterDns,
     ClusterDomain,
@@ -121,6 +126,16 @@ rows! {
         "Name of the node, the suffix of every pod name [default: <hostname>-docker]";
     NodeIps "nodeIps" "node-ip" "MIRRORLET_NODE_IP" "IP" Arity::Many(','),
         "Address of the node, primary first; may be repeated [default: found out]";
+    Kubeconfig "kubeconfig" "kubeconfig" "MIRRORLET_KUBECONFIG" "FILE" Arity::One,
+        "Kubeconfig of the API server; in-cluster for the account of the agent's own pod [default: none]";
+    NodeLabels "nodeLabels" "node-labels" "MIRRORLET_NODE_LABELS" "KEY=VALUE" Arity::Many(','),
+        "Label of the Node in the API server; may be repeated";
+    RegisterWithTaints "registerWithTaints" "register-with-taints" "MIRRORLET_REGISTER_WITH_TAINTS" "KEY=VALUE:EFFECT" Arity::Many(','),
+        "Taint the Node is registered with; may be repeated; none for no taint [default: mirrorlet.dev/docker:NoSchedule]";
+    SystemReserved "systemReserved" "system-reserved" "MIRRORLET_SYSTEM_RESERVED" "RESOURCE=QUANTITY" Arity::Many(','),
+        "cpu, memory or ephemeral-storage of the machine that is not for pods; may be repeated";
+    MaxPods "maxPods" "max-pods" "MIRRORLET_MAX_PODS" "N" Arity::One,
+        "Most pods the Node takes [default: 110]";
     PodInfraImage "podInfraImage" "pod-infra-image" "MIRRORLET_POD_INFRA_IMAGE" "IMAGE" Arity::One,
         "Image of the pods' sandbox containers [default: embedded in this program]";
     ClusterDns "clusterDns" "cluster-dns" "MIRRORLET_CLUSTER_DNS" "IP" Arity::Many(','),

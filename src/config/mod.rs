@@ -4,6 +4,7 @@
 //! and a config-file key, and every rung speaks the same text form, so there is one parser a
 //! value. [`resolve`] is pure: what the process sees comes in as [`resolve::Ambient`].
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,17 +12,20 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::api::NodeName;
+use crate::api::core::Taint;
 
 #[cfg(feature = "daemon")]
 pub mod args;
 pub mod duration;
 pub mod file;
 pub mod key;
+pub mod node;
 pub mod parse;
 pub mod resolve;
 
 pub use file::{ConfigFile, ConfigFileError};
 pub use key::{Key, Setting, SettingRow};
+pub use node::{ApiAccess, SystemReserved};
 pub use resolve::{Ambient, ConfigFaults, Origin, Resolved, resolve};
 
 /// Default of [`Config::root`].
@@ -52,6 +56,16 @@ pub struct Config {
     pub node_name: NodeName,
     /// Addresses of the node, primary first; found out when empty.
     pub node_ips: Vec<IpAddr>,
+    /// How the API server is reached.
+    pub kubeconfig: ApiAccess,
+    /// Labels of our Node beside its own.
+    pub node_labels: BTreeMap<String, String>,
+    /// Taints our Node is registered with.
+    pub register_with_taints: Vec<Taint>,
+    /// What of the machine is not for pods.
+    pub system_reserved: SystemReserved,
+    /// Most pods the Node takes.
+    pub max_pods: usize,
     /// Image of the sandbox; our own when none.
     pub pod_infra_image: Option<String>,
     /// DNS servers of the cluster, for `dnsPolicy: ClusterFirst`.

@@ -12,11 +12,15 @@ use serde::Serialize;
 
 use super::file::LocatedFile;
 use super::key::{Arity, Key, ROWS, Setting};
-use super::{Config, DEFAULT_ROOT, LogFormat, duration, parse};
+use super::{ApiAccess, Config, DEFAULT_ROOT, LogFormat, duration, node, parse};
 use crate::api::NodeName;
+use crate::api::core::Taint;
 
 /// Environment variable that names the Engine when ours does not: Docker's own.
 const DOCKER_HOST: &str = "DOCKER_HOST";
+
+/// Largest number of pods a Node may say it takes: ten times what a kubelet takes.
+const MAX_PODS_MAX: usize = 1100;
 
 /// What the process sees around itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -206,14 +210,35 @@ impl<'a> Rungs<'a> {
     fn many<T>(&mut self, key: Key, parse: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
         let (setting, origin) = self.pick(key);
         let mut values = Vec::new();
-        for text in setting.unwrap_or_default().0 {
-            match parse(&text) {
+        let texts = setting.unwrap_or_default().0;
+        // Lists of the kubelet's flags are written with commas, and nothing in them has one.
+        let parts = texts.iter().flat_map(|text| match key.row().arity {
+            Arity::Many(',') => text.split(',').collect(),
+            Arity::Many(_) | Arity::One => vec![text.as_str()],
+        });
+        for text in parts {
+            match parse(text.trim()) {
                 Ok(value) => values.push(value),
                 Err(words) => self.fault(key, &origin, &words),
             }
         }
         self.provenance.insert(key, origin);
         values
+    }
+
+    fn taints(&mut self) -> Vec<Taint> {
+        let key = Key::RegisterWithTaints;
+        let given = self.pick(key).0.is_some();
+        let taints: Vec<Taint> = self.many(key, node::taint).into_iter().flatten().collect();
+        if let Some(doubled) = node::doubled_taint(&taints) {
+            let (_, origin) = self.pick(key);
+            self.fault(key, &origin, &format!("the taint {doubled} is given twice"));
+        }
+        if given {
+            taints
+        } else {
+            node::default_taints()
+        }
     }
 
     fn duration(&mut self, key: Key, default: Duration, from: Duration, to: Duration) -> Duration {
@@ -263,6 +288,21 @@ impl<'a> Rungs<'a> {
                 parse::subdomain(text).map(NodeName::from)
             }),
             node_ips: self.many(Key::NodeIps, parse::ip),
+            kubeconfig: self.one(Key::Kubeconfig, ApiAccess::None, |text| {
+                node::api_access(text, &cwd)
+            }),
+            node_labels: self
+                .many(Key::NodeLabels, node::label)
+                .into_iter()
+                .collect(),
+            register_with_taints: self.taints(),
+            system_reserved: self
+                .many(Key::SystemReserved, node::reservation)
+                .into_iter()
+                .collect(),
+            max_pods: self.one(Key::MaxPods, 110, |text| {
+                parse::number_in(text, &(1..=MAX_PODS_MAX))
+            }),
             pod_infra_image: self.one(Key::PodInfraImage, None, |text| parse::word(text).map(Some)),
             cluster_dns: self.many(Key::ClusterDns, parse::ip),
             cluster_domain: self.one(
@@ -318,6 +358,18 @@ impl Config {
             Key::Docker => vec![self.docker.clone()],
             Key::NodeName => vec![self.node_name.to_string()],
             Key::NodeIps => list(&self.node_ips),
+            Key::Kubeconfig => vec![self.kubeconfig.to_string()],
+            Key::NodeLabels => self
+                .node_labels
+                .iter()
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect(),
+            Key::RegisterWithTaints => match self.register_with_taints.as_slice() {
+                [] => vec!["none".to_owned()],
+                taints => taints.iter().map(node::taint_text).collect(),
+            },
+            Key::SystemReserved => self.system_reserved.shown(),
+            Key::MaxPods => vec![self.max_pods.to_string()],
             Key::PodInfraImage => self.pod_infra_image.iter().cloned().collect(),
             Key::ClusterDns => list(&self.cluster_dns),
             Key::ClusterDomain => vec![self.cluster_domain.clone()],

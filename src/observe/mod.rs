@@ -26,6 +26,7 @@ use crate::api::{FullName, PodUid};
 use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus, Pods};
 use crate::runtime::{PodEvent, Result, Runtime, RuntimeError};
 use crate::store::cache::{CacheWriter, Entry};
+use crate::store::looks::Request;
 use crate::telemetry::{Telemetry, occurrences};
 
 /// Looks at pods under way at a time: enough to hide one slow inspect, few enough to leave the
@@ -36,6 +37,9 @@ const RECONNECT_MIN: Duration = Duration::from_millis(100);
 const RECONNECT_MAX: Duration = Duration::from_secs(2);
 /// Pause after which a failed look is taken again.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// How long a runtime that is doubted may take to say its version, which takes it no work.
+const DOUBT_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Whether the runtime is within reach.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -53,7 +57,7 @@ pub enum Reach {
 pub struct Observer {
     runtime: Arc<dyn Runtime>,
     cache: CacheWriter,
-    requests: mpsc::Receiver<PodUid>,
+    requests: mpsc::Receiver<Request>,
     reach: watch::Sender<Reach>,
     /// The newest list of everything.
     listed: watch::Sender<Option<Arc<Pods>>>,
@@ -72,6 +76,8 @@ pub struct Observer {
     retry_at: Option<Instant>,
     /// The relist whose looks are not all in yet.
     sweep: Option<Sweep>,
+    /// Asks a runtime that is doubted for a word, until it gives one.
+    doubt: JoinSet<Result<(), String>>,
 }
 
 /// A relist under way.
@@ -92,7 +98,7 @@ impl Observer {
     pub fn new(
         runtime: Arc<dyn Runtime>,
         cache: CacheWriter,
-        requests: mpsc::Receiver<PodUid>,
+        requests: mpsc::Receiver<Request>,
         sweep_period: Duration,
         telemetry: Telemetry,
     ) -> (
@@ -117,6 +123,7 @@ impl Observer {
             failed: HashSet::new(),
             retry_at: None,
             sweep: None,
+            doubt: JoinSet::new(),
         };
         (observer, reach_reader, listed_reader)
     }
@@ -199,7 +206,24 @@ impl Observer {
                         self.relist().await
                     }
                 },
-                Some(uid) = self.requests.recv() => { self.want(uid); Ok(()) }
+                Some(request) = self.requests.recv() => {
+                    match request {
+                        Request::Look(uid) => self.want(uid),
+                        Request::Doubt => self.ask_for_a_word(Duration::ZERO),
+                    }
+                    Ok(())
+                }
+                Some(word) = self.doubt.join_next() => {
+                    match word {
+                        Ok(Ok(())) => self.back().await,
+                        // It may answer what is under way all the same, some day: nothing is
+                        // given up, but it is said.
+                        Ok(Err(cause)) => { self.lost(cause); self.ask_for_a_word(RECONNECT_MAX); }
+                        // A panic is told by the panic hook; the next doubt asks again.
+                        Err(_) => {}
+                    }
+                    Ok(())
+                }
                 Some(done) = self.looks.join_next() => { self.looked(done); Ok(()) }
                 _ = sweep.tick() => self.relist().await,
                 () = tokio::time::sleep_until(retry_at), if self.retry_at.is_some() => {
@@ -212,6 +236,26 @@ impl Observer {
                 return Lost::Broken(error.to_string());
             }
         }
+    }
+
+    /// Asks the runtime for its version after a pause, unless it is being asked already: one
+    /// that took a call and is silent since may have stopped for good, and nothing else tells.
+    fn ask_for_a_word(&mut self, pause: Duration) {
+        if !self.doubt.is_empty() {
+            return;
+        }
+        let runtime = Arc::clone(&self.runtime);
+        self.doubt.spawn(async move {
+            tokio::time::sleep(pause).await;
+            match tokio::time::timeout(DOUBT_DEADLINE, runtime.version()).await {
+                Ok(Ok(_)) => Ok(()),
+                Ok(Err(error)) => Err(error.to_string()),
+                Err(_) => Err(format!(
+                    "it takes calls and does not answer them (for {} s already)",
+                    DOUBT_DEADLINE.as_secs()
+                )),
+            }
+        });
     }
 
     /// Notes that a pod is to be looked at.

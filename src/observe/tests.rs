@@ -142,6 +142,25 @@ async fn an_event_has_its_pod_looked_at_and_deaths_are_told_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_runtime_that_keeps_silent_is_away_until_it_gives_a_word() {
+    let mut bed = Bed::start();
+    bed.cache.wait_until_listed().await;
+    let silence = bed.fake.block("version", None);
+    bed.looks.doubt();
+    let away =
+        |reach: &Reach| matches!(reach, Reach::Down(cause) if cause.contains("does not answer"));
+    bed.reach.wait_for(away).await.unwrap();
+    assert!(bed.series("mirrorlet_engine_up 0"));
+    silence.release();
+    bed.reach
+        .wait_for(|reach| *reach == Reach::Up)
+        .await
+        .unwrap();
+    assert!(bed.series("mirrorlet_engine_up 1"));
+    bed.fake.assert_call_counts("get_pods", 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lost_event_is_made_up_for_by_the_sweep() {
     let bed = Bed::start();
     let a = running(&bed.fake, "a");

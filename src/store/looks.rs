@@ -1,4 +1,5 @@
-//! Requests for a look at one pod: from workers, who have just changed it, to the observer.
+//! Requests to the observer: a look at one pod, from its worker, who has just changed it; or a word
+//! from the runtime itself, from whoever waits for an answer for too long.
 
 use tokio::sync::mpsc;
 
@@ -7,13 +8,22 @@ use crate::api::PodUid;
 /// Requests that may wait. A worker that finds the queue full waits its turn.
 const REQUESTS_MAX: usize = 1024;
 
+/// What is asked of the observer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// A look at this pod.
+    Look(PodUid),
+    /// Whether the runtime still answers at all.
+    Doubt,
+}
+
 /// Asks for looks.
 #[derive(Debug, Clone)]
-pub struct LookRequests(mpsc::Sender<PodUid>);
+pub struct LookRequests(mpsc::Sender<Request>);
 
 /// A queue of requests and the end that asks.
 #[must_use]
-pub fn look_requests() -> (LookRequests, mpsc::Receiver<PodUid>) {
+pub fn look_requests() -> (LookRequests, mpsc::Receiver<Request>) {
     let (sender, receiver) = mpsc::channel(REQUESTS_MAX);
     (LookRequests(sender), receiver)
 }
@@ -22,6 +32,12 @@ impl LookRequests {
     /// Asks for a look at `uid`; what it finds arrives in the cache.
     pub async fn look(&self, uid: &PodUid) {
         // The observer is gone only while the agent shuts down, and then nobody waits for a look.
-        let _ = self.0.send(uid.clone()).await;
+        let _ = self.0.send(Request::Look(uid.clone())).await;
+    }
+
+    /// Asks whether the runtime still answers at all. Never waits: whoever doubts is waiting for
+    /// something already, and doubts again.
+    pub fn doubt(&self) {
+        let _ = self.0.try_send(Request::Doubt);
     }
 }

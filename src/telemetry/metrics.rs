@@ -12,6 +12,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::requests::ApiRequest;
 use crate::api::{Code, Timestamp};
 use crate::pod::desired::PodSource;
 use crate::runtime::SyncErrorReason;
@@ -19,6 +20,7 @@ use crate::runtime::SyncErrorReason;
 /// One label with a value out of a closed set.
 type Label = [(&'static str, &'static str); 1];
 type Counters = Family<Label, Counter>;
+type RequestCounters = Family<[(&'static str, &'static str); 3], Counter>;
 type Histograms = Family<Label, Histogram, fn() -> Histogram>;
 
 /// Upper bounds in seconds for Engine calls: a list takes some ms, a stop its grace.
@@ -121,6 +123,7 @@ fn reason_str(reason: SyncErrorReason) -> &'static str {
         SyncErrorReason::ErrImageNeverPull => "ErrImageNeverPull",
         SyncErrorReason::InvalidImageName => "InvalidImageName",
         SyncErrorReason::RegistryUnavailable => "RegistryUnavailable",
+        SyncErrorReason::FailedMount => "FailedMount",
         SyncErrorReason::CreateContainerConfigError => "CreateContainerConfigError",
         SyncErrorReason::CreateContainerError => "CreateContainerError",
         SyncErrorReason::RunContainerError => "RunContainerError",
@@ -155,6 +158,10 @@ pub struct Metrics {
     engine_up: Gauge,
     pulls: Counters,
     pull_seconds: Histogram,
+    api_requests: RequestCounters,
+    api_up: Gauge,
+    mirror_writes: Counters,
+    status_writes: Counters,
 }
 
 impl Default for Metrics {
@@ -189,6 +196,10 @@ impl Metrics {
             engine_up: Gauge::default(),
             pulls: Family::default(),
             pull_seconds: Histogram::new(LONG_BUCKETS),
+            api_requests: Family::default(),
+            api_up: Gauge::default(),
+            mirror_writes: Family::default(),
+            status_writes: Family::default(),
         };
         metrics.registry = Arc::new(metrics.register());
         metrics
@@ -258,6 +269,26 @@ impl Metrics {
             self.pull_seconds.clone(),
         );
         r.register("image_pulls", "Image pulls by outcome", self.pulls.clone());
+        r.register(
+            "api_requests",
+            "Requests to the API server by verb, resource and answer",
+            self.api_requests.clone(),
+        );
+        r.register(
+            "api_up",
+            "Whether the API server answers",
+            self.api_up.clone(),
+        );
+        r.register(
+            "mirror_writes",
+            "Mirror pods created, deleted and refused",
+            self.mirror_writes.clone(),
+        );
+        r.register(
+            "status_writes",
+            "Pod statuses written to the API server, by outcome",
+            self.status_writes.clone(),
+        );
         registry
     }
 
@@ -357,6 +388,15 @@ impl Metrics {
         self.event_stream_up.set(i64::from(up));
     }
 
+    /// Counts one request to the API server; no code when no answer came.
+    pub fn api_request(&self, request: ApiRequest, code: Option<u16>) {
+        self.api_requests.get_or_create(&request.labels(code)).inc();
+    }
+
+    pub(super) fn set_api_up(&self, up: bool) {
+        self.api_up.set(i64::from(up));
+    }
+
     /// Counts one list of all containers.
     pub fn relisted(&self) {
         self.relists.inc();
@@ -385,6 +425,18 @@ impl Metrics {
         if restart {
             self.container_restarts.inc();
         }
+    }
+
+    pub(super) fn mirror_written(&self, outcome: &'static str) {
+        self.mirror_writes
+            .get_or_create(&[("outcome", outcome)])
+            .inc();
+    }
+
+    pub(super) fn status_written(&self, outcome: &'static str) {
+        self.status_writes
+            .get_or_create(&[("outcome", outcome)])
+            .inc();
     }
 
     pub(super) fn container_died(&self) {

@@ -8,9 +8,11 @@ pub mod journal;
 pub mod log;
 pub mod metrics;
 pub mod occurrences;
+mod requests;
 
 pub use journal::Journal;
 pub use metrics::{Metrics, PodState};
+pub use requests::ApiRequest;
 
 /// Where occurrences are told: series and the journal. Cheap to clone: clones share both.
 #[derive(Debug, Clone, Default)]

@@ -3,16 +3,21 @@
 //! Levels: info when something changed, warn when the agent will try again, error when a person
 //! should look. Functions called again and again in a quiet node log at debug or not at all.
 
+mod cluster;
+
 use std::path::Path;
 use std::time::Duration;
 
-use super::Telemetry;
 use super::journal::Kind;
 use super::metrics::PullOutcome;
+use super::{Metrics, Telemetry};
 use crate::api::{ContainerId, Diagnostic, FullName, PodUid, Timestamp};
 use crate::pod::desired::PodSource;
+use crate::pod::node::{NodeEvent, NodeEventKind};
 use crate::pod::plan::Reason;
 use crate::runtime::{PodSyncResult, SyncError};
+
+pub use cluster::*;
 
 /// A pod as its log field shows it: `namespace/name`.
 struct Shown<'a>(&'a FullName);
@@ -180,6 +185,42 @@ pub fn sync_done(
             "round done: {plan_steps} steps"
         );
     }
+}
+
+/// Volumes of a running pod were written anew.
+pub fn volumes_refreshed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, volumes: &[String]) {
+    let message = format!("volumes written anew: {}", volumes.join(", "));
+    telemetry
+        .journal
+        .pod(pod, uid, None, Kind::Trace, "VolumesRefreshed", message);
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        "volumes written anew: {}",
+        volumes.join(", ")
+    );
+}
+
+/// Volumes of a running pod could not be brought up to date; they stay as they were.
+pub fn volumes_not_refreshed(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    error: &SyncError,
+) {
+    let (kind, message) = (Kind::Warning, error.message.as_str());
+    let reason = error.reason.to_string();
+    telemetry
+        .journal
+        .pod(pod, uid, None, kind, &reason, message);
+    telemetry.metrics.sync_failed(error.reason);
+    tracing::warn!(
+        pod = %Shown(pod),
+        uid = %uid,
+        reason = %error.reason,
+        error = error.message.as_str(),
+        "volumes could not be brought up to date; will try again"
+    );
 }
 
 /// A container was started; `attempt` counts the instances before it.
@@ -485,6 +526,88 @@ pub fn gap(telemetry: &Telemetry, cause: &str, first: bool) {
             "Engine events may have been missed; listing everything"
         );
     }
+}
+
+/// The API server answers, for the first time or after a while of silence.
+pub fn api_reached(metrics: &Metrics, away: Option<Duration>) {
+    metrics.set_api_up(true);
+    match away {
+        None => tracing::info!("the API server answers"),
+        Some(away) => tracing::info!(elapsed_ms = millis(away), "the API server answers again"),
+    }
+}
+
+/// The API server no longer answers.
+pub fn api_lost(metrics: &Metrics, error: &str) {
+    metrics.set_api_up(false);
+    tracing::warn!(
+        error = error,
+        "the API server doesn't answer; pods go on as they are"
+    );
+}
+
+/// New requests to the API server use replaced credentials.
+pub fn credentials_replaced() {
+    tracing::info!("credentials for the API server were replaced; using the new ones");
+}
+
+/// Credentials were replaced by ones that can't be used.
+pub fn credentials_unusable(error: &str) {
+    tracing::error!(
+        error = error,
+        "credentials for the API server can't be used; going on with the old ones"
+    );
+}
+
+/// The agent begins to speak for its Node.
+pub fn node_starting(telemetry: &Telemetry) {
+    let journal = &telemetry.journal;
+    journal.node(Kind::Normal, "Starting", "Starting mirrorlet.");
+}
+
+/// Our Node is registered: made, or found as it was left.
+pub fn node_registered(name: &str, uid: &str, was_there: bool) {
+    if was_there {
+        tracing::info!(uid = uid, "the Node {name} was there already; it is ours");
+    } else {
+        tracing::info!(uid = uid, "registered the Node {name}");
+    }
+}
+
+/// Our Node can't be registered. Call it when that begins, or its cause changes.
+pub fn node_refused(name: &str, error: &str) {
+    tracing::error!(error = error, "the Node {name} can't be registered");
+}
+
+/// Our Node was deleted; it is registered again.
+pub fn node_gone(name: &str) {
+    tracing::warn!("the Node {name} was deleted; registering it again");
+}
+
+/// The API server refused the status of our Node; it is written again later.
+pub fn node_status_failed(error: &str) {
+    tracing::warn!(error = error, "the status of the Node can't be written");
+}
+
+/// Something happened to our Node.
+pub fn node_event(telemetry: &Telemetry, event: &NodeEvent) {
+    let kind = match event.kind {
+        NodeEventKind::Normal => Kind::Normal,
+        NodeEventKind::Warning => Kind::Warning,
+    };
+    let message = event.message.as_str();
+    telemetry.journal.node(kind, event.reason, message);
+    tracing::info!(reason = event.reason, "{message}");
+}
+
+/// The Lease of our Node can't be renewed. Call it when that begins.
+pub fn lease_failed(error: &str) {
+    tracing::warn!(error = error, "the Lease of the Node can't be renewed");
+}
+
+/// The Lease of our Node is renewed again.
+pub fn lease_back() {
+    tracing::info!("the Lease of the Node is renewed again");
 }
 
 #[cfg(test)]

@@ -89,7 +89,10 @@ impl PodWorkers {
 
     /// Pods that count when another asks for room: admitted, and not over.
     fn active_pods(&self) -> Vec<Arc<Pod>> {
-        let active = self.workers.values().filter(|h| h.active.load(Ordering::Relaxed));
+        let active = self
+            .workers
+            .values()
+            .filter(|h| h.active.load(Ordering::Relaxed));
         active
             .filter_map(|handle| match &*handle.commands.borrow() {
                 Command::Run(pod) if ending(pod) != Some(Ending::Over) => Some(Arc::clone(pod)),

@@ -57,7 +57,11 @@ impl Worker {
             self.error = "".into();
         }
         self.take_newest();
-        if self.failure.as_ref().is_some_and(|failure| !failure.preempted) {
+        if self
+            .failure
+            .as_ref()
+            .is_some_and(|failure| !failure.preempted)
+        {
             // Nothing has to be seen for that.
             self.publish(&Arc::clone(&self.observed));
         }

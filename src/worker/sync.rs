@@ -138,7 +138,11 @@ impl Worker {
     /// The newest version of the pod, unless it has come to its end.
     fn pod_to_run(&mut self) -> Option<Arc<Pod>> {
         self.take_newest();
-        if self.must_end() { None } else { self.pod.clone() }
+        if self.must_end() {
+            None
+        } else {
+            self.pod.clone()
+        }
     }
 
     /// What the pod asks for that this node can't give; none for a manifest's, whose source has
@@ -161,7 +165,8 @@ impl Worker {
                 reason: "CreateContainerConfigError".into(),
                 message: Arc::clone(why),
             };
-            self.failures.insert(container.name.as_str().into(), waiting);
+            self.failures
+                .insert(container.name.as_str().into(), waiting);
         }
         if self.error != *why {
             let (name, uid) = (&self.full_name, &self.uid);

@@ -222,7 +222,8 @@ impl Worker {
             Command::Fail(pod, failure) => {
                 self.pod = Some(Arc::clone(pod));
                 self.failure = Some(failure.clone());
-                self.failed_at.get_or_insert_with(|| self.context.clock.now());
+                self.failed_at
+                    .get_or_insert_with(|| self.context.clock.now());
             }
             Command::Stop { .. } => {}
         }

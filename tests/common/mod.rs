@@ -16,6 +16,7 @@
     reason = "helpers of tests fail loudly, as tests do"
 )]
 
+pub mod cluster;
 pub mod history;
 pub mod intercept;
 
@@ -38,6 +39,8 @@ use tokio_util::sync::CancellationToken;
 pub const IMAGE: &str = "mirrorlet.test/busybox:1";
 /// The same program under another tag and id.
 pub const IMAGE_2: &str = "mirrorlet.test/busybox:2";
+/// The same with kubectl in it.
+pub const IMAGE_KUBECTL: &str = "mirrorlet.test/kubectl:1";
 /// Longest wait for something that must come: reached only by a defect.
 pub const PATIENCE: Duration = Duration::from_mins(1);
 /// Address of the Engine.
@@ -270,14 +273,18 @@ impl Drop for Bed {
     fn drop(&mut self) {
         let Some(owner) = self.owner() else { return };
         let filter = format!("label=mirrorlet.dev/owner={owner}");
-        let ids = Command::new("docker")
-            .args(["-H", &self.docker, "ps", "-aq", "--filter", &filter])
-            .output();
+        // An Engine that a failing test leaves stopped must not hang its report.
+        let docker = || {
+            let mut command = Command::new("timeout");
+            command.args(["30", "docker", "-H", &self.docker]);
+            command
+        };
+        let ids = docker().args(["ps", "-aq", "--filter", &filter]).output();
         if let Ok(ids) = ids {
             let ids = String::from_utf8_lossy(&ids.stdout).into_owned();
             if !ids.trim().is_empty() {
-                let _ = Command::new("docker")
-                    .args(["-H", &self.docker, "rm", "-fv"])
+                let _ = docker()
+                    .args(["rm", "-fv"])
                     .args(ids.split_whitespace())
                     .output();
             }

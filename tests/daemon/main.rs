@@ -100,12 +100,13 @@ async fn a_paused_daemon_is_waited_for() {
     let before = bed.running_id("web");
     dockerd.signal("STOP");
     bed.write("new.yaml", &sleeper("new"));
-    // Reads are given up after 20 s, and then it is said.
+    // A call that isn't answered makes the agent ask for a word; without one it is said.
     agent
         .until_pod("new", |pod| {
-            pod.message.contains("did not answer") || pod.message.contains("waiting")
+            pod.message.contains("waiting for the Docker Engine")
         })
         .await;
+    until_lost(&agent).await;
     let web = agent.pod("web").unwrap();
     assert_eq!((web.ready, web.restarts), (1, 0), "what is known stays");
     dockerd.signal("CONT");

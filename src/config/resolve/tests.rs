@@ -15,6 +15,11 @@ fn samples(key: Key) -> [&'static str; 3] {
             ["flag", "env", "file"]
         }
         Key::NodeIps | Key::ClusterDns => ["10.0.0.1", "10.0.0.2", "10.0.0.3"],
+        Key::Kubeconfig => ["/flag", "in-cluster", "none"],
+        Key::NodeLabels => ["a=flag", "a=env", "a=file"],
+        Key::RegisterWithTaints => ["a=flag:NoSchedule", "none", "a:NoExecute"],
+        Key::SystemReserved => ["cpu=1m", "memory=2Gi", "ephemeral-storage=3Mi"],
+        Key::MaxPods => ["1", "2", "3"],
         Key::MetricsAddress => ["127.0.0.1:1", "127.0.0.1:2", "none"],
         Key::EngineConcurrency | Key::PullConcurrency => ["1", "2", "4"],
         Key::LogFormat => ["text", "json", "text"],
@@ -150,6 +155,35 @@ fn every_fault_is_reported_at_once_with_its_place() {
     let faults = resolve(&flags, Some(&file), &ambient).unwrap_err();
     assert!(!faults.to_string().contains("hunter2"));
     insta::assert_snapshot!(faults.to_string());
+}
+
+#[test]
+fn lists_may_be_written_with_commas_as_the_kubelets_are() {
+    let flags = BTreeMap::from([
+        (
+            Key::NodeLabels,
+            Setting(vec!["a=1,b=2".to_owned(), "c=3".to_owned()]),
+        ),
+        (
+            Key::SystemReserved,
+            Setting(vec!["cpu=500m,memory=1Gi".to_owned()]),
+        ),
+    ]);
+    let config = resolve(&flags, None, &Ambient::default()).unwrap().config;
+    assert_eq!(config.node_labels.len(), 3);
+    assert_eq!(config.system_reserved.cpu_milli, 500);
+    assert_eq!(config.system_reserved.memory_bytes, 1 << 30);
+}
+
+#[test]
+fn a_taint_given_twice_is_a_fault() {
+    let taints = Setting(vec!["a=1:NoSchedule,a=2:NoSchedule".to_owned()]);
+    let flags = BTreeMap::from([(Key::RegisterWithTaints, taints)]);
+    let faults = resolve(&flags, None, &Ambient::default()).unwrap_err();
+    assert_eq!(
+        faults.to_string(),
+        "--register-with-taints: the taint a:NoSchedule is given twice"
+    );
 }
 
 #[test]

@@ -17,25 +17,64 @@ use super::engine::{
 use super::operation::Operation;
 use crate::api::Timestamp;
 use crate::runtime::LogOptions;
+use crate::store::looks::LookRequests;
 use crate::telemetry::Metrics;
 
 /// An Engine whose calls are counted and timed. For streams the time is that until it was open.
 pub struct InstrumentedEngine {
     inner: SharedEngine,
     metrics: Metrics,
+    looks: Option<LookRequests>,
 }
+
+/// How long a call may take before it is asked whether the Engine answers at all. Honest calls
+/// that take longer (pulls, stops) cost a question each time.
+const DOUBT_AFTER: Duration = Duration::from_secs(5);
 
 impl InstrumentedEngine {
     /// Counts the calls to `inner` from now on.
     #[must_use]
     pub fn new(inner: SharedEngine, metrics: Metrics) -> Self {
-        Self { inner, metrics }
+        Self {
+            inner,
+            metrics,
+            looks: None,
+        }
     }
 
     /// The same, to hand around.
     #[must_use]
     pub fn shared(inner: SharedEngine, metrics: Metrics) -> SharedEngine {
         Arc::new(Self::new(inner, metrics))
+    }
+
+    /// As [`shared`](Self::shared); who waits for an answer for long makes the observer ask
+    /// whether the Engine answers at all.
+    #[must_use]
+    pub fn doubting(inner: SharedEngine, metrics: Metrics, looks: LookRequests) -> SharedEngine {
+        Arc::new(Self {
+            inner,
+            metrics,
+            looks: Some(looks),
+        })
+    }
+
+    /// Waits for the answer to a call, with doubts.
+    async fn answer<T>(&self, operation: Operation, call: impl Future<Output = T> + Send) -> T {
+        let Some(looks) = self
+            .looks
+            .as_ref()
+            .filter(|_| operation != Operation::Version)
+        else {
+            return call.await;
+        };
+        let mut call = std::pin::pin!(call);
+        loop {
+            match tokio::time::timeout(DOUBT_AFTER, &mut call).await {
+                Ok(answer) => return answer,
+                Err(_) => looks.doubt(),
+            }
+        }
     }
 
     /// Counts one call. Its target is an id or a name, never a body.
@@ -46,7 +85,7 @@ impl InstrumentedEngine {
         call: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
         let began = Instant::now();
-        let result = call.await;
+        let result = self.answer(operation, call).await;
         let took = began.elapsed();
         self.metrics
             .engine_call(operation.as_str(), took, result.is_ok());

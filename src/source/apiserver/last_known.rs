@@ -115,9 +115,7 @@ impl LastKnown {
         self.unsaved.extend(gone.cloned());
         for (uid, pod) in pods {
             let known = self.pods.get(uid);
-            let same = |known: &Arc<Pod>| {
-                Arc::ptr_eq(known, pod) || essence(known) == essence(pod)
-            };
+            let same = |known: &Arc<Pod>| Arc::ptr_eq(known, pod) || essence(known) == essence(pod);
             if !known.is_some_and(same) {
                 self.unsaved.insert(uid.clone());
             }

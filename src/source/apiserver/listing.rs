@@ -66,7 +66,8 @@ impl Listing {
         if is_mirror_pod(&pod) {
             self.ordinary.remove(&uid);
         } else {
-            self.ordinary.insert(uid.clone(), Arc::new(marked(pod.clone())));
+            self.ordinary
+                .insert(uid.clone(), Arc::new(marked(pod.clone())));
         }
         self.objects.insert(uid, Arc::new(pod));
     }

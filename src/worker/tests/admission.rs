@@ -11,7 +11,9 @@ const A: &str = "aaaa0000-0000-4000-8000-000000000001";
 const B: &str = "bbbb0000-0000-4000-8000-000000000002";
 
 fn node(labels: &[(&str, &str)], cpu: &str) -> AdmitNode {
-    let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+    let labels = labels
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
     let allocatable = [("cpu", cpu), ("memory", "1Gi"), ("pods", "10")];
     AdmitNode {
         labels: Some(labels.collect()),
@@ -27,7 +29,8 @@ fn node(labels: &[(&str, &str)], cpu: &str) -> AdmitNode {
 }
 
 fn with_port(pod: &Arc<Pod>) -> Arc<Pod> {
-    let port = json!({"name": "app", "image": "app:1", "ports": [{"containerPort": 80, "hostPort": 80}]});
+    let port =
+        json!({"name": "app", "image": "app:1", "ports": [{"containerPort": 80, "hostPort": 80}]});
     changed(pod, json!({"spec": {"containers": [port]}}))
 }
 
@@ -49,7 +52,10 @@ async fn a_refused_pod_fails_once_and_for_all() {
     let view = bed.board.get(&A.into()).unwrap();
     let message = view.status.as_ref().unwrap().message.clone().unwrap();
     assert!(message.starts_with("Pod was rejected: "), "{message}");
-    assert_eq!(view.status.unwrap().qos_class.as_deref(), Some("BestEffort"));
+    assert_eq!(
+        view.status.unwrap().qos_class.as_deref(),
+        Some("BestEffort")
+    );
     // The node becomes what it wanted: too late.
     bed.node_is(node(&[("disk", "ssd")], "2"));
     bed.want(&[&changed(&a, json!({"status": {"phase": "Failed"}}))]);
@@ -132,13 +138,17 @@ async fn a_critical_pod_makes_others_go() {
     let view = bed.board.get(&A.into()).unwrap();
     let conditions = view.status.as_ref().unwrap().conditions.clone().unwrap();
     let target = conditions.iter().find(|c| c.type_ == "DisruptionTarget");
-    assert_eq!(target.unwrap().reason.as_deref(), Some("TerminationByKubelet"));
+    assert_eq!(
+        target.unwrap().reason.as_deref(),
+        Some("TerminationByKubelet")
+    );
     assert!(!runs(&bed.fake, A));
     assert!(runs(&bed.fake, B));
     // Short of something that nobody can give back, it is refused itself.
     let huge = changed(&pod("huge"), of("64"));
     bed.want(&[&a, &b, &critical, &huge]);
-    bed.until_view("huge", |v| refused(v, "UnexpectedAdmissionError")).await;
+    bed.until_view("huge", |v| refused(v, "UnexpectedAdmissionError"))
+        .await;
     assert!(runs(&bed.fake, B));
 }
 
@@ -154,7 +164,8 @@ async fn pods_that_are_over_take_no_room() {
     bed.want(&[&a]);
     bed.until_runs(A).await;
     bed.fake.exit_container(&A.into(), "app", 0);
-    bed.until_view(A, |v| v.is_some_and(|v| v.phase == Phase::Finished)).await;
+    bed.until_view(A, |v| v.is_some_and(|v| v.phase == Phase::Finished))
+        .await;
     bed.want(&[&a, &b]);
     bed.until_runs(B).await;
     let third = api("cccc0000-0000-4000-8000-000000000003", json!({}));

@@ -268,7 +268,8 @@ async fn fields_that_cannot_be_honoured_are_named_and_nothing_is_started() {
     let over = json!({"metadata": {"annotations": {UNSUPPORTED: "spec.runtimeClassName"}}});
     let a = api(A, over);
     bed.want(&[&a]);
-    bed.until_view(A, |v| v.is_some_and(|v| v.status.is_some())).await;
+    bed.until_view(A, |v| v.is_some_and(|v| v.status.is_some()))
+        .await;
     // Told again and again, it says so once.
     bed.want(&[&changed(&a, json!({"metadata": {"labels": {"a": "b"}}}))]);
     tokio::time::sleep(SWEEP * 2).await;
@@ -276,7 +277,10 @@ async fn fields_that_cannot_be_honoured_are_named_and_nothing_is_started() {
     assert_eq!(phase_of(&view), Some("Pending"));
     let container = &status(&view).container_statuses.as_ref().unwrap()[0];
     let waiting = container.state.as_ref().unwrap().waiting.as_ref().unwrap();
-    assert_eq!(waiting.reason.as_deref(), Some("CreateContainerConfigError"));
+    assert_eq!(
+        waiting.reason.as_deref(),
+        Some("CreateContainerConfigError")
+    );
     let message = waiting.message.as_deref().unwrap();
     assert!(message.contains("spec.runtimeClassName"), "{message}");
     bed.fake.assert_call_counts("sync_pod", 0);
@@ -304,5 +308,9 @@ async fn a_sidecar_does_not_keep_a_finished_pod_alive() {
     let view = bed.board.get(&A.into()).unwrap();
     assert_eq!(phase_of(&view), Some("Succeeded"), "{:#?}", view.status);
     let seen = bed.fake.pod(&A.into());
-    assert!(seen.containers.iter().all(|c| c.state == ContainerState::Exited));
+    assert!(
+        seen.containers
+            .iter()
+            .all(|c| c.state == ContainerState::Exited)
+    );
 }

@@ -120,7 +120,11 @@ async fn a_pod_that_vanished_at_the_api_server_stops_once_a_whole_list_says_so()
     for server in SERVERS {
         let a = api(A, json!({}));
         let bed = restarted(&[&a]);
-        let known = if server == Server::LastKnown { vec![a] } else { vec![] };
+        let known = if server == Server::LastKnown {
+            vec![a]
+        } else {
+            vec![]
+        };
         say(&bed, &[], server, &known);
         if server != Server::Delivered {
             tokio::time::sleep(SWEEP * 3).await;
@@ -137,7 +141,11 @@ async fn the_return_of_the_api_server_restarts_nothing() {
     for server in SERVERS {
         let (old, a) = (named(OLD, "web"), api(A, json!({})));
         let bed = restarted(&[&old, &a]);
-        let known = if server == Server::NeverReached { vec![] } else { vec![Arc::clone(&a)] };
+        let known = if server == Server::NeverReached {
+            vec![]
+        } else {
+            vec![Arc::clone(&a)]
+        };
         say(&bed, &[Arc::clone(&old)], server, &known);
         tokio::time::sleep(SWEEP).await;
         say(&bed, &[old], Server::Delivered, &[a]);

@@ -1,0 +1,13 @@
+//go:build tools
+
+// Package kube pins the Kubernetes programs that the tests run against: real servers, built from
+// their own modules.
+package kube
+
+import (
+	_ "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	_ "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	_ "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	_ "k8s.io/kubectl/pkg/cmd"
+	_ "k8s.io/kubernetes/cmd/kubelet/app"
+)

@@ -1,0 +1,254 @@
+//! The one client of the API server, shared by all that call it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use kube::client::Body;
+use tokio_util::sync::CancellationToken;
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, Service, ServiceExt};
+
+use super::connection::{Shared, Transport, Wire, wire};
+use super::error::{ApiError, innermost_words};
+use super::identity::{self, ConnectError, Identity};
+use super::limit::WriteLimit;
+use super::reach::{ApiReach, ReachTracker};
+use crate::config::ApiAccess;
+use crate::store::cell::Reader;
+use crate::telemetry::{Metrics, occurrences};
+
+/// Deadline of a call that nobody has to wait for: upstream's API server answers in ms, and ends
+/// a call that is stuck after 34 s or more; ten seconds tell a caller soon enough to try again.
+pub const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// How often the files that make our identity are compared with what is in use. A few small
+/// files, so it costs nothing; certificates are replaced long before they end.
+const CHECK_PERIOD: Duration = Duration::from_secs(10);
+/// Shortest time between two checks, whatever is doubted: calls fail by the dozen while the
+/// server is away.
+const CHECK_MIN: Duration = Duration::from_secs(1);
+
+/// The client of the API server. Cheap to clone: clones share connections, limit and reach.
+///
+/// Reads go through [`read`](Self::read), writes through [`write`](Self::write); the Node's
+/// status and Lease through [`heartbeat`](Self::heartbeat), which waits for nobody. The
+/// [`kube::Client`] stays the same for ever, whatever becomes of certificates: only watches end
+/// once when they are replaced, and go on with the new ones.
+#[derive(Clone)]
+pub struct ClusterClient {
+    client: kube::Client,
+    limit: Arc<WriteLimit>,
+    shared: Arc<Shared>,
+    reach: Reader<ApiReach>,
+}
+
+impl ClusterClient {
+    /// A client for that access, and the task that keeps its credentials fresh; none when no API
+    /// server is configured. Nothing is called yet. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// The kubeconfig, or a file it names, can't be used; there is no in-cluster account.
+    pub fn open(
+        access: &ApiAccess,
+        metrics: Metrics,
+    ) -> Result<Option<(Self, CredentialsTask)>, ConnectError> {
+        let Some(identity) = identity::read(access)? else {
+            return Ok(None);
+        };
+        let wire = connect(access, &identity)?;
+        let client = Self::over(wire, metrics);
+        let task = CredentialsTask {
+            access: access.clone(),
+            identity: Arc::new(identity),
+            shared: Arc::clone(&client.shared),
+            told: None,
+        };
+        Ok(Some((client, task)))
+    }
+
+    /// A client over any HTTP service; tests inject faults there.
+    pub fn over_service<S, B>(service: S, metrics: Metrics) -> Self
+    where
+        S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
+        S::Error: Into<BoxError>,
+        S::Future: Send + 'static,
+        B: hyper::body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let wire = service
+            .map_response(|answer: Response<B>| {
+                answer.map(|body| body.map_err(Into::into).boxed_unsync())
+            })
+            .map_err(Into::into);
+        Self::over(BoxCloneSyncService::new(wire), metrics)
+    }
+
+    fn over(wire: Wire, metrics: Metrics) -> Self {
+        let (tracker, reach) = ReachTracker::new(metrics.clone());
+        let shared = Shared::new(wire, tracker, metrics);
+        let transport = Transport {
+            shared: Arc::clone(&shared),
+        };
+        Self {
+            client: kube::Client::new(transport, "default"),
+            limit: Arc::default(),
+            shared,
+            reach,
+        }
+    }
+
+    /// kube's client, for typed [`kube::Api`]s and watches.
+    #[must_use]
+    pub fn client(&self) -> kube::Client {
+        self.client.clone()
+    }
+
+    /// Whether the API server answers.
+    #[must_use]
+    pub fn reach(&self) -> Reader<ApiReach> {
+        self.reach.clone()
+    }
+
+    /// Makes a call that changes nothing. It ends within `deadline`.
+    ///
+    /// # Errors
+    /// As the API server says; [`ApiError::Away`] after the deadline.
+    pub async fn read<T>(
+        &self,
+        deadline: Duration,
+        call: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, ApiError> {
+        self.bounded(deadline, call).await
+    }
+
+    /// Makes a call that changes something, when its turn has come: all writes but heartbeats
+    /// share one limit, 50 a second after a burst of 100. The deadline counts from its turn.
+    ///
+    /// # Errors
+    /// As the API server says; [`ApiError::Away`] after the deadline.
+    pub async fn write<T>(
+        &self,
+        deadline: Duration,
+        call: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, ApiError> {
+        self.limit.turn().await;
+        self.bounded(deadline, call).await
+    }
+
+    /// Makes a call that tells we live. It waits for no turn, so that no burst of other writes
+    /// makes the Node look dead; its caller keeps it seldom.
+    ///
+    /// # Errors
+    /// As the API server says; [`ApiError::Away`] after the deadline.
+    pub async fn heartbeat<T>(
+        &self,
+        deadline: Duration,
+        call: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, ApiError> {
+        self.bounded(deadline, call).await
+    }
+
+    async fn bounded<T>(
+        &self,
+        deadline: Duration,
+        call: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, ApiError> {
+        let began = tokio::time::Instant::now();
+        match tokio::time::timeout(deadline, call).await {
+            Ok(outcome) => outcome.map_err(ApiError::from),
+            Err(_) => {
+                let error = ApiError::deadline(deadline);
+                if let ApiError::Away { cause } = &error {
+                    self.shared.reach.silent(began, cause);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for ClusterClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClusterClient").finish_non_exhaustive()
+    }
+}
+
+fn connect(access: &ApiAccess, identity: &Identity) -> Result<Wire, ConnectError> {
+    wire(&identity.config).map_err(|error| {
+        let cause = innermost_words(&error);
+        match access {
+            ApiAccess::Kubeconfig(path) => ConnectError::Kubeconfig {
+                path: path.clone(),
+                cause,
+            },
+            ApiAccess::InCluster | ApiAccess::None => ConnectError::InCluster(cause),
+        }
+    })
+}
+
+/// Keeps the credentials of a [`ClusterClient`] fresh: looks every few seconds, and when they
+/// were refused, whether their files were replaced, and has new requests use the new ones.
+/// Replaced files that don't fit together yet (a new certificate beside the old key) change
+/// nothing until they do.
+pub struct CredentialsTask {
+    access: ApiAccess,
+    identity: Arc<Identity>,
+    shared: Arc<Shared>,
+    /// The problem that was told last.
+    told: Option<String>,
+}
+
+impl CredentialsTask {
+    /// Runs until cancelled.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = tokio::time::sleep(CHECK_PERIOD) => {}
+                () = self.shared.doubts.notified() => {}
+            }
+            self.check().await;
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = tokio::time::sleep(CHECK_MIN) => {}
+            }
+        }
+    }
+
+    async fn check(&mut self) {
+        let refused = self.shared.refused.swap(false, Ordering::Relaxed);
+        let (access, before) = (self.access.clone(), Arc::clone(&self.identity));
+        // Reads a few small files, and runs the kubeconfig's plugin if there is one.
+        let looked = tokio::task::spawn_blocking(move || {
+            let now = identity::fingerprint(before.fingerprint.keys().cloned());
+            let forced = refused && before.refreshable;
+            if now == before.fingerprint && !forced {
+                return Ok(None);
+            }
+            let Some(identity) = identity::read(&access)? else {
+                return Ok(None);
+            };
+            let wire = connect(&access, &identity)?;
+            Ok::<_, ConnectError>(Some((identity, wire)))
+        });
+        match looked.await {
+            Ok(Ok(None)) | Err(_) => {}
+            Ok(Ok(Some((identity, wire)))) => {
+                self.shared.replace(wire);
+                self.identity = Arc::new(identity);
+                self.told = None;
+                occurrences::credentials_replaced();
+            }
+            Ok(Err(error)) => {
+                let words = error.to_string();
+                if self.told.as_ref() != Some(&words) {
+                    occurrences::credentials_unusable(&words);
+                    self.told = Some(words);
+                }
+            }
+        }
+    }
+}

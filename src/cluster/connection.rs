@@ -1,0 +1,248 @@
+//! The way of every request: counted, bounded, told to [`ReachTracker`], sent on the present
+//! connection.
+//!
+//! Why our own stack of layers and not kube's: kube logs each failed request as an error of its
+//! own, and holds one identity for ever. Here the identity below can be replaced; requests under
+//! way end as they began, and watches end, so that they go on with the new identity.
+
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use hyper_util::client::legacy::Client as HyperClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kube::client::{Body, ConfigExt};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
+
+use super::error::innermost_words;
+use super::reach::ReachTracker;
+use crate::telemetry::{ApiRequest, Metrics};
+
+/// How long the head of an answer may take, watches included: upstream's longest request takes
+/// 60 s on the server, but every caller of ours gives up sooner. It ends what hangs in a TLS
+/// handshake or on a server that is stopped, where no caller has a deadline: a watch.
+const HEAD_DEADLINE: Duration = Duration::from_secs(30);
+/// How long opening a TCP connection may take: three lost SYN packets.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+/// A connection that is silent that long is probed, then every
+/// [`KEEPALIVE_INTERVAL`], and given up after [`KEEPALIVE_RETRIES`]: a watch over a dead route is
+/// known as dead within a minute, as with upstream's HTTP/2 pings.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+/// See [`KEEPALIVE`].
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// See [`KEEPALIVE`].
+const KEEPALIVE_RETRIES: u32 = 3;
+/// Idle connections kept: a few workers write side by side, then nobody for long.
+const IDLE_CONNECTIONS_MAX: usize = 4;
+
+/// Bodies of answers.
+type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
+/// One identity's way to the API server.
+pub(super) type Wire = BoxCloneSyncService<Request<Body>, Response<AnswerBody>, BoxError>;
+
+/// Makes the way to the API server for an identity. Blocks while a credential plugin runs.
+pub(super) fn wire(config: &kube::Config) -> Result<Wire, kube::Error> {
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(Some(CONNECT_DEADLINE));
+    connector.set_keepalive(Some(KEEPALIVE));
+    connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    connector.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+    let connector = config.rustls_https_connector_with_connector(connector)?;
+    let client = HyperClient::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
+        .build(connector);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(client)
+        .map_response(|answer: Response<hyper::body::Incoming>| {
+            answer.map(|body| body.map_err(BoxError::from).boxed_unsync())
+        });
+    Ok(BoxCloneSyncService::new(service))
+}
+
+/// A connection that can be replaced.
+struct Present {
+    wire: Wire,
+    replaced: CancellationToken,
+}
+
+/// What all clones of the [`Transport`] share.
+pub(super) struct Shared {
+    present: RwLock<Present>,
+    pub reach: ReachTracker,
+    metrics: Metrics,
+    /// Woken when the credentials may be stale: they were not accepted, or no connection came
+    /// about.
+    pub doubts: Notify,
+    /// Whether the server refused the credentials since the last look at them.
+    pub refused: std::sync::atomic::AtomicBool,
+}
+
+impl Shared {
+    pub(super) fn new(wire: Wire, reach: ReachTracker, metrics: Metrics) -> Arc<Self> {
+        Arc::new(Self {
+            present: RwLock::new(Present {
+                wire,
+                replaced: CancellationToken::new(),
+            }),
+            reach,
+            metrics,
+            doubts: Notify::new(),
+            refused: std::sync::atomic::AtomicBool::new(false),
+        })
+    }
+
+    /// Every request from now on takes this way, and watches on the old one end.
+    pub(super) fn replace(&self, wire: Wire) {
+        let mut present = self.present.write().unwrap_or_else(PoisonError::into_inner);
+        present.replaced.cancel();
+        *present = Present {
+            wire,
+            replaced: CancellationToken::new(),
+        };
+    }
+
+    fn present(&self) -> (Wire, CancellationToken) {
+        let present = self.present.read().unwrap_or_else(PoisonError::into_inner);
+        (present.wire.clone(), present.replaced.clone())
+    }
+
+    /// Takes note of an answer's head.
+    fn heard(&self, status: StatusCode) {
+        match status.as_u16() {
+            // A proxy or a server in trouble answers, but it can't serve.
+            502..=504 => {}
+            401 => {
+                self.refused
+                    .store(true, std::sync::atomic::Ordering::Relaxed);
+                self.doubts.notify_one();
+                self.reach.answered();
+            }
+            _ => self.reach.answered(),
+        }
+    }
+}
+
+/// The service below [`kube::Client`].
+#[derive(Clone)]
+pub(super) struct Transport {
+    pub shared: Arc<Shared>,
+}
+
+impl Service<Request<Body>> for Transport {
+    type Response = Response<TransportBody>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        const AGENT: &str = concat!("mirrorlet/", env!("CARGO_PKG_VERSION"));
+        request
+            .headers_mut()
+            .insert(header::USER_AGENT, HeaderValue::from_static(AGENT));
+        let what = ApiRequest::of(
+            request.method().as_str(),
+            request.uri().path(),
+            request.uri().query().unwrap_or_default(),
+        );
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            let (wire, replaced) = shared.present();
+            let began = Instant::now();
+            let mut counted = Counted {
+                metrics: &shared.metrics,
+                what,
+                code: None,
+            };
+            let failed = |cause: String| {
+                shared.reach.silent(began, &cause);
+                shared.doubts.notify_one();
+                cause.into()
+            };
+            match tokio::time::timeout(HEAD_DEADLINE, wire.oneshot(request)).await {
+                Ok(Ok(answer)) => {
+                    let status = answer.status();
+                    counted.code = Some(status.as_u16());
+                    shared.heard(status);
+                    if matches!(status.as_u16(), 502..=504) {
+                        shared.reach.silent(began, &format!("HTTP {status}"));
+                    }
+                    let until = what
+                        .is_watch()
+                        .then(|| Box::pin(replaced.cancelled_owned()));
+                    Ok(answer.map(|body| TransportBody { body, until }))
+                }
+                Ok(Err(error)) => Err(failed(innermost_words(&*error))),
+                Err(_) => Err(failed(format!(
+                    "no answer within {} s",
+                    HEAD_DEADLINE.as_secs()
+                ))),
+            }
+        })
+    }
+}
+
+/// Counts a request once it is over, also one that its caller gave up.
+struct Counted<'a> {
+    metrics: &'a Metrics,
+    what: ApiRequest,
+    code: Option<u16>,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.metrics.api_request(self.what, self.code);
+    }
+}
+
+/// Body of an answer; that of a watch ends when the connection is replaced.
+pub(super) struct TransportBody {
+    body: AnswerBody,
+    until: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+}
+
+impl HttpBody for TransportBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(until) = &mut self.until
+            && until.as_mut().poll(context).is_ready()
+        {
+            return Poll::Ready(None);
+        }
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,255 @@
+//! What a call to the API server can come to, told apart by what to do about it.
+
+use std::time::Duration;
+
+/// What the API server said when it refused.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Answer {
+    /// HTTP status code.
+    pub code: u16,
+    /// Its reason word, for example `Forbidden`; may be empty.
+    pub reason: String,
+    /// Its words.
+    pub message: String,
+    /// Resource or kind of the object the answer is about, for example `namespaces`; may be empty.
+    pub kind: String,
+    /// Name of the object the answer is about; may be empty.
+    pub name: String,
+    /// Single causes: what is wrong with which field.
+    pub causes: Vec<Cause>,
+}
+
+/// One cause within an [`Answer`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Cause {
+    /// Its reason word, for example `FieldValueInvalid` or `NamespaceTerminating`.
+    pub reason: String,
+    /// Its words.
+    pub message: String,
+    /// The field, for example `spec.containers[0].image`; may be empty.
+    pub field: String,
+}
+
+impl std::fmt::Display for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.message.is_empty() {
+            write!(f, "HTTP {} {}", self.code, self.reason)
+        } else {
+            f.write_str(&self.message)
+        }
+    }
+}
+
+/// Why a call to the API server failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ApiError {
+    /// No connection, no answer in time, or a server that can't serve now. Try again later.
+    #[error("the API server is away: {cause}")]
+    Away {
+        /// The whole chain of causes.
+        cause: String,
+    },
+    /// The credentials are not accepted. Try again when they were replaced.
+    #[error("the API server doesn't accept our credentials: {0}")]
+    Unauthorized(Answer),
+    /// Not allowed: RBAC, `NodeRestriction`, another admission plugin, or a quota. The words tell.
+    #[error("refused: {0}")]
+    Forbidden(Answer),
+    /// The object, or its namespace, doesn't exist.
+    #[error("not found: {0}")]
+    NotFound(Answer),
+    /// An object of that name exists.
+    #[error("exists already: {0}")]
+    AlreadyExists(Answer),
+    /// The object is not what the call thought: another UID, or a newer version. Read it again.
+    #[error("changed meanwhile: {0}")]
+    Conflict(Answer),
+    /// The object isn't valid, or a webhook denied it.
+    #[error("not valid: {0}")]
+    Invalid(Answer),
+    /// Too many requests.
+    #[error("the API server asks to slow down: {answer}")]
+    TooManyRequests {
+        /// When to try again, if it said so.
+        retry_after: Option<Duration>,
+        /// Its words.
+        answer: Answer,
+    },
+    /// The version asked for is gone. List again.
+    #[error("too old a version: {0}")]
+    Expired(Answer),
+    /// The API server failed on this call, though it answers: a webhook that can't be reached, say.
+    #[error("the API server failed: {0}")]
+    Internal(Answer),
+    /// Any other refusal.
+    #[error("refused: {0}")]
+    Refused(Answer),
+    /// The answer can't be understood, or the request couldn't be made.
+    #[error("the API server's answer can't be understood: {cause}")]
+    Undecodable {
+        /// The whole chain of causes.
+        cause: String,
+    },
+}
+
+impl ApiError {
+    /// Whether nothing was heard from the API server.
+    #[must_use]
+    pub fn is_away(&self) -> bool {
+        matches!(self, Self::Away { .. })
+    }
+
+    /// Whether the object doesn't exist.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::NotFound(_))
+    }
+
+    /// What the API server said, if it said anything.
+    #[must_use]
+    pub fn answer(&self) -> Option<&Answer> {
+        match self {
+            Self::Away { .. } | Self::Undecodable { .. } => None,
+            Self::Unauthorized(answer)
+            | Self::Forbidden(answer)
+            | Self::NotFound(answer)
+            | Self::AlreadyExists(answer)
+            | Self::Conflict(answer)
+            | Self::Invalid(answer)
+            | Self::TooManyRequests { answer, .. }
+            | Self::Expired(answer)
+            | Self::Internal(answer)
+            | Self::Refused(answer) => Some(answer),
+        }
+    }
+
+    /// No answer within that time.
+    #[must_use]
+    pub fn deadline(limit: Duration) -> Self {
+        Self::Away {
+            cause: format!("no answer within {} s", limit.as_secs()),
+        }
+    }
+
+    fn of_status(status: kube::core::Status) -> Self {
+        let mut retry_after = None;
+        let mut answer = Answer {
+            code: status.code,
+            reason: status.reason,
+            message: status.message,
+            ..Answer::default()
+        };
+        if let Some(details) = status.details {
+            if details.retry_after_seconds > 0 {
+                let seconds = u64::from(details.retry_after_seconds);
+                retry_after = Some(Duration::from_secs(seconds));
+            }
+            answer.kind = details.kind;
+            answer.name = details.name;
+            let causes = details.causes.into_iter().map(|cause| Cause {
+                reason: cause.reason,
+                message: cause.message,
+                field: cause.field,
+            });
+            answer.causes = causes.collect();
+        }
+        match (answer.code, answer.reason.as_str()) {
+            (401, _) => Self::Unauthorized(answer),
+            (403, _) => Self::Forbidden(answer),
+            (404, _) => Self::NotFound(answer),
+            (409, "AlreadyExists") => Self::AlreadyExists(answer),
+            (409, _) => Self::Conflict(answer),
+            (410, _) => Self::Expired(answer),
+            (422, _) => Self::Invalid(answer),
+            (429, _) => Self::TooManyRequests {
+                retry_after,
+                answer,
+            },
+            (500, _) => Self::Internal(answer),
+            (502..=504, _) => Self::Away {
+                cause: format!("HTTP {}: {answer}", answer.code),
+            },
+            (_, _) => Self::Refused(answer),
+        }
+    }
+}
+
+impl From<kube::Error> for ApiError {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::of_status(*status),
+            kube::Error::HyperError(_)
+            | kube::Error::Service(_)
+            | kube::Error::ReadEvents(_)
+            | kube::Error::Auth(_) => Self::Away {
+                cause: innermost_words(&error),
+            },
+            other => Self::Undecodable {
+                cause: innermost_words(&other),
+            },
+        }
+    }
+}
+
+/// The chain of an error in one line, without what kube and hyper say of themselves, and without
+/// saying anything twice.
+pub(super) fn innermost_words(error: &dyn std::error::Error) -> String {
+    let mut words: Vec<String> = Vec::new();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let said = error.to_string();
+        // An error that repeats its source in its own words gives way to the source.
+        words.retain(|earlier| !earlier.contains(&said));
+        words.push(said);
+        next = error.source();
+    }
+    words.retain(|said| !said.starts_with("client error ("));
+    words.join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(code: u16, reason: &str) -> ApiError {
+        let status = kube::core::Status::failure("words", reason).with_code(code);
+        kube::Error::Api(status.boxed()).into()
+    }
+
+    #[test]
+    fn answers_are_told_apart_by_what_to_do_about_them() {
+        type Is = fn(&ApiError) -> bool;
+        let table: [(u16, &str, Is); 12] = [
+            (401, "Unauthorized", |e| {
+                matches!(e, ApiError::Unauthorized(_))
+            }),
+            (403, "Forbidden", |e| matches!(e, ApiError::Forbidden(_))),
+            (404, "NotFound", |e| matches!(e, ApiError::NotFound(_))),
+            (409, "AlreadyExists", |e| {
+                matches!(e, ApiError::AlreadyExists(_))
+            }),
+            (409, "Conflict", |e| matches!(e, ApiError::Conflict(_))),
+            (410, "Expired", |e| matches!(e, ApiError::Expired(_))),
+            (422, "Invalid", |e| matches!(e, ApiError::Invalid(_))),
+            (429, "TooManyRequests", |e| {
+                matches!(e, ApiError::TooManyRequests { .. })
+            }),
+            (500, "InternalError", |e| matches!(e, ApiError::Internal(_))),
+            (503, "ServiceUnavailable", ApiError::is_away),
+            (504, "Timeout", ApiError::is_away),
+            (400, "BadRequest", |e| matches!(e, ApiError::Refused(_))),
+        ];
+        for (code, reason, is) in table {
+            let error = refused(code, reason);
+            assert!(is(&error), "{code} {reason}: {error:?}");
+            assert!(error.to_string().contains("words"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let io = std::io::Error::other("connection refused");
+        let error = kube::Error::Service(Box::new(io));
+        assert_eq!(innermost_words(&error), "connection refused");
+    }
+}

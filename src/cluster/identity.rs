@@ -1,0 +1,176 @@
+//! Who we are to the API server, and where it is: a kubeconfig or the in-cluster account.
+//!
+//! What kube re-reads by itself: a token file, every minute; the CA of the in-cluster account,
+//! every minute. What it reads once, when a client is built: the kubeconfig, and the CA,
+//! certificate and key files it names. Those are watched here by their contents.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use futures::FutureExt;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use sha2::{Digest, Sha256};
+
+use super::error::innermost_words;
+use crate::config::ApiAccess;
+
+/// Largest file that counts as a kubeconfig, certificate or key, in bytes; honest ones have a
+/// few thousand.
+const FILE_MAX: u64 = 4 << 20;
+
+/// The API server can't be called: what was configured can't be used. Said at the start, once.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// The kubeconfig, or a file it names, can't be used.
+    #[error("the kubeconfig {} can't be used: {cause}", path.display())]
+    Kubeconfig {
+        /// The kubeconfig.
+        path: PathBuf,
+        /// What is wrong.
+        cause: String,
+    },
+    /// There is no in-cluster account.
+    #[error("no in-cluster account to call the API server with: {0}")]
+    InCluster(String),
+}
+
+/// Contents of the files that make an identity, as hashes; a file that can't be read has none.
+pub(super) type Fingerprint = BTreeMap<PathBuf, Option<[u8; 32]>>;
+
+/// An identity read from disk.
+pub(super) struct Identity {
+    /// What a connection is made of.
+    pub config: kube::Config,
+    /// The files it was made of.
+    pub fingerprint: Fingerprint,
+    /// Whether building it again may give other credentials though no file changed: it has a
+    /// token file or runs a plugin.
+    pub refreshable: bool,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity")
+            .field("server", &self.config.cluster_url)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads the identity. Blocks on the disk, and on a plugin if the kubeconfig names one.
+pub(super) fn read(access: &ApiAccess) -> Result<Option<Identity>, ConnectError> {
+    match access {
+        ApiAccess::None => Ok(None),
+        ApiAccess::InCluster => in_cluster().map(Some),
+        ApiAccess::Kubeconfig(path) => {
+            from_kubeconfig(path)
+                .map(Some)
+                .map_err(|cause| ConnectError::Kubeconfig {
+                    path: path.clone(),
+                    cause,
+                })
+        }
+    }
+}
+
+fn in_cluster() -> Result<Identity, ConnectError> {
+    let config = kube::Config::incluster()
+        .map_err(|error| ConnectError::InCluster(innermost_words(&error)))?;
+    Ok(Identity {
+        config: tuned(config),
+        fingerprint: Fingerprint::new(),
+        refreshable: true,
+    })
+}
+
+fn from_kubeconfig(path: &Path) -> Result<Identity, String> {
+    // Hashed before it is read: a file replaced in between is then seen as changed later.
+    let mut fingerprint = fingerprint([path.to_owned()]);
+    if !fingerprint.values().all(Option::is_some) {
+        std::fs::File::open(path).map_err(|error| error.to_string())?;
+        return Err("it is too large".to_owned());
+    }
+    let kubeconfig = Kubeconfig::read_from(path).map_err(|error| innermost_words(&error))?;
+    fingerprint.extend(self::fingerprint(files_of(&kubeconfig)));
+    let options = KubeConfigOptions::default();
+    // The loader is async in name only: it waits for nothing.
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
+        .now_or_never()
+        .ok_or("it waits for something")?
+        .map_err(|error| innermost_words(&error))?;
+    if !matches!(config.cluster_url.scheme_str(), Some("http" | "https")) {
+        return Err(format!(
+            "{} is not the address of a server",
+            config.cluster_url
+        ));
+    }
+    let user = &config.auth_info;
+    let refreshable =
+        user.token_file.is_some() || user.exec.is_some() || user.auth_provider.is_some();
+    Ok(Identity {
+        config: tuned(config),
+        fingerprint,
+        refreshable,
+    })
+}
+
+/// The files that the present context of a kubeconfig names, without the token file.
+fn files_of(kubeconfig: &Kubeconfig) -> Vec<PathBuf> {
+    let context = kubeconfig
+        .current_context
+        .as_ref()
+        .and_then(|name| kubeconfig.contexts.iter().find(|c| c.name == *name))
+        .and_then(|named| named.context.as_ref());
+    let Some(context) = context else {
+        return Vec::new();
+    };
+    let cluster = kubeconfig
+        .clusters
+        .iter()
+        .find(|named| named.name == context.cluster)
+        .and_then(|named| named.cluster.as_ref());
+    let user = kubeconfig
+        .auth_infos
+        .iter()
+        .find(|named| Some(&named.name) == context.user.as_ref())
+        .and_then(|named| named.auth_info.as_ref());
+    [
+        cluster.and_then(|cluster| cluster.certificate_authority.as_ref()),
+        user.and_then(|user| user.client_certificate.as_ref()),
+        user.and_then(|user| user.client_key.as_ref()),
+    ]
+    .into_iter()
+    .flatten()
+    .map(PathBuf::from)
+    .collect()
+}
+
+/// The contents of these files now.
+pub(super) fn fingerprint(files: impl IntoIterator<Item = PathBuf>) -> Fingerprint {
+    files
+        .into_iter()
+        .map(|path| {
+            let hash = read_small(&path).map(|bytes| Sha256::digest(bytes).into());
+            (path, hash)
+        })
+        .collect()
+}
+
+fn read_small(path: &Path) -> Option<Vec<u8>> {
+    let size = std::fs::metadata(path).ok()?.len();
+    if size > FILE_MAX {
+        return None;
+    }
+    std::fs::read(path).ok()
+}
+
+/// Our own habits: kube's retries would hold a heartbeat for minutes, and every call has its own
+/// deadline.
+fn tuned(mut config: kube::Config) -> kube::Config {
+    config.default_retry = false;
+    config.read_timeout = None;
+    if config.cluster_url.scheme_str() == Some("http") && config.root_cert.is_none() {
+        // Else the system's CAs are loaded, which an image from scratch doesn't have.
+        config.root_cert = Some(Vec::new());
+    }
+    config
+}

@@ -1,0 +1,131 @@
+//! Whether the API server answers.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::time::Instant;
+
+use crate::api::Timestamp;
+use crate::store::cell::{Reader, Writer, cell};
+use crate::telemetry::{Metrics, occurrences};
+
+/// Whether the API server is within reach, as the outcomes of all calls tell.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ApiReach {
+    /// No call was made yet.
+    #[default]
+    Unknown,
+    /// It answers.
+    Up,
+    /// It doesn't.
+    Down {
+        /// Why, with the whole chain.
+        cause: String,
+        /// Since when.
+        since: Timestamp,
+    },
+}
+
+impl ApiReach {
+    /// Whether the last thing heard was an answer.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        matches!(self, Self::Up)
+    }
+}
+
+/// Turns the outcomes of calls into [`ApiReach`].
+#[derive(Debug)]
+pub(super) struct ReachTracker {
+    state: Mutex<State>,
+    metrics: Metrics,
+}
+
+#[derive(Debug)]
+struct State {
+    reach: Writer<ApiReach>,
+    /// When the newest answer came.
+    answered: Option<Instant>,
+    lost: Option<Instant>,
+}
+
+impl ReachTracker {
+    pub(super) fn new(metrics: Metrics) -> (Self, Reader<ApiReach>) {
+        let (writer, reader) = cell(ApiReach::Unknown);
+        let state = Mutex::new(State {
+            reach: writer,
+            answered: None,
+            lost: None,
+        });
+        (Self { state, metrics }, reader)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An answer came.
+    pub(super) fn answered(&self) {
+        let mut state = self.state();
+        state.answered = Some(Instant::now());
+        let lost = state.lost.take();
+        if state.reach.publish(ApiReach::Up) {
+            occurrences::api_reached(&self.metrics, lost.map(|at| at.elapsed()));
+        }
+    }
+
+    /// A call that began then got no answer. What was heard since then counts more.
+    pub(super) fn silent(&self, began: Instant, cause: &str) {
+        let mut state = self.state();
+        if state.answered.is_some_and(|at| at > began) {
+            return;
+        }
+        let since = match &*state.reach.get() {
+            ApiReach::Down { since, .. } => *since,
+            ApiReach::Unknown | ApiReach::Up => Timestamp::now(),
+        };
+        if state.lost.is_none() {
+            state.lost = Some(Instant::now());
+            occurrences::api_lost(&self.metrics, cause);
+        }
+        state.reach.publish(ApiReach::Down {
+            cause: cause.to_owned(),
+            since,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_heard_last_counts() {
+        let (tracker, reader) = ReachTracker::new(Metrics::new());
+        assert_eq!(*reader.get(), ApiReach::Unknown);
+        let slow = Instant::now();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        tracker.answered();
+        assert!(reader.get().is_up());
+        // The call that hung began before the answer came: the server lived meanwhile.
+        tracker.silent(slow, "no answer within 10 s");
+        assert!(reader.get().is_up());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        tracker.silent(Instant::now(), "refused");
+        let ApiReach::Down { since, .. } = (*reader.get()).clone() else {
+            panic!()
+        };
+        tracker.silent(Instant::now(), "no route");
+        let ApiReach::Down {
+            since: still,
+            cause,
+        } = (*reader.get()).clone()
+        else {
+            panic!()
+        };
+        assert_eq!((still, cause.as_str()), (since, "no route"));
+        tracker.answered();
+        assert!(reader.get().is_up());
+    }
+}

@@ -1,0 +1,339 @@
+//! Settings of our Node in the API server: labels, taints, reservations.
+//!
+//! Every function returns the words of the fault, without the setting's name.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::parse::{self, Fault};
+use crate::api::core::Taint;
+use crate::api::keys;
+use crate::api::quantity::Quantity;
+
+/// Word for the account of the pod that the agent runs in, where a kubeconfig is expected.
+const IN_CLUSTER: &str = "in-cluster";
+/// Word for none.
+const NONE: &str = "none";
+/// Longest name part of a label or taint key, and longest label or taint value.
+const LABEL_MAX: usize = 63;
+
+/// How the API server is reached.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ApiAccess {
+    /// Not at all: there is none.
+    #[default]
+    None,
+    /// As this kubeconfig says.
+    Kubeconfig(PathBuf),
+    /// With the account of the pod that the agent runs in.
+    InCluster,
+}
+
+impl fmt::Display for ApiAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str(NONE),
+            Self::Kubeconfig(path) => write!(f, "{}", path.display()),
+            Self::InCluster => f.write_str(IN_CLUSTER),
+        }
+    }
+}
+
+/// What of the machine is not for pods: subtracted from capacity, it gives allocatable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SystemReserved {
+    /// CPU, in thousandths.
+    pub cpu_milli: u64,
+    /// Memory, in bytes.
+    pub memory_bytes: u64,
+    /// Disk, in bytes.
+    pub ephemeral_storage_bytes: u64,
+}
+
+/// One part of [`SystemReserved`], as it was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reservation {
+    /// CPU, in thousandths.
+    Cpu(u64),
+    /// Memory, in bytes.
+    Memory(u64),
+    /// Disk, in bytes.
+    EphemeralStorage(u64),
+}
+
+impl FromIterator<Reservation> for SystemReserved {
+    fn from_iter<I: IntoIterator<Item = Reservation>>(parts: I) -> Self {
+        let mut all = Self::default();
+        for part in parts {
+            match part {
+                Reservation::Cpu(milli) => all.cpu_milli = milli,
+                Reservation::Memory(bytes) => all.memory_bytes = bytes,
+                Reservation::EphemeralStorage(bytes) => all.ephemeral_storage_bytes = bytes,
+            }
+        }
+        all
+    }
+}
+
+impl SystemReserved {
+    /// The parts that aren't zero, as they are written.
+    #[must_use]
+    pub fn shown(&self) -> Vec<String> {
+        let mut parts = Vec::new();
+        if self.cpu_milli > 0 {
+            parts.push(format!("cpu={}m", self.cpu_milli));
+        }
+        if self.memory_bytes > 0 {
+            parts.push(format!("memory={}", bytes_text(self.memory_bytes)));
+        }
+        if self.ephemeral_storage_bytes > 0 {
+            let bytes = bytes_text(self.ephemeral_storage_bytes);
+            parts.push(format!("ephemeral-storage={bytes}"));
+        }
+        parts
+    }
+}
+
+/// Bytes with the largest binary suffix that leaves a whole number.
+fn bytes_text(bytes: u64) -> String {
+    [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)]
+        .into_iter()
+        .find(|(_, shift)| bytes.trailing_zeros() >= *shift)
+        .map_or_else(
+            || bytes.to_string(),
+            |(suffix, shift)| format!("{}{suffix}", bytes >> shift),
+        )
+}
+
+/// The taint of our Node unless another is set: ordinary pods and `DaemonSets` stay away.
+#[must_use]
+pub fn default_taints() -> Vec<Taint> {
+    vec![Taint {
+        key: keys::NODE_TAINT.to_owned(),
+        effect: "NoSchedule".to_owned(),
+        ..Taint::default()
+    }]
+}
+
+/// A taint as it is written: `key=value:Effect`, `key:Effect`.
+#[must_use]
+pub fn taint_text(taint: &Taint) -> String {
+    match &taint.value {
+        Some(value) => format!("{}={value}:{}", taint.key, taint.effect),
+        None => format!("{}:{}", taint.key, taint.effect),
+    }
+}
+
+/// A path of a kubeconfig, `in-cluster` or `none`.
+pub fn api_access(text: &str, cwd: &Path) -> Result<ApiAccess, Fault> {
+    match text {
+        NONE => Ok(ApiAccess::None),
+        IN_CLUSTER => Ok(ApiAccess::InCluster),
+        _ => parse::path(text, cwd).map(ApiAccess::Kubeconfig),
+    }
+}
+
+/// A label: `key=value`.
+pub fn label(text: &str) -> Result<(String, String), Fault> {
+    let (key, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("{text:?} is not a label: write key=value"))?;
+    let key = qualified_name(key, "label")?;
+    let value = label_value(value, "label")?;
+    if key == keys::NODE_LABEL {
+        return Err(format!("the label {key} is set by mirrorlet itself"));
+    }
+    Ok((key, value))
+}
+
+/// A taint, `key=value:Effect` or `key:Effect`; nothing for `none`.
+pub fn taint(text: &str) -> Result<Option<Taint>, Fault> {
+    if text == NONE {
+        return Ok(None);
+    }
+    let (rest, effect) = text
+        .rsplit_once(':')
+        .ok_or_else(|| format!("{text:?} is not a taint: write key=value:Effect"))?;
+    if !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect) {
+        return Err(format!(
+            "the effect {effect:?} of a taint is none of NoSchedule, PreferNoSchedule, NoExecute"
+        ));
+    }
+    let (key, value) = rest.split_once('=').unwrap_or((rest, ""));
+    let value = label_value(value, "taint")?;
+    Ok(Some(Taint {
+        key: qualified_name(key, "taint")?,
+        value: Some(value).filter(|value| !value.is_empty()),
+        effect: effect.to_owned(),
+        time_added: None,
+    }))
+}
+
+/// The first key and effect that two taints share; the API server refuses such a Node.
+#[must_use]
+pub fn doubled_taint(taints: &[Taint]) -> Option<String> {
+    let mut seen = BTreeMap::new();
+    taints
+        .iter()
+        .find(|taint| seen.insert((&taint.key, &taint.effect), ()).is_some())
+        .map(|taint| format!("{}:{}", taint.key, taint.effect))
+}
+
+/// One reservation: `cpu=500m`, `memory=1Gi`, `ephemeral-storage=1Gi`.
+pub fn reservation(text: &str) -> Result<Reservation, Fault> {
+    let (resource, amount) = text
+        .split_once('=')
+        .ok_or_else(|| format!("{text:?} is not a reservation: write resource=quantity"))?;
+    let quantity: Quantity = amount
+        .parse()
+        .map_err(|error| format!("{amount:?} is not a quantity: {error}"))?;
+    if quantity.is_negative() {
+        return Err(format!("{text:?} reserves less than nothing"));
+    }
+    let positive = |amount: i64| u64::try_from(amount).unwrap_or_default();
+    match resource {
+        "cpu" => Ok(Reservation::Cpu(positive(quantity.milli_ceil()))),
+        "memory" => Ok(Reservation::Memory(positive(quantity.ceil()))),
+        "ephemeral-storage" => Ok(Reservation::EphemeralStorage(positive(quantity.ceil()))),
+        other => Err(format!(
+            "{other:?} can't be reserved, only cpu, memory and ephemeral-storage"
+        )),
+    }
+}
+
+/// `[prefix/]name`, as upstream's `IsQualifiedName`.
+fn qualified_name(text: &str, of: &str) -> Result<String, Fault> {
+    let (prefix, name) = match text.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, text),
+    };
+    let prefix_is_fine = prefix.is_none_or(|prefix| parse::subdomain(prefix).is_ok());
+    if prefix_is_fine && !name.is_empty() && is_label_text(name) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!(
+            "{text:?} is not the key of a {of}: a name of at most {LABEL_MAX} letters, digits, '-', '_' and '.', with a DNS name and '/' before it if need be"
+        ))
+    }
+}
+
+fn label_value(text: &str, of: &str) -> Result<String, Fault> {
+    if is_label_text(text) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!(
+            "{text:?} is not the value of a {of}: at most {LABEL_MAX} letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+        ))
+    }
+}
+
+/// Whether a text may be a label's value; the empty text may.
+fn is_label_text(text: &str) -> bool {
+    let edge = |c: Option<char>| c.is_none_or(|c| c.is_ascii_alphanumeric());
+    text.len() <= LABEL_MAX
+        && edge(text.chars().next())
+        && edge(text.chars().next_back())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn taints_are_read_as_kubectl_writes_them() {
+        for (text, key, value, effect) in [
+            (
+                "mirrorlet.dev/docker=:NoSchedule",
+                "mirrorlet.dev/docker",
+                None,
+                "NoSchedule",
+            ),
+            ("a=b:NoExecute", "a", Some("b"), "NoExecute"),
+            ("a:PreferNoSchedule", "a", None, "PreferNoSchedule"),
+        ] {
+            let taint = taint(text).unwrap().unwrap();
+            assert_eq!(
+                (
+                    taint.key.as_str(),
+                    taint.value.as_deref(),
+                    taint.effect.as_str()
+                ),
+                (key, value, effect),
+                "{text}"
+            );
+        }
+        assert_eq!(taint("none"), Ok(None));
+        for bad in [
+            "",
+            "a",
+            "a=b",
+            "a=b:Never",
+            "=b:NoSchedule",
+            "a b:NoSchedule",
+            "a=b=c:NoSchedule",
+        ] {
+            assert!(taint(bad).is_err(), "{bad}");
+        }
+        let [one] = default_taints().try_into().unwrap();
+        assert_eq!(taint_text(&one), "mirrorlet.dev/docker:NoSchedule");
+        assert_eq!(doubled_taint(std::slice::from_ref(&one)), None);
+        assert_eq!(
+            doubled_taint(&[one.clone(), one]).as_deref(),
+            Some("mirrorlet.dev/docker:NoSchedule")
+        );
+    }
+
+    #[test]
+    fn labels_are_checked_as_the_api_server_checks_them() {
+        assert_eq!(label("disk=ssd"), Ok(("disk".to_owned(), "ssd".to_owned())));
+        assert_eq!(label("a.b/c="), Ok(("a.b/c".to_owned(), String::new())));
+        let long = format!("{}=x", "k".repeat(64));
+        for bad in [
+            "disk",
+            "=x",
+            "a/b/c=x",
+            "A_/b=x",
+            "a=-x",
+            "a=x y",
+            long.as_str(),
+            "mirrorlet.dev/node=false",
+        ] {
+            assert!(label(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn reservations_are_quantities_of_three_resources() {
+        let parse = |texts: &[&str]| {
+            texts
+                .iter()
+                .map(|text| reservation(text))
+                .collect::<Result<SystemReserved, _>>()
+        };
+        let all = parse(&["cpu=500m", "memory=1Gi", "ephemeral-storage=1500M"]).unwrap();
+        assert_eq!(all.cpu_milli, 500);
+        assert_eq!(all.memory_bytes, 1 << 30);
+        assert_eq!(
+            all.shown(),
+            ["cpu=500m", "memory=1Gi", "ephemeral-storage=1500000000"]
+        );
+        for bad in ["cpu", "cpu=", "cpu=-1", "gpu=1", "memory=1 Gi"] {
+            assert!(parse(&[bad]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_api_server_is_named_by_a_file_or_a_word() {
+        let cwd = Path::new("/w");
+        assert_eq!(api_access("none", cwd), Ok(ApiAccess::None));
+        assert_eq!(api_access("in-cluster", cwd), Ok(ApiAccess::InCluster));
+        let file = ApiAccess::Kubeconfig("/w/k.conf".into());
+        assert_eq!(api_access("k.conf", cwd), Ok(file.clone()));
+        assert_eq!(file.to_string(), "/w/k.conf");
+        assert!(api_access("", cwd).is_err());
+    }
+}

@@ -1,0 +1,83 @@
+//! Programs that end with the test that started them, however it ends.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{LazyLock, mpsc};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A running program.
+#[derive(Debug)]
+pub struct Program {
+    name: String,
+    log: PathBuf,
+    child: Child,
+}
+
+type Job = (Command, mpsc::SyncSender<std::io::Result<Child>>);
+
+/// Starts all programs: the kernel ends them when the *thread* that started them ends, so that has
+/// to be one that lives as long as the process.
+static KEEPER: LazyLock<mpsc::Sender<Job>> = LazyLock::new(|| {
+    let (jobs, next) = mpsc::channel::<Job>();
+    std::thread::spawn(move || {
+        while let Ok((mut command, started)) = next.recv() {
+            let _ = started.send(command.spawn());
+        }
+    });
+    jobs
+});
+
+impl Program {
+    /// Starts `path`; its words go to `<dir>/<name>.log`, after those of earlier runs.
+    pub fn start(path: &Path, args: &[String], dir: &Path) -> Self {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let log = dir.join(format!("{name}.log"));
+        let sink = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .unwrap();
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(path)
+            .args(args)
+            .current_dir(dir)
+            .env_remove("KUBECONFIG")
+            .stdin(Stdio::null())
+            .stdout(sink.try_clone().unwrap())
+            .stderr(sink);
+        let (started, child) = mpsc::sync_channel(1);
+        KEEPER.send((command, started)).unwrap();
+        let child = child.recv().unwrap().unwrap();
+        Self { name, log, child }
+    }
+
+    /// Fails with its last words when it has ended.
+    pub fn assert_alive(&mut self) {
+        if let Some(status) = self.child.try_wait().unwrap() {
+            panic!("{} ended ({status}):\n{}", self.name, self.last_words());
+        }
+    }
+
+    /// The end of its log.
+    pub fn last_words(&self) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
