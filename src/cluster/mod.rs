@@ -9,9 +9,11 @@ mod connection;
 pub mod error;
 mod identity;
 mod limit;
+pub mod objects;
 pub mod reach;
 
 pub use client::{ClusterClient, CredentialsTask};
 pub use error::{Answer, ApiError};
 pub use identity::ConnectError;
+pub use objects::{ClusterObjects, ObjectsTask};
 pub use reach::ApiReach;

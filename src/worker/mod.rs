@@ -9,6 +9,7 @@
 
 mod clock;
 mod locks;
+mod refresh;
 mod task;
 #[cfg(test)]
 mod tests;

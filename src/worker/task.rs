@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::refresh::Refresh;
 use super::{Command, Context, Phase, PodView, SharedLocks};
 use crate::api::{FullName, Pod, PodUid, core};
 use crate::pod::backoff::Backoff;
@@ -194,6 +195,7 @@ impl Worker {
     /// Converges the pod, round after round, until told to stop.
     async fn sync_until_stopped(&mut self, cancel: &CancellationToken) -> Next {
         let mut seen = self.context.cache.subscribe(&self.uid);
+        let mut refresh = Refresh::new();
         self.newer_than = Instant::now();
         self.context.looks.look(&self.uid).await;
         loop {
@@ -202,6 +204,7 @@ impl Worker {
                 Command::Stop { .. } => return Next::Proceed,
             };
             self.pod = Some(Arc::clone(&pod));
+            refresh.listen(&self.context, &pod);
             seen.mark_unchanged();
             let cache = self.context.cache.clone();
             let entry = tokio::select! {
@@ -212,7 +215,7 @@ impl Worker {
                 }
                 entry = cache.get_newer_than(&self.uid, self.newer_than) => entry,
             };
-            let look_again = if let Some(error) = entry.error {
+            let mut look_again = if let Some(error) = entry.error {
                 // What can't be seen is left alone. The observer looks again by itself.
                 self.error = error.to_string().into();
                 self.publish(&entry.status);
@@ -220,6 +223,14 @@ impl Worker {
             } else {
                 self.round(&pod, &entry.status, cancel).await
             };
+            if self.held.is_none() {
+                let context = Arc::clone(&self.context);
+                let due = tokio::select! {
+                    () = cancel.cancelled() => return Next::Shutdown,
+                    due = refresh.run(&context, &pod, &entry.status) => due,
+                };
+                look_again = sooner(look_again, due);
+            }
             let timer = tokio::time::sleep(look_again.unwrap_or(Duration::MAX));
             let away_since = self.held.as_ref().and_then(|held| held.away_since);
             let back = cache.wait_until_known(away_since.unwrap_or(self.newer_than));
@@ -231,6 +242,8 @@ impl Worker {
                 },
                 () = timer, if look_again.is_some() => {}
                 () = back, if away_since.is_some() => {}
+                // What was missing may be there by now: at once.
+                () = refresh.changed() => self.held = None,
             }
         }
     }
@@ -291,10 +304,7 @@ impl Worker {
                 away_since: away.then(Instant::now),
             });
         }
-        match (retry, plan.look_again) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        sooner(retry, plan.look_again)
     }
 
     /// The pod with the start time that its status has, which its deadline counts from; the
@@ -538,6 +548,13 @@ fn same_work(a: &Plan, b: &Plan) -> bool {
         }
     };
     a.steps.len() == b.steps.len() && a.steps.iter().zip(&b.steps).all(|(a, b)| same(a, b))
+}
+
+fn sooner(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
 }
 
 /// Sleeps for `pause`, which doubles for the next time.
