@@ -29,7 +29,6 @@ use crate::api::Timestamp;
 use crate::api::report::EngineReport;
 use crate::config::{Config, Resolved};
 use crate::observe::{Observer, Reach};
-use crate::pod::admit::AdmitNode;
 use crate::pod::merge::Merged;
 use crate::runtime::Runtime;
 use crate::runtime::docker::engine::SharedEngine;
@@ -147,8 +146,6 @@ impl Agent {
         spawn(&mut parts, "merge", merge.run(cancel.clone()));
 
         let (board_writer, board) = board();
-        // Without an API server nothing but host ports and the operating system is looked at.
-        let (_, admit_node) = cell(AdmitNode::default());
         let context = Arc::new(Context {
             runtime: Arc::clone(&runtime),
             cache: cache_reader.clone(),
@@ -158,8 +155,6 @@ impl Agent {
             node_ips,
             backoff_max: config.max_container_backoff,
             clock: Clock::default(),
-            node: admit_node,
-            unsupported: |_| Vec::new(),
         });
         let workers = PodWorkers::new(context, Arc::new(PodManager::default()), wanted, listed);
         spawn(&mut parts, "workers", workers.run(cancel.clone()));

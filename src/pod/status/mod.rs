@@ -17,7 +17,6 @@ use crate::pod::spec;
 
 mod conditions;
 mod containers;
-pub mod merge;
 mod phase;
 mod printed;
 mod qos;
