@@ -118,7 +118,7 @@ impl MergeTask {
                 .iter()
                 .map(|(uid, p)| (uid.clone(), Arc::clone(&p.pod)))
                 .collect(),
-            all_synced: merged.all_synced,
+            delivered: merged.delivered,
         };
         self.merged.publish(merged);
         self.settled = listed;
@@ -155,9 +155,12 @@ impl MergeTask {
     fn tell_problems(&mut self, states: &BTreeMap<SourceName, SourceState>, merged: &Merged) {
         let mut problems: BTreeSet<&Diagnostic> = merged.conflicts.iter().collect();
         for (name, state) in states {
-            if let SourceState::Synced(set) = state {
+            if let Some(set) = state.set() {
                 problems.extend(&set.problems);
                 problems.extend(set.pods.iter().flat_map(|pod| &pod.problems));
+                if !state.is_synced() {
+                    continue;
+                }
                 occurrences::source_read(
                     &self.telemetry,
                     name.source,

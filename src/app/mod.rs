@@ -35,6 +35,7 @@ use crate::runtime::docker::engine::SharedEngine;
 use crate::runtime::docker::{
     BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, InstrumentedEngine,
 };
+use crate::runtime::objects::NoObjects;
 use crate::server::view::AgentView;
 use crate::server::{admin, health};
 use crate::source::files::FileSource;
@@ -119,6 +120,7 @@ impl Agent {
                 node,
                 pod_infra_image: config.pod_infra_image.clone(),
                 engine_concurrency: config.engine_concurrency,
+                objects: Arc::new(NoObjects::default()),
             },
         ));
 

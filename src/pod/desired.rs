@@ -69,6 +69,12 @@ impl SourcePod {
     pub fn full_name(&self) -> FullName {
         FullName::of(&self.pod)
     }
+
+    /// Whether it comes from the API server.
+    #[must_use]
+    pub fn is_api(&self) -> bool {
+        self.origin.source == PodSource::Api
+    }
 }
 
 /// Everything one source wants, in the source's own order.
@@ -89,8 +95,68 @@ pub enum SourceState {
     /// It has not delivered yet: nothing may be concluded from what it lacks.
     #[default]
     NotSynced,
+    /// What it wanted when an agent before this one last heard of it. Its pods are wanted; that
+    /// others are missing means nothing.
+    LastKnown(Arc<SourceSet>),
     /// Its newest whole set.
     Synced(Arc<SourceSet>),
+}
+
+impl SourceState {
+    /// The set to go by, if there is one.
+    #[must_use]
+    pub fn set(&self) -> Option<&Arc<SourceSet>> {
+        match self {
+            Self::NotSynced => None,
+            Self::LastKnown(set) | Self::Synced(set) => Some(set),
+        }
+    }
+
+    /// Whether it has delivered: from what it lacks it may be concluded that it is not wanted.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        matches!(self, Self::Synced(_))
+    }
+}
+
+/// Which kinds of sources have all delivered, and so what may be stopped for being wanted by none
+/// of them. The default says: none yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Delivered {
+    /// Every directory and URL.
+    pub manifests: bool,
+    /// The API server, or there is none.
+    pub api: bool,
+}
+
+impl Delivered {
+    /// Everything has.
+    pub const ALL: Self = Self {
+        manifests: true,
+        api: true,
+    };
+
+    /// Whether every source has.
+    #[must_use]
+    pub fn all(self) -> bool {
+        self.manifests && self.api
+    }
+
+    /// Whether a pod that no source wants may be stopped. While the API server is silent, one
+    /// that may be its is left alone; what has a UID that it never gives is a manifest's.
+    ///
+    /// The API server gives UUIDs in their text form. A manifest's pod has 32 hexadecimal digits
+    /// without hyphens, unless its author gave it a UID.
+    #[must_use]
+    pub fn may_stop(self, uid: &PodUid) -> bool {
+        self.manifests && (self.api || !is_uuid(uid.as_str()))
+    }
+}
+
+fn is_uuid(text: &str) -> bool {
+    let lengths = text.split('-').map(str::len);
+    lengths.eq([8, 4, 4, 4, 12])
+        && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
 /// What the API server holds of our Node's pods: its newest whole list, kept current by its watch.

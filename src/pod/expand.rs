@@ -51,7 +51,8 @@ pub fn expand_container_command_and_args(
     (all(&container.command), all(&container.args))
 }
 
-fn expand_with(text: &str, mut value_of: impl FnMut(&str) -> Option<String>) -> String {
+/// Like [`expand`], with values from wherever they are.
+pub(crate) fn expand_with(text: &str, mut value_of: impl FnMut(&str) -> Option<String>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('$') {

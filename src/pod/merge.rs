@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::api::keys;
 use crate::api::{Code, Diagnostic, FullName, Pod, PodUid, Timestamp};
-use crate::pod::desired::{Origin, PodSource, SourcePod, SourceState};
+use crate::pod::desired::{Delivered, Origin, PodSource, SourcePod, SourceState};
 
 /// Name of a configured source. Orders as sources win over one another: files, URLs, API server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,21 +37,30 @@ impl fmt::Display for SourceName {
 /// What all sources together want.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Merged {
-    /// The pods to run, by UID. No two have the same full name.
+    /// The pods to run, by UID. No two of manifests have the same full name; a pod of the API
+    /// server may have the name of one of them.
     pub pods: BTreeMap<PodUid, SourcePod>,
     /// One diagnostic for each pod that doesn't run because another has its full name or UID.
     pub conflicts: Vec<Diagnostic>,
-    /// Whether every source has delivered. While one hasn't, a pod missing from
-    /// [`pods`](Self::pods) may still be wanted: nothing may be stopped or deleted.
-    pub all_synced: bool,
+    /// Which sources have delivered. While one hasn't, a pod missing from [`pods`](Self::pods) may
+    /// still be wanted by it.
+    pub delivered: Delivered,
 }
 
 impl Merged {
-    /// The running pods' UIDs by full name: the incumbents of the next merge.
+    /// The UIDs of the pods of manifests by full name: the incumbents of the next merge.
     #[must_use]
     pub fn incumbents(&self) -> BTreeMap<FullName, PodUid> {
-        let named = |(uid, pod): (&PodUid, &SourcePod)| (pod.full_name(), uid.clone());
-        self.pods.iter().map(named).collect()
+        let of_manifests = self.pods.iter().filter(|(_, pod)| !pod.is_api());
+        of_manifests
+            .map(|(uid, pod)| (pod.full_name(), uid.clone()))
+            .collect()
+    }
+
+    /// Whether every source has delivered.
+    #[must_use]
+    pub fn all_synced(&self) -> bool {
+        self.delivered.all()
     }
 }
 
@@ -59,36 +68,38 @@ impl Merged {
 ///
 /// Of several pods with one full name (or one UID), the incumbent stays as long as a source offers
 /// it; without one, the first by source kind, location and document runs. The others are reported.
-/// The order in which sets list their pods makes no difference.
+/// The order in which sets list their pods makes no difference. Names of pods of the API server
+/// are its own affair: as upstream, such a pod runs beside a manifest's of the same name.
 #[must_use]
 pub fn merge_sources(
     sources: &BTreeMap<SourceName, SourceState>,
     incumbents: &BTreeMap<FullName, PodUid>,
 ) -> Merged {
     let mut merged = Merged {
-        all_synced: true,
+        delivered: delivered(sources),
         ..Merged::default()
     };
-    let mut candidates = Vec::new();
-    for state in sources.values() {
-        match state {
-            SourceState::NotSynced => merged.all_synced = false,
-            SourceState::Synced(set) => candidates.extend(set.pods.iter().map(Candidate::of)),
-        }
-    }
+    let sets = sources.values().filter_map(SourceState::set);
+    let mut candidates: Vec<_> = sets
+        .flat_map(|set| set.pods.iter().map(Candidate::of))
+        .collect();
     candidates.sort_by(|a, b| a.rank(incumbents).cmp(&b.rank(incumbents)));
 
     let mut owners: BTreeMap<FullName, &Origin> = BTreeMap::new();
     for candidate in candidates {
         let Candidate { pod, uid, name } = candidate;
-        if let Some(winner) = owners.get(&name) {
+        if let Some(winner) = owners.get(&name)
+            && !pod.is_api()
+        {
             merged.conflicts.push(same_name(pod, &name, winner));
             continue;
         }
         match merged.pods.entry(uid) {
             Entry::Vacant(place) => {
                 place.insert(pod.clone());
-                owners.insert(name, &pod.origin);
+                if !pod.is_api() {
+                    owners.insert(name, &pod.origin);
+                }
             }
             Entry::Occupied(winner) => {
                 merged.conflicts.push(same_uid(pod, &name, winner.get()));
@@ -97,6 +108,19 @@ pub fn merge_sources(
     }
     merged.conflicts.sort();
     merged
+}
+
+fn delivered(sources: &BTreeMap<SourceName, SourceState>) -> Delivered {
+    let all = |api: bool| {
+        sources
+            .iter()
+            .filter(|(name, _)| (name.source == PodSource::Api) == api)
+            .all(|(_, state)| state.is_synced())
+    };
+    Delivered {
+        manifests: all(false),
+        api: all(true),
+    }
 }
 
 /// A pod offered by a source, with its keys computed once.
@@ -158,7 +182,7 @@ fn place(origin: &Origin) -> String {
 ///
 /// Upstream: `pkg/kubelet/types/pod_update.go` (`PodOperation`). Its `SET` is never emitted, and
 /// its empty `ADD`, which only says that a source has delivered, is
-/// [`Merged::all_synced`] here.
+/// [`Merged::delivered`] here.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PodOperation {
     /// The pod is no longer wanted. Carries the pod as it was.

@@ -5,15 +5,22 @@
 //! comes in as values ([`observed`], [`desired`]); what to do about it goes out as values
 //! ([`plan::Plan`], [`merge::Merged`], statuses).
 
+pub mod admit;
 pub mod backoff;
 pub mod desired;
+pub mod downward;
+pub mod ending;
 pub mod env;
+pub mod events;
 pub mod expand;
 pub mod hold;
 pub mod manager;
 pub mod manifest;
 pub mod merge;
+pub mod node;
+pub mod objects;
 pub mod observed;
+pub mod payload;
 pub mod plan;
 pub mod resources;
 pub mod select;

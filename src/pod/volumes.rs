@@ -1,6 +1,6 @@
 //! Where a pod's files are, as values: the layout that `volume` keeps and the Engine is told of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::api::PodUid;
@@ -52,13 +52,19 @@ impl PodPaths {
     /// The directory of an emptyDir volume; for the Memory medium a tmpfs is mounted on it.
     #[must_use]
     pub fn empty_dir(&self, volume: &str) -> PathBuf {
-        self.dir.join("volumes").join(EMPTY_DIR_PLUGIN).join(volume)
+        self.volume(EMPTY_DIR_PLUGIN, volume)
     }
 
-    /// The directory of all emptyDir volumes.
+    /// The directory of a volume of that plugin.
     #[must_use]
-    pub fn empty_dirs(&self) -> PathBuf {
-        self.dir.join("volumes").join(EMPTY_DIR_PLUGIN)
+    pub fn volume(&self, plugin: &str, volume: &str) -> PathBuf {
+        self.volumes_dir().join(plugin).join(volume)
+    }
+
+    /// The directory of all volumes, by plugin and name.
+    #[must_use]
+    pub fn volumes_dir(&self) -> PathBuf {
+        self.dir.join("volumes")
     }
 
     /// The file that tells that an emptyDir volume is set up.
@@ -94,4 +100,8 @@ pub struct VolumeMap {
     pub volumes: BTreeMap<String, PathBuf>,
     /// Host path of mounts with a sub-path, by container name and index of the mount.
     pub subpaths: BTreeMap<(String, usize), PathBuf>,
+    /// Volumes that containers must not write to, whatever their mounts say.
+    pub read_only: BTreeSet<String>,
+    /// Volumes that hold what they held before, and why they could not be brought up to date.
+    pub kept: BTreeMap<String, String>,
 }

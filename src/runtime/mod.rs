@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
@@ -21,6 +22,7 @@ use crate::pod::plan::Plan;
 pub mod docker;
 pub mod fake;
 pub mod logs;
+pub mod objects;
 pub mod result;
 pub mod version;
 
@@ -186,6 +188,20 @@ pub trait Runtime: Send + Sync + 'static {
         running: &RunningPod,
         grace_override: Option<Duration>,
     ) -> PodSyncResult;
+
+    /// Brings the files of a running pod's volumes up to date with what it refers to, and says
+    /// after how long to do so again though nothing has changed: a token has to be renewed.
+    /// Fails with what could not be brought up to date; it stays as it was. A runtime without
+    /// such volumes has nothing to do.
+    async fn refresh_volumes(&self, _pod: &Arc<Pod>) -> Result<Option<Duration>, SyncError> {
+        Ok(None)
+    }
+
+    /// Changes whenever something that the pod refers to has changed, has come or gone. Ends when
+    /// nobody will ever tell.
+    fn references_changed(&self, _uid: &PodUid) -> watch::Receiver<u64> {
+        watch::channel(0).1
+    }
 
     /// Removes every dead container and sandbox of a pod, and its directories. Fails while
     /// anything of it runs.

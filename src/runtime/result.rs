@@ -48,6 +48,7 @@ pub enum SyncErrorReason {
     ErrImageNeverPull,
     InvalidImageName,
     RegistryUnavailable,
+    FailedMount,
     CreateContainerConfigError,
     CreateContainerError,
     RunContainerError,

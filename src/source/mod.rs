@@ -55,16 +55,18 @@ impl SourceWriter {
     /// Publishes a whole set, and logs each problem once: when it appears.
     pub(crate) fn publish(&mut self, set: SourceSet) {
         let before = self.state.get();
-        let known = match &*before {
-            SourceState::NotSynced => BTreeSet::new(),
-            SourceState::Synced(set) => problems_of(set).collect(),
-        };
+        let known: BTreeSet<_> = before.set().into_iter().flat_map(|s| problems_of(s)).collect();
         // A failing URL is logged by its source, less and less loudly.
         let news = problems_of(&set).filter(|problem| problem.code != Code::FetchFailed);
         for problem in news.collect::<BTreeSet<_>>().difference(&known) {
             warn!(reason = %problem, "problem with a manifest");
         }
         self.state.publish(SourceState::Synced(Arc::new(set)));
+    }
+
+    /// Publishes what an agent before this one knew, until the source itself is heard.
+    pub(crate) fn publish_last_known(&mut self, set: SourceSet) {
+        self.state.publish(SourceState::LastKnown(Arc::new(set)));
     }
 
     /// Notes a successful read.
@@ -107,10 +109,7 @@ impl SourceReader {
     #[must_use]
     pub fn report(&self) -> SourceReport {
         let (state, health) = (self.state.get(), self.health.get());
-        let set = match &*state {
-            SourceState::NotSynced => None,
-            SourceState::Synced(set) => Some(set),
-        };
+        let set = state.set();
         let mut problems = set.map(|set| set.problems.clone()).unwrap_or_default();
         if let Some(error) = &health.last_error
             && !problems.contains(error)
@@ -120,7 +119,7 @@ impl SourceReader {
         SourceReport {
             kind: self.name.source.to_string(),
             location: self.name.location.to_string(),
-            synced: set.is_some(),
+            synced: state.is_synced(),
             last_success: health.last_success,
             pods: set.map_or(0, |set| set.pods.len()),
             problems,

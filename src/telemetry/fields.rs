@@ -44,7 +44,10 @@ mod tests {
 
     #[test]
     fn occurrences_use_these_keys_only() {
-        let source = include_str!("occurrences.rs");
+        let source = concat!(
+            include_str!("occurrences.rs"),
+            include_str!("occurrences/cluster.rs")
+        );
         let mut seen = 0;
         for line in source.lines().map(str::trim) {
             let Some((key, value)) = line.split_once(" = ") else {

@@ -123,6 +123,7 @@ fn reason_str(reason: SyncErrorReason) -> &'static str {
         SyncErrorReason::ErrImageNeverPull => "ErrImageNeverPull",
         SyncErrorReason::InvalidImageName => "InvalidImageName",
         SyncErrorReason::RegistryUnavailable => "RegistryUnavailable",
+        SyncErrorReason::FailedMount => "FailedMount",
         SyncErrorReason::CreateContainerConfigError => "CreateContainerConfigError",
         SyncErrorReason::CreateContainerError => "CreateContainerError",
         SyncErrorReason::RunContainerError => "RunContainerError",
@@ -159,6 +160,8 @@ pub struct Metrics {
     pull_seconds: Histogram,
     api_requests: RequestCounters,
     api_up: Gauge,
+    mirror_writes: Counters,
+    status_writes: Counters,
 }
 
 impl Default for Metrics {
@@ -195,6 +198,8 @@ impl Metrics {
             pull_seconds: Histogram::new(LONG_BUCKETS),
             api_requests: Family::default(),
             api_up: Gauge::default(),
+            mirror_writes: Family::default(),
+            status_writes: Family::default(),
         };
         metrics.registry = Arc::new(metrics.register());
         metrics
@@ -273,6 +278,16 @@ impl Metrics {
             "api_up",
             "Whether the API server answers",
             self.api_up.clone(),
+        );
+        r.register(
+            "mirror_writes",
+            "Mirror pods created, deleted and refused",
+            self.mirror_writes.clone(),
+        );
+        r.register(
+            "status_writes",
+            "Pod statuses written to the API server, by outcome",
+            self.status_writes.clone(),
         );
         registry
     }
@@ -410,6 +425,18 @@ impl Metrics {
         if restart {
             self.container_restarts.inc();
         }
+    }
+
+    pub(super) fn mirror_written(&self, outcome: &'static str) {
+        self.mirror_writes
+            .get_or_create(&[("outcome", outcome)])
+            .inc();
+    }
+
+    pub(super) fn status_written(&self, outcome: &'static str) {
+        self.status_writes
+            .get_or_create(&[("outcome", outcome)])
+            .inc();
     }
 
     pub(super) fn container_died(&self) {

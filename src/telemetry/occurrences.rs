@@ -3,16 +3,20 @@
 //! Levels: info when something changed, warn when the agent will try again, error when a person
 //! should look. Functions called again and again in a quiet node log at debug or not at all.
 
+mod cluster;
+
 use std::path::Path;
 use std::time::Duration;
 
-use super::Telemetry;
 use super::journal::Kind;
 use super::metrics::PullOutcome;
+use super::{Metrics, Telemetry};
 use crate::api::{ContainerId, Diagnostic, FullName, PodUid, Timestamp};
 use crate::pod::desired::PodSource;
 use crate::pod::plan::Reason;
 use crate::runtime::{PodSyncResult, SyncError};
+
+pub use cluster::*;
 
 /// A pod as its log field shows it: `namespace/name`.
 struct Shown<'a>(&'a FullName);
@@ -180,6 +184,42 @@ pub fn sync_done(
             "round done: {plan_steps} steps"
         );
     }
+}
+
+/// Volumes of a running pod were written anew.
+pub fn volumes_refreshed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, volumes: &[String]) {
+    let message = format!("volumes written anew: {}", volumes.join(", "));
+    telemetry
+        .journal
+        .pod(pod, uid, None, Kind::Trace, "VolumesRefreshed", message);
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        "volumes written anew: {}",
+        volumes.join(", ")
+    );
+}
+
+/// Volumes of a running pod could not be brought up to date; they stay as they were.
+pub fn volumes_not_refreshed(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    error: &SyncError,
+) {
+    let (kind, message) = (Kind::Warning, error.message.as_str());
+    let reason = error.reason.to_string();
+    telemetry
+        .journal
+        .pod(pod, uid, None, kind, &reason, message);
+    telemetry.metrics.sync_failed(error.reason);
+    tracing::warn!(
+        pod = %Shown(pod),
+        uid = %uid,
+        reason = %error.reason,
+        error = error.message.as_str(),
+        "volumes could not be brought up to date; will try again"
+    );
 }
 
 /// A container was started; `attempt` counts the instances before it.

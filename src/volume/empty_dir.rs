@@ -5,32 +5,22 @@
 //!
 //! Upstream: `pkg/volume/emptydir/empty_dir.go`.
 
-use std::ffi::CString;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Gid;
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 
 use crate::api::core::EmptyDirVolumeSource;
 use crate::api::quantity::Quantity;
 use crate::pod::volumes::PodPaths;
 
+use super::tmpfs::{self, Limits};
 use super::{Result, VolumeError, make_dir, mountinfo, set_mode};
 
 /// Mode of a volume: its users are unknown.
 const MODE: u32 = 0o777;
 /// Bit that gives new files the directory's group.
 const SETGID: u32 = 0o2000;
-
-/// What bounds a volume in memory, in bytes.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
-    /// What the pod's containers may use together, if bounded.
-    pub(super) pod: Option<u64>,
-    /// Memory of the node.
-    pub(super) node: u64,
-}
 
 /// Makes an emptyDir volume, or finds it made, and returns its path.
 pub(super) fn ensure(
@@ -55,12 +45,7 @@ pub(super) fn ensure(
             if mounted && ready.exists() {
                 return Ok(dir);
             }
-            if !mounted {
-                mount_tmpfs(volume, &dir, size(volume, source, limits)?)?;
-            }
-            // Containers may ask for propagation also where the node's root is private.
-            mount_change(&dir, MountPropagationFlags::SHARED)
-                .map_err(|e| VolumeError::io("share the mount on", &dir, e))?;
+            tmpfs::ensure(volume, &dir, size(volume, source, limits)?, MODE)?;
         }
         other => {
             return Err(VolumeError::Volume {
@@ -105,29 +90,5 @@ fn size(volume: &str, source: &EmptyDirVolumeSource, limits: Limits) -> Result<u
             });
         }
     };
-    let size = [own, limits.pod]
-        .into_iter()
-        .flatten()
-        .fold(limits.node, u64::min);
-    Ok(size.max(1))
-}
-
-/// Mounts a tmpfs that is not swapped out, where the kernel can do that.
-fn mount_tmpfs(volume: &str, dir: &Path, size: u64) -> Result<()> {
-    let try_mount = |options: String| {
-        let options = CString::new(options).map_err(|_| Errno::INVAL)?;
-        mount("tmpfs", dir, "tmpfs", MountFlags::empty(), Some(&*options))
-    };
-    let plain = format!("size={size},mode=0777");
-    let mounted = match try_mount(format!("{plain},noswap")) {
-        Err(Errno::INVAL) => try_mount(plain),
-        other => other,
-    };
-    mounted.map_err(|e| match e {
-        Errno::PERM | Errno::ACCESS => VolumeError::MountNotPermitted {
-            volume: volume.to_owned(),
-            cause: e.to_string(),
-        },
-        e => VolumeError::io("mount a tmpfs on", dir, e),
-    })
+    Ok(limits.least(own))
 }

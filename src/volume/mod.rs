@@ -1,5 +1,4 @@
-//! What pods mount, on disk: hostPath and emptyDir volumes, sub-paths, termination messages, the
-//! hosts file. All calls block; run them where blocking is allowed.
+//! What pods mount, on disk: volumes, sub-paths, termination messages, the hosts file. All calls block; run them where blocking is allowed.
 //!
 //! Everything is made idempotently under `<root>/pods/<uid>` in the kubelet's layout
 //! ([`PodPaths`]) and found again there after a restart: nothing is remembered in memory.
@@ -13,9 +12,11 @@ use std::path::{Path, PathBuf};
 use crate::api::core::Volume;
 use crate::api::{Pod, PodUid};
 use crate::pod::expand::Variables;
+use crate::pod::payload::{self, Kind, PayloadError, Payloads};
 use crate::pod::spec;
 use crate::pod::volumes::{PodPaths, VolumeMap};
 
+mod atomic;
 mod cgroup;
 mod empty_dir;
 mod files;
@@ -23,6 +24,10 @@ mod host_path;
 mod mountinfo;
 mod remove;
 mod subpath;
+mod tmpfs;
+mod values;
+
+use tmpfs::Limits;
 
 pub use files::{TERMINATION_MESSAGE_MAX, read_termination_message};
 
@@ -69,6 +74,17 @@ pub enum VolumeError {
         container: String,
         /// What is wrong.
         problem: String,
+    },
+    /// What a volume is to hold can't be told.
+    #[error(transparent)]
+    Payload(#[from] PayloadError),
+    /// A volume can't be set up.
+    #[error("MountVolume.SetUp failed for volume {volume:?} : {cause}")]
+    SetUp {
+        /// Name of the volume.
+        volume: String,
+        /// Why.
+        cause: Box<VolumeError>,
     },
     /// The agent may not mount file systems.
     #[error(
@@ -118,17 +134,74 @@ impl VolumeManager {
         Self { root: root.into() }
     }
 
-    /// Makes all volumes of a pod, or finds them made. `node_memory_bytes` bounds volumes in
-    /// memory.
-    pub fn ensure(&self, pod: &Pod, node_memory_bytes: u64) -> Result<VolumeMap> {
+    /// Makes all volumes of a pod, or finds them made. `payloads` are the files of those that are
+    /// written from values, `node_memory_bytes` bounds volumes in memory.
+    pub fn ensure(
+        &self,
+        pod: &Pod,
+        payloads: &Payloads,
+        node_memory_bytes: u64,
+    ) -> Result<VolumeMap> {
         let paths = self.paths(&PodUid::of(pod))?;
         make_dir(paths.pod_dir())?;
+        let limits = limits(pod, node_memory_bytes);
         let mut map = VolumeMap::default();
         for volume in spec::spec(pod).volumes.iter().flatten() {
-            let path = ensure_volume(pod, volume, &paths, node_memory_bytes)?;
-            map.volumes.insert(volume.name.clone(), path);
+            ensure_volume(pod, volume, payloads, &paths, limits, &mut map).map_err(|cause| {
+                VolumeError::SetUp {
+                    volume: volume.name.clone(),
+                    cause: Box::new(cause),
+                }
+            })?;
         }
         Ok(map)
+    }
+
+    /// Fails if a volume that is not made yet can't be, because its files can't be told. Changes
+    /// nothing.
+    pub fn check(&self, pod: &Pod, payloads: &Payloads) -> Result<()> {
+        let paths = self.paths(&PodUid::of(pod))?;
+        for volume in spec::spec(pod).volumes.iter().flatten() {
+            let name = &volume.name;
+            checked_name(name)?;
+            let (Some(kind), Some(Err(error))) = (Kind::of(volume), payloads.get(name)) else {
+                continue;
+            };
+            if !values::is_made(&paths.volume(kind.plugin(), name), kind)? {
+                return Err(VolumeError::SetUp {
+                    volume: name.clone(),
+                    cause: Box::new(error.clone().into()),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the files of a running pod's volumes up to date, and says which were written anew.
+    /// A volume that is not made is left alone. All are tried; the first failure is told.
+    pub fn refresh(
+        &self,
+        pod: &Pod,
+        payloads: &Payloads,
+        node_memory_bytes: u64,
+    ) -> Result<Vec<String>> {
+        let paths = self.paths(&PodUid::of(pod))?;
+        let limits = limits(pod, node_memory_bytes);
+        let mut written = Vec::new();
+        let mut failed = Ok(());
+        for volume in spec::spec(pod).volumes.iter().flatten() {
+            match refresh_volume(pod, volume, payloads, &paths, limits) {
+                Ok(true) => written.push(volume.name.clone()),
+                Ok(false) => {}
+                Err(cause) => {
+                    failed = failed.and(Err(VolumeError::SetUp {
+                        volume: volume.name.clone(),
+                        cause: Box::new(cause),
+                    }));
+                }
+            }
+        }
+        failed.map(|()| written)
     }
 
     /// Makes the sub-paths a container mounts, or finds them made, and adds them to `map`.
@@ -223,30 +296,65 @@ impl VolumeManager {
     }
 }
 
+/// What bounds a pod's volumes in memory.
+fn limits(pod: &Pod, node_memory_bytes: u64) -> Limits {
+    Limits {
+        pod: crate::pod::resources::pod_memory_limit(pod),
+        node: node_memory_bytes,
+    }
+}
+
 fn ensure_volume(
     pod: &Pod,
     volume: &Volume,
+    payloads: &Payloads,
     paths: &PodPaths,
-    node_memory_bytes: u64,
-) -> Result<PathBuf> {
-    checked_name(&volume.name)?;
-    if let Some(host_path) = &volume.host_path {
-        host_path::ensure(&volume.name, host_path)
+    limits: Limits,
+    map: &mut VolumeMap,
+) -> Result<()> {
+    let name = &volume.name;
+    checked_name(name)?;
+    let path = if let Some(host_path) = &volume.host_path {
+        host_path::ensure(name, host_path)?
     } else if let Some(source) = &volume.empty_dir {
-        let limits = empty_dir::Limits {
-            pod: crate::pod::resources::pod_memory_limit(pod),
-            node: node_memory_bytes,
-        };
-        let fs_group = spec::spec(pod)
-            .security_context
-            .as_ref()
-            .and_then(|s| s.fs_group);
-        empty_dir::ensure(&volume.name, source, paths, limits, fs_group)
+        empty_dir::ensure(name, source, paths, limits, payload::fs_group(pod))?
+    } else if let (Some(kind), Some(files)) = (Kind::of(volume), payloads.get(name)) {
+        let made = values::ensure(pod, name, kind, files, paths, limits)?;
+        map.read_only.insert(name.clone());
+        if let Some(error) = made.kept {
+            map.kept.insert(name.clone(), error.to_string());
+        }
+        made.path
     } else {
-        Err(VolumeError::Volume {
-            volume: volume.name.clone(),
-            problem: "only hostPath and emptyDir are supported".to_owned(),
-        })
+        return Err(VolumeError::Volume {
+            volume: name.clone(),
+            problem: "volumes of this type are not supported".to_owned(),
+        });
+    };
+    map.volumes.insert(name.clone(), path);
+    Ok(())
+}
+
+/// Whether the volume's files were written anew.
+fn refresh_volume(
+    pod: &Pod,
+    volume: &Volume,
+    payloads: &Payloads,
+    paths: &PodPaths,
+    limits: Limits,
+) -> Result<bool> {
+    let name = &volume.name;
+    checked_name(name)?;
+    let (Some(kind), Some(files)) = (Kind::of(volume), payloads.get(name)) else {
+        return Ok(false);
+    };
+    if !values::is_made(&paths.volume(kind.plugin(), name), kind)? {
+        return Ok(false);
+    }
+    let made = values::ensure(pod, name, kind, files, paths, limits)?;
+    match made.kept {
+        Some(error) => Err(error.into()),
+        None => Ok(made.changed),
     }
 }
 

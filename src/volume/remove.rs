@@ -52,11 +52,11 @@ fn unmount_ours(paths: &PodPaths) -> Result<()> {
         Err(_) => path.to_owned(),
     };
     let (volumes, subpaths) = (
-        resolved(&paths.empty_dirs()),
+        resolved(&paths.volumes_dir()),
         resolved(&paths.subpaths_dir()),
     );
     for point in mountinfo::below(&real)?.iter().rev() {
-        let is_volume = point.parent() == Some(volumes.as_path());
+        let is_volume = point.parent().and_then(Path::parent) == Some(volumes.as_path());
         if !is_volume && !point.starts_with(&subpaths) {
             return Err(VolumeError::Busy {
                 path: point.clone(),

@@ -33,6 +33,15 @@ impl Root {
         self.dir.path().join(name)
     }
 
+    /// Volumes of a pod that are not written from values; an error is told without its volume.
+    fn ensure(&self, pod: &Pod, memory: u64) -> Result<VolumeMap> {
+        let made = self.manager.ensure(pod, &Payloads::new(), memory);
+        made.map_err(|error| match error {
+            VolumeError::SetUp { cause, .. } => *cause,
+            error => error,
+        })
+    }
+
     fn pod_paths(&self) -> PodPaths {
         PodPaths::new(&self.path("root"), &PodUid::from(UID))
     }
@@ -61,7 +70,7 @@ fn mode(path: &Path) -> u32 {
 
 fn ensure_host_path(root: &Root, path: &Path, kind: &str) -> Result<VolumeMap> {
     let volume = json!({"name": "v", "hostPath": {"path": path, "type": kind}});
-    root.manager.ensure(&pod_with_volume(&volume), NODE_MEMORY)
+    root.ensure(&pod_with_volume(&volume), NODE_MEMORY)
 }
 
 #[test]
@@ -175,7 +184,6 @@ fn names_and_sources_we_cannot_have_are_refused() {
     for name in ["..", "a/b", ""] {
         let volume = json!({"name": name, "emptyDir": {}});
         let error = root
-            .manager
             .ensure(&pod_with_volume(&volume), NODE_MEMORY)
             .unwrap_err();
         assert_eq!(error, VolumeError::InvalidName(name.to_owned()));
@@ -188,12 +196,11 @@ fn names_and_sources_we_cannot_have_are_refused() {
     }
     let volume = json!({"name": "v", "configMap": {"name": "m"}});
     let error = root
-        .manager
         .ensure(&pod_with_volume(&volume), NODE_MEMORY)
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "volume \"v\": only hostPath and emptyDir are supported"
+        "volume \"v\": volumes of this type are not supported"
     );
 }
 
@@ -201,7 +208,7 @@ fn names_and_sources_we_cannot_have_are_refused() {
 fn empty_dir_on_disk_is_open_to_all_and_keeps_what_containers_make_of_it() {
     let root = Root::new();
     let pod = pod_with_volume(&json!({"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}));
-    let map = with_umask(0o077, || root.manager.ensure(&pod, NODE_MEMORY));
+    let map = with_umask(0o077, || root.ensure(&pod, NODE_MEMORY));
     let dir = map.unwrap().volumes["v"].clone();
     assert_eq!(
         dir,
@@ -216,7 +223,7 @@ fn empty_dir_on_disk_is_open_to_all_and_keeps_what_containers_make_of_it() {
 
     fs::write(dir.join("data"), b"x").unwrap();
     set_mode(&dir, 0o700).unwrap();
-    root.manager.ensure(&pod, NODE_MEMORY).unwrap();
+    root.ensure(&pod, NODE_MEMORY).unwrap();
     assert_eq!(mode(&dir), 0o700);
     assert_eq!(fs::read(dir.join("data")).unwrap(), b"x");
 }
@@ -230,7 +237,7 @@ fn fs_group_owns_an_empty_dir() {
             "containers": [{"name": "c"}],
             "volumes": [{"name": name, "emptyDir": source}],
         }));
-        let map = root.manager.ensure(&pod, NODE_MEMORY).unwrap();
+        let map = root.ensure(&pod, NODE_MEMORY).unwrap();
         let dir = &map.volumes[name];
         assert_eq!(fs::metadata(dir).unwrap().gid(), 2345, "{name}");
         assert_eq!(mode(dir), 0o2777, "{name}");
@@ -280,13 +287,13 @@ fn empty_dir_in_memory_is_bounded_and_survives() {
         let pod = pod(&json!({
             "containers": containers, "volumes": [{"name": "v", "emptyDir": source}],
         }));
-        let dir = root.manager.ensure(&pod, node).unwrap().volumes["v"].clone();
+        let dir = root.ensure(&pod, node).unwrap().volumes["v"].clone();
         assert!(mountinfo::is_mount_point(&dir).unwrap());
         assert_eq!(tmpfs_bytes(&dir), expected, "{source}");
         assert_eq!(mode(&dir), 0o777);
 
         fs::write(dir.join("data"), b"x").unwrap();
-        root.manager.ensure(&pod, node).unwrap();
+        root.ensure(&pod, node).unwrap();
         assert_eq!(fs::read(dir.join("data")).unwrap(), b"x");
         let real = dir.canonicalize().unwrap();
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -393,7 +400,7 @@ fn pods_are_listed_and_removed_with_all_they_have() {
             {"name": "memory", "emptyDir": {"medium": "Memory"}},
         ],
     }));
-    let mut map = root.manager.ensure(&pod, NODE_MEMORY).unwrap();
+    let mut map = root.ensure(&pod, NODE_MEMORY).unwrap();
     root.manager
         .ensure_subpaths(&pod, "c", &Variables::new(), &mut map)
         .unwrap();
@@ -426,7 +433,7 @@ fn a_tree_deeper_than_any_path_is_removed() {
     const DEPTH: usize = 3000;
     let root = Root::new();
     let pod = pod_with_volume(&json!({"name": "v", "emptyDir": {}}));
-    let map = root.manager.ensure(&pod, NODE_MEMORY).unwrap();
+    let map = root.ensure(&pod, NODE_MEMORY).unwrap();
     let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
     let none = rustix::fs::Mode::empty();
     let mut dir = rustix::fs::open(&map.volumes["v"], flags, none).unwrap();
@@ -444,7 +451,7 @@ fn what_others_mounted_is_left_alone() {
     let root = Root::new();
     let uid = PodUid::from(UID);
     let pod = pod_with_volume(&json!({"name": "v", "emptyDir": {}}));
-    let volume = root.manager.ensure(&pod, NODE_MEMORY).unwrap().volumes["v"].clone();
+    let volume = root.ensure(&pod, NODE_MEMORY).unwrap().volumes["v"].clone();
     let elsewhere = root.path("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
     fs::write(elsewhere.join("precious"), b"x").unwrap();
@@ -491,7 +498,7 @@ fn ensure_subpath(root: &Root, volume: &Path, subpath: &str) -> Result<PathBuf> 
         {"name": "v", "mountPath": "/m", "subPath": subpath},
     ]);
     let pod = subpath_pod(volume, &mounts);
-    let mut map = root.manager.ensure(&pod, NODE_MEMORY)?;
+    let mut map = root.ensure(&pod, NODE_MEMORY)?;
     root.manager
         .ensure_subpaths(&pod, "c", &Variables::new(), &mut map)?;
     assert_eq!(map.subpaths.len(), 1);
@@ -556,7 +563,7 @@ fn sub_path_expressions_need_all_their_variables() {
     fs::create_dir(&volume).unwrap();
     let mounts = json!([{"name": "v", "mountPath": "/m", "subPathExpr": "$(POD)/$(X)"}]);
     let pod = subpath_pod(&volume, &mounts);
-    let mut map = root.manager.ensure(&pod, NODE_MEMORY).unwrap();
+    let mut map = root.ensure(&pod, NODE_MEMORY).unwrap();
     let mut env = by_name(&[("POD".to_owned(), "p".to_owned())]);
     let error = root
         .manager

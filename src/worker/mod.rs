@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 pub use clock::Clock;
 
 use crate::api::{FullName, Pod, PodUid};
+use crate::pod::desired::Delivered;
 use crate::pod::observed::Pods;
 use crate::runtime::Runtime;
 use crate::store::board::{BoardWriter, Phase, PodView};
@@ -44,8 +45,8 @@ const PANIC_PAUSE: Duration = Duration::from_secs(1);
 pub struct Wanted {
     /// Pods that shall run.
     pub pods: BTreeMap<PodUid, Arc<Pod>>,
-    /// Whether every source has delivered: only then may what nobody wants be stopped.
-    pub all_synced: bool,
+    /// Which sources have delivered: what nobody wants may be stopped only then.
+    pub delivered: Delivered,
 }
 
 /// What all workers share.
@@ -176,7 +177,7 @@ impl PodWorkers {
     /// pods whose containers are gone: it was killed between the two. No worker starts meanwhile,
     /// so nothing is removed that comes back; a pod of that UID would find old volumes.
     async fn tidy(&mut self) {
-        if self.tidied || !self.wanted.borrow().all_synced {
+        if self.tidied || !self.wanted.borrow().delivered.all() {
             return;
         }
         self.tidied = true;
@@ -235,7 +236,7 @@ impl PodWorkers {
         }
         for (uid, full_name) in unwanted {
             self.locks.with(|locks| locks.adopt(&full_name, &uid));
-            if wanted.all_synced {
+            if wanted.delivered.may_stop(&uid) {
                 occurrences::pod_removed(
                     &self.context.telemetry,
                     &full_name,

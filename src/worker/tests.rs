@@ -88,7 +88,10 @@ impl Bed {
         let pods = pods.iter().map(|pod| (PodUid::of(pod), Arc::clone(pod)));
         self.wanted.send_replace(Arc::new(Wanted {
             pods: pods.collect(),
-            all_synced,
+            delivered: Delivered {
+                manifests: all_synced,
+                api: all_synced,
+            },
         }));
     }
 

@@ -64,7 +64,7 @@ impl Bench {
 
     async fn expect_ignored(&mut self, names: &[&str]) {
         let wanted = |state: &SourceState| match state {
-            SourceState::NotSynced => false,
+            SourceState::NotSynced | SourceState::LastKnown(_) => false,
             SourceState::Synced(set) => set.ignored == names,
         };
         let waiting = self.reader.state.wait_for(wanted);
@@ -155,7 +155,7 @@ async fn a_renamed_file_is_another_pod_of_the_same_name() {
     let mut bench = Bench::start(|dir| fs::write(dir.join("a.yaml"), pod("web", "a:1")).unwrap());
     bench.expect(&["web-node a:1"], &[]).await;
     let uid = |reader: &SourceReader| match &*reader.state.get() {
-        SourceState::NotSynced => None,
+        SourceState::NotSynced | SourceState::LastKnown(_) => None,
         SourceState::Synced(set) => set
             .pods
             .first()
@@ -399,7 +399,7 @@ async fn a_root_that_cannot_be_written_costs_no_pod() {
     fs::write(temp.path().join("root"), "").unwrap();
     let mut bench = Bench::start_in(temp);
     let wanted = |state: &SourceState| match state {
-        SourceState::NotSynced => false,
+        SourceState::NotSynced | SourceState::LastKnown(_) => false,
         SourceState::Synced(set) => {
             crate::pods(set) == ["web-node a:1"] && !set.problems.is_empty()
         }
@@ -412,7 +412,7 @@ async fn a_root_that_cannot_be_written_costs_no_pod() {
     // The memory keeps what the disk can't.
     bench.write("web.yaml", "");
     let held = |state: &SourceState| match state {
-        SourceState::NotSynced => false,
+        SourceState::NotSynced | SourceState::LastKnown(_) => false,
         SourceState::Synced(set) => crate::pods(set) == ["web-node a:1 held empty"],
     };
     let waiting = bench.reader.state.wait_for(held);

@@ -55,7 +55,7 @@ fn problems(set: &SourceSet) -> Vec<String> {
 
 fn set_of(state: &SourceState) -> Option<&SourceSet> {
     match state {
-        SourceState::NotSynced => None,
+        SourceState::NotSynced | SourceState::LastKnown(_) => None,
         SourceState::Synced(set) => Some(set),
     }
 }

@@ -16,7 +16,7 @@ use bollard::models::ContainerInspectResponse;
 use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::{self, BoxStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -30,9 +30,10 @@ use super::{events, termination};
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
 use crate::pod::observed::{ContainerState, PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
+use crate::runtime::objects::Objects;
 use crate::runtime::{
     LogOptions, LogStream, PodEvent, PodSyncResult, Result, Runtime, RuntimeCondition,
-    RuntimeError, RuntimeStatus, Version,
+    RuntimeError, RuntimeStatus, SyncError, Version,
 };
 use crate::telemetry::{Telemetry, occurrences};
 use crate::volume::VolumeManager;
@@ -58,6 +59,8 @@ pub struct DockerManagerOptions {
     pub pod_infra_image: Option<String>,
     /// Calls that change something, at a time.
     pub engine_concurrency: usize,
+    /// Where pods' config maps, secrets and tokens come from.
+    pub objects: Arc<dyn Objects>,
 }
 
 /// Pods on a Docker Engine.
@@ -69,6 +72,7 @@ pub struct DockerManager {
     pub(super) index: Index,
     pub(super) images: Arc<ImagePuller>,
     pub(super) volumes: VolumeManager,
+    pub(super) objects: Arc<dyn Objects>,
     pub(super) telemetry: Telemetry,
     /// Bounds the calls that change something. Fair: permits are given in the order asked.
     pub(super) changes: Semaphore,
@@ -105,6 +109,7 @@ impl DockerManager {
             volumes: VolumeManager::new(&options.root),
             engine,
             owner: options.owner,
+            objects: options.objects,
             root: options.root,
             node: options.node,
             index: Index::default(),
@@ -446,7 +451,16 @@ impl Runtime for DockerManager {
         self.on_disk(move |volumes| volumes.remove_pod(&for_disk))
             .await?;
         self.remove_cgroups(uid).await;
+        self.objects.release(uid);
         Ok(())
+    }
+
+    async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<Option<Duration>, SyncError> {
+        self.refresh(pod).await
+    }
+
+    fn references_changed(&self, uid: &PodUid) -> watch::Receiver<u64> {
+        self.objects.subscribe(uid)
     }
 
     async fn delete_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<(PodUid, RuntimeError)> {

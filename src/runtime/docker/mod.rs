@@ -4,6 +4,7 @@ pub mod bollard_engine;
 pub mod engine;
 mod events;
 pub mod fake_engine;
+mod files;
 pub mod image;
 mod index;
 pub mod instrumented;

@@ -10,9 +10,7 @@
 //! are deterministic, so whatever is interrupted here and tried again finds what it made:
 //! [`conflict`](DockerManager::create) adopts it.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::engine::EngineError;
+use super::files::{Files, FilesError, config_error};
 use super::image::{EnsuredImage, PullPolicy};
 use super::index::{Created, Record};
 use super::kill::reason_of;
@@ -37,12 +36,8 @@ use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
 use crate::pod::observed::{ContainerState, Role};
 use crate::pod::plan::{Reason, Step};
 use crate::pod::spec;
-use crate::pod::volumes::VolumeMap;
-use crate::runtime::{
-    Result as RuntimeResult, RuntimeError, SyncAction, SyncError, SyncErrorReason, SyncResult,
-};
+use crate::runtime::{RuntimeError, SyncAction, SyncError, SyncErrorReason, SyncResult};
 use crate::telemetry::{Telemetry, occurrences};
-use crate::volume::{VolumeError, VolumeManager};
 
 /// Directory of seccomp profiles below the root.
 const SECCOMP_DIR: &str = "seccomp";
@@ -100,52 +95,57 @@ impl<'a> Start<'a> {
 /// A sandbox that runs, or why it doesn't. Awaited by every container of the round.
 type Up<'a> = Shared<BoxFuture<'a, Result<Vec<IpAddr>, SyncError>>>;
 
-/// The pod's files on disk.
-struct Files {
-    volumes: VolumeMap,
-    etc_hosts: PathBuf,
-    /// Restart counts of the last starts, by container.
-    restarts: BTreeMap<String, u32>,
-}
-
 impl DockerManager {
-    /// Starts a sandbox, where it is a new one, and containers in it.
+    /// Starts a sandbox, where it is a new one, and containers in it. What the pod refers to is
+    /// asked for first: without it, there is nothing to make a sandbox for. Fails as a whole only
+    /// for a volume that can't be set up.
     pub(super) async fn start_all(
         &self,
         pod: &Arc<Pod>,
         sandbox: Sandbox<'_>,
         starts: &[Start<'_>],
         cancel: &CancellationToken,
-    ) -> Vec<SyncResult> {
+    ) -> Result<Vec<SyncResult>, SyncError> {
         let full_name = FullName::of(pod).to_string();
+        let objects = tokio::select! {
+            objects = self.pod_objects(pod) => objects,
+            () = cancel.cancelled() => return Ok(Vec::new()),
+        };
+        self.check_volumes(pod, &objects).await?;
         match sandbox {
             Sandbox::Running { id, ips } => {
-                let files = match self.pod_files(pod, &ips).await {
+                let files = match self.pod_files(pod, objects, &ips).await {
                     Ok(files) => files,
-                    Err(error) => return all_failed(starts, &error),
+                    Err(FilesError::Volume(error)) => return Err(error),
+                    Err(FilesError::Other(error)) => return Ok(all_failed(starts, &error)),
                 };
                 let up: Up<'_> = async move { Ok(ips) }.boxed().shared();
-                self.start_containers(pod, id, &up, &files, starts, cancel)
-                    .await
+                Ok(self
+                    .start_containers(pod, id, &up, &files, starts, cancel)
+                    .await)
             }
             Sandbox::New { attempt } => {
                 let mut result = SyncResult::new(SyncAction::CreatePodSandbox, full_name);
                 let turn = tokio::select! {
                     turn = self.newcomers.acquire() => turn,
-                    () = cancel.cancelled() => return Vec::new(),
+                    () = cancel.cancelled() => return Ok(Vec::new()),
                 };
-                let files = self.pod_files(pod, &[]);
+                let files = self.pod_files(pod, objects, &[]);
                 let created = futures::future::join(self.create_sandbox(pod, attempt), files);
                 let (id, files) = match created.await {
                     (Ok(id), Ok(files)) => (id, files),
                     (Ok(id), Err(error)) => {
                         let _ = self.remove(&id).await;
+                        let error = match error {
+                            FilesError::Volume(error) => return Err(error),
+                            FilesError::Other(error) => error,
+                        };
                         result.fail(error);
-                        return vec![result];
+                        return Ok(vec![result]);
                     }
                     (Err(error), _) => {
                         result.fail(error);
-                        return vec![result];
+                        return Ok(vec![result]);
                     }
                 };
                 let up: Up<'_> = async {
@@ -162,7 +162,7 @@ impl DockerManager {
                     results.clear();
                 }
                 results.insert(0, result);
-                results
+                Ok(results)
             }
         }
     }
@@ -226,34 +226,6 @@ impl DockerManager {
                 &message,
             );
         }
-    }
-
-    /// Makes volumes and the hosts file.
-    async fn pod_files(&self, pod: &Arc<Pod>, ips: &[IpAddr]) -> Result<Files, SyncError> {
-        let memory = self.node.memory_bytes;
-        let hosts = hosts_file(pod, ips, &self.node).map_err(config_error)?;
-        let for_disk = Arc::clone(pod);
-        self.on_disk(move |volumes| {
-            Ok(Files {
-                volumes: volumes.ensure(&for_disk, memory)?,
-                etc_hosts: volumes.write_hosts(&PodUid::of(&for_disk), &hosts)?,
-                restarts: volumes.noted_restarts(&for_disk)?,
-            })
-        })
-        .await
-        .map_err(config_error)
-    }
-
-    /// Runs something that touches the disk where it blocks nobody.
-    pub(super) async fn on_disk<T: Send + 'static>(
-        &self,
-        f: impl FnOnce(&VolumeManager) -> Result<T, VolumeError> + Send + 'static,
-    ) -> RuntimeResult<T> {
-        let volumes = self.volumes.clone();
-        tokio::task::spawn_blocking(move || f(&volumes))
-            .await
-            .map_err(|_| RuntimeError::Local("the agent is shutting down".to_owned()))?
-            .map_err(|error| RuntimeError::Local(error.to_string()))
     }
 
     async fn create_sandbox(&self, pod: &Arc<Pod>, attempt: u32) -> Result<String, SyncError> {
@@ -447,6 +419,7 @@ impl DockerManager {
                 sandbox_id,
                 pod_ips: &pod_ips,
                 volumes: &files.volumes,
+                objects: &files.objects,
                 image: Some(ImageFacts {
                     id: &image.reference,
                     user: image.facts.user.as_deref().unwrap_or_default(),
@@ -513,26 +486,6 @@ impl DockerManager {
             Ok(_) | Err(_) => {}
         }
         ensured
-    }
-
-    /// The pod's volumes with the container's sub-paths made and bound.
-    async fn subpaths(&self, input: &ContainerInput<'_>) -> Result<VolumeMap, SyncError> {
-        let mounts = input.container.volume_mounts.iter().flatten();
-        if !mounts
-            .clone()
-            .any(|m| m.sub_path.is_some() || m.sub_path_expr.is_some())
-        {
-            return Ok(input.volumes.clone());
-        }
-        let environment = crate::pod::env::by_name(&input.environment().map_err(config_error)?);
-        let (pod, name) = (input.pod.clone(), input.container.name.clone());
-        let mut map = input.volumes.clone();
-        self.on_disk(move |volumes| {
-            volumes.ensure_subpaths(&pod, &name, &environment, &mut map)?;
-            Ok(map)
-        })
-        .await
-        .map_err(config_error)
     }
 
     /// Content of the container's seccomp profile; none where it wants none or it can't be read,
@@ -752,13 +705,6 @@ fn tell_notes(telemetry: &Telemetry, pod: &Pod, notes: &[Note]) {
         let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
         tell(telemetry, &full_name, &uid, note.reason, &note.message);
     }
-}
-
-fn config_error(error: impl std::fmt::Display) -> SyncError {
-    SyncError::new(
-        SyncErrorReason::CreateContainerConfigError,
-        error.to_string(),
-    )
 }
 
 fn runtime_error(error: &RuntimeError) -> SyncError {

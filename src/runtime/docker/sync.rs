@@ -61,7 +61,10 @@ impl DockerManager {
                 Step::CreateSandbox { attempt, .. } => {
                     let starts = take_starts(&mut steps);
                     let sandbox = Sandbox::New { attempt: *attempt };
-                    result.add_sync_result(self.start_all(pod, sandbox, &starts, cancel).await);
+                    match self.start_all(pod, sandbox, &starts, cancel).await {
+                        Ok(started) => result.add_sync_result(started),
+                        Err(error) => result.fail(error),
+                    }
                 }
                 Step::StartContainer { .. } => {
                     let mut starts: Vec<Start<'_>> = Start::of(step).into_iter().collect();
@@ -75,7 +78,10 @@ impl DockerManager {
                             id: &running.id.id,
                             ips: running.ips.clone(),
                         };
-                        result.add_sync_result(self.start_all(pod, sandbox, &starts, cancel).await);
+                        match self.start_all(pod, sandbox, &starts, cancel).await {
+                            Ok(started) => result.add_sync_result(started),
+                            Err(error) => result.fail(error),
+                        }
                     }
                 }
                 // Only tidying up: what stays is removed in a later round.

@@ -15,6 +15,7 @@ use crate::runtime::docker::operation::Operation;
 use crate::runtime::docker::sandbox_image::SANDBOX_IMAGE;
 use crate::runtime::docker::translate::labels::container_labels;
 use crate::runtime::docker::translate::{container_name, sandbox_name};
+use crate::runtime::objects::NoObjects;
 use crate::runtime::{SyncErrorReason, SyncResult};
 
 const OWNER: &str = "me";
@@ -37,6 +38,7 @@ fn manager(engine: &Arc<FakeEngine>, root: &std::path::Path) -> DockerManager {
             node: NodeFacts::default(),
             pod_infra_image: None,
             engine_concurrency: 4,
+            objects: Arc::new(NoObjects::default()),
         },
     )
 }

@@ -12,14 +12,18 @@ use crate::api::core::Container;
 use crate::api::{FullName, Pod, PodUid};
 use crate::pod::env::{self, EnvContext};
 use crate::pod::expand::expand_container_command_and_args;
+use crate::pod::objects::ObjectSet;
 use crate::pod::observed::Role;
 use crate::pod::spec;
 use crate::pod::volumes::VolumeMap;
 
 use super::sandbox::{SHM_SIZE, never_restart, no_healthcheck};
 use super::{
-    ConfigError, EngineFacts, NodeFacts, Request, labels, mounts, names, resources, security,
+    ConfigError, EngineFacts, NodeFacts, Note, Request, labels, mounts, names, resources, security,
 };
+
+/// Reason of the note that keys of `envFrom` were left out.
+const INVALID_NAMES: &str = "InvalidEnvironmentVariableNames";
 
 /// What is known of a container's image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +53,8 @@ pub struct ContainerInput<'a> {
     pub pod_ips: &'a [IpAddr],
     /// What its mounts are bound to.
     pub volumes: &'a VolumeMap,
+    /// What the pod refers to at the API server.
+    pub objects: &'a ObjectSet,
     /// Its image; none sends the spec's reference and leaves the user to the Engine.
     pub image: Option<ImageFacts<'a>>,
     /// Content of the profile's file where [`security::seccomp_wanted`] is `Localhost`; none
@@ -67,8 +73,12 @@ pub struct ContainerInput<'a> {
 impl ContainerInput<'_> {
     /// The container's environment, in order. `subPathExpr` is expanded against it.
     pub fn environment(&self) -> Result<Vec<(String, String)>, ConfigError> {
+        Ok(env::resolve(self.container, &self.env_context())?)
+    }
+
+    fn env_context(&self) -> EnvContext<'_> {
         let in_host = spec::is_host_network(self.pod) && self.pod_ips.is_empty();
-        let context = EnvContext {
+        EnvContext {
             pod: self.pod,
             host_ips: &self.node.node_ips,
             pod_ips: if in_host {
@@ -77,9 +87,27 @@ impl ContainerInput<'_> {
                 self.pod_ips
             },
             allocatable: self.node.allocatable,
-        };
-        Ok(env::resolve(self.container, &context)?)
+            objects: self.objects,
+        }
     }
+}
+
+/// A note of the keys that can't be variables, if there are any.
+///
+/// Upstream, until 1.33: `InvalidEnvironmentVariableNames` of `pkg/kubelet/kubelet_pods.go`.
+fn skipped_names(input: &ContainerInput<'_>) -> Vec<Note> {
+    let skipped = env::skipped_names(input.container, &input.env_context());
+    if skipped.is_empty() {
+        return Vec::new();
+    }
+    vec![Note {
+        reason: INVALID_NAMES,
+        message: format!(
+            "keys of envFrom in container {} can't be names of variables and were left out: {}",
+            input.container.name,
+            skipped.join(", ")
+        ),
+    }]
 }
 
 /// Makes the create request of an app or init container.
@@ -139,7 +167,7 @@ pub fn container_request(input: &ContainerInput<'_>) -> Result<Request, ConfigEr
     Ok(Request {
         name,
         body,
-        notes: Vec::new(),
+        notes: skipped_names(input),
     })
 }
 

@@ -39,7 +39,8 @@ pub(super) fn mounts(
     let mut mounts = Vec::new();
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
         let source = source(container, index, mount, volumes)?;
-        mounts.push(volume_mount(container, mount, &source, engine)?);
+        let read_only = volumes.read_only.contains(&mount.name) || mount.read_only == Some(true);
+        mounts.push(volume_mount(container, mount, &source, read_only, engine)?);
     }
     if let Some(path) = etc_hosts.filter(|_| !mounts_etc_hosts(container)) {
         mounts.push(bind(path, ETC_HOSTS));
@@ -82,13 +83,13 @@ fn volume_mount(
     container: &Container,
     mount: &VolumeMount,
     source: &Path,
+    read_only: bool,
     engine: &EngineFacts,
 ) -> Result<Mount, ConfigError> {
     let fail = |problem| ConfigError::Mount {
         path: mount.mount_path.clone(),
         problem,
     };
-    let read_only = mount.read_only.unwrap_or(false);
     let propagation = match mount.mount_propagation.as_deref() {
         Some("HostToContainer") => Some(MountBindOptionsPropagationEnum::RSLAVE),
         Some("Bidirectional") if is_privileged(container) => {

@@ -491,6 +491,7 @@ fn mounts_are_binds_with_their_options() {
 fn container_in(pod: &Pod, engine: &EngineFacts) -> Result<Request, ConfigError> {
     let (node, volumes) = (node(), volumes());
     container_request(&ContainerInput {
+        objects: &ObjectSet::default(),
         owner: OWNER,
         pod,
         container: &spec::spec(pod).containers[0],

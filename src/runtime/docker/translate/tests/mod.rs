@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::Pod;
+use crate::pod::objects::ObjectSet;
 use crate::pod::observed::Role;
 use crate::pod::spec;
 use crate::pod::volumes::VolumeMap;
@@ -79,6 +80,7 @@ fn container_with(
     change: impl for<'a> FnOnce(ContainerInput<'a>) -> ContainerInput<'a>,
 ) -> Result<Request, ConfigError> {
     let (node, engine, volumes) = (node(), engine(), volumes());
+    let objects = ObjectSet::default();
     container_request(&change(ContainerInput {
         owner: OWNER,
         pod,
@@ -88,6 +90,7 @@ fn container_with(
         sandbox_id: SANDBOX,
         pod_ips: &["172.17.0.2".parse().unwrap()],
         volumes: &volumes,
+        objects: &objects,
         image: Some(ImageFacts {
             id: "sha256:1234",
             user: "",
@@ -110,6 +113,7 @@ fn volumes() -> VolumeMap {
             .map(|(name, path)| (name.to_owned(), path.into()))
             .into(),
         subpaths: [(("c".to_owned(), 1), "/root/pods/u1/sub".into())].into(),
+        ..VolumeMap::default()
     }
 }
 

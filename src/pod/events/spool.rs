@@ -1,0 +1,71 @@
+//! Events that wait for the API server.
+
+use std::collections::VecDeque;
+
+use super::Write;
+
+/// Most events that wait: a day of a node with a few crashing pods, each event a few hundred
+/// bytes. An event that repeats while it waits takes no more room.
+pub const SPOOL_MAX: usize = 1_000;
+
+/// Events in the order they are to be written.
+#[derive(Debug, Clone, Default)]
+pub struct Spool {
+    writes: VecDeque<Write>,
+}
+
+impl Spool {
+    /// Appends an event, or replaces the one it repeats. Returns how many were lost to make room:
+    /// the oldest.
+    pub fn push(&mut self, write: Write) -> usize {
+        let same = |waiting: &&mut Write| {
+            waiting.name() == write.name() && waiting.namespace() == write.namespace()
+        };
+        if write.update
+            && let Some(waiting) = self.writes.iter_mut().rev().find(same)
+        {
+            waiting.event = write.event;
+            return 0;
+        }
+        self.writes.push_back(write);
+        self.shrink()
+    }
+
+    /// Puts an event back that could not be written, before all others; or forgets it, if a
+    /// repeat of it waits by now. Returns how many were lost.
+    pub fn put_back(&mut self, mut write: Write) -> usize {
+        let same = |waiting: &Write| {
+            waiting.name() == write.name() && waiting.namespace() == write.namespace()
+        };
+        if let Some(at) = self.writes.iter().position(same)
+            && let Some(repeat) = self.writes.remove(at)
+        {
+            write.event = repeat.event;
+        }
+        self.writes.push_front(write);
+        self.shrink()
+    }
+
+    fn shrink(&mut self) -> usize {
+        let lost = self.writes.len().saturating_sub(SPOOL_MAX);
+        self.writes.drain(..lost);
+        lost
+    }
+
+    /// The next to write.
+    pub fn pop(&mut self) -> Option<Write> {
+        self.writes.pop_front()
+    }
+
+    /// How many wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.writes.len()
+    }
+
+    /// Whether none waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.writes.is_empty()
+    }
+}

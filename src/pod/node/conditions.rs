@@ -1,0 +1,241 @@
+//! Conditions of our Node, from readings.
+//!
+//! Upstream: `pkg/kubelet/nodestatus/setters.go`, `pkg/kubelet/eviction/defaults_linux.go`.
+
+use std::time::Duration;
+
+use super::{DiskReading, EngineSeen, Readings};
+use crate::api::Timestamp;
+use crate::api::core::NodeCondition;
+use crate::api::meta::Time;
+
+/// Less available memory than this is pressure: upstream's `memory.available<100Mi`.
+const MEMORY_AVAILABLE_MIN: u64 = 100 << 20;
+/// Less of the pods' disk than this is pressure: upstream's `nodefs.available<10%`.
+const NODEFS_AVAILABLE_PERCENT: u64 = 10;
+/// Less of the images' disk than this is pressure: upstream's `imagefs.available<15%`.
+const IMAGEFS_AVAILABLE_PERCENT: u64 = 15;
+/// Fewer inodes than this are pressure: upstream's `nodefs.inodesFree<5%`.
+const INODES_FREE_PERCENT: u64 = 5;
+/// Fewer process numbers than this are pressure. Upstream has no default; this is a guess that
+/// leaves room for a shell to look with.
+const PIDS_FREE_PERCENT: u64 = 5;
+/// How long a pressure is told after it was last seen, so that it doesn't flap: upstream's
+/// `evictionPressureTransitionPeriod`.
+const PRESSURE_HOLD: Duration = Duration::from_mins(5);
+/// How many problems of mirror pods a condition's message names; the rest are counted.
+const PROBLEMS_NAMED_MAX: usize = 5;
+/// Longest message of a condition, in bytes; the API server takes 32 KiB, nobody reads that.
+const MESSAGE_MAX: usize = 1024;
+
+/// When each pressure was last seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pressures {
+    memory: Option<Timestamp>,
+    disk: Option<Timestamp>,
+    pids: Option<Timestamp>,
+}
+
+impl Pressures {
+    /// These pressures after another look.
+    #[must_use]
+    pub fn after(self, readings: &Readings, now: Timestamp) -> Self {
+        let seen = |under: bool, before: Option<Timestamp>| if under { Some(now) } else { before };
+        Self {
+            memory: seen(is_short_of_memory(readings), self.memory),
+            disk: seen(readings.disks.iter().any(is_short_of_disk), self.disk),
+            pids: seen(is_short_of_pids(readings), self.pids),
+        }
+    }
+}
+
+fn is_short_of_memory(readings: &Readings) -> bool {
+    readings
+        .memory_available_bytes
+        .is_some_and(|bytes| bytes < MEMORY_AVAILABLE_MIN)
+}
+
+fn is_short_of_disk(disk: &DiskReading) -> bool {
+    let bytes_percent = match disk.name {
+        "imagefs" => IMAGEFS_AVAILABLE_PERCENT,
+        _ => NODEFS_AVAILABLE_PERCENT,
+    };
+    is_below(disk.available_bytes, disk.capacity_bytes, bytes_percent)
+        || is_below(disk.inodes_free, disk.inodes, INODES_FREE_PERCENT)
+}
+
+fn is_short_of_pids(readings: &Readings) -> bool {
+    readings.pids.is_some_and(|pids| {
+        is_below(
+            pids.max.saturating_sub(pids.used),
+            pids.max,
+            PIDS_FREE_PERCENT,
+        )
+    })
+}
+
+/// Whether `left` is less than that share of `all`; never of nothing.
+fn is_below(left: u64, all: u64, percent: u64) -> bool {
+    u128::from(left) * 100 < u128::from(all) * u128::from(percent)
+}
+
+/// Whether a pressure is told at `now`.
+fn is_told(seen: Option<Timestamp>, now: Timestamp) -> bool {
+    seen.is_some_and(|seen| now.duration_since(seen).unsigned_abs() < PRESSURE_HOLD)
+}
+
+struct Told {
+    kind: &'static str,
+    status: bool,
+    reason: &'static str,
+    message: String,
+}
+
+/// The conditions of our Node, `Ready` last. Each keeps its `lastTransitionTime` from `before`
+/// unless its status changed.
+#[must_use]
+pub fn compute_conditions(
+    readings: &Readings,
+    pressures: &Pressures,
+    mirror_problems: &[String],
+    before: &[NodeCondition],
+    now: Timestamp,
+) -> Vec<NodeCondition> {
+    let pressure = |kind, seen, bad: (&'static str, &str), good: (&'static str, &str)| {
+        let status = is_told(seen, now);
+        let (reason, message) = if status { bad } else { good };
+        Told {
+            kind,
+            status,
+            reason,
+            message: message.to_owned(),
+        }
+    };
+    [
+        pressure(
+            "MemoryPressure",
+            pressures.memory,
+            (
+                "KubeletHasInsufficientMemory",
+                "the machine has too little memory available",
+            ),
+            (
+                "KubeletHasSufficientMemory",
+                "the machine has enough memory available",
+            ),
+        ),
+        pressure(
+            "DiskPressure",
+            pressures.disk,
+            (
+                "KubeletHasDiskPressure",
+                "the machine has too little disk space or too few inodes",
+            ),
+            (
+                "KubeletHasNoDiskPressure",
+                "the machine has enough disk space and inodes",
+            ),
+        ),
+        pressure(
+            "PIDPressure",
+            pressures.pids,
+            (
+                "KubeletHasInsufficientPID",
+                "the machine has too few process numbers left",
+            ),
+            (
+                "KubeletHasSufficientPID",
+                "the machine has enough process numbers left",
+            ),
+        ),
+        mirrors(mirror_problems),
+        ready(&readings.engine),
+    ]
+    .into_iter()
+    .map(|told| condition(told, before, now))
+    .collect()
+}
+
+fn mirrors(problems: &[String]) -> Told {
+    let kind = "MirrorPodsHealthy";
+    if problems.is_empty() {
+        return Told {
+            kind,
+            status: true,
+            reason: "MirrorPodsPosted",
+            message: "every static pod has its mirror pod".to_owned(),
+        };
+    }
+    let named: Vec<&str> = problems
+        .iter()
+        .take(PROBLEMS_NAMED_MAX)
+        .map(String::as_str)
+        .collect();
+    let mut message = named.join("; ");
+    truncate(&mut message);
+    if problems.len() > named.len() {
+        let more = problems.len() - named.len();
+        message.push_str(&format!("; and {more} more"));
+    }
+    Told {
+        kind,
+        status: false,
+        reason: "MirrorPodsMissing",
+        message,
+    }
+}
+
+fn ready(engine: &EngineSeen) -> Told {
+    let kind = "Ready";
+    match engine {
+        EngineSeen::Up => Told {
+            kind,
+            status: true,
+            reason: "KubeletReady",
+            message: "mirrorlet is posting ready status".to_owned(),
+        },
+        EngineSeen::Unknown => Told {
+            kind,
+            status: false,
+            reason: "KubeletNotReady",
+            message: "the Docker Engine was not reached yet".to_owned(),
+        },
+        EngineSeen::Down(cause) => {
+            let mut message = format!("the Docker Engine is down: {cause}");
+            truncate(&mut message);
+            Told {
+                kind,
+                status: false,
+                reason: "KubeletNotReady",
+                message,
+            }
+        }
+    }
+}
+
+fn truncate(message: &mut String) {
+    if message.len() > MESSAGE_MAX {
+        let end = (0..=MESSAGE_MAX)
+            .rev()
+            .find(|at| message.is_char_boundary(*at))
+            .unwrap_or(0);
+        message.truncate(end);
+        message.push('…');
+    }
+}
+
+fn condition(told: Told, before: &[NodeCondition], now: Timestamp) -> NodeCondition {
+    let status = if told.status { "True" } else { "False" };
+    let since = before
+        .iter()
+        .find(|condition| condition.type_ == told.kind && condition.status == status)
+        .and_then(|condition| condition.last_transition_time.clone());
+    NodeCondition {
+        type_: told.kind.to_owned(),
+        status: status.to_owned(),
+        reason: Some(told.reason.to_owned()),
+        message: Some(told.message),
+        last_heartbeat_time: Some(Time(now)),
+        last_transition_time: Some(since.unwrap_or(Time(now))),
+    }
+}

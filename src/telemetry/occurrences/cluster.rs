@@ -1,0 +1,180 @@
+//! What can happen between us and the API server: mirror pods, statuses, our Node.
+
+use super::{Shown, Telemetry};
+use crate::api::{FullName, PodUid};
+use crate::telemetry::journal::Kind;
+
+/// A mirror of a static pod was created; `uid` is the static pod's, `mirror` the mirror's own.
+pub fn mirror_created(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, mirror: &PodUid) {
+    let message = format!("mirror pod created with UID {mirror}");
+    telemetry
+        .journal
+        .pod(pod, uid, None, Kind::Trace, "MirrorCreated", message);
+    telemetry.metrics.mirror_written("created");
+    tracing::info!(pod = %Shown(pod), uid = %uid, "mirror pod created with UID {mirror}");
+}
+
+/// A mirror pod was deleted. `uid` is that of the static pod it stood for (the value of its
+/// annotation), `mirror` its own.
+pub fn mirror_deleted(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    mirror: &PodUid,
+    reason: &str,
+) {
+    let message = format!("mirror pod with UID {mirror} deleted: {reason}");
+    telemetry
+        .journal
+        .pod(pod, uid, None, Kind::Trace, "MirrorDeleted", message);
+    telemetry.metrics.mirror_written("deleted");
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        reason = reason,
+        "mirror pod with UID {mirror} deleted"
+    );
+}
+
+/// A mirror can't be made. Call it once a problem: when it begins, or its kind changes. `kind` is
+/// the problem's word, for example `NamespaceMissing`. Told on the Node, since a pod without
+/// mirror has no object that anybody would look at.
+pub fn mirror_refused(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    kind: &str,
+    message: &str,
+) {
+    let story = format!("no mirror pod, {kind}: {message}");
+    telemetry
+        .journal
+        .pod(pod, uid, None, Kind::Trace, "MirrorRefused", story);
+    let told = format!("No mirror pod for {}, {kind}: {message}", Shown(pod));
+    telemetry
+        .journal
+        .node(Kind::Warning, "MirrorPodRefused", told);
+    telemetry.metrics.mirror_written("refused");
+    tracing::warn!(
+        pod = %Shown(pod),
+        uid = %uid,
+        reason = kind,
+        error = message,
+        "no mirror pod: kubectl doesn't show it; will try again"
+    );
+}
+
+/// The problem told last about a pod's mirror is gone.
+pub fn mirror_mended(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, kind: &str) {
+    let story = format!("the mirror pod's problem is gone: {kind}");
+    telemetry
+        .journal
+        .pod(pod, uid, None, Kind::Trace, "MirrorMended", story);
+    let told = format!("The mirror pod of {} is in place again", Shown(pod));
+    telemetry
+        .journal
+        .node(Kind::Normal, "MirrorPodMended", told);
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        reason = kind,
+        "the mirror pod's problem is gone"
+    );
+}
+
+/// A pod's status was written to its object in the API. `uid` is the resolved one; `phase` and
+/// `changed` (conditions or containers by name, say) are what the story tells of it.
+pub fn status_written(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    phase: &str,
+    changed: &str,
+) {
+    let message = if changed.is_empty() {
+        format!("status written: {phase}")
+    } else {
+        format!("status written: {phase}; {changed}")
+    };
+    telemetry
+        .journal
+        .pod(pod, uid, None, Kind::Trace, "StatusWritten", message);
+    telemetry.metrics.status_written("written");
+    tracing::debug!(pod = %Shown(pod), uid = %uid, "status written: {phase}");
+}
+
+/// A pod's status could not be written; it will be tried again. Call it when that begins, or its
+/// cause changes.
+pub fn status_failed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, error: &str) {
+    let message = format!("status not written: {error}");
+    telemetry
+        .journal
+        .pod(pod, uid, None, Kind::Trace, "StatusFailed", message);
+    telemetry.metrics.status_written("failed");
+    tracing::warn!(
+        pod = %Shown(pod),
+        uid = %uid,
+        error = error,
+        "could not write its status; will try again"
+    );
+}
+
+/// A pod's object was deleted from the API, since nothing of the pod is left.
+pub fn pod_object_deleted(telemetry: &Telemetry, pod: &FullName, uid: &PodUid) {
+    telemetry.journal.pod(
+        pod,
+        uid,
+        None,
+        Kind::Trace,
+        "ObjectDeleted",
+        "its object was deleted from the API",
+    );
+    tracing::info!(pod = %Shown(pod), uid = %uid, "its object was deleted from the API");
+}
+
+/// Our Node was registered: created, or found and made ours again.
+pub fn node_registered(telemetry: &Telemetry, node: &str, created: bool) {
+    let how = if created { "created" } else { "taken up" };
+    telemetry.journal.node(
+        Kind::Trace,
+        "NodeRegistered",
+        format!("Node {node} was {how}"),
+    );
+    tracing::info!("registered: Node {node} was {how}");
+}
+
+/// A condition of our Node flipped. `Ready` is an event too, as upstream's `NodeReady` and
+/// `NodeNotReady`.
+///
+/// From `recordNodeStatusEvent` and `ReadyCondition` in upstream `pkg/kubelet`.
+pub fn node_condition(
+    telemetry: &Telemetry,
+    node: &str,
+    condition: &str,
+    status: &str,
+    reason: &str,
+    message: &str,
+) {
+    let event = match (condition, status) {
+        ("Ready", "True") => "NodeReady".to_owned(),
+        ("Ready", _) => "NodeNotReady".to_owned(),
+        // Upstream spells pressures `NodeHasDiskPressure`; their reason is `KubeletHas…`.
+        _ => reason.replacen("Kubelet", "Node", 1),
+    };
+    let told = format!("Node {node} status is now: {event}");
+    telemetry.journal.node(Kind::Normal, &event, told);
+    if status == "True" && condition == "Ready" {
+        tracing::info!(reason = reason, "Node condition {condition} is {status}");
+    } else {
+        tracing::warn!(
+            reason = reason,
+            "Node condition {condition} is {status}: {message}"
+        );
+    }
+}
+
+/// An event of our Node as upstream's kubelet tells them: `Starting`, `Rebooted`, say.
+pub fn node_event(telemetry: &Telemetry, kind: Kind, reason: &str, message: &str) {
+    telemetry.journal.node(kind, reason, message);
+    tracing::debug!(reason = reason, "{message}");
+}
