@@ -156,7 +156,9 @@ impl Delivered {
 fn is_uuid(text: &str) -> bool {
     let lengths = text.split('-').map(str::len);
     lengths.eq([8, 4, 4, 4, 12])
-        && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
+        && text
+            .bytes()
+            .all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
 /// What the API server holds of our Node's pods: its newest whole list, kept current by its watch.

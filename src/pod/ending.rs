@@ -65,25 +65,40 @@ pub fn is_over(status: Option<&PodStatus>) -> bool {
 #[must_use]
 pub fn grace(known: Option<Duration>, pod: &Pod) -> Duration {
     let wanted = spec::termination_grace(pod);
-    known.map_or(wanted, |known| known.min(wanted)).max(GRACE_MIN)
+    known
+        .map_or(wanted, |known| known.min(wanted))
+        .max(GRACE_MIN)
 }
 
 /// The last status of a pod of the API server of which nothing runs any more: containers that
 /// nobody saw the end of count as killed, and the pod is over.
 #[must_use]
 pub fn last_status(mut status: PodStatus) -> PodStatus {
-    let initialized = status.conditions.iter().flatten().any(|condition| {
-        condition.type_ == "Initialized" && condition.status == "True"
-    });
+    let initialized = status
+        .conditions
+        .iter()
+        .flatten()
+        .any(|condition| condition.type_ == "Initialized" && condition.status == "True");
     if initialized {
         for container in status.container_statuses.iter_mut().flatten() {
             close(container);
         }
     }
     // Init containers after the last one that was ever started have no end to tell of.
-    let inits = status.init_container_statuses.as_deref().unwrap_or_default();
-    let begun = inits.iter().rposition(has_started).map_or(0, |last| last + 1);
-    for container in status.init_container_statuses.iter_mut().flatten().take(begun) {
+    let inits = status
+        .init_container_statuses
+        .as_deref()
+        .unwrap_or_default();
+    let begun = inits
+        .iter()
+        .rposition(has_started)
+        .map_or(0, |last| last + 1);
+    for container in status
+        .init_container_statuses
+        .iter_mut()
+        .flatten()
+        .take(begun)
+    {
         close(container);
     }
     if !is_over(Some(&status)) {

@@ -55,7 +55,11 @@ impl SourceWriter {
     /// Publishes a whole set, and logs each problem once: when it appears.
     pub(crate) fn publish(&mut self, set: SourceSet) {
         let before = self.state.get();
-        let known: BTreeSet<_> = before.set().into_iter().flat_map(|s| problems_of(s)).collect();
+        let known: BTreeSet<_> = before
+            .set()
+            .into_iter()
+            .flat_map(|s| problems_of(s))
+            .collect();
         // A failing URL is logged by its source, less and less loudly.
         let news = problems_of(&set).filter(|problem| problem.code != Code::FetchFailed);
         for problem in news.collect::<BTreeSet<_>>().difference(&known) {

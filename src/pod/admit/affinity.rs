@@ -23,7 +23,10 @@ pub(super) fn matches(pod: &Pod, name: &str, labels: &BTreeMap<String, String>) 
         .affinity
         .as_ref()
         .and_then(|a| a.node_affinity.as_ref())
-        .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+        .and_then(|a| {
+            a.required_during_scheduling_ignored_during_execution
+                .as_ref()
+        });
     required.is_none_or(|required| {
         required
             .node_selector_terms

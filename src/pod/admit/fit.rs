@@ -114,8 +114,11 @@ pub fn pod_requests(pod: &Pod) -> BTreeMap<String, Quantity> {
     let spec = spec::spec(pod);
     let mut requests = BTreeMap::new();
     for name in resource_names(pod) {
-        let (mut apps, mut sidecars, mut initializing) =
-            (Quantity::default(), Quantity::default(), Quantity::default());
+        let (mut apps, mut sidecars, mut initializing) = (
+            Quantity::default(),
+            Quantity::default(),
+            Quantity::default(),
+        );
         for (role, container) in spec::containers(pod) {
             let wanted = request(container, &name).unwrap_or_default();
             match role {
@@ -127,9 +130,8 @@ pub fn pod_requests(pod: &Pod) -> BTreeMap<String, Quantity> {
                 Role::App => apps = apps.saturating_add(wanted),
             }
         }
-        let parsed = |list: Option<&BTreeMap<String, _>>| {
-            Quantity::try_from(list?.get(&name)?).ok()
-        };
+        let parsed =
+            |list: Option<&BTreeMap<String, _>>| Quantity::try_from(list?.get(&name)?).ok();
         let of_pod = parsed(spec.resources.as_ref().and_then(|r| r.requests.as_ref()));
         let total = of_pod.unwrap_or_else(|| apps.saturating_add(sidecars).max(initializing));
         let overhead = parsed(spec.overhead.as_ref()).unwrap_or_default();

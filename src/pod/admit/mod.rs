@@ -137,7 +137,8 @@ pub fn admit(input: &AdmitInput<'_>) -> Verdict {
     let pod = input.pod;
     let labels = pod.metadata.labels.as_ref();
     if labels.is_some_and(|l| l.get(OS_LABEL).is_some_and(|os| os != OS)) {
-        let message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
+        let message =
+            "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
         return Verdict::Refused(Failure::refused(
             "PodOSSelectorNodeLabelDoesNotMatch",
             message,
@@ -174,9 +175,8 @@ pub fn admit(input: &AdmitInput<'_>) -> Verdict {
 /// The first check that isn't about resources and fails.
 fn mismatch(input: &AdmitInput<'_>) -> Option<Failure> {
     let (pod, node) = (input.pod, input.node);
-    let failed = |name: &str, why: &str| {
-        Failure::refused(name, &format!("Predicate {name} failed: {why}"))
-    };
+    let failed =
+        |name: &str, why: &str| Failure::refused(name, &format!("Predicate {name} failed: {why}"));
     if let Some(labels) = &node.labels
         && !affinity::matches(pod, &node.name, labels)
     {
@@ -279,9 +279,7 @@ pub fn failed_status(
             type_: "DisruptionTarget".to_owned(),
             status: "True".to_owned(),
             reason: Some("TerminationByKubelet".to_owned()),
-            message: Some(
-                "Pod was preempted by Kubelet to accommodate a critical pod.".to_owned(),
-            ),
+            message: Some("Pod was preempted by Kubelet to accommodate a critical pod.".to_owned()),
             last_transition_time: Some(meta::Time(now)),
             ..core::PodCondition::default()
         });
