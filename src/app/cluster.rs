@@ -5,7 +5,8 @@
 //!        │                                             ▲
 //!        ├──► ApiSource ──► ordinary pods ──► merge    │
 //!        │        └──► all objects ──► mirrors, statuses ◄── Board, merged
-//!        └──► objects that pods refer to
+//!        ├──► objects that pods refer to
+//!        └──► EventTask ◄── Journal
 //! ```
 
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::api::core::Node;
 use crate::api::report::EngineReport;
 use crate::cluster::lease::LeaseTask;
 use crate::cluster::node::{NodeInputs, NodeStanding, NodeTask};
-use crate::cluster::{ApiReach, ClusterClient};
+use crate::cluster::{ApiReach, ClusterClient, EventTask};
 use crate::config::Config;
 use crate::observe::Reach;
 use crate::pod::admit::AdmitNode;
@@ -90,6 +91,9 @@ impl Cluster {
         spawn(parts, "node", task.run(cancel.clone()));
         let lease = LeaseTask::new(client.clone(), config.node_name.clone(), node.clone());
         spawn(parts, "lease", lease.run(cancel.clone()));
+
+        let events = EventTask::new(client.clone(), telemetry.clone(), config.node_name.clone());
+        spawn(parts, "events", events.run(cancel.clone()));
 
         let (source_writer, pods) = source(ApiSource::name());
         let (objects_writer, objects) = cell(None);
