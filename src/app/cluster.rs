@@ -5,8 +5,7 @@
 //!        │                                             ▲
 //!        ├──► ApiSource ──► ordinary pods ──► merge    │
 //!        │        └──► all objects ──► mirrors, statuses ◄── Board, merged
-//!        ├──► objects that pods refer to
-//!        └──► EventTask ◄── Journal
+//!        └──► objects that pods refer to
 //! ```
 
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use crate::api::core::Node;
 use crate::api::report::EngineReport;
 use crate::cluster::lease::LeaseTask;
 use crate::cluster::node::{NodeInputs, NodeStanding, NodeTask};
-use crate::cluster::{ApiReach, ClusterClient, EventTask};
+use crate::cluster::{ApiReach, ClusterClient, ClusterObjects, EventTask};
 use crate::config::Config;
 use crate::observe::Reach;
 use crate::pod::admit::AdmitNode;
@@ -41,8 +40,10 @@ pub(super) struct Cluster {
     pub(super) node: Reader<Option<Arc<Node>>>,
     /// How we stand with it.
     pub(super) standing: Reader<NodeStanding>,
-    /// All objects bound to our Node.
-    pub(super) objects: Reader<ApiPodsState>,
+    /// All pods bound to our Node, mirrors included.
+    pub(super) api_pods: Reader<ApiPodsState>,
+    /// The objects that pods refer to.
+    pub(super) objects: Arc<ClusterObjects>,
     /// Our Node, as admission sees it.
     pub(super) admit: Reader<AdmitNode>,
     feeds: Feeds,
@@ -92,11 +93,8 @@ impl Cluster {
         let lease = LeaseTask::new(client.clone(), config.node_name.clone(), node.clone());
         spawn(parts, "lease", lease.run(cancel.clone()));
 
-        let events = EventTask::new(client.clone(), telemetry.clone(), config.node_name.clone());
-        spawn(parts, "events", events.run(cancel.clone()));
-
         let (source_writer, pods) = source(ApiSource::name());
-        let (objects_writer, objects) = cell(None);
+        let (api_pods_writer, api_pods) = cell(None);
         let api = ApiSource::new(ApiOptions {
             client: client.client(),
             node_name: config.node_name.clone(),
@@ -107,8 +105,13 @@ impl Cluster {
                 move || back(reach.clone()).boxed()
             }),
         });
-        let running = api.run(source_writer, objects_writer, cancel.clone());
+        let running = api.run(source_writer, api_pods_writer, cancel.clone());
         spawn(parts, "API source", running);
+
+        let (objects, watching) = ClusterObjects::new(client.clone());
+        spawn(parts, "objects of pods", watching.run(cancel.clone()));
+        let events = EventTask::new(client.clone(), telemetry.clone(), config.node_name.clone());
+        spawn(parts, "events", events.run(cancel.clone()));
 
         let (admit_writer, admit) = cell(AdmitNode::default());
         let admitting = keep_admit_node(node.clone(), admit_writer, cancel.clone());
@@ -118,7 +121,8 @@ impl Cluster {
             pods,
             node,
             standing,
-            objects,
+            api_pods,
+            objects: Arc::new(objects),
             admit,
             feeds: Feeds {
                 facts,

@@ -39,7 +39,7 @@ use crate::runtime::docker::engine::SharedEngine;
 use crate::runtime::docker::{
     BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, InstrumentedEngine,
 };
-use crate::runtime::objects::NoObjects;
+use crate::runtime::objects::{NoObjects, Objects};
 use crate::server::view::AgentView;
 use crate::server::{admin, health};
 use crate::source::files::FileSource;
@@ -113,6 +113,10 @@ impl Agent {
         sources.extend(cluster.as_ref().map(|cluster| cluster.pods.clone()));
         let node = facts::node_facts(&config);
         let node_ips = node.node_ips.clone();
+        let objects: Arc<dyn Objects> = match &cluster {
+            Some(cluster) => Arc::clone(&cluster.objects) as Arc<dyn Objects>,
+            None => Arc::new(NoObjects::default()),
+        };
         let images = Arc::new(ImagePuller::new(
             Arc::clone(&engine),
             config.pull_concurrency,
@@ -127,7 +131,7 @@ impl Agent {
                 node,
                 pod_infra_image: config.pod_infra_image.clone(),
                 engine_concurrency: config.engine_concurrency,
-                objects: Arc::new(NoObjects::default()),
+                objects,
             },
         ));
 

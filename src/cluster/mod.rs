@@ -12,6 +12,7 @@ mod identity;
 pub mod lease;
 mod limit;
 pub mod node;
+pub mod objects;
 mod pause;
 pub mod reach;
 
@@ -21,4 +22,5 @@ pub use events::EventTask;
 pub use identity::ConnectError;
 pub use lease::LeaseTask;
 pub use node::{NodeInputs, NodeStanding, NodeTask};
+pub use objects::{ClusterObjects, ObjectsTask};
 pub use reach::ApiReach;

@@ -2,6 +2,7 @@
 
 use super::{Shown, Telemetry};
 use crate::api::{FullName, PodUid};
+use crate::pod::node::{NodeEvent, NodeEventKind};
 use crate::telemetry::EventOutcome;
 use crate::telemetry::journal::Kind;
 
@@ -149,4 +150,55 @@ pub fn events_refused(namespace: &str, error: &str) {
         error = error,
         "events in namespace {namespace} are refused; they are dropped"
     );
+}
+
+/// An event of our Node as upstream's kubelet tells them: `Starting`, `NodeReady`, `Rebooted`, say.
+pub fn node_event(telemetry: &Telemetry, event: &NodeEvent) {
+    let kind = match event.kind {
+        NodeEventKind::Normal => Kind::Normal,
+        NodeEventKind::Warning => Kind::Warning,
+    };
+    let message = event.message.as_str();
+    telemetry.journal.node(kind, event.reason, message);
+    tracing::info!(reason = event.reason, "{message}");
+}
+
+/// The agent begins to speak for its Node.
+pub fn node_starting(telemetry: &Telemetry) {
+    let journal = &telemetry.journal;
+    journal.node(Kind::Normal, "Starting", "Starting mirrorlet.");
+}
+
+/// Our Node can't be registered. Call it when that begins, or its cause changes.
+pub fn node_refused(name: &str, error: &str) {
+    tracing::error!(error = error, "the Node {name} can't be registered");
+}
+
+/// Our Node was deleted; it is registered again.
+pub fn node_gone(name: &str) {
+    tracing::warn!("the Node {name} was deleted; registering it again");
+}
+
+/// The API server refused the status of our Node; it is written again later.
+pub fn node_status_failed(error: &str) {
+    tracing::warn!(error = error, "the status of the Node can't be written");
+}
+
+/// The Lease of our Node can't be renewed. Call it when that begins.
+pub fn lease_failed(error: &str) {
+    tracing::warn!(error = error, "the Lease of the Node can't be renewed");
+}
+
+/// The Lease of our Node is renewed again.
+pub fn lease_back() {
+    tracing::info!("the Lease of the Node is renewed again");
+}
+
+/// Our Node is registered: created, or found as it was left.
+pub fn node_registered(telemetry: &Telemetry, node: &str, created: bool) {
+    let how = if created { "created" } else { "there already" };
+    telemetry
+        .journal
+        .node(Kind::Trace, "Registered", format!("Node {node} was {how}"));
+    tracing::info!("registered: Node {node} was {how}");
 }
