@@ -14,6 +14,7 @@ use futures::FutureExt as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::view::ClusterView;
 use super::{Parts, readings, spawn};
 use crate::api::core::Node;
 use crate::api::report::EngineReport;
@@ -46,6 +47,8 @@ pub(super) struct Cluster {
     pub(super) objects: Arc<ClusterObjects>,
     /// Our Node, as admission sees it.
     pub(super) admit: Reader<AdmitNode>,
+    /// What the status report tells of all this.
+    pub(super) view: ClusterView,
     feeds: Feeds,
 }
 
@@ -91,6 +94,14 @@ impl Cluster {
         let (task, node, standing) = NodeTask::new(client.clone(), inputs, telemetry.clone());
         spawn(parts, "node", task.run(cancel.clone()));
         let lease = LeaseTask::new(client.clone(), config.node_name.clone(), node.clone());
+        let view = ClusterView {
+            server: client.server().to_owned(),
+            reach: client.reach(),
+            node: node.clone(),
+            standing: standing.clone(),
+            lease: lease.renewed(),
+            mirrors: None,
+        };
         spawn(parts, "lease", lease.run(cancel.clone()));
 
         let (source_writer, pods) = source(ApiSource::name());
@@ -124,6 +135,7 @@ impl Cluster {
             api_pods,
             objects: Arc::new(objects),
             admit,
+            view,
             feeds: Feeds {
                 facts,
                 readings,

@@ -46,7 +46,7 @@ use crate::source::files::FileSource;
 use crate::source::http::{HttpOptions, HttpSource};
 use crate::source::last_good::DIRECTORY as LAST_GOOD_DIR;
 use crate::source::{SourceReader, source};
-use crate::store::board::{Board, board};
+use crate::store::board::board;
 use crate::store::cache::cache;
 use crate::store::cell::cell;
 use crate::store::looks::look_requests;
@@ -55,7 +55,7 @@ use crate::telemetry::{Metrics, Telemetry, occurrences};
 use crate::worker::{Clock, Context, PodWorkers, Wanted};
 use cluster::{Cluster, Links};
 use desired::MergeTask;
-use view::View;
+use view::{ClusterView, View};
 
 /// How long the parts are given to end once the agent is told to stop. They only drop what they
 /// hold: containers stay, and every call that is cut off is found again at the next start.
@@ -179,9 +179,14 @@ impl Agent {
 
         let counting = counts::count_pods(board.clone(), telemetry.metrics.clone(), cancel.clone());
         spawn(&mut parts, "counts", counting);
-        let (engine_reader, changes) = start_news(
-            &mut parts, cancel, &config, &runtime, &reach, &board, &merged,
-        );
+        let cluster_view = cluster.as_ref().map(|cluster| cluster.view.clone());
+        let news = News {
+            reach: reach.clone(),
+            pods: board.changed(),
+            merged: merged.clone(),
+            cluster: cluster_view.clone(),
+        };
+        let (engine_reader, changes) = start_news(&mut parts, cancel, &config, &runtime, news);
         if let Some(cluster) = cluster {
             let links = Links {
                 reach: reach.clone(),
@@ -202,6 +207,8 @@ impl Agent {
             images,
             runtime,
             changes,
+            journal: telemetry.journal.clone(),
+            cluster: cluster_view,
         });
         start_servers(&config, &view, &telemetry.metrics, &mut parts, cancel).await?;
         Ok(Self {
@@ -278,6 +285,14 @@ fn start_sources(
     Ok(readers)
 }
 
+/// What the status report may change with.
+struct News {
+    reach: watch::Receiver<Reach>,
+    pods: watch::Receiver<u64>,
+    merged: crate::store::cell::Reader<Merged>,
+    cluster: Option<ClusterView>,
+}
+
 /// Starts the task that turns the news of all parts into one version number, and keeps the
 /// Engine's line of the report.
 fn start_news(
@@ -285,9 +300,7 @@ fn start_news(
     cancel: &CancellationToken,
     config: &Config,
     runtime: &Arc<dyn Runtime>,
-    reach: &watch::Receiver<Reach>,
-    board: &Board,
-    merged: &crate::store::cell::Reader<Merged>,
+    mut news: News,
 ) -> (watch::Receiver<EngineReport>, watch::Receiver<u64>) {
     let endpoint = config.docker.clone();
     let first = EngineReport {
@@ -296,22 +309,27 @@ fn start_news(
     };
     let (engine, engine_reader) = watch::channel(first);
     let (version, version_reader) = watch::channel(0_u64);
-    let (runtime, mut reach) = (Arc::clone(runtime), reach.clone());
-    let (mut pods, mut merged) = (board.changed(), merged.clone());
-    let cancel = cancel.clone();
+    let (runtime, cancel) = (Arc::clone(runtime), cancel.clone());
     spawn(parts, "news", async move {
         loop {
+            let cluster = async {
+                match &mut news.cluster {
+                    Some(cluster) => cluster.changed().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 () = cancel.cancelled() => return,
-                changed = reach.changed() => {
+                changed = news.reach.changed() => {
                     if changed.is_err() { return }
-                    let now = reach.borrow_and_update().clone();
+                    let now = news.reach.borrow_and_update().clone();
                     let before = engine.borrow().clone();
                     let report = engine_report(&endpoint, &now, &*runtime, &before).await;
                     engine.send_replace(report);
                 }
-                changed = pods.changed() => if changed.is_err() { return },
-                changed = merged.changed() => if changed.is_err() { return },
+                changed = news.pods.changed() => if changed.is_err() { return },
+                changed = news.merged.changed() => if changed.is_err() { return },
+                () = cluster => {}
             }
             version.send_modify(|version| *version += 1);
         }

@@ -41,7 +41,8 @@ fn suggestion(near: &[String]) -> String {
 }
 
 /// The pod a text means: a name (the manifest's own, or with the node's suffix),
-/// `namespace/name`, a UID, or a UID's beginning of at least [`UID_PREFIX_MIN`] characters.
+/// `namespace/name`, a UID, its mirror pod's UID, or a beginning of either of at least
+/// [`UID_PREFIX_MIN`] characters.
 /// A reading further left in this list wins over those after it.
 ///
 /// # Errors
@@ -52,11 +53,14 @@ pub fn find_pod<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodReport, 
         None => (None, text),
     };
     let in_namespace = |pod: &&PodReport| namespace.is_none_or(|n| n == pod.namespace);
-    let readings: [&dyn Fn(&&PodReport) -> bool; 4] = [
+    let mirror = |pod: &&PodReport| pod.mirror.as_ref().and_then(|mirror| mirror.uid.clone());
+    let readings: [&dyn Fn(&&PodReport) -> bool; 6] = [
         &|pod| in_namespace(pod) && pod.name == name,
         &|pod| in_namespace(pod) && pod.manifest_name == name,
         &|pod| pod.uid.as_str() == text,
+        &|pod| mirror(pod).is_some_and(|uid| uid == text),
         &|pod| text.len() >= UID_PREFIX_MIN && pod.uid.as_str().starts_with(text),
+        &|pod| text.len() >= UID_PREFIX_MIN && mirror(pod).is_some_and(|u| u.starts_with(text)),
     ];
     for reading in readings {
         let found: Vec<&PodReport> = pods.iter().filter(reading).collect();
@@ -208,6 +212,7 @@ mod tests {
             started_at: None,
             ips: Vec::new(),
             containers: Vec::new(),
+            mirror: None,
             held: false,
             problems: Vec::new(),
         }

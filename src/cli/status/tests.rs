@@ -38,6 +38,7 @@ fn pod(namespace: &str, name: &str, status: &str) -> PodReport {
             id: None,
             started_at: None,
         }],
+        mirror: None,
         held: false,
         problems: Vec::new(),
     }
@@ -87,6 +88,8 @@ fn report(pods: Vec<PodReport>) -> StatusReport {
             reachable: true,
             ..EngineReport::default()
         },
+        api: None,
+        node: None,
         sources: vec![SourceReport {
             kind: "file".to_owned(),
             location: "/m".to_owned(),
