@@ -184,7 +184,8 @@ impl AgentView for View {
     fn explain(&self, pod: &str) -> Result<ExplainReport, ViewError> {
         let merged = self.merged.get();
         let sources: Vec<_> = self.sources.iter().map(SourceReader::report).collect();
-        explain::explain(pod, &self.pods(&merged), &sources, &self.journal)
+        let node = &self.resolved.config.node_name;
+        explain::explain(pod, &self.pods(&merged), &sources, &self.journal, node)
     }
 
     fn config(&self) -> serde_json::Value {

@@ -195,6 +195,7 @@ pub fn choose_container(pod: &Pod, asked: Option<&str>) -> Result<String, Contai
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::report::MirrorReport;
 
     fn pod(namespace: &str, manifest_name: &str, uid: &str) -> PodReport {
         PodReport {
@@ -264,6 +265,25 @@ mod tests {
         ] {
             assert_eq!(find_pod(&pods, text).unwrap_err().to_string(), words);
         }
+    }
+
+    #[test]
+    fn a_mirrors_uid_means_its_pod() {
+        let mirrored = |name: &str, uid: &str, mirror: &str| PodReport {
+            mirror: Some(MirrorReport {
+                uid: Some(mirror.to_owned()),
+                ..MirrorReport::default()
+            }),
+            ..pod("default", name, uid)
+        };
+        let pods = [
+            mirrored("web", "aaaaaa11", "cccccc11"),
+            mirrored("db", "aaaaaa22", "dddddd22"),
+        ];
+        for text in ["dddddd22", "dddddd"] {
+            assert_eq!(find_pod(&pods, text).unwrap().manifest_name, "db");
+        }
+        assert!(find_pod(&pods, "dddd").is_err());
     }
 
     #[test]

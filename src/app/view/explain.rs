@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::FullName;
 use crate::api::report::{ExplainReport, PodReport, SourceReport, StoryReport};
+use crate::api::{FullName, NodeName};
 use crate::pod::select::{PodNotFound, UID_PREFIX_MIN, find_pod};
 use crate::server::view::ViewError;
 use crate::telemetry::journal::{Entry, Journal, Kind, STORY_MAX, Subject};
@@ -14,6 +14,7 @@ pub(super) fn explain(
     pods: &[PodReport],
     sources: &[SourceReport],
     journal: &Journal,
+    node: &NodeName,
 ) -> Result<ExplainReport, ViewError> {
     let pod = match find_pod(pods, text) {
         Ok(pod) => Some(pod),
@@ -22,7 +23,7 @@ pub(super) fn explain(
     };
     let name = match pod {
         Some(pod) => FullName::new(pod.name.as_str(), pod.namespace.as_str()),
-        None => gone(text, journal).ok_or_else(|| not_found(pods, text))?,
+        None => gone(text, journal, node).ok_or_else(|| not_found(pods, text))?,
     };
     let story = journal.story(&name);
     let of_its_source = |source: &&SourceReport| {
@@ -67,7 +68,7 @@ fn one_of_one_name<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodRepor
 }
 
 /// Full name of a pod that is not there any more, by name, `namespace/name` or UID.
-fn gone(text: &str, journal: &Journal) -> Option<FullName> {
+fn gone(text: &str, journal: &Journal, node: &NodeName) -> Option<FullName> {
     let (namespace, name) = match text.split_once('/') {
         Some((namespace, name)) => (Some(namespace), name),
         None => (None, text),
@@ -76,10 +77,9 @@ fn gone(text: &str, journal: &Journal) -> Option<FullName> {
     let by_name = |full: &&FullName| {
         *full.name == *name && namespace.is_none_or(|namespace| namespace == &*full.namespace)
     };
+    let suffixed = format!("{name}-{node}").to_lowercase();
     let by_manifest = |full: &&FullName| {
-        let rest = full.name.strip_prefix(name);
-        rest.is_some_and(|rest| rest.starts_with('-'))
-            && namespace.is_none_or(|namespace| namespace == &*full.namespace)
+        *full.name == *suffixed && namespace.is_none_or(|namespace| namespace == &*full.namespace)
     };
     let by_uid = |full: &&FullName| {
         let is_it =
@@ -95,8 +95,8 @@ fn gone(text: &str, journal: &Journal) -> Option<FullName> {
     names
         .iter()
         .find(by_name)
-        .or_else(|| names.iter().find(by_uid))
         .or_else(|| names.iter().find(by_manifest))
+        .or_else(|| names.iter().find(by_uid))
         .cloned()
 }
 
@@ -136,3 +136,6 @@ fn told(entry: &Entry) -> Option<StoryReport> {
         uid: uid.clone(),
     })
 }
+
+#[cfg(test)]
+mod tests;
