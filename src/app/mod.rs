@@ -174,7 +174,8 @@ impl Agent {
             node: admit_node,
             unsupported: |_| Vec::new(),
         });
-        let workers = PodWorkers::new(context, Arc::new(PodManager::default()), wanted, listed);
+        let manager = Arc::new(PodManager::default());
+        let workers = PodWorkers::new(context, Arc::clone(&manager), wanted, listed.clone());
         spawn(&mut parts, "workers", workers.run(cancel.clone()));
 
         let counting = counts::count_pods(board.clone(), telemetry.metrics.clone(), cancel.clone());
@@ -191,8 +192,12 @@ impl Agent {
             let links = Links {
                 reach: reach.clone(),
                 engine: engine_reader.clone(),
+                merged: merged.clone(),
+                board: board.clone(),
+                listed,
+                manager,
             };
-            cluster.link(&config, links, &mut parts, cancel);
+            cluster.link(&config, links, &telemetry, &mut parts, cancel);
         }
         let view: Arc<dyn AgentView> = Arc::new(View {
             resolved,

@@ -1,5 +1,7 @@
 //! The series served on `/metrics`. Labels have few fixed values each, never a name or an image.
 
+mod mirrors;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -190,6 +192,8 @@ pub struct Metrics {
     events: Counters,
     api_requests: RequestCounters,
     api_up: Gauge,
+    mirrors: Family<Label, Gauge>,
+    mirror_problems: Family<Label, Gauge>,
 }
 
 impl Default for Metrics {
@@ -229,6 +233,8 @@ impl Metrics {
             events: Family::default(),
             api_requests: Family::default(),
             api_up: Gauge::default(),
+            mirrors: Family::default(),
+            mirror_problems: Family::default(),
         };
         metrics.registry = Arc::new(metrics.register());
         metrics
@@ -327,6 +333,16 @@ impl Metrics {
             "events",
             "Events by what became of them",
             self.events.clone(),
+        );
+        r.register(
+            "mirror_pods",
+            "Static pods by the state of their mirrors",
+            self.mirrors.clone(),
+        );
+        r.register(
+            "mirror_problems",
+            "Mirror pods that can't be made, by kind of problem",
+            self.mirror_problems.clone(),
         );
     }
 
