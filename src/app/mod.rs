@@ -180,15 +180,15 @@ impl Agent {
 
         let counting = counts::count_pods(board.clone(), telemetry.metrics.clone(), cancel.clone());
         spawn(&mut parts, "counts", counting);
-        let cluster_view = cluster.as_ref().map(|cluster| cluster.view.clone());
+        let (version, changes) = watch::channel(0_u64);
         let news = News {
             reach: reach.clone(),
             pods: board.changed(),
             merged: merged.clone(),
-            cluster: cluster_view.clone(),
+            version: version.clone(),
         };
-        let (engine_reader, changes) = start_news(&mut parts, cancel, &config, &runtime, news);
-        if let Some(cluster) = cluster {
+        let engine_reader = start_news(&mut parts, cancel, &config, &runtime, news);
+        let cluster = cluster.map(|cluster| {
             let links = Links {
                 reach: reach.clone(),
                 engine: engine_reader.clone(),
@@ -197,7 +197,11 @@ impl Agent {
                 listed,
                 manager,
             };
-            cluster.link(&config, links, &telemetry, &mut parts, cancel);
+            cluster.link(&config, links, &telemetry, &mut parts, cancel)
+        });
+        if let Some(cluster) = cluster.clone() {
+            let telling = tell_cluster_news(cluster, version, cancel.clone());
+            spawn(&mut parts, "cluster news", telling);
         }
         let view: Arc<dyn AgentView> = Arc::new(View {
             resolved,
@@ -213,7 +217,7 @@ impl Agent {
             runtime,
             changes,
             journal: telemetry.journal.clone(),
-            cluster: cluster_view,
+            cluster,
         });
         start_servers(&config, &view, &telemetry.metrics, &mut parts, cancel).await?;
         Ok(Self {
@@ -295,7 +299,7 @@ struct News {
     reach: watch::Receiver<Reach>,
     pods: watch::Receiver<u64>,
     merged: crate::store::cell::Reader<Merged>,
-    cluster: Option<ClusterView>,
+    version: watch::Sender<u64>,
 }
 
 /// Starts the task that turns the news of all parts into one version number, and keeps the
@@ -306,23 +310,16 @@ fn start_news(
     config: &Config,
     runtime: &Arc<dyn Runtime>,
     mut news: News,
-) -> (watch::Receiver<EngineReport>, watch::Receiver<u64>) {
+) -> watch::Receiver<EngineReport> {
     let endpoint = config.docker.clone();
     let first = EngineReport {
         endpoint: endpoint.clone(),
         ..EngineReport::default()
     };
     let (engine, engine_reader) = watch::channel(first);
-    let (version, version_reader) = watch::channel(0_u64);
     let (runtime, cancel) = (Arc::clone(runtime), cancel.clone());
     spawn(parts, "news", async move {
         loop {
-            let cluster = async {
-                match &mut news.cluster {
-                    Some(cluster) => cluster.changed().await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 () = cancel.cancelled() => return,
                 changed = news.reach.changed() => {
@@ -334,12 +331,25 @@ fn start_news(
                 }
                 changed = news.pods.changed() => if changed.is_err() { return },
                 changed = news.merged.changed() => if changed.is_err() { return },
-                () = cluster => {}
             }
-            version.send_modify(|version| *version += 1);
+            news.version.send_modify(|version| *version += 1);
         }
     });
-    (engine_reader, version_reader)
+    engine_reader
+}
+
+/// Has the report's version change with the cluster's part of it.
+async fn tell_cluster_news(
+    mut cluster: ClusterView,
+    version: watch::Sender<u64>,
+    cancel: CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = cluster.changed() => version.send_modify(|version| *version += 1),
+        }
+    }
 }
 
 /// The Engine's line of the report.

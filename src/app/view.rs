@@ -94,7 +94,7 @@ impl View {
                 && merged.pods.get(uid).is_some_and(is_static)
             {
                 let name = FullName::new(pod.name.as_str(), pod.namespace.as_str());
-                pod.mirror = cluster.mirror(&name);
+                pod.mirror = Some(cluster.mirror(&name));
             }
         }
         pods.sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));

@@ -22,25 +22,19 @@ pub(in crate::app) struct ClusterView {
     pub(in crate::app) standing: Reader<NodeStanding>,
     /// When its Lease was renewed last.
     pub(in crate::app) lease: Reader<Option<Timestamp>>,
-    /// How static pods stand with their mirrors; none while nobody looks after mirrors.
-    pub(in crate::app) mirrors: Option<Reader<BTreeMap<FullName, MirrorState>>>,
+    /// How static pods stand with their mirrors.
+    pub(in crate::app) mirrors: Reader<BTreeMap<FullName, MirrorState>>,
 }
 
 impl ClusterView {
     /// Waits until what it tells has changed, but for the Lease, whose renewals are no news.
     /// Cancel-safe. Never ends once the parts are gone.
     pub(in crate::app) async fn changed(&mut self) {
-        let mirrors = async {
-            match &mut self.mirrors {
-                Some(mirrors) => mirrors.changed().await.map(drop),
-                None => std::future::pending().await,
-            }
-        };
         let changed = tokio::select! {
             changed = self.reach.changed() => changed.map(drop),
             changed = self.node.changed() => changed.map(drop),
             changed = self.standing.changed() => changed.map(drop),
-            changed = mirrors => changed,
+            changed = self.mirrors.changed() => changed.map(drop),
         };
         if changed.is_err() {
             std::future::pending::<()>().await;
@@ -83,9 +77,8 @@ impl ClusterView {
     }
 
     /// How a static pod stands with its mirror.
-    pub(super) fn mirror(&self, name: &FullName) -> Option<MirrorReport> {
-        let mirrors = self.mirrors.as_ref()?.get();
-        Some(mirror(mirrors.get(name)))
+    pub(super) fn mirror(&self, name: &FullName) -> MirrorReport {
+        mirror(self.mirrors.get().get(name))
     }
 }
 
