@@ -10,11 +10,13 @@
 //!                        └──► socket, metrics, health
 //! ```
 
+mod cluster;
 mod counts;
 pub mod desired;
 mod facts;
 pub mod lock;
 pub mod owner;
+mod readings;
 mod view;
 
 use std::sync::Arc;
@@ -29,6 +31,7 @@ use crate::api::Timestamp;
 use crate::api::report::EngineReport;
 use crate::config::{Config, Resolved};
 use crate::observe::{Observer, Reach};
+use crate::pod::admit::AdmitNode;
 use crate::pod::merge::Merged;
 use crate::runtime::Runtime;
 use crate::runtime::docker::engine::SharedEngine;
@@ -49,6 +52,7 @@ use crate::store::looks::look_requests;
 use crate::store::pods::PodManager;
 use crate::telemetry::{Metrics, Telemetry, occurrences};
 use crate::worker::{Clock, Context, PodWorkers, Wanted};
+use cluster::{Cluster, Links};
 use desired::MergeTask;
 use view::View;
 
@@ -103,7 +107,9 @@ impl Agent {
         let mut parts = Parts::new();
         occurrences::agent_started(&config.root, config.node_name.as_str(), &config.docker);
 
-        let sources = start_sources(&config, &mut parts, cancel)?;
+        let mut sources = start_sources(&config, &mut parts, cancel)?;
+        let cluster = Cluster::start(&config, &owner, &telemetry, &mut parts, cancel)?;
+        sources.extend(cluster.as_ref().map(|cluster| cluster.pods.clone()));
         let node = facts::node_facts(&config);
         let node_ips = node.node_ips.clone();
         let images = Arc::new(ImagePuller::new(
@@ -146,6 +152,11 @@ impl Agent {
         spawn(&mut parts, "merge", merge.run(cancel.clone()));
 
         let (board_writer, board) = board();
+        // Without an API server nothing but host ports and the operating system is looked at.
+        let admit_node = match &cluster {
+            Some(cluster) => cluster.admit.clone(),
+            None => cell(AdmitNode::default()).1,
+        };
         let context = Arc::new(Context {
             runtime: Arc::clone(&runtime),
             cache: cache_reader.clone(),
@@ -155,6 +166,8 @@ impl Agent {
             node_ips,
             backoff_max: config.max_container_backoff,
             clock: Clock::default(),
+            node: admit_node,
+            unsupported: |_| Vec::new(),
         });
         let workers = PodWorkers::new(context, Arc::new(PodManager::default()), wanted, listed);
         spawn(&mut parts, "workers", workers.run(cancel.clone()));
@@ -164,6 +177,13 @@ impl Agent {
         let (engine_reader, changes) = start_news(
             &mut parts, cancel, &config, &runtime, &reach, &board, &merged,
         );
+        if let Some(cluster) = cluster {
+            let links = Links {
+                reach: reach.clone(),
+                engine: engine_reader.clone(),
+            };
+            cluster.link(&config, links, &mut parts, cancel);
+        }
         let view: Arc<dyn AgentView> = Arc::new(View {
             resolved,
             owner,

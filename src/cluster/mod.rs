@@ -8,10 +8,15 @@ pub mod client;
 mod connection;
 pub mod error;
 mod identity;
+pub mod lease;
 mod limit;
+pub mod node;
+mod pause;
 pub mod reach;
 
 pub use client::{ClusterClient, CredentialsTask};
 pub use error::{Answer, ApiError};
 pub use identity::ConnectError;
+pub use lease::LeaseTask;
+pub use node::{NodeInputs, NodeStanding, NodeTask};
 pub use reach::ApiReach;

@@ -13,6 +13,7 @@ use super::metrics::PullOutcome;
 use super::{Metrics, Telemetry};
 use crate::api::{ContainerId, Diagnostic, FullName, PodUid, Timestamp};
 use crate::pod::desired::PodSource;
+use crate::pod::node::{NodeEvent, NodeEventKind};
 use crate::pod::plan::Reason;
 use crate::runtime::{PodSyncResult, SyncError};
 
@@ -556,6 +557,57 @@ pub fn credentials_unusable(error: &str) {
         error = error,
         "credentials for the API server can't be used; going on with the old ones"
     );
+}
+
+/// The agent begins to speak for its Node.
+pub fn node_starting(telemetry: &Telemetry) {
+    let journal = &telemetry.journal;
+    journal.node(Kind::Normal, "Starting", "Starting mirrorlet.");
+}
+
+/// Our Node is registered: made, or found as it was left.
+pub fn node_registered(name: &str, uid: &str, was_there: bool) {
+    if was_there {
+        tracing::info!(uid = uid, "the Node {name} was there already; it is ours");
+    } else {
+        tracing::info!(uid = uid, "registered the Node {name}");
+    }
+}
+
+/// Our Node can't be registered. Call it when that begins, or its cause changes.
+pub fn node_refused(name: &str, error: &str) {
+    tracing::error!(error = error, "the Node {name} can't be registered");
+}
+
+/// Our Node was deleted; it is registered again.
+pub fn node_gone(name: &str) {
+    tracing::warn!("the Node {name} was deleted; registering it again");
+}
+
+/// The API server refused the status of our Node; it is written again later.
+pub fn node_status_failed(error: &str) {
+    tracing::warn!(error = error, "the status of the Node can't be written");
+}
+
+/// Something happened to our Node.
+pub fn node_event(telemetry: &Telemetry, event: &NodeEvent) {
+    let kind = match event.kind {
+        NodeEventKind::Normal => Kind::Normal,
+        NodeEventKind::Warning => Kind::Warning,
+    };
+    let message = event.message.as_str();
+    telemetry.journal.node(kind, event.reason, message);
+    tracing::info!(reason = event.reason, "{message}");
+}
+
+/// The Lease of our Node can't be renewed. Call it when that begins.
+pub fn lease_failed(error: &str) {
+    tracing::warn!(error = error, "the Lease of the Node can't be renewed");
+}
+
+/// The Lease of our Node is renewed again.
+pub fn lease_back() {
+    tracing::info!("the Lease of the Node is renewed again");
 }
 
 #[cfg(test)]

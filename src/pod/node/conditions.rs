@@ -156,6 +156,22 @@ pub fn compute_conditions(
     .collect()
 }
 
+/// The conditions a Node is in before the next look: those told last, written or not, but for
+/// what others declared unknown since, and what was never told.
+#[must_use]
+pub fn believed_conditions(told: &[NodeCondition], base: &[NodeCondition]) -> Vec<NodeCondition> {
+    let is_told = |kind: &str| told.iter().any(|told| told.type_ == kind);
+    told.iter()
+        .map(|told| {
+            base.iter()
+                .find(|base| base.type_ == told.type_ && base.status == "Unknown")
+                .unwrap_or(told)
+        })
+        .chain(base.iter().filter(|base| !is_told(&base.type_)))
+        .cloned()
+        .collect()
+}
+
 fn mirrors(problems: &[String]) -> Told {
     let kind = "MirrorPodsHealthy";
     if problems.is_empty() {

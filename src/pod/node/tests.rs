@@ -520,3 +520,21 @@ fn only_our_node_is_claimed() {
         }
     }
 }
+
+#[test]
+fn a_status_that_could_not_be_written_is_still_the_last_one() {
+    let base = first().conditions.unwrap();
+    let down = Readings {
+        engine: EngineSeen::Down("x".to_owned()),
+        ..Readings::default()
+    };
+    let told = status_of(&facts(), &down, &first(), 10).conditions.unwrap();
+    let ready = |conditions: &[crate::api::core::NodeCondition]| {
+        conditions.last().map(|ready| ready.status.clone()).unwrap()
+    };
+    assert_eq!(ready(&believed_conditions(&told, &base)), "False");
+    assert_eq!(believed_conditions(&[], &base), base);
+    let mut unknown = base.clone();
+    unknown.last_mut().unwrap().status = "Unknown".to_owned();
+    assert_eq!(ready(&believed_conditions(&told, &unknown)), "Unknown");
+}

@@ -1,0 +1,185 @@
+//! The Lease of our Node: tells every few seconds that we live.
+//!
+//! Upstream: `staging/src/k8s.io/component-helpers/apimachinery/lease/controller.go`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
+use kube::Api;
+use kube::api::PostParams;
+use tokio_util::sync::CancellationToken;
+
+use super::client::ClusterClient;
+use super::error::ApiError;
+use super::node::LEASE_NAMESPACE;
+use super::pause::{Backoff, jittered};
+use crate::api::core::Node;
+use crate::api::meta::ObjectMeta;
+use crate::api::{NodeName, Timestamp};
+use crate::store::cell::Reader;
+use crate::telemetry::occurrences;
+
+/// How long a renewal holds, in seconds: upstream's `nodeLeaseDurationSeconds`.
+const LEASE_SECONDS: i32 = 40;
+/// How often it is renewed: a quarter of [`LEASE_SECONDS`], as upstream.
+const RENEW_PERIOD: Duration = Duration::from_secs(10);
+/// How much later than its turn a renewal may come, as a share of [`RENEW_PERIOD`]: upstream's.
+const JITTER: f64 = 0.04;
+/// Deadline of one call. Two fit between two renewals.
+const LEASE_DEADLINE: Duration = Duration::from_secs(4);
+/// Tries of one renewal before it waits for its next turn: upstream's `maxUpdateRetries`.
+const TRIES_MAX: usize = 5;
+/// Deadline of all tries of one renewal: the next one is due then.
+const RENEW_DEADLINE: Duration = Duration::from_secs(9);
+/// First and longest pause between two tries.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+/// See [`PAUSE_MIN`].
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// The task that renews the Lease. It renews while the Node is ours and there, whatever the
+/// Engine does: that the Engine is away is told by the Node's condition, which stays believed
+/// only while the Lease is fresh.
+pub struct LeaseTask {
+    client: ClusterClient,
+    leases: Api<Lease>,
+    name: NodeName,
+    node: Reader<Option<Arc<Node>>>,
+    /// The Lease as it was written last.
+    known: Option<Lease>,
+    is_failing: bool,
+}
+
+impl LeaseTask {
+    /// A task that keeps the Lease of the Node that `node` shows.
+    #[must_use]
+    pub fn new(client: ClusterClient, name: NodeName, node: Reader<Option<Arc<Node>>>) -> Self {
+        Self {
+            leases: Api::namespaced(client.client(), LEASE_NAMESPACE),
+            client,
+            name,
+            node,
+            known: None,
+            is_failing: false,
+        }
+    }
+
+    /// Runs until cancelled. The Lease stays, and runs out.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        loop {
+            let node = tokio::select! {
+                () = cancel.cancelled() => return,
+                there = self.node.wait_for(Option::is_some) => there,
+            };
+            // Nobody will ever tell of the Node again: the agent ends.
+            let Ok(node) = node else { return };
+            let Some(owner) = (*node).as_deref().and_then(owner_reference) else {
+                continue;
+            };
+            let uid = owner.uid.clone();
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = self.renew(owner) => {}
+            }
+            let other = |node: &Option<Arc<Node>>| {
+                node.as_ref().and_then(|node| node.metadata.uid.as_ref()) != Some(&uid)
+            };
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = tokio::time::sleep(jittered(RENEW_PERIOD, JITTER)) => {}
+                // A Node that was registered again has no Lease: it dies with its Node.
+                _ = self.node.wait_for(other) => {}
+            }
+        }
+    }
+
+    async fn renew(&mut self, owner: OwnerReference) {
+        let tries = self.tries(owner);
+        let error = match tokio::time::timeout(RENEW_DEADLINE, tries).await {
+            Ok(Ok(())) => {
+                if std::mem::take(&mut self.is_failing) {
+                    occurrences::lease_back();
+                }
+                return;
+            }
+            Ok(Err(error)) => error,
+            Err(_) => ApiError::deadline(RENEW_DEADLINE),
+        };
+        if !std::mem::replace(&mut self.is_failing, true) {
+            occurrences::lease_failed(&error.to_string());
+        }
+    }
+
+    async fn tries(&mut self, owner: OwnerReference) -> Result<(), ApiError> {
+        let mut backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);
+        let mut outcome = Ok(());
+        for turn in 0..TRIES_MAX {
+            if turn > 0 {
+                tokio::time::sleep(backoff.pause()).await;
+            }
+            outcome = self.write(owner.clone()).await;
+            match &outcome {
+                Ok(()) => return outcome,
+                // Somebody wrote it, or it is gone: what there is now counts.
+                Err(error) if !error.is_away() => self.known = None,
+                Err(_) => {}
+            }
+        }
+        outcome
+    }
+
+    /// Writes the Lease on what is known of it, or on what is there.
+    async fn write(&mut self, owner: OwnerReference) -> Result<(), ApiError> {
+        let known = match self.known.take() {
+            Some(known) => Some(known),
+            None => {
+                let call = self.leases.get_opt(self.name.as_str());
+                self.client.heartbeat(LEASE_DEADLINE, call).await?
+            }
+        };
+        let params = PostParams::default();
+        let written = if let Some(known) = known {
+            let next = renewed(&self.name, Some(&known), owner);
+            // Kept for the next try, unless this one tells otherwise.
+            self.known = Some(known);
+            let call = self.leases.replace(self.name.as_str(), &params, &next);
+            self.client.heartbeat(LEASE_DEADLINE, call).await?
+        } else {
+            let next = renewed(&self.name, None, owner);
+            let call = self.leases.create(&params, &next);
+            self.client.heartbeat(LEASE_DEADLINE, call).await?
+        };
+        self.known = Some(written);
+        Ok(())
+    }
+}
+
+fn owner_reference(node: &Node) -> Option<OwnerReference> {
+    Some(OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: node.metadata.name.clone()?,
+        uid: node.metadata.uid.clone()?,
+        ..OwnerReference::default()
+    })
+}
+
+/// The Lease as it is written next; what others added to it stays.
+fn renewed(name: &NodeName, known: Option<&Lease>, owner: OwnerReference) -> Lease {
+    let mut lease = known.cloned().unwrap_or_else(|| Lease {
+        metadata: ObjectMeta {
+            name: Some(name.to_string()),
+            namespace: Some(LEASE_NAMESPACE.to_owned()),
+            ..ObjectMeta::default()
+        },
+        spec: None,
+    });
+    lease.metadata.managed_fields = None;
+    lease.metadata.owner_references = Some(vec![owner]);
+    let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
+    spec.holder_identity = Some(name.to_string());
+    spec.lease_duration_seconds = Some(LEASE_SECONDS);
+    spec.renew_time = Some(MicroTime(Timestamp::now()));
+    lease
+}

@@ -1,0 +1,377 @@
+//! Our Node: registered, kept true, registered again when it is gone.
+//!
+//! ```text
+//!  facts, readings, mirror problems ──► look ──► pod::node (pure) ──► patch ──► API server
+//!                                        ▲                              │          │
+//!                        every 10 s ─────┘                              ▼          │
+//!                                                     observed Node ◄── watch ◄────┘
+//! ```
+//!
+//! Upstream: `pkg/kubelet/kubelet_node_status.go`.
+
+mod register;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event};
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::client::ClusterClient;
+use super::error::ApiError;
+use super::pause::Backoff;
+use super::reach::ApiReach;
+use crate::api::Timestamp;
+use crate::api::core::{Node, NodeStatus};
+use crate::pod::node::{
+    EngineSeen, NodeEvent, NodeFacts, Pressures, Readings, believed_conditions,
+    compute_node_status, decide_write, transitions,
+};
+use crate::store::cell::{Reader, Writer, cell};
+use crate::telemetry::{Telemetry, occurrences};
+
+/// How often the status is computed though nothing woke us: upstream's
+/// `nodeStatusUpdateFrequency`.
+const LOOK_PERIOD: Duration = Duration::from_secs(10);
+/// Deadline of one call about the Node: it must end before the next look.
+const NODE_DEADLINE: Duration = Duration::from_secs(8);
+/// Shortest time between two writes of the status: a reading that flaps must not become a load.
+/// The first change after a quiet while is written at once.
+const WRITE_GAP: Duration = Duration::from_secs(1);
+/// First and longest pause after a write that failed.
+const RETRY_MIN: Duration = Duration::from_millis(200);
+/// See [`RETRY_MIN`]; the next look comes by then anyway.
+const RETRY_MAX: Duration = Duration::from_secs(5);
+/// How long a watch may last, in seconds, before the server ends it. Long, since each costs a
+/// request; TCP keep-alive finds dead connections.
+const WATCH_SECONDS: u32 = 600;
+/// Longest wait at the start for the first word of the Engine, so that the Node isn't registered
+/// as not ready only to be ready a moment later.
+const ENGINE_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Namespace of the Leases of Nodes.
+pub const LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// What the Node is made of, as others publish it.
+#[derive(Debug, Clone)]
+pub struct NodeInputs {
+    /// The machine and the configuration. The name must not change.
+    pub facts: Reader<NodeFacts>,
+    /// What was read off the machine just now.
+    pub readings: Reader<Readings>,
+    /// Static pods without their mirror pod, one line each.
+    pub mirror_problems: Reader<Vec<String>>,
+}
+
+/// How our Node stands with the API server.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum NodeStanding {
+    /// Not registered yet, or gone and not registered again; nothing is wrong so far.
+    #[default]
+    Waiting,
+    /// Registered.
+    Registered {
+        /// Its UID.
+        uid: String,
+    },
+    /// It can't be registered.
+    Refused {
+        /// Why, and what to do about it.
+        cause: String,
+        /// Since when.
+        since: Timestamp,
+    },
+}
+
+/// The task that owns our Node.
+pub struct NodeTask {
+    client: ClusterClient,
+    nodes: Api<Node>,
+    leases: Api<Lease>,
+    name: String,
+    inputs: NodeInputs,
+    telemetry: Telemetry,
+    observed: Writer<Option<Arc<Node>>>,
+    standing: Writer<NodeStanding>,
+    pressures: Pressures,
+    /// The status that was computed last, written or not.
+    told: NodeStatus,
+    /// When a status was written last.
+    written: Option<Timestamp>,
+}
+
+/// How following a Node ended.
+enum Ended {
+    /// Cancelled.
+    Cancelled,
+    /// The Node is gone, or another has its name.
+    Gone,
+}
+
+/// What a look came to.
+enum Looked {
+    /// All is written.
+    Fine,
+    /// The status couldn't be written.
+    Failed,
+    /// The Node is gone.
+    Gone,
+}
+
+impl NodeTask {
+    /// A task that owns the Node of these inputs, with readers of the Node as it was last seen
+    /// (none while we have none) and of how we stand.
+    #[must_use]
+    pub fn new(
+        client: ClusterClient,
+        inputs: NodeInputs,
+        telemetry: Telemetry,
+    ) -> (Self, Reader<Option<Arc<Node>>>, Reader<NodeStanding>) {
+        let (observed, observed_reader) = cell(None);
+        let (standing, standing_reader) = cell(NodeStanding::Waiting);
+        let task = Self {
+            nodes: Api::all(client.client()),
+            leases: Api::namespaced(client.client(), LEASE_NAMESPACE),
+            name: inputs.facts.get().name.to_string(),
+            client,
+            inputs,
+            telemetry,
+            observed,
+            standing,
+            pressures: Pressures::default(),
+            told: NodeStatus::default(),
+            written: None,
+        };
+        (task, observed_reader, standing_reader)
+    }
+
+    /// Runs until cancelled. The Node stays: the Lease tells that we are gone.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        let first_word = self
+            .inputs
+            .readings
+            .wait_for(|readings| readings.engine != EngineSeen::Unknown);
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            _ = tokio::time::timeout(ENGINE_WAIT_MAX, first_word) => {}
+        }
+        occurrences::node_starting(&self.telemetry);
+        loop {
+            let registered = tokio::select! {
+                () = cancel.cancelled() => return,
+                node = self.register() => node,
+            };
+            match self.follow(registered, &cancel).await {
+                Ended::Cancelled => return,
+                Ended::Gone => {
+                    self.observed.publish(None);
+                    self.standing.publish(NodeStanding::Waiting);
+                    occurrences::node_gone(&self.name);
+                }
+            }
+        }
+    }
+
+    /// Keeps a registered Node true until it is gone.
+    async fn follow(&mut self, mut node: Node, cancel: &CancellationToken) -> Ended {
+        self.take(&node);
+        let mut reach = self.client.reach();
+        let mut ticks = tokio::time::interval(LOOK_PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
+        // When the next look is due, and the earliest time it may be taken.
+        let (mut due, mut earliest) = (Some(Instant::now()), Instant::now());
+        let mut events = self.watch();
+        let (mut seen, mut is_broken) = (false, false);
+        loop {
+            // Every arm may be dropped: readers mark nothing as seen then, and an event that
+            // was not taken yet stays in its stream.
+            let is_time = tokio::select! {
+                () = cancel.cancelled() => return Ended::Cancelled,
+                () = until(due, earliest) => true,
+                _ = ticks.tick() => false,
+                Ok(_) = self.inputs.facts.changed() => false,
+                Ok(_) = self.inputs.readings.changed() => false,
+                Ok(_) = self.inputs.mirror_problems.changed() => false,
+                Ok(now) = reach.changed() => {
+                    if *now == ApiReach::Up && is_broken {
+                        // The server is back: no need to wait for the watch's own pause.
+                        events = self.watch();
+                    }
+                    false
+                }
+                event = events.next() => match event {
+                    // A watch never ends by itself.
+                    None => { events = self.watch(); continue }
+                    Some(Err(_)) => { is_broken = true; continue }
+                    Some(Ok(Event::Init)) => { seen = false; continue }
+                    Some(Ok(Event::InitDone)) if seen => { is_broken = false; continue }
+                    Some(Ok(Event::InitDone | Event::Delete(_))) => return Ended::Gone,
+                    Some(Ok(Event::InitApply(news) | Event::Apply(news))) => {
+                        (seen, is_broken) = (true, false);
+                        if news.metadata.uid != node.metadata.uid {
+                            return Ended::Gone;
+                        }
+                        if !is_newer(&news, &node) {
+                            continue;
+                        }
+                        self.tell_schedulable(&node, &news);
+                        node = news;
+                        self.take(&node);
+                        false
+                    }
+                },
+            };
+            if !is_time {
+                due.get_or_insert_with(Instant::now);
+                continue;
+            }
+            let before = self.written;
+            let looked = tokio::select! {
+                () = cancel.cancelled() => return Ended::Cancelled,
+                looked = self.look(&mut node) => looked,
+            };
+            due = match looked {
+                Looked::Gone => return Ended::Gone,
+                Looked::Failed => Some(Instant::now() + backoff.pause()),
+                Looked::Fine => {
+                    backoff.reset();
+                    if self.written != before {
+                        earliest = Instant::now() + WRITE_GAP;
+                    }
+                    None
+                }
+            };
+        }
+    }
+
+    fn watch(&self) -> BoxStream<'static, watcher::Result<Event<Node>>> {
+        let config = watcher::Config::default()
+            .fields(&format!("metadata.name={}", self.name))
+            .timeout(WATCH_SECONDS);
+        watcher::watcher(self.nodes.clone(), config)
+            .default_backoff()
+            .boxed()
+    }
+
+    /// Publishes the Node as it was seen.
+    fn take(&mut self, node: &Node) {
+        let mut seen = node.clone();
+        seen.metadata.managed_fields = None;
+        self.observed.publish(Some(Arc::new(seen)));
+        self.standing.publish(NodeStanding::Registered {
+            uid: node.metadata.uid.clone().unwrap_or_default(),
+        });
+    }
+
+    fn tell_schedulable(&self, before: &Node, after: &Node) {
+        let is_off = |node: &Node| {
+            let spec = node.spec.as_ref();
+            spec.and_then(|spec| spec.unschedulable).unwrap_or(false)
+        };
+        let reason = match (is_off(before), is_off(after)) {
+            (false, true) => "NodeNotSchedulable",
+            (true, false) => "NodeSchedulable",
+            (true, true) | (false, false) => return,
+        };
+        let message = format!("Node {} status is now: {reason}", self.name);
+        occurrences::node_event(&self.telemetry, &NodeEvent::normal(reason, message));
+    }
+
+    /// The status that our Node should have now, when it has that one. What changed is told.
+    fn compute(&mut self, base: &NodeStatus, now: Timestamp) -> NodeStatus {
+        let facts = self.inputs.facts.get();
+        let readings = self.inputs.readings.get();
+        self.pressures = self.pressures.after(&readings, now);
+        let before = NodeStatus {
+            conditions: Some(believed_conditions(
+                self.told.conditions.as_deref().unwrap_or_default(),
+                base.conditions.as_deref().unwrap_or_default(),
+            )),
+            node_info: self.told.node_info.clone().or(base.node_info.clone()),
+            ..NodeStatus::default()
+        };
+        let desired = compute_node_status(
+            &facts,
+            &readings,
+            &self.pressures,
+            &self.inputs.mirror_problems.get(),
+            before.conditions.as_deref().unwrap_or_default(),
+            now,
+        );
+        for event in transitions(&self.name, &before, &desired) {
+            occurrences::node_event(&self.telemetry, &event);
+        }
+        self.told = desired.clone();
+        desired
+    }
+
+    /// Computes the status, and writes it if it is due.
+    async fn look(&mut self, node: &mut Node) -> Looked {
+        let now = Timestamp::now();
+        let base = node.status.clone().unwrap_or_default();
+        let desired = self.compute(&base, now);
+        let uid = node.metadata.uid.clone().unwrap_or_default();
+        let Some(patch) = decide_write(&uid, &base, &desired, self.written, now) else {
+            return Looked::Fine;
+        };
+        let patch = Patch::Strategic(patch);
+        let params = PatchParams::default();
+        let call = self.nodes.patch_status(&self.name, &params, &patch);
+        match self.client.heartbeat(NODE_DEADLINE, call).await {
+            Ok(written) => {
+                self.written = Some(now);
+                *node = written;
+                self.take(node);
+                Looked::Fine
+            }
+            Err(ApiError::NotFound(_)) => Looked::Gone,
+            Err(error) => {
+                // The patch names the UID, so this may be another Node of our name.
+                if matches!(error, ApiError::Conflict(_)) && self.is_replaced(&uid).await {
+                    return Looked::Gone;
+                }
+                if !error.is_away() {
+                    occurrences::node_status_failed(&error.to_string());
+                }
+                Looked::Failed
+            }
+        }
+    }
+
+    async fn is_replaced(&self, uid: &str) -> bool {
+        let call = self.nodes.get_opt(&self.name);
+        match self.client.read(NODE_DEADLINE, call).await {
+            Ok(node) => node.and_then(|node| node.metadata.uid).as_deref() != Some(uid),
+            Err(_) => false,
+        }
+    }
+}
+
+/// Waits until both have come; for ever without `due`.
+async fn until(due: Option<Instant>, earliest: Instant) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.max(earliest)).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether `news` is a later version than `known`. Versions of one object are numbers that grow;
+/// what isn't a number counts as later.
+fn is_newer(news: &Node, known: &Node) -> bool {
+    let version = |node: &Node| {
+        let version = node.metadata.resource_version.as_deref();
+        version.and_then(|version| version.parse::<u64>().ok())
+    };
+    match (version(news), version(known)) {
+        (Some(news), Some(known)) => news > known,
+        (_, _) => true,
+    }
+}

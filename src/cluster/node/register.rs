@@ -1,0 +1,122 @@
+//! Registering our Node, and finding out whether the one that is there is ours.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{Patch, PatchParams, PostParams};
+
+use super::{NODE_DEADLINE, NodeStanding, NodeTask};
+use crate::api::Timestamp;
+use crate::api::core::{Node, NodeStatus};
+use crate::cluster::error::ApiError;
+use crate::cluster::pause::Backoff;
+use crate::pod::node::{Claim, LeaseSeen, claim, compute_node, decide_metadata};
+use crate::telemetry::occurrences;
+
+/// First pause between two tries: upstream's.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Longest pause between two tries: upstream's.
+const PAUSE_MAX: Duration = Duration::from_secs(7);
+
+/// Why a try to register failed.
+enum Failed {
+    Api(ApiError),
+    /// The Node of our name isn't ours.
+    Foreign(String),
+}
+
+impl NodeTask {
+    /// Tries until our Node is there.
+    pub(super) async fn register(&mut self) -> Node {
+        let mut backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);
+        loop {
+            let cause = match self.try_register().await {
+                Ok(node) => return node,
+                // Said once by the client itself, for all that call.
+                Err(Failed::Api(ApiError::Away { .. })) => None,
+                Err(Failed::Api(error)) => Some(error.to_string()),
+                Err(Failed::Foreign(words)) => Some(words),
+            };
+            if let Some(cause) = cause {
+                self.refused(cause);
+            }
+            tokio::time::sleep(backoff.pause()).await;
+        }
+    }
+
+    fn refused(&mut self, cause: String) {
+        let since = match &*self.standing.get() {
+            NodeStanding::Refused { cause: told, .. } if *told == cause => return,
+            NodeStanding::Refused { since, .. } => *since,
+            NodeStanding::Waiting | NodeStanding::Registered { .. } => Timestamp::now(),
+        };
+        occurrences::node_refused(&self.name, &cause);
+        self.standing
+            .publish(NodeStanding::Refused { cause, since });
+    }
+
+    async fn try_register(&mut self) -> Result<Node, Failed> {
+        let now = Timestamp::now();
+        let status = self.compute(&NodeStatus::default(), now);
+        let facts = self.inputs.facts.get();
+        let node = compute_node(&facts, status);
+        let params = PostParams::default();
+        let call = self.nodes.create(&params, &node);
+        let refusal = match self.client.heartbeat(NODE_DEADLINE, call).await {
+            Ok(node) => {
+                self.written = Some(now);
+                self.registered(&node, false);
+                return Ok(node);
+            }
+            // Who may not create Nodes may still have one.
+            Err(error @ (ApiError::AlreadyExists(_) | ApiError::Forbidden(_))) => error,
+            Err(error) => return Err(Failed::Api(error)),
+        };
+        let call = self.nodes.get(&self.name);
+        let existing = match self.client.read(NODE_DEADLINE, call).await {
+            Ok(existing) => existing,
+            // Gone again, or never there: the first answer counts.
+            Err(ApiError::NotFound(_)) => return Err(Failed::Api(refusal)),
+            Err(error) => return Err(Failed::Api(error)),
+        };
+        let lease = self.lease().await.map_err(Failed::Api)?;
+        if let Claim::Foreign(words) = claim(&existing, &facts, lease, now) {
+            return Err(Failed::Foreign(words));
+        }
+        let existing = match decide_metadata(&existing, &facts) {
+            None => existing,
+            Some(patch) => {
+                // As upstream: labels are written with the status, which every node may.
+                let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+                let call = self.nodes.patch_status(&self.name, &params, &patch);
+                let written = self.client.heartbeat(NODE_DEADLINE, call).await;
+                written.map_err(Failed::Api)?
+            }
+        };
+        // What the Node says is what an earlier run told, so this run's first look compares with
+        // it: a reboot in between is told, and transition times stay.
+        self.told = NodeStatus::default();
+        self.written = None;
+        self.registered(&existing, true);
+        Ok(existing)
+    }
+
+    fn registered(&self, node: &Node, was_there: bool) {
+        let uid = node.metadata.uid.as_deref().unwrap_or_default();
+        occurrences::node_registered(&self.name, uid, was_there);
+    }
+
+    /// What the Lease of our name says, if there is one.
+    async fn lease(&self) -> Result<Option<LeaseSeen>, ApiError> {
+        let call = self.leases.get_opt(&self.name);
+        let lease: Option<Lease> = self.client.read(NODE_DEADLINE, call).await?;
+        Ok(lease.and_then(|lease| {
+            let spec = lease.spec?;
+            let seconds = u64::try_from(spec.lease_duration_seconds?).ok()?;
+            Some(LeaseSeen {
+                renewed: spec.renew_time?.0,
+                duration: Duration::from_secs(seconds),
+            })
+        }))
+    }
+}
