@@ -8,6 +8,7 @@
 //!        └──► objects that pods refer to
 //! ```
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::FutureExt as _;
@@ -15,19 +16,28 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{Parts, readings, spawn};
+use crate::api::FullName;
 use crate::api::core::Node;
 use crate::api::report::EngineReport;
 use crate::cluster::lease::LeaseTask;
 use crate::cluster::node::{NodeInputs, NodeStanding, NodeTask};
-use crate::cluster::{ApiReach, ClusterClient};
+use crate::cluster::{
+    ApiReach, ClusterClient, ClusterObjects, EventTask, MirrorInputs, MirrorTask, StatusInputs,
+    StatusTask,
+};
 use crate::config::Config;
 use crate::observe::Reach;
 use crate::pod::admit::AdmitNode;
 use crate::pod::desired::ApiPodsState;
+use crate::pod::merge::Merged;
+use crate::pod::mirror::{MirrorState, problem_lines};
 use crate::pod::node::{NodeFacts, Readings};
+use crate::pod::observed::Pods;
 use crate::source::apiserver::{ApiOptions, ApiSource};
 use crate::source::{SourceReader, source};
+use crate::store::board::Board;
 use crate::store::cell::{Reader, Writer, cell};
+use crate::store::pods::PodManager;
 use crate::telemetry::Telemetry;
 
 /// What the other parts read of the cluster's.
@@ -40,8 +50,10 @@ pub(super) struct Cluster {
     pub(super) node: Reader<Option<Arc<Node>>>,
     /// How we stand with it.
     pub(super) standing: Reader<NodeStanding>,
-    /// All objects bound to our Node.
-    pub(super) objects: Reader<ApiPodsState>,
+    /// All pods bound to our Node, mirrors included.
+    pub(super) api_pods: Reader<ApiPodsState>,
+    /// The objects that pods refer to.
+    pub(super) objects: Arc<ClusterObjects>,
     /// Our Node, as admission sees it.
     pub(super) admit: Reader<AdmitNode>,
     feeds: Feeds,
@@ -53,6 +65,26 @@ pub(super) struct Links {
     pub(super) reach: watch::Receiver<Reach>,
     /// Which Engine it is.
     pub(super) engine: watch::Receiver<EngineReport>,
+    /// What is wanted.
+    pub(super) merged: Reader<Merged>,
+    /// What workers tell.
+    pub(super) board: Board,
+    /// What the runtime held by its newest list.
+    pub(super) listed: watch::Receiver<Option<Arc<Pods>>>,
+    /// Knows pods and mirrors by either UID.
+    pub(super) manager: Arc<PodManager>,
+}
+
+/// What `mirrorlet status` tells of the cluster.
+pub(super) struct ClusterReaders {
+    /// Whether the API server answers.
+    pub(super) reach: Reader<ApiReach>,
+    /// Our Node, as the API server has it.
+    pub(super) node: Reader<Option<Arc<Node>>>,
+    /// How we stand with it.
+    pub(super) standing: Reader<NodeStanding>,
+    /// How each static pod stands with its mirror.
+    pub(super) mirrors: Reader<BTreeMap<FullName, MirrorState>>,
 }
 
 /// The ends that the Node is fed through.
@@ -92,7 +124,7 @@ impl Cluster {
         spawn(parts, "lease", lease.run(cancel.clone()));
 
         let (source_writer, pods) = source(ApiSource::name());
-        let (objects_writer, objects) = cell(None);
+        let (api_pods_writer, api_pods) = cell(None);
         let api = ApiSource::new(ApiOptions {
             client: client.client(),
             node_name: config.node_name.clone(),
@@ -103,8 +135,13 @@ impl Cluster {
                 move || back(reach.clone()).boxed()
             }),
         });
-        let running = api.run(source_writer, objects_writer, cancel.clone());
+        let running = api.run(source_writer, api_pods_writer, cancel.clone());
         spawn(parts, "API source", running);
+
+        let (objects, watching) = ClusterObjects::new(client.clone());
+        spawn(parts, "objects of pods", watching.run(cancel.clone()));
+        let events = EventTask::new(client.clone(), telemetry.clone(), config.node_name.clone());
+        spawn(parts, "events", events.run(cancel.clone()));
 
         let (admit_writer, admit) = cell(AdmitNode::default());
         let admitting = keep_admit_node(node.clone(), admit_writer, cancel.clone());
@@ -114,7 +151,8 @@ impl Cluster {
             pods,
             node,
             standing,
-            objects,
+            api_pods,
+            objects: Arc::new(objects),
             admit,
             feeds: Feeds {
                 facts,
@@ -129,11 +167,14 @@ impl Cluster {
         self,
         config: &Config,
         links: Links,
+        telemetry: &Telemetry,
         parts: &mut Parts,
         cancel: &CancellationToken,
-    ) {
+    ) -> ClusterReaders {
         let Feeds {
-            facts, readings, ..
+            facts,
+            readings,
+            mirror_problems,
         } = self.feeds;
         let keeping = readings::keep(
             config.root.clone(),
@@ -144,6 +185,37 @@ impl Cluster {
             cancel.clone(),
         );
         spawn(parts, "node readings", keeping);
+
+        let inputs = MirrorInputs {
+            node_name: config.node_name.clone(),
+            node: self.node.clone(),
+            merged: links.merged,
+            board: links.board.clone(),
+            listed: links.listed,
+            api: self.api_pods.clone(),
+        };
+        let (task, mirrors) = MirrorTask::new(
+            self.client.clone(),
+            inputs,
+            links.manager,
+            telemetry.clone(),
+        );
+        spawn(parts, "mirrors", task.run(cancel.clone()));
+        let telling = tell_mirror_problems(mirrors.clone(), mirror_problems, cancel.clone());
+        spawn(parts, "mirror problems", telling);
+
+        let inputs = StatusInputs {
+            board: links.board,
+            api: self.api_pods,
+        };
+        let task = StatusTask::new(self.client.clone(), inputs, telemetry.clone());
+        spawn(parts, "statuses", task.run(cancel.clone()));
+        ClusterReaders {
+            reach: self.client.reach(),
+            node: self.node,
+            standing: self.standing,
+            mirrors,
+        }
     }
 }
 
@@ -176,6 +248,21 @@ async fn keep_admit_node(
         tokio::select! {
             () = cancel.cancelled() => return,
             changed = node.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// Keeps what the Node tells of its mirrors.
+async fn tell_mirror_problems(
+    mut mirrors: Reader<BTreeMap<FullName, MirrorState>>,
+    mut problems: Writer<Vec<String>>,
+    cancel: CancellationToken,
+) {
+    loop {
+        problems.publish(problem_lines(&mirrors.get()));
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            changed = mirrors.changed() => if changed.is_err() { return },
         }
     }
 }

@@ -17,6 +17,7 @@ mod facts;
 pub mod lock;
 pub mod owner;
 mod readings;
+mod tell;
 mod view;
 
 use std::sync::Arc;
@@ -38,7 +39,7 @@ use crate::runtime::docker::engine::SharedEngine;
 use crate::runtime::docker::{
     BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, InstrumentedEngine,
 };
-use crate::runtime::objects::NoObjects;
+use crate::runtime::objects::{NoObjects, Objects};
 use crate::server::view::AgentView;
 use crate::server::{admin, health};
 use crate::source::files::FileSource;
@@ -112,6 +113,10 @@ impl Agent {
         sources.extend(cluster.as_ref().map(|cluster| cluster.pods.clone()));
         let node = facts::node_facts(&config);
         let node_ips = node.node_ips.clone();
+        let objects: Arc<dyn Objects> = match &cluster {
+            Some(cluster) => Arc::clone(&cluster.objects) as Arc<dyn Objects>,
+            None => Arc::new(NoObjects::default()),
+        };
         let images = Arc::new(ImagePuller::new(
             Arc::clone(&engine),
             config.pull_concurrency,
@@ -126,7 +131,7 @@ impl Agent {
                 node,
                 pod_infra_image: config.pod_infra_image.clone(),
                 engine_concurrency: config.engine_concurrency,
-                objects: Arc::new(NoObjects::default()),
+                objects,
             },
         ));
 
@@ -169,7 +174,8 @@ impl Agent {
             node: admit_node,
             unsupported: |_| Vec::new(),
         });
-        let workers = PodWorkers::new(context, Arc::new(PodManager::default()), wanted, listed);
+        let manager = Arc::new(PodManager::default());
+        let workers = PodWorkers::new(context, Arc::clone(&manager), wanted, listed.clone());
         spawn(&mut parts, "workers", workers.run(cancel.clone()));
 
         let counting = counts::count_pods(board.clone(), telemetry.metrics.clone(), cancel.clone());
@@ -181,8 +187,12 @@ impl Agent {
             let links = Links {
                 reach: reach.clone(),
                 engine: engine_reader.clone(),
+                merged: merged.clone(),
+                board: board.clone(),
+                listed,
+                manager,
             };
-            cluster.link(&config, links, &mut parts, cancel);
+            cluster.link(&config, links, &telemetry, &mut parts, cancel);
         }
         let view: Arc<dyn AgentView> = Arc::new(View {
             resolved,

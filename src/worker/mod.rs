@@ -11,6 +11,7 @@ mod admission;
 mod clock;
 mod end;
 mod locks;
+mod refresh;
 mod sync;
 mod task;
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::refresh::Refresh;
 use super::task::{Held, Next, Worker};
 use crate::api::{Pod, PodUid, core};
 use crate::pod::observed::{ContainerState, PodStatus};
@@ -21,12 +22,14 @@ impl Worker {
     /// Converges the pod, round after round, until it comes to its end.
     pub(super) async fn sync_until_stopped(&mut self, cancel: &CancellationToken) -> Next {
         let mut seen = self.context.cache.subscribe(&self.uid);
+        let mut refresh = Refresh::new();
         self.newer_than = Instant::now();
         self.context.looks.look(&self.uid).await;
         loop {
             let Some(pod) = self.pod_to_run() else {
                 return Next::Proceed;
             };
+            refresh.listen(&self.context, &pod);
             seen.mark_unchanged();
             let cache = self.context.cache.clone();
             let entry = tokio::select! {
@@ -37,12 +40,17 @@ impl Worker {
                 }
                 entry = cache.get_newer_than(&self.uid, self.newer_than) => entry,
             };
-            let look_again = if let Some(why) = self.unsupported(&pod) {
+            let mut look_again = if let Some(why) = self.unsupported(&pod) {
                 self.hold_unsupported(&pod, &entry.status, &why);
                 None
             } else if let Some(error) = entry.error {
                 // What can't be seen is left alone. The observer looks again by itself.
-                self.error = error.to_string().into();
+                let words = error.to_string();
+                if !error.is_unavailable() && *self.error != *words {
+                    let telemetry = &self.context.telemetry;
+                    occurrences::status_unknown(telemetry, &self.full_name, &self.uid, &words);
+                }
+                self.error = words.into();
                 self.publish(&entry.status);
                 None
             } else {
@@ -50,6 +58,14 @@ impl Worker {
             };
             if self.over {
                 return Next::Proceed;
+            }
+            if self.held.is_none() {
+                let context = Arc::clone(&self.context);
+                let due = tokio::select! {
+                    () = cancel.cancelled() => return Next::Shutdown,
+                    due = refresh.run(&context, &pod, &entry.status) => due,
+                };
+                look_again = sooner(look_again, due);
             }
             let timer = tokio::time::sleep(look_again.unwrap_or(Duration::MAX));
             let away_since = self.held.as_ref().and_then(|held| held.away_since);
@@ -62,6 +78,8 @@ impl Worker {
                 },
                 () = timer, if look_again.is_some() => {}
                 () = back, if away_since.is_some() => {}
+                // What was missing may be there by now: at once.
+                () = refresh.changed() => self.held = None,
             }
         }
     }
@@ -129,10 +147,7 @@ impl Worker {
                 away_since: away.then(Instant::now),
             });
         }
-        match (retry, plan.look_again) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        sooner(retry, plan.look_again)
     }
 
     /// The newest version of the pod, unless it has come to its end.
@@ -293,6 +308,13 @@ fn same_work(a: &Plan, b: &Plan) -> bool {
         }
     };
     a.steps.len() == b.steps.len() && a.steps.iter().zip(&b.steps).all(|(a, b)| same(a, b))
+}
+
+fn sooner(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
 }
 
 /// When to try again after a round: never by itself after one without failure, or while the

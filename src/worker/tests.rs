@@ -14,6 +14,7 @@ use super::*;
 use crate::pod::observed::PodStatus;
 use crate::runtime::fake::FakeRuntime;
 use crate::runtime::{PodEvent, PodEventKind, RuntimeError, SyncError, SyncErrorReason};
+use crate::store::board::board;
 use bed::{Bed, SWEEP, left_behind, named, pod, runs};
 
 #[tokio::test(start_paused = true)]

@@ -65,7 +65,7 @@ impl NodeTask {
         let refusal = match self.client.heartbeat(NODE_DEADLINE, call).await {
             Ok(node) => {
                 self.written = Some(now);
-                self.registered(&node, false);
+                occurrences::node_registered(&self.telemetry, &self.name, true);
                 return Ok(node);
             }
             // Who may not create Nodes may still have one.
@@ -97,13 +97,8 @@ impl NodeTask {
         // it: a reboot in between is told, and transition times stay.
         self.told = NodeStatus::default();
         self.written = None;
-        self.registered(&existing, true);
+        occurrences::node_registered(&self.telemetry, &self.name, false);
         Ok(existing)
-    }
-
-    fn registered(&self, node: &Node, was_there: bool) {
-        let uid = node.metadata.uid.as_deref().unwrap_or_default();
-        occurrences::node_registered(&self.name, uid, was_there);
     }
 
     /// What the Lease of our name says, if there is one.

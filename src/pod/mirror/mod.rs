@@ -18,7 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use copy::{NodeRef, mirror_copy};
-pub use problem::{MirrorProblem, MirrorState, ProblemKind, Refusal, classify, retry_after};
+pub use problem::{
+    MirrorProblem, MirrorState, ProblemKind, Refusal, classify, problem_lines, retry_after,
+};
 pub use standing::{AtWork, Standing, standings};
 
 use crate::api::{FullName, MirrorPodUid, NodeName, Pod, PodUid, core, keys, meta};

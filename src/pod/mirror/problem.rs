@@ -1,11 +1,12 @@
 //! Why a mirror can't be made, told apart by what would mend it, and when to try again.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::{MirrorPodUid, Timestamp};
+use crate::api::{FullName, MirrorPodUid, Timestamp};
 
 /// First pause after a refusal; it doubles from there.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -129,6 +130,22 @@ pub enum MirrorState {
     Pending,
     /// It can't be made.
     Problem(MirrorProblem),
+}
+
+/// What somebody has to mend, one line each, in order of their names: what the Node tells of its
+/// mirrors.
+#[must_use]
+pub fn problem_lines(states: &BTreeMap<FullName, MirrorState>) -> Vec<String> {
+    let problems = states.iter().filter_map(|(name, state)| match state {
+        MirrorState::Problem(problem) if problem.kind.is_refusal() => Some((name, problem)),
+        MirrorState::Problem(_) | MirrorState::Pending | MirrorState::Synced { .. } => None,
+    });
+    problems
+        .map(|(name, problem)| {
+            let MirrorProblem { kind, message, .. } = problem;
+            format!("{}/{}: {kind}: {message}", name.namespace, name.name)
+        })
+        .collect()
 }
 
 /// What the API server said when it refused a mirror.

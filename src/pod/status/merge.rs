@@ -49,6 +49,52 @@ pub enum Merge {
     Illegal(String),
 }
 
+/// What is to be done about a pod's object in the API.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Deed {
+    /// Nothing.
+    Nothing,
+    /// Send this strategic merge patch to its status.
+    Patch(Value),
+    /// Delete it: it is being deleted, the API server knows that its pod has ended, and nothing
+    /// is left of it here.
+    DeleteObject,
+    /// Delete this mirror, so that a new one is made: its pod has ended and was started anew, and
+    /// the API server lets no finished pod run again.
+    DeleteMirror,
+    /// Nothing can be done: the API server would refuse the status.
+    Illegal(String),
+}
+
+/// Decides what to do about a pod's object. `finished` says that the pod has ended for good, and
+/// that nothing of it runs or is left.
+///
+/// Upstream: `pkg/kubelet/status/status_manager.go` (`syncPod`, `canBeDeleted`).
+#[must_use]
+pub fn deed(input: &MergeInput<'_>, finished: bool) -> Deed {
+    let is_mirror = is_mirror_pod(input.api);
+    let goes = input.api.metadata.deletion_timestamp.is_some();
+    if is_mirror && goes {
+        return Deed::Nothing;
+    }
+    if is_mirror && !finished && is_revived(input.api, input.computed) {
+        return Deed::DeleteMirror;
+    }
+    match merge(input) {
+        Merge::Patch(patch) => Deed::Patch(patch),
+        Merge::Illegal(why) => Deed::Illegal(why),
+        Merge::Same => {
+            let status = input.api.status.as_ref();
+            let ended = phase::terminal(status.and_then(|s| s.phase.as_deref())).is_some();
+            if goes && ended && finished {
+                Deed::DeleteObject
+            } else {
+                Deed::Nothing
+            }
+        }
+    }
+}
+
 /// Decides what to write.
 ///
 /// What we don't own stays as the API server has it. A finished pod is never revived, and

@@ -2,6 +2,8 @@
 
 use super::{Shown, Telemetry};
 use crate::api::{FullName, PodUid};
+use crate::pod::node::{NodeEvent, NodeEventKind};
+use crate::telemetry::EventOutcome;
 use crate::telemetry::journal::Kind;
 
 /// A mirror of a static pod was created; `uid` is the static pod's, `mirror` the mirror's own.
@@ -132,49 +134,71 @@ pub fn pod_object_deleted(telemetry: &Telemetry, pod: &FullName, uid: &PodUid) {
     tracing::info!(pod = %Shown(pod), uid = %uid, "its object was deleted from the API");
 }
 
-/// Our Node was registered: created, or found and made ours again.
-pub fn node_registered(telemetry: &Telemetry, node: &str, created: bool) {
-    let how = if created { "created" } else { "taken up" };
-    telemetry.journal.node(
-        Kind::Trace,
-        "NodeRegistered",
-        format!("Node {node} was {how}"),
+/// Something became of events. Not logged: there may be many.
+pub fn events(telemetry: &Telemetry, outcome: EventOutcome, number: u64) {
+    telemetry.metrics.events(outcome, number);
+}
+
+/// Events are lost, since too many wait for the API server. Call it when that begins.
+pub fn events_lost() {
+    tracing::warn!("too many events wait for the API server; the oldest are lost");
+}
+
+/// The API server refuses events in a namespace. Call it once a cause.
+pub fn events_refused(namespace: &str, error: &str) {
+    tracing::warn!(
+        error = error,
+        "events in namespace {namespace} are refused; they are dropped"
     );
-    tracing::info!("registered: Node {node} was {how}");
 }
 
-/// A condition of our Node flipped. `Ready` is an event too, as upstream's `NodeReady` and
-/// `NodeNotReady`.
-///
-/// From `recordNodeStatusEvent` and `ReadyCondition` in upstream `pkg/kubelet`.
-pub fn node_condition(
-    telemetry: &Telemetry,
-    node: &str,
-    condition: &str,
-    status: &str,
-    reason: &str,
-    message: &str,
-) {
-    let event = match (condition, status) {
-        ("Ready", "True") => "NodeReady".to_owned(),
-        ("Ready", _) => "NodeNotReady".to_owned(),
-        // Upstream spells pressures `NodeHasDiskPressure`; their reason is `KubeletHas…`.
-        _ => reason.replacen("Kubelet", "Node", 1),
+/// An event of our Node as upstream's kubelet tells them: `Starting`, `NodeReady`, `Rebooted`, say.
+pub fn node_event(telemetry: &Telemetry, event: &NodeEvent) {
+    let kind = match event.kind {
+        NodeEventKind::Normal => Kind::Normal,
+        NodeEventKind::Warning => Kind::Warning,
     };
-    let told = format!("Node {node} status is now: {event}");
-    telemetry.journal.node(Kind::Normal, &event, told);
-    if status == "True" && condition == "Ready" {
-        tracing::info!(reason = reason, "Node condition {condition} is {status}");
-    } else {
-        tracing::warn!(
-            reason = reason,
-            "Node condition {condition} is {status}: {message}"
-        );
-    }
+    let message = event.message.as_str();
+    telemetry.journal.node(kind, event.reason, message);
+    tracing::info!(reason = event.reason, "{message}");
 }
 
-/// An event of our Node as upstream's kubelet tells them: `Starting`, `Rebooted`, say.
-pub fn node_event(telemetry: &Telemetry, kind: Kind, reason: &str, message: &str) {
-    telemetry.journal.node(kind, reason, message);
-    tracing::debug!(reason = reason, "{message}");
+/// The agent begins to speak for its Node.
+pub fn node_starting(telemetry: &Telemetry) {
+    let journal = &telemetry.journal;
+    journal.node(Kind::Normal, "Starting", "Starting mirrorlet.");
+}
+
+/// Our Node can't be registered. Call it when that begins, or its cause changes.
+pub fn node_refused(name: &str, error: &str) {
+    tracing::error!(error = error, "the Node {name} can't be registered");
+}
+
+/// Our Node was deleted; it is registered again.
+pub fn node_gone(name: &str) {
+    tracing::warn!("the Node {name} was deleted; registering it again");
+}
+
+/// The API server refused the status of our Node; it is written again later.
+pub fn node_status_failed(error: &str) {
+    tracing::warn!(error = error, "the status of the Node can't be written");
+}
+
+/// The Lease of our Node can't be renewed. Call it when that begins.
+pub fn lease_failed(error: &str) {
+    tracing::warn!(error = error, "the Lease of the Node can't be renewed");
+}
+
+/// The Lease of our Node is renewed again.
+pub fn lease_back() {
+    tracing::info!("the Lease of the Node is renewed again");
+}
+
+/// Our Node is registered: created, or found as it was left.
+pub fn node_registered(telemetry: &Telemetry, node: &str, created: bool) {
+    let how = if created { "created" } else { "there already" };
+    telemetry
+        .journal
+        .node(Kind::Trace, "Registered", format!("Node {node} was {how}"));
+    tracing::info!("registered: Node {node} was {how}");
 }

@@ -22,8 +22,8 @@ pub(super) struct Bed {
     pub(super) board: Board,
     pub(super) telemetry: Telemetry,
     node: Writer<AdmitNode>,
-    cancel: CancellationToken,
-    parts: JoinSet<()>,
+    pub(super) cancel: CancellationToken,
+    pub(super) parts: JoinSet<()>,
 }
 
 impl Bed {
@@ -207,4 +207,53 @@ pub(super) fn left_behind(fake: &FakeRuntime, pod: &Arc<Pod>) {
         ips: vec!["10.0.0.9".parse().unwrap()],
         uid,
     });
+}
+
+/// A pod of the API server, with that much JSON merged over its metadata, spec and status.
+pub(super) fn api(uid: &str, over: serde_json::Value) -> Arc<Pod> {
+    let pod = serde_json::json!({
+        "metadata": {
+            "name": format!("pod-{}", &uid[..4]),
+            "namespace": "ns",
+            "uid": uid,
+            "annotations": {"kubernetes.io/config.source": "api"},
+        },
+        "spec": {
+            "containers": [{"name": "app", "image": "app:1"}],
+            "terminationGracePeriodSeconds": 30,
+        },
+    });
+    changed(&Arc::new(serde_json::from_value(pod).unwrap()), over)
+}
+
+/// The pod with that much JSON merged over it.
+pub(super) fn changed(pod: &Arc<Pod>, over: serde_json::Value) -> Arc<Pod> {
+    fn merge(base: &mut serde_json::Value, over: serde_json::Value) {
+        match (base, over) {
+            (serde_json::Value::Object(base), serde_json::Value::Object(over)) => {
+                for (key, value) in over {
+                    merge(base.entry(key).or_insert(serde_json::Value::Null), value);
+                }
+            }
+            (base, over) => *base = over,
+        }
+    }
+    let mut json = serde_json::to_value(&**pod).unwrap();
+    merge(&mut json, over);
+    Arc::new(serde_json::from_value(json).unwrap())
+}
+
+/// The pod, being deleted with that grace.
+pub(super) fn deleted(pod: &Arc<Pod>, grace_seconds: i64) -> Arc<Pod> {
+    changed(
+        pod,
+        serde_json::json!({"metadata": {
+            "deletionTimestamp": "2026-11-21T12:00:00Z",
+            "deletionGracePeriodSeconds": grace_seconds,
+        }}),
+    )
+}
+
+pub(super) fn phase_of(view: &PodView) -> Option<&str> {
+    view.status.as_ref()?.phase.as_deref()
 }

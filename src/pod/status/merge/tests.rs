@@ -290,6 +290,91 @@ fn only_a_mirror_of_a_pod_that_runs_again_is_stale() {
 }
 
 #[test]
+fn an_object_is_deleted_last_and_a_mirror_never() {
+    let deleting = |mut pod: Pod| {
+        pod.metadata.deletion_timestamp = Some(meta::Time(at(0)));
+        pod
+    };
+    let ended = |phase: &str| {
+        with_status(
+            pod("Never"),
+            json!({"phase": phase, "observedGeneration": 3}),
+        )
+    };
+    for (case, api, computed, may_run, finished, expected) in [
+        (
+            "all told",
+            deleting(ended("Failed")),
+            "Failed",
+            false,
+            true,
+            Some(Deed::DeleteObject),
+        ),
+        (
+            "not told yet",
+            deleting(ended("Running")),
+            "Failed",
+            false,
+            true,
+            None,
+        ),
+        (
+            "its worker isn't done",
+            deleting(ended("Failed")),
+            "Failed",
+            false,
+            false,
+            Some(Deed::Nothing),
+        ),
+        (
+            "something runs",
+            deleting(ended("Running")),
+            "Failed",
+            true,
+            false,
+            Some(Deed::Nothing),
+        ),
+        (
+            "nobody deletes it",
+            ended("Failed"),
+            "Failed",
+            false,
+            true,
+            Some(Deed::Nothing),
+        ),
+        (
+            "a mirror",
+            as_mirror(deleting(ended("Failed"))),
+            "Failed",
+            false,
+            true,
+            Some(Deed::Nothing),
+        ),
+        (
+            "a mirror, changed",
+            as_mirror(deleting(ended("Running"))),
+            "Failed",
+            false,
+            true,
+            Some(Deed::Nothing),
+        ),
+    ] {
+        let input = MergeInput {
+            pod: &api,
+            api: &api,
+            computed: &status(json!({"phase": computed, "conditions": []})),
+            may_run,
+            now: at(100),
+        };
+        let deed = deed(&input, finished);
+        match expected {
+            Some(expected) => assert_eq!(deed, expected, "{case}"),
+            None => assert!(matches!(deed, Deed::Patch(_)), "{case}: {deed:?}"),
+        }
+    }
+}
+
+#[test]
 fn long_messages_are_cut_at_a_character() {
     let long = "é".repeat(4096);
     let computed = json!({"phase": "Running", "conditions": [], "containerStatuses": [
