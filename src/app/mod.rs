@@ -14,7 +14,9 @@ mod counts;
 pub mod desired;
 mod facts;
 pub mod lock;
+pub mod machine;
 pub mod owner;
+pub mod readings;
 mod view;
 
 use std::sync::Arc;

@@ -13,6 +13,8 @@ mod limit;
 pub mod node;
 mod pause;
 pub mod reach;
+#[cfg(test)]
+mod tests;
 
 pub use client::{ClusterClient, CredentialsTask};
 pub use error::{Answer, ApiError};

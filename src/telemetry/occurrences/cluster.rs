@@ -185,3 +185,9 @@ pub fn lease_failed(error: &str) {
 pub fn lease_back() {
     tracing::info!("the Lease of the Node is renewed again");
 }
+
+/// A watch is refused or broken though the API server answers; it is begun again. Call it when
+/// that begins. `resource` is its plural.
+pub fn watch_failed(resource: &str, error: &str) {
+    tracing::warn!(error = error, "can't watch {resource}; trying again");
+}
