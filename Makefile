@@ -48,10 +48,16 @@ test-unit: ## tests that need no Docker
 deny: ## licences, sources and duplicates (cargo-deny, built once)
 	hack/deny.sh
 
-demo: ## pods appear, change, survive a bad edit, a kill, and the agent's death; then all is removed
+# CLUSTER=1 shows the agent as a Node of a real cluster.
+CLUSTER ?=
+
+demo: ## pods appear, change, survive a bad edit, a kill, and the agent's death; CLUSTER=1: in a real cluster
 	hack/docker-up.sh
+ifneq ($(CLUSTER),)
+	hack/kube-build.sh
+endif
 	hack/images.sh
-	hack/demo.sh
+	hack/demo$(if $(CLUSTER),-cluster).sh
 
 run: ## the agent on a copy of examples/, left running
 	hack/docker-up.sh

@@ -544,3 +544,21 @@ async fn a_node_that_was_silent_is_clean_again() {
     eventually("no taint", || (!tainted()).then_some(())).await;
     agent.stop().await;
 }
+
+#[test]
+fn a_kubeconfig_that_is_wrong_ends_the_program_with_2() {
+    let root = tempfile::tempdir().unwrap();
+    let missing = root.path().join("kubeconfig");
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_mirrorlet"))
+        .args(["run", "--metrics-address", "none", "--root"])
+        .arg(root.path())
+        .arg("--kubeconfig")
+        .arg(&missing)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let told = String::from_utf8(output.stderr).unwrap();
+    let said = told.lines().last().unwrap();
+    assert!(said.contains(missing.to_str().unwrap()), "{told}");
+    assert!(said.contains("No such file"), "{told}");
+}

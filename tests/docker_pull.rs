@@ -172,7 +172,13 @@ impl Bed {
         let puller = ImagePuller::new(self.engine.clone(), 1);
         let image = self.image(repository);
         let pod = "u".into();
-        let ensured = puller.ensure_image(&pod, &image, PullPolicy::IfNotPresent, Timestamp::now());
+        let ensured = puller.ensure_image(
+            &pod,
+            &image,
+            PullPolicy::IfNotPresent,
+            Timestamp::now(),
+            || {},
+        );
         match ensured.await {
             Ok(ensured) => {
                 assert_eq!(ensured.facts.user.as_deref(), Some("4711"));

@@ -22,6 +22,7 @@ use std::time::Duration;
 use mirrorlet::api::{FullName, Pod, PodUid};
 use mirrorlet::app::desired::MergeTask;
 use mirrorlet::observe::Observer;
+use mirrorlet::pod::admit::AdmitNode;
 use mirrorlet::pod::desired::{Origin, PodSource, SourcePod, SourceSet, SourceState};
 use mirrorlet::pod::merge::{Merged, SourceName};
 use mirrorlet::pod::observed::PodStatus;
@@ -103,6 +104,8 @@ impl Agent {
             node_ips: Vec::new(),
             backoff_max: BACKOFF_MAX,
             clock: Clock::new(move || clock.now()),
+            node: cell(AdmitNode::default()).1,
+            unsupported: |_| Vec::new(),
         });
         let workers = PodWorkers::new(
             context,

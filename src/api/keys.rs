@@ -41,6 +41,9 @@ pub const SHIM_TYPE: &str = "io.kubernetes.docker.type";
 
 /// Our ownership label; its value is the owner id kept in the root directory.
 pub const OWNER: &str = "mirrorlet.dev/owner";
+/// Our annotation of a mirror that is not a whole copy: the fields that were left out of it,
+/// because the API server lets no mirror have them.
+pub const SANITIZED: &str = "mirrorlet.dev/sanitized";
 /// Our label telling `sandbox` from `container`.
 pub const KIND: &str = "mirrorlet.dev/kind";
 /// Value of [`KIND`] on a sandbox.

@@ -7,6 +7,7 @@ use futures::future::select_all;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::tell::Teller;
 use crate::api::{Diagnostic, FullName, PodUid, Timestamp};
 use crate::pod::desired::SourceState;
 use crate::pod::merge::{
@@ -26,6 +27,7 @@ pub struct MergeTask {
     wanted: watch::Sender<Arc<Wanted>>,
     telemetry: Telemetry,
     conflicts: BTreeSet<Diagnostic>,
+    teller: Teller,
     /// Whether a merge knew what runs already. Nothing is wanted before: which of two pods with
     /// one name is the incumbent can't be told.
     settled: bool,
@@ -49,6 +51,7 @@ impl MergeTask {
             wanted,
             telemetry,
             conflicts: BTreeSet::new(),
+            teller: Teller::default(),
             settled: false,
         }
     }
@@ -86,6 +89,7 @@ impl MergeTask {
         let listed = self.listed.borrow().is_some();
         let mut merged = merge_sources(&states, &self.incumbents(&before));
         self.tell_problems(&states, &merged);
+        self.teller.merged(&self.telemetry, &states, &merged);
         let now = Timestamp::now();
         for (uid, pod) in &mut merged.pods {
             // A pod keeps the time it was first seen by this process.
@@ -96,6 +100,7 @@ impl MergeTask {
         }
         for operation in diff(&before.pods, &merged.pods) {
             let pod = operation.pod();
+            Teller::operation(&self.telemetry, &operation);
             match &operation {
                 PodOperation::Add(_) => {
                     occurrences::pod_added(

@@ -16,7 +16,7 @@ const ANYWHERE_V6: &str = "[2001:db8::1]:9";
 #[must_use]
 pub(super) fn node_facts(config: &Config) -> NodeFacts {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let memory_bytes = memory_bytes(&read("/proc/meminfo"));
+    let memory_bytes = meminfo_bytes(&read("/proc/meminfo"), "MemTotal:").unwrap_or(0);
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     NodeFacts {
         node_ips: if config.node_ips.is_empty() {
@@ -38,14 +38,11 @@ pub(super) fn node_facts(config: &Config) -> NodeFacts {
     }
 }
 
-/// `MemTotal` in bytes; 0 when it isn't told.
-fn memory_bytes(meminfo: &str) -> u64 {
-    meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))
-        .and_then(|rest| rest.trim().strip_suffix("kB"))
-        .and_then(|kilobytes| kilobytes.trim().parse::<u64>().ok())
-        .map_or(0, |kilobytes| kilobytes * 1024)
+/// A line of `/proc/meminfo`, in bytes.
+pub(super) fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
+    let rest = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+    let kilobytes: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
 }
 
 /// Size of the file system that holds the root directory; 0 when it isn't told.
@@ -72,10 +69,10 @@ mod tests {
 
     #[test]
     fn memory_is_read_in_bytes() {
-        assert_eq!(
-            memory_bytes("MemTotal:       24689764 kB\nMemFree: 1 kB\n"),
-            24_689_764 * 1024
-        );
-        assert_eq!(memory_bytes(""), 0);
+        let text = "MemTotal:       24689764 kB\nMemFree: 1 kB\n";
+        let read = |name| meminfo_bytes(text, name);
+        assert_eq!(read("MemTotal:"), Some(24_689_764 * 1024));
+        assert_eq!(read("MemFree:"), Some(1024));
+        assert_eq!(read("Absent:"), None);
     }
 }

@@ -10,13 +10,14 @@
 //!                        └──► socket, metrics, health
 //! ```
 
+mod cluster;
 mod counts;
 pub mod desired;
 mod facts;
 pub mod lock;
-pub mod machine;
 pub mod owner;
-pub mod readings;
+mod readings;
+mod tell;
 mod view;
 
 use std::sync::Arc;
@@ -31,13 +32,14 @@ use crate::api::Timestamp;
 use crate::api::report::EngineReport;
 use crate::config::{Config, Resolved};
 use crate::observe::{Observer, Reach};
+use crate::pod::admit::AdmitNode;
 use crate::pod::merge::Merged;
 use crate::runtime::Runtime;
 use crate::runtime::docker::engine::SharedEngine;
 use crate::runtime::docker::{
     BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, InstrumentedEngine,
 };
-use crate::runtime::objects::NoObjects;
+use crate::runtime::objects::{NoObjects, Objects};
 use crate::server::view::AgentView;
 use crate::server::{admin, health};
 use crate::source::files::FileSource;
@@ -51,6 +53,7 @@ use crate::store::looks::look_requests;
 use crate::store::pods::PodManager;
 use crate::telemetry::{Metrics, Telemetry, occurrences};
 use crate::worker::{Clock, Context, PodWorkers, Wanted};
+use cluster::{Cluster, Links};
 use desired::MergeTask;
 use view::View;
 
@@ -105,9 +108,15 @@ impl Agent {
         let mut parts = Parts::new();
         occurrences::agent_started(&config.root, config.node_name.as_str(), &config.docker);
 
-        let sources = start_sources(&config, &mut parts, cancel)?;
+        let mut sources = start_sources(&config, &mut parts, cancel)?;
+        let cluster = Cluster::start(&config, &owner, &telemetry, &mut parts, cancel)?;
+        sources.extend(cluster.as_ref().map(|cluster| cluster.pods.clone()));
         let node = facts::node_facts(&config);
         let node_ips = node.node_ips.clone();
+        let objects: Arc<dyn Objects> = match &cluster {
+            Some(cluster) => Arc::clone(&cluster.objects) as Arc<dyn Objects>,
+            None => Arc::new(NoObjects::default()),
+        };
         let images = Arc::new(ImagePuller::new(
             Arc::clone(&engine),
             config.pull_concurrency,
@@ -122,7 +131,7 @@ impl Agent {
                 node,
                 pod_infra_image: config.pod_infra_image.clone(),
                 engine_concurrency: config.engine_concurrency,
-                objects: Arc::new(NoObjects::default()),
+                objects,
             },
         ));
 
@@ -148,6 +157,11 @@ impl Agent {
         spawn(&mut parts, "merge", merge.run(cancel.clone()));
 
         let (board_writer, board) = board();
+        // Without an API server nothing but host ports and the operating system is looked at.
+        let admit_node = match &cluster {
+            Some(cluster) => cluster.admit.clone(),
+            None => cell(AdmitNode::default()).1,
+        };
         let context = Arc::new(Context {
             runtime: Arc::clone(&runtime),
             cache: cache_reader.clone(),
@@ -157,8 +171,11 @@ impl Agent {
             node_ips,
             backoff_max: config.max_container_backoff,
             clock: Clock::default(),
+            node: admit_node,
+            unsupported: |_| Vec::new(),
         });
-        let workers = PodWorkers::new(context, Arc::new(PodManager::default()), wanted, listed);
+        let manager = Arc::new(PodManager::default());
+        let workers = PodWorkers::new(context, Arc::clone(&manager), wanted, listed.clone());
         spawn(&mut parts, "workers", workers.run(cancel.clone()));
 
         let counting = counts::count_pods(board.clone(), telemetry.metrics.clone(), cancel.clone());
@@ -166,6 +183,17 @@ impl Agent {
         let (engine_reader, changes) = start_news(
             &mut parts, cancel, &config, &runtime, &reach, &board, &merged,
         );
+        if let Some(cluster) = cluster {
+            let links = Links {
+                reach: reach.clone(),
+                engine: engine_reader.clone(),
+                merged: merged.clone(),
+                board: board.clone(),
+                listed,
+                manager,
+            };
+            cluster.link(&config, links, &telemetry, &mut parts, cancel);
+        }
         let view: Arc<dyn AgentView> = Arc::new(View {
             resolved,
             owner,

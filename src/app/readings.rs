@@ -1,109 +1,106 @@
-//! What is read off the machine again and again, for the conditions of our Node.
+//! What our Node says of the machine: facts that hold until the next boot, and readings of the
+//! moment. All are small files of the kernel's; what can't be read is left out.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use super::facts;
+use crate::api::report::EngineReport;
+use crate::config::Config;
 use crate::observe::Reach;
-use crate::pod::node::{DiskReading, EngineSeen, PidReading, Readings};
-use crate::store::cell::{Reader, Writer, cell};
+use crate::pod::node::{Amounts, DiskReading, EngineSeen, NodeFacts, PidReading, Readings};
+use crate::store::cell::Writer;
 
-/// How often the machine is read: upstream's `nodeStatusUpdateFrequency`.
-const READ_PERIOD: Duration = Duration::from_secs(10);
-/// How long a read may take before it counts as none. A few lines of /proc and two `statvfs`
-/// calls take microseconds; a disk that hangs takes for ever.
-const READ_DEADLINE: Duration = Duration::from_secs(2);
+/// How often the machine is read: as often as the Node's status is computed.
+const PERIOD: Duration = Duration::from_secs(10);
 
-/// The file systems that are looked at.
-#[derive(Debug, Clone)]
-pub struct Disks {
-    /// Where pods' volumes are.
-    pub nodefs: PathBuf,
-    /// Where the Engine's images and containers are, if that is on this machine.
-    pub imagefs: Option<PathBuf>,
-}
-
-/// Publishes [`Readings`] every few seconds, and at once when the Engine comes or goes.
-pub struct ReadingsTask {
-    disks: Disks,
-    reach: watch::Receiver<Reach>,
-    readings: Writer<Readings>,
-}
-
-impl ReadingsTask {
-    /// A task that reads these disks and that reach, with a reader of what it read.
-    #[must_use]
-    pub fn new(disks: Disks, reach: watch::Receiver<Reach>) -> (Self, Reader<Readings>) {
-        let (readings, reader) = cell(Readings::default());
-        let task = Self {
-            disks,
-            reach,
-            readings,
-        };
-        (task, reader)
+/// The facts, but for those of the Engine.
+pub(super) fn node_facts(config: &Config, owner: &str) -> NodeFacts {
+    let machine = facts::node_facts(config);
+    let first = |paths: &[&str]| {
+        let mut read = paths.iter().map(|path| line(path));
+        read.find(|text| !text.is_empty()).unwrap_or_default()
+    };
+    let machine_id = first(&["/etc/machine-id", "/var/lib/dbus/machine-id"]);
+    let reserved = &config.system_reserved;
+    NodeFacts {
+        name: config.node_name.clone(),
+        owner: owner.to_owned(),
+        hostname: line("/proc/sys/kernel/hostname"),
+        arch: go_arch(std::env::consts::ARCH).to_owned(),
+        addresses: machine.node_ips,
+        labels: config.node_labels.clone(),
+        taints: config.register_with_taints.clone(),
+        capacity: Amounts {
+            cpu_milli: machine.allocatable.cpu_milli,
+            memory_bytes: machine.allocatable.memory_bytes,
+            ephemeral_storage_bytes: machine.allocatable.ephemeral_storage_bytes,
+        },
+        reserved: Amounts {
+            cpu_milli: reserved.cpu_milli,
+            memory_bytes: reserved.memory_bytes,
+            ephemeral_storage_bytes: reserved.ephemeral_storage_bytes,
+        },
+        max_pods: config.max_pods,
+        system_uuid: first(&["/sys/class/dmi/id/product_uuid", "/etc/machine-id"]),
+        machine_id,
+        boot_id: line("/proc/sys/kernel/random/boot_id"),
+        kernel_version: line("/proc/sys/kernel/osrelease"),
+        os_image: os_image(&text("/etc/os-release")),
+        engine_version: None,
+        images: Vec::new(),
     }
+}
 
-    /// Runs until cancelled.
-    pub async fn run(mut self, cancel: CancellationToken) {
-        let mut ticks = tokio::time::interval(READ_PERIOD);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut under_way = None;
-        loop {
-            // All arms may be dropped: a tick or a change that was not taken comes again.
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                _ = ticks.tick() => {}
-                changed = self.reach.changed() => if changed.is_err() { return },
-            }
-            let engine = match &*self.reach.borrow_and_update() {
-                Reach::Unknown => EngineSeen::Unknown,
-                Reach::Up => EngineSeen::Up,
-                Reach::Down(cause) => EngineSeen::Down(cause.clone()),
-            };
-            // A read that hangs is waited for again, never doubled.
-            let mut reading = under_way.take().unwrap_or_else(|| {
-                let disks = self.disks.clone();
-                tokio::task::spawn_blocking(move || machine(&disks))
-            });
-            let machine = tokio::select! {
-                () = cancel.cancelled() => return,
-                read = tokio::time::timeout(READ_DEADLINE, &mut reading) => read,
-            };
-            let machine = match machine {
-                Ok(read) => read.unwrap_or_default(),
-                Err(_) => {
-                    under_way = Some(reading);
-                    Readings::default()
-                }
-            };
-            self.readings.publish(Readings { engine, ..machine });
+/// Keeps facts and readings until cancelled.
+pub(super) async fn keep(
+    root: std::path::PathBuf,
+    mut facts: Writer<NodeFacts>,
+    mut readings: Writer<Readings>,
+    mut reach: watch::Receiver<Reach>,
+    mut engine: watch::Receiver<EngineReport>,
+    cancel: CancellationToken,
+) {
+    let mut ticks = tokio::time::interval(PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let seen = match &*reach.borrow_and_update() {
+            Reach::Unknown => EngineSeen::Unknown,
+            Reach::Up => EngineSeen::Up,
+            Reach::Down(cause) => EngineSeen::Down(cause.clone()),
+        };
+        readings.publish(read(&root, seen));
+        if let Some(version) = engine.borrow_and_update().version.clone() {
+            let mut known = (*facts.get()).clone();
+            known.engine_version = Some(version);
+            facts.publish(known);
+        }
+        let told = tokio::select! {
+            () = cancel.cancelled() => return,
+            _ = ticks.tick() => Ok(()),
+            told = reach.changed() => told,
+            told = engine.changed() => told,
+        };
+        if told.is_err() {
+            return;
         }
     }
 }
 
-fn machine(disks: &Disks) -> Readings {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let number = |path: &str| read(path).trim().parse().ok();
-    let limits = [
-        number("/proc/sys/kernel/pid_max"),
-        number("/proc/sys/kernel/threads-max"),
-    ];
-    let nodefs = disk("nodefs", &disks.nodefs);
-    let imagefs = disks.imagefs.as_deref().map(|path| disk("imagefs", path));
+fn read(root: &Path, engine: EngineSeen) -> Readings {
     Readings {
-        engine: EngineSeen::Unknown,
-        memory_available_bytes: memory_available(&read("/proc/meminfo")),
-        disks: [Some(nodefs), imagefs]
-            .into_iter()
-            .flatten()
-            .flatten()
-            .collect(),
-        pids: threads(&read("/proc/loadavg"))
-            .zip(limits.into_iter().flatten().min())
-            .map(|(used, max)| PidReading { used, max }),
+        engine,
+        memory_available_bytes: facts::meminfo_bytes(&text("/proc/meminfo"), "MemAvailable:"),
+        disks: disk("nodefs", root).into_iter().collect(),
+        pids: pids(
+            &text("/proc/loadavg"),
+            &line("/proc/sys/kernel/pid_max"),
+            &line("/proc/sys/kernel/threads-max"),
+        ),
     }
 }
 
@@ -118,19 +115,39 @@ fn disk(name: &'static str, path: &Path) -> Option<DiskReading> {
     })
 }
 
-/// `MemAvailable` in bytes.
-fn memory_available(meminfo: &str) -> Option<u64> {
-    let rest = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kilobytes: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kilobytes.checked_mul(1024)
+/// Upstream: `pkg/kubelet/stats/pidlimit/pidlimit_linux.go`.
+fn pids(loadavg: &str, pid_max: &str, threads_max: &str) -> Option<PidReading> {
+    let (_, all) = loadavg.split_whitespace().nth(3)?.split_once('/')?;
+    let limits = [pid_max, threads_max].map(|text| text.parse::<u64>().ok());
+    Some(PidReading {
+        used: all.parse().ok()?,
+        max: limits.into_iter().flatten().min()?,
+    })
 }
 
-/// How many threads there are: the number after the slash.
-fn threads(loadavg: &str) -> Option<u64> {
-    let entities = loadavg.split_whitespace().nth(3)?;
-    entities.split_once('/')?.1.parse().ok()
+/// `PRETTY_NAME` of an os-release file.
+fn os_image(os_release: &str) -> String {
+    let named = os_release
+        .lines()
+        .find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    named.unwrap_or("Linux").trim_matches('"').to_owned()
+}
+
+/// An architecture as Go, and hence Kubernetes, names it.
+fn go_arch(arch: &str) -> &str {
+    match arch {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+fn text(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+fn line(path: &str) -> String {
+    text(path).trim().to_owned()
 }
 
 #[cfg(test)]
@@ -138,35 +155,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_texts_are_read() {
-        let meminfo = "MemTotal: 24689764 kB\nMemAvailable:   12344 kB\n";
-        assert_eq!(memory_available(meminfo), Some(12344 * 1024));
-        assert_eq!(memory_available(""), None);
-        assert_eq!(threads("0.75 1.35 1.25 1/1234 9999\n"), Some(1234));
-        assert_eq!(threads("x"), None);
+    fn threads_are_counted_against_the_smaller_limit() {
+        let read = pids("0.5 0.4 0.3 2/345 6789", "4194304", "1000");
+        assert_eq!(
+            read,
+            Some(PidReading {
+                used: 345,
+                max: 1000
+            })
+        );
+        assert_eq!(pids("", "1", "1"), None);
+        assert_eq!(pids("0 0 0 1/2 3", "", ""), None);
     }
 
-    #[tokio::test]
-    async fn readings_follow_the_engine_at_once() {
-        let (sender, reach) = watch::channel(Reach::Unknown);
-        let disks = Disks {
-            nodefs: "/".into(),
-            imagefs: None,
-        };
-        let (task, mut readings) = ReadingsTask::new(disks, reach);
-        let cancel = CancellationToken::new();
-        let running = tokio::spawn(task.run(cancel.clone()));
-        let down = EngineSeen::Down("x".to_owned());
-        sender.send_replace(Reach::Down("x".to_owned()));
-        let seen = readings.wait_for(|readings| readings.engine == down).await;
-        let seen = seen.unwrap();
-        assert!(seen.memory_available_bytes.is_some());
-        assert_eq!(seen.disks.len(), 1);
-        assert!(seen.pids.is_some_and(|pids| pids.used < pids.max));
-        sender.send_replace(Reach::Up);
-        let up = readings.wait_for(|readings| readings.engine == EngineSeen::Up);
-        up.await.unwrap();
-        cancel.cancel();
-        running.await.unwrap();
+    #[test]
+    fn the_system_is_named_as_it_names_itself() {
+        let text = "ID=debian\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n";
+        assert_eq!(os_image(text), "Debian GNU/Linux 12 (bookworm)");
+        assert_eq!(os_image(""), "Linux");
+    }
+
+    #[test]
+    fn a_machine_has_all_readings() {
+        let read = read(Path::new("/"), EngineSeen::Up);
+        assert!(read.memory_available_bytes.is_some_and(|bytes| bytes > 0));
+        assert!(read.disks[0].capacity_bytes >= read.disks[0].available_bytes);
+        assert!(
+            read.pids
+                .is_some_and(|pids| pids.used > 0 && pids.used < pids.max)
+        );
     }
 }

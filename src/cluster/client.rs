@@ -146,6 +146,20 @@ impl ClusterClient {
         self.bounded(deadline, call).await
     }
 
+    /// As [`write`](Self::write), under a limit of its own.
+    ///
+    /// # Errors
+    /// As the API server says; [`ApiError::Away`] after the deadline.
+    pub(super) async fn write_within<T>(
+        &self,
+        limit: &WriteLimit,
+        deadline: Duration,
+        call: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, ApiError> {
+        limit.turn().await;
+        self.bounded(deadline, call).await
+    }
+
     /// Makes a call that tells we live. It waits for no turn, so that no burst of other writes
     /// makes the Node look dead; its caller keeps it seldom.
     ///

@@ -7,18 +7,26 @@
 pub mod client;
 mod connection;
 pub mod error;
+pub mod events;
 mod identity;
 pub mod lease;
 mod limit;
+pub mod mirror;
 pub mod node;
+pub mod objects;
 mod pause;
 pub mod reach;
+pub mod status;
 #[cfg(test)]
 mod tests;
 
 pub use client::{ClusterClient, CredentialsTask};
 pub use error::{Answer, ApiError};
+pub use events::EventTask;
 pub use identity::ConnectError;
 pub use lease::LeaseTask;
+pub use mirror::{MirrorClient, MirrorInputs, MirrorTask};
 pub use node::{NodeInputs, NodeStanding, NodeTask};
+pub use objects::{ClusterObjects, ObjectsTask};
 pub use reach::ApiReach;
+pub use status::{StatusInputs, StatusTask};

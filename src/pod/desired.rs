@@ -136,6 +136,12 @@ impl Delivered {
         api: true,
     };
 
+    /// Every manifest, and the API server is silent.
+    pub const MANIFESTS: Self = Self {
+        manifests: true,
+        api: false,
+    };
+
     /// Whether every source has.
     #[must_use]
     pub fn all(self) -> bool {

@@ -17,6 +17,7 @@ pub mod hold;
 pub mod manager;
 pub mod manifest;
 pub mod merge;
+pub mod mirror;
 pub mod node;
 pub mod objects;
 pub mod observed;

@@ -294,7 +294,8 @@ fn set_aside(path: &Path, why: &str) -> Diagnostic {
     Diagnostic::warning(Code::Unreadable, path.display().to_string(), message)
 }
 
-fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Writes a file that root alone may read, and makes it last.
+pub(super) fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
     let mut file = options.open(path)?;
@@ -302,7 +303,8 @@ fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-fn remove_if_present(path: &Path) -> io::Result<()> {
+/// Removes a file; one that is gone already is success.
+pub(super) fn remove_if_present(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => Ok(()),
@@ -310,7 +312,7 @@ fn remove_if_present(path: &Path) -> io::Result<()> {
 }
 
 /// Makes renames and removals last.
-fn sync_directory(dir: &Path) -> io::Result<()> {
+pub(super) fn sync_directory(dir: &Path) -> io::Result<()> {
     match File::open(dir) {
         Ok(dir) => dir.sync_all(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -1,9 +1,10 @@
-//! Sources of pods: a manifest directory and URLs, each delivering whole sets.
+//! Sources of pods: a manifest directory, URLs and the API server, each delivering whole sets.
 //!
 //! A source reads, lets `pod` decide, and publishes; it never concludes anything from not being
 //! able to read. What it wants and how it fares are two cells, so that a look that found nothing
 //! new wakes nobody who waits for pods.
 
+pub mod apiserver;
 pub mod files;
 pub mod http;
 pub mod last_good;

@@ -46,7 +46,9 @@ mod tests {
     fn occurrences_use_these_keys_only() {
         let source = concat!(
             include_str!("occurrences.rs"),
-            include_str!("occurrences/cluster.rs")
+            include_str!("occurrences/cluster.rs"),
+            include_str!("occurrences/containers.rs"),
+            include_str!("occurrences/pods.rs")
         );
         let mut seen = 0;
         for line in source.lines().map(str::trim) {

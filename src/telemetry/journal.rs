@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::api::{FullName, PodUid, Timestamp};
+use super::refs::RefManager;
+use crate::api::{FullName, Pod, PodUid, Timestamp};
 
-/// Most entries kept of one full name.
+/// Most entries kept of one full name, and of our Node.
 const STORY_MAX: usize = 200;
 /// Most full names whose stories are kept; the one that was silent longest goes first.
 const STORIES_MAX: usize = 1_000;
@@ -31,6 +32,8 @@ pub enum Subject {
         uid: PodUid,
         /// Name of the container concerned, if it is about one.
         container: Option<Arc<str>>,
+        /// Which field of the pod's spec that container is.
+        field_path: Option<Arc<str>>,
     },
     /// Our Node.
     Node,
@@ -68,8 +71,10 @@ pub struct Entry {
 struct Inner {
     next: AtomicU64,
     stories: Mutex<BTreeMap<FullName, VecDeque<Entry>>>,
+    node: Mutex<VecDeque<Entry>>,
     pending: Mutex<Pending>,
     arrived: Notify,
+    refs: Mutex<RefManager>,
 }
 
 #[derive(Debug, Default)]
@@ -103,8 +108,19 @@ impl Journal {
             full_name: full_name.clone(),
             uid: uid.clone(),
             container: container.map(Arc::from),
+            field_path: container.map(|name| locked(&self.0.refs).get(uid, name)),
         };
         self.note(subject, kind, reason, message.into());
+    }
+
+    /// Knows which fields of a pod's spec its containers are, until it is told to forget the pod.
+    pub fn set_refs(&self, pod: &Pod) {
+        locked(&self.0.refs).set(pod);
+    }
+
+    /// Forgets a pod's containers: nothing will be noted about them.
+    pub fn clear_refs(&self, uid: &PodUid) {
+        locked(&self.0.refs).clear(uid);
     }
 
     /// Notes something about our Node.
@@ -121,16 +137,15 @@ impl Journal {
             reason: reason.into(),
             message,
         };
-        if let Subject::Pod { full_name, .. } = &entry.subject {
-            let mut stories = locked(&self.0.stories);
-            let story = stories.entry(full_name.clone()).or_default();
-            if story.len() == STORY_MAX {
-                story.pop_front();
+        match &entry.subject {
+            Subject::Pod { full_name, .. } => {
+                let mut stories = locked(&self.0.stories);
+                append(stories.entry(full_name.clone()).or_default(), &entry);
+                if stories.len() > STORIES_MAX {
+                    forget_most_silent(&mut stories);
+                }
             }
-            story.push_back(entry.clone());
-            if stories.len() > STORIES_MAX {
-                forget_most_silent(&mut stories);
-            }
+            Subject::Node => append(&mut locked(&self.0.node), &entry),
         }
         if kind != Kind::Trace {
             self.submit(entry);
@@ -160,12 +175,31 @@ impl Journal {
         story.into_iter().flatten().cloned().collect()
     }
 
+    /// Full names that have a story.
+    #[must_use]
+    pub fn names(&self) -> Vec<FullName> {
+        locked(&self.0.stories).keys().cloned().collect()
+    }
+
+    /// Every entry about our Node that is kept, oldest first.
+    #[must_use]
+    pub fn node_story(&self) -> Vec<Entry> {
+        locked(&self.0.node).iter().cloned().collect()
+    }
+
     /// The end of the journal that the event recorder reads. From now on entries are kept for it.
     #[must_use]
     pub fn subscribe(&self) -> Submissions {
         locked(&self.0.pending).wanted = true;
         Submissions(Arc::clone(&self.0))
     }
+}
+
+fn append(story: &mut VecDeque<Entry>, entry: &Entry) {
+    if story.len() == STORY_MAX {
+        story.pop_front();
+    }
+    story.push_back(entry.clone());
 }
 
 fn forget_most_silent(stories: &mut BTreeMap<FullName, VecDeque<Entry>>) {

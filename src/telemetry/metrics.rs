@@ -1,5 +1,7 @@
 //! The series served on `/metrics`. Labels have few fixed values each, never a name or an image.
 
+mod mirrors;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -135,6 +137,33 @@ fn reason_str(reason: SyncErrorReason) -> &'static str {
     }
 }
 
+/// What became of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventOutcome {
+    /// It was created.
+    Created,
+    /// It was counted up.
+    Updated,
+    /// It was held back: its object tells too much.
+    HeldBack,
+    /// The API server refused it.
+    Dropped,
+    /// Too many waited for the API server.
+    Lost,
+}
+
+impl EventOutcome {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Updated => "updated",
+            Self::HeldBack => "held_back",
+            Self::Dropped => "dropped",
+            Self::Lost => "lost",
+        }
+    }
+}
+
 /// The agent's series. Cheap to clone: clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
@@ -158,10 +187,13 @@ pub struct Metrics {
     engine_up: Gauge,
     pulls: Counters,
     pull_seconds: Histogram,
-    api_requests: RequestCounters,
-    api_up: Gauge,
     mirror_writes: Counters,
     status_writes: Counters,
+    events: Counters,
+    api_requests: RequestCounters,
+    api_up: Gauge,
+    mirrors: Family<Label, Gauge>,
+    mirror_problems: Family<Label, Gauge>,
 }
 
 impl Default for Metrics {
@@ -196,10 +228,13 @@ impl Metrics {
             engine_up: Gauge::default(),
             pulls: Family::default(),
             pull_seconds: Histogram::new(LONG_BUCKETS),
-            api_requests: Family::default(),
-            api_up: Gauge::default(),
             mirror_writes: Family::default(),
             status_writes: Family::default(),
+            events: Family::default(),
+            api_requests: Family::default(),
+            api_up: Gauge::default(),
+            mirrors: Family::default(),
+            mirror_problems: Family::default(),
         };
         metrics.registry = Arc::new(metrics.register());
         metrics
@@ -269,6 +304,11 @@ impl Metrics {
             self.pull_seconds.clone(),
         );
         r.register("image_pulls", "Image pulls by outcome", self.pulls.clone());
+        self.register_cluster(r);
+        registry
+    }
+
+    fn register_cluster(&self, r: &mut Registry) {
         r.register(
             "api_requests",
             "Requests to the API server by verb, resource and answer",
@@ -289,7 +329,21 @@ impl Metrics {
             "Pod statuses written to the API server, by outcome",
             self.status_writes.clone(),
         );
-        registry
+        r.register(
+            "events",
+            "Events by what became of them",
+            self.events.clone(),
+        );
+        r.register(
+            "mirror_pods",
+            "Static pods by the state of their mirrors",
+            self.mirrors.clone(),
+        );
+        r.register(
+            "mirror_problems",
+            "Mirror pods that can't be made, by kind of problem",
+            self.mirror_problems.clone(),
+        );
     }
 
     fn register_engine(&self, r: &mut Registry) {
@@ -431,6 +485,12 @@ impl Metrics {
         self.mirror_writes
             .get_or_create(&[("outcome", outcome)])
             .inc();
+    }
+
+    pub(super) fn events(&self, outcome: EventOutcome, number: u64) {
+        self.events
+            .get_or_create(&[("outcome", outcome.as_str())])
+            .inc_by(number);
     }
 
     pub(super) fn status_written(&self, outcome: &'static str) {

@@ -3,15 +3,17 @@
 //! [`occurrences`] is the way in: one function per occurrence writes its log line *and* moves its
 //! series and notes it in the [`journal`], so that they can't drift apart. A node where nothing changes logs nothing.
 
+pub mod calls;
 pub mod fields;
 pub mod journal;
 pub mod log;
 pub mod metrics;
 pub mod occurrences;
+mod refs;
 mod requests;
 
 pub use journal::Journal;
-pub use metrics::{Metrics, PodState};
+pub use metrics::{EventOutcome, Metrics, PodState};
 pub use requests::ApiRequest;
 
 /// Where occurrences are told: series and the journal. Cheap to clone: clones share both.

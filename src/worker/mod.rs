@@ -7,29 +7,36 @@
 //!
 //! Upstream: `pkg/kubelet/pod_workers.go`, and the housekeeping of `pkg/kubelet/kubelet_pods.go`.
 
+mod admission;
 mod clock;
+mod end;
 mod locks;
+mod refresh;
+mod sync;
 mod task;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::{Id as TaskId, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 pub use clock::Clock;
 
 use crate::api::{FullName, Pod, PodUid};
+use crate::pod::admit::{AdmitNode, Failure};
 use crate::pod::desired::Delivered;
 use crate::pod::observed::Pods;
 use crate::runtime::Runtime;
 use crate::store::board::{BoardWriter, Phase, PodView};
 use crate::store::cache::CacheReader;
+use crate::store::cell::Reader;
 use crate::store::looks::LookRequests;
 use crate::store::pods::PodManager;
 use crate::telemetry::{Telemetry, occurrences};
@@ -67,6 +74,10 @@ pub struct Context {
     pub backoff_max: Duration,
     /// What the time is.
     pub clock: Clock,
+    /// The node as admission sees it.
+    pub node: Reader<AdmitNode>,
+    /// The fields of a pod of the API server that this node can't honour.
+    pub unsupported: fn(&Pod) -> Vec<String>,
 }
 
 /// What a worker is told. The newest word counts, and `Stop` is never taken back.
@@ -74,21 +85,32 @@ pub struct Context {
 enum Command {
     /// Converge to this.
     Run(Arc<Pod>),
+    /// End this as failed: the node refuses it, or it has to make room for another.
+    Fail(Arc<Pod>, Failure),
     /// Stop the pod. With `restart` the same UID is wanted again: what is left of it stays, so
     /// that its restart count goes on.
     Stop { restart: bool },
 }
 
-/// The full-name locks, shared.
+/// What all workers of one set share: the full-name locks, and word of ends.
 #[derive(Default)]
 struct SharedLocks {
     locks: Mutex<NameLocks>,
     changed: watch::Sender<()>,
+    /// A pod has ended: there may be room for one that was refused.
+    ended: Notify,
 }
 
 impl SharedLocks {
     fn with<T>(&self, f: impl FnOnce(&mut NameLocks) -> T) -> T {
         f(&mut self.locks.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Nothing of a pod runs any more, and nothing will.
+    fn ended(&self, active: &AtomicBool) {
+        if active.swap(false, Ordering::Relaxed) {
+            self.ended.notify_one();
+        }
     }
 
     fn leave(&self, name: &FullName, uid: &PodUid) {
@@ -118,6 +140,8 @@ struct Handle {
     commands: watch::Sender<Command>,
     task: TaskId,
     full_name: FullName,
+    /// Whether anything of the pod may run.
+    active: Arc<AtomicBool>,
 }
 
 impl PodWorkers {
@@ -151,6 +175,7 @@ impl PodWorkers {
             listed = self.listed.wait_for(Option::is_some) => if listed.is_err() { return },
         }
         let mut members = self.context.cache.members();
+        let (mut node, mut node_told) = (self.context.node.clone(), true);
         self.adopt_and_stop_unwanted(&cancel);
         self.apply(&cancel);
         self.tidy().await;
@@ -165,6 +190,12 @@ impl PodWorkers {
                 }
                 _ = self.listed.changed() => self.adopt_and_stop_unwanted(&cancel),
                 _ = members.changed() => self.adopt_and_stop_unwanted(&cancel),
+                () = self.locks.ended.notified() => self.admit_refused(),
+                // A node that is never told of again stays as it is.
+                changed = node.changed(), if node_told => match changed {
+                    Ok(_) => self.admit_refused(),
+                    Err(_) => node_told = false,
+                },
                 Some(finished) = self.tasks.join_next_with_id() => {
                     self.reap(&finished.map(|(id, ())| id), &cancel);
                 }
@@ -194,7 +225,7 @@ impl PodWorkers {
         for (uid, Handle { commands, .. }) in &self.workers {
             if !wanted.pods.contains_key(uid) {
                 commands.send_if_modified(|command| match command {
-                    Command::Run(pod) => {
+                    Command::Run(pod) | Command::Fail(pod, _) => {
                         self.manager.remove_pod(pod);
                         *command = Command::Stop { restart: false };
                         true
@@ -204,21 +235,19 @@ impl PodWorkers {
             }
         }
         for (uid, pod) in &wanted.pods {
-            match self.workers.get(uid) {
-                None => self.start(uid, pod, Duration::ZERO, cancel),
-                Some(Handle { commands, .. }) => {
-                    commands.send_if_modified(|command| match command {
-                        Command::Run(running) if running == pod => false,
-                        Command::Run(running) => {
-                            self.manager.update_pod(Arc::clone(pod));
-                            *running = Arc::clone(pod);
-                            true
-                        }
-                        Command::Stop { restart } => !std::mem::replace(restart, true),
-                    });
-                }
+            if let Some(Handle { commands, .. }) = self.workers.get(uid) {
+                commands.send_if_modified(|command| match command {
+                    Command::Run(known) | Command::Fail(known, _) if known == pod => false,
+                    Command::Run(known) | Command::Fail(known, _) => {
+                        self.manager.update_pod(Arc::clone(pod));
+                        *known = Arc::clone(pod);
+                        true
+                    }
+                    Command::Stop { restart } => !std::mem::replace(restart, true),
+                });
             }
         }
+        self.start_new(&wanted, cancel);
     }
 
     /// Gives the full names of pods that run unwanted to them, and stops them once every source
@@ -235,7 +264,10 @@ impl PodWorkers {
             }
         }
         for (uid, full_name) in unwanted {
-            self.locks.with(|locks| locks.adopt(&full_name, &uid));
+            // What can only be the API server's holds no name against a manifest's pod.
+            if wanted.delivered.all() || Delivered::MANIFESTS.may_stop(&uid) {
+                self.locks.with(|locks| locks.adopt(&full_name, &uid));
+            }
             if wanted.delivered.may_stop(&uid) {
                 occurrences::pod_removed(
                     &self.context.telemetry,
@@ -272,15 +304,6 @@ impl PodWorkers {
         held
     }
 
-    fn start(&mut self, uid: &PodUid, pod: &Arc<Pod>, pause: Duration, cancel: &CancellationToken) {
-        let full_name = FullName::of(pod);
-        self.manager.add_pod(Arc::clone(pod));
-        self.locks.with(|locks| locks.join(&full_name, uid));
-        let command = Command::Run(Arc::clone(pod));
-        let pod = Some(Arc::clone(pod));
-        self.start_worker(uid.clone(), full_name, command, pod, pause, cancel);
-    }
-
     fn start_worker(
         &mut self,
         uid: PodUid,
@@ -291,6 +314,7 @@ impl PodWorkers {
         cancel: &CancellationToken,
     ) {
         let (commands, receiver) = watch::channel(command);
+        let active = Arc::new(AtomicBool::new(true));
         let worker = Worker::new(
             uid.clone(),
             full_name.clone(),
@@ -298,6 +322,7 @@ impl PodWorkers {
             Arc::clone(&self.context),
             Arc::clone(&self.locks),
             receiver,
+            Arc::clone(&active),
         );
         let cancel = cancel.clone();
         let task = self.tasks.spawn(async move {
@@ -312,6 +337,7 @@ impl PodWorkers {
             commands,
             task: task.id(),
             full_name,
+            active,
         };
         self.workers.insert(uid, handle);
     }
@@ -332,7 +358,7 @@ impl PodWorkers {
         };
         let wanted = self.wanted.borrow().clone();
         if let Some(pod) = wanted.pods.get(&uid) {
-            self.start(&uid, pod, pause, cancel);
+            self.admit_and_start(pod, pause, cancel);
         } else if finished.is_err() {
             // What it leaves running is found again as unwanted, if there is anything.
             self.context.board.remove(&uid);

@@ -1,205 +1,21 @@
 //! Workers, the observer and the cache on the runtime in memory, on paused time.
 
+mod admission;
+mod api;
+mod bed;
+mod sources;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::time::Instant;
 
 use super::*;
-use crate::api::meta;
-use crate::observe::Observer;
-use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus, Role, SandboxStatus};
+use crate::pod::observed::PodStatus;
 use crate::runtime::fake::FakeRuntime;
 use crate::runtime::{PodEvent, PodEventKind, RuntimeError, SyncError, SyncErrorReason};
-use crate::store::board::{Board, board};
-use crate::store::cache::cache;
-use crate::store::looks::look_requests;
-
-const SWEEP: Duration = Duration::from_mins(5);
-/// Longer than anything that is waited for.
-const LONG: Duration = Duration::from_hours(2);
-
-struct Bed {
-    fake: FakeRuntime,
-    wanted: watch::Sender<Arc<Wanted>>,
-    board: Board,
-    telemetry: Telemetry,
-    cancel: CancellationToken,
-    parts: JoinSet<()>,
-}
-
-impl Bed {
-    fn start() -> Self {
-        let fake = FakeRuntime::new();
-        let clock = fake.clone();
-        Self::with(fake, Clock::new(move || clock.now()))
-    }
-
-    fn with(fake: FakeRuntime, clock: Clock) -> Self {
-        fake.set_latency(Duration::from_millis(1));
-        let (writer, reader) = cache();
-        let (looks, requests) = look_requests();
-        let telemetry = Telemetry::new();
-        let runtime: Arc<dyn Runtime> = Arc::new(fake.clone());
-        let (observer, _reach, listed) = Observer::new(
-            Arc::clone(&runtime),
-            writer,
-            requests,
-            SWEEP,
-            telemetry.clone(),
-        );
-        let (board_writer, board) = board();
-        let (wanted, wanted_reader) = watch::channel(Arc::new(Wanted::default()));
-        let context = Arc::new(Context {
-            runtime,
-            cache: reader,
-            looks,
-            board: board_writer,
-            telemetry: telemetry.clone(),
-            node_ips: Vec::new(),
-            backoff_max: Duration::from_mins(5),
-            clock,
-        });
-        let workers = PodWorkers::new(
-            context,
-            Arc::new(PodManager::default()),
-            wanted_reader,
-            listed,
-        );
-        let cancel = CancellationToken::new();
-        let mut parts = JoinSet::new();
-        parts.spawn(observer.run(cancel.clone()));
-        parts.spawn(workers.run(cancel.clone()));
-        Self {
-            fake,
-            wanted,
-            board,
-            telemetry,
-            cancel,
-            parts,
-        }
-    }
-
-    fn want(&self, pods: &[&Arc<Pod>]) {
-        self.tell(pods, true);
-    }
-
-    fn tell(&self, pods: &[&Arc<Pod>], all_synced: bool) {
-        let pods = pods.iter().map(|pod| (PodUid::of(pod), Arc::clone(pod)));
-        self.wanted.send_replace(Arc::new(Wanted {
-            pods: pods.collect(),
-            delivered: Delivered {
-                manifests: all_synced,
-                api: all_synced,
-            },
-        }));
-    }
-
-    async fn until(&self, what: &str, holds: impl Fn(&FakeRuntime) -> bool) {
-        let waited = tokio::time::timeout(LONG, self.fake.wait_until(holds)).await;
-        assert!(
-            waited.is_ok(),
-            "never: {what}; board: {:#?}; calls: {:?}",
-            self.board.all(),
-            self.fake.called_functions()
-        );
-    }
-
-    async fn until_runs(&self, uid: &str) {
-        self.until(&format!("{uid} runs"), |fake| runs(fake, uid))
-            .await;
-    }
-
-    async fn until_gone(&self, uid: &str) {
-        self.until(&format!("{uid} is gone"), |fake| {
-            fake.pod(&uid.into()).is_empty()
-        })
-        .await;
-    }
-
-    async fn until_view(&self, uid: &str, holds: impl Fn(Option<&PodView>) -> bool) {
-        let mut changed = self.board.changed();
-        let waits = async {
-            while !holds(self.board.get(&uid.into()).as_ref()) {
-                changed.changed().await.unwrap();
-            }
-        };
-        let waited = tokio::time::timeout(LONG, waits).await;
-        assert!(waited.is_ok(), "{:#?}", self.board.get(&uid.into()));
-    }
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        self.cancel.cancel();
-    }
-}
-
-fn runs(fake: &FakeRuntime, uid: &str) -> bool {
-    let pod = fake.pod(&uid.into());
-    pod.running_containers().next().is_some()
-}
-
-fn named(uid: &str, name: &str) -> Arc<Pod> {
-    Arc::new(Pod {
-        metadata: meta::ObjectMeta {
-            name: Some(name.to_owned()),
-            namespace: Some("ns".to_owned()),
-            uid: Some(uid.to_owned()),
-            ..meta::ObjectMeta::default()
-        },
-        spec: Some(crate::api::core::PodSpec {
-            containers: vec![crate::api::core::Container {
-                name: "app".to_owned(),
-                image: Some("app:1".to_owned()),
-                ..Default::default()
-            }],
-            ..Default::default()
-        }),
-        status: None,
-    })
-}
-
-fn pod(uid: &str) -> Arc<Pod> {
-    named(uid, &format!("pod-{uid}"))
-}
-
-/// A pod that runs already, left behind by an agent before.
-fn left_behind(fake: &FakeRuntime, pod: &Arc<Pod>) {
-    let now = fake.now();
-    let uid = PodUid::of(pod);
-    let id = |what: &str| crate::api::ContainerId::docker(format!("{what}-{uid}"));
-    let container = &pod.spec.as_ref().unwrap().containers[0];
-    fake.adopt(PodStatus {
-        full_name: FullName::of(pod),
-        containers: vec![ContainerStatus {
-            id: id("app"),
-            name: "app".into(),
-            role: Role::App,
-            state: ContainerState::Running,
-            created_at: now,
-            started_at: Some(now),
-            finished_at: None,
-            exit_code: None,
-            image: "app:1".into(),
-            image_id: "".into(),
-            hash: crate::pod::spec::container_hash(container),
-            restart_count: 0,
-            reason: "".into(),
-            message: "".into(),
-        }],
-        sandboxes: vec![SandboxStatus {
-            id: id("pause"),
-            attempt: 0,
-            state: ContainerState::Running,
-            created_at: now,
-            host_network: false,
-            ips: vec!["10.0.0.9".parse().unwrap()],
-        }],
-        ips: vec!["10.0.0.9".parse().unwrap()],
-        uid,
-    });
-}
+use crate::store::board::board;
+use bed::{Bed, SWEEP, left_behind, named, pod, runs};
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_comes_up_and_goes_without_a_trace() {
@@ -303,7 +119,7 @@ async fn what_nobody_wants_is_left_alone_until_all_sources_have_delivered() {
     let clock = fake.clone();
     let bed = Bed::with(fake, Clock::new(move || clock.now()));
     let new = named("new", "web");
-    bed.tell(&[&new, &pod("kept")], false);
+    bed.tell(&[&new, &pod("kept")], Delivered::default());
     tokio::time::sleep(SWEEP * 3).await;
     assert!(runs(&bed.fake, "old"));
     assert!(!runs(&bed.fake, "new"), "its name is taken");
@@ -323,7 +139,7 @@ async fn an_unwanted_pod_that_goes_by_itself_gives_its_name_back() {
     left_behind(&fake, &named("old", "web"));
     let clock = fake.clone();
     let bed = Bed::with(fake, Clock::new(move || clock.now()));
-    bed.tell(&[&named("new", "web")], false);
+    bed.tell(&[&named("new", "web")], Delivered::default());
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert!(!runs(&bed.fake, "new"));
     // Somebody removes it by hand.

@@ -19,6 +19,7 @@
 pub mod cluster;
 pub mod history;
 pub mod intercept;
+pub mod node;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufRead as _, BufReader};

@@ -16,7 +16,7 @@ const CONTAINERS_READY: &str = "ContainersReady";
 const SCHEDULED: &str = "PodScheduled";
 
 /// The condition types a kubelet owns; all others are passed on untouched.
-const OWNED: [&str; 5] = [
+pub(super) const OWNED: [&str; 5] = [
     READY_TO_START,
     INITIALIZED,
     READY,

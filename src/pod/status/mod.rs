@@ -17,6 +17,7 @@ use crate::pod::spec;
 
 mod conditions;
 mod containers;
+pub mod merge;
 mod phase;
 mod printed;
 mod qos;

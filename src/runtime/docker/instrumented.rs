@@ -18,7 +18,7 @@ use super::operation::Operation;
 use crate::api::Timestamp;
 use crate::runtime::LogOptions;
 use crate::store::looks::LookRequests;
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, calls};
 
 /// An Engine whose calls are counted and timed. For streams the time is that until it was open.
 pub struct InstrumentedEngine {
@@ -89,6 +89,7 @@ impl InstrumentedEngine {
         let took = began.elapsed();
         self.metrics
             .engine_call(operation.as_str(), took, result.is_ok());
+        calls::note(operation.as_str(), took, result.is_ok());
         let error = result.as_ref().err().map(tracing::field::display);
         let milliseconds = took.as_secs_f64() * 1e3;
         tracing::debug!(%operation, target_id = target, milliseconds, error, "engine call");

@@ -14,6 +14,7 @@ use super::manager::DockerManager;
 use super::translate::Kind;
 use crate::api::{ContainerId, Pod, Timestamp};
 use crate::pod::observed::{Container, Role, RunningPod};
+use crate::pod::plan::Reason;
 use crate::pod::spec;
 use crate::runtime::{PodSyncResult, SyncAction, SyncError, SyncErrorReason, SyncResult};
 use crate::telemetry::occurrences;
@@ -48,12 +49,12 @@ impl DockerManager {
         };
         let kills = regular
             .iter()
-            .map(|c| self.stop_container(&c.id.id, &c.name, grace(c), POD_STOPS));
+            .map(|c| self.stop_container(&c.id.id, &c.name, grace(c), None));
         result.add_sync_result(join_all(kills).await);
         // Sidecars last, in the reverse order of their start. They wait within the grace.
         for sidecar in in_stop_order(pod, &sidecars) {
             let stopped = self
-                .stop_container(&sidecar.id.id, &sidecar.name, grace(sidecar), POD_STOPS)
+                .stop_container(&sidecar.id.id, &sidecar.name, grace(sidecar), None)
                 .await;
             result.add_sync_result([stopped]);
         }
@@ -77,27 +78,38 @@ impl DockerManager {
         result
     }
 
-    /// Stops one container, for a kill of the pod or of it alone.
+    /// Stops one container: with its whole pod, or alone for a reason.
     pub(super) async fn stop_container(
         &self,
         id: &str,
         name: &str,
         grace: Duration,
-        reason: &str,
+        reason: Option<&Reason>,
     ) -> SyncResult {
         let mut result = SyncResult::new(SyncAction::KillContainer, name);
         let record = self.index.get(id);
         let began = Instant::now();
+        if let Some(record) = &record {
+            let ours = &record.ours;
+            occurrences::container_stopping(
+                &self.telemetry,
+                &ours.full_name,
+                &ours.uid,
+                name,
+                reason,
+            );
+        }
         match self.stop(id, grace).await {
             Ok(()) => {
                 if let Some(record) = record {
+                    let reason = reason.map_or_else(|| POD_STOPS.to_owned(), ToString::to_string);
                     occurrences::container_killed(
                         &self.telemetry,
                         &record.ours.full_name,
                         &record.ours.uid,
                         name,
                         &ContainerId::docker(id),
-                        reason,
+                        &reason,
                         began.elapsed(),
                     );
                 }

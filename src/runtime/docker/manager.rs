@@ -35,7 +35,7 @@ use crate::runtime::{
     LogOptions, LogStream, PodEvent, PodSyncResult, Result, Runtime, RuntimeCondition,
     RuntimeError, RuntimeStatus, SyncError, Version,
 };
-use crate::telemetry::{Telemetry, occurrences};
+use crate::telemetry::{Telemetry, calls, occurrences};
 use crate::volume::VolumeManager;
 
 /// Attempts to get an inspect that is not older than the newest event.
@@ -433,7 +433,10 @@ impl Runtime for DockerManager {
         running: &RunningPod,
         grace_override: Option<Duration>,
     ) -> PodSyncResult {
-        self.stop_pod(pod, running, grace_override).await
+        let stop = self.stop_pod(pod, running, grace_override);
+        let (result, made) = calls::noted(stop).await;
+        occurrences::engine_called(&self.telemetry, &running.full_name, &running.uid, &made);
+        result
     }
 
     async fn delete_pod(&self, uid: &PodUid) -> Result<()> {

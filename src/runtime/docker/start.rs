@@ -151,6 +151,9 @@ impl DockerManager {
                 let up: Up<'_> = async {
                     let up = self.start_sandbox(pod, &id).await;
                     drop(turn);
+                    if let Ok(ips) = &up {
+                        self.tell_sandbox(pod, &id, ips);
+                    }
                     up
                 }
                 .boxed()
@@ -341,6 +344,13 @@ impl DockerManager {
             // Adopted, and somebody was here before.
             return Ok(());
         }
+        occurrences::container_created(
+            &self.telemetry,
+            &FullName::of(pod),
+            &PodUid::of(pod),
+            start.name,
+            &ContainerId::docker(id.as_str()),
+        );
         match self.start(&id).await {
             Ok(()) => {
                 occurrences::container_started(
@@ -465,25 +475,21 @@ impl DockerManager {
         let image = container.image.as_deref().unwrap_or_default();
         let (telemetry, name) = (&self.telemetry, &container.name);
         let began = Instant::now();
+        let awaited = || occurrences::image_awaited(telemetry, &full_name, &uid, name, image);
         let ensured = self
             .images
-            .ensure_image(&uid, image, policy, Timestamp::now())
+            .ensure_image(&uid, image, policy, Timestamp::now(), awaited)
             .await;
         let took = began.elapsed();
         match &ensured {
             Ok(there) if there.pulled => {
-                occurrences::image_pulled(telemetry, &full_name, &uid, name, image, took);
+                let size = there.facts.size;
+                occurrences::image_pulled(telemetry, &full_name, &uid, name, image, size, took);
             }
-            Err(error)
-                if matches!(
-                    error.reason,
-                    SyncErrorReason::ErrImagePull | SyncErrorReason::RegistryUnavailable
-                ) =>
-            {
-                let error = &error.message;
+            Ok(_) => occurrences::image_present(telemetry, &full_name, &uid, name, image),
+            Err(error) => {
                 occurrences::image_failed(telemetry, &full_name, &uid, name, image, took, error);
             }
-            Ok(_) | Err(_) => {}
         }
         ensured
     }
@@ -498,6 +504,16 @@ impl DockerManager {
             }
             SeccompWanted::Unconfined | SeccompWanted::RuntimeDefault => None,
         }
+    }
+
+    fn tell_sandbox(&self, pod: &Pod, id: &str, ips: &[IpAddr]) {
+        occurrences::sandbox_created(
+            &self.telemetry,
+            &FullName::of(pod),
+            &PodUid::of(pod),
+            &ContainerId::docker(id),
+            ips,
+        );
     }
 
     /// Starts a container and tells the index what came of it.

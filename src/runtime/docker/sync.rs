@@ -16,11 +16,25 @@ use crate::pod::observed::{ContainerState, PodStatus};
 use crate::pod::plan::{Plan, Step};
 use crate::pod::spec;
 use crate::runtime::PodSyncResult;
-use crate::telemetry::occurrences;
+use crate::telemetry::{calls, occurrences};
 
 impl DockerManager {
     /// See [`Runtime::sync_pod`](crate::runtime::Runtime::sync_pod).
     pub(super) async fn walk(
+        &self,
+        pod: &Arc<Pod>,
+        status: &PodStatus,
+        plan: &Plan,
+        cancel: &CancellationToken,
+    ) -> PodSyncResult {
+        let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
+        occurrences::plan_decided(&self.telemetry, &full_name, &uid, plan);
+        let (result, made) = calls::noted(self.walk_steps(pod, status, plan, cancel)).await;
+        occurrences::engine_called(&self.telemetry, &full_name, &uid, &made);
+        result
+    }
+
+    async fn walk_steps(
         &self,
         pod: &Arc<Pod>,
         status: &PodStatus,
@@ -54,8 +68,7 @@ impl DockerManager {
                         &reason.to_string(),
                     );
                     let grace = spec::termination_grace(pod);
-                    let reason = reason.to_string();
-                    let stopped = self.stop_container(&id.id, name, grace, &reason).await;
+                    let stopped = self.stop_container(&id.id, name, grace, Some(reason)).await;
                     result.add_sync_result([stopped]);
                 }
                 Step::CreateSandbox { attempt, .. } => {

@@ -3,6 +3,7 @@
 use super::{Shown, Telemetry};
 use crate::api::{FullName, PodUid};
 use crate::pod::node::{NodeEvent, NodeEventKind};
+use crate::telemetry::EventOutcome;
 use crate::telemetry::journal::Kind;
 
 /// A mirror of a static pod was created; `uid` is the static pod's, `mirror` the mirror's own.
@@ -133,15 +134,22 @@ pub fn pod_object_deleted(telemetry: &Telemetry, pod: &FullName, uid: &PodUid) {
     tracing::info!(pod = %Shown(pod), uid = %uid, "its object was deleted from the API");
 }
 
-/// Our Node was registered: created, or found and made ours again.
-pub fn node_registered(telemetry: &Telemetry, node: &str, created: bool) {
-    let how = if created { "created" } else { "taken up" };
-    telemetry.journal.node(
-        Kind::Trace,
-        "NodeRegistered",
-        format!("Node {node} was {how}"),
+/// Something became of events. Not logged: there may be many.
+pub fn events(telemetry: &Telemetry, outcome: EventOutcome, number: u64) {
+    telemetry.metrics.events(outcome, number);
+}
+
+/// Events are lost, since too many wait for the API server. Call it when that begins.
+pub fn events_lost() {
+    tracing::warn!("too many events wait for the API server; the oldest are lost");
+}
+
+/// The API server refuses events in a namespace. Call it once a cause.
+pub fn events_refused(namespace: &str, error: &str) {
+    tracing::warn!(
+        error = error,
+        "events in namespace {namespace} are refused; they are dropped"
     );
-    tracing::info!("registered: Node {node} was {how}");
 }
 
 /// An event of our Node as upstream's kubelet tells them: `Starting`, `NodeReady`, `Rebooted`, say.
@@ -190,4 +198,13 @@ pub fn lease_back() {
 /// that begins. `resource` is its plural.
 pub fn watch_failed(resource: &str, error: &str) {
     tracing::warn!(error = error, "can't watch {resource}; trying again");
+}
+
+/// Our Node is registered: created, or found as it was left.
+pub fn node_registered(telemetry: &Telemetry, node: &str, created: bool) {
+    let how = if created { "created" } else { "there already" };
+    telemetry
+        .journal
+        .node(Kind::Trace, "Registered", format!("Node {node} was {how}"));
+    tracing::info!("registered: Node {node} was {how}");
 }

@@ -99,7 +99,7 @@ impl ImagePuller {
     ///
     /// A known image costs no Engine call, an unknown present one an inspect. The image may still
     /// have been removed since: when a create answers that it is missing, [`forget`](Self::forget)
-    /// it and ask again.
+    /// it and ask again. `awaited` is called when a pull is begun or joined.
     ///
     /// # Errors
     /// With upstream's reasons; `retry_after` is set where waiting is all that helps.
@@ -109,6 +109,7 @@ impl ImagePuller {
         image: &str,
         policy: PullPolicy,
         now: Timestamp,
+        awaited: impl FnOnce(),
     ) -> Result<EnsuredImage, SyncError> {
         let began = Instant::now();
         let reference = Reference::parse(image).map_err(|error| {
@@ -142,6 +143,7 @@ impl ImagePuller {
             (None, PullPolicy::Always | PullPolicy::IfNotPresent) => {
                 let key = format!("{pod_uid}_{image}");
                 self.check_backoff(&key, image, now)?;
+                awaited();
                 let outcome = self.shop.clone().pull(reference).await;
                 let facts = self.settle(key, image, outcome, now + began.elapsed())?;
                 Ok(EnsuredImage {

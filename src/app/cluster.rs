@@ -1,0 +1,268 @@
+//! The parts that talk to the API server, wired.
+//!
+//! ```text
+//!  ClusterClient ──► NodeTask ──► observed Node ──► Lease, admission, mirrors
+//!        │                                             ▲
+//!        ├──► ApiSource ──► ordinary pods ──► merge    │
+//!        │        └──► all objects ──► mirrors, statuses ◄── Board, merged
+//!        └──► objects that pods refer to
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{Parts, readings, spawn};
+use crate::api::FullName;
+use crate::api::core::Node;
+use crate::api::report::EngineReport;
+use crate::cluster::lease::LeaseTask;
+use crate::cluster::node::{NodeInputs, NodeStanding, NodeTask};
+use crate::cluster::{
+    ApiReach, ClusterClient, ClusterObjects, EventTask, MirrorInputs, MirrorTask, StatusInputs,
+    StatusTask,
+};
+use crate::config::Config;
+use crate::observe::Reach;
+use crate::pod::admit::AdmitNode;
+use crate::pod::desired::ApiPodsState;
+use crate::pod::merge::Merged;
+use crate::pod::mirror::{MirrorState, problem_lines};
+use crate::pod::node::{NodeFacts, Readings};
+use crate::pod::observed::Pods;
+use crate::source::apiserver::{ApiOptions, ApiSource};
+use crate::source::{SourceReader, source};
+use crate::store::board::Board;
+use crate::store::cell::{Reader, Writer, cell};
+use crate::store::pods::PodManager;
+use crate::telemetry::Telemetry;
+
+/// What the other parts read of the cluster's.
+pub(super) struct Cluster {
+    /// The client that all share.
+    pub(super) client: ClusterClient,
+    /// The pods of the API server, as a source.
+    pub(super) pods: SourceReader,
+    /// Our Node, as the API server has it.
+    pub(super) node: Reader<Option<Arc<Node>>>,
+    /// How we stand with it.
+    pub(super) standing: Reader<NodeStanding>,
+    /// All pods bound to our Node, mirrors included.
+    pub(super) api_pods: Reader<ApiPodsState>,
+    /// The objects that pods refer to.
+    pub(super) objects: Arc<ClusterObjects>,
+    /// Our Node, as admission sees it.
+    pub(super) admit: Reader<AdmitNode>,
+    feeds: Feeds,
+}
+
+/// What the other parts feed the cluster's with.
+pub(super) struct Links {
+    /// Whether the Engine answers.
+    pub(super) reach: watch::Receiver<Reach>,
+    /// Which Engine it is.
+    pub(super) engine: watch::Receiver<EngineReport>,
+    /// What is wanted.
+    pub(super) merged: Reader<Merged>,
+    /// What workers tell.
+    pub(super) board: Board,
+    /// What the runtime held by its newest list.
+    pub(super) listed: watch::Receiver<Option<Arc<Pods>>>,
+    /// Knows pods and mirrors by either UID.
+    pub(super) manager: Arc<PodManager>,
+}
+
+/// What `mirrorlet status` tells of the cluster.
+pub(super) struct ClusterReaders {
+    /// Whether the API server answers.
+    pub(super) reach: Reader<ApiReach>,
+    /// Our Node, as the API server has it.
+    pub(super) node: Reader<Option<Arc<Node>>>,
+    /// How we stand with it.
+    pub(super) standing: Reader<NodeStanding>,
+    /// How each static pod stands with its mirror.
+    pub(super) mirrors: Reader<BTreeMap<FullName, MirrorState>>,
+}
+
+/// The ends that the Node is fed through.
+struct Feeds {
+    facts: Writer<NodeFacts>,
+    readings: Writer<Readings>,
+    mirror_problems: Writer<Vec<String>>,
+}
+
+impl Cluster {
+    /// Opens the client and starts what needs nothing of the other parts; none when no API server
+    /// is configured.
+    pub(super) fn start(
+        config: &Config,
+        owner: &str,
+        telemetry: &Telemetry,
+        parts: &mut Parts,
+        cancel: &CancellationToken,
+    ) -> anyhow::Result<Option<Self>> {
+        let opened = ClusterClient::open(&config.kubeconfig, telemetry.metrics.clone())?;
+        let Some((client, credentials)) = opened else {
+            return Ok(None);
+        };
+        spawn(parts, "credentials", credentials.run(cancel.clone()));
+
+        let (facts, facts_reader) = cell(readings::node_facts(config, owner));
+        let (readings, readings_reader) = cell(Readings::default());
+        let (mirror_problems, problems_reader) = cell(Vec::new());
+        let inputs = NodeInputs {
+            facts: facts_reader,
+            readings: readings_reader,
+            mirror_problems: problems_reader,
+        };
+        let (task, node, standing) = NodeTask::new(client.clone(), inputs, telemetry.clone());
+        spawn(parts, "node", task.run(cancel.clone()));
+        let lease = LeaseTask::new(client.clone(), config.node_name.clone(), node.clone());
+        spawn(parts, "lease", lease.run(cancel.clone()));
+
+        let (source_writer, pods) = source(ApiSource::name());
+        let (api_pods_writer, api_pods) = cell(None);
+        let api = ApiSource::new(ApiOptions {
+            client: client.client(),
+            node_name: config.node_name.clone(),
+            root: config.root.clone(),
+            registered: registered(node.clone()).boxed(),
+            back: Box::new({
+                let reach = client.reach();
+                move || back(reach.clone()).boxed()
+            }),
+        });
+        let running = api.run(source_writer, api_pods_writer, cancel.clone());
+        spawn(parts, "API source", running);
+
+        let (objects, watching) = ClusterObjects::new(client.clone());
+        spawn(parts, "objects of pods", watching.run(cancel.clone()));
+        let events = EventTask::new(client.clone(), telemetry.clone(), config.node_name.clone());
+        spawn(parts, "events", events.run(cancel.clone()));
+
+        let (admit_writer, admit) = cell(AdmitNode::default());
+        let admitting = keep_admit_node(node.clone(), admit_writer, cancel.clone());
+        spawn(parts, "admission facts", admitting);
+        Ok(Some(Self {
+            client,
+            pods,
+            node,
+            standing,
+            api_pods,
+            objects: Arc::new(objects),
+            admit,
+            feeds: Feeds {
+                facts,
+                readings,
+                mirror_problems,
+            },
+        }))
+    }
+
+    /// Starts what needs the other parts.
+    pub(super) fn link(
+        self,
+        config: &Config,
+        links: Links,
+        telemetry: &Telemetry,
+        parts: &mut Parts,
+        cancel: &CancellationToken,
+    ) -> ClusterReaders {
+        let Feeds {
+            facts,
+            readings,
+            mirror_problems,
+        } = self.feeds;
+        let keeping = readings::keep(
+            config.root.clone(),
+            facts,
+            readings,
+            links.reach,
+            links.engine,
+            cancel.clone(),
+        );
+        spawn(parts, "node readings", keeping);
+
+        let inputs = MirrorInputs {
+            node_name: config.node_name.clone(),
+            node: self.node.clone(),
+            merged: links.merged,
+            board: links.board.clone(),
+            listed: links.listed,
+            api: self.api_pods.clone(),
+        };
+        let (task, mirrors) = MirrorTask::new(
+            self.client.clone(),
+            inputs,
+            links.manager,
+            telemetry.clone(),
+        );
+        spawn(parts, "mirrors", task.run(cancel.clone()));
+        let telling = tell_mirror_problems(mirrors.clone(), mirror_problems, cancel.clone());
+        spawn(parts, "mirror problems", telling);
+
+        let inputs = StatusInputs {
+            board: links.board,
+            api: self.api_pods,
+        };
+        let task = StatusTask::new(self.client.clone(), inputs, telemetry.clone());
+        spawn(parts, "statuses", task.run(cancel.clone()));
+        ClusterReaders {
+            reach: self.client.reach(),
+            node: self.node,
+            standing: self.standing,
+            mirrors,
+        }
+    }
+}
+
+/// Done once our Node is registered.
+async fn registered(mut node: Reader<Option<Arc<Node>>>) {
+    if node.wait_for(Option::is_some).await.is_err() {
+        // The agent ends.
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Done when the API server, being away now, answers again; never, while it isn't away.
+async fn back(mut reach: Reader<ApiReach>) {
+    let away = matches!(*reach.get(), ApiReach::Down { .. });
+    if !away || reach.wait_for(ApiReach::is_up).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Keeps what admission knows of our Node. While the Node is gone its last word stands.
+async fn keep_admit_node(
+    mut node: Reader<Option<Arc<Node>>>,
+    mut admit: Writer<AdmitNode>,
+    cancel: CancellationToken,
+) {
+    loop {
+        if let Some(node) = &*node.get() {
+            admit.publish(AdmitNode::of(node));
+        }
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            changed = node.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// Keeps what the Node tells of its mirrors.
+async fn tell_mirror_problems(
+    mut mirrors: Reader<BTreeMap<FullName, MirrorState>>,
+    mut problems: Writer<Vec<String>>,
+    cancel: CancellationToken,
+) {
+    loop {
+        problems.publish(problem_lines(&mirrors.get()));
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            changed = mirrors.changed() => if changed.is_err() { return },
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Tells the journal what becomes of manifests: read, held at their last good version, refused for
+//! another pod of the same name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::api::{FullName, PodUid};
+use crate::pod::desired::{SourcePod, SourceState};
+use crate::pod::merge::{Merged, PodOperation, SourceName};
+use crate::telemetry::{Telemetry, occurrences};
+
+/// What was told already.
+#[derive(Debug, Default)]
+pub(super) struct Teller {
+    held: BTreeMap<PodUid, FullName>,
+    refused: BTreeSet<(FullName, PodUid, String)>,
+}
+
+impl Teller {
+    /// Tells what one operation of a merge is about. Before it is carried out, so that the pod's
+    /// containers are known to what follows.
+    pub(super) fn operation(telemetry: &Telemetry, operation: &PodOperation) {
+        match operation {
+            PodOperation::Add(pod) | PodOperation::Update(pod) => {
+                occurrences::manifest_read(telemetry, pod);
+            }
+            PodOperation::Remove(_) | PodOperation::Delete(_) | PodOperation::Reconcile(_) => {}
+        }
+    }
+
+    /// Tells what is new about manifests that can't be used as they are.
+    pub(super) fn merged(
+        &mut self,
+        telemetry: &Telemetry,
+        states: &BTreeMap<SourceName, SourceState>,
+        merged: &Merged,
+    ) {
+        let mut held = BTreeMap::new();
+        for (uid, pod) in merged.pods.iter().filter(|(_, pod)| pod.held) {
+            let name = pod.full_name();
+            if !self.held.contains_key(uid) {
+                let problem = pod.problems.first().map(ToString::to_string);
+                let problem = problem.unwrap_or_else(|| "it can't be used".to_owned());
+                occurrences::manifest_held(telemetry, &name, uid, &problem);
+            }
+            held.insert(uid.clone(), name);
+        }
+        for (uid, name) in &self.held {
+            if !held.contains_key(uid) && merged.pods.contains_key(uid) {
+                occurrences::manifest_released(telemetry, name, uid);
+            }
+        }
+        self.held = held;
+        let refused: BTreeMap<_, _> = states
+            .values()
+            .filter_map(SourceState::set)
+            .flat_map(|set| &set.pods)
+            .filter(|pod| lost(pod, merged))
+            .map(|pod| {
+                let location = pod.origin.location.clone();
+                ((pod.full_name(), pod.uid(), location), pod)
+            })
+            .collect();
+        for (key, pod) in &refused {
+            if !self.refused.contains(key) {
+                occurrences::pod_duplicate(telemetry, pod);
+            }
+        }
+        self.refused = refused.into_keys().collect();
+    }
+}
+
+/// Whether another pod runs in its place.
+fn lost(pod: &SourcePod, merged: &Merged) -> bool {
+    match merged.pods.get(&pod.uid()) {
+        Some(running) => running.origin != pod.origin,
+        None => true,
+    }
+}

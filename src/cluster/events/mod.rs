@@ -1,0 +1,273 @@
+//! The event recorder: what the journal tells users, written to the API server as Events.
+//!
+//! One at a time, oldest first, so that an object's story is written in its order. While the API
+//! server is away they wait, and what repeats meanwhile only counts up. Nobody waits for this
+//! task: what is too much is lost, oldest first, and counted.
+//!
+//! Upstream: `recordToSink` and `recordEvent` of `client-go/tools/record/event.go`.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::client::{CALL_DEADLINE, ClusterClient};
+use super::error::ApiError;
+use super::limit::WriteLimit;
+use super::pause::Backoff;
+use crate::api::{NodeName, Timestamp, core};
+use crate::pod::events::{Correlator, EventType, Happening, Spool, Write, node_ref, pod_ref};
+use crate::telemetry::journal::{Entry, Kind, Subject, Submissions};
+use crate::telemetry::{EventOutcome, Telemetry, occurrences};
+
+/// First and longest pause after a failure. Upstream waits 10 s each time; its server is hardly
+/// ever away for less.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+/// See [`PAUSE_MIN`].
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// Tries of one event that the API server itself fails on, a webhook that can't be reached say.
+const TRIES_MAX: u32 = 3;
+/// Most kinds of refusals that are remembered as told.
+const TOLD_MAX: usize = 100;
+
+/// How an event was written.
+type Written = Result<EventOutcome, ApiError>;
+
+/// Writes what the journal submits until cancelled.
+pub struct EventTask {
+    client: ClusterClient,
+    telemetry: Telemetry,
+    node: NodeName,
+    submissions: Submissions,
+    correlator: Correlator,
+    spool: Spool,
+    /// Of its own, so that events and other writes don't hold each other up; upstream's
+    /// `eventRecordQPS` and `eventBurst` are the same.
+    limit: Arc<WriteLimit>,
+    backoff: Backoff,
+    tries: u32,
+    /// Refusals that were logged, by namespace and kind.
+    told: BTreeSet<(String, String)>,
+    is_losing: bool,
+}
+
+/// What goes on: a write, or a pause before the next.
+enum Turn {
+    Writing(Box<Write>, BoxFuture<'static, Written>),
+    Pause {
+        until: Instant,
+        /// Whether the API server is away: then its return ends the pause.
+        away: bool,
+    },
+    Idle,
+}
+
+impl EventTask {
+    /// A task that writes the events of that node's agent. The journal keeps them from now on.
+    #[must_use]
+    pub fn new(client: ClusterClient, telemetry: Telemetry, node: NodeName) -> Self {
+        Self {
+            client,
+            submissions: telemetry.journal.subscribe(),
+            correlator: Correlator::new(node.as_str()),
+            telemetry,
+            node,
+            spool: Spool::default(),
+            limit: Arc::default(),
+            backoff: Backoff::new(PAUSE_MIN, PAUSE_MAX),
+            tries: 0,
+            told: BTreeSet::new(),
+            is_losing: false,
+        }
+    }
+
+    /// Runs until cancelled. What waits then is lost with the agent.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        let mut reach = self.client.reach();
+        let mut turn = Turn::Idle;
+        loop {
+            if matches!(turn, Turn::Idle)
+                && let Some(write) = self.spool.pop()
+            {
+                let writing = self.writing(&write);
+                turn = Turn::Writing(Box::new(write), writing);
+            }
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                (entries, lost) = self.submissions.next() => self.take(&entries, lost),
+                written = outcome(&mut turn) => turn = self.settle(turn, written),
+                back = reach.wait_for(super::ApiReach::is_up), if waits_for_return(&turn) => {
+                    // Nobody will tell any more when it is: the agent ends.
+                    if back.is_err() { return }
+                    turn = Turn::Idle;
+                }
+            }
+        }
+    }
+
+    /// Takes up what the journal submits.
+    fn take(&mut self, entries: &[Entry], lost: u64) {
+        self.lost(lost);
+        for entry in entries {
+            let Some(happening) = happening(entry, &self.node) else {
+                continue;
+            };
+            match self.correlator.correlate(&happening, Timestamp::now()) {
+                Some(write) => {
+                    let lost = self.spool.push(write);
+                    self.lost(u64::try_from(lost).unwrap_or(u64::MAX));
+                }
+                None => occurrences::events(&self.telemetry, EventOutcome::HeldBack, 1),
+            }
+        }
+    }
+
+    fn lost(&mut self, number: u64) {
+        if number == 0 {
+            return;
+        }
+        occurrences::events(&self.telemetry, EventOutcome::Lost, number);
+        if !std::mem::replace(&mut self.is_losing, true) {
+            occurrences::events_lost();
+        }
+    }
+
+    /// The call that writes it.
+    fn writing(&self, write: &Write) -> BoxFuture<'static, Written> {
+        let (client, limit) = (self.client.clone(), Arc::clone(&self.limit));
+        let api: Api<core::Event> = Api::namespaced(client.client(), write.namespace());
+        let write = write.clone();
+        async move {
+            if write.update {
+                let (patch, params) = (Patch::Merge(write.patch()), PatchParams::default());
+                let call = api.patch(write.name(), &params, &patch);
+                match client.write_within(&limit, CALL_DEADLINE, call).await {
+                    Ok(_) => return Ok(EventOutcome::Updated),
+                    // It ran out, or its create never arrived.
+                    Err(error) if error.is_not_found() => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            let params = PostParams::default();
+            let call = api.create(&params, &write.event);
+            match client.write_within(&limit, CALL_DEADLINE, call).await {
+                // Ours, by a call whose answer was lost: no two have the same name.
+                Ok(_) | Err(ApiError::AlreadyExists(_)) => Ok(EventOutcome::Created),
+                Err(error) => Err(error),
+            }
+        }
+        .boxed()
+    }
+
+    /// Decides what to do after a write, or a pause.
+    fn settle(&mut self, turn: Turn, written: Option<Written>) -> Turn {
+        let (Turn::Writing(write, _), Some(written)) = (turn, written) else {
+            return Turn::Idle;
+        };
+        match written {
+            Ok(outcome) => {
+                occurrences::events(&self.telemetry, outcome, 1);
+                self.backoff.reset();
+                self.tries = 0;
+                self.is_losing = false;
+                self.told
+                    .retain(|(namespace, _)| namespace != write.namespace());
+                Turn::Idle
+            }
+            Err(error) => self.failed(*write, &error),
+        }
+    }
+
+    fn failed(&mut self, write: Write, error: &ApiError) -> Turn {
+        let asked = match error {
+            ApiError::Away { .. } | ApiError::Unauthorized(_) => None,
+            ApiError::TooManyRequests { retry_after, .. } => *retry_after,
+            ApiError::Internal(_) | ApiError::Undecodable { .. } => {
+                self.tries += 1;
+                if self.tries >= TRIES_MAX {
+                    return self.drop_it(&write, error);
+                }
+                None
+            }
+            // A namespace that isn't there, or no right to write there. Trying again helps only
+            // when somebody changes that, and others' events must not wait for it.
+            ApiError::Forbidden(_)
+            | ApiError::NotFound(_)
+            | ApiError::AlreadyExists(_)
+            | ApiError::Conflict(_)
+            | ApiError::Invalid(_)
+            | ApiError::Expired(_)
+            | ApiError::Refused(_) => return self.drop_it(&write, error),
+        };
+        let lost = self.spool.put_back(write);
+        self.lost(u64::try_from(lost).unwrap_or(u64::MAX));
+        let pause = asked.map_or_else(|| self.backoff.pause(), |asked| asked.min(PAUSE_MAX));
+        Turn::Pause {
+            until: Instant::now() + pause,
+            away: !self.client.reach().get().is_up(),
+        }
+    }
+
+    /// Gives one up. The reason is logged once, until an event gets through to the namespace.
+    fn drop_it(&mut self, write: &Write, error: &ApiError) -> Turn {
+        self.tries = 0;
+        occurrences::events(&self.telemetry, EventOutcome::Dropped, 1);
+        let answer = error.answer();
+        let kind = answer.map_or("", |answer| answer.reason.as_str());
+        let key = (write.namespace().to_owned(), kind.to_owned());
+        if self.told.len() < TOLD_MAX && self.told.insert(key) {
+            occurrences::events_refused(write.namespace(), &error.to_string());
+        }
+        Turn::Idle
+    }
+}
+
+fn waits_for_return(turn: &Turn) -> bool {
+    matches!(turn, Turn::Pause { away: true, .. })
+}
+
+/// What a turn comes to: of a write how it went, of a pause nothing. Cancel-safe.
+async fn outcome(turn: &mut Turn) -> Option<Written> {
+    match turn {
+        Turn::Writing(_, writing) => Some(writing.await),
+        Turn::Pause { until, .. } => {
+            tokio::time::sleep_until(*until).await;
+            None
+        }
+        Turn::Idle => std::future::pending().await,
+    }
+}
+
+/// What an entry tells users; none for one that is told to nobody but who asks.
+fn happening(entry: &Entry, node: &NodeName) -> Option<Happening> {
+    let event_type = match entry.kind {
+        Kind::Trace => return None,
+        Kind::Normal => EventType::Normal,
+        Kind::Warning => EventType::Warning,
+    };
+    let involved = match &entry.subject {
+        Subject::Node => node_ref(node.as_str()),
+        Subject::Pod {
+            full_name,
+            uid,
+            field_path,
+            ..
+        } => pod_ref(full_name, uid, field_path.as_deref()),
+    };
+    Some(Happening {
+        involved,
+        event_type,
+        reason: entry.reason.to_string(),
+        message: entry.message.to_string(),
+        at: entry.at,
+    })
+}

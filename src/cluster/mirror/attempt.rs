@@ -1,0 +1,149 @@
+//! One attempt to carry out a verdict, and what came of it in words.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::client::{CreateError, DeleteError, MirrorClient, Mirrored, mirror_uid};
+use crate::api::{FullName, MirrorPodUid, Pod};
+use crate::cluster::error::ApiError;
+use crate::pod::mirror::{ProblemKind, Refusal, Verdict, Why, classify};
+
+/// What came of an attempt.
+pub(super) struct Attempt {
+    pub full_name: FullName,
+    /// The static pod whose mirror was to be made.
+    pub pod: Option<Arc<Pod>>,
+    /// Mirrors that were deleted, and why.
+    pub deleted: Vec<(MirrorPodUid, Why)>,
+    pub outcome: Result<Option<Mirrored>, Failure>,
+}
+
+/// Why an attempt failed.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Failure {
+    pub kind: ProblemKind,
+    pub message: String,
+    /// The API server's own wish.
+    pub retry_after: Option<Duration>,
+}
+
+/// Deletes and creates as the verdict says, in one go.
+pub(super) async fn carry_out(
+    client: MirrorClient,
+    full_name: FullName,
+    verdict: Verdict,
+) -> Attempt {
+    let mut deleted = Vec::new();
+    let pod = verdict.pod().cloned();
+    let outcome = act(&client, &full_name, verdict, &mut deleted).await;
+    Attempt {
+        full_name,
+        pod,
+        deleted,
+        outcome,
+    }
+}
+
+async fn act(
+    client: &MirrorClient,
+    full_name: &FullName,
+    verdict: Verdict,
+    deleted: &mut Vec<(MirrorPodUid, Why)>,
+) -> Result<Option<Mirrored>, Failure> {
+    let pod = match verdict {
+        Verdict::Synced { .. } | Verdict::Wait | Verdict::Blocked(_) => return Ok(None),
+        Verdict::Create { pod } => pod,
+        Verdict::Replace { uid, why, pod } => {
+            delete(client, full_name, uid, why, deleted).await?;
+            pod
+        }
+        Verdict::Delete { uid, why } => {
+            delete(client, full_name, uid, why, deleted).await?;
+            return Ok(None);
+        }
+    };
+    match client.create_mirror_pod(&pod).await {
+        Ok(mirrored) => Ok(Some(mirrored)),
+        // The watch hasn't told of it yet.
+        Err(CreateError::OtherVersion(there)) => {
+            let why = if there.metadata.deletion_timestamp.is_some() {
+                Why::BeingDeleted
+            } else {
+                Why::OtherVersion
+            };
+            delete(client, full_name, mirror_uid(&there), why, deleted).await?;
+            Ok(Some(client.create_mirror_pod(&pod).await?))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn delete(
+    client: &MirrorClient,
+    full_name: &FullName,
+    uid: MirrorPodUid,
+    why: Why,
+    deleted: &mut Vec<(MirrorPodUid, Why)>,
+) -> Result<(), Failure> {
+    let name = full_name.to_string();
+    if client.delete_mirror_pod(&name, Some(&uid)).await? {
+        deleted.push((uid, why));
+    }
+    Ok(())
+}
+
+impl From<CreateError> for Failure {
+    fn from(error: CreateError) -> Self {
+        let of = |kind, message| Self {
+            kind,
+            message,
+            retry_after: None,
+        };
+        match error {
+            CreateError::NodeMissing => of(ProblemKind::NodeMissing, error.to_string()),
+            CreateError::NameTaken { .. } => of(ProblemKind::NameTaken, error.to_string()),
+            CreateError::OtherVersion(_) => of(ProblemKind::Other, error.to_string()),
+            CreateError::Api(error) => error.into(),
+        }
+    }
+}
+
+impl From<DeleteError> for Failure {
+    fn from(error: DeleteError) -> Self {
+        match error {
+            DeleteError::FullName(error) => Self {
+                kind: ProblemKind::Other,
+                message: error.to_string(),
+                retry_after: None,
+            },
+            DeleteError::Api(error) => error.into(),
+        }
+    }
+}
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Self {
+        let kind = match (&error, error.answer()) {
+            (ApiError::Away { .. }, _) => ProblemKind::ApiAway,
+            (_, None) => ProblemKind::Other,
+            (_, Some(answer)) => classify(Refusal {
+                code: answer.code,
+                kind: &answer.kind,
+                message: &answer.message,
+            }),
+        };
+        let retry_after = match &error {
+            ApiError::TooManyRequests { retry_after, .. } => *retry_after,
+            _ => None,
+        };
+        // What the API server said needs no introduction.
+        let message = error
+            .answer()
+            .map_or_else(|| error.to_string(), ToString::to_string);
+        Self {
+            kind,
+            message,
+            retry_after,
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Watches for what stands in the way of mirrors: a namespace that is missing, a name that is
+//! taken. What goes away wakes the mirror task; where we may not watch, it tries now and then.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::StreamExt;
+use kube::Api;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, watch_object};
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::api::{FullName, Pod, core};
+use crate::cluster::client::ClusterClient;
+
+/// Objects watched at a time; each is one connection. Beyond, pauses alone must do.
+const WATCHES_MAX: usize = 16;
+/// Wake-ups that may wait: each object has one at most, and they mean no more than "look again".
+const WOKEN_MAX: usize = WATCHES_MAX;
+
+/// What may go away.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Cause {
+    /// A namespace is missing, or its labels forbid something.
+    Namespace(std::sync::Arc<str>),
+    /// A pod has the name.
+    Pod(FullName),
+}
+
+/// The watches that are under way.
+pub(super) struct Causes {
+    cluster: ClusterClient,
+    watches: BTreeMap<Cause, AbortHandle>,
+    /// Those we may not watch, as long as they stand in the way.
+    forbidden: BTreeSet<Cause>,
+    tasks: JoinSet<(Cause, End)>,
+    woken: mpsc::Sender<Cause>,
+    wakes: mpsc::Receiver<Cause>,
+}
+
+/// Why a watch is over.
+enum End {
+    Forbidden,
+}
+
+impl Causes {
+    pub(super) fn new(cluster: ClusterClient) -> Self {
+        let (woken, wakes) = mpsc::channel(WOKEN_MAX);
+        Self {
+            cluster,
+            watches: BTreeMap::new(),
+            forbidden: BTreeSet::new(),
+            tasks: JoinSet::new(),
+            woken,
+            wakes,
+        }
+    }
+
+    /// Watches these and nothing else.
+    pub(super) fn watch(&mut self, wanted: &BTreeSet<Cause>) {
+        self.forbidden.retain(|cause| wanted.contains(cause));
+        self.watches.retain(|cause, task| {
+            let keep = wanted.contains(cause);
+            if !keep {
+                task.abort();
+            }
+            keep
+        });
+        for cause in wanted {
+            if self.watches.len() >= WATCHES_MAX {
+                return;
+            }
+            if self.watches.contains_key(cause) || self.forbidden.contains(cause) {
+                continue;
+            }
+            let client = self.cluster.client();
+            let (told, woken) = (cause.clone(), self.woken.clone());
+            let task = self.tasks.spawn(async move {
+                let end = match &told {
+                    Cause::Namespace(name) => {
+                        let api: Api<core::Namespace> = Api::all(client);
+                        follow(api, name, &told, &woken, |namespace| {
+                            namespace.metadata.deletion_timestamp.is_none()
+                        })
+                        .await
+                    }
+                    Cause::Pod(name) => {
+                        let api: Api<Pod> = Api::namespaced(client, &name.namespace);
+                        follow(api, &name.name, &told, &woken, |_| false).await
+                    }
+                };
+                (told, end)
+            });
+            self.watches.insert(cause.clone(), task);
+        }
+    }
+
+    /// Whether we'd be told of that cause going away.
+    pub(super) fn watches(&self, cause: &Cause) -> bool {
+        self.watches.contains_key(cause)
+    }
+
+    /// The next cause that has changed, or that turned out not to be watchable. Safe to cancel.
+    pub(super) async fn changed(&mut self) -> Cause {
+        loop {
+            tokio::select! {
+                Some(cause) = self.wakes.recv() => {
+                    if self.watches.contains_key(&cause) {
+                        return cause;
+                    }
+                }
+                Some(ended) = self.tasks.join_next() => {
+                    let Ok((cause, End::Forbidden)) = ended else { continue };
+                    self.watches.remove(&cause);
+                    self.forbidden.insert(cause.clone());
+                    return cause;
+                }
+                else => std::future::pending::<()>().await,
+            }
+        }
+    }
+
+    /// Ends all watches.
+    pub(super) async fn stop(&mut self) {
+        self.tasks.shutdown().await;
+    }
+}
+
+/// Wakes each time the object changes so that trying may help: by default when it goes, and by
+/// its own words when `helps` says so. Ends only when watching isn't allowed.
+async fn follow<K>(
+    api: Api<K>,
+    name: &str,
+    cause: &Cause,
+    woken: &mpsc::Sender<Cause>,
+    helps: fn(&K) -> bool,
+) -> End
+where
+    K: kube::Resource<DynamicType = ()>
+        + Clone
+        + std::fmt::Debug
+        + serde::de::DeserializeOwned
+        + Send
+        + 'static,
+{
+    let is_pod = matches!(cause, Cause::Pod(_));
+    let mut stream = std::pin::pin!(watch_object(api, name).default_backoff());
+    while let Some(seen) = stream.next().await {
+        let tells = match &seen {
+            Ok(Some(object)) => helps(object),
+            // A pod that is gone frees its name; a namespace that is gone helps nobody.
+            Ok(None) => is_pod,
+            Err(error) if is_forbidden(error) => return End::Forbidden,
+            Err(_) => false,
+        };
+        if tells {
+            // A full queue wakes the task anyway, which then looks at everything.
+            let _ = woken.try_send(cause.clone());
+        }
+    }
+    End::Forbidden
+}
+
+fn is_forbidden(error: &watcher::Error) -> bool {
+    let status = match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => status,
+        watcher::Error::InitialListFailed(_)
+        | watcher::Error::WatchStartFailed(_)
+        | watcher::Error::WatchFailed(_)
+        | watcher::Error::NoResourceVersion => return false,
+    };
+    status.code == 403
+}

@@ -1,0 +1,237 @@
+//! `MirrorClient`: creates and deletes mirror pods.
+//!
+//! Upstream: `pkg/kubelet/pod/mirror_client.go`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Api;
+use kube::api::{DeleteParams, PostParams, Preconditions};
+
+use crate::api::ids::InvalidFullName;
+use crate::api::{FullName, MirrorPodUid, NodeName, Pod, PodUid, core};
+use crate::cluster::client::{CALL_DEADLINE, ClusterClient};
+use crate::cluster::error::ApiError;
+use crate::pod::mirror::{self, NodeRef, mirror_copy};
+use crate::pod::spec;
+use crate::store::cell::Reader;
+
+/// Deadline of a create: admission may ask webhooks, whose own deadline is at most 30 s and
+/// 10 s by default; one that takes longer is as good as refused.
+const CREATE_DEADLINE: Duration = Duration::from_secs(15);
+
+/// Why a mirror was not created.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum CreateError {
+    /// Our Node is not registered, or is being deleted.
+    #[error("our Node is not registered")]
+    NodeMissing,
+    /// Another pod has the name: one that is not a mirror, or not bound to our Node.
+    #[error("{}", taken(by_node.as_deref(), *ours))]
+    NameTaken {
+        /// The node it is bound to, as far as we may see it.
+        by_node: Option<String>,
+        /// Whether it is our own mirror, which its finalizers keep.
+        ours: bool,
+    },
+    /// The name has a mirror of ours that shows another version.
+    #[error("a mirror of another version has the name")]
+    OtherVersion(Arc<Pod>),
+    /// The API server refused, or is away.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+}
+
+fn taken(by_node: Option<&str>, ours: bool) -> String {
+    match by_node {
+        _ if ours => "the mirror pod is being deleted and has finalizers".to_owned(),
+        Some("") => "a pod that has no node yet has the name".to_owned(),
+        Some(node) => format!("a pod on node {node} has the name"),
+        None => "a pod that we may not see has the name".to_owned(),
+    }
+}
+
+/// A mirror that is in place.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Mirrored {
+    /// It was created.
+    Created(Arc<Pod>),
+    /// It was there already.
+    Found(Arc<Pod>),
+}
+
+impl Mirrored {
+    /// The mirror as the API server has it.
+    #[must_use]
+    pub fn mirror(&self) -> &Arc<Pod> {
+        match self {
+            Self::Created(mirror) | Self::Found(mirror) => mirror,
+        }
+    }
+}
+
+/// Why a mirror was not deleted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DeleteError {
+    /// That is no full name.
+    #[error(transparent)]
+    FullName(#[from] InvalidFullName),
+    /// The API server refused, or is away. Upstream only logs this; here nothing is silent.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+}
+
+/// Creates and deletes mirror pods. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct MirrorClient {
+    cluster: ClusterClient,
+    node_name: NodeName,
+    node: Reader<Option<Arc<core::Node>>>,
+}
+
+impl MirrorClient {
+    /// A client that binds mirrors to the Node of that name, as `node` has it observed.
+    #[must_use]
+    pub fn new(
+        cluster: ClusterClient,
+        node_name: NodeName,
+        node: Reader<Option<Arc<core::Node>>>,
+    ) -> Self {
+        Self {
+            cluster,
+            node_name,
+            node,
+        }
+    }
+
+    fn pods(&self, namespace: &str) -> Api<Pod> {
+        Api::namespaced(self.cluster.client(), namespace)
+    }
+
+    /// The Node, if mirrors can belong to it.
+    fn node_ref(&self) -> Option<NodeRef> {
+        let node = self.node.get();
+        let meta = &node.as_ref().as_ref()?.metadata;
+        let uid = meta.uid.clone().filter(|uid| !uid.is_empty())?;
+        meta.deletion_timestamp.is_none().then(|| NodeRef {
+            name: self.node_name.clone(),
+            uid,
+        })
+    }
+
+    /// Creates the mirror of a static pod. One that is there already and shows this version is as
+    /// good.
+    ///
+    /// # Errors
+    /// See [`CreateError`].
+    pub async fn create_mirror_pod(&self, pod: &Pod) -> Result<Mirrored, CreateError> {
+        let node = self.node_ref().ok_or(CreateError::NodeMissing)?;
+        let copy = mirror_copy(pod, &node);
+        let full_name = FullName::of(pod);
+        let api = self.pods(&full_name.namespace);
+        let params = PostParams::default();
+        let created = self
+            .cluster
+            .write(CREATE_DEADLINE, api.create(&params, &copy))
+            .await;
+        match created {
+            Ok(mirror) => Ok(Mirrored::Created(Arc::new(without_managed_fields(mirror)))),
+            Err(ApiError::AlreadyExists(_)) => self.compare(&api, &full_name, pod).await,
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether what has the name is the pod's mirror.
+    async fn compare(
+        &self,
+        api: &Api<Pod>,
+        full_name: &FullName,
+        pod: &Pod,
+    ) -> Result<Mirrored, CreateError> {
+        let got = self.cluster.read(CALL_DEADLINE, api.get(&full_name.name));
+        let there = match got.await {
+            Ok(there) => there,
+            // A node identity may only see pods of its own node.
+            Err(ApiError::Forbidden(_)) => {
+                return Err(CreateError::NameTaken {
+                    by_node: None,
+                    ours: false,
+                });
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if !mirror::is_ours(&there, &self.node_name) {
+            let by_node = spec::spec(&there).node_name.clone().unwrap_or_default();
+            return Err(CreateError::NameTaken {
+                by_node: Some(by_node),
+                ours: false,
+            });
+        }
+        let goes = there.metadata.deletion_timestamp.is_some();
+        let finalizers = there.metadata.finalizers.as_ref();
+        if goes && finalizers.is_some_and(|list| !list.is_empty()) {
+            return Err(CreateError::NameTaken {
+                by_node: Some(self.node_name.to_string()),
+                ours: true,
+            });
+        }
+        let there = Arc::new(without_managed_fields(there));
+        if goes || mirror::hash(&there) != mirror::hash(pod) {
+            return Err(CreateError::OtherVersion(there));
+        }
+        Ok(Mirrored::Found(there))
+    }
+
+    /// Deletes the mirror of that full name, at once, if it has that UID. Tells whether it did:
+    /// one that is gone or has another UID is no error.
+    ///
+    /// # Errors
+    /// See [`DeleteError`].
+    pub async fn delete_mirror_pod(
+        &self,
+        full_name: &str,
+        uid: Option<&MirrorPodUid>,
+    ) -> Result<bool, DeleteError> {
+        let name: FullName = full_name.parse()?;
+        let deleted = delete_now(&self.cluster, &name, uid.map(MirrorPodUid::as_str)).await;
+        Ok(deleted?)
+    }
+}
+
+/// Deletes a pod with no grace, if it still has that UID. Tells whether it did.
+pub(in crate::cluster) async fn delete_now(
+    cluster: &ClusterClient,
+    name: &FullName,
+    uid: Option<&str>,
+) -> Result<bool, ApiError> {
+    let api: Api<Pod> = Api::namespaced(cluster.client(), &name.namespace);
+    let mut params = DeleteParams {
+        grace_period_seconds: Some(0),
+        ..DeleteParams::default()
+    };
+    if let Some(uid) = uid {
+        params = params.preconditions(Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: None,
+        });
+    }
+    let deleted = cluster
+        .write(CALL_DEADLINE, api.delete(&name.name, &params))
+        .await;
+    match deleted {
+        Ok(_) => Ok(true),
+        Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// As [`ApiPods`](crate::pod::desired::ApiPods) keeps them: who set which field is of no use here.
+pub(in crate::cluster) fn without_managed_fields(mut pod: Pod) -> Pod {
+    pod.metadata.managed_fields = None;
+    pod
+}
+
+/// The UID of a mirror, as a mirror's.
+pub(super) fn mirror_uid(mirror: &Pod) -> MirrorPodUid {
+    PodUid::of(mirror).into()
+}

@@ -1,0 +1,139 @@
+//! What the mirror task looks at, and the look itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::api::{FullName, NodeName, PodUid, core};
+use crate::cluster::reach::ApiReach;
+use crate::pod::desired::ApiPodsState;
+use crate::pod::merge::Merged;
+use crate::pod::mirror::{AtWork, Standing, standings};
+use crate::pod::observed::Pods;
+use crate::store::board::{Board, Phase};
+use crate::store::cell::{Closed, Reader};
+
+/// How long a pod that was listed and that no worker has taken up counts as there. Workers take
+/// up what is listed within moments, once they may.
+const LISTED_COUNTS: Duration = Duration::from_secs(60);
+
+/// What mirrors are decided from, as readers.
+#[derive(Debug, Clone)]
+pub struct MirrorInputs {
+    /// Name of our Node.
+    pub node_name: NodeName,
+    /// Our Node as observed.
+    pub node: Reader<Option<Arc<core::Node>>>,
+    /// What is wanted.
+    pub merged: Reader<Merged>,
+    /// What workers do.
+    pub board: Board,
+    /// What the runtime held by its newest list.
+    pub listed: watch::Receiver<Option<Arc<Pods>>>,
+    /// The API server's pods of our Node.
+    pub api: Reader<ApiPodsState>,
+}
+
+/// The inputs, and what must be remembered of them.
+pub(super) struct Watched {
+    inputs: MirrorInputs,
+    reach: Reader<ApiReach>,
+    board_changed: watch::Receiver<u64>,
+    /// When the newest list came.
+    listed_at: Option<Instant>,
+    /// Listed pods that have, or have had, a worker.
+    taken_up: BTreeSet<PodUid>,
+}
+
+/// What there is at one moment.
+pub(super) struct Snapshot {
+    pub node: Option<Arc<core::Node>>,
+    pub standings: BTreeMap<FullName, Standing>,
+    /// None before the API server's first whole list.
+    pub api: ApiPodsState,
+    pub orphans_may_go: bool,
+    pub reach: ApiReach,
+    /// When to look again though nothing changes.
+    pub look_again: Option<Instant>,
+}
+
+impl Watched {
+    pub(super) fn new(inputs: MirrorInputs, reach: Reader<ApiReach>) -> Self {
+        let board_changed = inputs.board.changed();
+        let listed = inputs.listed.borrow().is_some();
+        Self {
+            listed_at: listed.then(Instant::now),
+            inputs,
+            reach,
+            board_changed,
+            taken_up: BTreeSet::new(),
+        }
+    }
+
+    /// Waits until anything changes. Safe to cancel.
+    ///
+    /// # Errors
+    /// [`Closed`] when a writer is gone: the agent is shutting down.
+    pub(super) async fn changed(&mut self) -> Result<(), Closed> {
+        let Self { inputs, .. } = self;
+        tokio::select! {
+            changed = inputs.node.changed() => changed.map(drop),
+            changed = inputs.merged.changed() => changed.map(drop),
+            changed = inputs.api.changed() => changed.map(drop),
+            changed = self.reach.changed() => changed.map(drop),
+            changed = self.board_changed.changed() => changed.map_err(|_| Closed),
+            changed = inputs.listed.changed() => {
+                self.listed_at = Some(Instant::now());
+                changed.map_err(|_| Closed)
+            }
+        }
+    }
+
+    pub(super) fn look(&mut self, now: Instant) -> Snapshot {
+        let Self {
+            inputs, taken_up, ..
+        } = self;
+        let merged = inputs.merged.get();
+        let views = inputs.board.all();
+        let listed = inputs.listed.borrow_and_update().clone();
+        taken_up.extend(views.iter().map(|view| view.uid.clone()));
+        taken_up.retain(|uid| {
+            listed
+                .iter()
+                .any(|pods| pods.0.iter().any(|pod| pod.uid == *uid))
+        });
+        let counts_until = self
+            .listed_at
+            .map(|at| at + LISTED_COUNTS)
+            .filter(|until| *until > now);
+        let mut left = listed
+            .iter()
+            .filter(|_| counts_until.is_some())
+            .flat_map(|pods| pods.0.iter())
+            .filter(|pod| !taken_up.contains(&pod.uid))
+            .peekable();
+        let look_again = counts_until.filter(|_| left.peek().is_some());
+        let left = left.map(|pod| AtWork {
+            full_name: pod.full_name.clone(),
+            pod: merged.pods.get(&pod.uid).map(|p| Arc::clone(&p.pod)),
+            waits: false,
+        });
+        let at_work = views.iter().map(|view| AtWork {
+            full_name: view.full_name.clone(),
+            pod: view.pod.clone(),
+            waits: view.phase == Phase::WaitingToStart,
+        });
+        let wanted = merged.pods.values().map(|pod| &pod.pod);
+        Snapshot {
+            node: (*inputs.node.get()).clone(),
+            standings: standings(wanted, left.chain(at_work)),
+            api: (*inputs.api.get()).clone(),
+            orphans_may_go: merged.delivered.manifests && listed.is_some(),
+            reach: (*self.reach.get()).clone(),
+            look_again,
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! Mirror pods in the API server: made, replaced and removed as `pod::mirror` decides.
+//!
+//! [`MirrorTask`] is woken by any change of what it looks at, decides for every full name anew,
+//! and carries out: one attempt of a name at a time, several names side by side. What it has just
+//! done and the watch hasn't told yet is laid over what the watch told, so that nothing is done
+//! twice.
+
+mod attempt;
+mod causes;
+mod client;
+mod inputs;
+mod name;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+pub use client::{CreateError, DeleteError, MirrorClient, Mirrored};
+pub(in crate::cluster) use client::{delete_now, without_managed_fields};
+pub use inputs::MirrorInputs;
+
+use crate::api::{FullName, NodeName, Pod, PodUid, Timestamp};
+use crate::cluster::client::ClusterClient;
+use crate::cluster::reach::ApiReach;
+use crate::pod::mirror::{
+    MirrorInput, MirrorState, Obstacle, ProblemKind, Verdict, hash, is_ours, verdicts,
+};
+use crate::store::cell::{Reader, Writer, cell};
+use crate::store::pods::PodManager;
+use crate::telemetry::{Telemetry, occurrences};
+use attempt::{Attempt, Failure, carry_out};
+use causes::{Cause, Causes};
+use inputs::{Snapshot, Watched};
+use name::Name;
+
+/// Attempts under way at a time: enough that a hundred mirrors are made within the client's rate
+/// limit, few enough to leave connections for others.
+const ATTEMPTS_MAX: usize = 8;
+/// How long what we have done counts before the watch tells it. A watch lags by milliseconds; one
+/// that is being opened anew, by seconds.
+const TOLD_WITHIN: Duration = Duration::from_secs(5);
+
+/// The same, once the watch has proved slow: it opens anew after half a minute at most.
+const TOLD_LATE: Duration = Duration::from_secs(30);
+
+/// Keeps mirrors in step with static pods, and [`PodManager`] with the mirrors.
+pub struct MirrorTask {
+    client: MirrorClient,
+    watched: Watched,
+    node_name: NodeName,
+    manager: Arc<PodManager>,
+    telemetry: Telemetry,
+    states: Writer<BTreeMap<FullName, MirrorState>>,
+    names: BTreeMap<FullName, Name>,
+    /// Mirrors that we deleted, until the watch tells, or that time.
+    gone: BTreeMap<PodUid, Instant>,
+    /// The mirrors that [`PodManager`] has.
+    mirrors: BTreeMap<PodUid, Arc<Pod>>,
+    attempts: JoinSet<Attempt>,
+    causes: Causes,
+    was_up: bool,
+    node_uid: Option<String>,
+}
+
+impl MirrorTask {
+    /// The task, and how each static pod stands with its mirror. Sole writer of the mirrors in
+    /// `manager`.
+    #[must_use]
+    pub fn new(
+        cluster: ClusterClient,
+        inputs: MirrorInputs,
+        manager: Arc<PodManager>,
+        telemetry: Telemetry,
+    ) -> (Self, Reader<BTreeMap<FullName, MirrorState>>) {
+        let (states, reader) = cell(BTreeMap::new());
+        let node_name = inputs.node_name.clone();
+        let client = MirrorClient::new(cluster.clone(), node_name.clone(), inputs.node.clone());
+        let task = Self {
+            client,
+            watched: Watched::new(inputs, cluster.reach()),
+            node_name,
+            manager,
+            telemetry,
+            states,
+            names: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            mirrors: BTreeMap::new(),
+            attempts: JoinSet::new(),
+            causes: Causes::new(cluster),
+            was_up: false,
+            node_uid: None,
+        };
+        (task, reader)
+    }
+
+    /// Runs until cancelled. Attempts under way are given up: what came of them is seen after a
+    /// restart.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        loop {
+            let look_again = self.look();
+            let timer = tokio::time::sleep_until(look_again.unwrap_or_else(Instant::now));
+            tokio::select! {
+                () = cancel.cancelled() => break,
+                changed = self.watched.changed() => if changed.is_err() { break },
+                Some(done) = self.attempts.join_next() => {
+                    // An attempt that panicked has been told by the panic hook; its name stays
+                    // busy no longer than that.
+                    match done {
+                        Ok(attempt) => self.note(attempt),
+                        Err(_) => self.names.values_mut().for_each(Name::give_up),
+                    }
+                }
+                cause = self.causes.changed() => {
+                    for name in self.names.values_mut() {
+                        name.cause_changed(&cause);
+                    }
+                }
+                () = timer, if look_again.is_some() => {}
+            }
+        }
+        self.attempts.shutdown().await;
+        self.causes.stop().await;
+    }
+
+    /// Decides anew, and begins what may begin. Returns when to look again though nothing happens.
+    fn look(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        let snapshot = self.watched.look(now);
+        let mut look_again = snapshot.look_again;
+        let was_up = std::mem::replace(&mut self.was_up, snapshot.reach.is_up());
+        if self.was_up && !was_up {
+            self.names.values_mut().for_each(Name::api_is_back);
+        }
+        let node_uid = snapshot.node.as_ref().and_then(|n| n.metadata.uid.clone());
+        if std::mem::replace(&mut self.node_uid, node_uid.clone()) != node_uid {
+            self.names.values_mut().for_each(Name::node_changed);
+        }
+        let Some(verdicts) = self.decide(&snapshot, now) else {
+            self.publish_unknown(&snapshot);
+            return look_again;
+        };
+        self.names
+            .retain(|name, state| verdicts.contains_key(name) || state.busy);
+        let mut causes = BTreeSet::new();
+        for (full_name, verdict) in &verdicts {
+            let name = self.names.entry(full_name.clone()).or_default();
+            name.judge(full_name, verdict, &self.telemetry);
+            causes.extend(name.cause().cloned());
+            let wakes = [
+                name.made.as_ref().map(|made| made.until),
+                name.ready_at().filter(|_| verdict.acts() && !name.busy),
+            ];
+            for at in wakes.into_iter().flatten().filter(|at| *at > now) {
+                look_again = Some(look_again.map_or(at, |known| known.min(at)));
+            }
+        }
+        for at in self.gone.values() {
+            look_again = Some(look_again.map_or(*at, |known| known.min(*at)));
+        }
+        self.causes.watch(&causes);
+        self.begin(&verdicts, now);
+        self.publish(&verdicts);
+        look_again
+    }
+
+    /// What is to be done, by what the watch told and what we have done since. None before the
+    /// API server's first whole list.
+    fn decide(&mut self, snapshot: &Snapshot, now: Instant) -> Option<BTreeMap<FullName, Verdict>> {
+        let told = snapshot.api.as_ref()?;
+        self.gone
+            .retain(|uid, until| told.pods.contains_key(uid) && *until > now);
+        let mut api = told.pods.clone();
+        api.retain(|uid, _| !self.gone.contains_key(uid));
+        for name in self.names.values_mut() {
+            name.made
+                .take_if(|made| told.pods.contains_key(&made.uid) || made.until <= now);
+            if let Some(made) = &name.made {
+                api.insert(made.uid.clone(), Arc::clone(&made.mirror));
+            }
+        }
+        self.hand_to_manager(&api);
+        Some(verdicts(&MirrorInput {
+            node_name: &self.node_name,
+            node: snapshot.node.as_deref(),
+            standings: &snapshot.standings,
+            api: &api,
+            orphans_may_go: snapshot.orphans_may_go,
+        }))
+    }
+
+    /// Tells [`PodManager`] of mirrors: removals first, so that a successor of the same full name
+    /// isn't removed with its predecessor.
+    fn hand_to_manager(&mut self, api: &BTreeMap<PodUid, Arc<Pod>>) {
+        let ours = api
+            .iter()
+            .filter(|(_, pod)| is_ours(pod, &self.node_name))
+            .map(|(uid, pod)| (uid.clone(), Arc::clone(pod)));
+        let ours: BTreeMap<PodUid, Arc<Pod>> = ours.collect();
+        for (uid, mirror) in &self.mirrors {
+            if !ours.contains_key(uid) {
+                self.manager.remove_pod(mirror);
+            }
+        }
+        for (uid, mirror) in &ours {
+            let known = self.mirrors.get(uid);
+            if known.is_none_or(|known| !Arc::ptr_eq(known, mirror)) {
+                self.manager.add_pod(Arc::clone(mirror));
+            }
+        }
+        self.mirrors = ours;
+    }
+
+    /// Begins attempts, as many as may be under way.
+    fn begin(&mut self, verdicts: &BTreeMap<FullName, Verdict>, now: Instant) {
+        for (full_name, verdict) in verdicts.iter().filter(|(_, verdict)| verdict.acts()) {
+            if self.attempts.len() >= ATTEMPTS_MAX {
+                return;
+            }
+            let Some(name) = self.names.get_mut(full_name) else {
+                continue;
+            };
+            if name.busy || name.ready_at().is_some_and(|at| at > now) {
+                continue;
+            }
+            name.busy = true;
+            let client = self.client.clone();
+            self.attempts
+                .spawn(carry_out(client, full_name.clone(), verdict.clone()));
+        }
+    }
+
+    /// Notes what came of an attempt.
+    fn note(&mut self, attempt: Attempt) {
+        let Attempt {
+            full_name,
+            pod,
+            deleted,
+            outcome,
+        } = attempt;
+        let now = Instant::now();
+        for (mirror, why) in deleted {
+            let mirror: PodUid = mirror.as_str().into();
+            let of = self.mirrors.get(&mirror).and_then(|mirror| hash(mirror));
+            let uid = of.map(PodUid::from).unwrap_or_default();
+            occurrences::mirror_deleted(&self.telemetry, &full_name, &uid, &mirror, why.as_str());
+            self.gone.insert(mirror, now + TOLD_WITHIN);
+        }
+        let name = self.names.entry(full_name.clone()).or_default();
+        name.busy = false;
+        let uid = pod.as_deref().map(PodUid::of).unwrap_or_default();
+        match outcome {
+            Ok(None) => name.done(),
+            Ok(Some(mirrored)) => {
+                // One that was found, and that the watch still doesn't tell of: it is not well.
+                let mut within = TOLD_LATE;
+                if let Mirrored::Created(mirror) = &mirrored {
+                    let mirror = PodUid::of(mirror);
+                    occurrences::mirror_created(&self.telemetry, &full_name, &uid, &mirror);
+                    within = TOLD_WITHIN;
+                }
+                name.made(Arc::clone(mirrored.mirror()), now + within);
+            }
+            Err(failure) => {
+                let cause = cause_of(&failure, &full_name);
+                let watched = cause
+                    .as_ref()
+                    .is_some_and(|cause| self.causes.watches(cause));
+                let version = pod.as_deref().and_then(hash);
+                name.failed(&full_name, failure, cause, watched, version);
+                name.tell(&full_name, &uid, &self.telemetry);
+            }
+        }
+    }
+
+    fn publish(&mut self, verdicts: &BTreeMap<FullName, Verdict>) {
+        let states: BTreeMap<FullName, MirrorState> = verdicts
+            .iter()
+            .map(|(full_name, verdict)| {
+                let problem = self.names.get(full_name).and_then(Name::problem);
+                let state = match (verdict, problem) {
+                    (Verdict::Synced { uid }, _) => MirrorState::Synced { uid: uid.clone() },
+                    (_, Some(problem)) => MirrorState::Problem(problem.clone()),
+                    (_, None) => MirrorState::Pending,
+                };
+                (full_name.clone(), state)
+            })
+            .collect();
+        self.telemetry.metrics.set_mirrors(&states);
+        self.states.publish(states);
+    }
+
+    /// Before the first whole list nothing is known of mirrors, but that there may be some.
+    fn publish_unknown(&mut self, snapshot: &Snapshot) {
+        let statics = snapshot.standings.iter().filter(|(_, s)| s.pod().is_some());
+        let state = match &snapshot.reach {
+            ApiReach::Down { cause, since } => {
+                MirrorState::Problem(crate::pod::mirror::MirrorProblem {
+                    kind: ProblemKind::ApiAway,
+                    message: cause.clone(),
+                    since: *since,
+                    attempts: 0,
+                    next_try: None,
+                })
+            }
+            ApiReach::Unknown | ApiReach::Up => MirrorState::Pending,
+        };
+        let states = statics
+            .map(|(name, _)| (name.clone(), state.clone()))
+            .collect();
+        self.telemetry.metrics.set_mirrors(&states);
+        self.states.publish(states);
+    }
+}
+
+/// What must change before trying again helps, if it can be watched.
+fn cause_of(failure: &Failure, full_name: &FullName) -> Option<Cause> {
+    match failure.kind {
+        ProblemKind::NamespaceMissing | ProblemKind::PodSecurity => {
+            Some(Cause::Namespace(Arc::clone(&full_name.namespace)))
+        }
+        ProblemKind::NameTaken => Some(Cause::Pod(full_name.clone())),
+        ProblemKind::Forbidden
+        | ProblemKind::NodeRestriction
+        | ProblemKind::Quota
+        | ProblemKind::LimitRange
+        | ProblemKind::Webhook
+        | ProblemKind::ApiAway
+        | ProblemKind::NodeMissing
+        | ProblemKind::Invalid
+        | ProblemKind::Other => None,
+    }
+}

@@ -1,0 +1,255 @@
+//! What is remembered of one full name between two looks.
+
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::attempt::Failure;
+use super::causes::Cause;
+use super::{Obstacle, ProblemKind, Timestamp, Verdict, hash, occurrences};
+use crate::api::{FullName, Pod, PodUid};
+use crate::pod::mirror::{MirrorProblem, retry_after};
+use crate::telemetry::Telemetry;
+
+/// Mirrors of one version made within that time of one another are counted.
+const CHURN_WITHIN: Duration = Duration::from_secs(10);
+/// As many are made at once; then somebody else keeps deleting them, and pauses begin.
+const CHURN_FREE: u32 = 5;
+
+/// One full name.
+#[derive(Default)]
+pub(super) struct Name {
+    /// Whether an attempt is under way.
+    pub busy: bool,
+    /// The mirror we made, until the watch tells of it.
+    pub made: Option<Made>,
+    /// When an attempt may follow on a failed one.
+    not_before: Option<Instant>,
+    churn: Churn,
+    trouble: Option<Trouble>,
+}
+
+/// A mirror that the watch hasn't told of.
+pub(super) struct Made {
+    pub uid: PodUid,
+    pub mirror: Arc<Pod>,
+    /// Until when it counts.
+    pub until: Instant,
+}
+
+/// How often a mirror of one version had to be made.
+#[derive(Default)]
+struct Churn {
+    version: String,
+    /// When the next one may be made.
+    until: Option<Instant>,
+    count: u32,
+}
+
+/// What is in the way, and since when.
+struct Trouble {
+    problem: MirrorProblem,
+    since: Instant,
+    cause: Option<Cause>,
+    /// The version that was refused.
+    version: String,
+    /// The UID it was told for, and its kind.
+    told: Option<(PodUid, ProblemKind)>,
+}
+
+impl Name {
+    pub(super) fn problem(&self) -> Option<&MirrorProblem> {
+        self.trouble.as_ref().map(|trouble| &trouble.problem)
+    }
+
+    pub(super) fn cause(&self) -> Option<&Cause> {
+        self.trouble.as_ref().and_then(|t| t.cause.as_ref())
+    }
+
+    /// When the next attempt may begin, if not at once.
+    pub(super) fn ready_at(&self) -> Option<Instant> {
+        self.not_before.max(self.churn.until)
+    }
+
+    /// Nothing is to be done that must wait.
+    pub(super) fn done(&mut self) {
+        self.busy = false;
+        self.not_before = None;
+    }
+
+    /// An attempt vanished.
+    pub(super) fn give_up(&mut self) {
+        if std::mem::take(&mut self.busy) {
+            self.not_before = Some(Instant::now() + CHURN_WITHIN);
+        }
+    }
+
+    /// What failed for want of the API server is tried at once.
+    pub(super) fn api_is_back(&mut self) {
+        if self.kind() == Some(ProblemKind::ApiAway) {
+            self.not_before = None;
+        }
+    }
+
+    /// What a rule about our Node forbade is tried at once.
+    pub(super) fn node_changed(&mut self) {
+        if self.kind() == Some(ProblemKind::NodeRestriction) {
+            self.not_before = None;
+        }
+    }
+
+    pub(super) fn cause_changed(&mut self, cause: &Cause) {
+        if self.cause() == Some(cause) {
+            self.not_before = None;
+        }
+    }
+
+    fn kind(&self) -> Option<ProblemKind> {
+        self.problem().map(|problem| problem.kind)
+    }
+
+    /// Takes in what was decided: what is in the way by itself, and what no longer is.
+    pub(super) fn judge(&mut self, full_name: &FullName, verdict: &Verdict, telemetry: &Telemetry) {
+        match verdict {
+            Verdict::Synced { .. } => {
+                self.not_before = None;
+                self.mended(full_name, telemetry);
+            }
+            Verdict::Wait | Verdict::Delete { .. } => {}
+            Verdict::Blocked(obstacle) => {
+                let (kind, message) = match obstacle {
+                    Obstacle::NodeMissing => (
+                        ProblemKind::NodeMissing,
+                        "our Node is not registered".to_owned(),
+                    ),
+                    Obstacle::NameTaken { by } => (
+                        ProblemKind::NameTaken,
+                        format!("a pod on this node has the name; its UID is {by}"),
+                    ),
+                };
+                self.not_before = None;
+                self.blocked(kind, message);
+                self.tell(full_name, &PodUid::default(), telemetry);
+            }
+            Verdict::Create { pod } | Verdict::Replace { pod, .. } => {
+                let version = hash(pod).unwrap_or_default();
+                let other_version = self.trouble.as_ref().is_some_and(|t| t.version != version);
+                let was_blocked = self.kind() == Some(ProblemKind::NodeMissing)
+                    || self.problem().is_some_and(|p| p.next_try.is_none());
+                // Another version may be welcome, and what was in the way by itself is gone.
+                if other_version || was_blocked {
+                    self.not_before = None;
+                }
+            }
+        }
+    }
+
+    fn blocked(&mut self, kind: ProblemKind, message: String) {
+        let same = self.trouble.take_if(|t| t.problem.kind == kind);
+        let told = self.trouble.take().and_then(|t| t.told);
+        self.trouble = Some(match same {
+            Some(mut same) => {
+                same.problem.message = message;
+                same.problem.next_try = None;
+                same.cause = None;
+                same
+            }
+            None => Trouble {
+                problem: MirrorProblem {
+                    kind,
+                    message,
+                    since: Timestamp::now(),
+                    attempts: 0,
+                    next_try: None,
+                },
+                since: Instant::now(),
+                cause: None,
+                version: String::new(),
+                told,
+            },
+        });
+    }
+
+    /// Notes a failed attempt, and when the next one may begin.
+    pub(super) fn failed(
+        &mut self,
+        full_name: &FullName,
+        failure: Failure,
+        cause: Option<Cause>,
+        watched: bool,
+        version: Option<&str>,
+    ) {
+        let Failure {
+            kind,
+            message,
+            retry_after: wished,
+        } = failure;
+        self.blocked(kind, message);
+        let Some(trouble) = &mut self.trouble else {
+            return;
+        };
+        trouble.problem.attempts = trouble.problem.attempts.saturating_add(1);
+        trouble.cause = cause;
+        version.unwrap_or_default().clone_into(&mut trouble.version);
+        let age = trouble.since.elapsed();
+        let attempts = trouble.problem.attempts;
+        let pause = retry_after(kind, attempts, age, watched, share(full_name));
+        let pause = wished.map_or(pause, |wished| wished.max(pause));
+        trouble.problem.next_try = Timestamp::now().checked_add(pause).ok();
+        self.not_before = Some(Instant::now() + pause);
+    }
+
+    /// Tells of a refusal, once for each kind.
+    pub(super) fn tell(&mut self, full_name: &FullName, uid: &PodUid, telemetry: &Telemetry) {
+        let Some(trouble) = &mut self.trouble else {
+            return;
+        };
+        let kind = trouble.problem.kind;
+        let told = trouble.told.as_ref().is_some_and(|(_, told)| *told == kind);
+        if kind.is_refusal() && !told {
+            let message = &trouble.problem.message;
+            occurrences::mirror_refused(telemetry, full_name, uid, kind.as_str(), message);
+            trouble.told = Some((uid.clone(), kind));
+        }
+    }
+
+    fn mended(&mut self, full_name: &FullName, telemetry: &Telemetry) {
+        if let Some((uid, kind)) = self.trouble.take().and_then(|t| t.told) {
+            occurrences::mirror_mended(telemetry, full_name, &uid, kind.as_str());
+        }
+    }
+
+    /// Notes that the mirror is in place. One that has to be made again and again is made after
+    /// pauses: somebody deletes it as soon as it is there.
+    pub(super) fn made(&mut self, mirror: Arc<Pod>, until: Instant) {
+        let now = Instant::now();
+        let version = hash(&mirror).unwrap_or_default();
+        let recent = self
+            .churn
+            .until
+            .is_some_and(|until| now < until + CHURN_WITHIN);
+        let again = recent && self.churn.version == version;
+        let count = if again { self.churn.count + 1 } else { 0 };
+        let beyond = count.saturating_sub(CHURN_FREE);
+        let pause = retry_after(ProblemKind::Other, beyond, Duration::ZERO, false, 0.0);
+        self.churn = Churn {
+            count,
+            version: version.to_owned(),
+            until: Some(if beyond > 0 { now + pause } else { now }),
+        };
+        self.not_before = None;
+        self.made = Some(Made {
+            uid: PodUid::of(&mirror),
+            mirror,
+            until,
+        });
+    }
+}
+
+/// A share from 0 to 1 that differs from name to name.
+fn share(full_name: &FullName) -> f64 {
+    let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(full_name);
+    f64::from(u16::try_from(hash & 0xffff).unwrap_or(0)) / f64::from(u16::MAX)
+}

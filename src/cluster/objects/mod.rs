@@ -1,0 +1,344 @@
+//! Objects that pods refer to, from the API server: the real [`Objects`].
+//!
+//! Every object that a pod holds is watched by its name, which is what a node may do; a watch is
+//! shared by all pods that hold the object and ends with the last of them. Services are watched
+//! while there is a pod that is told of them. Tokens are asked for when they are needed, and kept
+//! until they are to be renewed. So an idle pod costs no request but the watches' renewals.
+//!
+//! Fed by the runtime, which holds and asks. Feeds it again through [`Objects::subscribe`].
+//!
+//! Upstream: `pkg/kubelet/util/manager/watch_based_manager.go`,
+//! `pkg/kubelet/token/token_manager.go`.
+
+mod tokens;
+mod watches;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use self::tokens::Tokens;
+use super::{ApiError, ClusterClient};
+use crate::api::PodUid;
+use crate::api::core::{ConfigMap, Secret};
+use crate::pod::objects::{
+    ObjectError, ObjectKey, ObjectKind, References, ServiceFacts, Token, TokenKey,
+};
+use crate::runtime::objects::{Holders, Objects};
+
+/// Longest wait for the first answer about an object. A list of one object takes milliseconds;
+/// whoever waited in vain is told when the answer comes.
+const FIRST_ANSWER: Duration = Duration::from_secs(10);
+
+/// What is said when it is over.
+const NO_ANSWER: &str = "timed out waiting for the API server's answer";
+
+/// An object of either kind.
+#[derive(Clone)]
+enum Object {
+    ConfigMap(Arc<ConfigMap>),
+    Secret(Arc<Secret>),
+}
+
+/// What is known of a watched object; nothing before the first answer.
+type Known = Option<Result<Object, ObjectError>>;
+
+/// Objects that pods refer to. Cheap to clone: clones share everything.
+#[derive(Clone)]
+pub struct ClusterObjects {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    client: ClusterClient,
+    holders: Holders,
+    watched: Mutex<BTreeMap<ObjectKey, watch::Sender<Known>>>,
+    services: Services,
+    tokens: Tokens,
+    /// What is to be watched may have changed.
+    changed: Notify,
+}
+
+/// Services of all namespaces that have an address.
+#[derive(Default)]
+struct Services {
+    by_name: Mutex<BTreeMap<(String, String), ServiceFacts>>,
+    /// Whether they were listed; nothing before the first answer.
+    listed: watch::Sender<Option<Result<(), ObjectError>>>,
+}
+
+/// Keeps the watches that [`ClusterObjects`] answers from.
+pub struct ObjectsTask {
+    shared: Arc<Shared>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ClusterObjects {
+    /// Objects got through that client, and the task that watches them. Nothing is asked before a
+    /// pod holds something.
+    #[must_use]
+    pub fn new(client: ClusterClient) -> (Self, ObjectsTask) {
+        let shared = Arc::new(Shared {
+            client,
+            holders: Holders::default(),
+            watched: Mutex::default(),
+            services: Services::default(),
+            tokens: Tokens::default(),
+            changed: Notify::new(),
+        });
+        let task = ObjectsTask {
+            shared: Arc::clone(&shared),
+        };
+        (Self { shared }, task)
+    }
+
+    /// The objects that are watched now.
+    #[must_use]
+    pub fn watched(&self) -> BTreeSet<ObjectKey> {
+        locked(&self.shared.watched).keys().cloned().collect()
+    }
+
+    async fn object(&self, key: &ObjectKey) -> Result<Object, ObjectError> {
+        let known = locked(&self.shared.watched)
+            .get(key)
+            .map(watch::Sender::subscribe);
+        let Some(known) = known else {
+            return Err(away(key, "no pod on this node holds it"));
+        };
+        let answer = first_answer(known).await;
+        answer.unwrap_or_else(|| {
+            // Remembered, so that the holders are told when there is an answer.
+            let error = away(key, NO_ANSWER);
+            self.shared.learn(key, Err(error.clone()));
+            Err(error)
+        })
+    }
+}
+
+/// Waits, within [`FIRST_ANSWER`], until something is known, and says what.
+async fn first_answer<T: Clone + Send + Sync>(
+    mut known: watch::Receiver<Option<Result<T, ObjectError>>>,
+) -> Option<Result<T, ObjectError>> {
+    let answered = known.wait_for(Option::is_some);
+    let known = tokio::time::timeout(FIRST_ANSWER, answered).await.ok()?;
+    known.ok()?.clone()
+}
+
+fn away(what: impl std::fmt::Display, cause: &str) -> ObjectError {
+    ObjectError::Away {
+        what: what.to_string(),
+        cause: cause.to_owned(),
+    }
+}
+
+/// A failed call for something that has a name, told apart.
+fn object_error(
+    error: &ApiError,
+    what: impl std::fmt::Display,
+    resource: &'static str,
+    name: &str,
+) -> ObjectError {
+    match error {
+        ApiError::NotFound(_) => ObjectError::NotFound {
+            resource,
+            name: name.to_owned(),
+        },
+        ApiError::Forbidden(answer) => ObjectError::Forbidden {
+            what: what.to_string(),
+            cause: answer.to_string(),
+        },
+        other => away(what, &other.to_string()),
+    }
+}
+
+#[async_trait]
+impl Objects for ClusterObjects {
+    fn hold(&self, pod: &PodUid, references: &References) {
+        self.shared.holders.hold(pod, references);
+        self.shared.follow_holders();
+    }
+
+    fn release(&self, pod: &PodUid) {
+        self.shared.holders.release(pod);
+        self.shared.tokens.forget(pod);
+        self.shared.follow_holders();
+    }
+
+    fn subscribe(&self, pod: &PodUid) -> watch::Receiver<u64> {
+        self.shared.holders.subscribe(pod)
+    }
+
+    async fn config_map(&self, key: &ObjectKey) -> Result<Arc<ConfigMap>, ObjectError> {
+        match self.object(key).await? {
+            Object::ConfigMap(found) => Ok(found),
+            Object::Secret(_) => Err(ObjectError::not_found(key)),
+        }
+    }
+
+    async fn secret(&self, key: &ObjectKey) -> Result<Arc<Secret>, ObjectError> {
+        match self.object(key).await? {
+            Object::Secret(found) => Ok(found),
+            Object::ConfigMap(_) => Err(ObjectError::not_found(key)),
+        }
+    }
+
+    async fn token(&self, key: &TokenKey) -> Result<Token, ObjectError> {
+        self.shared.tokens.get(&self.shared.client, key).await
+    }
+
+    async fn services(&self) -> Result<Arc<[ServiceFacts]>, ObjectError> {
+        let answer = first_answer(self.shared.services.listed.subscribe()).await;
+        answer.unwrap_or_else(|| {
+            let error = away("services", NO_ANSWER);
+            self.shared.services.failed(error.clone());
+            Err(error)
+        })?;
+        let by_name = locked(&self.shared.services.by_name);
+        Ok(by_name.values().cloned().collect())
+    }
+}
+
+impl Shared {
+    /// Watches what is held, and nothing else.
+    fn follow_holders(&self) {
+        let held = self.holders.held();
+        {
+            let mut watched = locked(&self.watched);
+            watched.retain(|key, _| held.objects.contains(key));
+            for key in held.objects {
+                watched.entry(key).or_insert_with(|| watch::channel(None).0);
+            }
+        }
+        self.changed.notify_one();
+    }
+
+    /// Takes in what a watch has found out. What was known once is not given up for an error:
+    /// pods keep what they have while the API server is away. A first answer is no news: who
+    /// holds the object waits for it.
+    fn learn(&self, key: &ObjectKey, found: Result<Object, ObjectError>) {
+        let news = {
+            let watched = locked(&self.watched);
+            let Some(known) = watched.get(key) else {
+                return;
+            };
+            let mut was_known = false;
+            known.send_if_modified(|known| {
+                was_known = known.is_some();
+                let keep = match (&*known, &found) {
+                    (Some(Ok(_)), Err(error)) => !error.is_not_found(),
+                    (Some(Err(before)), Err(now)) => before == now,
+                    (Some(_) | None, _) => false,
+                };
+                if !keep {
+                    *known = Some(found);
+                }
+                !keep
+            }) && was_known
+        };
+        if news {
+            self.holders
+                .tell(|references| references.objects.contains(key));
+        }
+    }
+}
+
+impl ObjectsTask {
+    /// Watches until cancelled. All watches are polled here: a node has few, and they are silent
+    /// most of the time.
+    pub async fn run(self, cancel: CancellationToken) {
+        let mut running: FuturesUnordered<BoxFuture<'_, Subject>> = FuturesUnordered::new();
+        let mut tokens: BTreeMap<Subject, CancellationToken> = BTreeMap::new();
+        loop {
+            let wanted = self.wanted();
+            for (subject, token) in &tokens {
+                if !wanted.contains(subject) {
+                    token.cancel();
+                }
+            }
+            for subject in wanted {
+                // One that is still ending is begun again when it has ended.
+                tokens.entry(subject).or_insert_with_key(|subject| {
+                    let token = cancel.child_token();
+                    running.push(Box::pin(self.watch(subject.clone(), token.clone())));
+                    token
+                });
+            }
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = self.shared.changed.notified() => {}
+                Some(ended) = running.next(), if !running.is_empty() => {
+                    tokens.remove(&ended);
+                }
+            }
+        }
+    }
+
+    fn wanted(&self) -> BTreeSet<Subject> {
+        let mut wanted: BTreeSet<Subject> = locked(&self.shared.watched)
+            .keys()
+            .cloned()
+            .map(Subject::Object)
+            .collect();
+        if self.shared.holders.held().services {
+            wanted.insert(Subject::Services);
+        }
+        wanted
+    }
+
+    async fn watch(&self, subject: Subject, cancel: CancellationToken) -> Subject {
+        let watching = async {
+            match &subject {
+                Subject::Services => watches::services(&self.shared).await,
+                Subject::Object(key) => match key.kind {
+                    ObjectKind::ConfigMap => {
+                        watches::object(&self.shared, key, Object::ConfigMap).await;
+                    }
+                    ObjectKind::Secret => watches::object(&self.shared, key, Object::Secret).await,
+                },
+            }
+        };
+        tokio::select! {
+            () = cancel.cancelled() => {}
+            () = watching => {}
+        }
+        if subject == Subject::Services {
+            self.shared.services.forget();
+        }
+        subject
+    }
+}
+
+impl Services {
+    /// They can't be listed. Of no interest once they were.
+    fn failed(&self, error: ObjectError) {
+        self.listed.send_if_modified(|listed| {
+            let matters = !matches!(listed, Some(Ok(())));
+            if matters {
+                *listed = Some(Err(error));
+            }
+            matters
+        });
+    }
+
+    fn forget(&self) {
+        self.listed.send_replace(None);
+        locked(&self.by_name).clear();
+    }
+}
+
+/// What one watch is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Subject {
+    Object(ObjectKey),
+    Services,
+}

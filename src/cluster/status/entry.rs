@@ -1,0 +1,205 @@
+//! What is remembered of one object's status.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{SETTLE, newest, occurrences, seen_of};
+use crate::api::{FullName, Pod, PodUid, Timestamp, core};
+use crate::cluster::error::ApiError;
+use crate::pod::status::merge::{Deed, MergeInput, deed};
+use crate::store::board::PodView;
+use crate::telemetry::Telemetry;
+
+/// First pause after a failed write; it doubles.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+/// Longest pause after a failed write.
+const RETRY_MAX: Duration = Duration::from_secs(60);
+/// Longest pause before the same is written again: an API server, or somebody else, keeps
+/// changing it back, and will go on.
+const REPEAT_MAX: Duration = Duration::from_secs(300);
+
+/// Both sides of one comparison.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    /// The API server's copy.
+    pub api: Arc<Pod>,
+    /// The pod's own UID.
+    pub uid: PodUid,
+    pub full_name: FullName,
+    pub pod: Arc<Pod>,
+    pub status: Arc<core::PodStatus>,
+    pub may_run: bool,
+    pub finished: bool,
+}
+
+impl Seen {
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.api, &other.api)
+            && Arc::ptr_eq(&self.status, &other.status)
+            && Arc::ptr_eq(&self.pod, &other.pod)
+            && (self.may_run, self.finished) == (other.may_run, other.finished)
+    }
+
+    pub(super) fn deed(&self) -> Deed {
+        let input = MergeInput {
+            api: &self.api,
+            pod: &self.pod,
+            computed: &self.status,
+            may_run: self.may_run,
+            now: Timestamp::now(),
+        };
+        deed(&input, self.finished)
+    }
+}
+
+/// One object.
+#[derive(Default)]
+pub(super) struct Entry {
+    /// Whether a write is under way.
+    pub busy: bool,
+    /// What was compared last.
+    seen: Option<Seen>,
+    /// Since when something is to be written.
+    dirty: Option<Instant>,
+    /// When the next write may begin.
+    not_before: Option<Instant>,
+    failures: u32,
+    /// The object as an answer to our last write had it.
+    answered: Option<Arc<Pod>>,
+    /// What was written last, and when.
+    sent: Option<(Value, Instant)>,
+    /// How often that was written again, for nothing.
+    repeats: u32,
+    /// The trouble told last.
+    told: Option<String>,
+    /// Whether it was deleted by us: nothing more is to be done.
+    deleted: bool,
+}
+
+impl Entry {
+    /// Compares anew, if anything is new.
+    pub(super) fn look(
+        &mut self,
+        told: Arc<Pod>,
+        view: &PodView,
+        telemetry: &Telemetry,
+        now: Instant,
+    ) {
+        let api = newest(told, self.answered.take());
+        self.answered = Some(Arc::clone(&api));
+        let Some(seen) = seen_of(view, api) else {
+            return;
+        };
+        if self.busy || self.deleted || self.seen.as_ref().is_some_and(|known| known.is(&seen)) {
+            return;
+        }
+        let deed = seen.deed();
+        let illegal = match &deed {
+            Deed::Illegal(why) => Some(why.clone()),
+            Deed::Nothing | Deed::Patch(_) | Deed::DeleteObject | Deed::DeleteMirror => None,
+        };
+        if illegal.is_some() && illegal != self.told {
+            let why = illegal.clone().unwrap_or_default();
+            occurrences::status_failed(telemetry, &seen.full_name, &seen.uid, &why);
+            self.told = illegal;
+        }
+        self.dirty = match deed {
+            Deed::Nothing | Deed::Illegal(_) => None,
+            Deed::Patch(patch) => {
+                if let Some((sent, at)) = &self.sent
+                    && *sent == patch
+                {
+                    let pause = doubled(self.repeats.saturating_add(1), REPEAT_MAX);
+                    self.not_before = self.not_before.max(Some(*at + pause));
+                }
+                self.dirty.or(Some(now))
+            }
+            Deed::DeleteObject | Deed::DeleteMirror => self.dirty.or(Some(now)),
+        };
+        self.seen = Some(seen);
+    }
+
+    /// When the next write is to begin.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let dirty = self.dirty.filter(|_| !self.busy)?;
+        let settled = dirty + SETTLE;
+        Some(self.not_before.map_or(settled, |at| at.max(settled)))
+    }
+
+    /// Begins a write.
+    pub(super) fn begin(&mut self) -> Option<Seen> {
+        self.busy = true;
+        self.seen.clone()
+    }
+
+    /// A write vanished.
+    pub(super) fn give_up(&mut self) {
+        if std::mem::take(&mut self.busy) {
+            self.retry(None);
+        }
+    }
+
+    /// What failed for want of the API server is tried at once.
+    pub(super) fn api_is_back(&mut self) {
+        if self.failures > 0 {
+            self.not_before = None;
+        }
+    }
+
+    /// Nothing was to be written after all, or it is written: what is new since is compared.
+    pub(super) fn done(&mut self) {
+        self.busy = false;
+        self.dirty = None;
+        self.seen = None;
+        self.failures = 0;
+        self.not_before = None;
+        self.told = None;
+    }
+
+    pub(super) fn written(&mut self, patch: Value, pod: Arc<Pod>) {
+        self.done();
+        let again = self.sent.as_ref().is_some_and(|(sent, _)| *sent == patch);
+        self.repeats = if again {
+            self.repeats.saturating_add(1)
+        } else {
+            0
+        };
+        self.sent = Some((patch, Instant::now()));
+        self.answered = Some(pod);
+    }
+
+    pub(super) fn deleted(&mut self) {
+        self.done();
+        self.deleted = true;
+    }
+
+    /// Notes a failure. Tells whether it was told before.
+    pub(super) fn failed(&mut self, error: &ApiError) -> bool {
+        self.busy = false;
+        self.seen = None;
+        let wished = match error {
+            ApiError::TooManyRequests { retry_after, .. } => *retry_after,
+            _ => None,
+        };
+        self.retry(wished);
+        let words = error.to_string();
+        let told = self.told.as_ref() == Some(&words);
+        self.told = Some(words);
+        told
+    }
+
+    fn retry(&mut self, wished: Option<Duration>) {
+        self.failures = self.failures.saturating_add(1);
+        let pause = doubled(self.failures, RETRY_MAX);
+        let pause = wished.map_or(pause, |wished| wished.max(pause));
+        self.not_before = Some(Instant::now() + pause);
+    }
+}
+
+/// The pause after the n-th time.
+fn doubled(n: u32, max: Duration) -> Duration {
+    (RETRY_MIN * 2_u32.pow(n.saturating_sub(1).min(10))).min(max)
+}

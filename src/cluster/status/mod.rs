@@ -1,0 +1,250 @@
+//! Statuses in the API server: written when they change, newest wins.
+//!
+//! [`StatusTask`] compares what workers tell with what the API server has, whenever either
+//! changes, and sends the difference: one write of a pod at a time, several pods side by side,
+//! computed only when its turn has come. Objects of pods that have ended and are being deleted
+//! are deleted in the end.
+//!
+//! Upstream: `pkg/kubelet/status/status_manager.go`.
+
+mod entry;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{FullName, Pod, PodUid};
+use crate::cluster::client::ClusterClient;
+use crate::cluster::error::ApiError;
+use crate::cluster::reach::ApiReach;
+use crate::pod::desired::ApiPodsState;
+use crate::pod::manager::{is_mirror_pod, is_mirror_pod_of};
+use crate::store::board::{Board, Phase, PodView};
+use crate::store::cell::Reader;
+use crate::telemetry::{Telemetry, occurrences};
+use entry::{Entry, Seen};
+use write::{Done, Outcome, write};
+
+/// Writes under way at a time; their rate is the client's to limit.
+const WRITES_MAX: usize = 8;
+/// Time that a change waits for others of the same pod: what happens in quick succession is one
+/// write, and nobody sees the difference.
+const SETTLE: Duration = Duration::from_millis(30);
+
+/// What statuses are written from, as readers.
+#[derive(Debug, Clone)]
+pub struct StatusInputs {
+    /// What workers tell.
+    pub board: Board,
+    /// The API server's pods of our Node.
+    pub api: Reader<ApiPodsState>,
+}
+
+/// Keeps statuses in the API server in step with what workers tell.
+pub struct StatusTask {
+    cluster: ClusterClient,
+    inputs: StatusInputs,
+    board_changed: watch::Receiver<u64>,
+    reach: Reader<ApiReach>,
+    telemetry: Telemetry,
+    /// By the UID that the API server gave.
+    entries: BTreeMap<PodUid, Entry>,
+    writes: JoinSet<Done>,
+    was_up: bool,
+}
+
+impl StatusTask {
+    /// The task.
+    #[must_use]
+    pub fn new(cluster: ClusterClient, inputs: StatusInputs, telemetry: Telemetry) -> Self {
+        Self {
+            board_changed: inputs.board.changed(),
+            reach: cluster.reach(),
+            cluster,
+            inputs,
+            telemetry,
+            entries: BTreeMap::new(),
+            writes: JoinSet::new(),
+            was_up: false,
+        }
+    }
+
+    /// Runs until cancelled. Writes under way are given up; what is missing is seen after a
+    /// restart.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        loop {
+            let look_again = self.look();
+            let timer = tokio::time::sleep_until(look_again.unwrap_or_else(Instant::now));
+            tokio::select! {
+                () = cancel.cancelled() => break,
+                changed = self.board_changed.changed() => if changed.is_err() { break },
+                changed = self.inputs.api.changed() => if changed.is_err() { break },
+                changed = self.reach.changed() => if changed.is_err() { break },
+                Some(done) = self.writes.join_next() => match done {
+                    Ok(done) => self.note(done),
+                    // One that panicked; the panic hook has told.
+                    Err(_) => self.entries.values_mut().for_each(Entry::give_up),
+                },
+                () = timer, if look_again.is_some() => {}
+            }
+        }
+        self.writes.shutdown().await;
+    }
+
+    /// Compares, and begins the writes whose time has come. Returns when to look again though
+    /// nothing happens.
+    fn look(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        let is_up = self.reach.get().is_up();
+        if !std::mem::replace(&mut self.was_up, is_up) && is_up {
+            self.entries.values_mut().for_each(Entry::api_is_back);
+        }
+        let told = (*self.inputs.api.get()).clone()?;
+        self.entries
+            .retain(|uid, entry| entry.busy || told.pods.contains_key(uid));
+        for (uid, api, view) in pairs(&told.pods, self.inputs.board.all()) {
+            let entry = self.entries.entry(uid.clone()).or_default();
+            entry.look(Arc::clone(api), &view, &self.telemetry, now);
+        }
+        let mut due: Vec<_> = self
+            .entries
+            .iter_mut()
+            .filter_map(|(uid, entry)| Some((entry.due()?, uid, entry)))
+            .collect();
+        due.sort_by_key(|(at, _, _)| *at);
+        for (at, uid, entry) in due {
+            if at > now {
+                return Some(at);
+            }
+            if self.writes.len() >= WRITES_MAX {
+                return None;
+            }
+            if let Some(seen) = entry.begin() {
+                self.writes.spawn(write(
+                    self.cluster.clone(),
+                    self.inputs.board.clone(),
+                    uid.clone(),
+                    seen,
+                ));
+            }
+        }
+        None
+    }
+
+    /// Notes what came of a write.
+    fn note(&mut self, done: Done) {
+        let Done {
+            api_uid,
+            uid,
+            full_name,
+            outcome,
+        } = done;
+        let Some(entry) = self.entries.get_mut(&api_uid) else {
+            return;
+        };
+        match outcome {
+            Outcome::Nothing => entry.done(),
+            Outcome::Written { patch, pod } => {
+                let changed = write::changed(&patch);
+                let status = pod.status.as_ref();
+                let phase = status.and_then(|s| s.phase.as_deref()).unwrap_or_default();
+                occurrences::status_written(&self.telemetry, &full_name, &uid, phase, &changed);
+                entry.written(patch, pod);
+            }
+            Outcome::ObjectDeleted { by_us } => {
+                if by_us {
+                    occurrences::pod_object_deleted(&self.telemetry, &full_name, &uid);
+                }
+                entry.deleted();
+            }
+            Outcome::MirrorDeleted { by_us } => {
+                if by_us {
+                    let why = "its pod has ended and was started anew";
+                    let t = &self.telemetry;
+                    occurrences::mirror_deleted(t, &full_name, &uid, &api_uid, why);
+                }
+                entry.deleted();
+            }
+            Outcome::Failed(error) => {
+                let words = error.to_string();
+                let gone = matches!(error, ApiError::NotFound(_) | ApiError::Conflict(_));
+                let told = entry.failed(&error);
+                // What is gone meanwhile is news of the watch, and no trouble.
+                if !told && !gone {
+                    occurrences::status_failed(&self.telemetry, &full_name, &uid, &words);
+                }
+            }
+        }
+    }
+}
+
+/// Each object of the API server with the view of the pod it is about: a mirror with its static
+/// pod, by full name and hash, any other by its UID.
+fn pairs(
+    told: &BTreeMap<PodUid, Arc<Pod>>,
+    views: Vec<PodView>,
+) -> impl Iterator<Item = (&PodUid, &Arc<Pod>, PodView)> {
+    let mut by_uid: HashMap<PodUid, PodView> = HashMap::new();
+    let mut by_name: HashMap<FullName, Vec<PodUid>> = HashMap::new();
+    for view in views {
+        if view.pod.is_some() && view.status.is_some() {
+            let of_name = by_name.entry(view.full_name.clone()).or_default();
+            of_name.push(view.uid.clone());
+            by_uid.insert(view.uid.clone(), view);
+        }
+    }
+    told.iter().filter_map(move |(uid, api)| {
+        let view = if is_mirror_pod(api) {
+            let of_name = by_name.get(&FullName::of(api)).into_iter().flatten();
+            let mut views = of_name.filter_map(|uid| by_uid.get(uid));
+            views.find(|view| view.pod.as_ref().is_some_and(|p| is_mirror_pod_of(api, p)))
+        } else {
+            by_uid.get(uid)
+        }?;
+        // A pod that waits for its turn says nothing of what came before it.
+        let status = api.status.as_ref();
+        let begun = status.is_some_and(|s| s.phase.as_deref() != Some("Pending"));
+        let waits = view.phase == Phase::WaitingToStart;
+        (!(waits && begun)).then(|| (uid, api, view.clone()))
+    })
+}
+
+/// The newest of two copies of an object: what the watch told, unless an answer to a write of
+/// ours is newer.
+fn newest(told: Arc<Pod>, answered: Option<Arc<Pod>>) -> Arc<Pod> {
+    let version =
+        |pod: &Pod| -> Option<u64> { pod.metadata.resource_version.as_ref()?.parse().ok() };
+    match answered {
+        Some(answered) if version(&answered) > version(&told) => answered,
+        Some(_) | None => told,
+    }
+}
+
+/// What a write is computed from, when its turn has come.
+fn seen_of(view: &PodView, api: Arc<Pod>) -> Option<Seen> {
+    let may_run = match view.phase {
+        Phase::Syncing | Phase::Terminating => view
+            .observed
+            .containers
+            .iter()
+            .any(crate::pod::observed::ContainerStatus::may_be_running),
+        Phase::WaitingToStart | Phase::Terminated | Phase::Finished => false,
+    };
+    Some(Seen {
+        api,
+        uid: view.uid.clone(),
+        full_name: view.full_name.clone(),
+        pod: view.pod.clone()?,
+        status: view.status.clone()?,
+        may_run,
+        finished: view.phase == Phase::Finished,
+    })
+}

@@ -1,0 +1,112 @@
+//! One write.
+
+use std::sync::Arc;
+
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::Value;
+
+use super::entry::Seen;
+use super::seen_of;
+use crate::api::{FullName, Pod, PodUid};
+use crate::cluster::client::{CALL_DEADLINE, ClusterClient};
+use crate::cluster::error::ApiError;
+use crate::cluster::mirror::{delete_now, without_managed_fields};
+use crate::pod::status::merge::Deed;
+use crate::store::board::Board;
+
+/// A write that is over.
+pub(super) struct Done {
+    /// UID of the object.
+    pub api_uid: PodUid,
+    /// UID of the pod.
+    pub uid: PodUid,
+    pub full_name: FullName,
+    pub outcome: Outcome,
+}
+
+pub(super) enum Outcome {
+    /// There was nothing to write when its turn came.
+    Nothing,
+    /// It was written; the object is now this.
+    Written { patch: Value, pod: Arc<Pod> },
+    /// The object was deleted, or was gone.
+    ObjectDeleted { by_us: bool },
+    /// The mirror was deleted, or was gone.
+    MirrorDeleted { by_us: bool },
+    /// It was not.
+    Failed(ApiError),
+}
+
+/// Does what is to be done about an object when its turn has come, by what the board says then.
+pub(super) async fn write(
+    cluster: ClusterClient,
+    board: Board,
+    api_uid: PodUid,
+    seen: Seen,
+) -> Done {
+    let full_name = seen.full_name.clone();
+    let uid = seen.uid.clone();
+    let deed = seen.deed();
+    let object_uid = Some(api_uid.as_str());
+    let outcome = match deed {
+        Deed::Nothing | Deed::Illegal(_) => Outcome::Nothing,
+        Deed::DeleteObject => match delete_now(&cluster, &full_name, object_uid).await {
+            Ok(by_us) => Outcome::ObjectDeleted { by_us },
+            Err(error) => Outcome::Failed(error),
+        },
+        Deed::DeleteMirror => match delete_now(&cluster, &full_name, object_uid).await {
+            Ok(by_us) => Outcome::MirrorDeleted { by_us },
+            Err(error) => Outcome::Failed(error),
+        },
+        Deed::Patch(_) => patch(&cluster, &board, seen).await,
+    };
+    Done {
+        api_uid,
+        uid,
+        full_name,
+        outcome,
+    }
+}
+
+async fn patch(cluster: &ClusterClient, board: &Board, seen: Seen) -> Outcome {
+    let api: Api<Pod> = Api::namespaced(cluster.client(), &seen.full_name.namespace);
+    let call = async {
+        // Many may wait for their turn: what happened meanwhile goes with this write.
+        let view = board.get(&seen.uid);
+        let newest = view.and_then(|view| seen_of(&view, Arc::clone(&seen.api)));
+        let same_pod = newest.filter(|newest| newest.pod.metadata.uid == seen.pod.metadata.uid);
+        let Deed::Patch(patch) = same_pod.unwrap_or(seen.clone()).deed() else {
+            return Ok(None);
+        };
+        let body = Patch::Strategic(&patch);
+        let params = PatchParams::default();
+        let answer = api.patch_status(&seen.full_name.name, &params, &body).await;
+        answer.map(|pod| Some((patch, pod)))
+    };
+    match cluster.write(CALL_DEADLINE, call).await {
+        Ok(None) => Outcome::Nothing,
+        Ok(Some((patch, pod))) => Outcome::Written {
+            patch,
+            pod: Arc::new(without_managed_fields(pod)),
+        },
+        Err(error) => Outcome::Failed(error),
+    }
+}
+
+/// What a patch changes, for the pod's story: names of conditions and fields, no values.
+pub(super) fn changed(patch: &Value) -> String {
+    let status = patch.get("status").and_then(Value::as_object);
+    let mut words: Vec<&str> = Vec::new();
+    for (key, value) in status.into_iter().flatten() {
+        match key.as_str() {
+            "phase" => {}
+            "conditions" => {
+                let types = value.as_array().into_iter().flatten();
+                words.extend(types.filter_map(|c| c.get("type").and_then(Value::as_str)));
+            }
+            key => words.push(key),
+        }
+    }
+    words.join(", ")
+}

@@ -1,0 +1,238 @@
+//! Why a mirror can't be made, told apart by what would mend it, and when to try again.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::{FullName, MirrorPodUid, Timestamp};
+
+/// First pause after a refusal; it doubles from there.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+/// Longest pause between two attempts.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Pause while somebody may be just about to remove the cause, and we may not watch it.
+const PAUSE_EAGER: Duration = Duration::from_secs(2);
+/// How long that is assumed.
+const EAGER: Duration = Duration::from_secs(60);
+
+/// What stands in the way of a mirror, by what would mend it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ProblemKind {
+    /// The namespace doesn't exist, or is being deleted. Create it.
+    NamespaceMissing,
+    /// RBAC doesn't allow it, or our credentials aren't accepted. Grant the permission.
+    Forbidden,
+    /// `NodeRestriction` doesn't allow it to a node identity. The words say which rule.
+    NodeRestriction,
+    /// The namespace's `PodSecurity` level forbids it. Relax the level, or the pod.
+    PodSecurity,
+    /// A `ResourceQuota` is used up, or demands requests and limits.
+    Quota,
+    /// A `LimitRange` forbids the pod's requests or limits.
+    LimitRange,
+    /// A webhook or an admission policy denied it, or the webhook doesn't answer.
+    Webhook,
+    /// Another pod has the name. Delete it, or rename the static pod.
+    NameTaken,
+    /// The API server doesn't answer, or asks to slow down.
+    ApiAway,
+    /// Our Node isn't registered, or is being deleted.
+    NodeMissing,
+    /// The API server doesn't find the pod valid.
+    Invalid,
+    /// Something else; the words tell.
+    Other,
+}
+
+impl ProblemKind {
+    /// All kinds.
+    pub const ALL: [Self; 12] = [
+        Self::NamespaceMissing,
+        Self::Forbidden,
+        Self::NodeRestriction,
+        Self::PodSecurity,
+        Self::Quota,
+        Self::LimitRange,
+        Self::Webhook,
+        Self::NameTaken,
+        Self::ApiAway,
+        Self::NodeMissing,
+        Self::Invalid,
+        Self::Other,
+    ];
+
+    /// The kind as a reason word and label value.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NamespaceMissing => "NamespaceMissing",
+            Self::Forbidden => "Forbidden",
+            Self::NodeRestriction => "NodeRestriction",
+            Self::PodSecurity => "PodSecurity",
+            Self::Quota => "Quota",
+            Self::LimitRange => "LimitRange",
+            Self::Webhook => "Webhook",
+            Self::NameTaken => "NameTaken",
+            Self::ApiAway => "ApiAway",
+            Self::NodeMissing => "NodeMissing",
+            Self::Invalid => "Invalid",
+            Self::Other => "Other",
+        }
+    }
+
+    /// Whether it is about this mirror, and not about the whole connection: what somebody has to
+    /// mend, and what the Node tells of itself.
+    #[must_use]
+    pub fn is_refusal(self) -> bool {
+        !matches!(self, Self::ApiAway | Self::NodeMissing)
+    }
+
+    /// Whether somebody who sees the pod missing mends it within seconds, without telling us.
+    fn is_soon_mended(self) -> bool {
+        matches!(self, Self::NamespaceMissing | Self::NameTaken)
+    }
+}
+
+impl fmt::Display for ProblemKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why a pod has no mirror.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MirrorProblem {
+    /// What would mend it.
+    pub kind: ProblemKind,
+    /// The API server's words, or ours.
+    pub message: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// Attempts made since then.
+    pub attempts: u32,
+    /// When the next one is made at the latest; none when the cause must go away first.
+    pub next_try: Option<Timestamp>,
+}
+
+/// How a pod stands with its mirror.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum MirrorState {
+    /// It exists.
+    Synced {
+        /// The UID that the API server gave it.
+        uid: MirrorPodUid,
+    },
+    /// It is being made or replaced, or its turn has not come.
+    Pending,
+    /// It can't be made.
+    Problem(MirrorProblem),
+}
+
+/// What somebody has to mend, one line each, in order of their names: what the Node tells of its
+/// mirrors.
+#[must_use]
+pub fn problem_lines(states: &BTreeMap<FullName, MirrorState>) -> Vec<String> {
+    let problems = states.iter().filter_map(|(name, state)| match state {
+        MirrorState::Problem(problem) if problem.kind.is_refusal() => Some((name, problem)),
+        MirrorState::Problem(_) | MirrorState::Pending | MirrorState::Synced { .. } => None,
+    });
+    problems
+        .map(|(name, problem)| {
+            let MirrorProblem { kind, message, .. } = problem;
+            format!("{}/{}: {kind}: {message}", name.namespace, name.name)
+        })
+        .collect()
+}
+
+/// What the API server said when it refused a mirror.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Refusal<'a> {
+    /// HTTP status code.
+    pub code: u16,
+    /// Resource or kind that the answer is about.
+    pub kind: &'a str,
+    /// Its words.
+    pub message: &'a str,
+}
+
+/// Tells a refusal's kind by its words: the API server has one code for most of them.
+#[must_use]
+pub fn classify(refusal: Refusal<'_>) -> ProblemKind {
+    let Refusal {
+        code,
+        kind,
+        message,
+    } = refusal;
+    let says = |words: &str| message.contains(words);
+    // A webhook or a policy chooses its code, so its words come first.
+    if says("admission webhook \"")
+        || says("failed calling webhook")
+        || (says("ValidatingAdmissionPolicy '") && says("denied request"))
+    {
+        return ProblemKind::Webhook;
+    }
+    match code {
+        404 if kind == "namespaces" || says("namespaces \"") => ProblemKind::NamespaceMissing,
+        401 => ProblemKind::Forbidden,
+        403 => forbidden(message),
+        409 if says("resourcequotas") || kind == "resourcequotas" => ProblemKind::Quota,
+        409 => ProblemKind::Other,
+        400 | 413 | 415 | 422 => ProblemKind::Invalid,
+        429 | 502..=504 => ProblemKind::ApiAway,
+        500 if says("exceeded quota") || says("resource quota") => ProblemKind::Quota,
+        _ => ProblemKind::Other,
+    }
+}
+
+fn forbidden(message: &str) -> ProblemKind {
+    let says = |words: &str| message.contains(words);
+    if says("because it is being terminated") {
+        ProblemKind::NamespaceMissing
+    } else if says("cannot create resource")
+        || says("cannot delete resource")
+        || says("cannot get resource")
+    {
+        ProblemKind::Forbidden
+    } else if says("violates PodSecurity") {
+        ProblemKind::PodSecurity
+    } else if says("exceeded quota") || says("failed quota") || says("status unknown for quota") {
+        ProblemKind::Quota
+    } else if says(" usage per ") || says(" max limit to request ratio per ") {
+        ProblemKind::LimitRange
+    } else if says("can only create")
+        || says("can only delete")
+        || says("can not create pods that reference")
+        || says("must not set blockOwnerDeletion")
+        || says("UID mismatch")
+        || says("error looking up node")
+    {
+        ProblemKind::NodeRestriction
+    } else if says("a mirror pod may not") {
+        ProblemKind::Invalid
+    } else {
+        ProblemKind::Other
+    }
+}
+
+/// When to try again after the `attempts`th refusal in a row of this kind, `age` after the first.
+/// `watched` tells that we'd be told of the cause going away. `share`, from 0 to 1, differs from
+/// pod to pod, so that pods refused together don't come back together.
+#[must_use]
+pub fn retry_after(
+    kind: ProblemKind,
+    attempts: u32,
+    age: Duration,
+    watched: bool,
+    share: f64,
+) -> Duration {
+    if kind.is_soon_mended() && !watched && age < EAGER {
+        return PAUSE_EAGER;
+    }
+    let doublings = attempts.saturating_sub(1).min(6);
+    let pause = (PAUSE_MIN * 2_u32.pow(doublings)).min(PAUSE_MAX);
+    pause.mul_f64(1.0 - 0.2 * share.clamp(0.0, 1.0))
+}

@@ -1,0 +1,131 @@
+//! PURE: from the events of a watch to whole sets.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kube::runtime::watcher::Event;
+
+use crate::api::{Diagnostic, Pod, PodUid, keys};
+use crate::pod::desired::{Origin, PodSource, SourcePod, SourceSet};
+use crate::pod::manager::is_mirror_pod;
+
+/// Where these pods are said to come from.
+pub(super) const LOCATION: &str = "api server";
+
+/// What the API server holds of our Node's pods.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    /// Every object, by UID.
+    objects: BTreeMap<PodUid, Arc<Pod>>,
+    /// Those that are no mirrors, marked with their source.
+    ordinary: BTreeMap<PodUid, Arc<Pod>>,
+    /// A list under way: what of it has arrived.
+    arriving: Option<Vec<Pod>>,
+    /// Whether a list was ever whole, and none is under way.
+    whole: bool,
+}
+
+impl Listing {
+    /// Takes up an event. Tells whether what is known has changed.
+    pub(super) fn take(&mut self, event: Event<Pod>) -> bool {
+        match event {
+            Event::Init => {
+                self.arriving = Some(Vec::new());
+                self.whole = false;
+                false
+            }
+            Event::InitApply(pod) => {
+                self.arriving.get_or_insert_default().push(pod);
+                false
+            }
+            Event::InitDone => {
+                self.objects.clear();
+                self.ordinary.clear();
+                for pod in self.arriving.take().unwrap_or_default() {
+                    self.insert(pod);
+                }
+                self.whole = true;
+                true
+            }
+            Event::Apply(pod) => {
+                self.insert(pod);
+                true
+            }
+            Event::Delete(pod) => {
+                let uid = PodUid::of(&pod);
+                self.ordinary.remove(&uid);
+                self.objects.remove(&uid).is_some()
+            }
+        }
+    }
+
+    fn insert(&mut self, mut pod: Pod) {
+        // Who last wrote which field is of no use here, and a good part of the object.
+        pod.metadata.managed_fields = None;
+        let uid = PodUid::of(&pod);
+        if is_mirror_pod(&pod) {
+            self.ordinary.remove(&uid);
+        } else {
+            self.ordinary
+                .insert(uid.clone(), Arc::new(marked(pod.clone())));
+        }
+        self.objects.insert(uid, Arc::new(pod));
+    }
+
+    /// Gives a list up that is under way. What was known stands.
+    pub(super) fn abandon(&mut self) {
+        self.arriving = None;
+        self.whole = false;
+    }
+
+    /// Whether all objects are known.
+    pub(super) fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    /// All objects, as the server has them.
+    pub(super) fn objects(&self) -> &BTreeMap<PodUid, Arc<Pod>> {
+        &self.objects
+    }
+
+    /// The ordinary pods, marked with their source.
+    pub(super) fn ordinary(&self) -> BTreeMap<PodUid, Arc<Pod>> {
+        self.ordinary.clone()
+    }
+}
+
+/// The pod with its source noted on it, whatever was noted there: nobody makes a pod static by
+/// an annotation.
+pub(super) fn marked(mut pod: Pod) -> Pod {
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert(keys::CONFIG_SOURCE.to_owned(), PodSource::Api.to_string());
+    pod
+}
+
+/// The set that these pods make, oldest first.
+pub(super) fn source_set<'a>(
+    pods: impl IntoIterator<Item = &'a Arc<Pod>>,
+    problems: Vec<Diagnostic>,
+) -> SourceSet {
+    let mut pods: Vec<_> = pods.into_iter().cloned().collect();
+    pods.sort_by_cached_key(|pod| {
+        let created = pod.metadata.creation_timestamp.as_ref().map(|t| t.0);
+        (created, PodUid::of(pod))
+    });
+    let pods = pods.into_iter().map(|pod| SourcePod {
+        pod,
+        origin: Origin {
+            source: PodSource::Api,
+            location: LOCATION.to_owned(),
+            document: 0,
+            position: None,
+        },
+        held: false,
+        problems: Vec::new(),
+    });
+    SourceSet {
+        pods: pods.collect(),
+        problems,
+        ignored: Vec::new(),
+    }
+}

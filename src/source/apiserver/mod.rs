@@ -1,0 +1,268 @@
+//! The API server as a source of pods: what is bound to our Node.
+//!
+//! One watch brings every pod of ours, mirrors included, with a list before it. Only whole sets
+//! are published: while a list is under way, what was known stands; while the server is away, its
+//! last word stands, across restarts of the agent too ([`last_known`]). Lists are consistent reads
+//! (`docs/adr/0007`): an answer out of a stale cache could leave out a pod that runs, and it would
+//! be stopped.
+//!
+//! Upstream: `pkg/kubelet/config/apiserver.go`.
+
+pub mod last_known;
+mod listing;
+
+use std::path::PathBuf;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt, Stream, StreamExt};
+use kube::Api;
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, DefaultBackoff, Event, watcher};
+use tokio_util::sync::CancellationToken;
+
+use self::last_known::LastKnown;
+use self::listing::{LOCATION, Listing};
+use super::{SourceWriter, blocking};
+use crate::api::{Code, Diagnostic, NodeName, Pod, Timestamp};
+use crate::pod::desired::{ApiPods, ApiPodsState, PodSource};
+use crate::pod::merge::SourceName;
+use crate::store::cell::Writer;
+use crate::telemetry::occurrences;
+
+/// How long a list may be silent before it counts as failed. Kubernetes ends a request that is
+/// stuck after 60 s by itself; one that nobody answers any more has to be ended by us.
+const LIST_SILENCE_MAX: Duration = Duration::from_mins(1);
+/// Most changes taken up in one set.
+const BATCH_MAX: usize = 512;
+
+/// What the source needs.
+pub struct ApiOptions {
+    /// Talks to the API server.
+    pub client: kube::Client,
+    /// Our Node.
+    pub node_name: NodeName,
+    /// Root directory of the agent, which keeps what was known last.
+    pub root: PathBuf,
+    /// Done once our Node is known to be registered: before that nothing is bound to it.
+    pub registered: BoxFuture<'static, ()>,
+    /// Ends a pause.
+    pub back: Back,
+}
+
+/// A future that is done when the API server, being away now, answers others again; never, while
+/// it isn't away.
+pub type Back = Box<dyn FnMut() -> BoxFuture<'static, ()> + Send>;
+
+/// The pods that the API server binds to our Node.
+pub struct ApiSource {
+    options: ApiOptions,
+    listing: Listing,
+    last_known: LastKnown,
+    /// The failure told last; none while all is well.
+    told: Option<String>,
+}
+
+/// Why a watch is over.
+enum Ended {
+    /// It failed, or gave no answer.
+    Failed(String),
+    /// It goes on from where it was after a pause.
+    Interrupted(String),
+}
+
+impl ApiSource {
+    /// A source of the pods of one Node.
+    #[must_use]
+    pub fn new(options: ApiOptions) -> Self {
+        let last_known = LastKnown::new(&options.root);
+        Self {
+            options,
+            listing: Listing::default(),
+            last_known,
+            told: None,
+        }
+    }
+
+    /// Name of this source.
+    #[must_use]
+    pub fn name() -> SourceName {
+        SourceName::new(PodSource::Api, "")
+    }
+
+    /// Delivers sets of ordinary pods to `source`, and all objects to `objects`, until cancelled.
+    pub async fn run(
+        self,
+        source: SourceWriter,
+        objects: Writer<ApiPodsState>,
+        cancel: CancellationToken,
+    ) {
+        // Cancel safety: after cancellation nothing of this source is used any more.
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => {}
+            () = self.deliver(source, objects) => {}
+        }
+    }
+
+    async fn deliver(mut self, mut source: SourceWriter, mut objects: Writer<ApiPodsState>) {
+        let (mut known, node) = (self.last_known, self.options.node_name.clone());
+        let problems;
+        (known, problems) = blocking(move || {
+            let problems = known.load(&node);
+            (known, problems)
+        })
+        .await;
+        source.publish_last_known(listing::source_set(known.pods(), problems));
+        self.last_known = known;
+        (&mut self.options.registered).await;
+        let mut backoff = DefaultBackoff::default();
+        loop {
+            let api: Api<Pod> = Api::all(self.options.client.clone());
+            let field = format!("spec.nodeName={}", self.options.node_name);
+            let events = watcher(api, watcher::Config::default().fields(&field));
+            let mut events = pin!(events);
+            // Followed until its place in the history is lost.
+            loop {
+                let ended = self
+                    .follow(&mut events, &mut source, &mut objects, &mut backoff)
+                    .await;
+                let (error, goes_on) = match ended {
+                    Ended::Failed(error) => (error, false),
+                    Ended::Interrupted(error) => (error, true),
+                };
+                self.failed(&mut source, &error);
+                self.pause(&mut backoff).await;
+                if !goes_on {
+                    break;
+                }
+            }
+            self.listing.abandon();
+        }
+    }
+
+    /// Takes up what a watch tells, until it fails.
+    async fn follow(
+        &mut self,
+        events: &mut (impl Stream<Item = watcher::Result<Event<Pod>>> + Unpin),
+        source: &mut SourceWriter,
+        objects: &mut Writer<ApiPodsState>,
+        backoff: &mut DefaultBackoff,
+    ) -> Ended {
+        loop {
+            let silence = if self.listing.is_whole() {
+                // The watch itself ends when it is silent for longer than it should be.
+                Duration::MAX
+            } else {
+                LIST_SILENCE_MAX
+            };
+            let Ok(first) = tokio::time::timeout(silence, events.next()).await else {
+                return Ended::Failed(format!("no answer within {} s", silence.as_secs()));
+            };
+            let (mut next, mut taken) = (Some(first), 0);
+            let (mut changed, mut heard, mut failure) = (false, false, None);
+            // What has arrived together makes one set.
+            while let Some(event) = next.take() {
+                match event {
+                    None => failure = Some(Ended::Failed("the watch ended".to_owned())),
+                    Some(Err(error)) => failure = Some(ended(&error)),
+                    Some(Ok(event)) => {
+                        // The first event of a list comes before anything was asked.
+                        heard |= !matches!(event, Event::Init);
+                        changed |= self.listing.take(event);
+                        taken += 1;
+                        if taken < BATCH_MAX {
+                            next = events.next().now_or_never();
+                        }
+                    }
+                }
+            }
+            if changed {
+                self.publish(source, objects).await;
+            }
+            if heard && failure.is_none() && self.listing.is_whole() {
+                backoff.reset();
+                self.succeeded(source);
+            }
+            if let Some(failure) = failure {
+                return failure;
+            }
+        }
+    }
+
+    /// Stores what is new, so that an agent after this one knows whose pods these are, then
+    /// publishes it.
+    async fn publish(&mut self, source: &mut SourceWriter, objects: &mut Writer<ApiPodsState>) {
+        let pods = self.listing.ordinary();
+        let mut known = std::mem::take(&mut self.last_known);
+        let (known, problems) = blocking(move || {
+            let problems = known.keep(&pods);
+            (known, problems)
+        })
+        .await;
+        self.last_known = known;
+        objects.publish(Some(std::sync::Arc::new(ApiPods {
+            pods: self.listing.objects().clone(),
+        })));
+        let pods = self.listing.ordinary();
+        source.publish(listing::source_set(pods.values(), problems));
+    }
+
+    fn succeeded(&mut self, source: &mut SourceWriter) {
+        if self.told.take().is_some() {
+            occurrences::source_back(LOCATION);
+        }
+        source.succeeded(Timestamp::now());
+    }
+
+    fn failed(&mut self, source: &mut SourceWriter, error: &str) {
+        let message = format!("the API server's pods can't be followed: {error}");
+        source.failed(
+            Diagnostic::error(Code::FetchFailed, LOCATION, message)
+                .help("its pods keep running as last known"),
+        );
+        if self.told.as_deref() != Some(error) {
+            occurrences::source_failed(LOCATION, error);
+            self.told = Some(error.to_owned());
+        }
+    }
+
+    /// Waits longer after each failure; not when the API server is heard of again.
+    async fn pause(&mut self, backoff: &mut DefaultBackoff) {
+        let pause = backoff.next().unwrap_or(LIST_SILENCE_MAX);
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = (self.options.back)() => backoff.reset(),
+        }
+    }
+}
+
+/// What becomes of a watch after an error. Its place in the history is kept while the server is
+/// away; once the server itself refuses, it may be lost for good: a list finds it again.
+fn ended(error: &watcher::Error) -> Ended {
+    let refused = matches!(
+        error,
+        watcher::Error::WatchStartFailed(kube::Error::Api(_))
+            | watcher::Error::WatchError(_)
+            | watcher::Error::NoResourceVersion
+    );
+    let mut words = error.to_string();
+    // The causes that kube's own words leave out.
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !words.contains(&text) {
+            words = format!("{words}: {text}");
+        }
+        cause = error.source();
+    }
+    if refused {
+        Ended::Failed(words)
+    } else {
+        Ended::Interrupted(words)
+    }
+}
+
+#[cfg(test)]
+mod tests;

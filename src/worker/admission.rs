@@ -1,0 +1,152 @@
+//! Who of the newcomers may start, asked once each; and pods of manifests that were refused, asked
+//! again when there may be room.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::{Command, PodWorkers, Wanted};
+use crate::api::{FullName, Pod, PodUid};
+use crate::pod::admit::{AdmitInput, AdmitNode, Failure, Verdict, admit, turn};
+use crate::pod::ending::{Ending, ending, is_api_pod};
+use crate::telemetry::occurrences;
+
+impl PodWorkers {
+    /// Starts the pods that are new, those that run already first.
+    pub(super) fn start_new(&mut self, wanted: &Wanted, cancel: &CancellationToken) {
+        let new = |uid: &&PodUid| !self.workers.contains_key(*uid);
+        let uids: BTreeSet<PodUid> = wanted.pods.keys().filter(new).cloned().collect();
+        if uids.is_empty() {
+            return;
+        }
+        let held = self.held();
+        let mut pods: Vec<_> = uids.iter().filter_map(|uid| wanted.pods.get(uid)).collect();
+        pods.sort_by_cached_key(|pod| turn(pod, held.contains_key(&PodUid::of(pod))));
+        let (node, mut active) = (self.context.node.get(), self.active_pods());
+        for pod in pods {
+            self.admit_one(pod, &node, &mut active, Duration::ZERO, cancel);
+        }
+    }
+
+    /// Starts one pod, if the node takes it.
+    pub(super) fn admit_and_start(
+        &mut self,
+        pod: &Arc<Pod>,
+        pause: Duration,
+        cancel: &CancellationToken,
+    ) {
+        let (node, mut active) = (self.context.node.get(), self.active_pods());
+        self.admit_one(pod, &node, &mut active, pause, cancel);
+    }
+
+    fn admit_one(
+        &mut self,
+        pod: &Arc<Pod>,
+        node: &AdmitNode,
+        active: &mut Vec<Arc<Pod>>,
+        pause: Duration,
+        cancel: &CancellationToken,
+    ) {
+        let (uid, full_name) = (PodUid::of(pod), FullName::of(pod));
+        // A pod that only has to come to its end is not asked for.
+        let verdict = if ending(pod).is_some() {
+            Verdict::Admitted {
+                preempt: Vec::new(),
+            }
+        } else {
+            admit(&AdmitInput {
+                pod,
+                others: active,
+                node,
+            })
+        };
+        self.manager.add_pod(Arc::clone(pod));
+        let command = match verdict {
+            Verdict::Admitted { preempt } => {
+                for victim in preempt {
+                    self.preempt(&victim);
+                    active.retain(|pod| PodUid::of(pod) != victim);
+                }
+                if !is_api_pod(pod) {
+                    self.locks.with(|locks| locks.join(&full_name, &uid));
+                }
+                active.push(Arc::clone(pod));
+                Command::Run(Arc::clone(pod))
+            }
+            Verdict::Refused(failure) => {
+                let (reason, message) = (&failure.reason, &failure.message);
+                let telemetry = &self.context.telemetry;
+                occurrences::note(telemetry, &full_name, &uid, reason, message);
+                Command::Fail(Arc::clone(pod), failure)
+            }
+        };
+        let pod = Some(Arc::clone(pod));
+        self.start_worker(uid, full_name, command, pod, pause, cancel);
+    }
+
+    /// Pods that count when another asks for room: admitted, and not over.
+    fn active_pods(&self) -> Vec<Arc<Pod>> {
+        let active = self
+            .workers
+            .values()
+            .filter(|h| h.active.load(Ordering::Relaxed));
+        active
+            .filter_map(|handle| match &*handle.commands.borrow() {
+                Command::Run(pod) if ending(pod) != Some(Ending::Over) => Some(Arc::clone(pod)),
+                Command::Run(_) | Command::Fail(..) | Command::Stop { .. } => None,
+            })
+            .collect()
+    }
+
+    fn preempt(&self, uid: &PodUid) {
+        let Some(handle) = self.workers.get(uid) else {
+            return;
+        };
+        let failure = Failure::preempted();
+        let (telemetry, reason) = (&self.context.telemetry, &failure.reason);
+        occurrences::note(telemetry, &handle.full_name, uid, reason, &failure.message);
+        handle.commands.send_if_modified(|command| match command {
+            Command::Run(pod) => {
+                *command = Command::Fail(Arc::clone(pod), failure.clone());
+                true
+            }
+            Command::Fail(..) | Command::Stop { .. } => false,
+        });
+    }
+
+    /// Asks anew for pods of manifests that were refused. A restart of the agent would ask too,
+    /// and must not lead to another end. A pod of the API server has failed for good.
+    pub(super) fn admit_refused(&mut self) {
+        let (node, mut active) = (self.context.node.get(), self.active_pods());
+        let mut refused: Vec<_> = self
+            .workers
+            .values()
+            .filter_map(|handle| match &*handle.commands.borrow() {
+                Command::Fail(pod, _) if !is_api_pod(pod) => Some(Arc::clone(pod)),
+                Command::Run(_) | Command::Fail(..) | Command::Stop { .. } => None,
+            })
+            .collect();
+        refused.sort_by_cached_key(|pod| turn(pod, false));
+        for pod in refused {
+            let verdict = admit(&AdmitInput {
+                pod: &pod,
+                others: &active,
+                node: &node,
+            });
+            let Verdict::Admitted { preempt } = verdict else {
+                continue;
+            };
+            for victim in preempt {
+                self.preempt(&victim);
+                active.retain(|pod| PodUid::of(pod) != victim);
+            }
+            active.push(Arc::clone(&pod));
+            if let Some(handle) = self.workers.get(&PodUid::of(&pod)) {
+                handle.commands.send_replace(Command::Run(pod));
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Keeping the files of a running pod's volumes up to date: when what they are made from changes,
+//! when a token is to be renewed, and when the agent has just started.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::Context;
+use crate::api::{FullName, Pod, PodUid};
+use crate::pod::objects::is_static;
+use crate::pod::observed::{ContainerState, PodStatus};
+use crate::pod::payload::is_live;
+use crate::telemetry::occurrences;
+
+/// First and longest pause after a failure; what ends it is told of, so that pauses may be long.
+const RETRY_MIN: Duration = Duration::from_secs(10);
+const RETRY_MAX: Duration = Duration::from_mins(2);
+
+/// What is remembered of one pod's volumes.
+pub(super) struct Refresh {
+    /// Changes when something that the pod refers to does; none for a pod that refers to nothing.
+    news: Option<watch::Receiver<u64>>,
+    /// The pod as of the last attempt; none when one is due.
+    done_for: Option<Arc<Pod>>,
+    /// When the next attempt is due though nothing changes.
+    due: Option<Instant>,
+    /// Pause after the next failure.
+    pause: Duration,
+}
+
+impl Refresh {
+    /// Of a pod that begins to be looked after: the first attempt is due.
+    pub(super) fn new() -> Self {
+        Self {
+            news: None,
+            done_for: None,
+            due: None,
+            pause: RETRY_MIN,
+        }
+    }
+
+    /// Listens to news from before anything is asked for, so that none is missed.
+    pub(super) fn listen(&mut self, context: &Context, pod: &Pod) {
+        let is_deaf = match &self.news {
+            Some(news) => news.has_changed().is_err(),
+            None => !is_static(pod),
+        };
+        if is_deaf {
+            self.news = Some(context.runtime.references_changed(&PodUid::of(pod)));
+        }
+    }
+
+    /// Waits for news, for ever where there can't be any. Cancel safe.
+    pub(super) async fn changed(&mut self) {
+        if let Some(news) = &mut self.news
+            && news.changed().await.is_ok()
+        {
+            self.done_for = None;
+            return;
+        }
+        std::future::pending().await
+    }
+
+    /// Brings volumes up to date if that is due, and says when it will be again.
+    pub(super) async fn run(
+        &mut self,
+        context: &Context,
+        pod: &Arc<Pod>,
+        status: &PodStatus,
+    ) -> Option<Duration> {
+        let mut sandboxes = status.sandboxes.iter();
+        if !is_live(pod) || !sandboxes.any(|s| s.state == ContainerState::Running) {
+            return None;
+        }
+        let now = Instant::now();
+        let is_due = self.due.is_some_and(|due| due <= now);
+        let is_done = self
+            .done_for
+            .as_ref()
+            .is_some_and(|done| Arc::ptr_eq(done, pod));
+        if is_due || !is_done {
+            self.done_for = Some(Arc::clone(pod));
+            let after = match context.runtime.refresh_volumes(pod).await {
+                Ok(after) => {
+                    self.pause = RETRY_MIN;
+                    after
+                }
+                Err(error) => {
+                    let (telemetry, uid) = (&context.telemetry, PodUid::of(pod));
+                    occurrences::volumes_not_refreshed(telemetry, &FullName::of(pod), &uid, &error);
+                    let pause = self.pause;
+                    self.pause = (pause * 2).min(RETRY_MAX);
+                    Some(pause)
+                }
+            };
+            self.due = after.map(|after| Instant::now() + after);
+        }
+        self.due
+            .map(|due| due.saturating_duration_since(Instant::now()))
+    }
+}

@@ -1,0 +1,344 @@
+//! A worker's rounds: plan, walk, remember.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::refresh::Refresh;
+use super::task::{Held, Next, Worker};
+use crate::api::{Pod, PodUid, core};
+use crate::pod::observed::{ContainerState, PodStatus};
+use crate::pod::plan::{Plan, PlanInput, Step, Waiting, compute_pod_actions};
+use crate::pod::spec;
+use crate::runtime::{PodSyncResult, SyncAction, SyncErrorReason};
+use crate::telemetry::occurrences;
+
+/// Pause after a failed round, stretched by up to half at random (upstream `backOffPeriod`).
+const RETRY: Duration = Duration::from_secs(10);
+
+impl Worker {
+    /// Converges the pod, round after round, until it comes to its end.
+    pub(super) async fn sync_until_stopped(&mut self, cancel: &CancellationToken) -> Next {
+        let mut seen = self.context.cache.subscribe(&self.uid);
+        let mut refresh = Refresh::new();
+        self.newer_than = Instant::now();
+        self.context.looks.look(&self.uid).await;
+        loop {
+            let Some(pod) = self.pod_to_run() else {
+                return Next::Proceed;
+            };
+            refresh.listen(&self.context, &pod);
+            seen.mark_unchanged();
+            let cache = self.context.cache.clone();
+            let entry = tokio::select! {
+                () = cancel.cancelled() => return Next::Shutdown,
+                told = self.commands.changed() => {
+                    if told.is_err() { return Next::Shutdown }
+                    continue;
+                }
+                entry = cache.get_newer_than(&self.uid, self.newer_than) => entry,
+            };
+            let mut look_again = if let Some(why) = self.unsupported(&pod) {
+                self.hold_unsupported(&pod, &entry.status, &why);
+                None
+            } else if let Some(error) = entry.error {
+                // What can't be seen is left alone. The observer looks again by itself.
+                let words = error.to_string();
+                if !error.is_unavailable() && *self.error != *words {
+                    let telemetry = &self.context.telemetry;
+                    occurrences::status_unknown(telemetry, &self.full_name, &self.uid, &words);
+                }
+                self.error = words.into();
+                self.publish(&entry.status);
+                None
+            } else {
+                self.round(&pod, &entry.status, cancel).await
+            };
+            if self.over {
+                return Next::Proceed;
+            }
+            if self.held.is_none() {
+                let context = Arc::clone(&self.context);
+                let due = tokio::select! {
+                    () = cancel.cancelled() => return Next::Shutdown,
+                    due = refresh.run(&context, &pod, &entry.status) => due,
+                };
+                look_again = sooner(look_again, due);
+            }
+            let timer = tokio::time::sleep(look_again.unwrap_or(Duration::MAX));
+            let away_since = self.held.as_ref().and_then(|held| held.away_since);
+            let back = cache.wait_until_known(away_since.unwrap_or(self.newer_than));
+            tokio::select! {
+                () = cancel.cancelled() => return Next::Shutdown,
+                told = self.commands.changed() => if told.is_err() { return Next::Shutdown },
+                changed = seen.changed() => if changed.is_err() {
+                    seen = self.context.cache.subscribe(&self.uid);
+                },
+                () = timer, if look_again.is_some() => {}
+                () = back, if away_since.is_some() => {}
+                // What was missing may be there by now: at once.
+                () = refresh.changed() => self.held = None,
+            }
+        }
+    }
+
+    /// One round: plan, walk, remember. Returns when to look again though nothing happens.
+    async fn round(
+        &mut self,
+        pod: &Arc<Pod>,
+        status: &PodStatus,
+        cancel: &CancellationToken,
+    ) -> Option<Duration> {
+        let now = self.context.clock.now();
+        let planned = self.with_start_time(pod);
+        let plan = compute_pod_actions(&PlanInput {
+            pod: &planned,
+            status,
+            backoff: &self.backoff,
+            now,
+        });
+        self.forget_mended(status);
+        self.note_waiting(status, &plan);
+        if self.is_api && plan.finished {
+            // A pod of the API server is over once and for all; a manifest's stays as it is, for
+            // its manifest may change.
+            self.over = true;
+            self.publish(status);
+            return None;
+        }
+        if let Some(left) = self.held_for(&plan) {
+            self.publish(status);
+            return Some(
+                plan.look_again
+                    .map_or(left, |look_again| look_again.min(left)),
+            );
+        }
+        self.held = None;
+        if plan.is_empty() {
+            self.error = "".into();
+            self.publish(status);
+            return plan.look_again;
+        }
+        self.publish(status);
+        let began = Instant::now();
+        let result = self.walk(pod, status, &plan, cancel).await;
+        occurrences::sync_done(
+            &self.context.telemetry,
+            &self.full_name,
+            &self.uid,
+            plan.steps.len(),
+            &result,
+            began.elapsed(),
+        );
+        self.newer_than = Instant::now();
+        self.context.looks.look(&self.uid).await;
+        self.remember(pod, status, &plan, &result);
+        self.publish(status);
+        let retry = retry_after(&result, &self.uid);
+        if let Some(retry) = retry {
+            let away = result
+                .errors()
+                .all(|e| e.reason == SyncErrorReason::RuntimeUnavailable);
+            self.held = Some(Held {
+                plan: plan.clone(),
+                until: Instant::now() + retry,
+                away_since: away.then(Instant::now),
+            });
+        }
+        sooner(retry, plan.look_again)
+    }
+
+    /// The newest version of the pod, unless it has come to its end.
+    fn pod_to_run(&mut self) -> Option<Arc<Pod>> {
+        self.take_newest();
+        if self.must_end() {
+            None
+        } else {
+            self.pod.clone()
+        }
+    }
+
+    /// What the pod asks for that this node can't give; none for a manifest's, whose source has
+    /// refused it then.
+    fn unsupported(&self, pod: &Pod) -> Option<Arc<str>> {
+        if !self.is_api {
+            return None;
+        }
+        let fields = (self.context.unsupported)(pod);
+        (!fields.is_empty()).then(|| {
+            let list = fields.join(", ");
+            format!("this node runs pods on a Docker Engine and can't honour: {list}").into()
+        })
+    }
+
+    /// Starts nothing of a pod that asks for what this node can't give, and says so.
+    fn hold_unsupported(&mut self, pod: &Pod, status: &PodStatus, why: &Arc<str>) {
+        for (_, container) in spec::containers(pod) {
+            let waiting = Waiting {
+                reason: "CreateContainerConfigError".into(),
+                message: Arc::clone(why),
+            };
+            self.failures
+                .insert(container.name.as_str().into(), waiting);
+        }
+        if self.error != *why {
+            let (name, uid) = (&self.full_name, &self.uid);
+            occurrences::note(&self.context.telemetry, name, uid, "UnsupportedFields", why);
+        }
+        self.error = Arc::clone(why);
+        self.publish(status);
+    }
+
+    /// The pod with the start time that its status has, which its deadline counts from; the
+    /// oldest sandbox that is left may be younger.
+    fn with_start_time(&self, pod: &Arc<Pod>) -> Arc<Pod> {
+        let start_time = self.status.as_ref().and_then(|s| s.start_time.clone());
+        if spec::spec(pod).active_deadline_seconds.is_none() || start_time.is_none() {
+            return Arc::clone(pod);
+        }
+        let mut started = Pod::clone(pod);
+        started
+            .status
+            .get_or_insert_with(core::PodStatus::default)
+            .start_time = start_time;
+        Arc::new(started)
+    }
+
+    /// How long that plan, having failed, is not tried again.
+    fn held_for(&self, plan: &Plan) -> Option<Duration> {
+        let held = self
+            .held
+            .as_ref()
+            .filter(|held| same_work(&held.plan, plan))?;
+        let back = held
+            .away_since
+            .zip(self.context.cache.known_until())
+            .is_some_and(|(away, known)| known >= away);
+        let left = held.until.saturating_duration_since(Instant::now());
+        (!back && !left.is_zero()).then_some(left)
+    }
+
+    /// Keeps, and tells once each, which containers are in back-off.
+    fn note_waiting(&mut self, status: &PodStatus, plan: &Plan) {
+        for (name, waiting) in &plan.waiting {
+            self.failures.insert(Arc::clone(name), waiting.clone());
+            let newest = status.find_container_status_by_name(name);
+            let attempt = newest.map_or(0, |c| c.restart_count);
+            if self.told_backoff.insert(Arc::clone(name), attempt) != Some(attempt) {
+                occurrences::backoff(
+                    &self.context.telemetry,
+                    &self.full_name,
+                    &self.uid,
+                    name,
+                    attempt,
+                    plan.look_again.unwrap_or_default(),
+                );
+            }
+        }
+    }
+
+    /// Has the runtime walk the plan. Being told to stop cuts it short between two steps.
+    async fn walk(
+        &mut self,
+        pod: &Arc<Pod>,
+        status: &PodStatus,
+        plan: &Plan,
+        cancel: &CancellationToken,
+    ) -> PodSyncResult {
+        let token = cancel.child_token();
+        let runtime = Arc::clone(&self.context.runtime);
+        let mut walking = runtime.sync_pod(pod, status, plan, &token);
+        loop {
+            tokio::select! {
+                result = &mut walking => return result,
+                told = self.commands.changed() => {
+                    if told.is_err() || self.must_end() {
+                        token.cancel();
+                        return walking.await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Keeps what the planner and the status need to know of a round: back-off steps of the
+    /// containers restarted, and the reasons of those that could not be started.
+    fn remember(&mut self, pod: &Pod, status: &PodStatus, plan: &Plan, result: &PodSyncResult) {
+        plan.record_backoff(pod, status, &mut self.backoff, self.context.clock.now());
+        self.error = result.error().unwrap_or_default().into();
+        for r in &result.sync_results {
+            let starts = matches!(
+                r.action,
+                SyncAction::StartContainer | SyncAction::InitContainer
+            );
+            if let (true, Some(error)) = (starts, &r.error) {
+                let waiting = Waiting {
+                    reason: error.reason.to_string().into(),
+                    message: error.message.as_str().into(),
+                };
+                self.failures.insert(r.target.as_str().into(), waiting);
+            } else if starts {
+                self.failures.remove(r.target.as_str());
+            }
+        }
+    }
+
+    /// Drops the failures of containers that run by now.
+    fn forget_mended(&mut self, status: &PodStatus) {
+        self.failures.retain(|name, _| {
+            status
+                .find_container_status_by_name(name)
+                .is_none_or(|c| c.state != ContainerState::Running)
+        });
+    }
+}
+
+/// Whether two plans do the same but for the sandbox's number: one that can't be started must
+/// not be tried at once under the next number, for ever.
+fn same_work(a: &Plan, b: &Plan) -> bool {
+    let same = |a: &Step, b: &Step| {
+        if let (Step::CreateSandbox { reason: a, .. }, Step::CreateSandbox { reason: b, .. }) =
+            (a, b)
+        {
+            a == b
+        } else {
+            a == b
+        }
+    };
+    a.steps.len() == b.steps.len() && a.steps.iter().zip(&b.steps).all(|(a, b)| same(a, b))
+}
+
+fn sooner(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// When to try again after a round: never by itself after one without failure, or while the
+/// runtime is away, whose return wakes everybody.
+fn retry_after(result: &PodSyncResult, uid: &PodUid) -> Option<Duration> {
+    let mut advised: Option<Duration> = None;
+    let mut failed = false;
+    for error in result.errors() {
+        failed = true;
+        if let Some(retry) = error.retry_after {
+            advised = Some(advised.map_or(retry, |known| known.min(retry)));
+        } else if error.reason != SyncErrorReason::RuntimeUnavailable {
+            let usual = RETRY + jitter(uid, RETRY / 2);
+            advised = Some(advised.map_or(usual, |known| known.min(usual)));
+        }
+    }
+    failed.then(|| advised.unwrap_or(RETRY))
+}
+
+/// A share of `spread` that differs from pod to pod, so that pods that fail together don't come
+/// back together.
+fn jitter(uid: &PodUid, spread: Duration) -> Duration {
+    let sum: u32 = uid.as_str().bytes().fold(17, |sum, byte| {
+        sum.wrapping_mul(31).wrapping_add(u32::from(byte))
+    });
+    spread * (sum % 100) / 100
+}

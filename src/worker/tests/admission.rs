@@ -1,0 +1,177 @@
+//! Who may start.
+
+use serde_json::json;
+
+use super::super::*;
+use super::bed::{Bed, SWEEP, api, changed, deleted, left_behind, phase_of, pod, runs};
+use crate::runtime::fake::FakeRuntime;
+use crate::telemetry::journal::Kind;
+
+const A: &str = "aaaa0000-0000-4000-8000-000000000001";
+const B: &str = "bbbb0000-0000-4000-8000-000000000002";
+
+fn node(labels: &[(&str, &str)], cpu: &str) -> AdmitNode {
+    let labels = labels
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+    let allocatable = [("cpu", cpu), ("memory", "1Gi"), ("pods", "10")];
+    AdmitNode {
+        labels: Some(labels.collect()),
+        allocatable: Some(
+            allocatable
+                .into_iter()
+                .map(|(k, v)| (k.to_owned(), v.parse().unwrap()))
+                .collect(),
+        ),
+        pods_max: Some(10),
+        ..AdmitNode::default()
+    }
+}
+
+fn with_port(pod: &Arc<Pod>) -> Arc<Pod> {
+    let port =
+        json!({"name": "app", "image": "app:1", "ports": [{"containerPort": 80, "hostPort": 80}]});
+    changed(pod, json!({"spec": {"containers": [port]}}))
+}
+
+fn refused(view: Option<&PodView>, reason: &str) -> bool {
+    view.is_some_and(|v| {
+        v.phase == Phase::Finished
+            && phase_of(v) == Some("Failed")
+            && v.status.as_ref().unwrap().reason.as_deref() == Some(reason)
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_pod_fails_once_and_for_all() {
+    let mut bed = Bed::start();
+    bed.node_is(node(&[], "2"));
+    let a = api(A, json!({"spec": {"nodeSelector": {"disk": "ssd"}}}));
+    bed.want(&[&a]);
+    bed.until_view(A, |v| refused(v, "NodeAffinity")).await;
+    let view = bed.board.get(&A.into()).unwrap();
+    let message = view.status.as_ref().unwrap().message.clone().unwrap();
+    assert!(message.starts_with("Pod was rejected: "), "{message}");
+    assert_eq!(
+        view.status.unwrap().qos_class.as_deref(),
+        Some("BestEffort")
+    );
+    // The node becomes what it wanted: too late.
+    bed.node_is(node(&[("disk", "ssd")], "2"));
+    bed.want(&[&changed(&a, json!({"status": {"phase": "Failed"}}))]);
+    tokio::time::sleep(SWEEP).await;
+    bed.until_view(A, |v| refused(v, "NodeAffinity")).await;
+    bed.fake.assert_call_counts("sync_pod", 0);
+    let story = bed.telemetry.journal.story(&view.full_name);
+    let warnings: Vec<_> = story.iter().filter(|e| e.kind == Kind::Warning).collect();
+    assert_eq!(warnings.len(), 1);
+    assert_eq!(&*warnings[0].reason, "NodeAffinity");
+    // Deleted, it waits for its object to go, and leaves nothing.
+    bed.want(&[&deleted(&a, 30)]);
+    bed.until_view(A, |v| refused(v, "NodeAffinity")).await;
+    bed.want(&[]);
+    bed.until_view(A, |v| v.is_none()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_runs_already_goes_before_newcomers() {
+    let fake = FakeRuntime::new();
+    // The newcomer is older, and first by UID.
+    let old = changed(
+        &with_port(&api(A, json!({}))),
+        json!({"metadata": {"creationTimestamp": "2020-01-01T00:00:00Z"}}),
+    );
+    let running = with_port(&api(B, json!({})));
+    left_behind(&fake, &running);
+    let clock = fake.clone();
+    let bed = Bed::with(fake, Clock::new(move || clock.now()));
+    bed.want(&[&old, &running]);
+    bed.until_view(A, |v| refused(v, "NodePorts")).await;
+    tokio::time::sleep(SWEEP).await;
+    assert!(runs(&bed.fake, B));
+    bed.fake.assert_call_counts("kill_pod", 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manifests_pod_that_was_refused_starts_when_there_is_room() {
+    let bed = Bed::start();
+    let (first, second) = (with_port(&pod("a")), with_port(&pod("b")));
+    bed.want(&[&first, &second]);
+    bed.until_runs("a").await;
+    bed.until_view("b", |v| refused(v, "NodePorts")).await;
+    // A restart of the agent would find the port free: so does this one.
+    bed.want(&[&second]);
+    bed.until_runs("b").await;
+    bed.until_gone("a").await;
+    bed.fake.assert_no_violations();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_pod_that_runs_is_stopped() {
+    let fake = FakeRuntime::new();
+    let a = api(A, json!({"spec": {"nodeSelector": {"disk": "ssd"}}}));
+    left_behind(&fake, &a);
+    let clock = fake.clone();
+    let mut bed = Bed::with(fake, Clock::new(move || clock.now()));
+    bed.node_is(node(&[], "2"));
+    bed.want(&[&a]);
+    bed.until_view(A, |v| refused(v, "NodeAffinity")).await;
+    assert!(!runs(&bed.fake, A));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_critical_pod_makes_others_go() {
+    let mut bed = Bed::start();
+    bed.node_is(node(&[], "2"));
+    let of = |cpu: &str| {
+        let resources = json!({"requests": {"cpu": cpu}});
+        json!({"spec": {"containers": [{"name": "app", "image": "app:1", "resources": resources}]}})
+    };
+    let (a, b) = (api(A, of("1500m")), api(B, of("500m")));
+    bed.want(&[&a, &b]);
+    bed.until_runs(A).await;
+    bed.until_runs(B).await;
+    let critical = changed(&pod("static"), of("1"));
+    bed.want(&[&a, &b, &critical]);
+    bed.until_runs("static").await;
+    bed.until_view(A, |v| refused(v, "Preempting")).await;
+    let view = bed.board.get(&A.into()).unwrap();
+    let conditions = view.status.as_ref().unwrap().conditions.clone().unwrap();
+    let target = conditions.iter().find(|c| c.type_ == "DisruptionTarget");
+    assert_eq!(
+        target.unwrap().reason.as_deref(),
+        Some("TerminationByKubelet")
+    );
+    assert!(!runs(&bed.fake, A));
+    assert!(runs(&bed.fake, B));
+    // Short of something that nobody can give back, it is refused itself.
+    let huge = changed(&pod("huge"), of("64"));
+    bed.want(&[&a, &b, &critical, &huge]);
+    bed.until_view("huge", |v| refused(v, "UnexpectedAdmissionError"))
+        .await;
+    assert!(runs(&bed.fake, B));
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_are_over_take_no_room() {
+    let mut bed = Bed::start();
+    bed.node_is(AdmitNode {
+        pods_max: Some(1),
+        ..AdmitNode::default()
+    });
+    let a = api(A, json!({"spec": {"restartPolicy": "Never"}}));
+    let b = api(B, json!({}));
+    bed.want(&[&a]);
+    bed.until_runs(A).await;
+    bed.fake.exit_container(&A.into(), "app", 0);
+    bed.until_view(A, |v| v.is_some_and(|v| v.phase == Phase::Finished))
+        .await;
+    bed.want(&[&a, &b]);
+    bed.until_runs(B).await;
+    let third = api("cccc0000-0000-4000-8000-000000000003", json!({}));
+    bed.want(&[&a, &b, &third]);
+    bed.until_view("cccc0000-0000-4000-8000-000000000003", |v| {
+        refused(v, "OutOfpods")
+    })
+    .await;
+}

@@ -1,0 +1,259 @@
+//! Workers, the observer and the cache on the runtime in memory.
+
+use super::super::*;
+use crate::api::meta;
+use crate::observe::Observer;
+use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus, Role, SandboxStatus};
+use crate::runtime::fake::FakeRuntime;
+use crate::store::board::{Board, board};
+use crate::store::cache::cache;
+use crate::store::cell::{Writer, cell};
+use crate::store::looks::look_requests;
+
+pub(super) const SWEEP: Duration = Duration::from_mins(5);
+/// Longer than anything that is waited for.
+const LONG: Duration = Duration::from_hours(2);
+/// Annotation that names a field which the node under test can't honour.
+pub(super) const UNSUPPORTED: &str = "test/unsupported";
+
+pub(super) struct Bed {
+    pub(super) fake: FakeRuntime,
+    wanted: watch::Sender<Arc<Wanted>>,
+    pub(super) board: Board,
+    pub(super) telemetry: Telemetry,
+    node: Writer<AdmitNode>,
+    pub(super) cancel: CancellationToken,
+    pub(super) parts: JoinSet<()>,
+}
+
+impl Bed {
+    pub(super) fn start() -> Self {
+        let fake = FakeRuntime::new();
+        let clock = fake.clone();
+        Self::with(fake, Clock::new(move || clock.now()))
+    }
+
+    pub(super) fn with(fake: FakeRuntime, clock: Clock) -> Self {
+        fake.set_latency(Duration::from_millis(1));
+        let (writer, reader) = cache();
+        let (looks, requests) = look_requests();
+        let telemetry = Telemetry::new();
+        let runtime: Arc<dyn Runtime> = Arc::new(fake.clone());
+        let (observer, _reach, listed) = Observer::new(
+            Arc::clone(&runtime),
+            writer,
+            requests,
+            SWEEP,
+            telemetry.clone(),
+        );
+        let (board_writer, board) = board();
+        let (node, node_reader) = cell(AdmitNode::default());
+        let (wanted, wanted_reader) = watch::channel(Arc::new(Wanted::default()));
+        let context = Arc::new(Context {
+            runtime,
+            cache: reader,
+            looks,
+            board: board_writer,
+            telemetry: telemetry.clone(),
+            node_ips: Vec::new(),
+            backoff_max: Duration::from_mins(5),
+            clock,
+            node: node_reader,
+            unsupported: |pod| {
+                let fields = pod.metadata.annotations.as_ref();
+                let fields = fields.and_then(|all| all.get(UNSUPPORTED));
+                fields.into_iter().cloned().collect()
+            },
+        });
+        let workers = PodWorkers::new(
+            context,
+            Arc::new(PodManager::default()),
+            wanted_reader,
+            listed,
+        );
+        let cancel = CancellationToken::new();
+        let mut parts = JoinSet::new();
+        parts.spawn(observer.run(cancel.clone()));
+        parts.spawn(workers.run(cancel.clone()));
+        Self {
+            fake,
+            wanted,
+            board,
+            telemetry,
+            node,
+            cancel,
+            parts,
+        }
+    }
+
+    pub(super) fn want(&self, pods: &[&Arc<Pod>]) {
+        self.tell(pods, Delivered::ALL);
+    }
+
+    pub(super) fn tell(&self, pods: &[&Arc<Pod>], delivered: Delivered) {
+        let pods = pods.iter().map(|pod| (PodUid::of(pod), Arc::clone(pod)));
+        self.wanted.send_replace(Arc::new(Wanted {
+            pods: pods.collect(),
+            delivered,
+        }));
+    }
+
+    /// The agent learns anew what its node is like.
+    pub(super) fn node_is(&mut self, node: AdmitNode) {
+        self.node.publish(node);
+    }
+
+    pub(super) async fn until(&self, what: &str, holds: impl Fn(&FakeRuntime) -> bool) {
+        let waited = tokio::time::timeout(LONG, self.fake.wait_until(holds)).await;
+        assert!(
+            waited.is_ok(),
+            "never: {what}; board: {:#?}; calls: {:?}",
+            self.board.all(),
+            self.fake.called_functions()
+        );
+    }
+
+    pub(super) async fn until_runs(&self, uid: &str) {
+        self.until(&format!("{uid} runs"), |fake| runs(fake, uid))
+            .await;
+    }
+
+    pub(super) async fn until_gone(&self, uid: &str) {
+        self.until(&format!("{uid} is gone"), |fake| {
+            fake.pod(&uid.into()).is_empty()
+        })
+        .await;
+    }
+
+    pub(super) async fn until_view(&self, uid: &str, holds: impl Fn(Option<&PodView>) -> bool) {
+        let mut changed = self.board.changed();
+        let waits = async {
+            while !holds(self.board.get(&uid.into()).as_ref()) {
+                changed.changed().await.unwrap();
+            }
+        };
+        let waited = tokio::time::timeout(LONG, waits).await;
+        assert!(waited.is_ok(), "{:#?}", self.board.get(&uid.into()));
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
+pub(super) fn runs(fake: &FakeRuntime, uid: &str) -> bool {
+    let pod = fake.pod(&uid.into());
+    pod.running_containers().next().is_some()
+}
+
+pub(super) fn named(uid: &str, name: &str) -> Arc<Pod> {
+    Arc::new(Pod {
+        metadata: meta::ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some("ns".to_owned()),
+            uid: Some(uid.to_owned()),
+            ..meta::ObjectMeta::default()
+        },
+        spec: Some(crate::api::core::PodSpec {
+            containers: vec![crate::api::core::Container {
+                name: "app".to_owned(),
+                image: Some("app:1".to_owned()),
+                ..Default::default()
+            }],
+            ..Default::default()
+        }),
+        status: None,
+    })
+}
+
+pub(super) fn pod(uid: &str) -> Arc<Pod> {
+    named(uid, &format!("pod-{uid}"))
+}
+
+/// A pod that runs already, left behind by an agent before.
+pub(super) fn left_behind(fake: &FakeRuntime, pod: &Arc<Pod>) {
+    let now = fake.now();
+    let uid = PodUid::of(pod);
+    let id = |what: &str| crate::api::ContainerId::docker(format!("{what}-{uid}"));
+    let container = &pod.spec.as_ref().unwrap().containers[0];
+    fake.adopt(PodStatus {
+        full_name: FullName::of(pod),
+        containers: vec![ContainerStatus {
+            id: id("app"),
+            name: "app".into(),
+            role: Role::App,
+            state: ContainerState::Running,
+            created_at: now,
+            started_at: Some(now),
+            finished_at: None,
+            exit_code: None,
+            image: "app:1".into(),
+            image_id: "".into(),
+            hash: crate::pod::spec::container_hash(container),
+            restart_count: 0,
+            reason: "".into(),
+            message: "".into(),
+        }],
+        sandboxes: vec![SandboxStatus {
+            id: id("pause"),
+            attempt: 0,
+            state: ContainerState::Running,
+            created_at: now,
+            host_network: false,
+            ips: vec!["10.0.0.9".parse().unwrap()],
+        }],
+        ips: vec!["10.0.0.9".parse().unwrap()],
+        uid,
+    });
+}
+
+/// A pod of the API server, with that much JSON merged over its metadata, spec and status.
+pub(super) fn api(uid: &str, over: serde_json::Value) -> Arc<Pod> {
+    let pod = serde_json::json!({
+        "metadata": {
+            "name": format!("pod-{}", &uid[..4]),
+            "namespace": "ns",
+            "uid": uid,
+            "annotations": {"kubernetes.io/config.source": "api"},
+        },
+        "spec": {
+            "containers": [{"name": "app", "image": "app:1"}],
+            "terminationGracePeriodSeconds": 30,
+        },
+    });
+    changed(&Arc::new(serde_json::from_value(pod).unwrap()), over)
+}
+
+/// The pod with that much JSON merged over it.
+pub(super) fn changed(pod: &Arc<Pod>, over: serde_json::Value) -> Arc<Pod> {
+    fn merge(base: &mut serde_json::Value, over: serde_json::Value) {
+        match (base, over) {
+            (serde_json::Value::Object(base), serde_json::Value::Object(over)) => {
+                for (key, value) in over {
+                    merge(base.entry(key).or_insert(serde_json::Value::Null), value);
+                }
+            }
+            (base, over) => *base = over,
+        }
+    }
+    let mut json = serde_json::to_value(&**pod).unwrap();
+    merge(&mut json, over);
+    Arc::new(serde_json::from_value(json).unwrap())
+}
+
+/// The pod, being deleted with that grace.
+pub(super) fn deleted(pod: &Arc<Pod>, grace_seconds: i64) -> Arc<Pod> {
+    changed(
+        pod,
+        serde_json::json!({"metadata": {
+            "deletionTimestamp": "2026-11-21T12:00:00Z",
+            "deletionGracePeriodSeconds": grace_seconds,
+        }}),
+    )
+}
+
+pub(super) fn phase_of(view: &PodView) -> Option<&str> {
+    view.status.as_ref()?.phase.as_deref()
+}

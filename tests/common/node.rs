@@ -1,0 +1,281 @@
+//! A bed whose agent is a Node of a real cluster.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use kube::api::DeleteParams;
+use mirrorlet::config::Resolved;
+use mirrorlet::config::node::ApiAccess;
+use serde_json::Value;
+
+use super::cluster::{Cluster, unique};
+use super::{Bed, IMAGE, PATIENCE, TestAgent};
+
+/// Time between two looks at the API server.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// As whom the agent speaks to the API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Identity {
+    /// `system:node:<name>`: under Node authorizer and `NodeRestriction`.
+    Node,
+    /// A `ServiceAccount` with the rights of `manifests/rbac.yaml`.
+    ServiceAccount,
+}
+
+/// A root directory, and a Node and a namespace of its own in a cluster.
+pub struct NodeBed {
+    pub bed: Bed,
+    pub cluster: Arc<Cluster>,
+    /// Name of the agent's Node.
+    pub node: String,
+    /// Where the pods of this test are.
+    pub namespace: String,
+    kubeconfig: PathBuf,
+    client: kube::Client,
+}
+
+impl Deref for NodeBed {
+    type Target = Bed;
+
+    fn deref(&self) -> &Bed {
+        &self.bed
+    }
+}
+
+impl NodeBed {
+    /// A fresh one in the cluster of this test program, with a node's identity.
+    pub async fn new() -> Self {
+        Self::on(Cluster::shared().await, Identity::Node).await
+    }
+
+    /// A fresh one in that cluster.
+    pub async fn on(cluster: Arc<Cluster>, identity: Identity) -> Self {
+        let namespace = cluster.namespace("test").await;
+        Self::in_namespace(cluster, identity, namespace).await
+    }
+
+    /// A fresh one that shares a namespace with others.
+    pub async fn in_namespace(
+        cluster: Arc<Cluster>,
+        identity: Identity,
+        namespace: String,
+    ) -> Self {
+        let node = unique("node");
+        let kubeconfig = match identity {
+            Identity::Node => cluster.node_kubeconfig(&node),
+            Identity::ServiceAccount => cluster.service_account_kubeconfig(),
+        };
+        let client = cluster.admin().await;
+        Self {
+            bed: Bed::new(),
+            cluster,
+            node,
+            namespace,
+            kubeconfig,
+            client,
+        }
+    }
+
+    /// The configuration of an agent on this bed.
+    pub fn resolved(&self) -> Resolved {
+        let mut resolved = self.bed.resolved();
+        resolved.config.node_name = self.node.as_str().into();
+        resolved.config.kubeconfig = ApiAccess::Kubeconfig(self.kubeconfig.clone());
+        resolved
+    }
+
+    /// Starts an agent.
+    pub async fn agent(&self) -> TestAgent {
+        self.bed.agent_as(self.resolved()).await
+    }
+
+    /// Starts an agent, and waits until its Node is Ready.
+    pub async fn joined(&self) -> TestAgent {
+        let agent = self.agent().await;
+        self.until_node("Ready", |node| condition(node, "Ready") == Some("True"))
+            .await;
+        agent
+    }
+
+    /// Writes the manifest of a pod that runs until it is told to stop.
+    pub fn sleeper(&self, name: &str) {
+        self.write(&format!("{name}.yaml"), &self.pod(name, IMAGE, 1, QUIET));
+    }
+
+    /// A manifest in this bed's namespace: one container, named like the pod, that runs `script`.
+    pub fn pod(&self, name: &str, image: &str, grace_seconds: u32, script: &str) -> String {
+        let namespace = &self.namespace;
+        format!(
+            r#"apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+  namespace: {namespace}
+  labels: {{app: {name}}}
+  annotations: {{note: of the author}}
+spec:
+  terminationGracePeriodSeconds: {grace_seconds}
+  containers:
+  - name: {name}
+    image: {image}
+    imagePullPolicy: IfNotPresent
+    command: ["sh", "-c", "{script}"]
+"#
+        )
+    }
+
+    /// Name of a static pod and its mirror in the API server.
+    pub fn name(&self, pod: &str) -> String {
+        format!("{pod}-{}", self.node)
+    }
+
+    fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// The mirror of a static pod, as the API server has it.
+    pub async fn mirror(&self, pod: &str) -> Option<Value> {
+        self.api_pod(&self.name(pod)).await
+    }
+
+    /// A pod of this namespace.
+    pub async fn api_pod(&self, name: &str) -> Option<Value> {
+        let pod = self.pods().get_opt(name).await.unwrap();
+        pod.map(|pod| serde_json::to_value(pod).unwrap())
+    }
+
+    /// All pods of this namespace that are bound to this bed's Node, by name.
+    pub async fn api_pods(&self) -> BTreeMap<String, Value> {
+        let list = self.pods().list(&kube::api::ListParams::default()).await;
+        let mut pods = BTreeMap::new();
+        for pod in list.unwrap() {
+            let name = pod.metadata.name.clone().unwrap();
+            let pod = serde_json::to_value(pod).unwrap();
+            if pod["spec"]["nodeName"] == self.node.as_str() {
+                pods.insert(name, pod);
+            }
+        }
+        pods
+    }
+
+    /// Waits until the mirror of a static pod is as wanted.
+    pub async fn until_mirror(&self, pod: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        self.until_pod(&self.name(pod), wanted).await
+    }
+
+    /// Waits until a pod of this namespace is as wanted.
+    pub async fn until_pod(&self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        until(&format!("pod {name}"), async || {
+            let pod = self.api_pod(name).await;
+            match &pod {
+                Some(found) if wanted(found) => Ok(found.clone()),
+                _ => Err(pod),
+            }
+        })
+        .await
+    }
+
+    /// Waits until the mirror of a static pod shows it running and ready.
+    pub async fn until_mirrored(&self, pod: &str) -> Value {
+        self.until_mirror(pod, is_ready).await
+    }
+
+    /// Waits until a pod of this namespace is gone.
+    pub async fn until_pod_gone(&self, name: &str) {
+        until(&format!("{name} to be gone"), async || {
+            self.api_pod(name).await.map_or(Ok(()), Err)
+        })
+        .await;
+    }
+
+    /// Waits until a static pod has no mirror.
+    pub async fn until_no_mirror(&self, pod: &str) {
+        self.until_pod_gone(&self.name(pod)).await;
+    }
+
+    /// Deletes a pod of this namespace: gracefully, or by force.
+    pub async fn delete_pod(&self, name: &str, force: bool) {
+        let params = DeleteParams {
+            grace_period_seconds: force.then_some(0),
+            ..DeleteParams::default()
+        };
+        drop(self.pods().delete(name, &params).await.unwrap());
+    }
+
+    /// This bed's Node.
+    pub async fn api_node(&self) -> Option<Value> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let node = nodes.get_opt(&self.node).await.unwrap();
+        node.map(|node| serde_json::to_value(node).unwrap())
+    }
+
+    /// Waits until this bed's Node is as wanted.
+    pub async fn until_node(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        until(&format!("Node {}: {what}", self.node), async || {
+            let node = self.api_node().await;
+            match &node {
+                Some(found) if wanted(found) => Ok(found.clone()),
+                _ => Err(node),
+            }
+        })
+        .await
+    }
+
+    /// Events of this namespace about an object of that UID, oldest first: reason and message.
+    pub fn events(&self, uid: &str) -> Vec<(String, String)> {
+        let selector = format!("--field-selector=involvedObject.uid={uid}");
+        let list = self
+            .cluster
+            .object(&["events", "-n", &self.namespace, &selector]);
+        let mut events = list.unwrap()["items"].as_array().unwrap().clone();
+        events.sort_by_key(|event| event["firstTimestamp"].to_string());
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        events
+            .iter()
+            .map(|event| (text(&event["reason"]), text(&event["message"])))
+            .collect()
+    }
+}
+
+/// A script that ends at once when it is told to.
+pub const QUIET: &str = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done";
+/// A script that hears no SIGTERM: it runs as long as its grace.
+pub const STUBBORN: &str = "trap '' TERM; while :; do sleep 1; done";
+
+/// The UID of an object.
+pub fn uid(object: &Value) -> &str {
+    object["metadata"]["uid"].as_str().unwrap()
+}
+
+/// The status of a condition.
+pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a str> {
+    let conditions = object["status"]["conditions"].as_array()?;
+    let found = conditions.iter().find(|c| c["type"] == kind)?;
+    found["status"].as_str()
+}
+
+/// Whether a pod runs and is ready.
+pub fn is_ready(pod: &Value) -> bool {
+    pod["status"]["phase"] == "Running" && condition(pod, "Ready") == Some("True")
+}
+
+/// Looks until there is what is wanted; what was seen instead is told when it never comes.
+pub async fn until<T, S: Debug>(what: &str, mut look: impl AsyncFnMut() -> Result<T, S>) -> T {
+    let end = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        match look().await {
+            Ok(found) => return found,
+            Err(seen) if tokio::time::Instant::now() >= end => {
+                panic!("waited in vain for {what}; there is {seen:#?}")
+            }
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
