@@ -179,16 +179,14 @@ impl ClusterClient {
         call: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, ApiError> {
         let began = tokio::time::Instant::now();
-        match tokio::time::timeout(deadline, call).await {
-            Ok(outcome) => outcome.map_err(ApiError::from),
-            Err(_) => {
-                let error = ApiError::deadline(deadline);
-                if let ApiError::Away { cause } = &error {
-                    self.shared.reach.silent(began, cause);
-                }
-                Err(error)
-            }
+        if let Ok(outcome) = tokio::time::timeout(deadline, call).await {
+            return outcome.map_err(ApiError::from);
         }
+        let error = ApiError::deadline(deadline);
+        if let ApiError::Away { cause } = &error {
+            self.shared.reach.silent(began, cause);
+        }
+        Err(error)
     }
 }
 
