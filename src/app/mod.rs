@@ -14,6 +14,7 @@ mod cluster;
 mod counts;
 pub mod desired;
 mod facts;
+mod images;
 pub mod lock;
 pub mod owner;
 mod readings;
@@ -192,6 +193,7 @@ impl Agent {
             let links = Links {
                 reach: reach.clone(),
                 engine: engine_reader.clone(),
+                images: Arc::clone(&images),
                 merged: merged.clone(),
                 board: board.clone(),
                 listed,

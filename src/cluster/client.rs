@@ -13,7 +13,7 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt};
 
 use super::connection::{Shared, Transport, Wire, wire};
-use super::error::{ApiError, innermost_words};
+use super::error::{ApiError, chain};
 use super::identity::{self, ConnectError, Identity};
 use super::limit::WriteLimit;
 use super::reach::{ApiReach, ReachTracker};
@@ -80,12 +80,20 @@ impl ClusterClient {
         B: hyper::body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let wire = service
-            .map_response(|answer: Response<B>| {
-                answer.map(|body| body.map_err(Into::into).boxed_unsync())
-            })
-            .map_err(Into::into);
-        Self::over(BoxCloneSyncService::new(wire), metrics)
+        Self::over(boxed(service), metrics)
+    }
+
+    /// Has new requests take another service.
+    #[cfg(test)]
+    pub(super) fn replace_service<S, B>(&self, service: S)
+    where
+        S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
+        S::Error: Into<BoxError>,
+        S::Future: Send + 'static,
+        B: hyper::body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        self.shared.replace(boxed(service));
     }
 
     fn over(wire: Wire, metrics: Metrics) -> Self {
@@ -180,16 +188,14 @@ impl ClusterClient {
         call: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, ApiError> {
         let began = tokio::time::Instant::now();
-        match tokio::time::timeout(deadline, call).await {
-            Ok(outcome) => outcome.map_err(ApiError::from),
-            Err(_) => {
-                let error = ApiError::deadline(deadline);
-                if let ApiError::Away { cause } = &error {
-                    self.shared.reach.silent(began, cause);
-                }
-                Err(error)
-            }
+        if let Ok(outcome) = tokio::time::timeout(deadline, call).await {
+            return outcome.map_err(ApiError::from);
         }
+        let error = ApiError::deadline(deadline);
+        if let ApiError::Away { cause } = &error {
+            self.shared.reach.silent(began, cause);
+        }
+        Err(error)
     }
 }
 
@@ -199,9 +205,25 @@ impl std::fmt::Debug for ClusterClient {
     }
 }
 
+fn boxed<S, B>(service: S) -> Wire
+where
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
+    S::Error: Into<BoxError>,
+    S::Future: Send + 'static,
+    B: hyper::body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let wire = service
+        .map_response(|answer: Response<B>| {
+            answer.map(|body| body.map_err(Into::into).boxed_unsync())
+        })
+        .map_err(Into::into);
+    BoxCloneSyncService::new(wire)
+}
+
 fn connect(access: &ApiAccess, identity: &Identity) -> Result<Wire, ConnectError> {
     wire(&identity.config).map_err(|error| {
-        let cause = innermost_words(&error);
+        let cause = chain(&error);
         match access {
             ApiAccess::Kubeconfig(path) => ConnectError::Kubeconfig {
                 path: path.clone(),

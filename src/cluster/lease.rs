@@ -140,13 +140,11 @@ impl LeaseTask {
 
     /// Writes the Lease on what is known of it, or on what is there.
     async fn write(&mut self, owner: OwnerReference) -> Result<(), ApiError> {
-        let known = match self.known.take() {
-            Some(known) => Some(known),
-            None => {
-                let call = self.leases.get_opt(self.name.as_str());
-                self.client.heartbeat(LEASE_DEADLINE, call).await?
-            }
-        };
+        let mut known = self.known.take();
+        if known.is_none() {
+            let call = self.leases.get_opt(self.name.as_str());
+            known = self.client.heartbeat(LEASE_DEADLINE, call).await?;
+        }
         let params = PostParams::default();
         let written = if let Some(known) = known {
             let next = renewed(&self.name, Some(&known), owner);

@@ -89,7 +89,9 @@ where
     let params = WatchParams::default().fields(&fields).timeout(seconds);
     loop {
         let began = Instant::now();
-        let watching = shared.client.read(CALL_DEADLINE, api.watch(&params, &version));
+        let watching = shared
+            .client
+            .read(CALL_DEADLINE, api.watch(&params, &version));
         let mut events = match watching.await {
             Ok(events) => std::pin::pin!(events),
             Err(error) => return error,
