@@ -13,7 +13,7 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt};
 
 use super::connection::{Shared, Transport, Wire, wire};
-use super::error::{ApiError, innermost_words};
+use super::error::{ApiError, chain};
 use super::identity::{self, ConnectError, Identity};
 use super::limit::WriteLimit;
 use super::reach::{ApiReach, ReachTracker};
@@ -43,6 +43,7 @@ pub struct ClusterClient {
     limit: Arc<WriteLimit>,
     shared: Arc<Shared>,
     reach: Reader<ApiReach>,
+    server: Arc<str>,
 }
 
 impl ClusterClient {
@@ -59,7 +60,8 @@ impl ClusterClient {
             return Ok(None);
         };
         let wire = connect(access, &identity)?;
-        let client = Self::over(wire, metrics);
+        let mut client = Self::over(wire, metrics);
+        client.server = identity.config.cluster_url.to_string().into();
         let task = CredentialsTask {
             access: access.clone(),
             identity: Arc::new(identity),
@@ -78,12 +80,20 @@ impl ClusterClient {
         B: hyper::body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let wire = service
-            .map_response(|answer: Response<B>| {
-                answer.map(|body| body.map_err(Into::into).boxed_unsync())
-            })
-            .map_err(Into::into);
-        Self::over(BoxCloneSyncService::new(wire), metrics)
+        Self::over(boxed(service), metrics)
+    }
+
+    /// Has new requests take another service.
+    #[cfg(test)]
+    pub(super) fn replace_service<S, B>(&self, service: S)
+    where
+        S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
+        S::Error: Into<BoxError>,
+        S::Future: Send + 'static,
+        B: hyper::body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        self.shared.replace(boxed(service));
     }
 
     fn over(wire: Wire, metrics: Metrics) -> Self {
@@ -97,7 +107,14 @@ impl ClusterClient {
             limit: Arc::default(),
             shared,
             reach,
+            server: "".into(),
         }
+    }
+
+    /// Address of the API server, for people; empty for one over a service.
+    #[must_use]
+    pub fn server(&self) -> &str {
+        &self.server
     }
 
     /// kube's client, for typed [`kube::Api`]s and watches.
@@ -171,16 +188,14 @@ impl ClusterClient {
         call: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, ApiError> {
         let began = tokio::time::Instant::now();
-        match tokio::time::timeout(deadline, call).await {
-            Ok(outcome) => outcome.map_err(ApiError::from),
-            Err(_) => {
-                let error = ApiError::deadline(deadline);
-                if let ApiError::Away { cause } = &error {
-                    self.shared.reach.silent(began, cause);
-                }
-                Err(error)
-            }
+        if let Ok(outcome) = tokio::time::timeout(deadline, call).await {
+            return outcome.map_err(ApiError::from);
         }
+        let error = ApiError::deadline(deadline);
+        if let ApiError::Away { cause } = &error {
+            self.shared.reach.silent(began, cause);
+        }
+        Err(error)
     }
 }
 
@@ -190,9 +205,25 @@ impl std::fmt::Debug for ClusterClient {
     }
 }
 
+fn boxed<S, B>(service: S) -> Wire
+where
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
+    S::Error: Into<BoxError>,
+    S::Future: Send + 'static,
+    B: hyper::body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let wire = service
+        .map_response(|answer: Response<B>| {
+            answer.map(|body| body.map_err(Into::into).boxed_unsync())
+        })
+        .map_err(Into::into);
+    BoxCloneSyncService::new(wire)
+}
+
 fn connect(access: &ApiAccess, identity: &Identity) -> Result<Wire, ConnectError> {
     wire(&identity.config).map_err(|error| {
-        let cause = innermost_words(&error);
+        let cause = chain(&error);
         match access {
             ApiAccess::Kubeconfig(path) => ConnectError::Kubeconfig {
                 path: path.clone(),

@@ -11,7 +11,7 @@ use futures::FutureExt;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use sha2::{Digest, Sha256};
 
-use super::error::innermost_words;
+use super::error::chain;
 use crate::config::ApiAccess;
 
 /// Largest file that counts as a kubeconfig, certificate or key, in bytes; honest ones have a
@@ -73,8 +73,8 @@ pub(super) fn read(access: &ApiAccess) -> Result<Option<Identity>, ConnectError>
 }
 
 fn in_cluster() -> Result<Identity, ConnectError> {
-    let config = kube::Config::incluster()
-        .map_err(|error| ConnectError::InCluster(innermost_words(&error)))?;
+    let config =
+        kube::Config::incluster().map_err(|error| ConnectError::InCluster(chain(&error)))?;
     Ok(Identity {
         config: tuned(config),
         fingerprint: Fingerprint::new(),
@@ -83,20 +83,17 @@ fn in_cluster() -> Result<Identity, ConnectError> {
 }
 
 fn from_kubeconfig(path: &Path) -> Result<Identity, String> {
+    read_small(path)?;
     // Hashed before it is read: a file replaced in between is then seen as changed later.
     let mut fingerprint = fingerprint([path.to_owned()]);
-    if !fingerprint.values().all(Option::is_some) {
-        std::fs::File::open(path).map_err(|error| error.to_string())?;
-        return Err("it is too large".to_owned());
-    }
-    let kubeconfig = Kubeconfig::read_from(path).map_err(|error| innermost_words(&error))?;
+    let kubeconfig = Kubeconfig::read_from(path).map_err(|error| chain(&error))?;
     fingerprint.extend(self::fingerprint(files_of(&kubeconfig)));
     let options = KubeConfigOptions::default();
     // The loader is async in name only: it waits for nothing.
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
         .now_or_never()
         .ok_or("it waits for something")?
-        .map_err(|error| innermost_words(&error))?;
+        .map_err(|error| chain(&error))?;
     if !matches!(config.cluster_url.scheme_str(), Some("http" | "https")) {
         return Err(format!(
             "{} is not the address of a server",
@@ -149,18 +146,19 @@ pub(super) fn fingerprint(files: impl IntoIterator<Item = PathBuf>) -> Fingerpri
     files
         .into_iter()
         .map(|path| {
-            let hash = read_small(&path).map(|bytes| Sha256::digest(bytes).into());
-            (path, hash)
+            let bytes = read_small(&path).ok();
+            (path, bytes.map(|bytes| Sha256::digest(bytes).into()))
         })
         .collect()
 }
 
-fn read_small(path: &Path) -> Option<Vec<u8>> {
-    let size = std::fs::metadata(path).ok()?.len();
+fn read_small(path: &Path) -> Result<Vec<u8>, String> {
+    let words = |error: std::io::Error| error.to_string();
+    let size = std::fs::metadata(path).map_err(words)?.len();
     if size > FILE_MAX {
-        return None;
+        return Err("it is larger than 4 MiB".to_owned());
     }
-    std::fs::read(path).ok()
+    std::fs::read(path).map_err(words)
 }
 
 /// Our own habits: kube's retries would hold a heartbeat for minutes, and every call has its own

@@ -25,7 +25,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::client::ClusterClient;
-use super::error::ApiError;
+use super::error::{ApiError, chain};
 use super::pause::Backoff;
 use super::reach::ApiReach;
 use crate::api::Timestamp;
@@ -210,7 +210,12 @@ impl NodeTask {
                 event = events.next() => match event {
                     // A watch never ends by itself.
                     None => { events = self.watch(); continue }
-                    Some(Err(_)) => { is_broken = true; continue }
+                    Some(Err(error)) => {
+                        if !std::mem::replace(&mut is_broken, true) {
+                            self.tell_watch(&error);
+                        }
+                        continue
+                    }
                     Some(Ok(Event::Init)) => { seen = false; continue }
                     Some(Ok(Event::InitDone)) if seen => { is_broken = false; continue }
                     Some(Ok(Event::InitDone | Event::Delete(_))) => return Ended::Gone,
@@ -259,6 +264,13 @@ impl NodeTask {
         watcher::watcher(self.nodes.clone(), config)
             .default_backoff()
             .boxed()
+    }
+
+    /// A server that is away is told by the client, for all that call.
+    fn tell_watch(&self, error: &watcher::Error) {
+        if self.client.reach().get().is_up() {
+            occurrences::watch_failed("nodes", &chain(error));
+        }
     }
 
     /// Publishes the Node as it was seen.
