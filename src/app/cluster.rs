@@ -15,10 +15,11 @@ use futures::FutureExt as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::view::ClusterView;
 use super::{Parts, images, readings, spawn};
-use crate::api::FullName;
 use crate::api::core::Node;
 use crate::api::report::EngineReport;
+use crate::api::{FullName, Timestamp};
 use crate::cluster::lease::LeaseTask;
 use crate::cluster::node::{NodeInputs, NodeStanding, NodeTask};
 use crate::cluster::{
@@ -57,6 +58,8 @@ pub(super) struct Cluster {
     pub(super) objects: Arc<ClusterObjects>,
     /// Our Node, as admission sees it.
     pub(super) admit: Reader<AdmitNode>,
+    /// When its Lease was renewed last.
+    pub(super) lease: Reader<Option<Timestamp>>,
     feeds: Feeds,
 }
 
@@ -76,18 +79,6 @@ pub(super) struct Links {
     pub(super) listed: watch::Receiver<Option<Arc<Pods>>>,
     /// Knows pods and mirrors by either UID.
     pub(super) manager: Arc<PodManager>,
-}
-
-/// What `mirrorlet status` tells of the cluster.
-pub(super) struct ClusterReaders {
-    /// Whether the API server answers.
-    pub(super) reach: Reader<ApiReach>,
-    /// Our Node, as the API server has it.
-    pub(super) node: Reader<Option<Arc<Node>>>,
-    /// How we stand with it.
-    pub(super) standing: Reader<NodeStanding>,
-    /// How each static pod stands with its mirror.
-    pub(super) mirrors: Reader<BTreeMap<FullName, MirrorState>>,
 }
 
 /// The ends that the Node is fed through.
@@ -124,6 +115,7 @@ impl Cluster {
         let (task, node, standing) = NodeTask::new(client.clone(), inputs, telemetry.clone());
         spawn(parts, "node", task.run(cancel.clone()));
         let lease = LeaseTask::new(client.clone(), config.node_name.clone(), node.clone());
+        let renewed = lease.renewed();
         spawn(parts, "lease", lease.run(cancel.clone()));
 
         let (source_writer, pods) = source(ApiSource::name());
@@ -157,6 +149,7 @@ impl Cluster {
             api_pods,
             objects: Arc::new(objects),
             admit,
+            lease: renewed,
             feeds: Feeds {
                 facts,
                 readings,
@@ -165,7 +158,7 @@ impl Cluster {
         }))
     }
 
-    /// Starts what needs the other parts.
+    /// Starts what needs the other parts, and hands out what the status report tells of it all.
     pub(super) fn link(
         self,
         config: &Config,
@@ -173,7 +166,7 @@ impl Cluster {
         telemetry: &Telemetry,
         parts: &mut Parts,
         cancel: &CancellationToken,
-    ) -> ClusterReaders {
+    ) -> ClusterView {
         let Feeds {
             facts,
             readings,
@@ -217,10 +210,12 @@ impl Cluster {
         };
         let task = StatusTask::new(self.client.clone(), inputs, telemetry.clone());
         spawn(parts, "statuses", task.run(cancel.clone()));
-        ClusterReaders {
+        ClusterView {
+            server: self.client.server().to_owned(),
             reach: self.client.reach(),
             node: self.node,
             standing: self.standing,
+            lease: self.lease,
             mirrors,
         }
     }

@@ -46,6 +46,7 @@ pub struct ClusterClient {
     limit: Arc<WriteLimit>,
     shared: Arc<Shared>,
     reach: Reader<ApiReach>,
+    server: Arc<str>,
 }
 
 impl ClusterClient {
@@ -62,7 +63,8 @@ impl ClusterClient {
             return Ok(None);
         };
         let wire = connect(access, &identity)?;
-        let client = Self::over(wire, metrics);
+        let mut client = Self::over(wire, metrics);
+        client.server = identity.config.cluster_url.to_string().into();
         let task = CredentialsTask {
             access: access.clone(),
             identity: Arc::new(identity),
@@ -109,7 +111,14 @@ impl ClusterClient {
             limit: Arc::default(),
             shared,
             reach,
+            server: "".into(),
         }
+    }
+
+    /// Address of the API server, for people; empty for one over a service.
+    #[must_use]
+    pub fn server(&self) -> &str {
+        &self.server
     }
 
     /// kube's client, for typed [`kube::Api`]s and watches.

@@ -8,6 +8,8 @@ pub mod client;
 mod connection;
 pub mod error;
 pub mod events;
+#[cfg(test)]
+mod fake;
 mod identity;
 pub mod lease;
 mod limit;
