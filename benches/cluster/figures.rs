@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::Settings;
-use crate::common::cluster::{Cluster, Options};
 use crate::common::cluster::audit::AuditEntry;
+use crate::common::cluster::{Cluster, Options};
 use crate::common::sleeper;
 use crate::hollow;
 use crate::node::{Agent, Watching, now_nanos};
@@ -39,7 +39,9 @@ async fn mirrors(settings: &Settings, cluster: &Cluster) -> anyhow::Result<Vec<F
         agent.bed.write(&format!("{pod}.yaml"), &sleeper(&pod));
         let ran = engine.until("start", &format!("k8s_{pod}_")).await;
         let told = watching
-            .until(&format!("{mirror} to run"), |told| told.name == mirror && told.runs)
+            .until(&format!("{mirror} to run"), |told| {
+                told.name == mirror && told.runs
+            })
             .await;
         let ran = i64::try_from(ran.at)?;
         starts.push(millis(saved, ran));

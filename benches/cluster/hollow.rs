@@ -89,7 +89,8 @@ pub async fn measure(settings: &Settings, cluster: &Cluster) -> anyhow::Result<V
     }
     let began = Timestamp::now();
     let mut oldest = 0.0_f64;
-    while Timestamp::now().duration_since(began).as_secs() < i64::try_from(settings.agents_seconds)? {
+    while Timestamp::now().duration_since(began).as_secs() < i64::try_from(settings.agents_seconds)?
+    {
         tokio::time::sleep(LOOK).await;
         oldest = oldest.max(oldest_lease(&leases).await?);
     }
@@ -160,7 +161,10 @@ async fn oldest_lease(leases: &Api<Lease>) -> anyhow::Result<f64> {
 async fn ready_nodes(nodes: &Api<Node>) -> anyhow::Result<usize> {
     let listed = nodes.list(&ListParams::default()).await?;
     let is_ready = |node: &Node| {
-        let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
+        let conditions = node
+            .status
+            .iter()
+            .flat_map(|s| s.conditions.iter().flatten());
         let named = node.metadata.name.as_deref().unwrap_or_default();
         named.starts_with(PREFIX)
             && conditions

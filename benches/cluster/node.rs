@@ -127,8 +127,7 @@ impl Watching {
     /// How many pods run, by the newest word of each.
     pub fn running(&self) -> usize {
         let told = self.told.lock().unwrap();
-        let newest: BTreeMap<&str, bool> =
-            told.iter().map(|t| (t.name.as_str(), t.runs)).collect();
+        let newest: BTreeMap<&str, bool> = told.iter().map(|t| (t.name.as_str(), t.runs)).collect();
         newest.values().filter(|runs| **runs).count()
     }
 }
