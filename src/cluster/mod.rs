@@ -19,6 +19,8 @@ pub mod objects;
 mod pause;
 pub mod reach;
 pub mod status;
+#[cfg(test)]
+mod tests;
 
 pub use client::{ClusterClient, CredentialsTask};
 pub use error::{Answer, ApiError};

@@ -30,11 +30,27 @@ pub(super) fn patch(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value
     (!status.is_empty()).then(|| json!({"metadata": {"uid": uid}, "status": status}))
 }
 
+/// A status as an object, without what says nothing: the API server writes out an empty
+/// `lastState`, and we don't.
 fn object(status: &PodStatus) -> Map<String, Value> {
-    match serde_json::to_value(status) {
+    match serde_json::to_value(status).map(bare) {
         Ok(Value::Object(map)) => map,
         // A status is an object, and all of it can be written.
         Ok(_) | Err(_) => Map::new(),
+    }
+}
+
+/// The same without nulls and empty objects.
+fn bare(value: Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let fields = map.into_iter().map(|(key, value)| (key, bare(value)));
+            let says =
+                |value: &Value| !value.is_null() && value.as_object().is_none_or(|o| !o.is_empty());
+            Value::Object(fields.filter(|(_, value)| says(value)).collect())
+        }
+        Value::Array(items) => items.into_iter().map(bare).collect(),
+        other => other,
     }
 }
 

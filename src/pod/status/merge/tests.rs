@@ -63,6 +63,22 @@ fn patched(api: &Pod, computed: Value, may_run: bool) -> Value {
 }
 
 #[test]
+fn what_the_api_server_writes_out_empty_is_no_change() {
+    let ours = |last: Value| {
+        let mut container = json!({
+            "name": "web", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+            "state": {"running": {"startedAt": "2026-01-01T00:00:01Z"}},
+        });
+        if !last.is_null() {
+            container["lastState"] = last;
+        }
+        json!({"phase": "Running", "observedGeneration": 3, "containerStatuses": [container]})
+    };
+    let api = with_status(pod("Always"), ours(json!({})));
+    assert_eq!(patched(&api, ours(Value::Null), false), Value::Null);
+}
+
+#[test]
 fn a_first_status_is_sent_whole() {
     let api = with_status(
         pod("Always"),
