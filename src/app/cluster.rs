@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::view::ClusterView;
-use super::{Parts, readings, spawn};
+use super::{Parts, images, readings, spawn};
 use crate::api::core::Node;
 use crate::api::report::EngineReport;
 use crate::api::{FullName, Timestamp};
@@ -34,6 +34,7 @@ use crate::pod::merge::Merged;
 use crate::pod::mirror::{MirrorState, problem_lines};
 use crate::pod::node::{NodeFacts, Readings};
 use crate::pod::observed::Pods;
+use crate::runtime::docker::ImagePuller;
 use crate::source::apiserver::{ApiOptions, ApiSource};
 use crate::source::{SourceReader, source};
 use crate::store::board::Board;
@@ -68,6 +69,8 @@ pub(super) struct Links {
     pub(super) reach: watch::Receiver<Reach>,
     /// Which Engine it is.
     pub(super) engine: watch::Receiver<EngineReport>,
+    /// Knows the Engine's images.
+    pub(super) images: Arc<ImagePuller>,
     /// What is wanted.
     pub(super) merged: Reader<Merged>,
     /// What workers tell.
@@ -169,12 +172,16 @@ impl Cluster {
             readings,
             mirror_problems,
         } = self.feeds;
+        let (images_writer, images_reader) = cell(Vec::new());
+        let listing = images::keep(links.images, images_writer, cancel.clone());
+        spawn(parts, "images", listing);
         let keeping = readings::keep(
             config.root.clone(),
             facts,
             readings,
             links.reach,
             links.engine,
+            images_reader,
             cancel.clone(),
         );
         spawn(parts, "node readings", keeping);

@@ -14,6 +14,7 @@ mod cluster;
 mod counts;
 pub mod desired;
 mod facts;
+mod images;
 pub mod lock;
 pub mod owner;
 mod readings;
@@ -33,6 +34,7 @@ use crate::api::report::EngineReport;
 use crate::config::{Config, Resolved};
 use crate::observe::{Observer, Reach};
 use crate::pod::admit::AdmitNode;
+use crate::pod::manifest::unsupported_fields;
 use crate::pod::merge::Merged;
 use crate::runtime::Runtime;
 use crate::runtime::docker::engine::SharedEngine;
@@ -172,7 +174,7 @@ impl Agent {
             backoff_max: config.max_container_backoff,
             clock: Clock::default(),
             node: admit_node,
-            unsupported: |_| Vec::new(),
+            unsupported: unsupported_fields,
         });
         let manager = Arc::new(PodManager::default());
         let workers = PodWorkers::new(context, Arc::clone(&manager), wanted, listed.clone());
@@ -192,6 +194,7 @@ impl Agent {
             let links = Links {
                 reach: reach.clone(),
                 engine: engine_reader.clone(),
+                images: Arc::clone(&images),
                 merged: merged.clone(),
                 board: board.clone(),
                 listed,

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
 
+use crate::cluster::ConnectError;
 use crate::config::args::{
     AgentArgs, CONFIG_ENV, Cli, Cmd, SettingArgs, ValidateArgs, ValidateOutput,
 };
@@ -208,5 +209,9 @@ fn run(args: &SettingArgs) -> Outcome {
     let outcome = runtime.block_on(crate::app::run(resolved));
     // A blocking call stuck in the kernel must not hold up the exit.
     runtime.shutdown_background();
-    Ok(outcome?)
+    match outcome {
+        // Nothing else to wait for: what the kubeconfig says has to be mended first.
+        Err(error) if error.is::<ConnectError>() => Err(Failure::Usage(error)),
+        outcome => Ok(outcome?),
+    }
 }

@@ -115,7 +115,8 @@ impl LeaseTask {
             Ok(Err(error)) => error,
             Err(_) => ApiError::deadline(RENEW_DEADLINE),
         };
-        if !std::mem::replace(&mut self.is_failing, true) {
+        // A server that is away is told by the client, for all that call.
+        if !error.is_away() && !std::mem::replace(&mut self.is_failing, true) {
             occurrences::lease_failed(&error.to_string());
         }
     }
@@ -140,13 +141,11 @@ impl LeaseTask {
 
     /// Writes the Lease on what is known of it, or on what is there.
     async fn write(&mut self, owner: OwnerReference) -> Result<(), ApiError> {
-        let known = match self.known.take() {
-            Some(known) => Some(known),
-            None => {
-                let call = self.leases.get_opt(self.name.as_str());
-                self.client.heartbeat(LEASE_DEADLINE, call).await?
-            }
-        };
+        let mut known = self.known.take();
+        if known.is_none() {
+            let call = self.leases.get_opt(self.name.as_str());
+            known = self.client.heartbeat(LEASE_DEADLINE, call).await?;
+        }
         let params = PostParams::default();
         let written = if let Some(known) = known {
             let next = renewed(&self.name, Some(&known), owner);

@@ -48,6 +48,12 @@ pub fn containers(pod: &Pod) -> impl Iterator<Item = (Role, &Container)> {
         .chain(spec.containers.iter().map(|c| (Role::App, c)))
 }
 
+/// All containers of a spec, whatever their role.
+pub fn all_containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
+    let init = spec.init_containers.iter().flatten();
+    init.chain(&spec.containers)
+}
+
 /// Role of an entry of `spec.initContainers`.
 #[must_use]
 pub fn init_role(container: &Container) -> Role {

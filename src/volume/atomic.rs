@@ -320,3 +320,6 @@ fn entries(dir: &Path) -> Result<Vec<(PathBuf, std::ffi::OsString)>> {
     found.sort();
     Ok(found)
 }
+
+#[cfg(test)]
+mod tests;

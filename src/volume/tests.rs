@@ -9,17 +9,17 @@ use tempfile::TempDir;
 use super::*;
 use crate::pod::env::by_name;
 
-const NODE_MEMORY: u64 = 8 << 30;
-const UID: &str = "u-1";
+pub(super) const NODE_MEMORY: u64 = 8 << 30;
+pub(super) const UID: &str = "u-1";
 
 /// A root directory of its own, unmounted and removed at the end whatever the test did.
-struct Root {
+pub(super) struct Root {
     dir: TempDir,
-    manager: VolumeManager,
+    pub(super) manager: VolumeManager,
 }
 
 impl Root {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         assert!(
             rustix::process::geteuid().is_root(),
             "volume tests mount file systems: run them as root"
@@ -29,7 +29,7 @@ impl Root {
         Self { dir, manager }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
@@ -42,7 +42,7 @@ impl Root {
         })
     }
 
-    fn pod_paths(&self) -> PodPaths {
+    pub(super) fn pod_paths(&self) -> PodPaths {
         PodPaths::new(&self.path("root"), &PodUid::from(UID))
     }
 }
@@ -56,7 +56,7 @@ impl Drop for Root {
     }
 }
 
-fn pod(spec: &Value) -> Pod {
+pub(super) fn pod(spec: &Value) -> Pod {
     serde_json::from_value(json!({"metadata": {"name": "p", "uid": UID}, "spec": spec})).unwrap()
 }
 
@@ -64,7 +64,7 @@ fn pod_with_volume(volume: &Value) -> Pod {
     pod(&json!({"containers": [{"name": "c"}], "volumes": [volume]}))
 }
 
-fn mode(path: &Path) -> u32 {
+pub(super) fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().mode() & 0o7777
 }
 

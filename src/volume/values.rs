@@ -102,3 +102,6 @@ fn make_mount_point(volume: &Path, inside: &str) -> Result<()> {
     std::fs::create_dir_all(&path).map_err(|e| VolumeError::io("create directory", &path, e))?;
     super::set_mode(&path, 0o755)
 }
+
+#[cfg(test)]
+mod tests;

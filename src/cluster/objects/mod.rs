@@ -222,8 +222,8 @@ impl Shared {
         self.changed.notify_one();
     }
 
-    /// Takes in what a watch has found out. What was known once is not given up for an error:
-    /// pods keep what they have while the API server is away. A first answer is no news: who
+    /// Takes in what a watch has found out. What was known once, be it that there is no such
+    /// object, is not given up for an error: pods keep what they have while the API server is away. A first answer is no news: who
     /// holds the object waits for it.
     fn learn(&self, key: &ObjectKey, found: Result<Object, ObjectError>) {
         let news = {
@@ -236,7 +236,7 @@ impl Shared {
                 was_known = known.is_some();
                 let keep = match (&*known, &found) {
                     (Some(Ok(_)), Err(error)) => !error.is_not_found(),
-                    (Some(Err(before)), Err(now)) => before == now,
+                    (Some(Err(before)), Err(now)) => before == now || before.is_not_found(),
                     (Some(_) | None, _) => false,
                 };
                 if !keep {

@@ -1,39 +1,124 @@
 //! The watches themselves. Each goes on for ever, with a back-off after failures.
 
 use std::fmt::Debug;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::TryStreamExt as _;
 use k8s_openapi::NamespaceResourceScope;
-use kube::runtime::watcher::{self, Event, watch_object, watcher};
-use kube::runtime::{WatchStreamExt as _, watcher::Error};
+use kube::api::{WatchEvent, WatchParams};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Error, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
 use super::{Object, Shared, locked, object_error};
 use crate::api::core::Service;
 use crate::cluster::ApiError;
+use crate::cluster::client::CALL_DEADLINE;
 use crate::pod::objects::{ObjectError, ObjectKey, ServiceFacts};
 
-/// Watches one object by its name.
+/// How long a watch lasts before it is begun anew: what upstream's server allows at least, so that
+/// silence for longer means a dead connection.
+const WATCH_TIME: Duration = Duration::from_secs(290);
+/// How much longer than that is waited for the watch to end.
+const WATCH_GRACE: Duration = Duration::from_secs(5);
+/// First and longest pause after a failure. A node has few such watches, and pods wait for them.
+const PAUSE_MIN: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_secs(16);
+/// A watch that went well for so long ends a series of failures.
+const GOOD: Duration = Duration::from_secs(60);
+
+/// Watches one object by its name: one get, and a watch from there on. Unlike kube's watcher it
+/// never lists, so that a `ServiceAccount` needs no right to list secrets.
 pub(super) async fn object<K>(shared: &Shared, key: &ObjectKey, wrap: fn(Arc<K>) -> Object)
 where
     K: Resource<Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + 'static,
     K::DynamicType: Default,
 {
     let api: Api<K> = Api::namespaced(shared.client.client(), &key.namespace);
-    let mut found = std::pin::pin!(watch_object(api, &key.name).default_backoff());
+    let mut pause = PAUSE_MIN;
     loop {
-        match found.try_next().await {
-            Ok(Some(Some(object))) => shared.learn(key, Ok(wrap(Arc::new(object)))),
-            Ok(Some(None)) => shared.learn(key, Err(ObjectError::not_found(key))),
-            Ok(None) => return,
-            Err(error) => {
-                let error = api_error(error);
-                let (resource, name) = (key.kind.resource(), &key.name);
-                shared.learn(key, Err(object_error(&error, key, resource, name)));
+        let began = Instant::now();
+        let error = follow(shared, &api, key, wrap).await;
+        let is_expired = matches!(error, ApiError::Expired(_));
+        if !is_expired {
+            let (resource, name) = (key.kind.resource(), &key.name);
+            shared.learn(key, Err(object_error(&error, key, resource, name)));
+        }
+        if began.elapsed() > GOOD {
+            pause = PAUSE_MIN;
+        }
+        // Watches that fail together don't come back together.
+        let random = RandomState::new().hash_one(()) % 100;
+        tokio::time::sleep(pause + pause * u32::try_from(random).unwrap_or(0) / 100).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// Follows an object until that fails.
+async fn follow<K>(
+    shared: &Shared,
+    api: &Api<K>,
+    key: &ObjectKey,
+    wrap: fn(Arc<K>) -> Object,
+) -> ApiError
+where
+    K: Resource<Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + 'static,
+    K::DynamicType: Default,
+{
+    let learn = |object: K| {
+        let version = object.meta().resource_version.clone().unwrap_or_default();
+        shared.learn(key, Ok(wrap(Arc::new(object))));
+        version
+    };
+    let got = shared.client.read(CALL_DEADLINE, api.get_opt(&key.name));
+    let mut version = match got.await {
+        Ok(Some(object)) => learn(object),
+        Ok(None) => {
+            shared.learn(key, Err(ObjectError::not_found(key)));
+            // From now on, whatever there is by then included.
+            String::new()
+        }
+        Err(error) => return error,
+    };
+    let fields = format!("metadata.name={}", key.name);
+    let seconds = u32::try_from(WATCH_TIME.as_secs()).unwrap_or_default();
+    let params = WatchParams::default().fields(&fields).timeout(seconds);
+    loop {
+        let began = Instant::now();
+        let watching = shared
+            .client
+            .read(CALL_DEADLINE, api.watch(&params, &version));
+        let mut events = match watching.await {
+            Ok(events) => std::pin::pin!(events),
+            Err(error) => return error,
+        };
+        loop {
+            let next = tokio::time::timeout_at(began + WATCH_TIME + WATCH_GRACE, events.try_next());
+            match next.await {
+                Ok(Ok(Some(WatchEvent::Added(object) | WatchEvent::Modified(object)))) => {
+                    version = learn(object);
+                }
+                Ok(Ok(Some(WatchEvent::Deleted(object)))) => {
+                    version = object.meta().resource_version.clone().unwrap_or_default();
+                    shared.learn(key, Err(ObjectError::not_found(key)));
+                }
+                Ok(Ok(Some(WatchEvent::Bookmark(bookmark)))) => {
+                    version = bookmark.metadata.resource_version;
+                }
+                Ok(Ok(Some(WatchEvent::Error(status)))) => {
+                    return kube::Error::Api(status).into();
+                }
+                Ok(Ok(None)) => break,
+                Ok(Err(error)) => return error.into(),
+                Err(_) => return ApiError::deadline(WATCH_TIME + WATCH_GRACE),
             }
         }
+        // A server that ends watches at once is not asked in a loop.
+        tokio::time::sleep_until(began + PAUSE_MIN).await;
     }
 }
 

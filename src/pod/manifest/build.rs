@@ -170,13 +170,8 @@ fn build_pod(canonical: &Value, ctx: &ParseContext<'_>, problems: &mut Problems<
             problems.help("quote it, so that it is a text");
         }
     }
-    let mut special: Vec<Path> = Vec::new();
     support::for_each_special(canonical, &mut |path, verdict| {
-        // `projected` is refused as a whole only if nothing in it already was.
-        if !special.iter().any(|other| path.contains(other)) {
-            note_special(&path, verdict, problems);
-        }
-        special.push(path);
+        note_special(&path, verdict, problems);
     });
     let full_name = full_name(canonical, ctx);
     let Some(mut pod) = decoded.object else {
@@ -231,13 +226,15 @@ fn is_volume_source(path: &Path) -> bool {
 
 fn note_special(path: &Path, verdict: Verdict, problems: &mut Problems<'_>) {
     let (severity, code, message) = match verdict {
-        Verdict::Unsupported(why) => (Severity::Error, Code::UnsupportedField, why.to_owned()),
+        Verdict::Unsupported(why) | Verdict::NotInManifest(why) => {
+            (Severity::Error, Code::UnsupportedField, why.to_owned())
+        }
         Verdict::NoEffect(why) => (
             Severity::Warning,
             Code::UnsupportedField,
             format!("this has no effect: {why}"),
         ),
-        Verdict::Forbidden(resource) => (
+        Verdict::Forbidden(resource) | Verdict::ForbiddenAndUnsupported(resource) => (
             Severity::Error,
             Code::ForbiddenReference,
             format!("static pods may not reference {resource}"),

@@ -1,7 +1,8 @@
 //! What the API server would have filled in, and what makes a pod a static pod.
 
 use crate::api::core::{
-    Container, EmptyDirVolumeSource, PodSecurityContext, PodSpec, PodStatus, Toleration, Volume,
+    Container, DownwardAPIVolumeFile, EmptyDirVolumeSource, PodSecurityContext, PodSpec, PodStatus,
+    Toleration, Volume,
 };
 use crate::api::{NodeName, Pod, PodUid, keys};
 use crate::pod::desired::PodSource;
@@ -10,6 +11,9 @@ use super::image;
 
 /// `spec.terminationGracePeriodSeconds` of a pod that sets none.
 const GRACE_SECONDS: i64 = 30;
+
+/// Mode of files in volumes that set none.
+const FILE_MODE: i32 = 0o644;
 
 /// Fills in the API's defaults.
 ///
@@ -87,12 +91,33 @@ fn default_volume(volume: &mut Volume) {
     if let Some(host_path) = &mut volume.host_path {
         host_path.type_.get_or_insert_default();
     }
+    if let Some(downward) = &mut volume.downward_api {
+        downward.default_mode.get_or_insert(FILE_MODE);
+        for item in downward.items.iter_mut().flatten() {
+            default_file(item);
+        }
+    }
+    if let Some(projected) = &mut volume.projected {
+        projected.default_mode.get_or_insert(FILE_MODE);
+        for source in projected.sources.iter_mut().flatten() {
+            let items = source.downward_api.as_mut().and_then(|d| d.items.as_mut());
+            for item in items.into_iter().flatten() {
+                default_file(item);
+            }
+        }
+    }
     let bare = Volume {
         name: volume.name.clone(),
         ..Volume::default()
     };
     if *volume == bare {
         volume.empty_dir = Some(EmptyDirVolumeSource::default());
+    }
+}
+
+fn default_file(file: &mut DownwardAPIVolumeFile) {
+    if let Some(field) = &mut file.field_ref {
+        default_text(&mut field.api_version, "v1");
     }
 }
 

@@ -25,6 +25,7 @@ use crate::pod::desired::PodSource;
 
 pub use build::{parse_manifest, pod_from_canonical};
 pub use render::render;
+pub use support::unsupported_fields;
 
 /// Largest manifest read, as upstream: 10 MiB.
 pub const MANIFEST_BYTES_MAX: usize = 10 * 1024 * 1024;

@@ -4,6 +4,8 @@
 
 use serde_json::Value;
 
+use crate::api::Pod;
+
 use super::path::Path;
 
 /// What a row says about a field.
@@ -13,6 +15,10 @@ pub(super) enum Verdict {
     Unsupported(&'static str),
     /// It refers to an API object of this resource, which a static pod may not.
     Forbidden(&'static str),
+    /// The same, and a pod of the API server can't have it honoured here either.
+    ForbiddenAndUnsupported(&'static str),
+    /// It can't be part of a manifest; the text says why. It is no part of a spec.
+    NotInManifest(&'static str),
     /// It has no effect; the text says why.
     NoEffect(&'static str),
 }
@@ -38,14 +44,14 @@ enum When {
 /// a key may end in `*`.
 struct Rule(&'static str, When, Verdict);
 
-use Verdict::{Forbidden, NoEffect, Unsupported};
+use Verdict::{Forbidden, ForbiddenAndUnsupported, NoEffect, NotInManifest, Unsupported};
 use When::{Begins, IsFalse, IsNot, NonEmpty, Written};
 
 const PROBES: Verdict = Unsupported("probes are not run yet");
 const HOOKS: Verdict = Unsupported("lifecycle hooks are not run yet");
 const SCHEDULING: Verdict =
     NoEffect("a static pod isn't scheduled: it runs on the node that reads it");
-const VOLUME: Verdict = Unsupported("only hostPath and emptyDir volumes are supported yet");
+const VOLUME: Verdict = Unsupported("volumes of this type are not supported");
 const WINDOWS: Verdict = Unsupported("Windows pods can't run here");
 const HUGE_PAGES: Verdict = Unsupported("the Docker Engine can't limit huge pages");
 const DISK: Verdict = NoEffect("local disk use is not enforced");
@@ -58,12 +64,12 @@ const RULES: &[Rule] = &[
     Rule(
         "metadata.deletionTimestamp",
         Written,
-        Unsupported("a static pod is deleted by removing its manifest"),
+        NotInManifest("a static pod is deleted by removing its manifest"),
     ),
     Rule(
         "metadata.deletionGracePeriodSeconds",
         Written,
-        Unsupported("a static pod is deleted by removing its manifest"),
+        NotInManifest("a static pod is deleted by removing its manifest"),
     ),
     // Pod
     Rule(
@@ -77,21 +83,25 @@ const RULES: &[Rule] = &[
         Forbidden("serviceaccounts"),
     ),
     Rule("spec.imagePullSecrets", NonEmpty, SECRETS),
-    Rule("spec.resourceClaims", NonEmpty, Forbidden("resourceclaims")),
+    Rule(
+        "spec.resourceClaims",
+        NonEmpty,
+        ForbiddenAndUnsupported("resourceclaims"),
+    ),
     Rule(
         "spec.ephemeralContainers",
         NonEmpty,
-        Unsupported("ephemeral containers can't be part of a manifest"),
+        NotInManifest("ephemeral containers can't be part of a manifest"),
     ),
     Rule(
         "spec.schedulingGates",
         NonEmpty,
-        Unsupported("a pod that is bound to a node can't have scheduling gates"),
+        NotInManifest("a pod that is bound to a node can't have scheduling gates"),
     ),
     Rule(
         "spec.schedulingGroup",
         Written,
-        Unsupported("a static pod isn't scheduled"),
+        NotInManifest("a static pod isn't scheduled"),
     ),
     Rule(
         "spec.readinessGates",
@@ -176,7 +186,7 @@ const RULES: &[Rule] = &[
     Rule(
         "spec.C.resources.claims",
         NonEmpty,
-        Forbidden("resourceclaims"),
+        ForbiddenAndUnsupported("resourceclaims"),
     ),
     Rule("spec.C.resources.limits.hugepages-*", Written, HUGE_PAGES),
     Rule("spec.C.resources.requests.hugepages-*", Written, HUGE_PAGES),
@@ -193,16 +203,28 @@ const RULES: &[Rule] = &[
     Rule(
         "spec.volumes[].persistentVolumeClaim",
         Written,
-        Forbidden("persistentvolumeclaims"),
+        ForbiddenAndUnsupported("persistentvolumeclaims"),
     ),
     Rule(
         "spec.volumes[].ephemeral",
         Written,
-        Forbidden("persistentvolumeclaims"),
+        ForbiddenAndUnsupported("persistentvolumeclaims"),
     ),
-    Rule("spec.volumes[].csi", Written, Forbidden("csidrivers")),
-    Rule("spec.volumes[].azureFile", Written, SECRETS),
-    Rule("spec.volumes[].glusterfs", Written, Forbidden("endpoints")),
+    Rule(
+        "spec.volumes[].csi",
+        Written,
+        ForbiddenAndUnsupported("csidrivers"),
+    ),
+    Rule(
+        "spec.volumes[].azureFile",
+        Written,
+        ForbiddenAndUnsupported("secrets"),
+    ),
+    Rule(
+        "spec.volumes[].glusterfs",
+        Written,
+        ForbiddenAndUnsupported("endpoints"),
+    ),
     Rule(
         "spec.volumes[].projected.sources[].serviceAccountToken",
         Written,
@@ -221,15 +243,13 @@ const RULES: &[Rule] = &[
     Rule(
         "spec.volumes[].projected.sources[].clusterTrustBundle",
         Written,
-        Forbidden("clustertrustbundles"),
+        ForbiddenAndUnsupported("clustertrustbundles"),
     ),
     Rule(
         "spec.volumes[].projected.sources[].podCertificate",
         Written,
-        Forbidden("podcertificates"),
+        ForbiddenAndUnsupported("podcertificates"),
     ),
-    Rule("spec.volumes[].projected", Written, VOLUME),
-    Rule("spec.volumes[].downwardAPI", Written, VOLUME),
     Rule("spec.volumes[].image", Written, VOLUME),
     Rule("spec.volumes[].awsElasticBlockStore", Written, VOLUME),
     Rule("spec.volumes[].azureDisk", Written, VOLUME),
@@ -261,6 +281,24 @@ pub(super) fn for_each_special(pod: &Value, found: &mut dyn FnMut(Path, Verdict)
             }
         });
     }
+}
+
+/// The fields of a pod from the API server that can't be honoured here, each with the reason: its
+/// path, a colon, why. Empty for a pod that can run as it is.
+#[must_use]
+pub fn unsupported_fields(pod: &Pod) -> Vec<String> {
+    let Ok(written) = serde_json::to_value(pod) else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    for_each_special(&written, &mut |path, verdict| match verdict {
+        Unsupported(why) => found.push(format!("{path}: {why}")),
+        ForbiddenAndUnsupported(resource) => {
+            found.push(format!("{path}: {resource} are not supported"));
+        }
+        Forbidden(_) | NotInManifest(_) | NoEffect(_) => {}
+    });
+    found
 }
 
 impl When {
@@ -314,5 +352,47 @@ fn walk_items(
     let items = list.and_then(Value::as_array).map(Vec::as_slice);
     for (index, item) in items.unwrap_or_default().iter().enumerate() {
         walk(item, pattern, &path.index(index), found);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_an_api_pod_can_not_have_here_is_named() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "web", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {
+                "serviceAccountName": "sa",
+                "nodeSelector": {"a": "b"},
+                "imagePullSecrets": [{"name": "s"}],
+                "containers": [{
+                    "name": "c",
+                    "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+                    "volumeDevices": [{"name": "v", "devicePath": "/dev/x"}],
+                }],
+                "volumes": [
+                    {"name": "v1", "configMap": {"name": "c"}},
+                    {"name": "v2", "persistentVolumeClaim": {"claimName": "p"}},
+                    {"name": "v3", "projected": {"sources": [
+                        {"serviceAccountToken": {"path": "t"}},
+                        {"clusterTrustBundle": {"path": "b"}},
+                    ]}},
+                    {"name": "v4", "nfs": {"server": "a", "path": "/"}},
+                ],
+            },
+        }))
+        .unwrap();
+        assert_eq!(
+            unsupported_fields(&pod),
+            [
+                "spec.containers[0].volumeDevices: block devices are not supported yet",
+                "spec.volumes[1].persistentVolumeClaim: persistentvolumeclaims are not supported",
+                "spec.volumes[2].projected.sources[1].clusterTrustBundle: clustertrustbundles are not supported",
+                "spec.volumes[3].nfs: volumes of this type are not supported",
+            ]
+        );
     }
 }

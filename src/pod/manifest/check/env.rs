@@ -80,7 +80,7 @@ fn check_source(
         problems.invalid(&path, "must name exactly one source");
     }
     if let Some(field) = &from.field_ref {
-        check_field(field, &path.key("fieldRef"), problems);
+        check_field(field, &FIELDS, &path.key("fieldRef"), problems);
     }
     if let Some(resource) = &from.resource_field_ref {
         check_resource(
@@ -92,7 +92,14 @@ fn check_source(
     }
 }
 
-fn check_field(field: &ObjectFieldSelector, at: &Path, problems: &mut Problems<'_>) {
+/// Checks a field's selector. `fields` are the paths that may be taken, beside single labels and
+/// annotations.
+pub(super) fn check_field(
+    field: &ObjectFieldSelector,
+    fields: &[&str],
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
     if field.api_version.as_deref() != Some("v1") {
         problems.invalid(&at.key("apiVersion"), "must be v1");
     }
@@ -107,16 +114,17 @@ fn check_field(field: &ObjectFieldSelector, at: &Path, problems: &mut Problems<'
         if !names::is_qualified(key) {
             problems.invalid(&path, "this is not the key of a label or annotation");
         }
-    } else if !FIELDS.contains(&field.field_path.as_str()) {
-        problems.invalid(&path, "a variable can't take this field");
+    } else if !fields.contains(&field.field_path.as_str()) {
+        problems.invalid(&path, "this field can't be taken");
         problems.help(format!(
             "use one of {}, metadata.labels['<key>'], metadata.annotations['<key>']",
-            FIELDS.join(", ")
+            fields.join(", ")
         ));
     }
 }
 
-fn check_resource(
+/// Checks a resource's selector. `containers` are the names of all containers of the pod.
+pub(super) fn check_resource(
     resource: &ResourceFieldSelector,
     containers: &HashSet<&str>,
     at: &Path,

@@ -12,6 +12,7 @@ mod network;
 mod resources;
 mod scheduling;
 mod security;
+mod values;
 mod volumes;
 
 use std::collections::HashSet;

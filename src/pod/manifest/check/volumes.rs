@@ -7,7 +7,7 @@ use crate::api::quantity::Quantity;
 use crate::pod::manifest::path::Path;
 use crate::pod::manifest::problems::Problems;
 
-use super::{check_label_name, one_of, unique};
+use super::{check_label_name, one_of, unique, values};
 
 const HOST_PATH_TYPES: [&str; 8] = [
     "",
@@ -37,17 +37,30 @@ pub(super) fn check_volumes<'a>(
             &path.key("name"),
             problems,
         );
-        check_source(volume, &path, problems);
+        check_source(volume, spec, &path, problems);
     }
     seen
 }
 
-fn check_source(volume: &Volume, at: &Path, problems: &mut Problems<'_>) {
-    if volume.host_path.is_some() && volume.empty_dir.is_some() {
+fn check_source(volume: &Volume, spec: &PodSpec, at: &Path, problems: &mut Problems<'_>) {
+    let sources = usize::from(volume.host_path.is_some())
+        + usize::from(volume.empty_dir.is_some())
+        + usize::from(volume.downward_api.is_some())
+        + usize::from(volume.projected.is_some());
+    if sources > 1 {
         problems.invalid(at, "a volume can't be of more than one type");
     }
     if let Some(host_path) = &volume.host_path {
         check_host_path(host_path, &at.key("hostPath"), problems);
+    }
+    if let Some(downward) = &volume.downward_api {
+        let at = at.key("downwardAPI");
+        values::check_mode(downward.default_mode, &at.key("defaultMode"), problems);
+        let items = downward.items.as_deref().unwrap_or_default();
+        values::check_items(items, spec, &mut HashSet::new(), &at, problems);
+    }
+    if let Some(projected) = &volume.projected {
+        values::check_projected(projected, spec, &at.key("projected"), problems);
     }
     if let Some(empty_dir) = &volume.empty_dir {
         let path = at.key("emptyDir");
