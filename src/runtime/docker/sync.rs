@@ -29,7 +29,9 @@ impl DockerManager {
     ) -> PodSyncResult {
         let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
         occurrences::plan_decided(&self.telemetry, &full_name, &uid, plan);
-        let (result, made) = calls::noted(self.walk_steps(pod, status, plan, cancel)).await;
+        // On the heap: the state of a whole round is large.
+        let walking = Box::pin(self.walk_steps(pod, status, plan, cancel));
+        let (result, made) = calls::noted(walking).await;
         occurrences::engine_called(&self.telemetry, &full_name, &uid, &made);
         result
     }
