@@ -1,5 +1,10 @@
 //! Mirror pods under a whole agent, on a real Engine and real Kubernetes servers: upstream's cases
-//! (test/e2e_node/mirror_pod_test.go, mirror_pod_grace_period_test.go) and our own.
+//! (`test/e2e_node/mirror_pod_test.go`, `mirror_pod_grace_period_test.go`) and our own.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests fail loudly, as tests do"
+)]
 
 mod common;
 

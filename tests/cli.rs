@@ -69,7 +69,7 @@ fn usage_errors_exit_with_2() {
 fn no_agent_exits_with_3_and_says_how_to_start_one() {
     let dir = tempfile::tempdir().unwrap();
     let root = text(dir.path());
-    for command in [&["status"][..], &["logs", "web"]] {
+    for command in [&["status"][..], &["logs", "web"], &["explain", "web"]] {
         let args: Vec<&str> = command.iter().copied().chain(["--root", root]).collect();
         let (code, stderr) = code_and_stderr(&args);
         assert_eq!(code, 3, "{stderr}");

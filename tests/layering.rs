@@ -57,7 +57,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "server",
         &["api", "pod", "store", "runtime", "telemetry", "config"],
     ),
-    // Of the server only what goes over the socket; of the app only its entry.
+    // Of the server only what goes over the socket; of the app only its entry, and of the cluster
+    // only the error that makes another exit code.
     (
         "cli",
         &[
@@ -69,6 +70,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "server::admin",
             "server::frame",
             "app::run",
+            "cluster::ConnectError",
         ],
     ),
     (

@@ -16,6 +16,12 @@ pub struct StatusReport {
     pub agent: AgentReport,
     /// The Engine it drives.
     pub engine: EngineReport,
+    /// The API server it works with, if one is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api: Option<ApiReport>,
+    /// Its Node, if an API server is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeReport>,
     /// Images being pulled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pulls: Vec<PullReport>,
@@ -67,6 +73,81 @@ pub struct EngineReport {
     pub unreachable_since: Option<Timestamp>,
 }
 
+/// The API server.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ApiReport {
+    /// Its address.
+    pub server: String,
+    /// Whether it answered the last call.
+    pub reachable: bool,
+    /// Why it isn't reachable; none before the first call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// When that began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreachable_since: Option<Timestamp>,
+}
+
+/// Our Node.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeReport {
+    /// Its name.
+    pub name: String,
+    /// Whether it is registered.
+    pub registered: bool,
+    /// The UID that the API server gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+    /// Why it can't be registered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// When that began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused_since: Option<Timestamp>,
+    /// Its conditions, as the API server has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<ConditionReport>,
+    /// When its Lease was renewed last by this agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_renewed: Option<Timestamp>,
+}
+
+/// A condition of our Node.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConditionReport {
+    /// For example `Ready`.
+    #[serde(rename = "type")]
+    pub condition: String,
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// Why, in one word.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Why, for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// How a static pod stands with its mirror pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MirrorReport {
+    /// `Synced`, `Pending`, or what keeps it from being made: `NamespaceMissing`, say.
+    pub state: String,
+    /// The UID that the API server gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+    /// What keeps it from being made, in the API server's words.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// When that began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+}
+
 /// Where a pull is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -101,7 +182,7 @@ pub struct PullReport {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceReport {
-    /// `file` or `http`.
+    /// `file`, `http` or `api`.
     pub kind: String,
     /// Directory or URL.
     pub location: String,
@@ -130,9 +211,9 @@ pub struct PodReport {
     pub manifest_name: String,
     /// Namespace.
     pub namespace: String,
-    /// UID, equal to the hash of the manifest.
+    /// UID: of a static pod the hash of its manifest.
     pub uid: PodUid,
-    /// Where it comes from: file path or URL.
+    /// Where it comes from: file path, URL, or the API server.
     pub source: String,
     /// What kubectl's STATUS column would say: a phase, or the reason that matters more.
     pub status: String,
@@ -155,6 +236,9 @@ pub struct PodReport {
     pub ips: Vec<IpAddr>,
     /// Its containers, init containers first.
     pub containers: Vec<ContainerReport>,
+    /// How it stands with its mirror pod; none for a pod of the API server, and without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<MirrorReport>,
     /// Whether an older, last good manifest is running because the present one is broken.
     pub held: bool,
     /// What is wrong with its manifest now.
@@ -193,4 +277,45 @@ pub struct ContainerReport {
     /// When it started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
+}
+
+/// The story of one pod: the data behind `mirrorlet explain`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExplainReport {
+    /// Name with the node's suffix.
+    pub name: String,
+    /// Namespace.
+    pub namespace: String,
+    /// The pod as it is; none when it is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodReport>,
+    /// When its source was last read with success.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_read: Option<Timestamp>,
+    /// Whether older entries were forgotten.
+    pub truncated: bool,
+    /// What happened to it, and to pods before it that had its name; newest first. Only what this
+    /// run of the agent has seen.
+    pub story: Vec<StoryReport>,
+}
+
+/// One entry of a story.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoryReport {
+    /// When.
+    pub at: Timestamp,
+    /// `Normal` or `Warning` for what is an event as well, else `Trace`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Why, in one word.
+    pub reason: String,
+    /// Name of the container concerned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// One sentence.
+    pub message: String,
+    /// UID of the pod; another than the present one's before an edit.
+    pub uid: PodUid,
 }

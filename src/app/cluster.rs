@@ -15,10 +15,11 @@ use futures::FutureExt as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Parts, readings, spawn};
-use crate::api::FullName;
+use super::view::ClusterView;
+use super::{Parts, images, readings, spawn};
 use crate::api::core::Node;
 use crate::api::report::EngineReport;
+use crate::api::{FullName, Timestamp};
 use crate::cluster::lease::LeaseTask;
 use crate::cluster::node::{NodeInputs, NodeStanding, NodeTask};
 use crate::cluster::{
@@ -33,6 +34,7 @@ use crate::pod::merge::Merged;
 use crate::pod::mirror::{MirrorState, problem_lines};
 use crate::pod::node::{NodeFacts, Readings};
 use crate::pod::observed::Pods;
+use crate::runtime::docker::ImagePuller;
 use crate::source::apiserver::{ApiOptions, ApiSource};
 use crate::source::{SourceReader, source};
 use crate::store::board::Board;
@@ -56,6 +58,8 @@ pub(super) struct Cluster {
     pub(super) objects: Arc<ClusterObjects>,
     /// Our Node, as admission sees it.
     pub(super) admit: Reader<AdmitNode>,
+    /// When its Lease was renewed last.
+    pub(super) lease: Reader<Option<Timestamp>>,
     feeds: Feeds,
 }
 
@@ -65,6 +69,8 @@ pub(super) struct Links {
     pub(super) reach: watch::Receiver<Reach>,
     /// Which Engine it is.
     pub(super) engine: watch::Receiver<EngineReport>,
+    /// Knows the Engine's images.
+    pub(super) images: Arc<ImagePuller>,
     /// What is wanted.
     pub(super) merged: Reader<Merged>,
     /// What workers tell.
@@ -73,18 +79,6 @@ pub(super) struct Links {
     pub(super) listed: watch::Receiver<Option<Arc<Pods>>>,
     /// Knows pods and mirrors by either UID.
     pub(super) manager: Arc<PodManager>,
-}
-
-/// What `mirrorlet status` tells of the cluster.
-pub(super) struct ClusterReaders {
-    /// Whether the API server answers.
-    pub(super) reach: Reader<ApiReach>,
-    /// Our Node, as the API server has it.
-    pub(super) node: Reader<Option<Arc<Node>>>,
-    /// How we stand with it.
-    pub(super) standing: Reader<NodeStanding>,
-    /// How each static pod stands with its mirror.
-    pub(super) mirrors: Reader<BTreeMap<FullName, MirrorState>>,
 }
 
 /// The ends that the Node is fed through.
@@ -121,6 +115,7 @@ impl Cluster {
         let (task, node, standing) = NodeTask::new(client.clone(), inputs, telemetry.clone());
         spawn(parts, "node", task.run(cancel.clone()));
         let lease = LeaseTask::new(client.clone(), config.node_name.clone(), node.clone());
+        let renewed = lease.renewed();
         spawn(parts, "lease", lease.run(cancel.clone()));
 
         let (source_writer, pods) = source(ApiSource::name());
@@ -154,6 +149,7 @@ impl Cluster {
             api_pods,
             objects: Arc::new(objects),
             admit,
+            lease: renewed,
             feeds: Feeds {
                 facts,
                 readings,
@@ -162,7 +158,7 @@ impl Cluster {
         }))
     }
 
-    /// Starts what needs the other parts.
+    /// Starts what needs the other parts, and hands out what the status report tells of it all.
     pub(super) fn link(
         self,
         config: &Config,
@@ -170,18 +166,22 @@ impl Cluster {
         telemetry: &Telemetry,
         parts: &mut Parts,
         cancel: &CancellationToken,
-    ) -> ClusterReaders {
+    ) -> ClusterView {
         let Feeds {
             facts,
             readings,
             mirror_problems,
         } = self.feeds;
+        let (images_writer, images_reader) = cell(Vec::new());
+        let listing = images::keep(links.images, images_writer, cancel.clone());
+        spawn(parts, "images", listing);
         let keeping = readings::keep(
             config.root.clone(),
             facts,
             readings,
             links.reach,
             links.engine,
+            images_reader,
             cancel.clone(),
         );
         spawn(parts, "node readings", keeping);
@@ -210,10 +210,12 @@ impl Cluster {
         };
         let task = StatusTask::new(self.client.clone(), inputs, telemetry.clone());
         spawn(parts, "statuses", task.run(cancel.clone()));
-        ClusterReaders {
+        ClusterView {
+            server: self.client.server().to_owned(),
             reach: self.client.reach(),
             node: self.node,
             standing: self.standing,
+            lease: self.lease,
             mirrors,
         }
     }

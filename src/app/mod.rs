@@ -14,6 +14,7 @@ mod cluster;
 mod counts;
 pub mod desired;
 mod facts;
+mod images;
 pub mod lock;
 pub mod owner;
 mod readings;
@@ -33,6 +34,7 @@ use crate::api::report::EngineReport;
 use crate::config::{Config, Resolved};
 use crate::observe::{Observer, Reach};
 use crate::pod::admit::AdmitNode;
+use crate::pod::manifest::unsupported_fields;
 use crate::pod::merge::Merged;
 use crate::runtime::Runtime;
 use crate::runtime::docker::engine::SharedEngine;
@@ -46,7 +48,7 @@ use crate::source::files::FileSource;
 use crate::source::http::{HttpOptions, HttpSource};
 use crate::source::last_good::DIRECTORY as LAST_GOOD_DIR;
 use crate::source::{SourceReader, source};
-use crate::store::board::{Board, board};
+use crate::store::board::board;
 use crate::store::cache::cache;
 use crate::store::cell::cell;
 use crate::store::looks::look_requests;
@@ -55,7 +57,7 @@ use crate::telemetry::{Metrics, Telemetry, occurrences};
 use crate::worker::{Clock, Context, PodWorkers, Wanted};
 use cluster::{Cluster, Links};
 use desired::MergeTask;
-use view::View;
+use view::{ClusterView, View};
 
 /// How long the parts are given to end once the agent is told to stop. They only drop what they
 /// hold: containers stay, and every call that is cut off is found again at the next start.
@@ -172,7 +174,7 @@ impl Agent {
             backoff_max: config.max_container_backoff,
             clock: Clock::default(),
             node: admit_node,
-            unsupported: |_| Vec::new(),
+            unsupported: unsupported_fields,
         });
         let manager = Arc::new(PodManager::default());
         let workers = PodWorkers::new(context, Arc::clone(&manager), wanted, listed.clone());
@@ -180,19 +182,29 @@ impl Agent {
 
         let counting = counts::count_pods(board.clone(), telemetry.metrics.clone(), cancel.clone());
         spawn(&mut parts, "counts", counting);
-        let (engine_reader, changes) = start_news(
-            &mut parts, cancel, &config, &runtime, &reach, &board, &merged,
-        );
-        if let Some(cluster) = cluster {
+        let (version, changes) = watch::channel(0_u64);
+        let news = News {
+            reach: reach.clone(),
+            pods: board.changed(),
+            merged: merged.clone(),
+            version: version.clone(),
+        };
+        let engine_reader = start_news(&mut parts, cancel, &config, &runtime, news);
+        let cluster = cluster.map(|cluster| {
             let links = Links {
                 reach: reach.clone(),
                 engine: engine_reader.clone(),
+                images: Arc::clone(&images),
                 merged: merged.clone(),
                 board: board.clone(),
                 listed,
                 manager,
             };
-            cluster.link(&config, links, &telemetry, &mut parts, cancel);
+            cluster.link(&config, links, &telemetry, &mut parts, cancel)
+        });
+        if let Some(cluster) = cluster.clone() {
+            let telling = tell_cluster_news(cluster, version, cancel.clone());
+            spawn(&mut parts, "cluster news", telling);
         }
         let view: Arc<dyn AgentView> = Arc::new(View {
             resolved,
@@ -207,6 +219,8 @@ impl Agent {
             images,
             runtime,
             changes,
+            journal: telemetry.journal.clone(),
+            cluster,
         });
         start_servers(&config, &view, &telemetry.metrics, &mut parts, cancel).await?;
         Ok(Self {
@@ -283,6 +297,14 @@ fn start_sources(
     Ok(readers)
 }
 
+/// What the status report may change with.
+struct News {
+    reach: watch::Receiver<Reach>,
+    pods: watch::Receiver<u64>,
+    merged: crate::store::cell::Reader<Merged>,
+    version: watch::Sender<u64>,
+}
+
 /// Starts the task that turns the news of all parts into one version number, and keeps the
 /// Engine's line of the report.
 fn start_news(
@@ -290,38 +312,47 @@ fn start_news(
     cancel: &CancellationToken,
     config: &Config,
     runtime: &Arc<dyn Runtime>,
-    reach: &watch::Receiver<Reach>,
-    board: &Board,
-    merged: &crate::store::cell::Reader<Merged>,
-) -> (watch::Receiver<EngineReport>, watch::Receiver<u64>) {
+    mut news: News,
+) -> watch::Receiver<EngineReport> {
     let endpoint = config.docker.clone();
     let first = EngineReport {
         endpoint: endpoint.clone(),
         ..EngineReport::default()
     };
     let (engine, engine_reader) = watch::channel(first);
-    let (version, version_reader) = watch::channel(0_u64);
-    let (runtime, mut reach) = (Arc::clone(runtime), reach.clone());
-    let (mut pods, mut merged) = (board.changed(), merged.clone());
-    let cancel = cancel.clone();
+    let (runtime, cancel) = (Arc::clone(runtime), cancel.clone());
     spawn(parts, "news", async move {
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return,
-                changed = reach.changed() => {
+                changed = news.reach.changed() => {
                     if changed.is_err() { return }
-                    let now = reach.borrow_and_update().clone();
+                    let now = news.reach.borrow_and_update().clone();
                     let before = engine.borrow().clone();
                     let report = engine_report(&endpoint, &now, &*runtime, &before).await;
                     engine.send_replace(report);
                 }
-                changed = pods.changed() => if changed.is_err() { return },
-                changed = merged.changed() => if changed.is_err() { return },
+                changed = news.pods.changed() => if changed.is_err() { return },
+                changed = news.merged.changed() => if changed.is_err() { return },
             }
-            version.send_modify(|version| *version += 1);
+            news.version.send_modify(|version| *version += 1);
         }
     });
-    (engine_reader, version_reader)
+    engine_reader
+}
+
+/// Has the report's version change with the cluster's part of it.
+async fn tell_cluster_news(
+    mut cluster: ClusterView,
+    version: watch::Sender<u64>,
+    cancel: CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = cluster.changed() => version.send_modify(|version| *version += 1),
+        }
+    }
 }
 
 /// The Engine's line of the report.

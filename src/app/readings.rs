@@ -12,8 +12,10 @@ use super::facts;
 use crate::api::report::EngineReport;
 use crate::config::Config;
 use crate::observe::Reach;
-use crate::pod::node::{Amounts, DiskReading, EngineSeen, NodeFacts, PidReading, Readings};
-use crate::store::cell::Writer;
+use crate::pod::node::{
+    Amounts, DiskReading, EngineSeen, ImageSeen, NodeFacts, PidReading, Readings,
+};
+use crate::store::cell::{Reader, Writer};
 
 /// How often the machine is read: as often as the Node's status is computed.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -63,6 +65,7 @@ pub(super) async fn keep(
     mut readings: Writer<Readings>,
     mut reach: watch::Receiver<Reach>,
     mut engine: watch::Receiver<EngineReport>,
+    mut images: Reader<Vec<ImageSeen>>,
     cancel: CancellationToken,
 ) {
     let mut ticks = tokio::time::interval(PERIOD);
@@ -74,16 +77,18 @@ pub(super) async fn keep(
             Reach::Down(cause) => EngineSeen::Down(cause.clone()),
         };
         readings.publish(read(&root, seen));
+        let mut known = (*facts.get()).clone();
         if let Some(version) = engine.borrow_and_update().version.clone() {
-            let mut known = (*facts.get()).clone();
             known.engine_version = Some(version);
-            facts.publish(known);
         }
+        known.images.clone_from(&images.get());
+        facts.publish(known);
         let told = tokio::select! {
             () = cancel.cancelled() => return,
             _ = ticks.tick() => Ok(()),
             told = reach.changed() => told,
             told = engine.changed() => told,
+            Ok(_) = images.changed() => Ok(()),
         };
         if told.is_err() {
             return;

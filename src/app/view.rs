@@ -1,16 +1,21 @@
 //! What the agent tells about itself: everything the parts publish, put into one report.
 
+mod cluster;
+mod explain;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use tokio::sync::watch;
 
-use crate::api::report::{AgentReport, ContainerReport, EngineReport, PodReport, StatusReport};
-use crate::api::{ContainerId, Diagnostic, Pod, PodUid, Timestamp, core};
+use crate::api::report::{
+    AgentReport, ContainerReport, EngineReport, ExplainReport, PodReport, StatusReport,
+};
+use crate::api::{ContainerId, Diagnostic, FullName, Pod, PodUid, Timestamp, core};
 use crate::config::Resolved;
 use crate::observe::Reach;
-use crate::pod::desired::SourcePod;
+use crate::pod::desired::{PodSource, SourcePod};
 use crate::pod::merge::Merged;
 use crate::pod::observed::{ContainerStatus, Role};
 use crate::pod::select::{ContainerNotFound, choose_container};
@@ -23,6 +28,9 @@ use crate::source::SourceReader;
 use crate::store::board::{Board, Phase, PodView};
 use crate::store::cache::CacheReader;
 use crate::store::cell::Reader;
+use crate::telemetry::Journal;
+
+pub(super) use cluster::ClusterView;
 
 /// The agent as its servers see it.
 pub(super) struct View {
@@ -38,6 +46,9 @@ pub(super) struct View {
     pub(super) images: Arc<ImagePuller>,
     pub(super) runtime: Arc<dyn Runtime>,
     pub(super) changes: watch::Receiver<u64>,
+    pub(super) journal: Journal,
+    /// None without an API server.
+    pub(super) cluster: Option<ClusterView>,
 }
 
 impl View {
@@ -76,6 +87,16 @@ impl View {
                 pods.push(report(&pod, None, Some(&view), &self.reach.borrow()));
             }
         }
+        for pod in &mut pods {
+            let uid = &pod.uid;
+            let is_static = |pod: &SourcePod| pod.origin.source != PodSource::Api;
+            if let Some(cluster) = &self.cluster
+                && merged.pods.get(uid).is_some_and(is_static)
+            {
+                let name = FullName::new(pod.name.as_str(), pod.namespace.as_str());
+                pod.mirror = Some(cluster.mirror(&name));
+            }
+        }
         pods.sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
         pods
     }
@@ -110,6 +131,11 @@ impl AgentView for View {
         StatusReport {
             agent: self.agent(),
             engine: self.engine.borrow().clone(),
+            api: self.cluster.as_ref().map(ClusterView::api),
+            node: self
+                .cluster
+                .as_ref()
+                .map(|cluster| cluster.node(&self.resolved.config.node_name)),
             pulls: self.images.progress(),
             sources,
             pods: self.pods(&merged),
@@ -153,6 +179,13 @@ impl AgentView for View {
                 | RuntimeError::Refused { .. }
                 | RuntimeError::Local(_) => ViewError::Failed(error.to_string()),
             })
+    }
+
+    fn explain(&self, pod: &str) -> Result<ExplainReport, ViewError> {
+        let merged = self.merged.get();
+        let sources: Vec<_> = self.sources.iter().map(SourceReader::report).collect();
+        let node = &self.resolved.config.node_name;
+        explain::explain(pod, &self.pods(&merged), &sources, &self.journal, node)
     }
 
     fn config(&self) -> serde_json::Value {
@@ -252,15 +285,16 @@ fn report(
         .unwrap_or(&empty);
     let (printed, message) = printed_status(pod, status);
     let phase = view.map(|view| view.phase);
-    let (printed, message) = explain(phase, view, reach, printed, message);
+    let (printed, message) = waits_for(phase, view, reach, printed, message);
     let name = pod.metadata.name.clone().unwrap_or_default();
     let node = spec::spec(pod)
         .node_name
         .clone()
         .unwrap_or_default()
         .to_lowercase();
+    let is_api = wanted.is_some_and(|wanted| wanted.origin.source == PodSource::Api);
     let manifest_name = match name.strip_suffix(&format!("-{node}")) {
-        Some(stripped) if !node.is_empty() => stripped.to_owned(),
+        Some(stripped) if !node.is_empty() && !is_api => stripped.to_owned(),
         _ => name.clone(),
     };
     let containers = containers(pod, status);
@@ -285,6 +319,7 @@ fn report(
             .flatten()
             .filter_map(|pod_ip| pod_ip.ip.parse().ok())
             .collect(),
+        mirror: None,
         held: wanted.is_some_and(|wanted| wanted.held),
         problems: wanted
             .map(|wanted| wanted.problems.clone())
@@ -295,7 +330,7 @@ fn report(
 }
 
 /// Says what a pod that isn't simply running waits for.
-fn explain(
+fn waits_for(
     phase: Option<Phase>,
     view: Option<&PodView>,
     reach: &Reach,

@@ -76,8 +76,8 @@ fn whole_seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
-/// A text as one segment of a path.
-fn escape(text: &str) -> String {
+/// A text as one segment of a path, or one value of a query.
+pub(super) fn escape(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' => {

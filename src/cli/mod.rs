@@ -1,6 +1,6 @@
 //! The commands: text in, text out, and an exit code.
 //!
-//! `run` hands over to `app`; `status` and `logs` ask a running agent through its socket;
+//! `run` hands over to `app`; `status`, `explain` and `logs` ask a running agent through its socket;
 //! the others need no agent. Nothing here decides about pods.
 
 use std::collections::BTreeMap;
@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
 
+use crate::cluster::ConnectError;
 use crate::config::args::{
     AgentArgs, CONFIG_ENV, Cli, Cmd, SettingArgs, ValidateArgs, ValidateOutput,
 };
@@ -21,6 +22,7 @@ use crate::config::{Ambient, Resolved, resolve};
 
 pub mod client;
 pub mod config;
+pub mod explain;
 pub mod logs;
 pub mod status;
 pub mod table;
@@ -100,6 +102,7 @@ fn dispatch(command: Cmd) -> Outcome {
         Cmd::Run(args) => run(&args),
         Cmd::Validate(args) => validate_command(&args),
         Cmd::Status(args) => block_on(status::status(&args, &root_of(&args.agent)?)),
+        Cmd::Explain(args) => block_on(explain::explain(&args, &root_of(&args.agent)?)),
         Cmd::Logs(args) => block_on(logs::logs(&args, &root_of(&args.agent)?)),
         Cmd::Config(args) => config::config(&args.command),
         Cmd::Completions { shell } => {
@@ -206,5 +209,9 @@ fn run(args: &SettingArgs) -> Outcome {
     let outcome = runtime.block_on(crate::app::run(resolved));
     // A blocking call stuck in the kernel must not hold up the exit.
     runtime.shutdown_background();
-    Ok(outcome?)
+    match outcome {
+        // Nothing else to wait for: what the kubeconfig says has to be mended first.
+        Err(error) if error.is::<ConnectError>() => Err(Failure::Usage(error)),
+        outcome => Ok(outcome?),
+    }
 }

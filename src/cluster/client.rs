@@ -8,12 +8,13 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use kube::client::Body;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt};
 
 use super::connection::{Shared, Transport, Wire, wire};
-use super::error::{ApiError, innermost_words};
+use super::error::{ApiError, chain};
 use super::identity::{self, ConnectError, Identity};
 use super::limit::WriteLimit;
 use super::reach::{ApiReach, ReachTracker};
@@ -30,6 +31,8 @@ const CHECK_PERIOD: Duration = Duration::from_secs(10);
 /// Shortest time between two checks, whatever is doubted: calls fail by the dozen while the
 /// server is away.
 const CHECK_MIN: Duration = Duration::from_secs(1);
+/// Shortest time between two runs of a credential plugin whose credentials are refused.
+const PLUGIN_MIN: Duration = Duration::from_mins(1);
 
 /// The client of the API server. Cheap to clone: clones share connections, limit and reach.
 ///
@@ -43,6 +46,7 @@ pub struct ClusterClient {
     limit: Arc<WriteLimit>,
     shared: Arc<Shared>,
     reach: Reader<ApiReach>,
+    server: Arc<str>,
 }
 
 impl ClusterClient {
@@ -59,12 +63,14 @@ impl ClusterClient {
             return Ok(None);
         };
         let wire = connect(access, &identity)?;
-        let client = Self::over(wire, metrics);
+        let mut client = Self::over(wire, metrics);
+        client.server = identity.config.cluster_url.to_string().into();
         let task = CredentialsTask {
             access: access.clone(),
             identity: Arc::new(identity),
             shared: Arc::clone(&client.shared),
             told: None,
+            plugin_ran: Instant::now(),
         };
         Ok(Some((client, task)))
     }
@@ -78,12 +84,20 @@ impl ClusterClient {
         B: hyper::body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let wire = service
-            .map_response(|answer: Response<B>| {
-                answer.map(|body| body.map_err(Into::into).boxed_unsync())
-            })
-            .map_err(Into::into);
-        Self::over(BoxCloneSyncService::new(wire), metrics)
+        Self::over(boxed(service), metrics)
+    }
+
+    /// Has new requests take another service.
+    #[cfg(test)]
+    pub(super) fn replace_service<S, B>(&self, service: S)
+    where
+        S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
+        S::Error: Into<BoxError>,
+        S::Future: Send + 'static,
+        B: hyper::body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        self.shared.replace(boxed(service));
     }
 
     fn over(wire: Wire, metrics: Metrics) -> Self {
@@ -97,7 +111,14 @@ impl ClusterClient {
             limit: Arc::default(),
             shared,
             reach,
+            server: "".into(),
         }
+    }
+
+    /// Address of the API server, for people; empty for one over a service.
+    #[must_use]
+    pub fn server(&self) -> &str {
+        &self.server
     }
 
     /// kube's client, for typed [`kube::Api`]s and watches.
@@ -170,17 +191,15 @@ impl ClusterClient {
         deadline: Duration,
         call: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, ApiError> {
-        let began = tokio::time::Instant::now();
-        match tokio::time::timeout(deadline, call).await {
-            Ok(outcome) => outcome.map_err(ApiError::from),
-            Err(_) => {
-                let error = ApiError::deadline(deadline);
-                if let ApiError::Away { cause } = &error {
-                    self.shared.reach.silent(began, cause);
-                }
-                Err(error)
-            }
+        let began = Instant::now();
+        if let Ok(outcome) = tokio::time::timeout(deadline, call).await {
+            return outcome.map_err(ApiError::from);
         }
+        let error = ApiError::deadline(deadline);
+        if let ApiError::Away { cause } = &error {
+            self.shared.reach.silent(began, cause);
+        }
+        Err(error)
     }
 }
 
@@ -190,9 +209,25 @@ impl std::fmt::Debug for ClusterClient {
     }
 }
 
+fn boxed<S, B>(service: S) -> Wire
+where
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
+    S::Error: Into<BoxError>,
+    S::Future: Send + 'static,
+    B: hyper::body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let wire = service
+        .map_response(|answer: Response<B>| {
+            answer.map(|body| body.map_err(Into::into).boxed_unsync())
+        })
+        .map_err(Into::into);
+    BoxCloneSyncService::new(wire)
+}
+
 fn connect(access: &ApiAccess, identity: &Identity) -> Result<Wire, ConnectError> {
     wire(&identity.config).map_err(|error| {
-        let cause = innermost_words(&error);
+        let cause = chain(&error);
         match access {
             ApiAccess::Kubeconfig(path) => ConnectError::Kubeconfig {
                 path: path.clone(),
@@ -213,6 +248,7 @@ pub struct CredentialsTask {
     shared: Arc<Shared>,
     /// The problem that was told last.
     told: Option<String>,
+    plugin_ran: Instant,
 }
 
 impl CredentialsTask {
@@ -234,12 +270,19 @@ impl CredentialsTask {
 
     async fn check(&mut self) {
         let refused = self.shared.refused.swap(false, Ordering::Relaxed);
+        let runs_plugin =
+            refused && self.identity.has_plugin && self.plugin_ran.elapsed() > PLUGIN_MIN;
+        if runs_plugin {
+            self.plugin_ran = Instant::now();
+        }
         let (access, before) = (self.access.clone(), Arc::clone(&self.identity));
         // Reads a few small files, and runs the kubeconfig's plugin if there is one.
         let looked = tokio::task::spawn_blocking(move || {
-            let now = identity::fingerprint(before.fingerprint.keys().cloned());
-            let forced = refused && before.refreshable;
-            if now == before.fingerprint && !forced {
+            let is_same = |known: &identity::Fingerprint| {
+                identity::fingerprint(known.keys().cloned()) == *known
+            };
+            let is_fresh = is_same(&before.fingerprint) && (!refused || is_same(&before.token));
+            if is_fresh && !runs_plugin {
                 return Ok(None);
             }
             let Some(identity) = identity::read(&access)? else {

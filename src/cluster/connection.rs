@@ -26,7 +26,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
 
-use super::error::innermost_words;
+use super::error::chain;
 use super::reach::ReachTracker;
 use crate::telemetry::{ApiRequest, Metrics};
 
@@ -193,7 +193,7 @@ impl Service<Request<Body>> for Transport {
                         .then(|| Box::pin(replaced.cancelled_owned()));
                     Ok(answer.map(|body| TransportBody { body, until }))
                 }
-                Ok(Err(error)) => Err(failed(innermost_words(&*error))),
+                Ok(Err(error)) => Err(failed(chain(&*error))),
                 Err(_) => Err(failed(format!(
                     "no answer within {} s",
                     HEAD_DEADLINE.as_secs()

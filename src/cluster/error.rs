@@ -182,10 +182,10 @@ impl From<kube::Error> for ApiError {
             | kube::Error::Service(_)
             | kube::Error::ReadEvents(_)
             | kube::Error::Auth(_) => Self::Away {
-                cause: innermost_words(&error),
+                cause: chain(&error),
             },
             other => Self::Undecodable {
-                cause: innermost_words(&other),
+                cause: chain(&other),
             },
         }
     }
@@ -193,17 +193,27 @@ impl From<kube::Error> for ApiError {
 
 /// The chain of an error in one line, without what kube and hyper say of themselves, and without
 /// saying anything twice.
-pub(super) fn innermost_words(error: &dyn std::error::Error) -> String {
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut next = Some(error);
     while let Some(error) = next {
         let said = error.to_string();
-        // An error that repeats its source in its own words gives way to the source.
-        words.retain(|earlier| !earlier.contains(&said));
-        words.push(said);
+        // Many errors repeat their source in their own words.
+        if !words.iter().any(|earlier| earlier.contains(&said)) {
+            words.push(said);
+        }
         next = error.source();
     }
-    words.retain(|said| !said.starts_with("client error ("));
+    for said in &mut words {
+        for prefix in ["ServiceError: ", "HyperError: "] {
+            if let Some(rest) = said.strip_prefix(prefix) {
+                *said = rest.to_owned();
+            }
+        }
+    }
+    if words.len() > 1 {
+        words.retain(|said| !said.starts_with("client error ("));
+    }
     words.join(": ")
 }
 
@@ -250,6 +260,6 @@ mod tests {
     fn a_cause_is_told_once() {
         let io = std::io::Error::other("connection refused");
         let error = kube::Error::Service(Box::new(io));
-        assert_eq!(innermost_words(&error), "connection refused");
+        assert_eq!(chain(&error), "connection refused");
     }
 }

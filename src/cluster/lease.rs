@@ -18,7 +18,7 @@ use super::pause::{Backoff, jittered};
 use crate::api::core::Node;
 use crate::api::meta::ObjectMeta;
 use crate::api::{NodeName, Timestamp};
-use crate::store::cell::Reader;
+use crate::store::cell::{Reader, Writer, cell};
 use crate::telemetry::occurrences;
 
 /// How long a renewal holds, in seconds: upstream's `nodeLeaseDurationSeconds`.
@@ -49,6 +49,7 @@ pub struct LeaseTask {
     /// The Lease as it was written last.
     known: Option<Lease>,
     is_failing: bool,
+    renewed_at: Writer<Option<Timestamp>>,
 }
 
 impl LeaseTask {
@@ -62,7 +63,14 @@ impl LeaseTask {
             node,
             known: None,
             is_failing: false,
+            renewed_at: cell(None).0,
         }
+    }
+
+    /// When the Lease was renewed last; none before the first time.
+    #[must_use]
+    pub fn renewed(&self) -> Reader<Option<Timestamp>> {
+        self.renewed_at.reader()
     }
 
     /// Runs until cancelled. The Lease stays, and runs out.
@@ -98,6 +106,7 @@ impl LeaseTask {
         let tries = self.tries(owner);
         let error = match tokio::time::timeout(RENEW_DEADLINE, tries).await {
             Ok(Ok(())) => {
+                self.renewed_at.publish(Some(Timestamp::now()));
                 if std::mem::take(&mut self.is_failing) {
                     occurrences::lease_back();
                 }
@@ -106,7 +115,8 @@ impl LeaseTask {
             Ok(Err(error)) => error,
             Err(_) => ApiError::deadline(RENEW_DEADLINE),
         };
-        if !std::mem::replace(&mut self.is_failing, true) {
+        // A server that is away is told by the client, for all that call.
+        if !error.is_away() && !std::mem::replace(&mut self.is_failing, true) {
             occurrences::lease_failed(&error.to_string());
         }
     }
@@ -131,13 +141,11 @@ impl LeaseTask {
 
     /// Writes the Lease on what is known of it, or on what is there.
     async fn write(&mut self, owner: OwnerReference) -> Result<(), ApiError> {
-        let known = match self.known.take() {
-            Some(known) => Some(known),
-            None => {
-                let call = self.leases.get_opt(self.name.as_str());
-                self.client.heartbeat(LEASE_DEADLINE, call).await?
-            }
-        };
+        let mut known = self.known.take();
+        if known.is_none() {
+            let call = self.leases.get_opt(self.name.as_str());
+            known = self.client.heartbeat(LEASE_DEADLINE, call).await?;
+        }
         let params = PostParams::default();
         let written = if let Some(known) = known {
             let next = renewed(&self.name, Some(&known), owner);

@@ -8,6 +8,8 @@ pub mod client;
 mod connection;
 pub mod error;
 pub mod events;
+#[cfg(test)]
+mod fake;
 mod identity;
 pub mod lease;
 mod limit;
@@ -17,6 +19,8 @@ pub mod objects;
 mod pause;
 pub mod reach;
 pub mod status;
+#[cfg(test)]
+mod tests;
 
 pub use client::{ClusterClient, CredentialsTask};
 pub use error::{Answer, ApiError};

@@ -44,6 +44,9 @@ pub enum Cmd {
     /// Show the pods of the running agent, and what is wrong.
     #[command(after_help = EXIT_CODES)]
     Status(StatusArgs),
+    /// Tell what happened to a pod, newest first, and why.
+    #[command(after_help = EXIT_CODES)]
+    Explain(ExplainArgs),
     /// Print the log of a container.
     #[command(after_help = EXIT_CODES)]
     Logs(LogsArgs),
@@ -185,7 +188,7 @@ pub enum ValidateOutput {
 /// Arguments of `status`.
 #[derive(Debug, Clone, Args)]
 pub struct StatusArgs {
-    /// Pods to show: name, namespace/name or UID [default: all].
+    /// Pods to show: name, namespace/name or UID, their own or their mirrors' [default: all].
     #[arg(value_name = "POD")]
     pub pods: Vec<String>,
     /// The agent to ask.
@@ -212,10 +215,35 @@ pub enum StatusOutput {
     Yaml,
 }
 
+/// Arguments of `explain`.
+#[derive(Debug, Clone, Args)]
+pub struct ExplainArgs {
+    /// The pod: name, namespace/name, or UID, its own or its mirror's. It may be gone already.
+    #[arg(value_name = "POD")]
+    pub pod: String,
+    /// The agent to ask.
+    #[command(flatten)]
+    pub agent: AgentArgs,
+    /// Form of the output.
+    #[arg(short, long, value_enum, default_value_t = ExplainOutput::Text)]
+    pub output: ExplainOutput,
+}
+
+/// Form of `explain`'s output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ExplainOutput {
+    /// The pod as it is, and its story as a table.
+    Text,
+    /// One JSON document.
+    Json,
+    /// One YAML document.
+    Yaml,
+}
+
 /// Arguments of `logs`.
 #[derive(Debug, Clone, Args)]
 pub struct LogsArgs {
-    /// The pod: name, namespace/name or UID.
+    /// The pod: name, namespace/name or UID, its own or its mirror's.
     #[arg(value_name = "POD")]
     pub pod: String,
     /// The agent to ask.

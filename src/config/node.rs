@@ -2,7 +2,7 @@
 //!
 //! Every function returns the words of the fault, without the setting's name.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -173,10 +173,10 @@ pub fn taint(text: &str) -> Result<Option<Taint>, Fault> {
 /// The first key and effect that two taints share; the API server refuses such a Node.
 #[must_use]
 pub fn doubled_taint(taints: &[Taint]) -> Option<String> {
-    let mut seen = BTreeMap::new();
+    let mut seen = BTreeSet::new();
     taints
         .iter()
-        .find(|taint| seen.insert((&taint.key, &taint.effect), ()).is_some())
+        .find(|taint| !seen.insert((&taint.key, &taint.effect)))
         .map(|taint| format!("{}:{}", taint.key, taint.effect))
 }
 

@@ -41,7 +41,8 @@ fn suggestion(near: &[String]) -> String {
 }
 
 /// The pod a text means: a name (the manifest's own, or with the node's suffix),
-/// `namespace/name`, a UID, or a UID's beginning of at least [`UID_PREFIX_MIN`] characters.
+/// `namespace/name`, a UID, its mirror pod's UID, or a beginning of either of at least
+/// [`UID_PREFIX_MIN`] characters.
 /// A reading further left in this list wins over those after it.
 ///
 /// # Errors
@@ -52,11 +53,14 @@ pub fn find_pod<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodReport, 
         None => (None, text),
     };
     let in_namespace = |pod: &&PodReport| namespace.is_none_or(|n| n == pod.namespace);
-    let readings: [&dyn Fn(&&PodReport) -> bool; 4] = [
+    let mirror = |pod: &&PodReport| pod.mirror.as_ref().and_then(|mirror| mirror.uid.clone());
+    let readings: [&dyn Fn(&&PodReport) -> bool; 6] = [
         &|pod| in_namespace(pod) && pod.name == name,
         &|pod| in_namespace(pod) && pod.manifest_name == name,
         &|pod| pod.uid.as_str() == text,
+        &|pod| mirror(pod).is_some_and(|uid| uid == text),
         &|pod| text.len() >= UID_PREFIX_MIN && pod.uid.as_str().starts_with(text),
+        &|pod| text.len() >= UID_PREFIX_MIN && mirror(pod).is_some_and(|u| u.starts_with(text)),
     ];
     for reading in readings {
         let found: Vec<&PodReport> = pods.iter().filter(reading).collect();
@@ -191,6 +195,7 @@ pub fn choose_container(pod: &Pod, asked: Option<&str>) -> Result<String, Contai
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::report::MirrorReport;
 
     fn pod(namespace: &str, manifest_name: &str, uid: &str) -> PodReport {
         PodReport {
@@ -208,6 +213,7 @@ mod tests {
             started_at: None,
             ips: Vec::new(),
             containers: Vec::new(),
+            mirror: None,
             held: false,
             problems: Vec::new(),
         }
@@ -259,6 +265,25 @@ mod tests {
         ] {
             assert_eq!(find_pod(&pods, text).unwrap_err().to_string(), words);
         }
+    }
+
+    #[test]
+    fn a_mirrors_uid_means_its_pod() {
+        let mirrored = |name: &str, uid: &str, mirror: &str| PodReport {
+            mirror: Some(MirrorReport {
+                uid: Some(mirror.to_owned()),
+                ..MirrorReport::default()
+            }),
+            ..pod("default", name, uid)
+        };
+        let pods = [
+            mirrored("web", "aaaaaa11", "cccccc11"),
+            mirrored("db", "aaaaaa22", "dddddd22"),
+        ];
+        for text in ["dddddd22", "dddddd"] {
+            assert_eq!(find_pod(&pods, text).unwrap().manifest_name, "db");
+        }
+        assert!(find_pod(&pods, "dddd").is_err());
     }
 
     #[test]

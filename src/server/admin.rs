@@ -1,6 +1,7 @@
 //! The agent's own API, on a Unix socket under the root that only root may open.
 //!
-//! `GET /v1/status[?watch=true]`, `GET /v1/pods/{uid}/logs[/{container}]`, `GET /v1/config`.
+//! `GET /v1/status[?watch=true]`, `GET /v1/pods/{uid}/logs[/{container}]`,
+//! `GET /v1/explain?pod=…`, `GET /v1/config`.
 //! Errors are `{"error": …, "help": …}` with a fitting status.
 
 use std::io;
@@ -129,6 +130,7 @@ pub fn router(view: Arc<dyn AgentView>, cancel: CancellationToken) -> Router {
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/config", get(config))
+        .route("/v1/explain", get(explain))
         .route("/v1/pods/{uid}/logs", get(default_logs))
         .route("/v1/pods/{uid}/logs/{container}", get(container_logs))
         .fallback(|| async {
@@ -258,6 +260,20 @@ fn watch_lines(shared: Shared) -> impl Stream<Item = Bytes> + Send + 'static {
         },
     )
     .take_until(cancel.cancelled_owned())
+}
+
+#[derive(Debug, Deserialize)]
+struct ExplainQuery {
+    pod: String,
+}
+
+async fn explain(
+    State(shared): State<Shared>,
+    query: Result<Query<ExplainQuery>, axum::extract::rejection::QueryRejection>,
+) -> Result<Response, ApiError> {
+    let Query(query) = query.map_err(|e| bad_query(&e))?;
+    let _permit = shared.admit()?;
+    Ok(Json(shared.view.explain(&query.pod)?).into_response())
 }
 
 async fn config(State(shared): State<Shared>) -> Json<serde_json::Value> {

@@ -7,7 +7,7 @@ use futures::{StreamExt, stream};
 use tokio::sync::watch;
 
 use super::view::{AgentView, Check, ViewError};
-use crate::api::report::{AgentReport, EngineReport, StatusReport};
+use crate::api::report::{AgentReport, EngineReport, ExplainReport, StatusReport};
 use crate::api::{PodUid, Timestamp};
 use crate::runtime::{LogChunk, LogOptions, LogStream, RuntimeError};
 
@@ -36,6 +36,8 @@ impl FakeView {
                     owner: "o".to_owned(),
                 },
                 engine: EngineReport::default(),
+                api: None,
+                node: None,
                 sources: Vec::new(),
                 pods: Vec::new(),
                 problems: Vec::new(),
@@ -93,6 +95,24 @@ impl AgentView for FakeView {
             "endless" => Ok(stream::iter(head).chain(stream::pending()).boxed()),
             _ => Ok(stream::iter(head).boxed()),
         }
+    }
+
+    /// Pod `gone` has a story, and is gone; all others never were.
+    fn explain(&self, pod: &str) -> Result<ExplainReport, ViewError> {
+        if pod != "ns/gone" {
+            return Err(ViewError::NotFound {
+                message: format!("there is no pod {pod:?}"),
+                help: None,
+            });
+        }
+        Ok(ExplainReport {
+            name: "gone".to_owned(),
+            namespace: "ns".to_owned(),
+            pod: None,
+            source_read: None,
+            truncated: false,
+            story: Vec::new(),
+        })
     }
 
     fn config(&self) -> serde_json::Value {

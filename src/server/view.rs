@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::api::PodUid;
-use crate::api::report::StatusReport;
+use crate::api::report::{ExplainReport, StatusReport};
 use crate::pod::select::ContainerNotFound;
 use crate::runtime::{LogOptions, LogStream};
 
@@ -90,6 +90,13 @@ pub trait AgentView: Send + Sync + 'static {
         options: &LogOptions,
         previous: bool,
     ) -> Result<LogStream, ViewError>;
+
+    /// The story of a pod, named as [`find_pod`](crate::pod::select::find_pod) takes it; also of
+    /// one that is gone.
+    ///
+    /// # Errors
+    /// No pod, or more than one, is meant.
+    fn explain(&self, pod: &str) -> Result<ExplainReport, ViewError>;
 
     /// The configuration in use as JSON, nothing secret in it (`Resolved::show`).
     fn config(&self) -> serde_json::Value;

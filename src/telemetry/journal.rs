@@ -15,7 +15,7 @@ use super::refs::RefManager;
 use crate::api::{FullName, Pod, PodUid, Timestamp};
 
 /// Most entries kept of one full name, and of our Node.
-const STORY_MAX: usize = 200;
+pub const STORY_MAX: usize = 200;
 /// Most full names whose stories are kept; the one that was silent longest goes first.
 const STORIES_MAX: usize = 1_000;
 /// Most entries that wait for the recorder: hours of a busy node whose API server is away.

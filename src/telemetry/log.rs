@@ -27,6 +27,10 @@ pub enum LogError {
     Twice,
 }
 
+/// What is never logged, whatever is asked for: kube's client puts whole objects, Secrets among
+/// them, into its warnings, and kube's watches repeat what the agent tells once.
+const NEVER: &str = "kube_client=off,kube_runtime=off";
+
 /// The filter of `log_level`. A bare level means our own lines; libraries speak from warn on.
 pub fn filter(log_level: &str) -> Result<EnvFilter, LogError> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
@@ -39,7 +43,7 @@ pub fn filter(log_level: &str) -> Result<EnvFilter, LogError> {
         log_level.to_owned()
     };
     EnvFilter::builder()
-        .parse(&directives)
+        .parse(format!("{directives},{NEVER}"))
         .map_err(|e| LogError::Filter {
             filter: log_level.to_owned(),
             cause: e.to_string(),
@@ -122,6 +126,7 @@ mod tests {
             tracing::info!(target: "mirrorlet", pod = "default/web", "container started");
             tracing::debug!(target: "mirrorlet", "not this");
             tracing::info!(target: "hyper", "nor this");
+            tracing::warn!(target: "kube_client::client", "nor an object's text");
         });
         let bytes = lines.0.lock().unwrap().clone();
         let text = String::from_utf8(bytes).unwrap();

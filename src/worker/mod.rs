@@ -17,7 +17,7 @@ mod task;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -131,6 +131,8 @@ pub struct PodWorkers {
     /// Pods that run unwanted and hold their full names without a worker, until every source
     /// has delivered.
     adopted: BTreeMap<PodUid, FullName>,
+    /// Pods that were seen to be gone since the newest list, which still has them.
+    gone: HashSet<PodUid>,
     /// Whether what an earlier agent left on disk was removed.
     tidied: bool,
 }
@@ -162,6 +164,7 @@ impl PodWorkers {
             workers: HashMap::new(),
             tasks: JoinSet::new(),
             adopted: BTreeMap::new(),
+            gone: HashSet::new(),
             tidied: false,
         }
     }
@@ -188,7 +191,10 @@ impl PodWorkers {
                     self.adopt_and_stop_unwanted(&cancel);
                     self.tidy().await;
                 }
-                _ = self.listed.changed() => self.adopt_and_stop_unwanted(&cancel),
+                _ = self.listed.changed() => {
+                    self.gone.clear();
+                    self.adopt_and_stop_unwanted(&cancel);
+                }
                 _ = members.changed() => self.adopt_and_stop_unwanted(&cancel),
                 () = self.locks.ended.notified() => self.admit_refused(),
                 // A node that is never told of again stays as it is.
@@ -286,11 +292,15 @@ impl PodWorkers {
     /// Pods that the runtime holds something of: by the newest list, and by what was seen since.
     fn held(&mut self) -> BTreeMap<PodUid, FullName> {
         let mut held: BTreeMap<PodUid, FullName> = BTreeMap::new();
+        if self.listed.has_changed().unwrap_or_default() {
+            self.gone.clear();
+        }
         if let Some(listed) = self.listed.borrow_and_update().as_ref() {
             held.extend(
                 listed
                     .0
                     .iter()
+                    .filter(|pod| !self.gone.contains(&pod.uid))
                     .map(|pod| (pod.uid.clone(), pod.full_name.clone())),
             );
         }
@@ -359,7 +369,9 @@ impl PodWorkers {
         let wanted = self.wanted.borrow().clone();
         if let Some(pod) = wanted.pods.get(&uid) {
             self.admit_and_start(pod, pause, cancel);
-        } else if finished.is_err() {
+        } else if finished.is_ok() {
+            self.gone.insert(uid);
+        } else {
             // What it leaves running is found again as unwanted, if there is anything.
             self.context.board.remove(&uid);
             self.locks.leave(&handle.full_name, &uid);

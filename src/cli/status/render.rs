@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 use anstyle::{AnsiColor, Style};
 
 use crate::api::report::{
-    EngineReport, PodReport, PullPhase, PullReport, SourceReport, StatusReport,
+    ApiReport, EngineReport, MirrorReport, NodeReport, PodReport, PullPhase, PullReport,
+    SourceReport, StatusReport,
 };
 use crate::api::{Diagnostic, Severity, Timestamp};
 use crate::cli::table::{self, Cell, one_line};
@@ -21,17 +22,20 @@ const BAD: Style = AnsiColor::Red.on_default();
 pub fn render(report: &StatusReport, now: Timestamp, wide: bool) -> String {
     let mut out = String::new();
     banner(&mut out, &report.engine, now);
+    api_banner(&mut out, report.api.as_ref(), now);
     if report.pods.is_empty() {
         line(&mut out, "No pods.");
     } else {
-        out.push_str(&table::render(&pods(&report.pods, now, wide)));
+        out.push_str(&table::render(&pods(report, now, wide)));
     }
     if !wide {
         messages(&mut out, &report.pods);
     }
+    mirrors(&mut out, &report.pods, now);
     pulls(&mut out, &report.pulls);
     problems(&mut out, report);
     sources(&mut out, &report.sources, now);
+    node(&mut out, report, now);
     out
 }
 
@@ -62,20 +66,52 @@ fn banner(out: &mut String, engine: &EngineReport, now: Timestamp) {
     );
 }
 
-fn pods(pods: &[PodReport], now: Timestamp, wide: bool) -> Vec<Vec<Cell>> {
+fn api_banner(out: &mut String, api: Option<&ApiReport>, now: Timestamp) {
+    let Some((api, since)) = api.and_then(|api| Some((api, api.unreachable_since?))) else {
+        return;
+    };
+    let (server, since) = (one_line(&api.server), age(since, now));
+    let mut text = format!("The API server at {server} is not reachable for {since}");
+    if let Some(error) = &api.error {
+        let _ = write!(text, ": {}", one_line(error));
+    }
+    line(out, &styled(&text, PENDING));
+    line(out, "Pods go on as they are, and those of files as ever.\n");
+}
+
+fn pods(report: &StatusReport, now: Timestamp, wide: bool) -> Vec<Vec<Cell>> {
     let titles = ["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE"];
+    let mirror_title = report.api.is_some().then_some("MIRROR");
     let wide_titles = ["IP", "UID", "SOURCE", "IMAGE", "MESSAGE"];
     let titles = titles
         .iter()
+        .chain(mirror_title.iter())
         .chain(wide_titles.iter().filter(|_| wide))
         .map(|title| Cell::styled(title, BOLD))
         .collect();
     std::iter::once(titles)
-        .chain(pods.iter().map(|pod| row(pod, now, wide)))
+        .chain(report.pods.iter().map(|pod| {
+            let mirror = mirror_title.map(|_| mirror(pod.mirror.as_ref()));
+            row(pod, mirror, now, wide)
+        }))
         .collect()
 }
 
-fn row(pod: &PodReport, now: Timestamp, wide: bool) -> Vec<Cell> {
+fn mirror(mirror: Option<&MirrorReport>) -> Cell {
+    match mirror {
+        None => "-".into(),
+        Some(mirror) => {
+            let style = match mirror.state.as_str() {
+                "Synced" => Style::new(),
+                "Pending" => PENDING,
+                _ => BAD,
+            };
+            Cell::styled(&mirror.state, style)
+        }
+    }
+}
+
+fn row(pod: &PodReport, mirror: Option<Cell>, now: Timestamp, wide: bool) -> Vec<Cell> {
     let held = if pod.held { " (held)" } else { "" };
     let mut row: Vec<Cell> = vec![
         pod.namespace.as_str().into(),
@@ -87,6 +123,7 @@ fn row(pod: &PodReport, now: Timestamp, wide: bool) -> Vec<Cell> {
             .map_or_else(|| "-".to_owned(), |started| age(started, now))
             .into(),
     ];
+    row.extend(mirror);
     if wide {
         row.push(or_dash(&list(pod.ips.iter().map(ToString::to_string))));
         row.push(pod.uid.as_str().into());
@@ -128,6 +165,25 @@ fn messages(out: &mut String, pods: &[PodReport]) {
     for pod in with_words {
         let message = one_line(&pod.message);
         line(out, &format!("  {}/{}: {message}", pod.namespace, pod.name));
+    }
+}
+
+/// Why pods have no mirror.
+fn mirrors(out: &mut String, pods: &[PodReport], now: Timestamp) {
+    let without = pods.iter().filter_map(|pod| {
+        let mirror = pod.mirror.as_ref()?;
+        (!mirror.message.is_empty()).then_some((pod, mirror))
+    });
+    let mut first = true;
+    for (pod, mirror) in without {
+        if std::mem::take(&mut first) {
+            line(out, &format!("\n{}", styled("WITHOUT MIRROR", BOLD)));
+        }
+        let since = mirror.since.map(|since| age(since, now));
+        let since = since.map_or_else(String::new, |since| format!(" for {since}"));
+        let (state, words) = (styled(&mirror.state, BAD), one_line(&mirror.message));
+        let name = format!("{}/{}", pod.namespace, pod.name);
+        line(out, &format!("  {name}: {state}{since}: {words}"));
     }
 }
 
@@ -202,6 +258,62 @@ fn sources(out: &mut String, sources: &[SourceReport], now: Timestamp) {
             line(out, &format!("    ignored: {names}"));
         }
     }
+}
+
+fn node(out: &mut String, report: &StatusReport, now: Timestamp) {
+    if let Some(node) = &report.node {
+        line(out, &format!("\n{}", styled("NODE", BOLD)));
+        line(out, &format!("  {}: {}", node.name, node_state(node, now)));
+    }
+    if let Some(api) = &report.api {
+        let state = match (api.reachable, api.unreachable_since) {
+            (true, _) => "reachable".to_owned(),
+            (false, Some(since)) => {
+                styled(&format!("not reachable for {}", age(since, now)), PENDING)
+            }
+            (false, None) => styled("not reached yet", PENDING),
+        };
+        let server = one_line(&api.server);
+        line(out, &format!("  API server {server}: {state}"));
+    }
+}
+
+fn node_state(node: &NodeReport, now: Timestamp) -> String {
+    if let Some(error) = &node.error {
+        let words = one_line(error);
+        return styled(&format!("can't be registered: {words}"), BAD);
+    }
+    if !node.registered {
+        return styled("not registered", PENDING);
+    }
+    let mut words = Vec::new();
+    let ready = node.conditions.iter().find(|c| c.condition == "Ready");
+    match ready {
+        Some(ready) if ready.status == "True" => words.push(styled("Ready", GOOD)),
+        Some(ready) => {
+            let message = one_line(&ready.message);
+            words.push(styled(&format!("not Ready ({message})"), BAD));
+        }
+        None => words.push(styled("not Ready yet", PENDING)),
+    }
+    // Every other condition is good while it is False, but for ours.
+    let worrying = node.conditions.iter().filter(|c| {
+        let good = if c.condition == "MirrorPodsHealthy" {
+            "True"
+        } else {
+            "False"
+        };
+        c.condition != "Ready" && c.status != good
+    });
+    for condition in worrying {
+        let text = format!("{}={}", condition.condition, condition.status);
+        words.push(styled(&one_line(&text), BAD));
+    }
+    words.push(match node.lease_renewed {
+        Some(at) => format!("Lease renewed {} ago", age(at, now)),
+        None => styled("Lease not renewed yet", PENDING),
+    });
+    words.join(", ")
 }
 
 fn count(number: usize, noun: &str) -> String {

@@ -1,8 +1,8 @@
 use super::*;
 use crate::api::diagnostic::Position;
 use crate::api::report::{
-    AgentReport, ContainerReport, EngineReport, PodReport, PullPhase, PullReport, SourceReport,
-    StatusReport,
+    AgentReport, ApiReport, ConditionReport, ContainerReport, EngineReport, MirrorReport,
+    NodeReport, PodReport, PullPhase, PullReport, SourceReport, StatusReport,
 };
 use crate::api::{Code, Diagnostic};
 
@@ -38,6 +38,7 @@ fn pod(namespace: &str, name: &str, status: &str) -> PodReport {
             id: None,
             started_at: None,
         }],
+        mirror: None,
         held: false,
         problems: Vec::new(),
     }
@@ -87,6 +88,8 @@ fn report(pods: Vec<PodReport>) -> StatusReport {
             reachable: true,
             ..EngineReport::default()
         },
+        api: None,
+        node: None,
         sources: vec![SourceReport {
             kind: "file".to_owned(),
             location: "/m".to_owned(),
@@ -141,6 +144,90 @@ fn engine_away_and_nothing_known() {
     report.engine.unreachable_since = Some(at(100));
     report.sources[0].synced = false;
     insta::assert_snapshot!("engine_away", plain(&report, false));
+}
+
+fn condition(condition: &str, status: &str, message: &str) -> ConditionReport {
+    ConditionReport {
+        condition: condition.to_owned(),
+        status: status.to_owned(),
+        reason: String::new(),
+        message: message.to_owned(),
+    }
+}
+
+/// The report of a node of a cluster.
+fn of_a_node() -> StatusReport {
+    let mirror = |state: &str| MirrorReport {
+        state: state.to_owned(),
+        ..MirrorReport::default()
+    };
+    let with = |name: &str, mirror: Option<MirrorReport>| PodReport {
+        mirror,
+        ..pod("default", name, "Running")
+    };
+    let refused = MirrorReport {
+        message: "namespaces \"prod\" not found".to_owned(),
+        since: Some(at(300)),
+        ..mirror("NamespaceMissing")
+    };
+    let mut report = report(vec![
+        with("api-pod", None),
+        with("db", Some(refused)),
+        with("new", Some(mirror("Pending"))),
+        with("web", Some(mirror("Synced"))),
+    ]);
+    report.api = Some(ApiReport {
+        server: "https://10.0.0.1:6443/".to_owned(),
+        reachable: true,
+        ..ApiReport::default()
+    });
+    report.node = Some(NodeReport {
+        name: "box-docker".to_owned(),
+        registered: true,
+        uid: Some("n-uid".to_owned()),
+        conditions: vec![
+            condition("DiskPressure", "False", ""),
+            condition(
+                "MirrorPodsHealthy",
+                "False",
+                "1 static pod has no mirror pod",
+            ),
+            condition("Ready", "True", "all is well"),
+        ],
+        lease_renewed: Some(at(326)),
+        ..NodeReport::default()
+    });
+    report
+}
+
+#[test]
+fn a_node_of_a_cluster() {
+    insta::assert_snapshot!("cluster", plain(&of_a_node(), false));
+    insta::assert_snapshot!("cluster_wide", plain(&of_a_node(), true));
+}
+
+#[test]
+fn a_node_whose_cluster_is_away() {
+    let mut report = of_a_node();
+    report.api = Some(ApiReport {
+        reachable: false,
+        error: Some("connection refused".to_owned()),
+        unreachable_since: Some(at(30)),
+        ..report.api.unwrap_or_default()
+    });
+    let node = report.node.get_or_insert_default();
+    node.conditions = vec![condition("Ready", "False", "the Docker Engine is away")];
+    insta::assert_snapshot!("cluster_away", plain(&report, false));
+    report.node = Some(NodeReport {
+        name: "box-docker".to_owned(),
+        error: Some(
+            "the Node box-docker is another kubelet's; choose another --node-name".to_owned(),
+        ),
+        ..NodeReport::default()
+    });
+    let text = plain(&report, false);
+    let words = "  box-docker: can't be registered: the Node box-docker is another kubelet's";
+    assert!(text.contains(words), "{text}");
 }
 
 #[test]
@@ -208,6 +295,9 @@ fn json_and_yaml_read_back() {
     let json = serde_json::to_vec(&report).unwrap();
     assert_eq!(parse(&json).unwrap(), report);
     assert!(parse(b"{}").is_err());
+    let node = of_a_node();
+    let yaml = serde_saphyr::to_string(&node).unwrap();
+    assert_eq!(serde_saphyr::from_str::<StatusReport>(&yaml).unwrap(), node);
 }
 
 #[test]

@@ -167,6 +167,7 @@ async fn a_story_is_written_in_its_order_and_a_repeat_only_counts_up() {
     let bed = Bed::start();
     for (reason, message) in [("Created", "a"), ("Started", "b"), ("Created", "a")] {
         bed.tell("default", reason, message);
+        bed.quiet().await;
     }
     bed.telemetry.journal.node(Kind::Warning, "Rebooted", "c");
     bed.quiet().await;
@@ -242,6 +243,7 @@ async fn a_refused_event_holds_up_nobody() {
     let bed = Bed::start();
     bed.api.state().missing = vec!["nowhere"];
     bed.tell("nowhere", "A", "x");
+    bed.quiet().await;
     bed.tell("nowhere", "A", "x");
     bed.tell("default", "B", "y");
     bed.quiet().await;

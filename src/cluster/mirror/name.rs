@@ -113,6 +113,8 @@ impl Name {
     /// Takes in what was decided: what is in the way by itself, and what no longer is.
     pub(super) fn judge(&mut self, full_name: &FullName, verdict: &Verdict, telemetry: &Telemetry) {
         match verdict {
+            // What came of an attempt that made it is told first.
+            Verdict::Synced { .. } if self.busy => {}
             Verdict::Synced { .. } => {
                 self.not_before = None;
                 self.mended(full_name, telemetry);

@@ -1,1 +1,527 @@
+//! The task against an API server in memory, on a paused clock: faults, and how often it calls.
 
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::api::{core, keys};
+use crate::cluster::fake::{FakeApi, NODE, Refused};
+use crate::pod::desired::{Delivered, Origin, PodSource, SourcePod};
+use crate::pod::manager::is_mirror_pod;
+use crate::pod::merge::Merged;
+use crate::pod::observed::{PodStatus, Pods};
+use crate::store::board::{BoardWriter, Phase, PodView, board};
+
+/// Longest wait for anything, on the paused clock.
+const PATIENCE: Duration = Duration::from_secs(300);
+const NO_NAMESPACE: Refused = (404, "NotFound", "namespaces", "namespaces \"ns\" not found");
+const NO_QUOTA: Refused = (
+    403,
+    "Forbidden",
+    "pods",
+    "pods \"web\" is forbidden: exceeded quota: none, requested: pods=1",
+);
+
+struct Bed {
+    api: FakeApi,
+    cluster: ClusterClient,
+    merged: Writer<Merged>,
+    node: Writer<Option<Arc<core::Node>>>,
+    board: BoardWriter,
+    listed: watch::Sender<Option<Arc<Pods>>>,
+    manager: Arc<PodManager>,
+    telemetry: Telemetry,
+    states: Reader<BTreeMap<FullName, MirrorState>>,
+    cancel: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Bed {
+    fn start() -> Self {
+        Self::start_with(FakeApi::new())
+    }
+
+    fn start_with(api: FakeApi) -> Self {
+        let (merged, merged_reader) = cell(Merged {
+            delivered: Delivered::ALL,
+            ..Merged::default()
+        });
+        let (node, node_reader) = cell(Some(Arc::new(node("node-uid"))));
+        let (board, board_reader) = board();
+        let (listed, listed_reader) = watch::channel(Some(Arc::default()));
+        let manager = Arc::new(PodManager::new());
+        let telemetry = Telemetry::new();
+        let inputs = MirrorInputs {
+            node_name: NODE.into(),
+            node: node_reader,
+            merged: merged_reader,
+            board: board_reader,
+            listed: listed_reader,
+            api: api.told(),
+        };
+        let cluster = api.client();
+        let (task, states) = MirrorTask::new(
+            cluster.clone(),
+            inputs,
+            Arc::clone(&manager),
+            telemetry.clone(),
+        );
+        let cancel = CancellationToken::new();
+        Self {
+            api,
+            cluster,
+            merged,
+            node,
+            board,
+            listed,
+            manager,
+            telemetry,
+            states,
+            task: tokio::spawn(task.run(cancel.clone())),
+            cancel,
+        }
+    }
+
+    fn want(&mut self, pods: &[&Arc<Pod>]) {
+        let pods = pods.iter().map(|pod| {
+            let origin = Origin {
+                source: PodSource::File,
+                location: "web.yaml".into(),
+                document: 0,
+                position: None,
+            };
+            let pod = SourcePod {
+                pod: Arc::clone(pod),
+                origin,
+                held: false,
+                problems: Vec::new(),
+            };
+            (pod.uid(), pod)
+        });
+        self.merged.publish(Merged {
+            pods: pods.collect(),
+            conflicts: Vec::new(),
+            delivered: Delivered::ALL,
+        });
+    }
+
+    fn work(&self, pod: &Arc<Pod>, phase: Phase) {
+        self.manager.add_pod(Arc::clone(pod));
+        self.board.publish(PodView {
+            uid: PodUid::of(pod),
+            full_name: FullName::of(pod),
+            pod: Some(Arc::clone(pod)),
+            phase,
+            status: None,
+            observed: Arc::new(PodStatus::empty(PodUid::of(pod))),
+            error: "".into(),
+        });
+    }
+
+    async fn until(&mut self, wanted: impl FnMut(&BTreeMap<FullName, MirrorState>) -> bool) {
+        tokio::time::timeout(PATIENCE, self.states.wait_for(wanted))
+            .await
+            .unwrap_or_else(|_| panic!("{:?}", self.states.get()))
+            .unwrap();
+    }
+
+    async fn synced(&mut self, name: &str) -> PodUid {
+        let name = FullName::new(name, "ns");
+        let mut found = PodUid::default();
+        self.until(|states| match states.get(&name) {
+            Some(MirrorState::Synced { uid }) => {
+                found = uid.as_str().into();
+                true
+            }
+            _ => false,
+        })
+        .await;
+        found
+    }
+
+    async fn problem(&mut self, wanted: ProblemKind) {
+        let name = FullName::new("web", "ns");
+        self.until(
+            |states| matches!(states.get(&name), Some(MirrorState::Problem(p)) if p.kind == wanted),
+        )
+        .await;
+    }
+
+    /// Lets everything happen that happens without time passing.
+    async fn settle(&self) {
+        for _ in 0..200 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn story(&self) -> Vec<String> {
+        let story = self.telemetry.journal.story(&FullName::new("web", "ns"));
+        story.iter().map(|entry| entry.reason.to_string()).collect()
+    }
+
+    async fn stop(self) {
+        self.cancel.cancel();
+        self.task.await.unwrap();
+    }
+}
+
+fn node(uid: &str) -> core::Node {
+    let mut node = core::Node::default();
+    node.metadata.name = Some(NODE.into());
+    node.metadata.uid = Some(uid.into());
+    node
+}
+
+fn static_pod(name: &str, version: &str) -> Arc<Pod> {
+    let mut pod = Pod::default();
+    pod.metadata.name = Some(name.into());
+    pod.metadata.namespace = Some("ns".into());
+    pod.metadata.uid = Some(version.into());
+    pod.metadata.annotations = Some(BTreeMap::from([
+        (keys::CONFIG_SOURCE.into(), "file".into()),
+        (keys::CONFIG_HASH.into(), version.into()),
+    ]));
+    pod.spec = Some(core::PodSpec {
+        node_name: Some(NODE.into()),
+        ..core::PodSpec::default()
+    });
+    Arc::new(pod)
+}
+
+fn on_node(node: &str) -> Pod {
+    let mut pod = Pod::clone(&static_pod("web", "x"));
+    pod.metadata.uid = None;
+    pod.metadata.annotations = None;
+    pod.spec.as_mut().unwrap().node_name = Some(node.into());
+    pod
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mirror_comes_with_its_pod_and_goes_after_it() {
+    let mut bed = Bed::start();
+    let web = static_pod("web", "v1");
+    bed.work(&web, Phase::Syncing);
+    bed.want(&[&web]);
+    let uid = bed.synced("web").await;
+    assert_eq!(bed.api.calls(), ["POST web"]);
+    assert_eq!(bed.manager.translate_pod_uid(&uid).as_str(), "v1");
+    // The manifest goes; the pod is still being stopped.
+    bed.want(&[]);
+    bed.work(&web, Phase::Terminating);
+    bed.settle().await;
+    assert_eq!(bed.api.calls(), Vec::<String>::new());
+    bed.board.remove(&"v1".into());
+    bed.until(BTreeMap::is_empty).await;
+    assert_eq!(bed.api.calls(), ["DELETE web"]);
+    assert_eq!(bed.manager.get_mirror_pod_by_pod(&web), None);
+    assert_eq!(bed.story(), ["MirrorCreated", "MirrorDeleted"]);
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_mirror_is_back_at_once() {
+    let mut bed = Bed::start();
+    let web = static_pod("web", "v1");
+    bed.want(&[&web]);
+    let first = bed.synced("web").await;
+    bed.api.calls();
+    let began = Instant::now();
+    bed.api.with(|api| api.remove("web"));
+    bed.settle().await;
+    let second = bed.synced("web").await;
+    assert_eq!(bed.api.calls(), ["POST web"]);
+    bed.api.with(|api| api.delete_gracefully("web"));
+    bed.settle().await;
+    let third = bed.synced("web").await;
+    assert_eq!(bed.api.calls(), ["DELETE web", "POST web"]);
+    assert_eq!(BTreeSet::from([first, second, third]).len(), 3);
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edit_shows_when_the_new_pod_has_the_name() {
+    let mut bed = Bed::start();
+    let (v1, v2) = (static_pod("web", "v1"), static_pod("web", "v2"));
+    bed.work(&v1, Phase::Syncing);
+    bed.want(&[&v1]);
+    let old = bed.synced("web").await;
+    bed.want(&[&v2]);
+    bed.work(&v1, Phase::Terminating);
+    bed.work(&v2, Phase::WaitingToStart);
+    bed.settle().await;
+    assert_eq!(bed.synced("web").await, old);
+    bed.board.remove(&"v1".into());
+    bed.settle().await;
+    bed.api.calls();
+    bed.work(&v2, Phase::Syncing);
+    bed.settle().await;
+    assert_ne!(bed.synced("web").await, old);
+    assert_eq!(bed.api.calls(), ["DELETE web", "POST web"]);
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mirror_waits_for_the_node_and_follows_it() {
+    let mut bed = Bed::start();
+    bed.node.publish(None);
+    let web = static_pod("web", "v1");
+    bed.want(&[&web]);
+    bed.problem(ProblemKind::NodeMissing).await;
+    let began = Instant::now();
+    bed.node.publish(Some(Arc::new(node("a"))));
+    bed.synced("web").await;
+    bed.api.calls();
+    // Registered anew: its mirrors belong to a Node that is no more.
+    bed.node.publish(Some(Arc::new(node("b"))));
+    bed.settle().await;
+    bed.synced("web").await;
+    assert_eq!(bed.api.calls(), ["DELETE web", "POST web"]);
+    let owners = bed.api.pod("web").unwrap().metadata.owner_references;
+    assert_eq!(owners.unwrap()[0].uid, "b");
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_is_back_gets_it_at_once() {
+    let mut bed = Bed::start();
+    bed.api.with(|api| api.down(true));
+    let web = static_pod("web", "v1");
+    bed.want(&[&web]);
+    bed.problem(ProblemKind::ApiAway).await;
+    tokio::time::sleep(Duration::from_secs(90)).await;
+    bed.api.with(|api| api.down(false));
+    let began = Instant::now();
+    // Somebody else's call finds it back.
+    let pods: kube::Api<Pod> = kube::Api::namespaced(bed.cluster.client(), "ns");
+    let _ = bed.cluster.read(PATIENCE, pods.get("nobody")).await;
+    bed.settle().await;
+    bed.synced("web").await;
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    // It was away: nobody has to mend anything about this pod.
+    assert_eq!(bed.story(), ["MirrorCreated"]);
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_told_once_and_tried_again() {
+    let mut bed = Bed::start();
+    bed.api.with(|api| api.refuse(Some(NO_QUOTA)));
+    let mut events = bed.telemetry.journal.subscribe();
+    let web = static_pod("web", "v1");
+    bed.want(&[&web]);
+    bed.problem(ProblemKind::Quota).await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    // 1, 2, 4 … 60 s: eleven or so, not three hundred.
+    let calls = bed.api.calls().len();
+    assert!((8..=13).contains(&calls), "{calls}");
+    let metrics = bed.telemetry.metrics.encode();
+    assert!(metrics.contains("mirrorlet_mirror_problems{kind=\"Quota\"} 1"));
+    assert!(metrics.contains("mirrorlet_mirror_pods{state=\"problem\"} 1"));
+    bed.api.with(|api| api.refuse(None));
+    bed.synced("web").await;
+    bed.settle().await;
+    let story = ["MirrorRefused", "MirrorCreated", "MirrorMended"];
+    assert_eq!(bed.story(), story);
+    let (told, _) = events.next().await;
+    let told: Vec<&str> = told.iter().map(|entry| &*entry.reason).collect();
+    assert_eq!(told, ["MirrorPodRefused", "MirrorPodMended"]);
+    assert!(!bed.telemetry.metrics.encode().contains("kind=\"Quota\""));
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_namespace_is_tried_often_where_it_cannot_be_watched() {
+    let mut bed = Bed::start();
+    bed.api.with(|api| api.refuse(Some(NO_NAMESPACE)));
+    let web = static_pod("web", "v1");
+    bed.want(&[&web]);
+    bed.problem(ProblemKind::NamespaceMissing).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let calls = bed.api.calls().len();
+    assert!((12..=18).contains(&calls), "{calls}");
+    let began = Instant::now();
+    bed.api.with(|api| api.refuse(None));
+    bed.synced("web").await;
+    assert!(began.elapsed() <= Duration::from_secs(2));
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_version_of_the_manifest_is_tried_at_once() {
+    let mut bed = Bed::start();
+    bed.api.with(|api| api.refuse(Some(NO_QUOTA)));
+    bed.want(&[&static_pod("web", "v1")]);
+    bed.problem(ProblemKind::Quota).await;
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    bed.api.with(|api| api.refuse(None));
+    let began = Instant::now();
+    bed.want(&[&static_pod("web", "v2")]);
+    bed.settle().await;
+    bed.synced("web").await;
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_foreign_pod_is_never_touched() {
+    for node in [NODE, "n2", ""] {
+        let mut bed = Bed::start();
+        bed.api.with(|api| api.put(on_node(node)));
+        let foreign = bed.api.pod("web").unwrap();
+        let web = static_pod("web", "v1");
+        bed.want(&[&web]);
+        bed.problem(ProblemKind::NameTaken).await;
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        assert_eq!(bed.api.pod("web").unwrap(), foreign);
+        let deletes = |calls: Vec<String>| calls.iter().any(|call| call.starts_with("DELETE"));
+        assert!(!deletes(bed.api.calls()));
+        bed.api.with(|api| api.remove("web"));
+        bed.synced("web").await;
+        assert!(is_mirror_pod(&bed.api.pod("web").unwrap()));
+        bed.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_lags_makes_nothing_twice() {
+    let mut bed = Bed::start();
+    bed.api.with(|api| api.lag(true));
+    let web = static_pod("web", "v1");
+    bed.want(&[&web]);
+    let uid = bed.synced("web").await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(bed.api.calls(), ["POST web"]);
+    // Much later it is asked for, seldom.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(bed.synced("web").await, uid);
+    let calls = bed.api.calls().len();
+    assert!((2..=8).contains(&calls), "{calls}");
+    // What we deleted isn't deleted twice, though the watch still shows it.
+    bed.api.with(|api| api.lag(false));
+    bed.settle().await;
+    bed.api.with(|api| api.lag(true));
+    bed.want(&[]);
+    bed.until(BTreeMap::is_empty).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(bed.api.calls(), ["DELETE web"]);
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mirror_that_is_there_is_found() {
+    let api = FakeApi::new();
+    let mut bed = Bed::start_with(api.clone());
+    let web = static_pod("web", "v1");
+    bed.want(&[&web]);
+    let uid = bed.synced("web").await;
+    bed.stop().await;
+    api.calls();
+    // A new agent: the same manifest, the same mirror.
+    let mut bed = Bed::start_with(api.clone());
+    bed.want(&[&web]);
+    assert_eq!(bed.synced("web").await, uid);
+    assert_eq!(api.calls(), Vec::<String>::new());
+    // Even if its watch had not told of it.
+    let client = MirrorClient::new(bed.cluster.clone(), NODE.into(), bed.node.reader());
+    let found = client.create_mirror_pod(&web).await.unwrap();
+    assert!(matches!(&found, Mirrored::Found(mirror) if PodUid::of(mirror) == uid));
+    let other = client.create_mirror_pod(&static_pod("web", "v2")).await;
+    assert!(
+        matches!(other, Err(CreateError::OtherVersion(_))),
+        "{other:?}"
+    );
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn orphans_wait_until_everything_is_known() {
+    let api = FakeApi::new();
+    let mut bed = Bed::start_with(api.clone());
+    let web = static_pod("web", "v1");
+    bed.want(&[&web]);
+    bed.synced("web").await;
+    bed.stop().await;
+    api.calls();
+    // The manifest went while no agent ran.
+    let mut bed = Bed::start_with(api.clone());
+    bed.listed.send_replace(None);
+    bed.merged.publish(Merged::default());
+    bed.settle().await;
+    bed.merged.publish(Merged {
+        delivered: Delivered::ALL,
+        ..Merged::default()
+    });
+    bed.settle().await;
+    assert_eq!(api.calls(), Vec::<String>::new());
+    // Its pod still runs.
+    let running = crate::pod::observed::RunningPod {
+        uid: "v1".into(),
+        full_name: FullName::new("web", "ns"),
+        ..crate::pod::observed::RunningPod::empty()
+    };
+    bed.listed.send_replace(Some(Arc::new(Pods(vec![running]))));
+    bed.settle().await;
+    assert_eq!(api.calls(), Vec::<String>::new());
+    bed.work(&web, Phase::Terminating);
+    bed.settle().await;
+    bed.board.remove(&"v1".into());
+    bed.settle().await;
+    assert_eq!(api.calls(), ["DELETE web"]);
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn somebody_who_keeps_deleting_is_met_with_pauses() {
+    let mut bed = Bed::start();
+    let web = static_pod("web", "v1");
+    bed.want(&[&web]);
+    let began = Instant::now();
+    for _ in 0..12 {
+        bed.synced("web").await;
+        bed.api.with(|api| api.remove("web"));
+        bed.settle().await;
+    }
+    let took = began.elapsed();
+    assert!(took > Duration::from_secs(20), "{took:?}");
+    assert!(took < Duration::from_secs(300), "{took:?}");
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_are_made_side_by_side_and_in_time() {
+    let mut bed = Bed::start();
+    let pods: Vec<_> = (0..100)
+        .map(|i| static_pod(&format!("p{i}"), &format!("v{i}")))
+        .collect();
+    bed.want(&pods.iter().collect::<Vec<_>>());
+    let all_synced = |states: &BTreeMap<FullName, MirrorState>| {
+        let is_synced = |state| matches!(state, &MirrorState::Synced { .. });
+        states.len() == 100 && states.values().all(is_synced)
+    };
+    bed.until(all_synced).await;
+    assert_eq!(bed.api.calls().len(), 100);
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_deletes_by_uid_only() {
+    let bed = Bed::start();
+    bed.api.with(|api| api.put(on_node("n2")));
+    let uid = PodUid::of(&bed.api.pod("web").unwrap());
+    let reader = bed.node.reader();
+    let client = MirrorClient::new(bed.cluster.clone(), NODE.into(), reader);
+    let stale = Some(&"stale".into());
+    assert_eq!(client.delete_mirror_pod("web_ns", stale).await, Ok(false));
+    assert_eq!(client.delete_mirror_pod("no_ns", None).await, Ok(false));
+    let bad = client.delete_mirror_pod("web", None).await;
+    assert!(matches!(bad, Err(DeleteError::FullName(_))), "{bad:?}");
+    assert!(bed.api.pod("web").is_some());
+    let uid = uid.as_str().to_owned();
+    let fresh = crate::api::MirrorPodUid::from(uid);
+    let deleted = client.delete_mirror_pod("web_ns", Some(&fresh)).await;
+    assert_eq!(deleted, Ok(true));
+    assert!(bed.api.pod("web").is_none());
+    bed.stop().await;
+}

@@ -1,1 +1,364 @@
+//! The task against an API server in memory, on a paused clock.
 
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::api::{Timestamp, core, keys};
+use crate::cluster::fake::{FakeApi, NODE};
+use crate::pod::observed::{ContainerState, PodStatus};
+use crate::store::board::{BoardWriter, board};
+
+/// Longest wait for anything, on the paused clock.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+struct Bed {
+    api: FakeApi,
+    cluster: ClusterClient,
+    board: BoardWriter,
+    telemetry: Telemetry,
+    cancel: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Bed {
+    fn start() -> Self {
+        let api = FakeApi::new();
+        let (board, reader) = board();
+        let cluster = api.client();
+        let telemetry = Telemetry::new();
+        let inputs = StatusInputs {
+            board: reader,
+            api: api.told(),
+        };
+        let cancel = CancellationToken::new();
+        let task = StatusTask::new(cluster.clone(), inputs, telemetry.clone());
+        Self {
+            api,
+            cluster,
+            board,
+            telemetry,
+            task: tokio::spawn(task.run(cancel.clone())),
+            cancel,
+        }
+    }
+
+    fn tell(&self, pod: &Arc<Pod>, phase: Phase, status: Value) {
+        let mut observed = PodStatus::empty(PodUid::of(pod));
+        if status["phase"] == "Running" && phase != Phase::Terminated {
+            observed.containers = vec![running()];
+        }
+        self.board.publish(PodView {
+            uid: PodUid::of(pod),
+            full_name: FullName::of(pod),
+            pod: Some(Arc::clone(pod)),
+            phase,
+            status: Some(Arc::new(serde_json::from_value(status).unwrap())),
+            observed: Arc::new(observed),
+            error: "".into(),
+        });
+    }
+
+    async fn until(&self, wanted: impl Fn(Option<&Pod>) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !wanted(self.api.pod("web").as_ref()) {
+            assert!(Instant::now() < end, "{:?}", self.api.pod("web"));
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    async fn phase(&self, wanted: &str) {
+        self.until(|pod| phase_of(pod) == Some(wanted)).await;
+    }
+
+    async fn sleep(&self, seconds: u64) {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+    }
+
+    async fn stop(self) {
+        self.cancel.cancel();
+        self.task.await.unwrap();
+    }
+}
+
+fn phase_of(pod: Option<&Pod>) -> Option<&str> {
+    pod?.status.as_ref()?.phase.as_deref()
+}
+
+fn running() -> crate::pod::observed::ContainerStatus {
+    crate::pod::observed::ContainerStatus {
+        id: crate::api::ContainerId::docker("1"),
+        name: "web".into(),
+        role: crate::pod::observed::Role::App,
+        state: ContainerState::Running,
+        created_at: Timestamp::UNIX_EPOCH,
+        started_at: None,
+        finished_at: None,
+        exit_code: None,
+        image: "".into(),
+        image_id: "".into(),
+        hash: crate::pod::observed::ContainerHash(0),
+        restart_count: 0,
+        reason: "".into(),
+        message: "".into(),
+    }
+}
+
+fn pod(annotations: &[(&str, &str)]) -> Pod {
+    let mut pod = Pod::default();
+    pod.metadata.name = Some("web".into());
+    pod.metadata.namespace = Some("ns".into());
+    let annotations = annotations.iter();
+    let annotations = annotations.map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+    pod.metadata.annotations = Some(annotations.collect());
+    pod.spec = Some(core::PodSpec {
+        node_name: Some(NODE.into()),
+        restart_policy: Some("Always".into()),
+        ..core::PodSpec::default()
+    });
+    pod
+}
+
+fn static_pod() -> Arc<Pod> {
+    let mut pod = pod(&[(keys::CONFIG_SOURCE, "file"), (keys::CONFIG_HASH, "v1")]);
+    pod.metadata.uid = Some("v1".into());
+    Arc::new(pod)
+}
+
+fn mirror(version: &str) -> Pod {
+    pod(&[
+        (keys::CONFIG_SOURCE, "file"),
+        (keys::CONFIG_MIRROR, version),
+    ])
+}
+
+/// An ordinary pod, in the API server.
+fn ordinary(bed: &Bed) -> Arc<Pod> {
+    bed.api.with(|api| api.put(pod(&[])));
+    Arc::new(bed.api.pod("web").unwrap())
+}
+
+fn status(phase: &str) -> Value {
+    json!({"phase": phase, "startTime": "2026-01-01T00:00:00Z", "conditions": [
+        {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+    ]})
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mirror_gets_its_static_pods_status_once() {
+    let bed = Bed::start();
+    let web = static_pod();
+    bed.tell(&web, Phase::Syncing, status("Pending"));
+    bed.sleep(1).await;
+    assert_eq!(bed.api.calls(), Vec::<String>::new());
+    bed.api.with(|api| api.put(mirror("v1")));
+    bed.phase("Pending").await;
+    // What happens in quick succession is one write.
+    bed.tell(&web, Phase::Syncing, status("Pending"));
+    bed.tell(&web, Phase::Syncing, status("Running"));
+    bed.phase("Running").await;
+    bed.tell(&web, Phase::Syncing, status("Running"));
+    bed.sleep(100).await;
+    assert_eq!(bed.api.calls(), ["PATCH web/status", "PATCH web/status"]);
+    // A mirror made anew gets all of it.
+    bed.api.with(|api| {
+        api.remove("web");
+        api.put(mirror("v1"));
+    });
+    bed.phase("Running").await;
+    assert_eq!(bed.api.calls(), ["PATCH web/status"]);
+    // Another version's mirror is not ours to write to.
+    bed.api.with(|api| {
+        api.remove("web");
+        api.put(mirror("v0"));
+    });
+    bed.sleep(100).await;
+    assert_eq!(bed.api.calls(), Vec::<String>::new());
+    let story = bed.telemetry.journal.story(&FullName::new("web", "ns"));
+    assert_eq!(story.len(), 3);
+    assert_eq!(&*story[1].message, "status written: Running");
+    assert_eq!(
+        &*story[2].message,
+        "status written: Running; Ready, startTime"
+    );
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn drift_is_corrected_and_a_quarrel_gets_pauses() {
+    let bed = Bed::start();
+    let web = ordinary(&bed);
+    bed.tell(&web, Phase::Syncing, status("Running"));
+    bed.phase("Running").await;
+    let drift = |pod: &mut Pod| pod.status.as_mut().unwrap().phase = Some("Pending".into());
+    bed.api.with(|api| api.change("web", drift));
+    let began = Instant::now();
+    bed.phase("Running").await;
+    assert!(began.elapsed() < Duration::from_secs(10));
+    bed.api.calls();
+    let end = Instant::now() + Duration::from_secs(600);
+    while Instant::now() < end {
+        if phase_of(bed.api.pod("web").as_ref()) == Some("Running") {
+            bed.api.with(|api| api.change("web", drift));
+        }
+        bed.sleep(1).await;
+    }
+    let calls = bed.api.calls().len();
+    assert!((5..=12).contains(&calls), "{calls}");
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_is_back_gets_the_newest_only() {
+    let bed = Bed::start();
+    let web = ordinary(&bed);
+    bed.api.with(|api| api.down(true));
+    for phase in ["Pending", "Running", "Pending", "Running"] {
+        bed.tell(&web, Phase::Syncing, status(phase));
+        bed.sleep(70).await;
+    }
+    bed.api.with(|api| api.down(false));
+    bed.api.calls();
+    let began = Instant::now();
+    // Somebody else's call finds it back.
+    let pods: kube::Api<Pod> = kube::Api::namespaced(bed.cluster.client(), "ns");
+    let _ = bed.cluster.read(PATIENCE, pods.get("nobody")).await;
+    bed.phase("Running").await;
+    assert!(began.elapsed() < Duration::from_secs(1));
+    bed.sleep(100).await;
+    assert_eq!(bed.api.calls(), ["GET nobody", "PATCH web/status"]);
+    let story = bed.telemetry.journal.story(&FullName::new("web", "ns"));
+    let reasons: Vec<&str> = story.iter().map(|entry| &*entry.reason).collect();
+    assert_eq!(reasons, ["StatusFailed", "StatusWritten"]);
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_being_deleted_goes_when_nothing_of_it_is_left() {
+    let bed = Bed::start();
+    let web = ordinary(&bed);
+    bed.tell(&web, Phase::Syncing, status("Running"));
+    bed.phase("Running").await;
+    bed.api.with(|api| api.delete_gracefully("web"));
+    bed.tell(&web, Phase::Terminating, status("Running"));
+    bed.sleep(100).await;
+    bed.tell(&web, Phase::Terminated, status("Failed"));
+    bed.phase("Failed").await;
+    bed.sleep(100).await;
+    assert!(
+        !bed.api
+            .calls()
+            .iter()
+            .any(|call| call.starts_with("DELETE"))
+    );
+    bed.tell(&web, Phase::Finished, status("Failed"));
+    bed.until(|pod| pod.is_none()).await;
+    bed.sleep(100).await;
+    assert_eq!(bed.api.calls(), ["DELETE web"]);
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn finished_at_first_sight_is_told_and_then_deleted() {
+    let bed = Bed::start();
+    let web = ordinary(&bed);
+    bed.api.with(|api| api.delete_gracefully("web"));
+    bed.tell(&web, Phase::Finished, status("Failed"));
+    bed.until(|pod| pod.is_none()).await;
+    assert_eq!(bed.api.calls(), ["PATCH web/status", "DELETE web"]);
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_successor_of_the_same_name_is_not_touched() {
+    let bed = Bed::start();
+    let web = ordinary(&bed);
+    bed.api.with(|api| {
+        api.lag(true);
+        api.remove("web");
+        api.put(pod(&[]));
+    });
+    let other = bed.api.pod("web").unwrap();
+    bed.tell(&web, Phase::Finished, status("Failed"));
+    bed.sleep(5).await;
+    assert_eq!(bed.api.pod("web").unwrap(), other);
+    bed.api.with(|api| api.lag(false));
+    bed.sleep(100).await;
+    assert_eq!(bed.api.pod("web").unwrap(), other);
+    let story = bed.telemetry.journal.story(&FullName::new("web", "ns"));
+    assert!(story.is_empty(), "{story:?}");
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_finished_mirror_of_a_pod_that_runs_again_is_replaced() {
+    let bed = Bed::start();
+    let web = static_pod();
+    bed.api.with(|api| api.put(mirror("v1")));
+    bed.tell(&web, Phase::Syncing, status("Succeeded"));
+    bed.phase("Succeeded").await;
+    bed.api.calls();
+    // A look that has not seen the containers yet revives nobody.
+    bed.tell(&web, Phase::Syncing, status("Pending"));
+    bed.sleep(100).await;
+    assert_eq!(phase_of(bed.api.pod("web").as_ref()), Some("Succeeded"));
+    let mut again = status("Running");
+    again["containerStatuses"] = json!([{"name": "web", "image": "", "imageID": "", "ready": true,
+        "restartCount": 1, "state": {"running": {}}}]);
+    bed.tell(&web, Phase::Syncing, again);
+    bed.until(|pod| pod.is_none()).await;
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_pod_says_nothing_of_its_predecessor() {
+    let bed = Bed::start();
+    let web = ordinary(&bed);
+    bed.tell(&web, Phase::Syncing, status("Running"));
+    bed.phase("Running").await;
+    bed.api.calls();
+    bed.tell(&web, Phase::WaitingToStart, status("Pending"));
+    bed.sleep(100).await;
+    assert_eq!(bed.api.calls(), Vec::<String>::new());
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_changes_of_many_pods_are_few_writes() {
+    let bed = Bed::start();
+    let pods: Vec<Arc<Pod>> = (0..100)
+        .map(|i| {
+            let mut pod = pod(&[]);
+            let name = format!("p{i}");
+            pod.metadata.name = Some(name.clone());
+            bed.api.with(|api| {
+                api.put(pod);
+                api.change(&name, |_| {});
+            });
+            let mut told = Pod::default();
+            bed.api
+                .with(|api| api.change(&name, |pod| told = pod.clone()));
+            Arc::new(told)
+        })
+        .collect();
+    for phase in [
+        "Pending", "Running", "Pending", "Running", "Pending", "Running",
+    ] {
+        for pod in &pods {
+            bed.tell(pod, Phase::Syncing, status(phase));
+        }
+        bed.sleep(1).await;
+    }
+    bed.sleep(60).await;
+    // The limit is 50 a second after 100: what is overtaken while it waits is never sent.
+    let calls = bed.api.calls().len();
+    assert!((100..=400).contains(&calls), "{calls}");
+    let told = bed.api.told().get();
+    let told = told.as_ref().as_ref().unwrap();
+    assert!(
+        told.pods
+            .values()
+            .all(|pod| phase_of(Some(pod)) == Some("Running"))
+    );
+    bed.stop().await;
+}

@@ -1,1 +1,431 @@
+use serde_json::{Value, json};
 
+use super::*;
+
+/// A pod of the API server with this spec.
+fn pod(spec: Value) -> Pod {
+    named("a", "api", spec)
+}
+
+fn named(uid: &str, source: &str, mut spec: Value) -> Pod {
+    if spec["containers"].is_null() {
+        spec["containers"] = json!([]);
+    }
+    let annotations = json!({"kubernetes.io/config.source": source});
+    let metadata = json!({"name": uid, "uid": uid, "annotations": annotations});
+    serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+}
+
+fn requests(requests: &Value) -> Value {
+    json!({"containers": [{"name": "c", "resources": {"requests": requests}}]})
+}
+
+fn node() -> AdmitNode {
+    let node: core::Node = serde_json::from_value(json!({
+        "metadata": {"name": "n1", "labels": {"disk": "ssd", "cores": "8", "kubernetes.io/os": "linux"}},
+        "spec": {"taints": [
+            {"key": "mirrorlet.dev/docker", "effect": "NoSchedule"},
+            {"key": "gone", "value": "yes", "effect": "NoExecute"},
+        ]},
+        "status": {"allocatable": {
+            "cpu": "2", "memory": "1Gi", "ephemeral-storage": "10Gi", "pods": "3", "example.com/gpu": "1",
+        }},
+    }))
+    .unwrap();
+    AdmitNode::of(&node)
+}
+
+fn tolerates() -> Value {
+    json!([{"key": "gone", "operator": "Exists"}])
+}
+
+/// The reason of a refusal, or `ok`, and who is preempted.
+fn verdict(pod: &Pod, others: &[Pod], node: &AdmitNode) -> String {
+    let others: Vec<_> = others.iter().cloned().map(Arc::new).collect();
+    match admit(&AdmitInput {
+        pod,
+        others: &others,
+        node,
+    }) {
+        Verdict::Admitted { preempt } if preempt.is_empty() => "ok".to_owned(),
+        Verdict::Admitted { preempt } => {
+            let uids: Vec<_> = preempt.iter().map(PodUid::as_str).collect();
+            format!("ok without {}", uids.join(" "))
+        }
+        Verdict::Refused(failure) => failure.reason.to_string(),
+    }
+}
+
+#[test]
+fn each_check_has_the_reason_that_users_know() {
+    let affinity = |terms: Value| {
+        json!({"affinity": {"nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms},
+        }}})
+    };
+    let expression = |key: &str, operator: &str, values: Value| {
+        affinity(json!([{"matchExpressions": [
+            {"key": key, "operator": operator, "values": values},
+        ]}]))
+    };
+    for (spec, expected) in [
+        (json!({}), "ok"),
+        (json!({"nodeName": "n1"}), "ok"),
+        (json!({"nodeName": "n2"}), "NodeName"),
+        (json!({"os": {"name": "linux"}}), "ok"),
+        (json!({"os": {"name": "windows"}}), "PodOSNotSupported"),
+        (json!({"nodeSelector": {"disk": "ssd"}}), "ok"),
+        (json!({"nodeSelector": {"disk": "hdd"}}), "NodeAffinity"),
+        (
+            json!({"nodeSelector": {"disk": "ssd", "zone": "a"}}),
+            "NodeAffinity",
+        ),
+        (expression("disk", "In", json!(["hdd", "ssd"])), "ok"),
+        (expression("disk", "In", json!(["hdd"])), "NodeAffinity"),
+        (expression("disk", "NotIn", json!(["hdd"])), "ok"),
+        (expression("disk", "NotIn", json!(["ssd"])), "NodeAffinity"),
+        (expression("zone", "NotIn", json!(["a"])), "ok"),
+        (expression("disk", "Exists", json!([])), "ok"),
+        (expression("zone", "Exists", json!([])), "NodeAffinity"),
+        (expression("zone", "DoesNotExist", json!([])), "ok"),
+        (
+            expression("disk", "DoesNotExist", json!([])),
+            "NodeAffinity",
+        ),
+        (expression("cores", "Gt", json!(["4"])), "ok"),
+        (expression("cores", "Gt", json!(["8"])), "NodeAffinity"),
+        (expression("cores", "Lt", json!(["16"])), "ok"),
+        (expression("disk", "Lt", json!(["16"])), "NodeAffinity"),
+        (expression("zone", "Gt", json!(["1"])), "NodeAffinity"),
+        (expression("disk", "Likes", json!(["ssd"])), "NodeAffinity"),
+        // Terms are alternatives; one without requirements matches nothing.
+        (affinity(json!([])), "NodeAffinity"),
+        (affinity(json!([{}])), "NodeAffinity"),
+        (
+            affinity(json!([{}, {"matchFields": [
+                {"key": "metadata.name", "operator": "In", "values": ["n1"]},
+            ]}])),
+            "ok",
+        ),
+        (
+            affinity(json!([{"matchFields": [
+                {"key": "metadata.name", "operator": "In", "values": ["n2"]},
+            ]}])),
+            "NodeAffinity",
+        ),
+        (requests(&json!({"cpu": "2"})), "ok"),
+        (requests(&json!({"cpu": "2001m"})), "OutOfcpu"),
+        (requests(&json!({"memory": "2Gi"})), "OutOfmemory"),
+        (
+            requests(&json!({"ephemeral-storage": "11Gi"})),
+            "OutOfephemeral-storage",
+        ),
+        (
+            requests(&json!({"example.com/gpu": "2"})),
+            "OutOfexample.com/gpu",
+        ),
+        // Nobody's on this node, so nobody's business here.
+        (requests(&json!({"example.com/fpga": "2"})), "ok"),
+        (
+            requests(&json!({"hugepages-2Mi": "2Mi"})),
+            "OutOfhugepages-2Mi",
+        ),
+        // The first of several is told.
+        (requests(&json!({"memory": "2Gi", "cpu": "3"})), "OutOfcpu"),
+    ] {
+        let mut spec = spec;
+        spec["tolerations"] = tolerates();
+        assert_eq!(
+            verdict(&pod(spec.clone()), &[], &node()),
+            expected,
+            "{spec}"
+        );
+    }
+}
+
+#[test]
+fn the_label_of_an_operating_system_is_compared_with_ours() {
+    for (os, expected) in [
+        ("linux", "ok"),
+        ("windows", "PodOSSelectorNodeLabelDoesNotMatch"),
+    ] {
+        let mut pod = pod(json!({}));
+        pod.metadata.labels = Some([(OS_LABEL.to_owned(), os.to_owned())].into());
+        assert_eq!(verdict(&pod, &[], &AdmitNode::default()), expected);
+    }
+}
+
+#[test]
+fn taints_that_evict_are_for_pods_of_the_api_server() {
+    for (tolerations, expected) in [
+        (json!([]), "TaintToleration"),
+        (json!([{"operator": "Exists"}]), "ok"),
+        (json!([{"key": "gone", "operator": "Exists"}]), "ok"),
+        (json!([{"key": "gone", "value": "yes"}]), "ok"),
+        (
+            json!([{"key": "gone", "value": "yes", "effect": "NoExecute"}]),
+            "ok",
+        ),
+        (json!([{"key": "gone", "value": "no"}]), "TaintToleration"),
+        (
+            json!([{"key": "gone", "operator": "Exists", "effect": "NoSchedule"}]),
+            "TaintToleration",
+        ),
+        (
+            json!([{"key": "other", "operator": "Exists"}]),
+            "TaintToleration",
+        ),
+    ] {
+        let spec = json!({"tolerations": tolerations});
+        assert_eq!(
+            verdict(&pod(spec.clone()), &[], &node()),
+            expected,
+            "{spec}"
+        );
+        let manifests = named("a", "file", spec);
+        assert_eq!(verdict(&manifests, &[], &node()), "ok");
+    }
+}
+
+#[test]
+fn host_ports_collide_by_protocol_port_and_address() {
+    let with = |ports: Value| json!({"containers": [{"name": "c", "ports": ports}]});
+    let taken = [pod(with(json!([
+        {"containerPort": 1, "hostPort": 80},
+        {"containerPort": 2, "hostPort": 53, "protocol": "UDP", "hostIP": "10.0.0.1"},
+    ])))];
+    for (port, expected) in [
+        (json!({"containerPort": 80}), "ok"),
+        (json!({"containerPort": 9, "hostPort": 80}), "NodePorts"),
+        (
+            json!({"containerPort": 9, "hostPort": 80, "hostIP": "10.0.0.1"}),
+            "NodePorts",
+        ),
+        (
+            json!({"containerPort": 9, "hostPort": 80, "protocol": "UDP"}),
+            "ok",
+        ),
+        (
+            json!({"containerPort": 9, "hostPort": 53, "protocol": "UDP"}),
+            "NodePorts",
+        ),
+        (
+            json!({"containerPort": 9, "hostPort": 53, "protocol": "UDP", "hostIP": "10.0.0.2"}),
+            "ok",
+        ),
+        (
+            json!({"containerPort": 9, "hostPort": 53, "protocol": "UDP", "hostIP": "10.0.0.1"}),
+            "NodePorts",
+        ),
+        (json!({"containerPort": 9, "hostPort": 53}), "ok"),
+    ] {
+        // Without an API server too.
+        let pod = named("a", "file", with(json!([port])));
+        assert_eq!(
+            verdict(&pod, &taken, &AdmitNode::default()),
+            expected,
+            "{port}"
+        );
+    }
+    let init =
+        json!({"initContainers": [{"name": "i", "ports": [{"containerPort": 9, "hostPort": 80}]}]});
+    assert_eq!(
+        verdict(&pod(init), &taken, &AdmitNode::default()),
+        "ok",
+        "never open"
+    );
+}
+
+#[test]
+fn what_others_use_counts() {
+    let of = |resources: Value| {
+        let mut spec = requests(&resources);
+        spec["tolerations"] = tolerates();
+        pod(spec)
+    };
+    let others = [of(json!({"cpu": "1"})), of(json!({"memory": "512Mi"}))];
+    assert_eq!(verdict(&of(json!({"cpu": "1"})), &others, &node()), "ok");
+    assert_eq!(
+        verdict(&of(json!({"cpu": "1100m"})), &others, &node()),
+        "OutOfcpu"
+    );
+    assert_eq!(
+        verdict(&of(json!({"memory": "513Mi"})), &others, &node()),
+        "OutOfmemory"
+    );
+    let three = [of(json!({})), of(json!({})), of(json!({}))];
+    assert_eq!(
+        verdict(&of(json!({"cpu": "9"})), &three, &node()),
+        "OutOfpods"
+    );
+    // Nobody keeps count without an API server.
+    assert_eq!(
+        verdict(&of(json!({"cpu": "99"})), &three, &AdmitNode::default()),
+        "ok"
+    );
+    let short = admit(&AdmitInput {
+        pod: &of(json!({"cpu": "1500m"})),
+        others: &others.map(Arc::new),
+        node: &node(),
+    });
+    let Verdict::Refused(failure) = short else {
+        panic!()
+    };
+    assert_eq!(
+        &*failure.message,
+        "Node didn't have enough resource: cpu, requested: 1500, used: 1000, capacity: 2000"
+    );
+}
+
+#[test]
+fn a_pod_requests_what_it_takes_at_its_peak() {
+    let container = |cpu: &str| json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
+    let sidecar = |cpu: &str| {
+        let mut container = container(cpu);
+        container["restartPolicy"] = json!("Always");
+        container
+    };
+    for (spec, expected) in [
+        (
+            json!({"containers": [container("1"), container("2")]}),
+            3000,
+        ),
+        (
+            json!({"initContainers": [container("5")], "containers": [container("1")]}),
+            5000,
+        ),
+        (
+            json!({"initContainers": [sidecar("1"), container("2")], "containers": [container("1")]}),
+            3000,
+        ),
+        (
+            json!({"initContainers": [container("2"), sidecar("1")], "containers": [container("3")]}),
+            4000,
+        ),
+        (
+            json!({"containers": [container("1")], "overhead": {"cpu": "250m"}}),
+            1250,
+        ),
+        (
+            json!({"containers": [container("1")], "resources": {"requests": {"cpu": "4"}}}),
+            4000,
+        ),
+        (
+            json!({"containers": [{"name": "c", "resources": {"limits": {"cpu": "2"}}}]}),
+            2000,
+        ),
+    ] {
+        let requests = pod_requests(&pod(spec.clone()));
+        assert_eq!(requests["cpu"].milli_ceil(), expected, "{spec}");
+    }
+    assert!(pod_requests(&pod(requests(&json!({"cpu": "0"})))).is_empty());
+}
+
+#[test]
+fn critical_pods_make_others_go_and_no_more_than_needed() {
+    let best_effort = |uid: &str| named(uid, "api", json!({}));
+    let burstable = |uid: &str, cpu: &str| named(uid, "api", requests(&json!({"cpu": cpu})));
+    let guaranteed = |uid: &str, cpu: &str| {
+        let limits = json!({"limits": {"cpu": cpu, "memory": "1Mi"}});
+        named(
+            uid,
+            "api",
+            json!({"containers": [{"name": "c", "resources": limits}]}),
+        )
+    };
+    let manifest = |cpu: &str| named("static", "file", requests(&json!({"cpu": cpu})));
+    let mut important = named("system", "api", requests(&json!({"cpu": "1"})));
+    important.spec.as_mut().unwrap().priority = Some(CRITICAL_PRIORITY);
+    important.spec.as_mut().unwrap().tolerations = serde_json::from_value(tolerates()).unwrap();
+    for (pod, others, expected) in [
+        // Too many pods: the least worthy one goes.
+        (
+            manifest("0"),
+            vec![best_effort("b"), burstable("u", "1"), guaranteed("g", "1")],
+            "ok without b",
+        ),
+        // One that is large enough rather than two.
+        (
+            manifest("1"),
+            vec![burstable("u", "500m"), burstable("v", "1500m")],
+            "ok without v",
+        ),
+        // The smaller of two that are.
+        (
+            manifest("500m"),
+            vec![burstable("u", "500m"), burstable("v", "1500m")],
+            "ok without u",
+        ),
+        // Guaranteed ones only for what the others can't free.
+        (
+            manifest("1"),
+            vec![burstable("u", "200m"), guaranteed("g", "1800m")],
+            "ok without g",
+        ),
+        (
+            manifest("2"),
+            vec![burstable("u", "200m"), guaranteed("g", "900m")],
+            "ok without u g",
+        ),
+        (
+            manifest("3"),
+            vec![burstable("u", "2")],
+            "UnexpectedAdmissionError",
+        ),
+        // Nobody goes for one that is refused anyway, or for one that isn't critical.
+        (
+            named("static", "file", json!({"os": {"name": "windows"}})),
+            vec![best_effort("b"), best_effort("c"), best_effort("d")],
+            "PodOSNotSupported",
+        ),
+        (
+            named("x", "api", {
+                let mut spec = requests(&json!({"cpu": "1"}));
+                spec["tolerations"] = tolerates();
+                spec
+            }),
+            vec![burstable("u", "2")],
+            "OutOfcpu",
+        ),
+        (important, vec![burstable("u", "2")], "ok without u"),
+        // A manifest's pod never goes.
+        (
+            manifest("1"),
+            vec![named("other", "file", requests(&json!({"cpu": "2"})))],
+            "UnexpectedAdmissionError",
+        ),
+    ] {
+        let uid = PodUid::of(&pod);
+        assert_eq!(
+            verdict(&pod, &others, &node()),
+            expected,
+            "{uid} {others:?}"
+        );
+    }
+}
+
+#[test]
+fn pods_are_asked_in_an_order_that_disturbs_nobody() {
+    let aged = |uid: &str, source: &str, second: i64| {
+        let mut pod = named(uid, source, json!({}));
+        let at = Timestamp::from_second(second).unwrap();
+        pod.metadata.creation_timestamp = Some(meta::Time(at));
+        pod
+    };
+    let mut pods = [
+        (aged("young", "api", 9), false),
+        (aged("old", "api", 1), false),
+        (aged("manifest", "file", 20), false),
+        (aged("running", "api", 30), true),
+        (aged("running manifest", "file", 30), true),
+    ];
+    pods.sort_by_cached_key(|(pod, runs)| turn(pod, *runs));
+    let order: Vec<_> = pods
+        .iter()
+        .map(|(pod, _)| PodUid::of(pod).to_string())
+        .collect();
+    assert_eq!(
+        order,
+        ["running manifest", "running", "manifest", "old", "young"]
+    );
+}

@@ -1,1 +1,113 @@
+use serde_json::{Value, json};
 
+use super::*;
+
+fn pod(source: &str, over: Value) -> Pod {
+    let mut pod = json!({
+        "metadata": {"annotations": {"kubernetes.io/config.source": source}},
+        "spec": {"containers": [], "terminationGracePeriodSeconds": 30},
+    });
+    for (part, fields) in over.as_object().unwrap() {
+        for (key, value) in fields.as_object().unwrap() {
+            pod[part][key] = value.clone();
+        }
+    }
+    serde_json::from_value(pod).unwrap()
+}
+
+#[test]
+fn only_pods_of_the_api_server_end_while_they_are_wanted() {
+    let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    let phase = |phase: &str| json!({"status": {"phase": phase}});
+    for (source, over, expected) in [
+        ("api", json!({}), None),
+        ("api", deleted.clone(), Some(Ending::Deleted)),
+        ("api", phase("Running"), None),
+        ("api", phase("Succeeded"), Some(Ending::Over)),
+        ("api", phase("Failed"), Some(Ending::Over)),
+        ("file", deleted, None),
+        ("file", phase("Failed"), None),
+        ("http", phase("Succeeded"), None),
+    ] {
+        assert_eq!(
+            ending(&pod(source, over.clone())),
+            expected,
+            "{source} {over}"
+        );
+    }
+    // A mirror is nobody's to end.
+    let mirror = json!({"metadata": {
+        "annotations": {"kubernetes.io/config.source": "api", "kubernetes.io/config.mirror": "h"},
+        "deletionTimestamp": "2026-01-01T00:00:00Z",
+    }});
+    assert_eq!(ending(&pod("api", mirror)), None);
+}
+
+#[test]
+fn grace_only_shrinks() {
+    let asked = |seconds: Option<i64>| {
+        pod(
+            "api",
+            json!({"metadata": {"deletionGracePeriodSeconds": seconds}}),
+        )
+    };
+    let seconds = Duration::from_secs;
+    for (known, deletion, expected) in [
+        (None, None, 30),
+        (None, Some(15), 15),
+        (None, Some(60), 60),
+        (None, Some(0), 1),
+        (Some(15), Some(30), 15),
+        (Some(15), Some(5), 5),
+        (Some(15), Some(0), 1),
+        (Some(15), None, 15),
+    ] {
+        let got = grace(known.map(seconds), &asked(deletion));
+        assert_eq!(got, seconds(expected), "{known:?} {deletion:?}");
+    }
+}
+
+#[test]
+fn the_last_status_leaves_nothing_open() {
+    let status = |value: Value| -> PodStatus { serde_json::from_value(value).unwrap() };
+    let exit = |s: &ContainerStatus| {
+        let ended = s.state.as_ref()?.terminated.as_ref()?;
+        Some(ended.exit_code)
+    };
+    let running = json!({"name": "a", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+        "state": {"running": {}}});
+    let ended = json!({"name": "b", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"terminated": {"exitCode": 3}}});
+    let waiting = json!({"name": "c", "image": "", "imageID": "", "ready": false,
+        "restartCount": 0, "state": {"waiting": {}}});
+    let initialized = json!([{"type": "Initialized", "status": "True"}]);
+
+    let last = last_status(status(json!({
+        "phase": "Running", "conditions": initialized,
+        "containerStatuses": [running, ended, waiting],
+    })));
+    let exits: Vec<_> = last.container_statuses.iter().flatten().map(exit).collect();
+    assert_eq!(exits, [Some(137), Some(3), Some(137)]);
+    assert_eq!(last.phase.as_deref(), Some("Failed"));
+
+    // One that never initialized: what never began has no end.
+    let last = last_status(status(json!({
+        "phase": "Pending", "conditions": [{"type": "Initialized", "status": "False"}],
+        "initContainerStatuses": [ended, running, waiting],
+        "containerStatuses": [waiting],
+    })));
+    let exits: Vec<_> = last
+        .init_container_statuses
+        .iter()
+        .flatten()
+        .map(exit)
+        .collect();
+    assert_eq!(exits, [Some(3), Some(137), None]);
+    assert_eq!(exit(&last.container_statuses.as_ref().unwrap()[0]), None);
+    assert_eq!(last.phase.as_deref(), Some("Failed"));
+
+    for phase in ["Succeeded", "Failed"] {
+        let last = last_status(status(json!({"phase": phase})));
+        assert_eq!(last.phase.as_deref(), Some(phase), "never backwards");
+    }
+}

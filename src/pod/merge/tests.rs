@@ -372,3 +372,60 @@ proptest! {
         prop_assert_eq!(diff(&new, &new), []);
     }
 }
+
+#[test]
+fn names_of_the_api_servers_pods_are_its_own_affair() {
+    let api = pod(PodSource::Api, "api server", 0, "web", "9");
+    let states = |files: Vec<SourcePod>, api: SourceState| -> BTreeMap<_, _> {
+        [
+            (SourceName::new(PodSource::File, "/m"), synced(files)),
+            (SourceName::new(PodSource::Api, ""), api),
+        ]
+        .into()
+    };
+    let files = || vec![file("/m/a", "web", "1"), file("/m/b", "web", "2")];
+    let merged = merge_sources(
+        &states(files(), synced(vec![api.clone()])),
+        &incumbents(&[("web", "9")]),
+    );
+    assert_eq!(uids(&merged), ["1", "9"]);
+    assert_eq!(merged.conflicts.len(), 1, "of the two files");
+    assert_eq!(merged.incumbents(), incumbents(&[("web", "1")]));
+    // A UID can't be shared, whoever gives it.
+    let same = pod(PodSource::Api, "api server", 0, "other", "1");
+    let merged = merge_sources(&states(files(), synced(vec![same])), &BTreeMap::new());
+    assert_eq!(merged.pods[&"1".into()].origin.source, PodSource::File);
+}
+
+#[test]
+fn what_may_be_stopped_depends_on_who_has_delivered() {
+    const HASH: &str = "0123456789abcdef0123456789abcdef";
+    const UUID: &str = "aaaa0000-0000-4000-8000-000000000001";
+    let set = Arc::new(SourceSet::default());
+    let (none, known, whole) = (
+        SourceState::NotSynced,
+        SourceState::LastKnown(Arc::clone(&set)),
+        SourceState::Synced(set),
+    );
+    for (file, api, hash, uuid) in [
+        (&none, Some(&none), false, false),
+        (&none, Some(&whole), false, false),
+        (&whole, Some(&none), true, false),
+        (&whole, Some(&known), true, false),
+        (&whole, Some(&whole), true, true),
+        (&none, None, false, false),
+        (&whole, None, true, true),
+    ] {
+        let mut states = BTreeMap::new();
+        states.insert(SourceName::new(PodSource::File, "/m"), file.clone());
+        if let Some(api) = api {
+            states.insert(SourceName::new(PodSource::Api, ""), api.clone());
+        }
+        let delivered = merge_sources(&states, &BTreeMap::new()).delivered;
+        let got = [HASH, UUID].map(|uid| delivered.may_stop(&uid.into()));
+        assert_eq!(got, [hash, uuid], "{file:?} {api:?}");
+        // What an author made up can't be the API server's, unless it looks like that.
+        assert_eq!(delivered.may_stop(&"my-own-uid".into()), hash);
+    }
+    assert!(!Merged::default().delivered.may_stop(&HASH.into()));
+}

@@ -191,7 +191,7 @@ fn mirrors(problems: &[String]) -> Told {
     truncate(&mut message);
     if problems.len() > named.len() {
         let more = problems.len() - named.len();
-        message.push_str(&format!("; and {more} more"));
+        message = format!("{message}; and {more} more");
     }
     Told {
         kind,

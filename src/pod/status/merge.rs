@@ -7,6 +7,9 @@ mod patch;
 #[cfg(test)]
 mod tests;
 
+#[cfg(test)]
+pub(crate) use patch::apply_patch;
+
 use serde_json::Value;
 
 use super::conditions::OWNED;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bollard::models::{
     ContainerCreateBody, ContainerInspectResponse, ContainerSummary, EventMessage, ImageInspect,
-    SystemInfo,
+    ImageSummary, SystemInfo,
 };
 use bytes::Bytes;
 use futures::StreamExt as _;
@@ -197,6 +197,12 @@ pub trait Engine: Send + Sync + 'static {
 
     /// `GET /images/{name}/json`.
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect>;
+
+    /// `GET /images/json`: all images that have a name or a digest. An Engine that can't tell has
+    /// none.
+    async fn list_images(&self) -> Result<Vec<ImageSummary>> {
+        Ok(Vec::new())
+    }
 
     /// `POST /images/create`: progress until the stream ends. An error within the stream is an
     /// item, though the Engine said 200.

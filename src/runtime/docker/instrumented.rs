@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bollard::models::{
     ContainerCreateBody, ContainerInspectResponse, ContainerSummary, EventMessage, ImageInspect,
-    SystemInfo,
+    ImageSummary, SystemInfo,
 };
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -145,6 +145,11 @@ impl Engine for InstrumentedEngine {
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect> {
         let call = self.inner.inspect_image(name);
         self.observe(Operation::InspectImage, name, call).await
+    }
+
+    async fn list_images(&self) -> Result<Vec<ImageSummary>> {
+        let call = self.inner.list_images();
+        self.observe(Operation::ListImages, "", call).await
     }
 
     async fn pull_image(

@@ -23,6 +23,8 @@ pub enum Operation {
     RemoveContainer,
     /// `GET /images/{name}/json`.
     InspectImage,
+    /// `GET /images/json`.
+    ListImages,
     /// `POST /images/create`.
     PullImage,
     /// `POST /images/load`.
@@ -35,7 +37,7 @@ pub enum Operation {
 
 impl Operation {
     /// Every operation, in the order of [`index`](Self::index).
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Version,
         Self::Info,
         Self::ListContainers,
@@ -45,6 +47,7 @@ impl Operation {
         Self::StopContainer,
         Self::RemoveContainer,
         Self::InspectImage,
+        Self::ListImages,
         Self::PullImage,
         Self::LoadImage,
         Self::Events,
@@ -70,6 +73,7 @@ impl Operation {
             Self::StopContainer => "stop_container",
             Self::RemoveContainer => "remove_container",
             Self::InspectImage => "inspect_image",
+            Self::ListImages => "list_images",
             Self::PullImage => "pull_image",
             Self::LoadImage => "load_image",
             Self::Events => "events",

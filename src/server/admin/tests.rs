@@ -135,6 +135,18 @@ async fn stopping_ends_open_logs() {
 }
 
 #[tokio::test]
+async fn a_pods_story_is_told() {
+    let agent = Agent::start();
+    let answer = agent.get("/v1/explain?pod=ns%2Fgone").await.unwrap();
+    let story: serde_json::Value = serde_json::from_slice(&answer.whole().await.unwrap()).unwrap();
+    assert_eq!(story["namespace"], "ns");
+    let words = agent.refused("/v1/explain?pod=nope").await;
+    assert!(words.contains("there is no pod \"nope\""), "{words}");
+    let words = agent.refused("/v1/explain").await;
+    assert!(words.contains("pod"), "{words}");
+}
+
+#[tokio::test]
 async fn errors_carry_their_help() {
     let agent = Agent::start();
     assert_eq!(

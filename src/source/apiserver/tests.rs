@@ -1,1 +1,476 @@
+//! The source against a scripted server: what counts as a whole set, and what is kept on disk.
 
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use http::{Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Frame;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::*;
+use crate::api::PodUid;
+use crate::pod::desired::SourceState;
+use crate::source::{SourceReader, source};
+use crate::store::cell::{Reader, cell};
+
+type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
+
+/// A request that waits for its answer.
+struct Asked {
+    uri: String,
+    answer: oneshot::Sender<Answer>,
+}
+
+impl Asked {
+    fn is_watch(&self) -> bool {
+        self.uri.contains("watch=true")
+    }
+
+    fn say(self, code: u16, body: &Value) {
+        let body = Full::new(Bytes::from(body.to_string()));
+        let body = body.map_err(std::io::Error::other).boxed_unsync();
+        let answer = Response::builder().status(code).body(body).unwrap();
+        assert!(self.answer.send(answer).is_ok());
+    }
+
+    fn list(self, pods: &[Value]) {
+        assert!(!self.is_watch(), "{}", self.uri);
+        self.say(200, &list(pods, None));
+    }
+
+    /// Begins a watch. It ends with the sender.
+    fn watch(self) -> mpsc::UnboundedSender<Value> {
+        assert!(self.is_watch(), "{}", self.uri);
+        let (sender, receiver) = mpsc::unbounded_channel::<Value>();
+        let frames = futures::stream::unfold(receiver, |mut receiver| async {
+            let event = receiver.recv().await?;
+            let line = Bytes::from(format!("{event}\n"));
+            Some((Ok::<_, std::io::Error>(Frame::data(line)), receiver))
+        });
+        let answer = Response::new(StreamBody::new(frames).boxed_unsync());
+        assert!(self.answer.send(answer).is_ok());
+        sender
+    }
+}
+
+fn list(pods: &[Value], more: Option<&str>) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PodList",
+        "metadata": {"resourceVersion": "10", "continue": more},
+        "items": pods,
+    })
+}
+
+fn failure(code: u16, reason: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
+        "code": code, "reason": reason, "message": reason,
+    })
+}
+
+fn pod(uid: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": uid, "namespace": "ns", "uid": uid, "resourceVersion": "5",
+            "annotations": {"kubernetes.io/config.source": "file"},
+            "managedFields": [{"manager": "kubectl", "operation": "Apply"}],
+        },
+        "spec": {"nodeName": "n1", "containers": [{"name": "app", "image": "app:1"}]},
+        "status": {"phase": "Pending"},
+    })
+}
+
+fn with(mut pod: Value, pointer: &str, value: Value) -> Value {
+    let (parent, key) = pointer.rsplit_once('/').unwrap();
+    pod.pointer_mut(parent).unwrap()[key] = value;
+    pod
+}
+
+struct Bench {
+    root: tempfile::TempDir,
+    asked: mpsc::UnboundedReceiver<Asked>,
+    reader: SourceReader,
+    objects: Reader<ApiPodsState>,
+    back: Arc<Notify>,
+    registered: Option<oneshot::Sender<()>>,
+    cancel: CancellationToken,
+    running: JoinHandle<()>,
+}
+
+impl Bench {
+    fn start() -> Self {
+        let mut bench = Self::at(tempfile::tempdir().unwrap());
+        bench.register();
+        bench
+    }
+
+    fn at(root: tempfile::TempDir) -> Self {
+        let (sender, asked) = mpsc::unbounded_channel();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (answer, answered) = oneshot::channel();
+            let uri = request.uri().to_string();
+            let sent = sender.send(Asked { uri, answer });
+            async move {
+                sent.map_err(|_| std::io::Error::other("the test is over"))?;
+                let lost = |_| std::io::Error::other("connection lost");
+                answered.await.map_err(lost)
+            }
+        });
+        let back = Arc::new(Notify::new());
+        let told = Arc::clone(&back);
+        let (registered, waits) = oneshot::channel();
+        let api = ApiSource::new(ApiOptions {
+            client: kube::Client::new(service, "default"),
+            node_name: NodeName::new("n1"),
+            root: root.path().to_owned(),
+            registered: async {
+                if waits.await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+            .boxed(),
+            back: Box::new(move || {
+                let told = Arc::clone(&told);
+                async move { told.notified().await }.boxed()
+            }),
+        });
+        let (writer, reader) = source(ApiSource::name());
+        let (objects_writer, objects) = cell(None);
+        let cancel = CancellationToken::new();
+        let running = tokio::spawn(api.run(writer, objects_writer, cancel.clone()));
+        Self {
+            root,
+            asked,
+            reader,
+            objects,
+            back,
+            registered: Some(registered),
+            cancel,
+            running,
+        }
+    }
+
+    fn register(&mut self) {
+        self.registered.take().unwrap().send(()).unwrap();
+    }
+
+    async fn next(&mut self) -> Asked {
+        let waited = tokio::time::timeout(Duration::from_hours(1), self.asked.recv()).await;
+        waited.expect("nothing is asked").unwrap()
+    }
+
+    /// Waits until the source wants exactly these.
+    async fn until_wanted(&mut self, uids: &[&str]) {
+        let wanted = self.reader.state.wait_for(|state| match state {
+            SourceState::Synced(set) => uids_of(set.pods.iter().map(|p| &p.pod)) == uids,
+            SourceState::NotSynced | SourceState::LastKnown(_) => false,
+        });
+        let waited = tokio::time::timeout(Duration::from_hours(1), wanted).await;
+        assert!(waited.is_ok(), "{:?}", self.reader.state.get());
+    }
+
+    fn known(&self) -> Vec<String> {
+        match &*self.objects.get() {
+            None => vec!["nothing".to_owned()],
+            Some(objects) => uids_of(objects.pods.values()),
+        }
+    }
+
+    /// Ends the agent, as abruptly as may be.
+    async fn end(self) -> tempfile::TempDir {
+        self.cancel.cancel();
+        self.running.await.unwrap();
+        self.root
+    }
+
+    fn files(&self) -> Vec<String> {
+        files(self.root.path())
+    }
+}
+
+fn files(root: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(root.join(last_known::DIRECTORY));
+    let mut names: Vec<String> = entries
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+fn uids_of<'a>(pods: impl IntoIterator<Item = &'a Arc<Pod>>) -> Vec<String> {
+    pods.into_iter()
+        .map(|p| PodUid::of(p).to_string())
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn ordinary_pods_are_wanted_and_mirrors_are_only_known() {
+    let mut bench = Bench::start();
+    let mirror = with(
+        pod("m"),
+        "/metadata/annotations",
+        json!({"kubernetes.io/config.mirror": "h", "kubernetes.io/config.source": "file"}),
+    );
+    let asked = bench.next().await;
+    assert!(
+        asked.uri.contains("fieldSelector=spec.nodeName%3Dn1"),
+        "{}",
+        asked.uri
+    );
+    assert!(!asked.uri.contains("resourceVersion=0"), "{}", asked.uri);
+    asked.list(&[pod("a"), mirror]);
+    bench.until_wanted(&["a"]).await;
+    assert_eq!(bench.known(), ["a", "m"]);
+    let state = bench.reader.state.get();
+    let wanted = &state.set().unwrap().pods[0].pod;
+    let annotations = wanted.metadata.annotations.as_ref().unwrap();
+    assert_eq!(
+        annotations["kubernetes.io/config.source"], "api",
+        "whatever it says"
+    );
+    assert_eq!(wanted.metadata.managed_fields, None);
+
+    let events = bench.next().await.watch();
+    events
+        .send(json!({"type": "ADDED", "object": pod("b")}))
+        .unwrap();
+    bench.until_wanted(&["a", "b"]).await;
+    events
+        .send(json!({"type": "DELETED", "object": pod("a")}))
+        .unwrap();
+    bench.until_wanted(&["b"]).await;
+    assert_eq!(bench.known(), ["b", "m"]);
+    assert_eq!(bench.reader.health.get().last_error, None);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_is_cut_short_changes_nothing() {
+    let mut bench = Bench::start();
+    bench.next().await.list(&[pod("a"), pod("b")]);
+    bench.until_wanted(&["a", "b"]).await;
+    let events = bench.next().await.watch();
+    let expired = failure(410, "Expired");
+    events
+        .send(json!({"type": "ERROR", "object": expired}))
+        .unwrap();
+    // The list anew has two pages, and the second one fails.
+    bench
+        .next()
+        .await
+        .say(200, &list(&[pod("a")], Some("more")));
+    let second = bench.next().await;
+    assert!(second.uri.contains("continue=more"), "{}", second.uri);
+    second.say(500, &failure(500, "InternalError"));
+    let again = bench.next().await;
+    bench.until_wanted(&["a", "b"]).await;
+    assert!(bench.reader.health.get().failures > 0);
+    // Connections are lost just as well.
+    drop(again);
+    let again = bench.next().await;
+    bench.until_wanted(&["a", "b"]).await;
+    assert_eq!(bench.files(), ["a.json", "b.json"]);
+    // b went meanwhile: a whole list says so.
+    again.list(&[pod("a")]);
+    bench.until_wanted(&["a"]).await;
+    bench.next().await.watch();
+    assert_eq!(bench.files(), ["a.json"]);
+    assert_eq!(bench.reader.health.get().failures, 0);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_in_history_that_the_server_lost_is_found_by_a_list() {
+    let mut bench = Bench::start();
+    bench.next().await.list(&[pod("a")]);
+    bench.until_wanted(&["a"]).await;
+    // A watch that ends goes on where it was.
+    drop(bench.next().await.watch());
+    let again = bench.next().await;
+    assert!(again.uri.contains("resourceVersion=10"), "{}", again.uri);
+    // A server restored from a backup doesn't know that place, and never will.
+    again.say(504, &failure(504, "Timeout"));
+    bench.next().await.list(&[pod("b")]);
+    bench.until_wanted(&["b"]).await;
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_nobody_answers_is_given_up_and_tried_again() {
+    let mut bench = Bench::start();
+    let silent = bench.next().await;
+    let began = Instant::now();
+    let again = bench.next().await;
+    assert!(began.elapsed() >= LIST_SILENCE_MAX);
+    let error = bench.reader.health.get().last_error.clone().unwrap();
+    assert!(error.message.contains("no answer"), "{error}");
+    again.list(&[pod("a")]);
+    bench.until_wanted(&["a"]).await;
+    drop(silent);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_servers_return_ends_a_pause() {
+    let mut bench = Bench::start();
+    // Failures in a row make pauses longer.
+    for _ in 0..8 {
+        drop(bench.next().await);
+    }
+    let lost = bench.next().await;
+    drop(lost);
+    // Let it come to its pause.
+    bench
+        .reader
+        .health
+        .wait_for(|h| h.failures == 9)
+        .await
+        .unwrap();
+    let began = Instant::now();
+    bench.back.notify_one();
+    bench.next().await.list(&[]);
+    assert!(
+        began.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        began.elapsed()
+    );
+    bench.until_wanted(&[]).await;
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_agent_knows_what_was_known_last() {
+    let mut bench = Bench::start();
+    let secret = json!({"name": "app", "image": "app:1", "env": [{"name": "A", "value": "b"}]});
+    let running = with(pod("a"), "/spec/containers", json!([secret]));
+    bench.next().await.list(&[running.clone(), pod("b")]);
+    bench.until_wanted(&["a", "b"]).await;
+    let events = bench.next().await.watch();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let dir = bench.root.path().join(last_known::DIRECTORY);
+    assert_eq!((mode(&dir), mode(&dir.join("a.json"))), (0o700, 0o600));
+    // What every status write changes is not worth a write to the disk.
+    let before = std::fs::read(dir.join("a.json")).unwrap();
+    let conditions = json!([{"type": "Ready", "status": "True"}]);
+    let told = with(
+        running,
+        "/status",
+        json!({"phase": "Pending", "conditions": conditions}),
+    );
+    events
+        .send(json!({"type": "MODIFIED", "object": told}))
+        .unwrap();
+    events
+        .send(json!({"type": "ADDED", "object": pod("c")}))
+        .unwrap();
+    bench.until_wanted(&["a", "b", "c"]).await;
+    assert_eq!(std::fs::read(dir.join("a.json")).unwrap(), before);
+    let root = bench.end().await;
+
+    // The server is away: the pods are wanted, and no more is claimed.
+    let mut bench = Bench::at(root);
+    let last_known = bench
+        .reader
+        .state
+        .wait_for(|state| matches!(state, SourceState::LastKnown(_)))
+        .await
+        .unwrap();
+    let set = last_known.set().unwrap();
+    assert_eq!(uids_of(set.pods.iter().map(|p| &p.pod)), ["a", "b", "c"]);
+    let spec = set.pods[0].pod.spec.as_ref().unwrap();
+    let value = spec.containers[0].env.as_ref().unwrap()[0].value.clone();
+    assert_eq!(value.as_deref(), Some("b"), "it can be started again");
+    assert!(set.pods[0].is_api());
+    assert_eq!(bench.known(), ["nothing"]);
+    assert!(!bench.reader.report().synced);
+    assert!(
+        bench.asked.try_recv().is_err(),
+        "not before the Node is registered"
+    );
+    // The server is back.
+    bench.register();
+    bench.next().await.list(&[pod("b")]);
+    bench.until_wanted(&["b"]).await;
+    bench.next().await.watch();
+    assert_eq!(bench.files(), ["b.json"]);
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_used_on_disk_is_set_aside() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join(last_known::DIRECTORY);
+    std::fs::create_dir(&dir).unwrap();
+    let stored = |pod: Value| json!({"version": 1, "pod": pod}).to_string();
+    let files = BTreeMap::from([
+        ("good.json", stored(pod("good"))),
+        ("half.json", stored(pod("half"))[..40].to_owned()),
+        (
+            "future.json",
+            json!({"version": 9, "pod": pod("future")}).to_string(),
+        ),
+        ("renamed.json", stored(pod("other"))),
+        (
+            "elsewhere.json",
+            stored(with(pod("elsewhere"), "/spec/nodeName", json!("n2"))),
+        ),
+        (".tmp-cut.json", "{".to_owned()),
+    ]);
+    for (name, content) in files {
+        std::fs::write(dir.join(name), content).unwrap();
+    }
+    let mut bench = Bench::at(root);
+    let state = bench
+        .reader
+        .state
+        .wait_for(|state| matches!(state, SourceState::LastKnown(_)))
+        .await
+        .unwrap();
+    let set = state.set().unwrap();
+    assert_eq!(uids_of(set.pods.iter().map(|p| &p.pod)), ["good"]);
+    assert_eq!(set.problems.len(), 3, "{:#?}", set.problems);
+    bench.register();
+    bench.next().await.list(&[]);
+    bench.until_wanted(&[]).await;
+    bench.next().await.watch();
+    assert_eq!(
+        bench.files(),
+        [
+            "future.json.set-aside",
+            "half.json.set-aside",
+            "renamed.json.set-aside"
+        ]
+    );
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_takes_nothing_holds_nothing_up() {
+    let root = tempfile::tempdir().unwrap();
+    // A file where the directory should be.
+    std::fs::write(root.path().join(last_known::DIRECTORY), "").unwrap();
+    let mut bench = Bench::at(root);
+    bench.register();
+    bench.next().await.list(&[pod("a")]);
+    bench.until_wanted(&["a"]).await;
+    let report = bench.reader.report();
+    let told = report
+        .problems
+        .iter()
+        .any(|p| p.message.contains("can't be kept on disk"));
+    assert!(told, "{:#?}", report.problems);
+    bench.end().await;
+}

@@ -194,6 +194,12 @@ pub fn lease_back() {
     tracing::info!("the Lease of the Node is renewed again");
 }
 
+/// A watch is refused or broken though the API server answers; it is begun again. Call it when
+/// that begins. `resource` is its plural.
+pub fn watch_failed(resource: &str, error: &str) {
+    tracing::warn!(error = error, "can't watch {resource}; trying again");
+}
+
 /// Our Node is registered: created, or found as it was left.
 pub fn node_registered(telemetry: &Telemetry, node: &str, created: bool) {
     let how = if created { "created" } else { "there already" };

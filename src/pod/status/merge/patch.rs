@@ -30,11 +30,27 @@ pub(super) fn patch(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value
     (!status.is_empty()).then(|| json!({"metadata": {"uid": uid}, "status": status}))
 }
 
+/// A status as an object, without what says nothing: the API server writes out an empty
+/// `lastState`, and we don't.
 fn object(status: &PodStatus) -> Map<String, Value> {
-    match serde_json::to_value(status) {
+    match serde_json::to_value(status).map(bare) {
         Ok(Value::Object(map)) => map,
         // A status is an object, and all of it can be written.
         Ok(_) | Err(_) => Map::new(),
+    }
+}
+
+/// The same without nulls and empty objects.
+fn bare(value: Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let fields = map.into_iter().map(|(key, value)| (key, bare(value)));
+            let says =
+                |value: &Value| !value.is_null() && value.as_object().is_none_or(|o| !o.is_empty());
+            Value::Object(fields.filter(|(_, value)| says(value)).collect())
+        }
+        Value::Array(items) => items.into_iter().map(bare).collect(),
+        other => other,
     }
 }
 
@@ -76,4 +92,40 @@ fn by_type(old: Option<&Value>, new: &Value) -> Option<Value> {
         .filter_map(|item| Some(json!({"type": item.get("type")?, "$patch": "delete"})));
     let list: Vec<Value> = changed.chain(gone).collect();
     (!list.is_empty()).then_some(Value::Array(list))
+}
+
+/// Applies our patches as the API server does. Tells whether it knew how to.
+#[cfg(test)]
+pub(crate) fn apply_patch(status: &mut Value, patch: &Value) -> bool {
+    let (Some(patch), Some(_)) = (patch.as_object(), status.as_object()) else {
+        return false;
+    };
+    for (key, change) in patch {
+        let Some(list) = change.as_array() else {
+            if change.is_null() {
+                status.as_object_mut().unwrap().remove(key);
+            } else {
+                status[key] = change.clone();
+            }
+            continue;
+        };
+        if key != "conditions" {
+            let replaces = list.first().is_some_and(|d| d["$patch"] == "replace");
+            status[key] = list.iter().skip(usize::from(replaces)).cloned().collect();
+            continue;
+        }
+        let mut all = status[key].as_array().cloned().unwrap_or_default();
+        for item in list {
+            let known = all.iter_mut().find(|c| c["type"] == item["type"]);
+            if item.get("$patch").is_some() {
+                all.retain(|c| c["type"] != item["type"]);
+            } else if let Some(known) = known {
+                apply_patch(known, item);
+            } else {
+                all.push(item.clone());
+            }
+        }
+        status[key] = all.into();
+    }
+    true
 }

@@ -16,11 +16,11 @@ use async_trait::async_trait;
 use bollard::errors::Error;
 use bollard::models::{
     ContainerCreateBody, ContainerInspectResponse, ContainerSummary, EventMessage, ImageInspect,
-    SystemInfo,
+    ImageSummary, SystemInfo,
 };
 use bollard::query_parameters::{
     CreateContainerOptions, ImportImageOptions, InspectContainerOptions, ListContainersOptions,
-    RemoveContainerOptions, StartContainerOptions, StopContainerOptions,
+    ListImagesOptions, RemoveContainerOptions, StartContainerOptions, StopContainerOptions,
 };
 use bollard::{API_DEFAULT_VERSION, BollardRequest, Docker};
 use bytes::Bytes;
@@ -265,6 +265,15 @@ impl Engine for BollardEngine {
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect> {
         let work = self.docker.inspect_image(path_part(name)?);
         self.call("image inspect", READ_DEADLINE, work).await
+    }
+
+    async fn list_images(&self) -> Result<Vec<ImageSummary>> {
+        let options = ListImagesOptions {
+            digests: true,
+            ..ListImagesOptions::default()
+        };
+        let work = self.docker.list_images(Some(options));
+        self.call("image list", READ_DEADLINE, work).await
     }
 
     async fn pull_image(

@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bollard::models::ImageInspect;
+use bollard::models::{ImageInspect, ImageSummary};
+
+use crate::pod::node::ImageSeen;
 
 /// How many images are remembered. Beyond it everything is forgotten and asked again: no node
 /// runs that many, so only a stream of one-off images gets there.
@@ -49,6 +51,18 @@ impl From<ImageInspect> for ImageFacts {
             repo_digest: image.repo_digests.and_then(|d| d.into_iter().next()),
             size: image.size.and_then(|s| s.try_into().ok()).unwrap_or(0),
         }
+    }
+}
+
+/// An image as our Node tells it: names by digest first, as upstream. The Engine's marks for
+/// nameless ones are no names.
+///
+/// Upstream: `pkg/kubelet/images/image_gc_manager.go`, `pkg/kubelet/nodestatus/setters.go`.
+pub(super) fn seen(image: ImageSummary) -> ImageSeen {
+    let names = image.repo_digests.into_iter().chain(image.repo_tags);
+    ImageSeen {
+        names: names.filter(|name| !name.contains("<none>")).collect(),
+        size_bytes: image.size.try_into().unwrap_or(0),
     }
 }
 
@@ -105,5 +119,20 @@ mod tests {
         }
         assert!(cache.get("0").is_none());
         assert!(cache.get(&MAX_REMEMBERED.to_string()).is_some());
+    }
+
+    #[test]
+    fn nameless_images_have_no_names() {
+        let image = |digests: &[&str], tags: &[&str]| ImageSummary {
+            repo_digests: digests.iter().map(ToString::to_string).collect(),
+            repo_tags: tags.iter().map(ToString::to_string).collect(),
+            size: 7,
+            ..ImageSummary::default()
+        };
+        let named = seen(image(&["a@sha256:1"], &["a:1"]));
+        assert_eq!(named.names, ["a@sha256:1", "a:1"]);
+        assert_eq!(named.size_bytes, 7);
+        let nameless = seen(image(&["<none>@<none>"], &["<none>:<none>"]));
+        assert!(nameless.names.is_empty());
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use super::facts::{FactsCache, ImageFacts};
@@ -22,6 +22,7 @@ use super::progress::{ProgressBoard, PullProgressReport};
 use super::{PullPolicy, Reference};
 use crate::api::{PodUid, Timestamp};
 use crate::pod::backoff::Backoff;
+use crate::pod::node::ImageSeen;
 use crate::runtime::docker::engine::{EngineError, SharedEngine};
 use crate::runtime::{SyncError, SyncErrorReason};
 use crate::telemetry::occurrences;
@@ -65,6 +66,8 @@ struct Shop {
 pub struct ImagePuller {
     shop: Arc<Shop>,
     failures: Mutex<Failures>,
+    /// Counts the times when images may have changed.
+    changes: watch::Sender<u64>,
 }
 
 impl fmt::Debug for ImagePuller {
@@ -92,6 +95,7 @@ impl ImagePuller {
                 under_way: Mutex::default(),
             }),
             failures: Mutex::default(),
+            changes: watch::Sender::new(0),
         }
     }
 
@@ -178,6 +182,23 @@ impl ImagePuller {
     /// Forgets what is known of all images: the Engine was away, and another may have come back.
     pub fn forget_all(&self) {
         self.shop.facts.clear();
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Changes whenever images may have come, gone or changed their names, and when the Engine
+    /// is back.
+    #[must_use]
+    pub fn changed(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// All images that have a name. One Engine call.
+    ///
+    /// # Errors
+    /// What the Engine says.
+    pub async fn list(&self) -> Result<Vec<ImageSeen>, EngineError> {
+        let images = self.shop.engine.list_images().await?;
+        Ok(images.into_iter().map(super::facts::seen).collect())
     }
 
     /// How far the pulls under way have come, by image.

@@ -1,0 +1,41 @@
+//! The images that our Node tells of.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::pod::node::ImageSeen;
+use crate::runtime::docker::ImagePuller;
+use crate::store::cell::Writer;
+
+/// Shortest time between two lists: a spree of pulls costs no more than the status it goes into.
+const LIST_GAP: Duration = Duration::from_secs(10);
+
+/// Lists all images at the start, and whenever they may have changed, until cancelled. While the
+/// Engine can't tell, the last list stands: it says itself when it is back.
+pub(super) async fn keep(
+    images: Arc<ImagePuller>,
+    mut known: Writer<Vec<ImageSeen>>,
+    cancel: CancellationToken,
+) {
+    let mut changes = images.changed();
+    loop {
+        changes.mark_unchanged();
+        let listed = tokio::select! {
+            () = cancel.cancelled() => return,
+            listed = images.list() => listed,
+        };
+        if let Ok(listed) = listed {
+            known.publish(listed);
+        }
+        let next = async {
+            tokio::time::sleep(LIST_GAP).await;
+            changes.changed().await
+        };
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            told = next => if told.is_err() { return },
+        }
+    }
+}

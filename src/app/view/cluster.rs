@@ -1,0 +1,118 @@
+//! What the report tells of the API server, our Node and mirror pods.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::api::report::{ApiReport, ConditionReport, MirrorReport, NodeReport};
+use crate::api::{FullName, NodeName, Timestamp, core};
+use crate::cluster::{ApiReach, NodeStanding};
+use crate::pod::mirror::MirrorState;
+use crate::store::cell::Reader;
+
+/// What the parts that talk to the API server publish.
+#[derive(Debug, Clone)]
+pub(in crate::app) struct ClusterView {
+    /// Address of the API server.
+    pub(in crate::app) server: String,
+    /// Whether it answers.
+    pub(in crate::app) reach: Reader<ApiReach>,
+    /// Our Node as the API server has it.
+    pub(in crate::app) node: Reader<Option<Arc<core::Node>>>,
+    /// How we stand with it.
+    pub(in crate::app) standing: Reader<NodeStanding>,
+    /// When its Lease was renewed last.
+    pub(in crate::app) lease: Reader<Option<Timestamp>>,
+    /// How static pods stand with their mirrors.
+    pub(in crate::app) mirrors: Reader<BTreeMap<FullName, MirrorState>>,
+}
+
+impl ClusterView {
+    /// Waits until what it tells has changed, but for the Lease, whose renewals are no news.
+    /// Cancel-safe. Never ends once the parts are gone.
+    pub(in crate::app) async fn changed(&mut self) {
+        let changed = tokio::select! {
+            changed = self.reach.changed() => changed.map(drop),
+            changed = self.node.changed() => changed.map(drop),
+            changed = self.standing.changed() => changed.map(drop),
+            changed = self.mirrors.changed() => changed.map(drop),
+        };
+        if changed.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    pub(super) fn api(&self) -> ApiReport {
+        let (error, unreachable_since) = match &*self.reach.get() {
+            ApiReach::Unknown | ApiReach::Up => (None, None),
+            ApiReach::Down { cause, since } => (Some(cause.clone()), Some(*since)),
+        };
+        ApiReport {
+            server: self.server.clone(),
+            reachable: self.reach.get().is_up(),
+            error,
+            unreachable_since,
+        }
+    }
+
+    pub(super) fn node(&self, name: &NodeName) -> NodeReport {
+        let report = NodeReport {
+            name: name.to_string(),
+            lease_renewed: *self.lease.get(),
+            conditions: conditions((*self.node.get()).as_deref()),
+            ..NodeReport::default()
+        };
+        match &*self.standing.get() {
+            NodeStanding::Waiting => report,
+            NodeStanding::Registered { uid } => NodeReport {
+                registered: true,
+                uid: Some(uid.clone()),
+                ..report
+            },
+            NodeStanding::Refused { cause, since } => NodeReport {
+                error: Some(cause.clone()),
+                refused_since: Some(*since),
+                ..report
+            },
+        }
+    }
+
+    /// How a static pod stands with its mirror.
+    pub(super) fn mirror(&self, name: &FullName) -> MirrorReport {
+        mirror(self.mirrors.get().get(name))
+    }
+}
+
+fn mirror(state: Option<&MirrorState>) -> MirrorReport {
+    match state {
+        Some(MirrorState::Synced { uid }) => MirrorReport {
+            state: "Synced".to_owned(),
+            uid: Some(uid.to_string()),
+            ..MirrorReport::default()
+        },
+        Some(MirrorState::Pending) | None => MirrorReport {
+            state: "Pending".to_owned(),
+            ..MirrorReport::default()
+        },
+        Some(MirrorState::Problem(problem)) => MirrorReport {
+            state: problem.kind.to_string(),
+            message: problem.message.clone(),
+            since: Some(problem.since),
+            uid: None,
+        },
+    }
+}
+
+fn conditions(node: Option<&core::Node>) -> Vec<ConditionReport> {
+    let status = node.and_then(|node| node.status.as_ref());
+    let conditions = status.and_then(|status| status.conditions.as_ref());
+    let reports = conditions
+        .into_iter()
+        .flatten()
+        .map(|condition| ConditionReport {
+            condition: condition.type_.clone(),
+            status: condition.status.clone(),
+            reason: condition.reason.clone().unwrap_or_default(),
+            message: condition.message.clone().unwrap_or_default(),
+        });
+    reports.collect()
+}

@@ -1,0 +1,84 @@
+use super::*;
+use crate::api::PodUid;
+
+fn pod(name: &str, uid: &str, status: &str) -> PodReport {
+    serde_json::from_value(serde_json::json!({
+        "name": format!("{name}-box"), "manifestName": name, "namespace": "default",
+        "uid": uid, "source": format!("/m/{name}.yaml"), "status": status, "phase": status,
+        "ready": 1, "containersTotal": 1, "restarts": 0, "containers": [], "held": false,
+    }))
+    .unwrap()
+}
+
+fn journal() -> Journal {
+    let journal = Journal::default();
+    for (name, uid, reason) in [
+        ("web-box", "uid-old", "First"),
+        ("web-box", "uid-new", "Second"),
+        ("past-box", "uid-past", "Gone"),
+    ] {
+        let name = FullName::new(name, "default");
+        let (uid, kind) = (PodUid::from(uid), Kind::Trace);
+        journal.pod(&name, &uid, Some("c"), kind, reason, "x");
+    }
+    journal
+}
+
+fn sources() -> Vec<SourceReport> {
+    vec![SourceReport {
+        kind: "file".to_owned(),
+        location: "/m".to_owned(),
+        synced: true,
+        last_success: Some(crate::api::Timestamp::UNIX_EPOCH),
+        pods: 1,
+        problems: Vec::new(),
+        ignored: Vec::new(),
+    }]
+}
+
+fn told(pods: &[PodReport], text: &str) -> (Option<String>, Vec<String>) {
+    let report = explain(text, pods, &sources(), &journal(), &"box".into()).unwrap();
+    let reasons = report.story.into_iter().map(|entry| entry.reason);
+    let uid = report.pod.map(|pod| pod.uid.to_string());
+    (uid, reasons.collect())
+}
+
+#[test]
+fn an_edited_pod_and_its_old_version_share_a_story() {
+    let pods = [
+        pod("web", "uid-new", "Pending"),
+        pod("web", "uid-old", "Terminating"),
+    ];
+    let story = vec!["Second".to_owned(), "First".to_owned()];
+    for text in ["web", "default/web-box"] {
+        assert_eq!(
+            told(&pods, text),
+            (Some("uid-new".to_owned()), story.clone())
+        );
+    }
+    assert_eq!(told(&pods, "uid-old"), (Some("uid-old".to_owned()), story));
+    let report = explain("web", &pods, &sources(), &journal(), &"box".into()).unwrap();
+    assert!(report.source_read.is_some());
+    assert_eq!(report.story[0].container.as_deref(), Some("c"));
+}
+
+#[test]
+fn a_pod_that_is_gone_is_found_by_name_and_uid() {
+    for text in ["past", "past-box", "default/past", "uid-past", "uid-pa"] {
+        assert_eq!(told(&[], text), (None, vec!["Gone".to_owned()]), "{text}");
+    }
+    for text in ["pas", "other/past", "uid", "x"] {
+        let error = explain(text, &[], &sources(), &journal(), &"box".into()).unwrap_err();
+        assert!(matches!(error, ViewError::NotFound { .. }), "{text}");
+    }
+}
+
+#[test]
+fn several_pods_of_one_name_are_named() {
+    let mut other = pod("web", "uid-other", "Running");
+    other.namespace = "prod".to_owned();
+    let pods = [pod("web", "uid-new", "Running"), other];
+    let error = explain("web", &pods, &sources(), &journal(), &"box".into()).unwrap_err();
+    assert!(matches!(error, ViewError::Invalid { .. }), "{error}");
+    assert!(error.to_string().contains("prod/web-box"), "{error}");
+}

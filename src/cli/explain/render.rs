@@ -1,0 +1,112 @@
+//! A pod's story as text. Pure: the time is an argument.
+
+use anstyle::{AnsiColor, Style};
+
+use crate::api::Timestamp;
+use crate::api::report::{ExplainReport, PodReport, StoryReport};
+use crate::cli::status::render::age;
+use crate::cli::table::{self, Cell, one_line};
+
+const BOLD: Style = Style::new().bold();
+const DIM: Style = Style::new().dimmed();
+const BAD: Style = AnsiColor::Red.on_default();
+
+/// The report as text with ANSI styles, for an output that strips them where nobody sees them.
+pub(super) fn render(report: &ExplainReport, now: Timestamp) -> String {
+    let mut out = String::new();
+    let name = one_line(&format!("{}/{}", report.namespace, report.name));
+    out.push_str(&format!("{BOLD}{name}{BOLD:#}: {}\n", state(report)));
+    if let Some(pod) = &report.pod {
+        out.push_str(&table::render(&facts(report, pod, now)));
+    }
+    out.push('\n');
+    if report.story.is_empty() {
+        out.push_str("Nothing has happened to it since the agent started.\n");
+        return out;
+    }
+    out.push_str(&table::render(&story(&report.story)));
+    if report.truncated {
+        out.push_str("What was before is forgotten.\n");
+    }
+    out
+}
+
+fn state(report: &ExplainReport) -> String {
+    let Some(pod) = &report.pod else {
+        return "gone".to_owned();
+    };
+    let held = if pod.held { " (held)" } else { "" };
+    let mut text = format!("{}{held}", one_line(&pod.status));
+    if !pod.message.is_empty() {
+        text = format!("{text}: {}", one_line(&pod.message));
+    }
+    text
+}
+
+fn facts(report: &ExplainReport, pod: &PodReport, now: Timestamp) -> Vec<Vec<Cell>> {
+    let mut rows = Vec::new();
+    let mut row = |title: &str, words: String, style: Style| {
+        let title = Cell::styled(&format!("  {title}"), DIM);
+        rows.push(vec![title, Cell::styled(&words, style)]);
+    };
+    let containers = format!(
+        "{}/{} ready, {} restarts",
+        pod.ready, pod.containers_total, pod.restarts
+    );
+    row("Containers", containers, Style::new());
+    row("UID", pod.uid.to_string(), Style::new());
+    if !pod.source.is_empty() {
+        let read = report.source_read.map(|at| age(at, now));
+        let read = read.map_or_else(String::new, |age| format!(", last read {age} ago"));
+        row("Source", format!("{}{read}", pod.source), Style::new());
+    }
+    if let Some(mirror) = &pod.mirror {
+        let uid = mirror.uid.as_ref().map(|uid| format!(", UID {uid}"));
+        let mut words = format!("{}{}", mirror.state, uid.unwrap_or_default());
+        if let Some(since) = mirror.since {
+            words = format!("{words} for {}", age(since, now));
+        }
+        if !mirror.message.is_empty() {
+            words = format!("{words}: {}", mirror.message);
+        }
+        let fine = matches!(mirror.state.as_str(), "Synced" | "Pending");
+        row("Mirror", words, if fine { Style::new() } else { BAD });
+    }
+    for problem in &pod.problems {
+        row("Problem", problem.to_string(), BAD);
+    }
+    rows
+}
+
+fn story(story: &[StoryReport]) -> Vec<Vec<Cell>> {
+    let titles = ["TIME (UTC)", "TYPE", "WHAT", "CONTAINER", "STORY"];
+    let titles = titles.iter().map(|title| Cell::styled(title, BOLD));
+    let rows = story.iter().enumerate().map(|(index, entry)| {
+        // A row where an edit put another pod in the place of an older one says so.
+        let newer = index.checked_sub(1).and_then(|newer| story.get(newer));
+        let other = newer.is_some_and(|newer| newer.uid != entry.uid);
+        let style = match entry.kind.as_str() {
+            "Warning" => BAD,
+            "Normal" => Style::new(),
+            _ => DIM,
+        };
+        let kind = if entry.kind == "Trace" {
+            ""
+        } else {
+            &entry.kind
+        };
+        let message = if other {
+            format!("{} [of the pod {}]", entry.message, entry.uid)
+        } else {
+            entry.message.clone()
+        };
+        vec![
+            entry.at.strftime("%m-%d %H:%M:%S%.3f").to_string().into(),
+            Cell::styled(kind, style),
+            Cell::styled(&entry.reason, style),
+            entry.container.clone().unwrap_or_default().into(),
+            message.into(),
+        ]
+    });
+    std::iter::once(titles.collect()).chain(rows).collect()
+}

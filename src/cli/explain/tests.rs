@@ -1,0 +1,126 @@
+use super::*;
+use crate::api::report::{MirrorReport, PodReport, StoryReport};
+
+fn at(millis: i64) -> Timestamp {
+    Timestamp::from_millisecond(1_700_000_000_000 + millis).unwrap()
+}
+
+fn entry(millis: i64, kind: &str, reason: &str, container: &str, message: &str) -> StoryReport {
+    StoryReport {
+        at: at(millis),
+        kind: kind.to_owned(),
+        reason: reason.to_owned(),
+        container: (!container.is_empty()).then(|| container.to_owned()),
+        message: message.to_owned(),
+        uid: "3f1c0de5".into(),
+    }
+}
+
+fn pod() -> PodReport {
+    PodReport {
+        name: "web-box-docker".to_owned(),
+        manifest_name: "web".to_owned(),
+        namespace: "default".to_owned(),
+        uid: "3f1c0de5".into(),
+        source: "/m/web.yaml".to_owned(),
+        status: "Running".to_owned(),
+        phase: "Running".to_owned(),
+        message: String::new(),
+        ready: 1,
+        containers_total: 1,
+        restarts: 2,
+        started_at: None,
+        ips: Vec::new(),
+        containers: Vec::new(),
+        mirror: Some(MirrorReport {
+            state: "NamespaceMissing".to_owned(),
+            uid: None,
+            message: "namespaces \"default\" not found".to_owned(),
+            since: Some(at(-60_000)),
+        }),
+        held: false,
+        problems: Vec::new(),
+    }
+}
+
+fn report() -> ExplainReport {
+    let mut old = entry(0, "Trace", "Removed", "", "to be stopped: edited");
+    old.uid = "0ld".into();
+    ExplainReport {
+        name: "web-box-docker".to_owned(),
+        namespace: "default".to_owned(),
+        pod: Some(pod()),
+        source_read: Some(at(1_000)),
+        truncated: true,
+        story: vec![
+            entry(
+                900,
+                "Warning",
+                "BackOff",
+                "main",
+                "Back-off\nrestarting \u{1b}[2J",
+            ),
+            entry(800, "Normal", "Started", "main", "Container started"),
+            entry(
+                100,
+                "Trace",
+                "Planned",
+                "",
+                "create a sandbox (the pod has no sandbox)",
+            ),
+            entry(
+                50,
+                "Trace",
+                "ManifestRead",
+                "",
+                "read from /m/web.yaml, hash 3f1c0de5",
+            ),
+            old,
+        ],
+    }
+}
+
+fn plain(report: &ExplainReport) -> String {
+    let styled = render::render(report, at(9_000));
+    anstream::adapter::strip_str(&styled).to_string()
+}
+
+#[test]
+fn a_story_is_told_newest_first() {
+    insta::assert_snapshot!(plain(&report()));
+}
+
+#[test]
+fn a_pod_that_is_gone_has_its_story() {
+    let gone = ExplainReport {
+        pod: None,
+        source_read: None,
+        truncated: false,
+        ..report()
+    };
+    insta::assert_snapshot!("gone", plain(&gone));
+    let silent = ExplainReport {
+        story: Vec::new(),
+        ..gone
+    };
+    assert!(plain(&silent).ends_with("since the agent started.\n"));
+}
+
+#[test]
+fn a_story_drives_nobodys_terminal() {
+    let styled = render::render(&report(), at(9_000));
+    assert!(!styled.contains("\u{1b}[2J"), "{styled:?}");
+}
+
+#[test]
+fn json_and_yaml_read_back() {
+    let report = report();
+    let yaml = serde_saphyr::to_string(&report).unwrap();
+    let read: ExplainReport = serde_saphyr::from_str(&yaml).unwrap();
+    assert_eq!(read, report);
+    assert_eq!(
+        parse(&serde_json::to_vec(&report).unwrap()).unwrap(),
+        report
+    );
+    assert!(parse(b"{}").is_err());
+}

@@ -1,0 +1,246 @@
+//! An API server in memory, for faults: it holds pods, and can refuse, keep silent, or have its
+//! watch lag behind.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use super::client::ClusterClient;
+use crate::api::{FullName, Pod, PodUid, Timestamp, meta};
+use crate::pod::desired::{ApiPods, ApiPodsState};
+use crate::pod::spec;
+use crate::store::cell::{Reader, Writer, cell};
+use crate::telemetry::Metrics;
+
+pub(super) const NODE: &str = "n1";
+
+/// A refusal: status code, reason, what it is about, words.
+pub(super) type Refused = (u16, &'static str, &'static str, &'static str);
+
+struct State {
+    pods: BTreeMap<FullName, Pod>,
+    /// The last number given out: UIDs and resource versions.
+    number: u64,
+    calls: Vec<String>,
+    down: bool,
+    refusal: Option<Refused>,
+    lags: bool,
+    told: Writer<ApiPodsState>,
+}
+
+/// The server; clones share it.
+#[derive(Clone)]
+pub(super) struct FakeApi {
+    state: Arc<Mutex<State>>,
+    told: Reader<ApiPodsState>,
+}
+
+impl FakeApi {
+    pub(super) fn new() -> Self {
+        let (writer, told) = cell(Some(Arc::new(ApiPods::default())));
+        let state = State {
+            pods: BTreeMap::new(),
+            number: 0,
+            calls: Vec::new(),
+            down: false,
+            refusal: None,
+            lags: false,
+            told: writer,
+        };
+        Self {
+            state: Arc::new(Mutex::new(state)),
+            told,
+        }
+    }
+
+    pub(super) fn client(&self) -> ClusterClient {
+        let state = Arc::clone(&self.state);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let state = Arc::clone(&state);
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect().await?.to_bytes();
+                let mut state = state.lock().unwrap();
+                if state.down {
+                    return Err(tower::BoxError::from("connection refused"));
+                }
+                let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+                let (code, answer) = state.answer(parts.method.as_str(), &parts.uri, body);
+                let mut response = Response::new(Full::from(answer.to_string()));
+                *response.status_mut() = StatusCode::from_u16(code).unwrap();
+                Ok(response)
+            }
+        });
+        ClusterClient::over_service(service, Metrics::new())
+    }
+
+    /// What the watch told.
+    pub(super) fn told(&self) -> Reader<ApiPodsState> {
+        self.told.clone()
+    }
+
+    pub(super) fn with<T>(&self, f: impl FnOnce(&mut FakeApiState<'_>) -> T) -> T {
+        let mut state = self.state.lock().unwrap();
+        let result = f(&mut FakeApiState(&mut state));
+        state.tell();
+        result
+    }
+
+    /// Calls since the last time, as `POST web`.
+    pub(super) fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.lock().unwrap().calls)
+    }
+
+    pub(super) fn pod(&self, name: &str) -> Option<Pod> {
+        let name = FullName::new(name, "ns");
+        self.state.lock().unwrap().pods.get(&name).cloned()
+    }
+}
+
+/// What tests change behind the clients' backs.
+pub(super) struct FakeApiState<'a>(&'a mut State);
+
+impl FakeApiState<'_> {
+    pub(super) fn down(&mut self, down: bool) {
+        self.0.down = down;
+    }
+
+    pub(super) fn refuse(&mut self, refusal: Option<Refused>) {
+        self.0.refusal = refusal;
+    }
+
+    /// The watch tells nothing until this is taken back.
+    pub(super) fn lag(&mut self, lags: bool) {
+        self.0.lags = lags;
+    }
+
+    pub(super) fn put(&mut self, pod: Pod) {
+        self.0.store(pod);
+    }
+
+    pub(super) fn remove(&mut self, name: &str) -> Option<Pod> {
+        self.0.pods.remove(&FullName::new(name, "ns"))
+    }
+
+    pub(super) fn change(&mut self, name: &str, change: impl FnOnce(&mut Pod)) {
+        let mut pod = self.0.pods[&FullName::new(name, "ns")].clone();
+        change(&mut pod);
+        self.0.store(pod);
+    }
+
+    /// `kubectl delete`: the pod is marked, and stays until its node ends it.
+    pub(super) fn delete_gracefully(&mut self, name: &str) {
+        self.change(name, |pod| {
+            pod.metadata.deletion_timestamp = Some(meta::Time(Timestamp::UNIX_EPOCH));
+        });
+    }
+}
+
+fn status(refused: Refused) -> (u16, Value) {
+    let (code, reason, kind, message) = refused;
+    let details = json!({"kind": kind});
+    let status = json!({
+        "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
+        "code": code, "reason": reason, "message": message, "details": details,
+    });
+    (code, status)
+}
+
+impl State {
+    fn answer(&mut self, method: &str, uri: &http::Uri, body: Value) -> (u16, Value) {
+        let path: Vec<&str> = uri.path().split('/').filter(|p| !p.is_empty()).collect();
+        let &["api", "v1", "namespaces", namespace, "pods", ref rest @ ..] = &path[..] else {
+            return status((403, "Forbidden", "namespaces", "namespaces is forbidden"));
+        };
+        let name = match rest.first() {
+            Some(name) => (*name).to_owned(),
+            None => body["metadata"]["name"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
+        };
+        if name.is_empty() {
+            return status((403, "Forbidden", "pods", "pods is forbidden"));
+        }
+        let below = rest.get(1).map(|sub| format!("/{sub}"));
+        let below = below.unwrap_or_default();
+        self.calls.push(format!("{method} {name}{below}"));
+        if method != "GET"
+            && let Some(refused) = self.refusal
+        {
+            return status(refused);
+        }
+        let full_name = FullName::new(name, namespace);
+        let found = self.pods.get(&full_name).cloned();
+        let wanted_uid = match method {
+            "DELETE" => &body["preconditions"]["uid"],
+            _ => &body["metadata"]["uid"],
+        };
+        match (method, found) {
+            ("POST", None) => {
+                let mut pod: Pod = serde_json::from_value(body).unwrap();
+                pod.metadata.uid = None;
+                (201, self.store(pod))
+            }
+            ("POST", Some(_)) => status((409, "AlreadyExists", "pods", "already exists")),
+            (_, None) => status((404, "NotFound", "pods", "not found")),
+            ("GET", Some(pod)) => (200, serde_json::to_value(pod).unwrap()),
+            (_, Some(pod)) if wanted_uid.is_string() && *wanted_uid != json!(pod.metadata.uid) => {
+                status((409, "Conflict", "pods", "the UID differs"))
+            }
+            ("DELETE", Some(pod)) => {
+                assert_eq!(body["gracePeriodSeconds"], json!(0));
+                self.pods.remove(&full_name);
+                self.tell();
+                (200, serde_json::to_value(pod).unwrap())
+            }
+            ("PATCH", Some(mut pod)) => {
+                assert_eq!(below, "/status");
+                let mut value = serde_json::to_value(pod.status.unwrap_or_default()).unwrap();
+                let patched = crate::pod::status::merge::apply_patch(&mut value, &body["status"]);
+                assert!(patched, "{body}");
+                pod.status = serde_json::from_value(value).unwrap();
+                (200, self.store(pod))
+            }
+            (_, Some(_)) => status((405, "MethodNotAllowed", "pods", "what?")),
+        }
+    }
+
+    fn store(&mut self, mut pod: Pod) -> Value {
+        self.number += 1;
+        pod.metadata.resource_version = Some(self.number.to_string());
+        let uid = format!("uid-{}", self.number);
+        pod.metadata.uid.get_or_insert(uid);
+        pod.status.get_or_insert_default();
+        let value = serde_json::to_value(&pod).unwrap();
+        self.pods.insert(FullName::of(&pod), pod);
+        self.tell();
+        value
+    }
+
+    fn tell(&mut self) {
+        if self.lags || self.down {
+            return;
+        }
+        let before = self.told.get();
+        let known = before.as_ref().as_ref().map(|known| &known.pods);
+        let ours = self
+            .pods
+            .values()
+            .filter(|pod| spec::spec(pod).node_name.as_deref() == Some(NODE));
+        let pods = ours.map(|pod| {
+            let uid = PodUid::of(pod);
+            let same = known
+                .and_then(|known| known.get(&uid))
+                .filter(|k| ***k == *pod);
+            let pod = same.map_or_else(|| Arc::new(pod.clone()), Arc::clone);
+            (uid, pod)
+        });
+        let pods = pods.collect();
+        self.told.publish(Some(Arc::new(ApiPods { pods })));
+    }
+}

@@ -1,0 +1,229 @@
+//! The client over a server that misbehaves on purpose.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::Frame;
+use kube::Api;
+use kube::api::WatchParams;
+use kube::client::Body;
+use tokio::time::Instant;
+use tower::service_fn;
+
+use super::*;
+use crate::api::core::Node;
+use crate::telemetry::Metrics;
+
+type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+fn answer(code: u16, text: String) -> Answer {
+    let mut answer = Response::new(Full::from(text).boxed_unsync());
+    *answer.status_mut() = code.try_into().unwrap();
+    answer
+}
+
+fn status(code: u16, reason: &str) -> Answer {
+    let text = serde_json::json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure",
+        "code": code, "reason": reason, "message": "no",
+    });
+    answer(code, text.to_string())
+}
+
+fn node() -> Answer {
+    let text = serde_json::json!({
+        "kind": "Node", "apiVersion": "v1", "metadata": { "name": "n" },
+    });
+    answer(200, text.to_string())
+}
+
+fn client<F, Fut>(serve: F) -> (ClusterClient, Metrics)
+where
+    F: Fn(Request<Body>) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output = Result<Answer, std::io::Error>> + Send + 'static,
+{
+    let metrics = Metrics::new();
+    let client = ClusterClient::over_service(service_fn(serve), metrics.clone());
+    (client, metrics)
+}
+
+async fn get(client: &ClusterClient) -> Result<Node, ApiError> {
+    let nodes: Api<Node> = Api::all(client.client());
+    client.read(client::CALL_DEADLINE, nodes.get("n")).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_hangs_is_away_at_the_deadline() {
+    let (client, metrics) = client(|_| std::future::pending());
+    let began = Instant::now();
+    let error = get(&client).await.unwrap_err();
+    assert_eq!(began.elapsed().as_secs(), client::CALL_DEADLINE.as_secs());
+    assert!(error.is_away(), "{error}");
+    assert!(matches!(*client.reach().get(), ApiReach::Down { .. }));
+    let counted = metrics.encode();
+    let line = "mirrorlet_api_requests_total{verb=\"get\",resource=\"nodes\",code=\"none\"} 1";
+    assert!(counted.contains(line), "{counted}");
+    assert!(counted.contains("mirrorlet_api_up 0"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_gets_no_answer_ends() {
+    let (client, _) = client(|_| std::future::pending());
+    let nodes: Api<Node> = Api::all(client.client());
+    // Nobody gives this call a deadline.
+    let watch = nodes.watch(&WatchParams::default(), "0").await;
+    assert!(watch.is_err());
+    assert!(matches!(*client.reach().get(), ApiReach::Down { .. }));
+}
+
+#[tokio::test]
+async fn refusals_are_answers_and_troubles_are_not() {
+    for (code, reason, is_up) in [
+        (403, "Forbidden", true),
+        (404, "NotFound", true),
+        (409, "Conflict", true),
+        (429, "TooManyRequests", true),
+        // A webhook that can't be reached says nothing about the server.
+        (500, "InternalError", true),
+        (503, "ServiceUnavailable", false),
+        (504, "Timeout", false),
+    ] {
+        let tries = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&tries);
+        let (client, _) = client(move |_| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            async move { Ok(status(code, reason)) }
+        });
+        let error = get(&client).await.unwrap_err();
+        assert_eq!(error.is_away(), !is_up, "{code}: {error:?}");
+        assert_eq!(client.reach().get().is_up(), is_up, "{code}");
+        // Whether and when to try again is the caller's to say.
+        assert_eq!(tries.load(Ordering::Relaxed), 1, "{code}");
+    }
+}
+
+#[tokio::test]
+async fn requests_name_the_program() {
+    let (client, _) = client(|request| async move {
+        let agent = request.headers()[http::header::USER_AGENT]
+            .to_str()
+            .unwrap();
+        assert!(agent.starts_with("mirrorlet/"), "{agent}");
+        Ok(node())
+    });
+    get(&client).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lost_connection_says_why_once() {
+    let (client, _) = client(|_| async { Err(std::io::Error::other("connection refused")) });
+    let error = get(&client).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the API server is away: connection refused"
+    );
+}
+
+#[tokio::test]
+async fn watches_end_when_the_credentials_are_replaced() {
+    let serve = |_| async {
+        let line = r#"{"type":"ADDED","object":{"kind":"Node","apiVersion":"v1","metadata":{"name":"n","resourceVersion":"1"}}}"#;
+        let first = Frame::data(Bytes::from(format!("{line}\n")));
+        let frames = stream::iter([Ok::<_, Infallible>(first)]).chain(stream::pending());
+        Ok(Response::new(StreamBody::new(frames).boxed_unsync()))
+    };
+    let (client, _) = client(serve);
+    let nodes: Api<Node> = Api::all(client.client());
+    let watch = nodes.watch(&WatchParams::default(), "0").await.unwrap();
+    let mut watch = watch.boxed();
+    assert!(watch.try_next().await.unwrap().is_some());
+    client.replace_service(service_fn(|_: Request<Body>| async {
+        Ok::<_, std::io::Error>(node())
+    }));
+    assert!(watch.try_next().await.unwrap().is_none(), "the watch ended");
+    assert_eq!(
+        get(&client).await.unwrap().metadata.name.as_deref(),
+        Some("n")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_wait_for_their_turn_and_heartbeats_do_not() {
+    let (client, _) = client(|_| async { Ok(node()) });
+    let nodes: Api<Node> = Api::all(client.client());
+    tokio::time::advance(Duration::from_secs(60)).await;
+    let began = Instant::now();
+    for _ in 0..150 {
+        let call = nodes.get("n");
+        client.write(client::CALL_DEADLINE, call).await.unwrap();
+    }
+    assert_eq!(
+        began.elapsed().as_millis() / 100,
+        10,
+        "fifty a second after the burst"
+    );
+    let call = nodes.get("n");
+    client.heartbeat(client::CALL_DEADLINE, call).await.unwrap();
+    assert_eq!(began.elapsed().as_millis() / 100, 10);
+}
+
+#[test]
+fn a_kubeconfig_that_cannot_be_used_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let cluster = "clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]";
+    for (path, word) in [
+        (dir.path().join("missing"), "No such file"),
+        (dir.path().to_owned(), "directory"),
+        (write("broken", "a: ["), "YAML"),
+        (write("empty", "{}"), "context"),
+        (write("context", "current-context: nowhere"), "nowhere"),
+        (
+            write(
+                "server",
+                "current-context: x\ncontexts: [{name: x, context: {cluster: c}}]",
+            ),
+            "cluster",
+        ),
+        (
+            write(
+                "certificate",
+                &format!(
+                    "current-context: x\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\n{cluster}\nusers: [{{name: u, user: {{client-certificate: gone.crt, client-key: gone.key}}}}]"
+                ),
+            ),
+            "gone.crt",
+        ),
+    ] {
+        let access = crate::config::ApiAccess::Kubeconfig(path.clone());
+        let Err(error) = ClusterClient::open(&access, Metrics::new()) else {
+            panic!("{}", path.display())
+        };
+        let words = error.to_string();
+        assert!(words.contains(path.to_str().unwrap()), "{words}");
+        assert!(words.contains(word), "{words}");
+    }
+    let proxied = write(
+        "proxied",
+        "current-context: x\ncontexts: [{name: x, context: {cluster: c}}]\nclusters: [{name: c, cluster: {server: 'https://127.0.0.1:1', proxy-url: 'http://127.0.0.1:2'}}]",
+    );
+    let access = crate::config::ApiAccess::Kubeconfig(proxied);
+    let refused = ClusterClient::open(&access, Metrics::new()).map(|_| ());
+    let words = refused.unwrap_err().to_string();
+    assert!(words.ends_with("its proxy-url is not supported"), "{words}");
+    assert!(
+        ClusterClient::open(&crate::config::ApiAccess::None, Metrics::new())
+            .unwrap()
+            .is_none()
+    );
+}
