@@ -15,6 +15,7 @@ use std::sync::Arc;
 use common::cluster::audit::AuditEntry;
 use common::cluster::{Cluster, Options, unique};
 use common::eventually;
+use common::node::NodeBed;
 use mirrorlet::api::core::{Node, Taint};
 use mirrorlet::cluster::{ApiReach, ClusterClient, LeaseTask, NodeInputs, NodeStanding, NodeTask};
 use mirrorlet::config::ApiAccess;
@@ -411,6 +412,32 @@ async fn replaced_certificates_are_used() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_refused_token_is_read_again() {
+    let cluster = Cluster::shared().await;
+    let account = cluster.service_account_kubeconfig();
+    let dir = tempfile::tempdir().unwrap();
+    let (kubeconfig, token) = (dir.path().join("kubeconfig"), dir.path().join("token"));
+    let mut config: Value = serde_json::from_slice(&std::fs::read(account).unwrap()).unwrap();
+    let user = &mut config["users"][0]["user"];
+    let good = std::fs::read(user["tokenFile"].as_str().unwrap()).unwrap();
+    user["tokenFile"] = token.to_str().unwrap().into();
+    std::fs::write(&kubeconfig, config.to_string()).unwrap();
+    std::fs::write(&token, "worn out").unwrap();
+    let mut agent = Agent::start(&kubeconfig, facts(&unique("token"), "me"));
+    let refused = agent.standing.wait_for(|standing| match standing {
+        NodeStanding::Refused { cause, .. } => cause.contains("credentials"),
+        NodeStanding::Waiting | NodeStanding::Registered { .. } => false,
+    });
+    tokio::time::timeout(common::PATIENCE, refused)
+        .await
+        .unwrap()
+        .unwrap();
+    std::fs::write(&token, good).unwrap();
+    agent.registered().await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_node_of_a_kubelet_is_left_alone() {
     let cluster = Cluster::shared().await;
     let name = unique("kubelets");
@@ -561,4 +588,53 @@ fn a_kubeconfig_that_is_wrong_ends_the_program_with_2() {
     let said = told.lines().last().unwrap();
     assert!(said.contains(missing.to_str().unwrap()), "{told}");
     assert!(said.contains("No such file"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_agent_tells_what_its_engine_has() {
+    let bed = NodeBed::new().await;
+    let agent = bed.joined().await;
+    let tells = |name: &str| {
+        let name = name.to_owned();
+        move |node: &Value| {
+            let images = node["status"]["images"].as_array();
+            let mut names = images.into_iter().flatten().map(|image| &image["names"]);
+            names.any(|names| names.as_array().unwrap().contains(&name.as_str().into()))
+        }
+    };
+    let node = bed.until_node("an image", tells(common::IMAGE)).await;
+    assert_eq!(condition(&node, "Ready").unwrap()["status"], "True");
+    assert_eq!(
+        condition(&node, "DiskPressure").unwrap()["reason"],
+        "KubeletHasNoDiskPressure"
+    );
+    let info = &node["status"]["nodeInfo"];
+    let engine = bed.docker(&["version", "--format", "{{.Server.Version}}"]);
+    assert_eq!(
+        info["containerRuntimeVersion"],
+        format!("docker://{engine}")
+    );
+    assert!(!info["bootID"].as_str().unwrap().is_empty());
+    let image = format!("mirrorlet.test/{}:1", unique("imported"));
+    let archive = bed.path().join("image.tar");
+    let tar = [
+        "-cf",
+        archive.to_str().unwrap(),
+        "-C",
+        bed.path().to_str().unwrap(),
+        "manifests",
+    ];
+    assert!(
+        std::process::Command::new("tar")
+            .args(tar)
+            .status()
+            .unwrap()
+            .success()
+    );
+    bed.docker(&["import", archive.to_str().unwrap(), &image]);
+    bed.until_node("a new image", tells(&image)).await;
+    bed.docker(&["rmi", &image]);
+    bed.until_node("no such image", |node| !tells(&image)(node))
+        .await;
+    agent.stop().await;
 }

@@ -35,7 +35,7 @@ pub(super) async fn keep(
         };
         tokio::select! {
             () = cancel.cancelled() => return,
-            changed = next => if changed.is_err() { return },
+            told = next => if told.is_err() { return },
         }
     }
 }

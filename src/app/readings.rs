@@ -81,7 +81,7 @@ pub(super) async fn keep(
         if let Some(version) = engine.borrow_and_update().version.clone() {
             known.engine_version = Some(version);
         }
-        known.images = (*images.get()).clone();
+        known.images.clone_from(&images.get());
         facts.publish(known);
         let told = tokio::select! {
             () = cancel.cancelled() => return,

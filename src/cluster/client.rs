@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use kube::client::Body;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt};
@@ -30,6 +31,8 @@ const CHECK_PERIOD: Duration = Duration::from_secs(10);
 /// Shortest time between two checks, whatever is doubted: calls fail by the dozen while the
 /// server is away.
 const CHECK_MIN: Duration = Duration::from_secs(1);
+/// Shortest time between two runs of a credential plugin whose credentials are refused.
+const PLUGIN_MIN: Duration = Duration::from_mins(1);
 
 /// The client of the API server. Cheap to clone: clones share connections, limit and reach.
 ///
@@ -67,6 +70,7 @@ impl ClusterClient {
             identity: Arc::new(identity),
             shared: Arc::clone(&client.shared),
             told: None,
+            plugin_ran: Instant::now(),
         };
         Ok(Some((client, task)))
     }
@@ -187,7 +191,7 @@ impl ClusterClient {
         deadline: Duration,
         call: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, ApiError> {
-        let began = tokio::time::Instant::now();
+        let began = Instant::now();
         if let Ok(outcome) = tokio::time::timeout(deadline, call).await {
             return outcome.map_err(ApiError::from);
         }
@@ -244,6 +248,7 @@ pub struct CredentialsTask {
     shared: Arc<Shared>,
     /// The problem that was told last.
     told: Option<String>,
+    plugin_ran: Instant,
 }
 
 impl CredentialsTask {
@@ -265,12 +270,19 @@ impl CredentialsTask {
 
     async fn check(&mut self) {
         let refused = self.shared.refused.swap(false, Ordering::Relaxed);
+        let runs_plugin =
+            refused && self.identity.has_plugin && self.plugin_ran.elapsed() > PLUGIN_MIN;
+        if runs_plugin {
+            self.plugin_ran = Instant::now();
+        }
         let (access, before) = (self.access.clone(), Arc::clone(&self.identity));
         // Reads a few small files, and runs the kubeconfig's plugin if there is one.
         let looked = tokio::task::spawn_blocking(move || {
-            let now = identity::fingerprint(before.fingerprint.keys().cloned());
-            let forced = refused && before.refreshable;
-            if now == before.fingerprint && !forced {
+            let is_same = |known: &identity::Fingerprint| {
+                identity::fingerprint(known.keys().cloned()) == *known
+            };
+            let is_fresh = is_same(&before.fingerprint) && (!refused || is_same(&before.token));
+            if is_fresh && !runs_plugin {
                 return Ok(None);
             }
             let Some(identity) = identity::read(&access)? else {

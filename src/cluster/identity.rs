@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use futures::FutureExt;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{Cluster, Context, KubeConfigOptions, Kubeconfig};
 use sha2::{Digest, Sha256};
 
 use super::error::chain;
@@ -43,9 +43,11 @@ pub(super) struct Identity {
     pub config: kube::Config,
     /// The files it was made of.
     pub fingerprint: Fingerprint,
-    /// Whether building it again may give other credentials though no file changed: it has a
-    /// token file or runs a plugin.
-    pub refreshable: bool,
+    /// The token file, if it has one. kube reads it again every minute; only a token that was
+    /// refused is looked at sooner.
+    pub token: Fingerprint,
+    /// Whether a plugin makes its credentials.
+    pub has_plugin: bool,
 }
 
 impl std::fmt::Debug for Identity {
@@ -76,9 +78,10 @@ fn in_cluster() -> Result<Identity, ConnectError> {
     let config =
         kube::Config::incluster().map_err(|error| ConnectError::InCluster(chain(&error)))?;
     Ok(Identity {
+        token: token_of(&config),
         config: tuned(config),
         fingerprint: Fingerprint::new(),
-        refreshable: true,
+        has_plugin: false,
     })
 }
 
@@ -88,6 +91,9 @@ fn from_kubeconfig(path: &Path) -> Result<Identity, String> {
     let mut fingerprint = fingerprint([path.to_owned()]);
     let kubeconfig = Kubeconfig::read_from(path).map_err(|error| chain(&error))?;
     fingerprint.extend(self::fingerprint(files_of(&kubeconfig)));
+    if cluster_of(&kubeconfig).is_some_and(|cluster| cluster.proxy_url.is_some()) {
+        return Err("its proxy-url is not supported".to_owned());
+    }
     let options = KubeConfigOptions::default();
     // The loader is async in name only: it waits for nothing.
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
@@ -101,37 +107,40 @@ fn from_kubeconfig(path: &Path) -> Result<Identity, String> {
         ));
     }
     let user = &config.auth_info;
-    let refreshable =
-        user.token_file.is_some() || user.exec.is_some() || user.auth_provider.is_some();
     Ok(Identity {
+        token: token_of(&config),
+        has_plugin: user.exec.is_some() || user.auth_provider.is_some(),
         config: tuned(config),
         fingerprint,
-        refreshable,
     })
+}
+
+fn token_of(config: &kube::Config) -> Fingerprint {
+    fingerprint(config.auth_info.token_file.iter().map(PathBuf::from))
+}
+
+fn context_of(kubeconfig: &Kubeconfig) -> Option<&Context> {
+    let name = kubeconfig.current_context.as_ref()?;
+    let mut contexts = kubeconfig.contexts.iter();
+    contexts.find(|named| named.name == *name)?.context.as_ref()
+}
+
+fn cluster_of(kubeconfig: &Kubeconfig) -> Option<&Cluster> {
+    let name = &context_of(kubeconfig)?.cluster;
+    let mut clusters = kubeconfig.clusters.iter();
+    clusters.find(|named| named.name == *name)?.cluster.as_ref()
 }
 
 /// The files that the present context of a kubeconfig names, without the token file.
 fn files_of(kubeconfig: &Kubeconfig) -> Vec<PathBuf> {
-    let context = kubeconfig
-        .current_context
-        .as_ref()
-        .and_then(|name| kubeconfig.contexts.iter().find(|c| c.name == *name))
-        .and_then(|named| named.context.as_ref());
-    let Some(context) = context else {
-        return Vec::new();
-    };
-    let cluster = kubeconfig
-        .clusters
-        .iter()
-        .find(|named| named.name == context.cluster)
-        .and_then(|named| named.cluster.as_ref());
+    let name = context_of(kubeconfig).and_then(|context| context.user.as_ref());
     let user = kubeconfig
         .auth_infos
         .iter()
-        .find(|named| Some(&named.name) == context.user.as_ref())
+        .find(|named| Some(&named.name) == name)
         .and_then(|named| named.auth_info.as_ref());
     [
-        cluster.and_then(|cluster| cluster.certificate_authority.as_ref()),
+        cluster_of(kubeconfig).and_then(|cluster| cluster.certificate_authority.as_ref()),
         user.and_then(|user| user.client_certificate.as_ref()),
         user.and_then(|user| user.client_key.as_ref()),
     ]

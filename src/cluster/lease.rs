@@ -115,7 +115,8 @@ impl LeaseTask {
             Ok(Err(error)) => error,
             Err(_) => ApiError::deadline(RENEW_DEADLINE),
         };
-        if !std::mem::replace(&mut self.is_failing, true) {
+        // A server that is away is told by the client, for all that call.
+        if !error.is_away() && !std::mem::replace(&mut self.is_failing, true) {
             occurrences::lease_failed(&error.to_string());
         }
     }

@@ -213,6 +213,14 @@ fn a_kubeconfig_that_cannot_be_used_is_named() {
         assert!(words.contains(path.to_str().unwrap()), "{words}");
         assert!(words.contains(word), "{words}");
     }
+    let proxied = write(
+        "proxied",
+        "current-context: x\ncontexts: [{name: x, context: {cluster: c}}]\nclusters: [{name: c, cluster: {server: 'https://127.0.0.1:1', proxy-url: 'http://127.0.0.1:2'}}]",
+    );
+    let access = crate::config::ApiAccess::Kubeconfig(proxied);
+    let refused = ClusterClient::open(&access, Metrics::new()).map(|_| ());
+    let words = refused.unwrap_err().to_string();
+    assert!(words.ends_with("its proxy-url is not supported"), "{words}");
     assert!(
         ClusterClient::open(&crate::config::ApiAccess::None, Metrics::new())
             .unwrap()

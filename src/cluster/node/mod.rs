@@ -52,8 +52,8 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 /// How long a watch may last, in seconds, before the server ends it. Long, since each costs a
 /// request; TCP keep-alive finds dead connections.
 const WATCH_SECONDS: u32 = 600;
-/// Longest wait at the start for the first word of the Engine, so that the Node isn't registered
-/// as not ready only to be ready a moment later.
+/// Longest wait at the start for the first word of the Engine and its version, so that the Node
+/// isn't registered as not ready only to be ready a moment later.
 const ENGINE_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Namespace of the Leases of Nodes.
@@ -154,10 +154,7 @@ impl NodeTask {
 
     /// Runs until cancelled. The Node stays: the Lease tells that we are gone.
     pub async fn run(mut self, cancel: CancellationToken) {
-        let first_word = self
-            .inputs
-            .readings
-            .wait_for(|readings| readings.engine != EngineSeen::Unknown);
+        let first_word = first_word(&mut self.inputs);
         tokio::select! {
             () = cancel.cancelled() => return,
             _ = tokio::time::timeout(ENGINE_WAIT_MAX, first_word) => {}
@@ -364,6 +361,19 @@ impl NodeTask {
             Ok(node) => node.and_then(|node| node.metadata.uid).as_deref() != Some(uid),
             Err(_) => false,
         }
+    }
+}
+
+/// Waits until the Engine was heard of, and if it answers, until its version is known.
+async fn first_word(inputs: &mut NodeInputs) {
+    let heard = |readings: &Readings| readings.engine != EngineSeen::Unknown;
+    let Ok(readings) = inputs.readings.wait_for(heard).await else {
+        return;
+    };
+    if readings.engine == EngineSeen::Up {
+        let known = |facts: &NodeFacts| facts.engine_version.is_some();
+        // Nobody will tell it any more: the agent ends.
+        let _ = inputs.facts.wait_for(known).await;
     }
 }
 
