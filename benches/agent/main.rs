@@ -15,6 +15,7 @@ mod figures;
 mod floor;
 mod idle;
 mod process;
+#[path = "../common/report.rs"]
 mod report;
 
 use std::path::PathBuf;
@@ -65,7 +66,14 @@ fn main() -> anyhow::Result<()> {
         .build()?;
     let figures = runtime.block_on(figures::measure(&settings))?;
     println!("{}", report::table(&figures));
-    let path = report::store(&settings, &figures)?;
+    let path = report::store(
+        "agent",
+        serde_json::json!({
+            "rounds": settings.rounds, "pods": settings.pods,
+            "idleSeconds": settings.idle_seconds,
+        }),
+        &figures,
+    )?;
     println!("as JSON: {}", path.display());
     Ok(())
 }

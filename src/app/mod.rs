@@ -34,6 +34,7 @@ use crate::api::report::EngineReport;
 use crate::config::{Config, Resolved};
 use crate::observe::{Observer, Reach};
 use crate::pod::admit::AdmitNode;
+use crate::pod::manifest::unsupported_fields;
 use crate::pod::merge::Merged;
 use crate::runtime::Runtime;
 use crate::runtime::docker::engine::SharedEngine;
@@ -173,7 +174,7 @@ impl Agent {
             backoff_max: config.max_container_backoff,
             clock: Clock::default(),
             node: admit_node,
-            unsupported: |_| Vec::new(),
+            unsupported: unsupported_fields,
         });
         let manager = Arc::new(PodManager::default());
         let workers = PodWorkers::new(context, Arc::clone(&manager), wanted, listed.clone());

@@ -193,6 +193,11 @@ impl Worker {
     /// Removes what is left of the pod, unless the same UID is wanted again. What can't be removed
     /// is looked at anew after a pause.
     pub(super) async fn remove(&mut self, cancel: &CancellationToken) -> Removed {
+        if self.phase == Phase::Finished {
+            // Not until the remains are removed, too.
+            self.phase = Phase::Terminated;
+            self.tell();
+        }
         self.phase = Phase::Terminated;
         let _seen = self.context.cache.subscribe(&self.uid);
         if matches!(

@@ -3,6 +3,7 @@
 mod admission;
 mod api;
 mod bed;
+mod refresh;
 mod sources;
 
 use std::collections::BTreeMap;

@@ -176,7 +176,7 @@ spec:
             let pod = self.api_pod(name).await;
             match &pod {
                 Some(found) if wanted(found) => Ok(found.clone()),
-                _ => Err(pod),
+                _ => Err(pod.as_ref().map(brief)),
             }
         })
         .await
@@ -190,7 +190,8 @@ spec:
     /// Waits until a pod of this namespace is gone.
     pub async fn until_pod_gone(&self, name: &str) {
         until(&format!("{name} to be gone"), async || {
-            self.api_pod(name).await.map_or(Ok(()), Err)
+            let pod = self.api_pod(name).await;
+            pod.map_or(Ok(()), |pod| Err(brief(&pod)))
         })
         .await;
     }
@@ -222,7 +223,7 @@ spec:
             let node = self.api_node().await;
             match &node {
                 Some(found) if wanted(found) => Ok(found.clone()),
-                _ => Err(node),
+                _ => Err(node.as_ref().map(brief)),
             }
         })
         .await
@@ -261,6 +262,16 @@ pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a str> {
     found["status"].as_str()
 }
 
+/// An object in few words, for a test that failed.
+fn brief(object: &Value) -> String {
+    let mut object = object.clone();
+    object["metadata"]["managedFields"].take();
+    object["status"]["images"].take();
+    let annotations = &mut object["metadata"]["annotations"];
+    annotations["kubectl.kubernetes.io/last-applied-configuration"].take();
+    serde_json::json!({"metadata": object["metadata"], "status": object["status"]}).to_string()
+}
+
 /// Whether a pod runs and is ready.
 pub fn is_ready(pod: &Value) -> bool {
     pod["status"]["phase"] == "Running" && condition(pod, "Ready") == Some("True")
@@ -273,7 +284,7 @@ pub async fn until<T, S: Debug>(what: &str, mut look: impl AsyncFnMut() -> Resul
         match look().await {
             Ok(found) => return found,
             Err(seen) if tokio::time::Instant::now() >= end => {
-                panic!("waited in vain for {what}; there is {seen:#?}")
+                panic!("waited in vain for {what}; there is {seen:?}")
             }
             Err(_) => tokio::time::sleep(PAUSE).await,
         }

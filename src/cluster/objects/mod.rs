@@ -14,6 +14,7 @@ mod tokens;
 mod watches;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -50,6 +51,14 @@ enum Object {
 /// What is known of a watched object; nothing before the first answer.
 type Known = Option<Result<Object, ObjectError>>;
 
+/// A watched object.
+struct Watched {
+    /// Which watch it is: one that was let go and is held again is watched anew, so that its
+    /// first answer comes.
+    number: u64,
+    known: watch::Sender<Known>,
+}
+
 /// Objects that pods refer to. Cheap to clone: clones share everything.
 #[derive(Clone)]
 pub struct ClusterObjects {
@@ -59,7 +68,9 @@ pub struct ClusterObjects {
 struct Shared {
     client: ClusterClient,
     holders: Holders,
-    watched: Mutex<BTreeMap<ObjectKey, watch::Sender<Known>>>,
+    watched: Mutex<BTreeMap<ObjectKey, Watched>>,
+    /// Number of the next watch.
+    next: AtomicU64,
     services: Services,
     tokens: Tokens,
     /// What is to be watched may have changed.
@@ -92,6 +103,7 @@ impl ClusterObjects {
             client,
             holders: Holders::default(),
             watched: Mutex::default(),
+            next: AtomicU64::new(0),
             services: Services::default(),
             tokens: Tokens::default(),
             changed: Notify::new(),
@@ -109,17 +121,17 @@ impl ClusterObjects {
     }
 
     async fn object(&self, key: &ObjectKey) -> Result<Object, ObjectError> {
-        let known = locked(&self.shared.watched)
+        let watched = locked(&self.shared.watched)
             .get(key)
-            .map(watch::Sender::subscribe);
-        let Some(known) = known else {
+            .map(|watched| (watched.number, watched.known.subscribe()));
+        let Some((number, known)) = watched else {
             return Err(away(key, "no pod on this node holds it"));
         };
         let answer = first_answer(known).await;
         answer.unwrap_or_else(|| {
             // Remembered, so that the holders are told when there is an answer.
             let error = away(key, NO_ANSWER);
-            self.shared.learn(key, Err(error.clone()));
+            self.shared.learn(key, number, Err(error.clone()));
             Err(error)
         })
     }
@@ -216,7 +228,10 @@ impl Shared {
             let mut watched = locked(&self.watched);
             watched.retain(|key, _| held.objects.contains(key));
             for key in held.objects {
-                watched.entry(key).or_insert_with(|| watch::channel(None).0);
+                watched.entry(key).or_insert_with(|| Watched {
+                    number: self.next.fetch_add(1, Ordering::Relaxed),
+                    known: watch::channel(None).0,
+                });
             }
         }
         self.changed.notify_one();
@@ -225,14 +240,14 @@ impl Shared {
     /// Takes in what a watch has found out. What was known once, be it that there is no such
     /// object, is not given up for an error: pods keep what they have while the API server is away. A first answer is no news: who
     /// holds the object waits for it.
-    fn learn(&self, key: &ObjectKey, found: Result<Object, ObjectError>) {
+    fn learn(&self, key: &ObjectKey, number: u64, found: Result<Object, ObjectError>) {
         let news = {
             let watched = locked(&self.watched);
-            let Some(known) = watched.get(key) else {
+            let Some(watched) = watched.get(key).filter(|w| w.number == number) else {
                 return;
             };
             let mut was_known = false;
-            known.send_if_modified(|known| {
+            watched.known.send_if_modified(|known| {
                 was_known = known.is_some();
                 let keep = match (&*known, &found) {
                     (Some(Ok(_)), Err(error)) => !error.is_not_found(),
@@ -285,9 +300,8 @@ impl ObjectsTask {
 
     fn wanted(&self) -> BTreeSet<Subject> {
         let mut wanted: BTreeSet<Subject> = locked(&self.shared.watched)
-            .keys()
-            .cloned()
-            .map(Subject::Object)
+            .iter()
+            .map(|(key, watched)| Subject::Object(key.clone(), watched.number))
             .collect();
         if self.shared.holders.held().services {
             wanted.insert(Subject::Services);
@@ -299,11 +313,13 @@ impl ObjectsTask {
         let watching = async {
             match &subject {
                 Subject::Services => watches::services(&self.shared).await,
-                Subject::Object(key) => match key.kind {
+                Subject::Object(key, number) => match key.kind {
                     ObjectKind::ConfigMap => {
-                        watches::object(&self.shared, key, Object::ConfigMap).await;
+                        watches::object(&self.shared, key, *number, Object::ConfigMap).await;
                     }
-                    ObjectKind::Secret => watches::object(&self.shared, key, Object::Secret).await,
+                    ObjectKind::Secret => {
+                        watches::object(&self.shared, key, *number, Object::Secret).await;
+                    }
                 },
             }
         };
@@ -339,6 +355,6 @@ impl Services {
 /// What one watch is about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
-    Object(ObjectKey),
+    Object(ObjectKey, u64),
     Services,
 }

@@ -26,6 +26,9 @@ const JITTER_MAX_MS: u64 = 10_000;
 /// its lifetime still.
 const RENEW_PAUSE: Duration = Duration::from_secs(30);
 
+/// Pauses after a refusal that may be a moment too early.
+const REFUSED_PAUSES: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(900)];
+
 /// A token's place: asked for by one at a time.
 type Slot = Arc<tokio::sync::Mutex<Option<Token>>>;
 
@@ -54,7 +57,7 @@ impl Tokens {
         if let Some(token) = in_use.filter(|t| Timestamp::now() < t.refresh_at) {
             return Ok(token.clone());
         }
-        match request(client, key).await {
+        match request_patiently(client, key).await {
             Ok(token) => {
                 *slot = Some(token.clone());
                 Ok(token)
@@ -70,6 +73,18 @@ impl Tokens {
             }
         }
     }
+}
+
+/// Asks for a token. A node may have one from the moment the server knows that the pod is its,
+/// which may be a moment after we do: a refusal is doubted for as long.
+async fn request_patiently(client: &ClusterClient, key: &TokenKey) -> Result<Token, ObjectError> {
+    for pause in REFUSED_PAUSES {
+        match request(client, key).await {
+            Err(ObjectError::Forbidden { .. }) => tokio::time::sleep(pause).await,
+            other => return other,
+        }
+    }
+    request(client, key).await
 }
 
 async fn request(client: &ClusterClient, key: &TokenKey) -> Result<Token, ObjectError> {

@@ -33,20 +33,32 @@ const GOOD: Duration = Duration::from_secs(60);
 
 /// Watches one object by its name: one get, and a watch from there on. Unlike kube's watcher it
 /// never lists, so that a `ServiceAccount` needs no right to list secrets.
-pub(super) async fn object<K>(shared: &Shared, key: &ObjectKey, wrap: fn(Arc<K>) -> Object)
-where
+pub(super) async fn object<K>(
+    shared: &Shared,
+    key: &ObjectKey,
+    number: u64,
+    wrap: fn(Arc<K>) -> Object,
+) where
     K: Resource<Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + 'static,
     K::DynamicType: Default,
 {
     let api: Api<K> = Api::namespaced(shared.client.client(), &key.namespace);
-    let mut pause = PAUSE_MIN;
+    let (mut pause, mut refused) = (PAUSE_MIN, false);
     loop {
         let began = Instant::now();
-        let error = follow(shared, &api, key, wrap).await;
+        let learn = |found: Result<K, ObjectError>| {
+            let found = found.map(|object| wrap(Arc::new(object)));
+            shared.learn(key, number, found);
+        };
+        let error = follow(shared, &api, key, &learn).await;
+        // A node may read an object from the moment the server knows that a pod of its refers to
+        // it, which may be a moment after we do.
+        let is_early =
+            matches!(error, ApiError::Forbidden(_)) && !std::mem::replace(&mut refused, true);
         let is_expired = matches!(error, ApiError::Expired(_));
-        if !is_expired {
+        if !is_early && !is_expired {
             let (resource, name) = (key.kind.resource(), &key.name);
-            shared.learn(key, Err(object_error(&error, key, resource, name)));
+            learn(Err(object_error(&error, key, resource, name)));
         }
         if began.elapsed() > GOOD {
             pause = PAUSE_MIN;
@@ -63,22 +75,22 @@ async fn follow<K>(
     shared: &Shared,
     api: &Api<K>,
     key: &ObjectKey,
-    wrap: fn(Arc<K>) -> Object,
+    learn: &(dyn Fn(Result<K, ObjectError>) + Sync),
 ) -> ApiError
 where
     K: Resource<Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + 'static,
     K::DynamicType: Default,
 {
-    let learn = |object: K| {
-        let version = object.meta().resource_version.clone().unwrap_or_default();
-        shared.learn(key, Ok(wrap(Arc::new(object))));
-        version
-    };
+    let version_of = |object: &K| object.meta().resource_version.clone().unwrap_or_default();
     let got = shared.client.read(CALL_DEADLINE, api.get_opt(&key.name));
     let mut version = match got.await {
-        Ok(Some(object)) => learn(object),
+        Ok(Some(object)) => {
+            let version = version_of(&object);
+            learn(Ok(object));
+            version
+        }
         Ok(None) => {
-            shared.learn(key, Err(ObjectError::not_found(key)));
+            learn(Err(ObjectError::not_found(key)));
             // From now on, whatever there is by then included.
             String::new()
         }
@@ -100,11 +112,12 @@ where
             let next = tokio::time::timeout_at(began + WATCH_TIME + WATCH_GRACE, events.try_next());
             match next.await {
                 Ok(Ok(Some(WatchEvent::Added(object) | WatchEvent::Modified(object)))) => {
-                    version = learn(object);
+                    version = version_of(&object);
+                    learn(Ok(object));
                 }
                 Ok(Ok(Some(WatchEvent::Deleted(object)))) => {
-                    version = object.meta().resource_version.clone().unwrap_or_default();
-                    shared.learn(key, Err(ObjectError::not_found(key)));
+                    version = version_of(&object);
+                    learn(Err(ObjectError::not_found(key)));
                 }
                 Ok(Ok(Some(WatchEvent::Bookmark(bookmark)))) => {
                     version = bookmark.metadata.resource_version;

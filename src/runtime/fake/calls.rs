@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
@@ -140,6 +140,16 @@ impl Runtime for FakeRuntime {
             }
         });
         round
+    }
+
+    async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<Option<Duration>, SyncError> {
+        let entered = self.enter("refresh_volumes", Some(&PodUid::of(pod))).await;
+        entered.map_err(|error| SyncError::new(SyncErrorReason::FailedMount, error.to_string()))?;
+        Ok(self.change(|s| s.refresh_after))
+    }
+
+    fn references_changed(&self, _uid: &PodUid) -> watch::Receiver<u64> {
+        self.shared.references.subscribe()
     }
 
     async fn delete_orphans(&self, _keep: &BTreeSet<PodUid>) -> Vec<(PodUid, RuntimeError)> {

@@ -42,6 +42,8 @@ struct Shared {
     state: Mutex<State>,
     /// Counts changes, for those who wait for a value.
     changes: watch::Sender<u64>,
+    /// Changes when something that pods refer to does.
+    references: watch::Sender<u64>,
     epoch: Timestamp,
     start: Instant,
 }
@@ -70,6 +72,7 @@ struct State {
     stop_takes: Duration,
     latency: Duration,
     events_to_lose: usize,
+    refresh_after: Option<Duration>,
 
     model: Model,
     watchers: Vec<mpsc::UnboundedSender<PodEvent>>,
@@ -106,6 +109,7 @@ impl FakeRuntime {
             shared: Arc::new(Shared {
                 state: Mutex::default(),
                 changes: watch::Sender::new(0),
+                references: watch::Sender::new(0),
                 epoch: Timestamp::now(),
                 start: Instant::now(),
             }),
@@ -119,6 +123,16 @@ impl FakeRuntime {
             .epoch
             .checked_add(self.shared.start.elapsed())
             .unwrap_or(self.shared.epoch)
+    }
+
+    /// Tells all pods that something they refer to has changed.
+    pub fn change_references(&self) {
+        self.shared.references.send_modify(|count| *count += 1);
+    }
+
+    /// From now on `refresh_volumes` says that it is to be called again after that time.
+    pub fn set_refresh_after(&self, after: Option<Duration>) {
+        self.change(|s| s.refresh_after = after);
     }
 
     /// From now on `get_pods(false)` answers that.

@@ -3,9 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
-
-use crate::Settings;
+use serde_json::{Value, json};
 
 /// One figure.
 #[derive(Debug, Clone)]
@@ -67,8 +65,8 @@ pub fn table(figures: &[Figure]) -> String {
     text
 }
 
-/// Writes the figures to `target/bench/agent.json`.
-pub fn store(settings: &Settings, figures: &[Figure]) -> anyhow::Result<PathBuf> {
+/// Writes the figures and what they were measured with to `target/bench/<name>.json`.
+pub fn store(name: &str, mut settings: Value, figures: &[Figure]) -> anyhow::Result<PathBuf> {
     let figures: Vec<_> = figures
         .iter()
         .map(|figure| {
@@ -79,14 +77,11 @@ pub fn store(settings: &Settings, figures: &[Figure]) -> anyhow::Result<PathBuf>
             })
         })
         .collect();
-    let whole = json!({
-        "rounds": settings.rounds, "pods": settings.pods, "idleSeconds": settings.idle_seconds,
-        "figures": figures,
-    });
+    settings["figures"] = figures.into();
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/bench");
     std::fs::create_dir_all(&dir)?;
-    let path = dir.join("agent.json");
-    std::fs::write(&path, serde_json::to_string_pretty(&whole)? + "\n")?;
+    let path = dir.join(format!("{name}.json"));
+    std::fs::write(&path, serde_json::to_string_pretty(&settings)? + "\n")?;
     Ok(path)
 }
 

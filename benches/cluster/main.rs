@@ -1,0 +1,86 @@
+//! What it costs to be a Node of a cluster, measured at a real API server.
+//!
+//! Starts etcd, kube-apiserver and controller-manager of its own and the program itself as a
+//! child process on the real Engine. Requests are counted in the API server's audit log. The last
+//! figure runs many agents of this process, each on an Engine in memory.
+//!
+//! `make bench` runs it. Settings are environment variables, see `benches/README.md`.
+#![allow(unreachable_pub, reason = "a program's own modules")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "it shares the tests' bed and cluster, which fail loudly"
+)]
+#![expect(clippy::print_stdout, reason = "a bench prints its figures")]
+
+#[path = "../../tests/common/mod.rs"]
+mod common;
+mod figures;
+mod hollow;
+mod node;
+#[path = "../common/report.rs"]
+mod report;
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+/// What a run is made with.
+pub struct Settings {
+    /// The program to measure.
+    pub binary: PathBuf,
+    /// Rounds of the figures that are medians.
+    pub rounds: usize,
+    /// Static pods of the idle node.
+    pub pods: usize,
+    /// Static pods that are started at once.
+    pub burst: usize,
+    /// Length of the idle window, in seconds.
+    pub idle_seconds: u64,
+    /// Agents in memory on one API server.
+    pub agents: usize,
+    /// How long they are watched, in seconds.
+    pub agents_seconds: u64,
+}
+
+impl Settings {
+    fn from_env() -> anyhow::Result<Self> {
+        let number = |name: &str, default: u64| match std::env::var(name) {
+            Ok(text) => text.parse().with_context(|| format!("{name}={text}")),
+            Err(_) => Ok(default),
+        };
+        Ok(Self {
+            binary: std::env::var_os("BENCH_BINARY")
+                .map_or_else(|| env!("CARGO_BIN_EXE_mirrorlet").into(), PathBuf::from),
+            rounds: usize::try_from(number("BENCH_ROUNDS", 15)?)?,
+            pods: usize::try_from(number("BENCH_PODS", 50)?)?,
+            burst: usize::try_from(number("BENCH_BURST", 100)?)?,
+            idle_seconds: number("BENCH_IDLE", 60)?,
+            agents: usize::try_from(number("BENCH_AGENTS", 1000)?)?,
+            agents_seconds: number("BENCH_AGENTS_SECONDS", 600)?,
+        })
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    // `cargo test --all-targets` runs bench programs too, without this flag.
+    if !std::env::args().any(|arg| arg == "--bench") {
+        return Ok(());
+    }
+    let settings = Settings::from_env()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let figures = runtime.block_on(figures::measure(&settings))?;
+    println!("{}", report::table(&figures));
+    let with = serde_json::json!({
+        "rounds": settings.rounds, "pods": settings.pods, "burst": settings.burst,
+        "idleSeconds": settings.idle_seconds, "agents": settings.agents,
+        "agentsSeconds": settings.agents_seconds,
+    });
+    let path = report::store("cluster", with, &figures)?;
+    println!("as JSON: {}", path.display());
+    Ok(())
+}
