@@ -60,11 +60,9 @@ impl Worker {
                 return Next::Proceed;
             }
             if self.held.is_none() {
-                let context = Arc::clone(&self.context);
-                let due = tokio::select! {
-                    () = cancel.cancelled() => return Next::Shutdown,
-                    due = refresh.run(&context, &pod, &entry.status) => due,
-                };
+                let due = self
+                    .refresh(&mut refresh, &pod, &entry.status, cancel)
+                    .await;
                 look_again = sooner(look_again, due);
             }
             let timer = tokio::time::sleep(look_again.unwrap_or(Duration::MAX));
@@ -257,6 +255,34 @@ impl Worker {
                     if told.is_err() || self.must_end() {
                         token.cancel();
                         return walking.await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Brings the pod's volumes up to date if that is due, and says when to look again. The pod's
+    /// end cuts it short.
+    async fn refresh(
+        &mut self,
+        refresh: &mut Refresh,
+        pod: &Arc<Pod>,
+        status: &PodStatus,
+        cancel: &CancellationToken,
+    ) -> Option<Duration> {
+        let token = cancel.child_token();
+        let context = Arc::clone(&self.context);
+        let mut running = std::pin::pin!(refresh.run(&context, pod, status, &token));
+        let mut is_told = false;
+        loop {
+            tokio::select! {
+                due = &mut running => return if is_told { Some(Duration::ZERO) } else { due },
+                told = self.commands.changed() => {
+                    is_told = true;
+                    if told.is_err() || self.must_end() {
+                        token.cancel();
+                        running.await;
+                        return Some(Duration::ZERO);
                     }
                 }
             }
