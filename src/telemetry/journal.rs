@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::refs::RefManager;
 use crate::api::{FullName, Pod, PodUid, Timestamp};
 
-/// Most entries kept of one full name, and of our Node.
+/// Most entries kept of one full name.
 pub const STORY_MAX: usize = 200;
 /// Most full names whose stories are kept; the one that was silent longest goes first.
 const STORIES_MAX: usize = 1_000;
@@ -71,7 +71,6 @@ pub struct Entry {
 struct Inner {
     next: AtomicU64,
     stories: Mutex<BTreeMap<FullName, VecDeque<Entry>>>,
-    node: Mutex<VecDeque<Entry>>,
     pending: Mutex<Pending>,
     arrived: Notify,
     refs: Mutex<RefManager>,
@@ -137,15 +136,12 @@ impl Journal {
             reason: reason.into(),
             message,
         };
-        match &entry.subject {
-            Subject::Pod { full_name, .. } => {
-                let mut stories = locked(&self.0.stories);
-                append(stories.entry(full_name.clone()).or_default(), &entry);
-                if stories.len() > STORIES_MAX {
-                    forget_most_silent(&mut stories);
-                }
+        if let Subject::Pod { full_name, .. } = &entry.subject {
+            let mut stories = locked(&self.0.stories);
+            append(stories.entry(full_name.clone()).or_default(), &entry);
+            if stories.len() > STORIES_MAX {
+                forget_most_silent(&mut stories);
             }
-            Subject::Node => append(&mut locked(&self.0.node), &entry),
         }
         if kind != Kind::Trace {
             self.submit(entry);
@@ -179,12 +175,6 @@ impl Journal {
     #[must_use]
     pub fn names(&self) -> Vec<FullName> {
         locked(&self.0.stories).keys().cloned().collect()
-    }
-
-    /// Every entry about our Node that is kept, oldest first.
-    #[must_use]
-    pub fn node_story(&self) -> Vec<Entry> {
-        locked(&self.0.node).iter().cloned().collect()
     }
 
     /// The end of the journal that the event recorder reads. From now on entries are kept for it.

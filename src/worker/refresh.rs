@@ -60,7 +60,7 @@ impl Refresh {
             self.done_for = None;
             return;
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     /// Brings volumes up to date if that is due, and says when it will be again.

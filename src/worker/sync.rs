@@ -266,7 +266,9 @@ impl Worker {
     /// Keeps what the planner and the status need to know of a round: back-off steps of the
     /// containers restarted, and the reasons of those that could not be started.
     fn remember(&mut self, pod: &Pod, status: &PodStatus, plan: &Plan, result: &PodSyncResult) {
-        plan.record_backoff(pod, status, &mut self.backoff, self.context.clock.now());
+        let mut tried = plan.clone();
+        tried.steps.retain(|step| !lacked_something(step, result));
+        tried.record_backoff(pod, status, &mut self.backoff, self.context.clock.now());
         self.error = result.error().unwrap_or_default().into();
         for r in &result.sync_results {
             let starts = matches!(
@@ -293,6 +295,18 @@ impl Worker {
                 .is_none_or(|c| c.state != ContainerState::Running)
         });
     }
+}
+
+/// Whether a container was not even created, for want of something it refers to: that is no crash,
+/// and must not hold it back once what it needs is there.
+fn lacked_something(step: &Step, result: &PodSyncResult) -> bool {
+    let Step::StartContainer { name, .. } = step else {
+        return false;
+    };
+    result.sync_results.iter().any(|r| {
+        let reason = r.error.as_ref().map(|error| error.reason);
+        *r.target == **name && reason == Some(SyncErrorReason::CreateContainerConfigError)
+    })
 }
 
 /// Whether two plans do the same but for the sandbox's number: one that can't be started must

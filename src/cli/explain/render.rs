@@ -15,7 +15,7 @@ const BAD: Style = AnsiColor::Red.on_default();
 pub(super) fn render(report: &ExplainReport, now: Timestamp) -> String {
     let mut out = String::new();
     let name = one_line(&format!("{}/{}", report.namespace, report.name));
-    out.push_str(&format!("{BOLD}{name}{BOLD:#}: {}\n", state(report)));
+    out.push_str(&[&format!("{BOLD}{name}{BOLD:#}: "), &*state(report), "\n"].concat());
     if let Some(pod) = &report.pod {
         out.push_str(&table::render(&facts(report, pod, now)));
     }

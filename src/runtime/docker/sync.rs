@@ -29,7 +29,9 @@ impl DockerManager {
     ) -> PodSyncResult {
         let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
         occurrences::plan_decided(&self.telemetry, &full_name, &uid, plan);
-        let (result, made) = calls::noted(self.walk_steps(pod, status, plan, cancel)).await;
+        // On the heap: the state of a whole round is large.
+        let walking = Box::pin(self.walk_steps(pod, status, plan, cancel));
+        let (result, made) = calls::noted(walking).await;
         occurrences::engine_called(&self.telemetry, &full_name, &uid, &made);
         result
     }
@@ -74,7 +76,7 @@ impl DockerManager {
                 Step::CreateSandbox { attempt, .. } => {
                     let starts = take_starts(&mut steps);
                     let sandbox = Sandbox::New { attempt: *attempt };
-                    match self.start_all(pod, sandbox, &starts, cancel).await {
+                    match Box::pin(self.start_all(pod, sandbox, &starts, cancel)).await {
                         Ok(started) => result.add_sync_result(started),
                         Err(error) => result.fail(error),
                     }
@@ -91,7 +93,7 @@ impl DockerManager {
                             id: &running.id.id,
                             ips: running.ips.clone(),
                         };
-                        match self.start_all(pod, sandbox, &starts, cancel).await {
+                        match Box::pin(self.start_all(pod, sandbox, &starts, cancel)).await {
                             Ok(started) => result.add_sync_result(started),
                             Err(error) => result.fail(error),
                         }
