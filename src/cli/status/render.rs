@@ -252,7 +252,11 @@ fn sources(out: &mut String, sources: &[SourceReport], now: Timestamp) {
         };
         let location = one_line(&source.location);
         // There is one API server, and its line says all of its own.
-        let kind = if source.kind == "api" { "" } else { &source.kind };
+        let kind = if source.kind == "api" {
+            ""
+        } else {
+            &source.kind
+        };
         let name = format!("{kind} {location}");
         line(out, &format!("  {}: {state}", name.trim_start()));
         if !source.ignored.is_empty() {

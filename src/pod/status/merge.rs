@@ -252,7 +252,7 @@ fn unready(new: &mut PodStatus, old: &PodStatus, now: Timestamp) {
         "False".clone_into(&mut condition.status);
         condition.reason = Some(reason.to_owned());
         condition.message = None;
-        condition.last_transition_time = since.or_else(|| Some(meta::Time(now)));
+        condition.last_transition_time = since.or(Some(meta::Time(now)));
     }
 }
 
