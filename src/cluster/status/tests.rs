@@ -10,7 +10,7 @@ use crate::pod::observed::{ContainerState, PodStatus};
 use crate::store::board::{BoardWriter, board};
 
 /// Longest wait for anything, on the paused clock.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_mins(10);
 
 struct Bed {
     api: FakeApi,
@@ -196,7 +196,7 @@ async fn drift_is_corrected_and_a_quarrel_gets_pauses() {
     bed.phase("Running").await;
     assert!(began.elapsed() < Duration::from_secs(10));
     bed.api.calls();
-    let end = Instant::now() + Duration::from_secs(600);
+    let end = Instant::now() + Duration::from_mins(10);
     while Instant::now() < end {
         if phase_of(bed.api.pod("web").as_ref()) == Some("Running") {
             bed.api.with(|api| api.change("web", drift));
@@ -313,7 +313,7 @@ async fn a_finished_mirror_of_a_pod_that_runs_again_is_replaced() {
 #[tokio::test(start_paused = true)]
 async fn what_the_api_server_does_not_take_is_seldom_sent_again() {
     let bed = Bed::start();
-    bed.api.with(|api| api.drop_ips());
+    bed.api.with(crate::cluster::fake::FakeApiState::drop_ips);
     let web = ordinary(&bed);
     let mut running = status("Running");
     running["containerStatuses"] = json!([{"name": "web", "image": "", "imageID": "",

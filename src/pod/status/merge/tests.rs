@@ -306,6 +306,7 @@ fn only_a_mirror_of_a_pod_that_runs_again_is_stale() {
     }
 }
 
+#[expect(clippy::large_stack_arrays, reason = "a table of cases")]
 #[test]
 fn an_object_is_deleted_last_and_a_mirror_never() {
     let deleting = |mut pod: Pod| {
