@@ -57,9 +57,7 @@ struct Watched {
 impl Watched {
     fn start(bed: &NodeBed) -> Self {
         let columns = "custom-columns=NAME:.involvedObject.name,REASON:.reason";
-        let mut command = bed
-            .cluster
-            .kubectl_command(&bed.cluster.admin_kubeconfig());
+        let mut command = bed.cluster.kubectl_command(&bed.cluster.admin_kubeconfig());
         let mut kubectl = command
             .args(["get", "events", "--watch", "--no-headers"])
             .args(["-n", &bed.namespace, "-o", columns])
@@ -118,10 +116,14 @@ async fn describing_a_mirror_shows_the_events_of_its_static_pod() {
         assert_eq!(event["source"]["host"], bed.node.as_str());
     }
     assert!(events_of(&bed, &bed.namespace, uid(&mirror)).is_empty());
-    let described = bed
-        .cluster
-        .kubectl(&["describe", "pod", "-n", &bed.namespace, &bed.name("web")]);
-    for words in ["already present on machine", "Container created", "Container started"] {
+    let described =
+        bed.cluster
+            .kubectl(&["describe", "pod", "-n", &bed.namespace, &bed.name("web")]);
+    for words in [
+        "already present on machine",
+        "Container created",
+        "Container started",
+    ] {
         assert!(described.contains(words), "{words} is not in\n{described}");
     }
     agent.stop().await;
@@ -138,7 +140,9 @@ async fn a_pods_story_is_watched_in_its_order() {
     let static_uid = agent.until_running("web").await.uid;
     let name = bed.name("web");
     // One start of the init container, then one of the other.
-    let twice = ["Pulled", "Created", "Started", "Pulled", "Created", "Started"];
+    let twice = [
+        "Pulled", "Created", "Started", "Pulled", "Created", "Started",
+    ];
     until("the start's events", async || {
         let seen = watched.of(&name);
         if seen == twice { Ok(()) } else { Err(seen) }
@@ -212,7 +216,10 @@ async fn what_fails_is_an_event() {
     let never = never.replace("IfNotPresent", "Never");
     bed.write("never.yaml", &never);
     let wrong = bed.pod("wrong", IMAGE, 1, QUIET);
-    bed.write("wrong.yaml", &wrong.replace("\"sh\"", "\"/no/such/program\""));
+    bed.write(
+        "wrong.yaml",
+        &wrong.replace("\"sh\"", "\"/no/such/program\""),
+    );
     let pod = agent
         .until_pod("never", |pod| pod.status == "ErrImageNeverPull")
         .await;
@@ -338,7 +345,15 @@ async fn a_story_has_everything_and_is_found_by_either_uid() {
     })
     .await;
     let place = |reason: &str| by_name.iter().position(|entry| entry.reason == reason);
-    for pair in ["Started", "SandboxCreated", "Planned", "Added", "ManifestRead"].windows(2) {
+    for pair in [
+        "Started",
+        "SandboxCreated",
+        "Planned",
+        "Added",
+        "ManifestRead",
+    ]
+    .windows(2)
+    {
         assert!(place(pair[0]) < place(pair[1]), "{pair:?} in {by_name:#?}");
     }
     let read = &by_name[place("ManifestRead").unwrap()].message;
