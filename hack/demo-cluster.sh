@@ -117,7 +117,9 @@ uid="$(pod "$mirror" '{.metadata.uid}')"
 cluster_stop kube-apiserver KILL
 [ "$(running_ids)" = "$truth" ] || die "containers changed when the API server died"
 cp "$REPO/examples/shared-volume.yaml" "$manifests/"
-clock_runs() { [ -n "$(container_id clock writer)" ]; }
+clock_runs() {
+    report_has '.pods[] | select(.manifestName == "clock") | .phase == "Running" and .ready == .containersTotal'
+}
 wait_for "$CHANGE_SECONDS" "pod clock to run without an API server" clock_runs
 note "a manifest dropped meanwhile runs:"
 show "$MIRRORLET" status --root "$root"

@@ -41,11 +41,7 @@ async fn a_bound_pod_runs_and_ends(identity: Identity) {
     assert_eq!(pod["status"]["hostIP"], pod["status"]["hostIPs"][0]["ip"]);
 
     bed.delete_pod("plain", false).await;
-    until("the object to go after its containers", async || {
-        let there = bed.api_pod("plain").await;
-        if there.is_none() { Ok(()) } else { Err(there) }
-    })
-    .await;
+    bed.until_pod_gone("plain").await;
     assert!(
         !runs(&bed, "plain"),
         "the object went before its containers"

@@ -278,8 +278,9 @@ async fn a_job_is_tried_again_until_it_succeeds() {
 async fn a_pod_that_the_node_does_not_take_fails_with_the_reason() {
     let bed = NodeBed::new().await;
     let agent = bed.joined().await;
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = port.local_addr().unwrap().port();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
     let ports = |mut pod: Value| {
         pod["spec"]["containers"][0]["ports"] =
             json!([{"containerPort": 80, "hostPort": port, "hostIP": "127.0.0.1"}]);
@@ -380,15 +381,14 @@ async fn without_the_api_server_pods_run_on_as_last_known() {
     agent.until_running("second").await;
     bed.remove("static.yaml");
     agent.until_gone("static").await;
-    // What ends is started again.
+    // What ends is started again as soon as what it needs can be had.
     bed.docker(&["kill", &web]);
-    eventually("web to run again", || {
-        let running = bed.running();
-        let (_, id) = running.iter().find(|(name, _)| name.contains("k8s_web_"))?;
-        (*id != web).then_some(())
-    })
-    .await;
-    let web = bed.running_id("web");
+    agent
+        .until("web has ended", |status| {
+            let web = status.pods.iter().find(|pod| pod.name == "web");
+            web.is_some_and(|pod| pod.ready == 0)
+        })
+        .await;
 
     cluster.start_apiserver().await;
     // The list says that it is gone, and so it goes.
@@ -407,7 +407,50 @@ async fn without_the_api_server_pods_run_on_as_last_known() {
         .await;
     assert_eq!(
         pod["status"]["containerStatuses"][0]["containerID"],
-        format!("docker://{web}")
+        format!("docker://{}", bed.running_id("web"))
     );
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_disturbs_nobody_and_ends_without_a_trace() {
+    let cluster = Arc::new(Options::default().without_scheduler().start().await);
+    let bed = NodeBed::on(Arc::clone(&cluster), Identity::Node).await;
+    let agent = bed.joined().await;
+    apply(&bed, &bound(&bed, "web", QUIET, &json!({})));
+    apply(&bed, &bound(&bed, "calm", QUIET, &json!({})));
+    bed.until_pod("web", is_ready).await;
+    let before = bed.until_pod("calm", is_ready).await;
+    bed.sleeper("static");
+    bed.until_mirrored("static").await;
+
+    cluster.stop_apiserver();
+    let (web, calm) = (bed.running_id("web"), bed.running_id("calm"));
+    bed.docker(&["kill", &web]);
+    bed.sleeper("second");
+    agent.until_running("second").await;
+    bed.remove("static.yaml");
+    agent.until_gone("static").await;
+    agent
+        .until("web runs again", |_| {
+            let running = bed.running();
+            let web_runs = |(name, id): (&String, &String)| name.contains("k8s_web_") && *id != web;
+            running.iter().any(web_runs)
+        })
+        .await;
+
+    cluster.start_apiserver().await;
+    bed.until_pod("web", |pod| {
+        is_ready(pod) && pod["status"]["containerStatuses"][0]["restartCount"] == 1
+    })
+    .await;
+    bed.until_mirrored("second").await;
+    bed.until_no_mirror("static").await;
+    let after = bed.api_pod("calm").await.unwrap();
+    assert_eq!(uid(&after), uid(&before));
+    assert_eq!(bed.running_id("calm"), calm);
+    // The API server is listened to again.
+    bed.delete_pod("calm", false).await;
+    bed.until_pod_gone("calm").await;
     agent.stop().await;
 }

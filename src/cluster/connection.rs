@@ -44,8 +44,9 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// See [`KEEPALIVE`].
 const KEEPALIVE_RETRIES: u32 = 3;
-/// Idle connections kept: a few workers write side by side, then nobody for long.
-const IDLE_CONNECTIONS_MAX: usize = 4;
+/// Idle connections kept: a burst of writes at the client's own limit, answered in some hundred
+/// ms, takes about as many; what is idle for long is closed anyway.
+const IDLE_CONNECTIONS_MAX: usize = 16;
 
 /// Bodies of answers.
 type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;

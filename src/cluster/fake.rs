@@ -29,6 +29,7 @@ struct State {
     down: bool,
     refusal: Option<Refused>,
     lags: bool,
+    drops_ips: bool,
     told: Writer<ApiPodsState>,
 }
 
@@ -49,6 +50,7 @@ impl FakeApi {
             down: false,
             refusal: None,
             lags: false,
+            drops_ips: false,
             told: writer,
         };
         Self {
@@ -116,6 +118,11 @@ impl FakeApiState<'_> {
     /// The watch tells nothing until this is taken back.
     pub(super) fn lag(&mut self, lags: bool) {
         self.0.lags = lags;
+    }
+
+    /// It doesn't know `status.podIPs`.
+    pub(super) fn drop_ips(&mut self) {
+        self.0.drops_ips = true;
     }
 
     pub(super) fn put(&mut self, pod: Pod) {
@@ -215,7 +222,15 @@ impl State {
         pod.metadata.resource_version = Some(self.number.to_string());
         let uid = format!("uid-{}", self.number);
         pod.metadata.uid.get_or_insert(uid);
-        pod.status.get_or_insert_default();
+        let status = pod.status.get_or_insert_default();
+        for container in status.container_statuses.iter_mut().flatten() {
+            // As a real one writes them.
+            container.state.get_or_insert_default();
+            container.last_state.get_or_insert_default();
+        }
+        if self.drops_ips {
+            status.pod_ips = None;
+        }
         let value = serde_json::to_value(&pod).unwrap();
         self.pods.insert(FullName::of(&pod), pod);
         self.tell();

@@ -14,7 +14,7 @@ use crate::pod::desired::{Delivered, Origin, PodSource, SourcePod, SourceState};
 pub struct SourceName {
     /// Kind of source.
     pub source: PodSource,
-    /// Directory or URL; empty for the API server.
+    /// Directory or URL; fixed words for the API server.
     pub location: Arc<str>,
 }
 

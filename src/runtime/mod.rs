@@ -192,8 +192,13 @@ pub trait Runtime: Send + Sync + 'static {
     /// Brings the files of a running pod's volumes up to date with what it refers to, and says
     /// after how long to do so again though nothing has changed: a token has to be renewed.
     /// Fails with what could not be brought up to date; it stays as it was. A runtime without
-    /// such volumes has nothing to do.
-    async fn refresh_volumes(&self, _pod: &Arc<Pod>) -> Result<Option<Duration>, SyncError> {
+    /// such volumes has nothing to do. Once `cancel` is cancelled nothing more is asked for; what
+    /// is being written is awaited.
+    async fn refresh_volumes(
+        &self,
+        _pod: &Arc<Pod>,
+        _cancel: &CancellationToken,
+    ) -> Result<Option<Duration>, SyncError> {
         Ok(None)
     }
 

@@ -256,12 +256,12 @@ fn give_to_group(path: &Path, group: u32) -> Result<()> {
         return Ok(());
     }
     let mode = std::os::unix::fs::MetadataExt::mode(&found) & 0o7777;
-    let more = if found.is_dir() {
+    let granted = if found.is_dir() {
         GROUP_DIR
     } else {
         GROUP_FILE
     };
-    set_mode(path, mode | more)
+    set_mode(path, mode | granted)
 }
 
 /// Changes the group of a path, not of what a link leads to.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use crate::api::{FullName, Pod, PodUid};
@@ -60,7 +61,7 @@ impl Refresh {
             self.done_for = None;
             return;
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     /// Brings volumes up to date if that is due, and says when it will be again.
@@ -69,6 +70,7 @@ impl Refresh {
         context: &Context,
         pod: &Arc<Pod>,
         status: &PodStatus,
+        cancel: &CancellationToken,
     ) -> Option<Duration> {
         let mut sandboxes = status.sandboxes.iter();
         if !is_live(pod) || !sandboxes.any(|s| s.state == ContainerState::Running) {
@@ -82,7 +84,7 @@ impl Refresh {
             .is_some_and(|done| Arc::ptr_eq(done, pod));
         if is_due || !is_done {
             self.done_for = Some(Arc::clone(pod));
-            let after = match context.runtime.refresh_volumes(pod).await {
+            let after = match context.runtime.refresh_volumes(pod, cancel).await {
                 Ok(after) => {
                     self.pause = RETRY_MIN;
                     after

@@ -60,11 +60,9 @@ impl Worker {
                 return Next::Proceed;
             }
             if self.held.is_none() {
-                let context = Arc::clone(&self.context);
-                let due = tokio::select! {
-                    () = cancel.cancelled() => return Next::Shutdown,
-                    due = refresh.run(&context, &pod, &entry.status) => due,
-                };
+                let due = self
+                    .refresh(&mut refresh, &pod, &entry.status, cancel)
+                    .await;
                 look_again = sooner(look_again, due);
             }
             let timer = tokio::time::sleep(look_again.unwrap_or(Duration::MAX));
@@ -263,10 +261,40 @@ impl Worker {
         }
     }
 
+    /// Brings the pod's volumes up to date if that is due, and says when to look again. The pod's
+    /// end cuts it short.
+    async fn refresh(
+        &mut self,
+        refresh: &mut Refresh,
+        pod: &Arc<Pod>,
+        status: &PodStatus,
+        cancel: &CancellationToken,
+    ) -> Option<Duration> {
+        let token = cancel.child_token();
+        let context = Arc::clone(&self.context);
+        let mut running = std::pin::pin!(refresh.run(&context, pod, status, &token));
+        let mut is_told = false;
+        loop {
+            tokio::select! {
+                due = &mut running => return if is_told { Some(Duration::ZERO) } else { due },
+                told = self.commands.changed() => {
+                    is_told = true;
+                    if told.is_err() || self.must_end() {
+                        token.cancel();
+                        running.await;
+                        return Some(Duration::ZERO);
+                    }
+                }
+            }
+        }
+    }
+
     /// Keeps what the planner and the status need to know of a round: back-off steps of the
     /// containers restarted, and the reasons of those that could not be started.
     fn remember(&mut self, pod: &Pod, status: &PodStatus, plan: &Plan, result: &PodSyncResult) {
-        plan.record_backoff(pod, status, &mut self.backoff, self.context.clock.now());
+        let mut tried = plan.clone();
+        tried.steps.retain(|step| !lacked_something(step, result));
+        tried.record_backoff(pod, status, &mut self.backoff, self.context.clock.now());
         self.error = result.error().unwrap_or_default().into();
         for r in &result.sync_results {
             let starts = matches!(
@@ -293,6 +321,18 @@ impl Worker {
                 .is_none_or(|c| c.state != ContainerState::Running)
         });
     }
+}
+
+/// Whether a container was not even created, for want of something it refers to: that is no crash,
+/// and must not hold it back once what it needs is there.
+fn lacked_something(step: &Step, result: &PodSyncResult) -> bool {
+    let Step::StartContainer { name, .. } = step else {
+        return false;
+    };
+    result.sync_results.iter().any(|r| {
+        let reason = r.error.as_ref().map(|error| error.reason);
+        *r.target == **name && reason == Some(SyncErrorReason::CreateContainerConfigError)
+    })
 }
 
 /// Whether two plans do the same but for the sandbox's number: one that can't be started must

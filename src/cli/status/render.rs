@@ -251,7 +251,14 @@ fn sources(out: &mut String, sources: &[SourceReport], now: Timestamp) {
             (true, None) => count(source.pods, "pod"),
         };
         let location = one_line(&source.location);
-        line(out, &format!("  {} {location}: {state}", source.kind));
+        // There is one API server, and its line says all of its own.
+        let kind = if source.kind == "api" {
+            ""
+        } else {
+            &source.kind
+        };
+        let name = format!("{kind} {location}");
+        line(out, &format!("  {}: {state}", name.trim_start()));
         if !source.ignored.is_empty() {
             let names = source.ignored.iter().map(|name| one_line(name));
             let names = names.collect::<Vec<_>>().join(", ");

@@ -46,6 +46,10 @@ impl Api {
         ClusterClient::over_service(service, Metrics::new())
     }
 
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "tables read better with values"
+    )]
     fn answer(
         &self,
         method: &Method,

@@ -13,7 +13,7 @@ use crate::pod::observed::{PodStatus, Pods};
 use crate::store::board::{BoardWriter, Phase, PodView, board};
 
 /// Longest wait for anything, on the paused clock.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_mins(5);
 const NO_NAMESPACE: Refused = (404, "NotFound", "namespaces", "namespaces \"ns\" not found");
 const NO_QUOTA: Refused = (
     403,
@@ -312,7 +312,7 @@ async fn a_refusal_is_told_once_and_tried_again() {
     let web = static_pod("web", "v1");
     bed.want(&[&web]);
     bed.problem(ProblemKind::Quota).await;
-    tokio::time::sleep(Duration::from_secs(300)).await;
+    tokio::time::sleep(Duration::from_mins(5)).await;
     // 1, 2, 4 … 60 s: eleven or so, not three hundred.
     let calls = bed.api.calls().len();
     assert!((8..=13).contains(&calls), "{calls}");
@@ -394,7 +394,7 @@ async fn a_watch_that_lags_makes_nothing_twice() {
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(bed.api.calls(), ["POST web"]);
     // Much later it is asked for, seldom.
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     assert_eq!(bed.synced("web").await, uid);
     let calls = bed.api.calls().len();
     assert!((2..=8).contains(&calls), "{calls}");
@@ -485,7 +485,7 @@ async fn somebody_who_keeps_deleting_is_met_with_pauses() {
     }
     let took = began.elapsed();
     assert!(took > Duration::from_secs(20), "{took:?}");
-    assert!(took < Duration::from_secs(300), "{took:?}");
+    assert!(took < Duration::from_mins(5), "{took:?}");
     bed.stop().await;
 }
 

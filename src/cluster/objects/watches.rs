@@ -29,7 +29,7 @@ const WATCH_GRACE: Duration = Duration::from_secs(5);
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(16);
 /// A watch that went well for so long ends a series of failures.
-const GOOD: Duration = Duration::from_secs(60);
+const GOOD: Duration = Duration::from_mins(1);
 
 /// Watches one object by its name: one get, and a watch from there on. Unlike kube's watcher it
 /// never lists, so that a `ServiceAccount` needs no right to list secrets.

@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{SETTLE, newest, occurrences, seen_of};
+use super::{SETTLE, SETTLE_STEP, newest, occurrences, seen_of};
 use crate::api::{FullName, Pod, PodUid, Timestamp, core};
 use crate::cluster::error::ApiError;
-use crate::pod::status::merge::{Deed, MergeInput, deed};
+use crate::pod::status::merge::{Deed, MergeInput, deed, is_urgent};
 use crate::store::board::PodView;
 use crate::telemetry::Telemetry;
 
@@ -20,6 +20,9 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 /// Longest pause before the same is written again: an API server, or somebody else, keeps
 /// changing it back, and will go on.
 const REPEAT_MAX: Duration = Duration::from_secs(300);
+
+/// What the API server doesn't take at all counts as written that often for nothing.
+const REPEATS_OF_REST: u32 = 5;
 
 /// Both sides of one comparison.
 #[derive(Debug, Clone)]
@@ -62,15 +65,19 @@ pub(super) struct Entry {
     pub busy: bool,
     /// What was compared last.
     seen: Option<Seen>,
-    /// Since when something is to be written.
-    dirty: Option<Instant>,
-    /// When the next write may begin.
+    /// When what is to be written has settled.
+    settled: Option<Instant>,
+    /// When a write may follow on the last one.
     not_before: Option<Instant>,
     failures: u32,
-    /// The object as an answer to our last write had it.
-    answered: Option<Arc<Pod>>,
+    /// The newest copy of the object.
+    newest: Option<Arc<Pod>>,
+    /// The object as the answer to our last write had it.
+    answer: Option<Arc<Pod>>,
     /// What was written last, and when.
     sent: Option<(Value, Instant)>,
+    /// The status that was written last.
+    written_for: Option<Arc<core::PodStatus>>,
     /// How often that was written again, for nothing.
     repeats: u32,
     /// The trouble told last.
@@ -88,8 +95,8 @@ impl Entry {
         telemetry: &Telemetry,
         now: Instant,
     ) {
-        let api = newest(told, self.answered.take());
-        self.answered = Some(Arc::clone(&api));
+        let api = newest(told, self.newest.take());
+        self.newest = Some(Arc::clone(&api));
         let Some(seen) = seen_of(view, api) else {
             return;
         };
@@ -106,26 +113,39 @@ impl Entry {
             occurrences::status_failed(telemetry, &seen.full_name, &seen.uid, &why);
             self.told = illegal;
         }
-        self.dirty = match deed {
+        let settles = match deed {
             Deed::Nothing | Deed::Illegal(_) => None,
             Deed::Patch(patch) => {
+                let version = &seen.api.metadata.resource_version;
+                let answers = |answer: &Arc<Pod>| answer.metadata.resource_version == *version;
+                let is_rest = self.answer.as_ref().is_some_and(answers)
+                    && self
+                        .written_for
+                        .as_ref()
+                        .is_some_and(|s| Arc::ptr_eq(s, &seen.status));
+                if is_rest {
+                    // The API server took our write, and not this part of it.
+                    self.repeats = self.repeats.max(REPEATS_OF_REST);
+                    self.sent = Some((patch.clone(), now));
+                }
                 if let Some((sent, at)) = &self.sent
                     && *sent == patch
                 {
                     let pause = doubled(self.repeats.saturating_add(1), REPEAT_MAX);
                     self.not_before = self.not_before.max(Some(*at + pause));
                 }
-                self.dirty.or(Some(now))
+                let urgent = is_urgent(&seen.api, &patch);
+                Some(now + if urgent { SETTLE } else { SETTLE_STEP })
             }
-            Deed::DeleteObject | Deed::DeleteMirror => self.dirty.or(Some(now)),
+            Deed::DeleteObject | Deed::DeleteMirror => Some(now),
         };
+        self.settled = settles.map(|at| self.settled.map_or(at, |known| known.min(at)));
         self.seen = Some(seen);
     }
 
     /// When the next write is to begin.
     pub(super) fn due(&self) -> Option<Instant> {
-        let dirty = self.dirty.filter(|_| !self.busy)?;
-        let settled = dirty + SETTLE;
+        let settled = self.settled.filter(|_| !self.busy)?;
         Some(self.not_before.map_or(settled, |at| at.max(settled)))
     }
 
@@ -152,14 +172,15 @@ impl Entry {
     /// Nothing was to be written after all, or it is written: what is new since is compared.
     pub(super) fn done(&mut self) {
         self.busy = false;
-        self.dirty = None;
+        self.settled = None;
         self.seen = None;
         self.failures = 0;
         self.not_before = None;
         self.told = None;
     }
 
-    pub(super) fn written(&mut self, patch: Value, pod: Arc<Pod>) {
+    pub(super) fn written(&mut self, patch: Value, pod: Arc<Pod>, status: Arc<core::PodStatus>) {
+        self.written_for = Some(status);
         self.done();
         let again = self.sent.as_ref().is_some_and(|(sent, _)| *sent == patch);
         self.repeats = if again {
@@ -168,7 +189,8 @@ impl Entry {
             0
         };
         self.sent = Some((patch, Instant::now()));
-        self.answered = Some(pod);
+        self.newest = Some(Arc::clone(&pod));
+        self.answer = Some(pod);
     }
 
     pub(super) fn deleted(&mut self) {

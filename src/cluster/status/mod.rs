@@ -38,6 +38,9 @@ const WRITES_MAX: usize = 8;
 /// Time that a change waits for others of the same pod: what happens in quick succession is one
 /// write, and nobody sees the difference.
 const SETTLE: Duration = Duration::from_millis(30);
+/// The same for a step of a start that nobody waits for: an address, a container that is created.
+/// When the pod runs by then, they are one write.
+const SETTLE_STEP: Duration = Duration::from_secs(2);
 
 /// What statuses are written from, as readers.
 #[derive(Debug, Clone)]
@@ -152,12 +155,16 @@ impl StatusTask {
         };
         match outcome {
             Outcome::Nothing => entry.done(),
-            Outcome::Written { patch, pod } => {
+            Outcome::Written {
+                patch,
+                pod,
+                status: told,
+            } => {
                 let changed = write::changed(&patch);
                 let status = pod.status.as_ref();
                 let phase = status.and_then(|s| s.phase.as_deref()).unwrap_or_default();
                 occurrences::status_written(&self.telemetry, &full_name, &uid, phase, &changed);
-                entry.written(patch, pod);
+                entry.written(patch, pod, told);
             }
             Outcome::ObjectDeleted { by_us } => {
                 if by_us {

@@ -10,7 +10,7 @@ use crate::pod::observed::{ContainerState, PodStatus};
 use crate::store::board::{BoardWriter, board};
 
 /// Longest wait for anything, on the paused clock.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_mins(10);
 
 struct Bed {
     api: FakeApi,
@@ -196,7 +196,7 @@ async fn drift_is_corrected_and_a_quarrel_gets_pauses() {
     bed.phase("Running").await;
     assert!(began.elapsed() < Duration::from_secs(10));
     bed.api.calls();
-    let end = Instant::now() + Duration::from_secs(600);
+    let end = Instant::now() + Duration::from_mins(10);
     while Instant::now() < end {
         if phase_of(bed.api.pod("web").as_ref()) == Some("Running") {
             bed.api.with(|api| api.change("web", drift));
@@ -307,6 +307,55 @@ async fn a_finished_mirror_of_a_pod_that_runs_again_is_replaced() {
         "restartCount": 1, "state": {"running": {}}}]);
     bed.tell(&web, Phase::Syncing, again);
     bed.until(|pod| pod.is_none()).await;
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_api_server_does_not_take_is_seldom_sent_again() {
+    let bed = Bed::start();
+    bed.api.with(crate::cluster::fake::FakeApiState::drop_ips);
+    let web = ordinary(&bed);
+    let mut running = status("Running");
+    running["containerStatuses"] = json!([{"name": "web", "image": "", "imageID": "",
+        "ready": true, "restartCount": 0, "state": {"running": {}}}]);
+    bed.tell(&web, Phase::Syncing, running.clone());
+    bed.phase("Running").await;
+    bed.sleep(100).await;
+    assert_eq!(bed.api.calls(), ["PATCH web/status"]);
+    running["podIP"] = json!("10.0.0.1");
+    running["podIPs"] = json!([{"ip": "10.0.0.1"}]);
+    bed.tell(&web, Phase::Syncing, running);
+    bed.sleep(600).await;
+    let calls = bed.api.calls().len();
+    assert!((2..=7).contains(&calls), "{calls}");
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_steps_of_a_start_are_one_write() {
+    let bed = Bed::start();
+    let mut pod = pod(&[]);
+    pod.status = serde_json::from_value(json!({"phase": "Pending"})).unwrap();
+    bed.api.with(|api| api.put(pod));
+    let web = Arc::new(bed.api.pod("web").unwrap());
+    bed.tell(&web, Phase::Syncing, status("Pending"));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let mut addressed = status("Pending");
+    addressed["podIP"] = json!("10.0.0.1");
+    bed.tell(&web, Phase::Syncing, addressed);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(bed.api.calls(), Vec::<String>::new());
+    let began = Instant::now();
+    bed.tell(&web, Phase::Syncing, status("Running"));
+    bed.phase("Running").await;
+    assert!(began.elapsed() < Duration::from_millis(100));
+    assert_eq!(bed.api.calls(), ["PATCH web/status"]);
+    // One that takes its time is told of.
+    let mut waits = status("Running");
+    waits["message"] = json!("an image is pulled");
+    bed.tell(&web, Phase::Syncing, waits);
+    bed.sleep(5).await;
+    assert_eq!(bed.api.calls(), ["PATCH web/status"]);
     bed.stop().await;
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::entry::Seen;
 use super::seen_of;
-use crate::api::{FullName, Pod, PodUid};
+use crate::api::{FullName, Pod, PodUid, core};
 use crate::cluster::client::{CALL_DEADLINE, ClusterClient};
 use crate::cluster::error::ApiError;
 use crate::cluster::mirror::{delete_now, without_managed_fields};
@@ -28,8 +28,12 @@ pub(super) struct Done {
 pub(super) enum Outcome {
     /// There was nothing to write when its turn came.
     Nothing,
-    /// It was written; the object is now this.
-    Written { patch: Value, pod: Arc<Pod> },
+    /// It was written for that status; the object is now this.
+    Written {
+        patch: Value,
+        pod: Arc<Pod>,
+        status: Arc<core::PodStatus>,
+    },
     /// The object was deleted, or was gone.
     ObjectDeleted { by_us: bool },
     /// The mirror was deleted, or was gone.
@@ -76,19 +80,21 @@ async fn patch(cluster: &ClusterClient, board: &Board, seen: Seen) -> Outcome {
         let view = board.get(&seen.uid);
         let newest = view.and_then(|view| seen_of(&view, Arc::clone(&seen.api)));
         let same_pod = newest.filter(|newest| newest.pod.metadata.uid == seen.pod.metadata.uid);
-        let Deed::Patch(patch) = same_pod.unwrap_or(seen.clone()).deed() else {
+        let newest = same_pod.unwrap_or(seen.clone());
+        let Deed::Patch(patch) = newest.deed() else {
             return Ok(None);
         };
         let body = Patch::Strategic(&patch);
         let params = PatchParams::default();
         let answer = api.patch_status(&seen.full_name.name, &params, &body).await;
-        answer.map(|pod| Some((patch, pod)))
+        answer.map(|pod| Some((patch, pod, newest.status)))
     };
     match cluster.write(CALL_DEADLINE, call).await {
         Ok(None) => Outcome::Nothing,
-        Ok(Some((patch, pod))) => Outcome::Written {
+        Ok(Some((patch, pod, status))) => Outcome::Written {
             patch,
             pod: Arc::new(without_managed_fields(pod)),
+            status,
         },
         Err(error) => Outcome::Failed(error),
     }

@@ -81,7 +81,7 @@ fn without_pods<'a>(missing: &Missing, pods: impl Iterator<Item = &'a &'a Pod>) 
 
 /// Pods that free what is missing, taken by how near one alone comes to it; the smaller of two
 /// that come equally near.
-fn nearest<'a>(mut pods: Vec<&'a Pod>, mut missing: Missing) -> Option<Vec<&'a Pod>> {
+fn nearest(mut pods: Vec<&Pod>, mut missing: Missing) -> Option<Vec<&Pod>> {
     let mut taken = Vec::new();
     while !missing.is_empty() {
         let best = (0..pods.len()).min_by(|a, b| {

@@ -321,6 +321,7 @@ fn a_pod_requests_what_it_takes_at_its_peak() {
     assert!(pod_requests(&pod(requests(&json!({"cpu": "0"})))).is_empty());
 }
 
+#[expect(clippy::large_stack_arrays, reason = "a table of cases")]
 #[test]
 fn critical_pods_make_others_go_and_no_more_than_needed() {
     let best_effort = |uid: &str| named(uid, "api", json!({}));

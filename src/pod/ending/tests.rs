@@ -2,6 +2,10 @@ use serde_json::{Value, json};
 
 use super::*;
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "tables read better with values"
+)]
 fn pod(source: &str, over: Value) -> Pod {
     let mut pod = json!({
         "metadata": {"annotations": {"kubernetes.io/config.source": source}},

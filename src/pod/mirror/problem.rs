@@ -11,11 +11,11 @@ use crate::api::{FullName, MirrorPodUid, Timestamp};
 /// First pause after a refusal; it doubles from there.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// Longest pause between two attempts.
-const PAUSE_MAX: Duration = Duration::from_secs(60);
+const PAUSE_MAX: Duration = Duration::from_mins(1);
 /// Pause while somebody may be just about to remove the cause, and we may not watch it.
 const PAUSE_EAGER: Duration = Duration::from_secs(2);
 /// How long that is assumed.
-const EAGER: Duration = Duration::from_secs(60);
+const EAGER: Duration = Duration::from_mins(1);
 
 /// What stands in the way of a mirror, by what would mend it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -180,7 +180,6 @@ pub fn classify(refusal: Refusal<'_>) -> ProblemKind {
         401 => ProblemKind::Forbidden,
         403 => forbidden(message),
         409 if says("resourcequotas") || kind == "resourcequotas" => ProblemKind::Quota,
-        409 => ProblemKind::Other,
         400 | 413 | 415 | 422 => ProblemKind::Invalid,
         429 | 502..=504 => ProblemKind::ApiAway,
         500 if says("exceeded quota") || says("resource quota") => ProblemKind::Quota,

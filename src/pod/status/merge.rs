@@ -98,6 +98,25 @@ pub fn deed(input: &MergeInput<'_>, finished: bool) -> Deed {
     }
 }
 
+/// Whether somebody may wait for what a patch of that object tells: its phase, or that it is
+/// ready or no longer is. The steps between are for those who look closely.
+#[must_use]
+pub fn is_urgent(api: &Pod, patch: &Value) -> bool {
+    let before = api.status.as_ref().and_then(|s| s.conditions.as_ref());
+    let was_ready = before
+        .into_iter()
+        .flatten()
+        .any(|c| c.type_ == "Ready" && c.status == "True");
+    let conditions = patch
+        .pointer("/status/conditions")
+        .and_then(Value::as_array);
+    let turns = conditions.into_iter().flatten().any(|condition| {
+        let is = |key: &str, word: &str| condition.get(key).is_some_and(|value| value == word);
+        is("type", "Ready") && (is("status", "True") || (was_ready && is("status", "False")))
+    });
+    turns || patch.pointer("/status/phase").is_some()
+}
+
 /// Decides what to write.
 ///
 /// What we don't own stays as the API server has it. A finished pod is never revived, and
@@ -233,11 +252,12 @@ fn unready(new: &mut PodStatus, old: &PodStatus, now: Timestamp) {
         "False".clone_into(&mut condition.status);
         condition.reason = Some(reason.to_owned());
         condition.message = None;
-        condition.last_transition_time = since.or_else(|| Some(meta::Time(now)));
+        condition.last_transition_time = since.or(Some(meta::Time(now)));
     }
 }
 
-/// Cuts times to whole seconds, as the API server keeps them, and long termination messages.
+/// Makes the status what the API server would make of it: with times in whole seconds, and without
+/// empty places; and cuts long termination messages.
 fn normalize(pod: &Pod, status: &mut PodStatus) {
     let seconds = |time: &mut Option<meta::Time>| {
         if let Some(time) = time {
@@ -266,6 +286,9 @@ fn normalize(pod: &Pod, status: &mut PodStatus) {
     let inits = status.init_container_statuses.iter_mut().flatten();
     let apps = status.container_statuses.iter_mut().flatten();
     for container in inits.chain(apps) {
+        // The API server writes an empty state where there is none.
+        container.state.get_or_insert_default();
+        container.last_state.get_or_insert_default();
         cut(&mut container.state);
         cut(&mut container.last_state);
     }

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 use super::manager::DockerManager;
 use super::translate::{ConfigError, ContainerInput, hosts_file};
 use crate::api::{FullName, Pod, PodUid, Timestamp};
@@ -115,8 +117,15 @@ impl DockerManager {
     }
 
     /// See [`Runtime::refresh_volumes`](crate::runtime::Runtime::refresh_volumes).
-    pub(super) async fn refresh(&self, pod: &Arc<Pod>) -> Result<Option<Duration>, SyncError> {
-        let objects = self.pod_objects(pod).await;
+    pub(super) async fn refresh(
+        &self,
+        pod: &Arc<Pod>,
+        cancel: &CancellationToken,
+    ) -> Result<Option<Duration>, SyncError> {
+        let objects = tokio::select! {
+            objects = self.pod_objects(pod) => objects,
+            () = cancel.cancelled() => return Ok(None),
+        };
         let payloads = self.payloads(pod, &objects);
         let (for_disk, memory) = (Arc::clone(pod), self.node.memory_bytes);
         let refreshed = self.on_disk(move |volumes| {

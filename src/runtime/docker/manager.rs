@@ -458,8 +458,12 @@ impl Runtime for DockerManager {
         Ok(())
     }
 
-    async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<Option<Duration>, SyncError> {
-        self.refresh(pod).await
+    async fn refresh_volumes(
+        &self,
+        pod: &Arc<Pod>,
+        cancel: &CancellationToken,
+    ) -> Result<Option<Duration>, SyncError> {
+        self.refresh(pod, cancel).await
     }
 
     fn references_changed(&self, uid: &PodUid) -> watch::Receiver<u64> {

@@ -76,7 +76,7 @@ impl DockerManager {
                 Step::CreateSandbox { attempt, .. } => {
                     let starts = take_starts(&mut steps);
                     let sandbox = Sandbox::New { attempt: *attempt };
-                    match self.start_all(pod, sandbox, &starts, cancel).await {
+                    match Box::pin(self.start_all(pod, sandbox, &starts, cancel)).await {
                         Ok(started) => result.add_sync_result(started),
                         Err(error) => result.fail(error),
                     }
@@ -93,7 +93,7 @@ impl DockerManager {
                             id: &running.id.id,
                             ips: running.ips.clone(),
                         };
-                        match self.start_all(pod, sandbox, &starts, cancel).await {
+                        match Box::pin(self.start_all(pod, sandbox, &starts, cancel)).await {
                             Ok(started) => result.add_sync_result(started),
                             Err(error) => result.fail(error),
                         }

@@ -142,7 +142,11 @@ impl Runtime for FakeRuntime {
         round
     }
 
-    async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<Option<Duration>, SyncError> {
+    async fn refresh_volumes(
+        &self,
+        pod: &Arc<Pod>,
+        _cancel: &CancellationToken,
+    ) -> Result<Option<Duration>, SyncError> {
         let entered = self.enter("refresh_volumes", Some(&PodUid::of(pod))).await;
         entered.map_err(|error| SyncError::new(SyncErrorReason::FailedMount, error.to_string()))?;
         Ok(self.change(|s| s.refresh_after))

@@ -88,7 +88,7 @@ impl ApiSource {
     /// Name of this source.
     #[must_use]
     pub fn name() -> SourceName {
-        SourceName::new(PodSource::Api, "")
+        SourceName::new(PodSource::Api, LOCATION)
     }
 
     /// Delivers sets of ordinary pods to `source`, and all objects to `objects`, until cancelled.

@@ -176,8 +176,8 @@ impl Bench {
             SourceState::Synced(set) => uids_of(set.pods.iter().map(|p| &p.pod)) == uids,
             SourceState::NotSynced | SourceState::LastKnown(_) => false,
         });
-        let waited = tokio::time::timeout(Duration::from_hours(1), wanted).await;
-        assert!(waited.is_ok(), "{:?}", self.reader.state.get());
+        let outcome = tokio::time::timeout(Duration::from_hours(1), wanted).await;
+        assert!(outcome.is_ok(), "{:?}", self.reader.state.get());
     }
 
     fn known(&self) -> Vec<String> {

@@ -72,9 +72,9 @@ fn files_lie_in_upstreams_layout() {
     assert_eq!(link("sub"), Path::new("..data/sub"));
     let data = link("..data");
     let stamp = data.to_str().unwrap();
-    let (date, random) = stamp.rsplit_once('.').unwrap();
-    assert_eq!((date.len(), random.len()), (21, 8), "{stamp}");
-    assert!(date.starts_with("..20"), "{stamp}");
+    let (time, random) = stamp.rsplit_once('.').unwrap();
+    assert_eq!((time.len(), random.len()), (21, 8), "{stamp}");
+    assert!(time.starts_with("..20"), "{stamp}");
     assert_eq!(names(dir).len(), 4);
     let mode = |path: &str| fs::metadata(dir.join(path)).unwrap().mode() & 0o7777;
     assert_eq!(mode("..data"), 0o755);

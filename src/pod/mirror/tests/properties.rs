@@ -108,6 +108,10 @@ impl World {
         }
     }
 
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "tables read better with values"
+    )]
     fn apply(&mut self, op: Op) {
         let pod = |n: usize, v: u8| static_pod(NAMES[n], &format!("{}{v}", NAMES[n]));
         let full = |n: usize| name(NAMES[n]);

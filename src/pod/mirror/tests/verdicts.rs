@@ -3,6 +3,10 @@ use super::*;
 /// A change to a mirror.
 type Change = fn(&mut Pod);
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "tables read better with values"
+)]
 fn judged(
     standing: Option<Standing>,
     api: Vec<Pod>,
@@ -39,6 +43,7 @@ fn deleted_node() -> core::Node {
     node
 }
 
+#[expect(clippy::large_stack_arrays, reason = "a table of cases")]
 #[test]
 fn each_case_has_its_verdict() {
     let v1 = || static_pod("web", "v1");

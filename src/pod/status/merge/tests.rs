@@ -117,6 +117,7 @@ fn a_first_status_is_sent_whole() {
             "containerStatuses": [{
                 "name": "web", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
                 "state": {"running": {"startedAt": "2026-01-01T00:00:01Z"}},
+                "lastState": {},
             }],
         })
     );
@@ -305,6 +306,7 @@ fn only_a_mirror_of_a_pod_that_runs_again_is_stale() {
     }
 }
 
+#[expect(clippy::large_stack_arrays, reason = "a table of cases")]
 #[test]
 fn an_object_is_deleted_last_and_a_mirror_never() {
     let deleting = |mut pod: Pod| {
@@ -387,6 +389,32 @@ fn an_object_is_deleted_last_and_a_mirror_never() {
             Some(expected) => assert_eq!(deed, expected, "{case}"),
             None => assert!(matches!(deed, Deed::Patch(_)), "{case}: {deed:?}"),
         }
+    }
+}
+
+#[test]
+fn phase_and_readiness_are_urgent() {
+    let ready = |value: &str| json!({"conditions": [{"type": "Ready", "status": value}]});
+    let not_yet = with_status(pod("Always"), json!({"phase": "Pending"}));
+    let is_ready = with_status(pod("Always"), ready("True"));
+    for (case, api, status, expected) in [
+        ("phase", &not_yet, json!({"phase": "Running"}), true),
+        ("becomes ready", &not_yet, ready("True"), true),
+        ("never was", &not_yet, ready("False"), false),
+        ("no longer is", &is_ready, ready("False"), true),
+        (
+            "why it isn't",
+            &not_yet,
+            json!({"conditions": [{"type": "Ready", "reason": "R"}]}),
+            false,
+        ),
+        ("an address", &is_ready, json!({"podIP": "10.0.0.1"}), false),
+    ] {
+        assert_eq!(
+            is_urgent(api, &json!({"status": status})),
+            expected,
+            "{case}"
+        );
     }
 }
 
