@@ -13,9 +13,8 @@ const BAD: Style = AnsiColor::Red.on_default();
 
 /// The report as text with ANSI styles, for an output that strips them where nobody sees them.
 pub(super) fn render(report: &ExplainReport, now: Timestamp) -> String {
-    let mut out = String::new();
     let name = one_line(&format!("{}/{}", report.namespace, report.name));
-    out.push_str(&[&format!("{BOLD}{name}{BOLD:#}: "), &*state(report), "\n"].concat());
+    let mut out = format!("{BOLD}{name}{BOLD:#}: {}\n", state(report));
     if let Some(pod) = &report.pod {
         out.push_str(&table::render(&facts(report, pod, now)));
     }
