@@ -67,7 +67,8 @@ run: ## the agent on a copy of examples/, left running
 bench: release ## figures beside a floor measured in the same run, as a table and JSON
 	hack/docker-up.sh
 	hack/images.sh
-	BENCH_BINARY=target/$(TARGET)/release/mirrorlet $(CARGO) bench --locked --profile quick --bench agent
+	hack/kube-build.sh
+	BENCH_BINARY=target/$(TARGET)/release/mirrorlet $(CARGO) bench --locked --profile quick --bench agent --bench cluster
 
 kube: ## etcd, kube-apiserver and the other programs of a control plane, built once (some minutes)
 	hack/kube-build.sh
