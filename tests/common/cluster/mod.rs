@@ -300,6 +300,11 @@ impl Cluster {
     /// A kubeconfig of `ServiceAccount` `kube-system/mirrorlet` with the rights of
     /// `manifests/rbac.yaml` and no others, with its token in a file beside it.
     pub fn service_account_kubeconfig(&self) -> PathBuf {
+        // Two that apply it to one cluster at the same time get in each other's way.
+        static TURN: Mutex<()> = Mutex::new(());
+        let _turn = TURN
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         let rbac = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/rbac.yaml");
         self.kubectl(&["apply", "-f", rbac]);
         let token = self.kubectl(&["create", "token", "-n", "kube-system", "mirrorlet"]);
