@@ -13,8 +13,8 @@ pub(super) struct Attempt {
     pub full_name: FullName,
     /// The static pod whose mirror was to be made.
     pub pod: Option<Arc<Pod>>,
-    /// Mirrors that were deleted, and why.
-    pub deleted: Vec<(MirrorPodUid, Why)>,
+    /// Mirrors that were deleted, and why; those that were not there are without.
+    pub deleted: Vec<(MirrorPodUid, Option<Why>)>,
     pub outcome: Result<Option<Mirrored>, Failure>,
 }
 
@@ -48,7 +48,7 @@ async fn act(
     client: &MirrorClient,
     full_name: &FullName,
     verdict: Verdict,
-    deleted: &mut Vec<(MirrorPodUid, Why)>,
+    deleted: &mut Vec<(MirrorPodUid, Option<Why>)>,
 ) -> Result<Option<Mirrored>, Failure> {
     let pod = match verdict {
         Verdict::Synced { .. } | Verdict::Wait | Verdict::Blocked(_) => return Ok(None),
@@ -83,12 +83,11 @@ async fn delete(
     full_name: &FullName,
     uid: MirrorPodUid,
     why: Why,
-    deleted: &mut Vec<(MirrorPodUid, Why)>,
+    deleted: &mut Vec<(MirrorPodUid, Option<Why>)>,
 ) -> Result<(), Failure> {
     let name = full_name.to_string();
-    if client.delete_mirror_pod(&name, Some(&uid)).await? {
-        deleted.push((uid, why));
-    }
+    let by_us = client.delete_mirror_pod(&name, Some(&uid)).await?;
+    deleted.push((uid, by_us.then_some(why)));
     Ok(())
 }
 

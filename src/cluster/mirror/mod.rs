@@ -58,7 +58,7 @@ pub struct MirrorTask {
     telemetry: Telemetry,
     states: Writer<BTreeMap<FullName, MirrorState>>,
     names: BTreeMap<FullName, Name>,
-    /// Mirrors that we deleted, until the watch tells, or that time.
+    /// Mirrors that we deleted or found missing, until the watch tells, or that time.
     gone: BTreeMap<PodUid, Instant>,
     /// The mirrors that [`PodManager`] has.
     mirrors: BTreeMap<PodUid, Arc<Pod>>,
@@ -246,9 +246,13 @@ impl MirrorTask {
         let now = Instant::now();
         for (mirror, why) in deleted {
             let mirror: PodUid = mirror.as_str().into();
-            let of = self.mirrors.get(&mirror).and_then(|mirror| hash(mirror));
-            let uid = of.map(PodUid::from).unwrap_or_default();
-            occurrences::mirror_deleted(&self.telemetry, &full_name, &uid, &mirror, why.as_str());
+            if let Some(why) = why {
+                let of = self.mirrors.get(&mirror).and_then(|mirror| hash(mirror));
+                let uid = of.map(PodUid::from).unwrap_or_default();
+                let t = &self.telemetry;
+                occurrences::mirror_deleted(t, &full_name, &uid, &mirror, why.as_str());
+            }
+            // One that was not there is gone as well, though the watch still shows it.
             self.gone.insert(mirror, now + TOLD_WITHIN);
         }
         let name = self.names.entry(full_name.clone()).or_default();

@@ -410,6 +410,27 @@ async fn a_watch_that_lags_makes_nothing_twice() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_watch_that_lags_behind_a_deletion_makes_no_storm() {
+    let mut bed = Bed::start();
+    let web = static_pod("web", "v1");
+    bed.want(&[&web]);
+    bed.synced("web").await;
+    // Somebody deletes the mirror, the manifest goes, and the watch tells of nothing.
+    bed.api.with(|api| api.lag(true));
+    bed.api.with(|api| api.remove("web"));
+    bed.api.calls();
+    bed.want(&[]);
+    bed.settle().await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let calls = bed.api.calls();
+    assert!((1..=20).contains(&calls.len()), "{}", calls.len());
+    assert!(calls.iter().all(|call| call == "DELETE web"), "{calls:?}");
+    bed.api.with(|api| api.lag(false));
+    bed.until(BTreeMap::is_empty).await;
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_mirror_that_is_there_is_found() {
     let api = FakeApi::new();
     let mut bed = Bed::start_with(api.clone());

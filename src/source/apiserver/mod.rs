@@ -64,12 +64,24 @@ pub struct ApiSource {
     told: Option<String>,
 }
 
-/// Why a watch is over.
-enum Ended {
-    /// It failed, or gave no answer.
-    Failed(String),
-    /// It goes on from where it was after a pause.
-    Interrupted(String),
+/// How following a watch came to an end.
+struct Ended {
+    error: String,
+    /// Whether its place in the history is kept.
+    goes_on: bool,
+    /// Whether the API server itself said so: it is not away.
+    answered: bool,
+}
+
+impl Ended {
+    /// Nobody said anything.
+    fn silent(error: String) -> Self {
+        Self {
+            error,
+            goes_on: false,
+            answered: false,
+        }
+    }
 }
 
 impl ApiSource {
@@ -118,6 +130,7 @@ impl ApiSource {
         self.last_known = known;
         (&mut self.options.registered).await;
         let mut backoff = DefaultBackoff::default();
+        let mut away = false;
         loop {
             let api: Api<Pod> = Api::all(self.options.client.clone());
             let field = format!("spec.nodeName={}", self.options.node_name);
@@ -128,13 +141,14 @@ impl ApiSource {
                 let ended = self
                     .follow(&mut events, &mut source, &mut objects, &mut backoff)
                     .await;
-                let (error, goes_on) = match ended {
-                    Ended::Failed(error) => (error, false),
-                    Ended::Interrupted(error) => (error, true),
-                };
-                self.failed(&mut source, &error);
+                // Pauses that grew while the server was away are none of its refusals.
+                if away && ended.answered {
+                    backoff.reset();
+                }
+                away = !ended.answered;
+                self.failed(&mut source, &ended.error);
                 self.pause(&mut backoff).await;
-                if !goes_on {
+                if !ended.goes_on {
                     break;
                 }
             }
@@ -158,14 +172,14 @@ impl ApiSource {
                 LIST_SILENCE_MAX
             };
             let Ok(first) = tokio::time::timeout(silence, events.next()).await else {
-                return Ended::Failed(format!("no answer within {} s", silence.as_secs()));
+                return Ended::silent(format!("no answer within {} s", silence.as_secs()));
             };
             let (mut next, mut taken) = (Some(first), 0);
             let (mut changed, mut heard, mut failure) = (false, false, None);
             // What has arrived together makes one set.
             while let Some(event) = next.take() {
                 match event {
-                    None => failure = Some(Ended::Failed("the watch ended".to_owned())),
+                    None => failure = Some(Ended::silent("the watch ended".to_owned())),
                     Some(Err(error)) => failure = Some(ended(&error)),
                     Some(Ok(event)) => {
                         // The first event of a list comes before anything was asked.
@@ -257,10 +271,15 @@ fn ended(error: &watcher::Error) -> Ended {
         }
         cause = error.source();
     }
-    if refused {
-        Ended::Failed(words)
-    } else {
-        Ended::Interrupted(words)
+    let answered = refused
+        || matches!(
+            error,
+            watcher::Error::InitialListFailed(kube::Error::Api(_))
+        );
+    Ended {
+        error: words,
+        goes_on: !refused,
+        answered,
     }
 }
 

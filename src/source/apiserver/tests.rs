@@ -352,6 +352,28 @@ async fn the_servers_return_ends_a_pause() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_is_back_and_refuses_is_asked_again_soon() {
+    let mut bench = Bench::start();
+    bench.next().await.list(&[pod("a")]);
+    bench.until_wanted(&["a"]).await;
+    drop(bench.next().await.watch());
+    // Away for long; then it answers, but has forgotten our place in its history.
+    for _ in 0..8 {
+        drop(bench.next().await);
+    }
+    bench.next().await.say(410, &failure(410, "Expired"));
+    let began = Instant::now();
+    bench.next().await.list(&[pod("b")]);
+    assert!(
+        began.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        began.elapsed()
+    );
+    bench.until_wanted(&["b"]).await;
+    bench.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_next_agent_knows_what_was_known_last() {
     let mut bench = Bench::start();
     let secret = json!({"name": "app", "image": "app:1", "env": [{"name": "A", "value": "b"}]});
