@@ -18,7 +18,7 @@ use crate::store::cell::{Closed, Reader};
 
 /// How long a pod that was listed and that no worker has taken up counts as there. Workers take
 /// up what is listed within moments, once they may.
-const LISTED_COUNTS: Duration = Duration::from_secs(60);
+const LISTED_COUNTS: Duration = Duration::from_mins(1);
 
 /// What mirrors are decided from, as readers.
 #[derive(Debug, Clone)]

@@ -16,10 +16,10 @@ use crate::telemetry::Telemetry;
 /// First pause after a failed write; it doubles.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 /// Longest pause after a failed write.
-const RETRY_MAX: Duration = Duration::from_secs(60);
+const RETRY_MAX: Duration = Duration::from_mins(1);
 /// Longest pause before the same is written again: an API server, or somebody else, keeps
 /// changing it back, and will go on.
-const REPEAT_MAX: Duration = Duration::from_secs(300);
+const REPEAT_MAX: Duration = Duration::from_mins(5);
 
 /// What the API server doesn't take at all counts as written that often for nothing.
 const REPEATS_OF_REST: u32 = 5;

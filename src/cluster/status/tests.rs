@@ -313,7 +313,9 @@ async fn a_finished_mirror_of_a_pod_that_runs_again_is_replaced() {
 #[tokio::test(start_paused = true)]
 async fn what_the_api_server_does_not_take_is_seldom_sent_again() {
     let bed = Bed::start();
-    bed.api.with(crate::cluster::fake::FakeApiState::drop_ips);
+    bed.api.with(|api| {
+        api.drop_ips();
+    });
     let web = ordinary(&bed);
     let mut running = status("Running");
     running["containerStatuses"] = json!([{"name": "web", "image": "", "imageID": "",
