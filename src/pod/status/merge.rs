@@ -83,7 +83,20 @@ pub fn deed(input: &MergeInput<'_>, finished: bool) -> Deed {
     if is_mirror && !finished && is_revived(input.api, input.computed) {
         return Deed::DeleteMirror;
     }
-    match merge(input) {
+    let merged = match merge(input) {
+        // What its containers say last can't be told any more; that it ended can.
+        Merge::Illegal(_) if finished => {
+            let mut computed = input.computed.clone();
+            computed.container_statuses = None;
+            computed.init_container_statuses = None;
+            merge(&MergeInput {
+                computed: &computed,
+                ..*input
+            })
+        }
+        merged => merged,
+    };
+    match merged {
         Merge::Patch(patch) => Deed::Patch(patch),
         Merge::Illegal(why) => Deed::Illegal(why),
         Merge::Same => {

@@ -393,6 +393,40 @@ fn an_object_is_deleted_last_and_a_mirror_never() {
 }
 
 #[test]
+fn a_finished_pod_whose_containers_cannot_be_told_is_over_all_the_same() {
+    let list = |state: Value| {
+        json!([{"name": "web", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": state, "lastState": {}}])
+    };
+    let ended = list(json!({"terminated": {"exitCode": 1}}));
+    let mut api = with_status(
+        pod("Never"),
+        json!({"phase": "Running", "observedGeneration": 3, "conditions": [],
+            "containerStatuses": ended}),
+    );
+    api.metadata.deletion_timestamp = Some(meta::Time(at(0)));
+    let lost = status(json!({"phase": "Failed", "conditions": [],
+        "containerStatuses": list(json!({"waiting": {}}))}));
+    let deed_of = |api: &Pod, finished| {
+        let input = MergeInput {
+            pod: api,
+            api,
+            computed: &lost,
+            may_run: false,
+            now: at(100),
+        };
+        deed(&input, finished)
+    };
+    assert!(matches!(deed_of(&api, false), Deed::Illegal(_)));
+    let Deed::Patch(patch) = deed_of(&api, true) else {
+        panic!("{:?}", deed_of(&api, true))
+    };
+    assert_eq!(patch["status"], json!({"phase": "Failed"}));
+    api.status.as_mut().unwrap().phase = Some("Failed".into());
+    assert_eq!(deed_of(&api, true), Deed::DeleteObject);
+}
+
+#[test]
 fn phase_and_readiness_are_urgent() {
     let ready = |value: &str| json!({"conditions": [{"type": "Ready", "status": value}]});
     let not_yet = with_status(pod("Always"), json!({"phase": "Pending"}));
