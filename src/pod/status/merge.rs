@@ -299,9 +299,6 @@ fn normalize(pod: &Pod, status: &mut PodStatus) {
     let inits = status.init_container_statuses.iter_mut().flatten();
     let apps = status.container_statuses.iter_mut().flatten();
     for container in inits.chain(apps) {
-        // The API server writes an empty state where there is none.
-        container.state.get_or_insert_default();
-        container.last_state.get_or_insert_default();
         cut(&mut container.state);
         cut(&mut container.last_state);
     }

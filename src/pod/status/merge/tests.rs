@@ -117,7 +117,6 @@ fn a_first_status_is_sent_whole() {
             "containerStatuses": [{
                 "name": "web", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
                 "state": {"running": {"startedAt": "2026-01-01T00:00:01Z"}},
-                "lastState": {},
             }],
         })
     );
