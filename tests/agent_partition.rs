@@ -2,11 +2,6 @@
 //! runs is right at once, and the API server agrees once it is back, with nothing restarted and no
 //! burst of requests.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests fail loudly, as tests do"
-)]
-
 mod common;
 
 use std::collections::HashMap;

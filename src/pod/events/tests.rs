@@ -220,7 +220,7 @@ fn ids_become_names_and_digests_stay() {
     let id = "0123456789abcdef".repeat(4);
     for (message, expected) in [
         (format!("container {id} died"), "container main died"),
-        (id.to_string(), "main"),
+        (id.clone(), "main"),
         (format!("({id}), {id}: no"), "(main), main: no"),
     ] {
         assert_eq!(without_ids(&message, "main"), expected);
