@@ -13,6 +13,10 @@
     reason = "it shares the tests' bed and cluster, which fail loudly"
 )]
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
+#![expect(
+    clippy::cast_precision_loss,
+    reason = "figures are small and printed rounded"
+)]
 
 #[path = "../../tests/common/mod.rs"]
 mod common;

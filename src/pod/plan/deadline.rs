@@ -21,14 +21,18 @@ pub(crate) enum Deadline {
 }
 
 /// Looks at a pod's deadline. The pod's start is what its status says, else the time its oldest
-/// sandbox was created.
+/// sandbox was created, in whole seconds as a status has it: an agent that starts just after the
+/// deadline must not find it ahead again.
 pub(crate) fn deadline(pod: &Pod, status: &PodStatus, now: Timestamp) -> Deadline {
     let started = pod
         .status
         .as_ref()
         .and_then(|s| s.start_time.as_ref())
         .map(|t| t.0)
-        .or_else(|| status.sandboxes.iter().map(|s| s.created_at).min());
+        .or_else(|| {
+            let oldest = status.sandboxes.iter().map(|s| s.created_at).min()?;
+            Some(Timestamp::from_second(oldest.as_second()).unwrap_or(oldest))
+        });
     deadline_since(pod, started, now)
 }
 

@@ -393,11 +393,11 @@ fn an_object_is_deleted_last_and_a_mirror_never() {
 
 #[test]
 fn a_finished_pod_whose_containers_cannot_be_told_is_over_all_the_same() {
-    let list = |state: Value| {
+    let statuses = |state: Value| {
         json!([{"name": "web", "image": "", "imageID": "", "ready": false, "restartCount": 0,
             "state": state, "lastState": {}}])
     };
-    let ended = list(json!({"terminated": {"exitCode": 1}}));
+    let ended = statuses(json!({"terminated": {"exitCode": 1}}));
     let mut api = with_status(
         pod("Never"),
         json!({"phase": "Running", "observedGeneration": 3, "conditions": [],
@@ -405,7 +405,7 @@ fn a_finished_pod_whose_containers_cannot_be_told_is_over_all_the_same() {
     );
     api.metadata.deletion_timestamp = Some(meta::Time(at(0)));
     let lost = status(json!({"phase": "Failed", "conditions": [],
-        "containerStatuses": list(json!({"waiting": {}}))}));
+        "containerStatuses": statuses(json!({"waiting": {}}))}));
     let deed_of = |api: &Pod, finished| {
         let input = MergeInput {
             pod: api,
