@@ -1,5 +1,10 @@
 //! Pods of the API server under a whole agent, on a real Engine and real Kubernetes servers.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests fail loudly, as tests do"
+)]
+
 mod common;
 
 use std::sync::Arc;

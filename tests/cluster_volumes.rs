@@ -404,7 +404,7 @@ async fn a_pod_keeps_its_files_while_the_api_server_is_away() {
     })
     .await;
     assert_eq!(bed.running_id("c"), second);
-    tokio::time::timeout(Duration::from_secs(60), agent.stop())
+    tokio::time::timeout(Duration::from_mins(1), agent.stop())
         .await
         .unwrap();
 }

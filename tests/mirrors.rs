@@ -58,7 +58,7 @@ type Listed = tokio::sync::watch::Sender<Option<Arc<Pods>>>;
 /// A pod that a `LimitRange` can find too large.
 fn manifest(namespace: &str, more: &str) -> String {
     format!(
-        r#"apiVersion: v1
+        r"apiVersion: v1
 kind: Pod
 metadata: {{name: web, namespace: {namespace}}}
 spec:
@@ -68,7 +68,7 @@ spec:
     image: {image}
     imagePullPolicy: IfNotPresent
     resources: {{limits: {{memory: 64Mi, cpu: 100m}}}}
-"#,
+",
         image = common::IMAGE
     )
 }
