@@ -393,7 +393,7 @@ async fn volumes_of_all_kinds_are_seen_in_containers_and_leave_nothing() {
         "440 2000\n440 2000"
     );
     assert_eq!(
-        exec("readlink /keys/pass /conf/deep"),
+        exec("readlink /keys/pass; readlink /conf/deep"),
         "..data/pass\n..data/deep"
     );
     for (path, kind) in [
