@@ -100,6 +100,8 @@ cluster_pki() {
 cluster_pid() { cat "$CLUSTER_DIR/$1.pid" 2>/dev/null; }
 cluster_runs() { is_alive "$1" "$(cluster_pid "$1" || echo 0)"; }
 cluster_ended() { ! cluster_runs "$1"; }
+# Whether it has become the program, or is gone already. For a moment it is setsid, then nohup.
+cluster_began() { cluster_runs "$1" || ! kill -0 "$(cluster_pid "$1" || echo 0)" 2>/dev/null; }
 
 # cluster_program PATH ARGUMENTS…: starts it, unless it runs.
 cluster_program() {
@@ -110,6 +112,8 @@ cluster_program() {
     setsid nohup "$path" "$@" >>"$CLUSTER_DIR/$name.log" 2>&1 </dev/null &
     echo $! >"$CLUSTER_DIR/$name.pid"
     disown
+    # Who asks whether it ended must not take that moment for its end.
+    wait_for 10 "$name to begin" cluster_began "$name"
 }
 
 # cluster_stop NAME SIGNAL: ends it by its pid, and waits for that.
