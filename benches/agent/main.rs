@@ -17,10 +17,12 @@ mod idle;
 mod process;
 #[path = "../common/report.rs"]
 mod report;
+#[path = "../common/settings.rs"]
+mod settings;
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use settings::{binary, number};
 
 /// What a run is made with.
 pub struct Settings {
@@ -38,13 +40,8 @@ pub struct Settings {
 
 impl Settings {
     fn from_env() -> anyhow::Result<Self> {
-        let number = |name: &str, default: u64| match std::env::var(name) {
-            Ok(text) => text.parse().with_context(|| format!("{name}={text}")),
-            Err(_) => Ok(default),
-        };
         Ok(Self {
-            binary: std::env::var_os("BENCH_BINARY")
-                .map_or_else(|| env!("CARGO_BIN_EXE_mirrorlet").into(), PathBuf::from),
+            binary: binary(),
             docker: std::env::var("DOCKER_HOST")
                 .unwrap_or_else(|_| "unix:///var/run/docker.sock".to_owned()),
             rounds: usize::try_from(number("BENCH_ROUNDS", 15)?)?,
