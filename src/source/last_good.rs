@@ -5,15 +5,14 @@
 //! aside, what can't be written stays in memory and is tried again at the next [`LastGoodStore::flush`].
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::kept::{Claim, KeptDir, SUFFIX};
 use crate::api::{Code, Diagnostic, FullName, NodeName, PodUid};
 use crate::pod::desired::PodSource;
 use crate::pod::hold::{LastGood, LastGoodPod};
@@ -28,10 +27,6 @@ const FORMAT_VERSION: u32 = 1;
 /// Largest stored file read: a manifest of the largest size, stored twice (as text and as
 /// documents), each byte escaped to at most six.
 const STORED_BYTES_MAX: u64 = 12 * MANIFEST_BYTES_MAX as u64;
-
-const SUFFIX: &str = ".json";
-const TEMPORARY: &str = ".tmp-";
-const SET_ASIDE: &str = ".set-aside";
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -57,7 +52,7 @@ struct StoredDocument {
 /// Its methods block.
 #[derive(Debug)]
 pub struct LastGoodStore {
-    dir: PathBuf,
+    kept: KeptDir,
     source: PodSource,
     known: BTreeMap<String, LastGood>,
     /// Locations whose file on disk is not what `known` says.
@@ -75,7 +70,12 @@ impl LastGoodStore {
         node_name: &NodeName,
     ) -> (Self, Vec<Diagnostic>) {
         let mut store = Self {
-            dir: root.join(DIRECTORY),
+            kept: KeptDir {
+                dir: root.join(DIRECTORY),
+                what: "last good version",
+                version: FORMAT_VERSION,
+                bytes_max: STORED_BYTES_MAX,
+            },
             source,
             known: BTreeMap::new(),
             unsaved: BTreeSet::new(),
@@ -118,18 +118,17 @@ impl LastGoodStore {
         let mut problems = Vec::new();
         let waiting = std::mem::take(&mut self.unsaved);
         for location in waiting {
-            let path = self.path_of(&location);
             let done = match self.known.get(&location) {
-                Some(good) => self.write(&path, &location, good),
-                None => remove_if_present(&path),
+                Some(good) => self.write(&location, good),
+                None => self.kept.remove(&file_name(self.source, &location)),
             };
             if let Err(error) = done {
                 problems.push(Self::unsaved_problem(&location, &error));
                 self.unsaved.insert(location);
             }
         }
-        if let Err(error) = sync_directory(&self.dir) {
-            let dir = self.dir.display().to_string();
+        if let Err(error) = self.kept.sync() {
+            let dir = self.kept.dir.display().to_string();
             problems.push(Self::unsaved_problem(&dir, &error));
         }
         problems
@@ -141,16 +140,7 @@ impl LastGoodStore {
             .help("free space or mend the root directory; until then only the memory keeps it")
     }
 
-    fn path_of(&self, location: &str) -> PathBuf {
-        self.dir.join(file_name(self.source, location))
-    }
-
-    /// Writes beside, syncs and renames in, so that a reader finds the old or the new file.
-    fn write(&self, path: &Path, location: &str, good: &LastGood) -> io::Result<()> {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.dir)?;
+    fn write(&self, location: &str, good: &LastGood) -> io::Result<()> {
         let documents = good.pods.iter().map(|pod| StoredDocument {
             number: pod.number,
             full_name: pod.full_name.clone(),
@@ -164,42 +154,17 @@ impl LastGoodStore {
             raw: good.raw.to_string(),
             documents: documents.collect(),
         };
-        let bytes = serde_json::to_vec(&stored)?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let temporary = self.dir.join(format!("{TEMPORARY}{name}"));
-        let written = write_synced(&temporary, &bytes).and_then(|()| fs::rename(&temporary, path));
-        if written.is_err() {
-            // The disk may be full: give back what the attempt took. Its own failure adds nothing.
-            let _ = fs::remove_file(&temporary);
-        }
-        written
+        self.kept.write(&file_name(self.source, location), &stored)
     }
 
     fn load_all(&mut self, only: Option<&str>, node_name: &NodeName) -> Vec<Diagnostic> {
-        let entries = match fs::read_dir(&self.dir) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
-            Err(error) => {
-                let message = format!("the last good versions can't be read: {error}");
-                let dir = self.dir.display().to_string();
-                return vec![Diagnostic::error(Code::Unreadable, dir, message)];
-            }
+        let claim = |stored: &StoredFile| Claim {
+            version: stored.version,
+            name: Some(file_name(stored.source, &stored.location)),
         };
-        let mut problems = Vec::new();
-        for entry in entries.flatten() {
-            let path = entry.path();
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with(TEMPORARY) {
-                // Left by a crash in the middle of a write; the rename never happened.
-                let _ = fs::remove_file(&path);
-            } else if !name.ends_with(SET_ASIDE) {
-                match read_stored(&path, &name) {
-                    Ok(stored) => self.take_in(stored, only, node_name, &mut problems),
-                    Err(why) => problems.push(set_aside(&path, &why)),
-                }
-            }
-        }
-        problems
+        self.kept.clone().read_all(claim, |stored, problems| {
+            self.take_in(stored, only, node_name, problems);
+        })
     }
 
     fn take_in(
@@ -260,64 +225,6 @@ fn file_name(source: PodSource, location: &str) -> String {
         hex
     });
     format!("{hex}{SUFFIX}")
-}
-
-fn read_stored(path: &Path, name: &str) -> Result<StoredFile, String> {
-    let metadata = fs::symlink_metadata(path).map_err(|error| error.to_string())?;
-    if !metadata.is_file() || metadata.len() > STORED_BYTES_MAX {
-        return Err("not a file written by mirrorlet".to_owned());
-    }
-    let bytes = fs::read(path).map_err(|error| error.to_string())?;
-    // The parser's own words may quote the manifest, so only the place of the fault is told.
-    let stored: StoredFile = serde_json::from_slice(&bytes)
-        .map_err(|error| format!("damaged at line {} column {}", error.line(), error.column()))?;
-    if stored.version != FORMAT_VERSION {
-        return Err(format!(
-            "its format version {} is not known",
-            stored.version
-        ));
-    }
-    if file_name(stored.source, &stored.location) != name {
-        return Err("its name doesn't belong to its content".to_owned());
-    }
-    Ok(stored)
-}
-
-fn set_aside(path: &Path, why: &str) -> Diagnostic {
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(SET_ASIDE);
-    let done = match fs::rename(path, &aside) {
-        Ok(()) => "set aside".to_owned(),
-        Err(error) => format!("can't be set aside: {error}"),
-    };
-    let message = format!("a last good version can't be used ({why}); {done}");
-    Diagnostic::warning(Code::Unreadable, path.display().to_string(), message)
-}
-
-/// Writes a file that root alone may read, and makes it last.
-pub(super) fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let mut file = options.open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-/// Removes a file; one that is gone already is success.
-pub(super) fn remove_if_present(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-/// Makes renames and removals last.
-pub(super) fn sync_directory(dir: &Path) -> io::Result<()> {
-    match File::open(dir) {
-        Ok(dir) => dir.sync_all(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-    }
 }
 
 #[cfg(test)]

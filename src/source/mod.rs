@@ -7,6 +7,7 @@
 pub mod apiserver;
 pub mod files;
 pub mod http;
+mod kept;
 pub mod last_good;
 
 use std::collections::BTreeSet;

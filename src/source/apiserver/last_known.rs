@@ -7,10 +7,8 @@
 //! tried again with the next change.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -18,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::listing::{LOCATION, marked};
 use crate::api::{Code, Diagnostic, NodeName, Pod, PodUid, core, meta};
 use crate::pod::manager::is_mirror_pod;
-use crate::source::last_good::{remove_if_present, sync_directory, write_synced};
+use crate::source::kept::{Claim, KeptDir, SUFFIX};
 
 /// Name of the directory under the root.
 pub const DIRECTORY: &str = "api-pods";
@@ -31,10 +29,6 @@ const STORED_BYTES_MAX: u64 = 3 << 20;
 /// Longest UID that becomes a file name; the API server's have 36 bytes.
 const UID_BYTES_MAX: usize = 128;
 
-const SUFFIX: &str = ".json";
-const TEMPORARY: &str = ".tmp-";
-const SET_ASIDE: &str = ".set-aside";
-
 #[derive(Serialize, Deserialize)]
 struct Stored {
     version: u32,
@@ -46,7 +40,7 @@ struct Stored {
 /// Its methods block.
 #[derive(Debug, Default)]
 pub struct LastKnown {
-    dir: PathBuf,
+    kept: KeptDir,
     /// What the disk has, or shall have.
     pods: BTreeMap<PodUid, Arc<Pod>>,
     /// Pods whose file is not what `pods` says.
@@ -58,7 +52,12 @@ impl LastKnown {
     #[must_use]
     pub fn new(root: &Path) -> Self {
         Self {
-            dir: root.join(DIRECTORY),
+            kept: KeptDir {
+                dir: root.join(DIRECTORY),
+                what: "last known pod",
+                version: FORMAT_VERSION,
+                bytes_max: STORED_BYTES_MAX,
+            },
             ..Self::default()
         }
     }
@@ -70,42 +69,20 @@ impl LastKnown {
 
     /// Loads what is stored of pods of our Node. Returns what can't be used.
     pub fn load(&mut self, node_name: &NodeName) -> Vec<Diagnostic> {
-        let entries = match fs::read_dir(&self.dir) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
-            Err(error) => {
-                let message = format!("the last known pods can't be read: {error}");
-                let dir = self.dir.display().to_string();
-                return vec![Diagnostic::error(Code::Unreadable, dir, message)];
-            }
+        let claim = |stored: &Stored| Claim {
+            version: stored.version,
+            name: file_name(&PodUid::of(&stored.pod)).ok(),
         };
-        let mut problems = Vec::new();
-        for entry in entries.flatten() {
-            let path = entry.path();
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with(TEMPORARY) {
-                // Left by a crash in the middle of a write; the rename never happened.
-                let _ = fs::remove_file(&path);
-                continue;
+        self.kept.clone().read_all(claim, |Stored { pod, .. }, _| {
+            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+            let (uid, ours) = (PodUid::of(&pod), node == Some(node_name.as_str()));
+            if ours && !is_mirror_pod(&pod) {
+                self.pods.insert(uid, Arc::new(marked(pod)));
+            } else {
+                // Of a Node that we were once; nobody asks for it any more.
+                self.unsaved.insert(uid);
             }
-            if name.ends_with(SET_ASIDE) {
-                continue;
-            }
-            match read_stored(&path, &name) {
-                Ok(pod) => {
-                    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-                    let (uid, ours) = (PodUid::of(&pod), node == Some(node_name.as_str()));
-                    if ours && !is_mirror_pod(&pod) {
-                        self.pods.insert(uid, Arc::new(marked(pod)));
-                    } else {
-                        // Of a Node that we were once; nobody asks for it any more.
-                        self.unsaved.insert(uid);
-                    }
-                }
-                Err(why) => problems.push(set_aside(&path, &why)),
-            }
-        }
-        problems
+        })
     }
 
     /// Makes the disk hold these pods and no others. What fails is returned, and tried again next
@@ -131,7 +108,7 @@ impl LastKnown {
                 self.unsaved.insert(uid);
             }
         }
-        if let Err(error) = sync_directory(&self.dir) {
+        if let Err(error) = self.kept.sync() {
             problems.push(unsaved_problem(&error));
         }
         problems.dedup();
@@ -140,25 +117,14 @@ impl LastKnown {
 
     fn save(&self, uid: &PodUid) -> io::Result<()> {
         let name = file_name(uid)?;
-        let path = self.dir.join(&name);
         let Some(pod) = self.pods.get(uid) else {
-            return remove_if_present(&path);
+            return self.kept.remove(&name);
         };
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.dir)?;
-        let bytes = serde_json::to_vec(&Stored {
+        let stored = Stored {
             version: FORMAT_VERSION,
             pod: essence(pod),
-        })?;
-        let temporary = self.dir.join(format!("{TEMPORARY}{name}"));
-        let written = write_synced(&temporary, &bytes).and_then(|()| fs::rename(&temporary, path));
-        if written.is_err() {
-            // The disk may be full: give back what the attempt took. Its own failure adds nothing.
-            let _ = fs::remove_file(&temporary);
-        }
-        written
+        };
+        self.kept.write(&name, &stored)
     }
 }
 
@@ -196,38 +162,6 @@ fn file_name(uid: &PodUid) -> io::Result<String> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
     }
     Ok(format!("{text}{SUFFIX}"))
-}
-
-fn read_stored(path: &Path, name: &str) -> Result<Pod, String> {
-    let metadata = fs::symlink_metadata(path).map_err(|error| error.to_string())?;
-    if !metadata.is_file() || metadata.len() > STORED_BYTES_MAX {
-        return Err("not a file written by mirrorlet".to_owned());
-    }
-    let bytes = fs::read(path).map_err(|error| error.to_string())?;
-    // The parser's own words may quote the pod, so only the place of the fault is told.
-    let stored: Stored = serde_json::from_slice(&bytes)
-        .map_err(|error| format!("damaged at line {} column {}", error.line(), error.column()))?;
-    if stored.version != FORMAT_VERSION {
-        return Err(format!(
-            "its format version {} is not known",
-            stored.version
-        ));
-    }
-    if file_name(&PodUid::of(&stored.pod)).ok().as_deref() != Some(name) {
-        return Err("its name doesn't belong to its content".to_owned());
-    }
-    Ok(stored.pod)
-}
-
-fn set_aside(path: &Path, why: &str) -> Diagnostic {
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(SET_ASIDE);
-    let done = match fs::rename(path, &aside) {
-        Ok(()) => "set aside".to_owned(),
-        Err(error) => format!("can't be set aside: {error}"),
-    };
-    let message = format!("a last known pod can't be used ({why}); {done}");
-    Diagnostic::warning(Code::Unreadable, path.display().to_string(), message)
 }
 
 fn unsaved_problem(error: &io::Error) -> Diagnostic {

@@ -1,4 +1,6 @@
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 use super::*;
 use crate::pod::manifest::parse_manifest;
@@ -40,7 +42,7 @@ fn stored(root: &Path) -> PathBuf {
     assert_eq!(problems, []);
     store.put(LOCATION, good("a:1"));
     assert_eq!(store.flush(), []);
-    store.path_of(LOCATION)
+    store.kept.dir.join(file_name(store.source, LOCATION))
 }
 
 #[test]

@@ -1,0 +1,155 @@
+//! A directory of small JSON files that the agent keeps for its next start.
+//!
+//! Files are renamed in and synced, readable by root alone. What can't be read is set aside and
+//! reported, never fatal.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::api::{Code, Diagnostic};
+
+/// What a file's name ends in.
+pub(super) const SUFFIX: &str = ".json";
+const TEMPORARY: &str = ".tmp-";
+const SET_ASIDE: &str = ".set-aside";
+
+/// What a file must say of itself to be believed.
+pub(super) struct Claim {
+    /// Version of its format.
+    pub(super) version: u32,
+    /// Name of the file that its content belongs into, if there can be one.
+    pub(super) name: Option<String>,
+}
+
+/// The directory.
+#[derive(Debug, Clone, Default)]
+pub(super) struct KeptDir {
+    /// Where it is; made with the first file.
+    pub(super) dir: PathBuf,
+    /// What one file is, in a sentence: `last good version`.
+    pub(super) what: &'static str,
+    /// Version of the format. A file of another version is set aside.
+    pub(super) version: u32,
+    /// Largest file that is read, in bytes.
+    pub(super) bytes_max: u64,
+}
+
+impl KeptDir {
+    /// Hands every file that can be used to `take`, with the problems so far; returns all
+    /// problems.
+    pub(super) fn read_all<T: DeserializeOwned>(
+        &self,
+        claim: impl Fn(&T) -> Claim,
+        mut take: impl FnMut(T, &mut Vec<Diagnostic>),
+    ) -> Vec<Diagnostic> {
+        let entries = match fs::read_dir(&self.dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+            Err(error) => {
+                let message = format!("the {}s can't be read: {error}", self.what);
+                let dir = self.dir.display().to_string();
+                return vec![Diagnostic::error(Code::Unreadable, dir, message)];
+            }
+        };
+        let mut problems = Vec::new();
+        for entry in entries.flatten() {
+            let path = entry.path();
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with(TEMPORARY) {
+                // Left by a crash in the middle of a write; the rename never happened.
+                let _ = fs::remove_file(&path);
+            } else if !name.ends_with(SET_ASIDE) {
+                match self.read(&path, &name, &claim) {
+                    Ok(stored) => take(stored, &mut problems),
+                    Err(why) => problems.push(self.set_aside(&path, &why)),
+                }
+            }
+        }
+        problems
+    }
+
+    fn read<T: DeserializeOwned>(
+        &self,
+        path: &Path,
+        name: &str,
+        claim: impl Fn(&T) -> Claim,
+    ) -> Result<T, String> {
+        let metadata = fs::symlink_metadata(path).map_err(|error| error.to_string())?;
+        if !metadata.is_file() || metadata.len() > self.bytes_max {
+            return Err("not a file written by mirrorlet".to_owned());
+        }
+        let bytes = fs::read(path).map_err(|error| error.to_string())?;
+        // The parser's own words may quote the content, so only the place of the fault is told.
+        let stored: T = serde_json::from_slice(&bytes).map_err(|error| {
+            format!("damaged at line {} column {}", error.line(), error.column())
+        })?;
+        let claimed = claim(&stored);
+        if claimed.version != self.version {
+            let version = claimed.version;
+            return Err(format!("its format version {version} is not known"));
+        }
+        if claimed.name.as_deref() != Some(name) {
+            return Err("its name doesn't belong to its content".to_owned());
+        }
+        Ok(stored)
+    }
+
+    fn set_aside(&self, path: &Path, why: &str) -> Diagnostic {
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(SET_ASIDE);
+        let done = match fs::rename(path, &aside) {
+            Ok(()) => "set aside".to_owned(),
+            Err(error) => format!("can't be set aside: {error}"),
+        };
+        let message = format!("a {} can't be used ({why}); {done}", self.what);
+        Diagnostic::warning(Code::Unreadable, path.display().to_string(), message)
+    }
+
+    /// Writes beside, syncs and renames in, so that a reader finds the old or the new file.
+    pub(super) fn write(&self, name: &str, stored: &impl Serialize) -> io::Result<()> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.dir)?;
+        let bytes = serde_json::to_vec(stored)?;
+        let temporary = self.dir.join(format!("{TEMPORARY}{name}"));
+        let written = write_synced(&temporary, &bytes)
+            .and_then(|()| fs::rename(&temporary, self.dir.join(name)));
+        if written.is_err() {
+            // The disk may be full: give back what the attempt took. Its own failure adds nothing.
+            let _ = fs::remove_file(&temporary);
+        }
+        written
+    }
+
+    /// Removes a file; one that is gone already is success.
+    pub(super) fn remove(&self, name: &str) -> io::Result<()> {
+        match fs::remove_file(self.dir.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Makes renames and removals last.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        match File::open(&self.dir) {
+            Ok(dir) => dir.sync_all(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Writes a file that root alone may read, and makes it last.
+fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
