@@ -24,6 +24,7 @@ pub mod observed;
 pub mod payload;
 pub mod plan;
 pub mod resources;
+pub mod restart;
 pub mod select;
 pub mod spec;
 pub mod status;
