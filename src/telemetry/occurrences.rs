@@ -159,6 +159,11 @@ pub fn api_lost(metrics: &Metrics, error: &str) {
     );
 }
 
+/// The API server answers again: requests and watches take new connections.
+pub fn api_connections_given_up() {
+    tracing::debug!("the API server answers again; connections from before are given up");
+}
+
 /// New requests to the API server use replaced credentials.
 pub fn credentials_replaced() {
     tracing::info!("credentials for the API server were replaced; using the new ones");

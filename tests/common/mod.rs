@@ -19,6 +19,7 @@
 pub mod cluster;
 pub mod history;
 pub mod intercept;
+pub mod link;
 pub mod node;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
