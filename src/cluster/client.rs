@@ -245,7 +245,7 @@ enum Looked {
     /// The same credentials on new connections.
     Stalled(Wire),
     /// New credentials.
-    Replaced(Identity, Wire),
+    Replaced(Box<Identity>, Wire),
 }
 
 /// Keeps the credentials of a [`ClusterClient`] fresh, and gives connections up that have died
@@ -295,16 +295,17 @@ impl CredentialsTask {
             };
             let is_fresh = is_same(&before.fingerprint) && (!refused || is_same(&before.token));
             if is_fresh && !runs_plugin {
-                return Ok(match stalled {
-                    true => Looked::Stalled(connect(&access, &before)?),
-                    false => Looked::Fine,
+                return Ok(if stalled {
+                    Looked::Stalled(connect(&access, &before)?)
+                } else {
+                    Looked::Fine
                 });
             }
             let Some(identity) = identity::read(&access)? else {
                 return Ok(Looked::Fine);
             };
             let wire = connect(&access, &identity)?;
-            Ok::<_, ConnectError>(Looked::Replaced(identity, wire))
+            Ok::<_, ConnectError>(Looked::Replaced(Box::new(identity), wire))
         });
         match looked.await {
             Ok(Ok(Looked::Fine)) | Err(_) => {}
@@ -314,7 +315,7 @@ impl CredentialsTask {
             }
             Ok(Ok(Looked::Replaced(identity, wire))) => {
                 self.shared.replace(wire);
-                self.identity = Arc::new(identity);
+                self.identity = Arc::new(*identity);
                 self.told = None;
                 occurrences::credentials_replaced();
             }
