@@ -21,6 +21,7 @@ use mirrorlet::observe::Observer;
 use mirrorlet::pod::admit::AdmitNode;
 use mirrorlet::pod::desired::Delivered;
 use mirrorlet::pod::env::Allocatable;
+use mirrorlet::pod::gc::ContainerGcPolicy;
 use mirrorlet::pod::manifest::unsupported_fields;
 use mirrorlet::pod::objects::{
     ObjectError, ObjectKey, ObjectKind, References, ServiceFacts, ServicePortFacts, Token, TokenKey,
@@ -201,6 +202,7 @@ impl Stack {
             telemetry,
             node_ips: Vec::new(),
             backoff_max: Duration::from_mins(5),
+            gc: ContainerGcPolicy::default(),
             clock: Clock::default(),
             node: cell(AdmitNode::default()).1,
             unsupported: unsupported_fields,

@@ -95,6 +95,7 @@ impl Worker {
             pod: &planned,
             status,
             backoff: &self.backoff,
+            gc: self.context.gc,
             now,
         });
         self.forget_mended(status);

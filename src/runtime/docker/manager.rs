@@ -28,8 +28,10 @@ use super::sandbox_image::ensure_sandbox_image;
 use super::translate::{CgroupDriver, EngineFacts, Kind, NodeFacts, parse_ours};
 use super::{events, termination};
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
+use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::{ContainerState, PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
+use crate::runtime::gc::{GcOutcome, PodStateProvider};
 use crate::runtime::objects::Objects;
 use crate::runtime::{
     LogOptions, LogStream, PodEvent, PodSyncResult, Result, Runtime, RuntimeCondition,
@@ -385,6 +387,15 @@ impl Runtime for DockerManager {
                 condition("NetworkReady", None),
             ],
         }
+    }
+
+    async fn garbage_collect(
+        &self,
+        policy: ContainerGcPolicy,
+        pods: &dyn PodStateProvider,
+        evict_non_deleted: bool,
+    ) -> GcOutcome {
+        self.collect(policy, pods, evict_non_deleted).await
     }
 
     async fn get_pods(&self, all: bool) -> Result<Pods> {
