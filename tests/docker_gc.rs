@@ -93,6 +93,15 @@ async fn leave(bed: &Bed, pods: &[&str], dead: usize) {
         .await;
     }
     agent.stop().await;
+    eventually("the last instances to end", || {
+        let runs = |name: &&str| {
+            bed.running()
+                .keys()
+                .any(|c| c.starts_with(&format!("k8s_{name}_")))
+        };
+        (!pods.iter().any(|name| runs(&name))).then_some(())
+    })
+    .await;
 }
 
 fn counts(bed: &Bed, name: &str) -> Vec<u32> {
@@ -140,7 +149,8 @@ async fn limits_of_the_node_are_shared_fairly() {
     let known = [("uid-many", PodLife::Known), ("uid-few", PodLife::Known)];
     let policy = ContainerGcPolicy::new(Duration::ZERO, -1, 4);
     let (gc, _) = collector(&bed, policy, &known).await;
-    assert_eq!(gc.garbage_collect().await.error(), None);
+    let outcome = gc.garbage_collect().await;
+    assert_eq!(outcome.error(), None);
     assert_eq!((dead(&bed, "many"), dead(&bed, "few")), (2, 2));
     // Nothing is old enough for a policy that keeps everything for an hour.
     let policy = ContainerGcPolicy::new(Duration::from_hours(1), 0, 0);
