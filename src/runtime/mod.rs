@@ -223,6 +223,11 @@ pub trait Runtime: Send + Sync + 'static {
         watch::channel(0).1
     }
 
+    /// Unmounts and removes the volumes of a pod of which nothing runs, and follows nothing that it
+    /// refers to any more. Its containers, their logs and last words stay. Done already is success;
+    /// a pod that starts again has its volumes made anew. Fails while anything of it runs.
+    async fn release_volumes(&self, uid: &PodUid) -> Result<()>;
+
     /// Removes every dead container and sandbox of a pod, and its directories. Fails while
     /// anything of it runs.
     async fn delete_pod(&self, uid: &PodUid) -> Result<()>;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::release::RELEASE_RETRY;
 use super::task::{Next, Worker};
 use super::{Command, Phase};
 use crate::pod::ending::{self, Ending, ending};
@@ -166,9 +167,14 @@ impl Worker {
                 self.locks.lives.set(&self.uid, PodLife::Over);
             }
             self.tell();
+            let released = tokio::select! {
+                () = cancel.cancelled() => return Rested::Shutdown,
+                released = self.release_volumes() => released,
+            };
             tokio::select! {
                 () = cancel.cancelled() => return Rested::Shutdown,
                 told = self.commands.changed() => if told.is_err() { return Rested::Shutdown },
+                () = tokio::time::sleep(RELEASE_RETRY), if !released => {}
             }
         }
     }

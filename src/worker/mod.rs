@@ -13,6 +13,7 @@ mod end;
 mod lives;
 mod locks;
 mod refresh;
+mod release;
 mod sync;
 mod task;
 #[cfg(test)]

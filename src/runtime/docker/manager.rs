@@ -265,6 +265,18 @@ impl DockerManager {
         .await
     }
 
+    /// All containers of a pod, unless one of them runs.
+    fn stopped_records(&self, uid: &PodUid) -> Result<Vec<Record>> {
+        let records = self.index.of_pod(uid);
+        match records.iter().find(|r| r.state == ContainerState::Running) {
+            None => Ok(records),
+            Some(running) => Err(RuntimeError::Conflict(format!(
+                "container {} of the pod is still running",
+                running.id.get(..12).unwrap_or(&running.id)
+            ))),
+        }
+    }
+
     /// Removes the cgroups the Engine made for a pod and leaves behind. They hold nothing any
     /// more, so one that can't be removed, in a container that does not see them say, is told
     /// and left.
@@ -450,14 +462,17 @@ impl Runtime for DockerManager {
         result
     }
 
+    async fn release_volumes(&self, uid: &PodUid) -> Result<()> {
+        self.stopped_records(uid)?;
+        let for_disk = uid.clone();
+        self.on_disk(move |volumes| volumes.release(&for_disk))
+            .await?;
+        self.objects.release(uid);
+        Ok(())
+    }
+
     async fn delete_pod(&self, uid: &PodUid) -> Result<()> {
-        let records = self.index.of_pod(uid);
-        if let Some(running) = records.iter().find(|r| r.state == ContainerState::Running) {
-            return Err(RuntimeError::Conflict(format!(
-                "container {} of the pod is still running",
-                running.id.get(..12).unwrap_or(&running.id)
-            )));
-        }
+        let records = self.stopped_records(uid)?;
         for removed in join_all(records.iter().map(|record| self.remove(&record.id))).await {
             removed?;
         }

@@ -158,6 +158,22 @@ impl Runtime for FakeRuntime {
         self.shared.references.subscribe()
     }
 
+    async fn release_volumes(&self, uid: &PodUid) -> Result<()> {
+        self.enter("release_volumes", Some(uid)).await?;
+        self.change(|s| {
+            let running = s
+                .model
+                .pods
+                .get(uid)
+                .is_some_and(PodStatus::anything_running);
+            if running {
+                let violation = format!("released the volumes of {uid}, which runs");
+                s.model.violations.push(violation);
+            }
+        });
+        Ok(())
+    }
+
     async fn delete_orphans(&self, _keep: &BTreeSet<PodUid>) -> Vec<(PodUid, RuntimeError)> {
         // Its pods have no directories.
         Vec::new()
