@@ -13,6 +13,7 @@ pub mod ending;
 pub mod env;
 pub mod events;
 pub mod expand;
+pub mod gc;
 pub mod hold;
 pub mod manager;
 pub mod manifest;

@@ -16,15 +16,19 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
+use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::{PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
 
 pub mod docker;
 pub mod fake;
+pub mod gc;
 pub mod logs;
 pub mod objects;
 pub mod result;
 pub mod version;
+
+use gc::{GcOutcome, PodStateProvider};
 
 pub use logs::{LogChunk, LogOptions, LogStream};
 pub use result::{PodSyncResult, SyncAction, SyncError, SyncErrorReason, SyncResult};
@@ -155,6 +159,17 @@ pub trait Runtime: Send + Sync + 'static {
     /// Health of the runtime. Cheap: may be called every few seconds.
     async fn status(&self) -> RuntimeStatus;
 
+    /// Removes dead containers and sandboxes that the policy does not keep, and those of pods that
+    /// nobody knows; with `evict_non_deleted` also those of pods that are over. Never a running
+    /// one, and never the newest of a pod that is known. What fails is told and does not stop the
+    /// rest. Asks the runtime nothing where there is nothing to remove.
+    async fn garbage_collect(
+        &self,
+        policy: ContainerGcPolicy,
+        pods: &dyn PodStateProvider,
+        evict_non_deleted: bool,
+    ) -> GcOutcome;
+
     /// All pods of ours that the runtime holds: with `all`, dead ones too. One list call.
     /// What it saw is remembered for [`get_pod_status`](Self::get_pod_status).
     async fn get_pods(&self, all: bool) -> Result<Pods>;
@@ -207,6 +222,11 @@ pub trait Runtime: Send + Sync + 'static {
     fn references_changed(&self, _uid: &PodUid) -> watch::Receiver<u64> {
         watch::channel(0).1
     }
+
+    /// Unmounts and removes the volumes of a pod of which nothing runs, and follows nothing that it
+    /// refers to any more. Its containers, their logs and last words stay. Done already is success;
+    /// a pod that starts again has its volumes made anew. Fails while anything of it runs.
+    async fn release_volumes(&self, uid: &PodUid) -> Result<()>;
 
     /// Removes every dead container and sandbox of a pod, and its directories. Fails while
     /// anything of it runs.

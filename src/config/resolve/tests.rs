@@ -22,6 +22,9 @@ fn samples(key: Key) -> [&'static str; 3] {
         Key::MaxPods => ["1", "2", "3"],
         Key::MetricsAddress => ["127.0.0.1:1", "127.0.0.1:2", "none"],
         Key::EngineConcurrency | Key::PullConcurrency => ["1", "2", "4"],
+        Key::MinimumContainerTtlDuration => ["1s", "2m", "3h"],
+        Key::MaximumDeadContainersPerContainer => ["-1", "0", "2"],
+        Key::MaximumDeadContainers => ["0", "-1", "240"],
         Key::LogFormat => ["text", "json", "text"],
         Key::LogLevel => ["trace", "debug", "warn"],
     }

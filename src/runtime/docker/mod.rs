@@ -5,6 +5,7 @@ pub mod engine;
 mod events;
 pub mod fake_engine;
 mod files;
+mod gc;
 pub mod image;
 mod index;
 pub mod instrumented;

@@ -140,6 +140,7 @@ impl World {
             pod: &self.pod,
             status: &self.status,
             backoff: &self.backoff,
+            gc: ContainerGcPolicy::default(),
             now: at(self.now),
         };
         let plan = compute_pod_actions(&input);
