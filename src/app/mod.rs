@@ -40,6 +40,7 @@ use crate::runtime::Runtime;
 use crate::runtime::docker::engine::SharedEngine;
 use crate::runtime::docker::{
     BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, InstrumentedEngine,
+    PullerOptions,
 };
 use crate::runtime::objects::{NoObjects, Objects};
 use crate::server::view::AgentView;
@@ -121,7 +122,10 @@ impl Agent {
         };
         let images = Arc::new(ImagePuller::new(
             Arc::clone(&engine),
-            config.pull_concurrency,
+            PullerOptions {
+                pulls: config.pulls(),
+                docker_config: config.docker_config.clone(),
+            },
         ));
         let runtime: Arc<dyn Runtime> = Arc::new(DockerManager::new(
             engine,

@@ -90,6 +90,12 @@ pub struct ConfigFile {
     /// Most image pulls at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull_concurrency: Option<u32>,
+    /// Whether images are pulled one after the other, whatever `pullConcurrency` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serialize_image_pulls: Option<bool>,
+    /// Directory of the `config.json` with the node's registry credentials; `none` for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub docker_config: Option<String>,
     /// How often all containers are listed though the event stream is whole, for example `5m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep_period: Option<String>,
@@ -228,6 +234,7 @@ impl ConfigFile {
         let one = |value: &Option<String>| value.clone().map(|v| Setting(vec![v]));
         let many = |value: &Option<Vec<String>>| value.clone().map(Setting);
         let number = |value: Option<u32>| value.map(|v| Setting(vec![v.to_string()]));
+        let flag = |value: Option<bool>| value.map(|v| Setting(vec![v.to_string()]));
         // Taken apart in full, so that a new field can't be forgotten.
         let Self {
             root,
@@ -254,6 +261,8 @@ impl ConfigFile {
             max_container_backoff,
             engine_concurrency,
             pull_concurrency,
+            serialize_image_pulls,
+            docker_config,
             sweep_period,
             log_format,
             log_level,
@@ -283,6 +292,8 @@ impl ConfigFile {
             (Key::MaxContainerBackoff, one(max_container_backoff)),
             (Key::EngineConcurrency, number(*engine_concurrency)),
             (Key::PullConcurrency, number(*pull_concurrency)),
+            (Key::SerializeImagePulls, flag(*serialize_image_pulls)),
+            (Key::DockerConfig, one(docker_config)),
             (Key::SweepPeriod, one(sweep_period)),
             (
                 Key::LogFormat,

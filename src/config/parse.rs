@@ -50,6 +50,13 @@ pub fn number_in(text: &str, bounds: &RangeInclusive<usize>) -> Result<usize, Fa
     }
 }
 
+/// `true` or `false`.
+pub fn boolean(text: &str) -> Result<bool, Fault> {
+    text.trim()
+        .parse()
+        .map_err(|_| format!("{text:?} is neither true nor false"))
+}
+
 /// An address.
 pub fn ip(text: &str) -> Result<IpAddr, Fault> {
     text.trim()

@@ -20,6 +20,7 @@ pub mod cluster;
 pub mod history;
 pub mod intercept;
 pub mod node;
+pub mod registry;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufRead as _, BufReader};

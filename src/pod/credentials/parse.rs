@@ -76,13 +76,13 @@ impl DockerConfig {
     /// As Docker's own client does: one that is named for the host, else the one for all.
     pub(super) fn helper(&self, repository: &str) -> Option<Credential> {
         let host = repository.split_once('/').map_or(repository, |(h, _)| h);
-        let (names, server): (&[&str], &str) = if host == HUB {
+        let (keys, server): (&[&str], &str) = if host == HUB {
             (&[HUB_SERVER, "index.docker.io", HUB], HUB_SERVER)
         } else {
             (&[host], host)
         };
-        let named = names.iter().find_map(|name| self.cred_helpers.get(*name));
-        let helper = named.or(self.creds_store.as_ref())?;
+        let of_host = keys.iter().find_map(|key| self.cred_helpers.get(*key));
+        let helper = of_host.or(self.creds_store.as_ref())?;
         (!helper.is_empty()).then(|| Credential::Helper {
             helper: helper.clone(),
             server: server.to_owned(),

@@ -219,8 +219,8 @@ fn a_pods_own_come_first_then_the_nodes_then_its_helper_each_once() {
         panic!("{found:?}")
     };
     assert_eq!((first, second.username.as_str()), (&shared, "node"));
-    let none = candidates(&Keyring::default(), &DockerConfig::default(), "r.io/a");
-    assert_eq!(none, []);
+    let anonymous = candidates(&Keyring::default(), &DockerConfig::default(), "r.io/a");
+    assert_eq!(anonymous, []);
 }
 
 fn secret(kind: &str, key: &str, content: &str) -> Arc<crate::api::core::Secret> {
@@ -242,19 +242,22 @@ fn a_pods_secrets_are_read_by_their_type() {
         },
     }))
     .unwrap();
-    let (json_type, old_type) = ("kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg");
+    let (json_type, cfg_type) = ("kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg");
     let mut objects = ObjectSet::default();
     let mut put = |name: &str, secret| objects.secrets.insert(name.to_owned(), secret);
     let in_json = r#"{"auths": {"r.io": {"username": "new", "password": "p"}}}"#;
     put("json", Ok(secret(json_type, ".dockerconfigjson", in_json)));
     let in_old = r#"{"r.io": {"username": "old", "password": "p"}}"#;
-    put("old", Ok(secret(old_type, ".dockercfg", in_old)));
+    put("old", Ok(secret(cfg_type, ".dockercfg", in_old)));
     put(
         "other",
         Ok(secret("Opaque", ".dockerconfigjson", "no json")),
     );
-    let helped = r#"{"credsStore": "evil"}"#;
-    put("helped", Ok(secret(json_type, ".dockerconfigjson", helped)));
+    let with_store = r#"{"credsStore": "evil"}"#;
+    put(
+        "helped",
+        Ok(secret(json_type, ".dockerconfigjson", with_store)),
+    );
     let away = ObjectError::Away {
         what: "it".into(),
         cause: "no answer".into(),
@@ -268,7 +271,7 @@ fn a_pods_secrets_are_read_by_their_type() {
     let mut put = |name: &str, secret| objects.secrets.insert(name.to_owned(), secret);
     put(
         "old",
-        Ok(secret(old_type, ".dockercfg", "{\"r.io\": s3cret")),
+        Ok(secret(cfg_type, ".dockercfg", "{\"r.io\": s3cret")),
     );
     let error = pull_secrets(&pod, &objects).malformed.unwrap();
     assert_eq!(

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
+use crate::pod::credentials::PullSecrets;
 use crate::pod::observed::{PodStatus, Pods, Role, RunningPod};
 use crate::pod::plan::{Plan, Step};
 use crate::pod::spec;
@@ -198,7 +199,7 @@ impl Runtime for FakeRuntime {
         newest.ok_or_else(|| RuntimeError::NotFound(format!("pod {uid} has no sandbox")))
     }
 
-    async fn pull_image(&self, image: &str) -> Result<String> {
+    async fn pull_image(&self, image: &str, _secrets: &PullSecrets) -> Result<String> {
         self.enter("pull_image", None).await?;
         self.change(|s| s.images.insert(image.to_owned()));
         Ok(image.to_owned())
