@@ -41,6 +41,7 @@ use crate::runtime::Runtime;
 use crate::runtime::docker::engine::SharedEngine;
 use crate::runtime::docker::{
     BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, InstrumentedEngine,
+    PullerOptions,
 };
 use crate::runtime::gc::ContainerGc;
 use crate::runtime::objects::{NoObjects, Objects};
@@ -123,7 +124,10 @@ impl Agent {
         };
         let images = Arc::new(ImagePuller::new(
             Arc::clone(&engine),
-            config.pull_concurrency,
+            PullerOptions {
+                pulls: config.pulls(),
+                docker_config: config.docker_config.clone(),
+            },
         ));
         let runtime = Arc::new(DockerManager::new(
             engine,

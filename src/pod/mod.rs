@@ -7,6 +7,7 @@
 
 pub mod admit;
 pub mod backoff;
+pub mod credentials;
 pub mod desired;
 pub mod downward;
 pub mod ending;

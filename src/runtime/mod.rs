@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
+use crate::pod::credentials::PullSecrets;
 use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::{PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
@@ -245,8 +246,9 @@ pub trait Runtime: Send + Sync + 'static {
     /// Id of the pod's newest sandbox.
     async fn get_pod_container_id(&self, uid: &PodUid) -> Result<ContainerId>;
 
-    /// Pulls an image and returns its reference as the runtime knows it.
-    async fn pull_image(&self, image: &str) -> Result<String>;
+    /// Pulls an image with a pod's secrets, the node's credentials, or none, and returns its
+    /// reference as the runtime knows it.
+    async fn pull_image(&self, image: &str, secrets: &PullSecrets) -> Result<String>;
 
     /// Whether an image is there. "Can't tell" is an error, never "absent".
     async fn is_image_present(&self, image: &str) -> Result<bool>;

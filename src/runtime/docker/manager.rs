@@ -29,6 +29,7 @@ use super::sandbox_image::ensure_sandbox_image;
 use super::translate::{CgroupDriver, EngineFacts, Kind, NodeFacts, parse_ours};
 use super::{events, termination};
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
+use crate::pod::credentials::PullSecrets;
 use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::{ContainerState, PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
@@ -190,7 +191,8 @@ impl DockerManager {
         if let Some(image) = self.with_facts(|facts| facts.sandbox_image.clone()) {
             return Ok(image);
         }
-        let image = ensure_sandbox_image(&*self.engine, self.pod_infra_image.as_deref()).await?;
+        let infra_image = self.pod_infra_image.as_deref();
+        let image = ensure_sandbox_image(&*self.engine, &self.images, infra_image).await?;
         self.with_facts(|facts| facts.sandbox_image = Some(image.clone()));
         Ok(image)
     }
@@ -527,8 +529,8 @@ impl Runtime for DockerManager {
             .ok_or_else(|| RuntimeError::NotFound(format!("pod {uid} has no sandbox")))
     }
 
-    async fn pull_image(&self, image: &str) -> Result<String> {
-        Ok(self.images.pull(image).await?.image_id())
+    async fn pull_image(&self, image: &str, secrets: &PullSecrets) -> Result<String> {
+        Ok(self.images.pull(image, secrets).await?.image_id())
     }
 
     async fn is_image_present(&self, image: &str) -> Result<bool> {

@@ -23,7 +23,7 @@ pub mod translate;
 pub use bollard_engine::BollardEngine;
 pub use exec::ExecSessions;
 pub use fake_engine::FakeEngine;
-pub use image::ImagePuller;
+pub use image::{ImagePuller, PullerOptions};
 pub use instrumented::InstrumentedEngine;
 pub use manager::{API_VERSION_MIN, DockerManager, DockerManagerOptions};
 pub use operation::Operation;

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
+use crate::pod::credentials::PullSecrets;
 use crate::pod::gc::{ContainerGcPolicy, GcInput, compute_container_gc};
 use crate::pod::observed::{PodStatus, Pods, Role, RunningPod};
 use crate::pod::plan::{Plan, Step};
@@ -249,7 +250,7 @@ impl Runtime for FakeRuntime {
         newest.ok_or_else(|| RuntimeError::NotFound(format!("pod {uid} has no sandbox")))
     }
 
-    async fn pull_image(&self, image: &str) -> Result<String> {
+    async fn pull_image(&self, image: &str, _secrets: &PullSecrets) -> Result<String> {
         self.enter("pull_image", None).await?;
         self.change(|s| s.images.insert(image.to_owned()));
         Ok(image.to_owned())
