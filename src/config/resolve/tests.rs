@@ -21,6 +21,8 @@ fn samples(key: Key) -> [&'static str; 3] {
         Key::SystemReserved => ["cpu=1m", "memory=2Gi", "ephemeral-storage=3Mi"],
         Key::MaxPods => ["1", "2", "3"],
         Key::MetricsAddress => ["127.0.0.1:1", "127.0.0.1:2", "none"],
+        Key::ResolvConf => ["/flag", "/env", "/file"],
+        Key::Network => ["flag", "env", "file"],
         Key::EngineConcurrency | Key::PullConcurrency => ["1", "2", "4"],
         Key::MinimumContainerTtlDuration => ["1s", "2m", "3h"],
         Key::MaximumDeadContainersPerContainer => ["-1", "0", "2"],

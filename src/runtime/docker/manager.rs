@@ -24,6 +24,7 @@ use super::engine::{EngineError, SharedEngine};
 use super::image::ImagePuller;
 use super::index::{Index, Record, pod_status};
 use super::logs::container_logs;
+use super::network::{EngineNetwork, NetworkPlugin};
 use super::sandbox_image::ensure_sandbox_image;
 use super::translate::{CgroupDriver, EngineFacts, Kind, NodeFacts, parse_ours};
 use super::{events, termination};
@@ -74,6 +75,7 @@ pub struct DockerManager {
     pub(super) index: Index,
     pub(super) images: Arc<ImagePuller>,
     pub(super) volumes: VolumeManager,
+    pub(super) network: Box<dyn NetworkPlugin>,
     pub(super) objects: Arc<dyn Objects>,
     pub(super) telemetry: Telemetry,
     /// Bounds the calls that change something. Fair: permits are given in the order asked.
@@ -109,6 +111,10 @@ impl DockerManager {
     ) -> Self {
         Self {
             volumes: VolumeManager::new(&options.root),
+            network: Box::new(EngineNetwork::new(
+                Arc::clone(&engine),
+                options.node.network.clone(),
+            )),
             engine,
             owner: options.owner,
             objects: options.objects,
@@ -296,6 +302,9 @@ impl DockerManager {
     /// Removes a container that is not running. One that is gone is success; a removal that is
     /// under way already, of an agent before this one say, is waited for.
     pub(super) async fn remove(&self, id: &str) -> Result<()> {
+        self.tear_down_network(id)
+            .await
+            .map_err(|error| RuntimeError::Local(error.to_string()))?;
         let record = self.index.get(id);
         let began = Instant::now();
         loop {
@@ -392,11 +401,16 @@ impl Runtime for DockerManager {
             .await
             .err()
             .map(|error| ("DockerDaemonNotReady", error.to_string()));
+        let no_network = self
+            .network
+            .status()
+            .await
+            .err()
+            .map(|error| ("NetworkPluginNotReady", error.to_string()));
         RuntimeStatus {
             conditions: vec![
                 condition("RuntimeReady", failure),
-                // The Engine's own bridge is there whenever the Engine is.
-                condition("NetworkReady", None),
+                condition("NetworkReady", no_network),
             ],
         }
     }
@@ -557,7 +571,11 @@ impl Runtime for DockerManager {
             facts.engine = None;
             facts.sandbox_image = None;
         });
+        self.network.forget();
         self.engine_facts().await?;
+        if let Err(error) = self.network.status().await {
+            occurrences::network_not_ready(&self.telemetry, &error.to_string());
+        }
         let gap = PodEvent::Gap {
             cause: "subscribed to the Engine's events".to_owned(),
         };

@@ -12,6 +12,7 @@ pub mod instrumented;
 mod kill;
 pub mod logs;
 mod manager;
+mod network;
 pub mod operation;
 pub mod sandbox_image;
 mod start;

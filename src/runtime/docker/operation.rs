@@ -33,11 +33,13 @@ pub enum Operation {
     Events,
     /// `GET /containers/{id}/logs`.
     Logs,
+    /// `GET /networks/{name}`.
+    InspectNetwork,
 }
 
 impl Operation {
     /// Every operation, in the order of [`index`](Self::index).
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Version,
         Self::Info,
         Self::ListContainers,
@@ -52,6 +54,7 @@ impl Operation {
         Self::LoadImage,
         Self::Events,
         Self::Logs,
+        Self::InspectNetwork,
     ];
 
     /// Place in [`ALL`](Self::ALL).
@@ -78,6 +81,7 @@ impl Operation {
             Self::LoadImage => "load_image",
             Self::Events => "events",
             Self::Logs => "logs",
+            Self::InspectNetwork => "inspect_network",
         }
     }
 }

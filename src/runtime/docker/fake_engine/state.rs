@@ -122,6 +122,8 @@ pub(super) struct State {
     pub(super) images: BTreeMap<String, FakeImage>,
     pub(super) pulls: BTreeMap<String, PullScript>,
     pub(super) starts: BTreeMap<String, StartScript>,
+    /// Drivers of user-defined networks, by name.
+    pub(super) networks: BTreeMap<String, String>,
     pub(super) subscribers: Vec<Subscriber>,
     pub(super) drop_events: usize,
     events: Vec<EventMessage>,
@@ -150,6 +152,7 @@ impl State {
             images: BTreeMap::new(),
             pulls: BTreeMap::new(),
             starts: BTreeMap::new(),
+            networks: BTreeMap::new(),
             subscribers: Vec::new(),
             drop_events: 0,
             events: Vec::new(),
