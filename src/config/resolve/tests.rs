@@ -3,7 +3,9 @@ use super::*;
 /// Four valid values of each setting, one for each rung but the default.
 fn samples(key: Key) -> [&'static str; 3] {
     match key {
-        Key::Root | Key::Manifests | Key::ManifestUrlCa => ["/flag", "/env", "/file"],
+        Key::Root | Key::Manifests | Key::ManifestUrlCa | Key::ResolvConf => {
+            ["/flag", "/env", "/file"]
+        }
         Key::ManifestUrls => ["http://flag/", "http://env/", "http://file/"],
         Key::ManifestUrlHeaders => ["Flag: 1", "Env: 2", "File: 3"],
         Key::UrlPeriod | Key::RescanPeriod | Key::SweepPeriod | Key::MaxContainerBackoff => {
@@ -11,9 +13,11 @@ fn samples(key: Key) -> [&'static str; 3] {
         }
         Key::Settle => ["1ms", "2ms", "3ms"],
         Key::Docker => ["unix:///flag", "unix:///env", "unix:///file"],
-        Key::NodeName | Key::ClusterDomain | Key::CgroupRoot | Key::PodInfraImage => {
-            ["flag", "env", "file"]
-        }
+        Key::NodeName
+        | Key::ClusterDomain
+        | Key::Network
+        | Key::CgroupRoot
+        | Key::PodInfraImage => ["flag", "env", "file"],
         Key::NodeIps | Key::ClusterDns => ["10.0.0.1", "10.0.0.2", "10.0.0.3"],
         Key::Kubeconfig => ["/flag", "in-cluster", "none"],
         Key::NodeLabels => ["a=flag", "a=env", "a=file"],
@@ -21,8 +25,6 @@ fn samples(key: Key) -> [&'static str; 3] {
         Key::SystemReserved => ["cpu=1m", "memory=2Gi", "ephemeral-storage=3Mi"],
         Key::MaxPods => ["1", "2", "3"],
         Key::MetricsAddress => ["127.0.0.1:1", "127.0.0.1:2", "none"],
-        Key::ResolvConf => ["/flag", "/env", "/file"],
-        Key::Network => ["flag", "env", "file"],
         Key::EngineConcurrency | Key::PullConcurrency => ["1", "2", "4"],
         Key::MinimumContainerTtlDuration => ["1s", "2m", "3h"],
         Key::MaximumDeadContainersPerContainer => ["-1", "0", "2"],

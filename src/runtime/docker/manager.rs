@@ -27,6 +27,7 @@ use super::logs::container_logs;
 use super::network::{EngineNetwork, NetworkPlugin};
 use super::sandbox_image::ensure_sandbox_image;
 use super::translate::{CgroupDriver, EngineFacts, Kind, NodeFacts, parse_ours};
+use super::version_cache::VersionCache;
 use super::{events, termination};
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
 use crate::pod::gc::ContainerGcPolicy;
@@ -35,8 +36,8 @@ use crate::pod::plan::Plan;
 use crate::runtime::gc::{GcOutcome, PodStateProvider};
 use crate::runtime::objects::Objects;
 use crate::runtime::{
-    LogOptions, LogStream, PodEvent, PodSyncResult, Result, Runtime, RuntimeCondition,
-    RuntimeError, RuntimeStatus, SyncError, Version,
+    LogOptions, LogStream, NETWORK_READY, PodEvent, PodSyncResult, RUNTIME_READY, Result, Runtime,
+    RuntimeCondition, RuntimeError, RuntimeStatus, SyncError, Version,
 };
 use crate::telemetry::{Telemetry, calls, occurrences};
 use crate::volume::VolumeManager;
@@ -85,6 +86,7 @@ pub struct DockerManager {
     pub(super) newcomers: Semaphore,
     pod_infra_image: Option<String>,
     facts: Mutex<Facts>,
+    version: VersionCache,
     listing: tokio::sync::Mutex<()>,
 }
 
@@ -111,6 +113,7 @@ impl DockerManager {
     ) -> Self {
         Self {
             volumes: VolumeManager::new(&options.root),
+            version: VersionCache::new(Arc::clone(&engine)),
             network: Box::new(EngineNetwork::new(
                 Arc::clone(&engine),
                 options.node.network.clone(),
@@ -140,7 +143,7 @@ impl DockerManager {
         if let Some(facts) = self.with_facts(|facts| facts.engine) {
             return Ok(facts);
         }
-        let version = self.engine.version().await?;
+        let version = self.version.get().await?;
         let api_version = parse_api_version(&version.negotiated).ok_or_else(|| {
             RuntimeError::Local(format!(
                 "the Docker Engine names its API version {:?}, which is not a version",
@@ -369,7 +372,7 @@ impl Runtime for DockerManager {
     }
 
     async fn version(&self) -> Result<Version> {
-        Ok(Version::new(self.engine.version().await?.version))
+        Ok(Version::new(self.version.get().await?.version))
     }
 
     async fn api_version(&self) -> Result<Version> {
@@ -409,8 +412,8 @@ impl Runtime for DockerManager {
             .map(|error| ("NetworkPluginNotReady", error.to_string()));
         RuntimeStatus {
             conditions: vec![
-                condition("RuntimeReady", failure),
-                condition("NetworkReady", no_network),
+                condition(RUNTIME_READY, failure),
+                condition(NETWORK_READY, no_network),
             ],
         }
     }
@@ -510,19 +513,12 @@ impl Runtime for DockerManager {
         self.objects.subscribe(uid)
     }
 
-    async fn delete_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<(PodUid, RuntimeError)> {
-        let mut failed = Vec::new();
+    async fn list_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<PodUid> {
         // A directory that can't be read holds nothing that could be removed.
         let on_disk = self.on_disk(VolumeManager::list_pod_dirs).await;
-        for uid in on_disk.unwrap_or_default() {
-            if keep.contains(&uid) || !self.index.of_pod(&uid).is_empty() {
-                continue;
-            }
-            if let Err(error) = self.delete_pod(&uid).await {
-                failed.push((uid, error));
-            }
-        }
-        failed
+        let mut orphans = on_disk.unwrap_or_default();
+        orphans.retain(|uid| !keep.contains(uid) && self.index.of_pod(uid).is_empty());
+        orphans
     }
 
     async fn delete_container(&self, id: &ContainerId) -> Result<()> {
@@ -572,6 +568,7 @@ impl Runtime for DockerManager {
             facts.sandbox_image = None;
         });
         self.network.forget();
+        self.version.forget();
         self.engine_facts().await?;
         if let Err(error) = self.network.status().await {
             occurrences::network_not_ready(&self.telemetry, &error.to_string());

@@ -19,6 +19,7 @@ mod start;
 mod sync;
 mod termination;
 pub mod translate;
+mod version_cache;
 
 pub use bollard_engine::BollardEngine;
 pub use fake_engine::FakeEngine;

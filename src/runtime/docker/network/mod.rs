@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 
 use super::engine::{EngineError, SharedEngine};
+use super::index::Record;
 use super::manager::DockerManager;
 use super::translate::{Kind, ResolvConf, compute_dns};
 use crate::api::{FullName, Pod, PodUid};
@@ -190,7 +191,7 @@ impl DockerManager {
             full_name: &full_name,
             uid: &uid,
             id,
-            ips: record.as_ref().map(|r| r.ips()).unwrap_or_default(),
+            ips: record.as_ref().map(Record::ips).unwrap_or_default(),
         };
         let ips = self
             .network

@@ -85,15 +85,12 @@ pub(super) fn publisher(
         .labels
         .as_ref()
         .and_then(|labels| parse_ours(owner, names(), labels));
-    Some(match ours {
-        Some(ours) => {
-            let name = &ours.full_name;
-            format!("pod {}/{}", name.namespace, name.name)
-        }
-        None => {
-            let name = names().next().unwrap_or_default();
-            format!("container {:?}", name.trim_start_matches('/'))
-        }
+    Some(if let Some(ours) = ours {
+        let name = &ours.full_name;
+        format!("pod {}/{}", name.namespace, name.name)
+    } else {
+        let name = names().next().unwrap_or_default();
+        format!("container {:?}", name.trim_start_matches('/'))
     })
 }
 
