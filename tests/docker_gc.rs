@@ -20,6 +20,7 @@ use mirrorlet::runtime::Runtime;
 use mirrorlet::runtime::docker::translate::NodeFacts;
 use mirrorlet::runtime::docker::{
     BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, InstrumentedEngine,
+    PullerOptions,
 };
 use mirrorlet::runtime::gc::{ContainerGc, PodStateProvider};
 use mirrorlet::runtime::objects::NoObjects;
@@ -57,7 +58,7 @@ async fn collector(
     let metrics = telemetry.metrics.clone();
     let manager = DockerManager::new(
         Arc::clone(&engine),
-        Arc::new(ImagePuller::new(engine, 1)),
+        Arc::new(ImagePuller::new(engine, PullerOptions::default())),
         telemetry,
         DockerManagerOptions {
             owner: bed.owner().unwrap(),

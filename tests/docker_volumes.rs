@@ -28,7 +28,9 @@ use mirrorlet::pod::objects::{
 };
 use mirrorlet::runtime::Runtime;
 use mirrorlet::runtime::docker::translate::NodeFacts;
-use mirrorlet::runtime::docker::{BollardEngine, DockerManager, DockerManagerOptions, ImagePuller};
+use mirrorlet::runtime::docker::{
+    BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, PullerOptions,
+};
 use mirrorlet::runtime::objects::{Holders, Objects};
 use mirrorlet::store::board::{Board, PodView, board};
 use mirrorlet::store::cache::cache;
@@ -164,7 +166,7 @@ impl Stack {
         let telemetry = Telemetry::new();
         let runtime: Arc<dyn Runtime> = Arc::new(DockerManager::new(
             engine.clone(),
-            Arc::new(ImagePuller::new(engine, 1)),
+            Arc::new(ImagePuller::new(engine, PullerOptions::default())),
             telemetry.clone(),
             DockerManagerOptions {
                 owner: bed.owner().unwrap(),

@@ -41,6 +41,7 @@ use crate::runtime::Runtime;
 use crate::runtime::docker::engine::SharedEngine;
 use crate::runtime::docker::{
     BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, InstrumentedEngine,
+    PullerOptions,
 };
 use crate::runtime::gc::ContainerGc;
 use crate::runtime::objects::{NoObjects, Objects};
@@ -123,9 +124,12 @@ impl Agent {
         };
         let images = Arc::new(ImagePuller::new(
             Arc::clone(&engine),
-            config.pull_concurrency,
+            PullerOptions {
+                pulls: config.pulls(),
+                docker_config: config.docker_config.clone(),
+            },
         ));
-        let runtime: Arc<dyn Runtime> = Arc::new(DockerManager::new(
+        let runtime = Arc::new(DockerManager::new(
             engine,
             Arc::clone(&images),
             telemetry.clone(),
@@ -138,6 +142,9 @@ impl Agent {
                 objects,
             },
         ));
+        let sessions = runtime.exec_sessions();
+        spawn(&mut parts, "exec sessions", sessions.run(cancel.clone()));
+        let runtime: Arc<dyn Runtime> = runtime;
 
         let (cache_writer, cache_reader) = cache();
         let (observer, reach, listed) = Observer::new(

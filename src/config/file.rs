@@ -105,6 +105,12 @@ pub struct ConfigFile {
     /// Most image pulls at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull_concurrency: Option<u32>,
+    /// Whether images are pulled one after the other, whatever `pullConcurrency` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serialize_image_pulls: Option<bool>,
+    /// Directory of the `config.json` with the node's registry credentials; `none` for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub docker_config: Option<String>,
     /// How often all containers are listed though the event stream is whole, for example `5m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep_period: Option<String>,
@@ -244,6 +250,7 @@ impl ConfigFile {
         let many = |value: &Option<Vec<String>>| value.clone().map(Setting);
         let number = |value: Option<u32>| value.map(|v| Setting(vec![v.to_string()]));
         let signed = |value: Option<i32>| value.map(|v| Setting(vec![v.to_string()]));
+        let flag = |value: Option<bool>| value.map(|v| Setting(vec![v.to_string()]));
         // Taken apart in full, so that a new field can't be forgotten.
         let Self {
             root,
@@ -275,6 +282,8 @@ impl ConfigFile {
             maximum_dead_containers,
             engine_concurrency,
             pull_concurrency,
+            serialize_image_pulls,
+            docker_config,
             sweep_period,
             log_format,
             log_level,
@@ -315,6 +324,8 @@ impl ConfigFile {
             (Key::MaximumDeadContainers, signed(*maximum_dead_containers)),
             (Key::EngineConcurrency, number(*engine_concurrency)),
             (Key::PullConcurrency, number(*pull_concurrency)),
+            (Key::SerializeImagePulls, flag(*serialize_image_pulls)),
+            (Key::DockerConfig, one(docker_config)),
             (Key::SweepPeriod, one(sweep_period)),
             (
                 Key::LogFormat,

@@ -39,6 +39,8 @@ pub enum Key {
     MaximumDeadContainers,
     EngineConcurrency,
     PullConcurrency,
+    SerializeImagePulls,
+    DockerConfig,
     SweepPeriod,
     LogFormat,
     LogLevel,
@@ -167,6 +169,10 @@ rows! {
         "Most Engine calls that change something at a time [default: 16]";
     PullConcurrency "pullConcurrency" "pull-concurrency" "MIRRORLET_PULL_CONCURRENCY" "N" Arity::One,
         "Most image pulls at a time [default: 3]";
+    SerializeImagePulls "serializeImagePulls" "serialize-image-pulls" "MIRRORLET_SERIALIZE_IMAGE_PULLS" "BOOL" Arity::One,
+        "true: one image pull at a time, whatever --pull-concurrency says [default: false]";
+    DockerConfig "dockerConfig" "docker-config" "MIRRORLET_DOCKER_CONFIG" "DIR" Arity::One,
+        "Directory of the config.json with the node's registry credentials, none for none; DOCKER_CONFIG counts when MIRRORLET_DOCKER_CONFIG is not set [default: $HOME/.docker]";
     SweepPeriod "sweepPeriod" "sweep-period" "MIRRORLET_SWEEP_PERIOD" "DURATION" Arity::One,
         "How often all containers are listed though the event stream is whole [default: 5m]";
     LogFormat "logFormat" "log-format" "MIRRORLET_LOG_FORMAT" "FORMAT" Arity::One,

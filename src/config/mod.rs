@@ -90,6 +90,10 @@ pub struct Config {
     pub engine_concurrency: usize,
     /// Most image pulls at a time.
     pub pull_concurrency: usize,
+    /// Whether images are pulled one after the other.
+    pub serialize_image_pulls: bool,
+    /// Directory of a Docker client's configuration, whose credentials are the node's.
+    pub docker_config: Option<PathBuf>,
     /// How often everything is listed though the event stream is whole.
     pub sweep_period: Duration,
     /// How log lines look.
@@ -99,6 +103,16 @@ pub struct Config {
 }
 
 impl Config {
+    /// Most image pulls at a time, all said.
+    #[must_use]
+    pub fn pulls(&self) -> usize {
+        if self.serialize_image_pulls {
+            1
+        } else {
+            self.pull_concurrency
+        }
+    }
+
     /// Path of the agent's socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {

@@ -56,6 +56,13 @@ pub fn signed(text: &str) -> Result<i32, Fault> {
         .map_err(|_| format!("{text:?} is not a whole number"))
 }
 
+/// `true` or `false`.
+pub fn boolean(text: &str) -> Result<bool, Fault> {
+    text.trim()
+        .parse()
+        .map_err(|_| format!("{text:?} is neither true nor false"))
+}
+
 /// An address.
 pub fn ip(text: &str) -> Result<IpAddr, Fault> {
     text.trim()

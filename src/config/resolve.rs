@@ -24,6 +24,11 @@ const DOCKER_HOST: &str = "DOCKER_HOST";
 
 /// Longest time that dead containers may be asked to be kept: a year.
 const TTL_MAX: Duration = Duration::from_hours(365 * 24);
+/// Environment variable that names the client's configuration when ours does not: Docker's own.
+const DOCKER_CONFIG: &str = "DOCKER_CONFIG";
+
+/// Where root is at home, when nobody says.
+const ROOT_HOME: &str = "/root";
 
 /// Largest number of pods a Node may say it takes: ten times what a kubelet takes.
 const MAX_PODS_MAX: usize = 1100;
@@ -163,6 +168,7 @@ impl<'a> Rungs<'a> {
         let row = key.row();
         let names: &[&str] = match key {
             Key::Docker => &[row.env, DOCKER_HOST],
+            Key::DockerConfig => &[row.env, DOCKER_CONFIG],
             _ => &[row.env],
         };
         names.iter().find_map(|name| {
@@ -249,6 +255,17 @@ impl<'a> Rungs<'a> {
 
     fn duration(&mut self, key: Key, default: Duration, from: Duration, to: Duration) -> Duration {
         self.one(key, default, |text| parse::duration_in(text, &(from..=to)))
+    }
+
+    /// As Docker's own client has it: in the home of who runs it, unless something else is said.
+    fn docker_config(&mut self) -> Option<PathBuf> {
+        let home = self.ambient.env.get("HOME").filter(|home| !home.is_empty());
+        let home = PathBuf::from(home.map_or(ROOT_HOME, String::as_str)).join(".docker");
+        let cwd = self.ambient.cwd.clone();
+        self.one(Key::DockerConfig, Some(home), |text| match text {
+            "none" => Ok(None),
+            _ => parse::path(text, &cwd).map(Some),
+        })
     }
 
     fn root(&mut self) -> PathBuf {
@@ -351,6 +368,8 @@ impl<'a> Rungs<'a> {
             pull_concurrency: self.one(Key::PullConcurrency, 3, |text| {
                 parse::number_in(text, &(1..=64))
             }),
+            serialize_image_pulls: self.one(Key::SerializeImagePulls, false, parse::boolean),
+            docker_config: self.docker_config(),
             sweep_period: self.duration(Key::SweepPeriod, secs(300), secs(5), HOUR),
             log_format: self.one(Key::LogFormat, LogFormat::Auto, parse::log_format),
             log_level: self.one(Key::LogLevel, "info".to_owned(), parse::word),
@@ -428,6 +447,11 @@ impl Config {
             }
             Key::EngineConcurrency => vec![self.engine_concurrency.to_string()],
             Key::PullConcurrency => vec![self.pull_concurrency.to_string()],
+            Key::SerializeImagePulls => vec![self.serialize_image_pulls.to_string()],
+            Key::DockerConfig => match &self.docker_config {
+                Some(directory) => path(directory),
+                None => vec!["none".to_owned()],
+            },
             Key::SweepPeriod => vec![duration::render(self.sweep_period)],
             Key::LogFormat => vec![self.log_format.as_str().to_owned()],
             Key::LogLevel => vec![self.log_level.clone()],

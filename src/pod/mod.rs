@@ -7,6 +7,7 @@
 
 pub mod admit;
 pub mod backoff;
+pub mod credentials;
 pub mod desired;
 pub mod downward;
 pub mod ending;
@@ -25,6 +26,7 @@ pub mod observed;
 pub mod payload;
 pub mod plan;
 pub mod resources;
+pub mod restart;
 pub mod select;
 pub mod spec;
 pub mod status;

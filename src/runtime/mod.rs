@@ -16,12 +16,14 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
+use crate::pod::credentials::PullSecrets;
 use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::{PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
 
 pub mod cache;
 pub mod docker;
+pub mod exec;
 pub mod fake;
 pub mod gc;
 pub mod logs;
@@ -29,11 +31,12 @@ pub mod objects;
 pub mod result;
 pub mod version;
 
-use gc::{GcOutcome, PodStateProvider};
-
+pub use exec::{CommandOutput, ExecOptions, Session, SessionControl, StreamOptions, TerminalSize};
 pub use logs::{LogChunk, LogOptions, LogStream};
 pub use result::{PodSyncResult, SyncAction, SyncError, SyncErrorReason, SyncResult};
 pub use version::Version;
+
+use gc::{GcOutcome, PodStateProvider};
 
 /// Why a runtime call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -248,11 +251,26 @@ pub trait Runtime: Send + Sync + 'static {
     /// Id of the pod's newest sandbox.
     async fn get_pod_container_id(&self, uid: &PodUid) -> Result<ContainerId>;
 
-    /// Pulls an image and returns its reference as the runtime knows it.
-    async fn pull_image(&self, image: &str) -> Result<String>;
+    /// Pulls an image with a pod's secrets, the node's credentials, or none, and returns its
+    /// reference as the runtime knows it.
+    async fn pull_image(&self, image: &str, secrets: &PullSecrets) -> Result<String>;
 
     /// Whether an image is there. "Can't tell" is an error, never "absent".
     async fn is_image_present(&self, image: &str) -> Result<bool>;
+
+    /// Runs a command in a running container to its end: no shell, no input, no terminal. An exit
+    /// code other than 0 is no error.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Conflict`] where the container does not run or is paused;
+    /// [`RuntimeError::Timeout`] where the command had not ended after `timeout`. It is ended
+    /// then, with its process group; where that can't be done, the error says so.
+    async fn run_in_container(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        timeout: Duration,
+    ) -> Result<CommandOutput>;
 
     /// The log of one container instance.
     async fn get_container_logs(&self, id: &ContainerId, options: &LogOptions)

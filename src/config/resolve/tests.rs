@@ -3,7 +3,7 @@ use super::*;
 /// Four valid values of each setting, one for each rung but the default.
 fn samples(key: Key) -> [&'static str; 3] {
     match key {
-        Key::Root | Key::Manifests | Key::ManifestUrlCa | Key::ResolvConf => {
+        Key::Root | Key::Manifests | Key::ManifestUrlCa | Key::DockerConfig | Key::ResolvConf => {
             ["/flag", "/env", "/file"]
         }
         Key::ManifestUrls => ["http://flag/", "http://env/", "http://file/"],
@@ -29,6 +29,7 @@ fn samples(key: Key) -> [&'static str; 3] {
         Key::MinimumContainerTtlDuration => ["1s", "2m", "3h"],
         Key::MaximumDeadContainersPerContainer => ["-1", "0", "2"],
         Key::MaximumDeadContainers => ["0", "-1", "240"],
+        Key::SerializeImagePulls => ["true", "false", "true"],
         Key::LogFormat => ["text", "json", "text"],
         Key::LogLevel => ["trace", "debug", "warn"],
     }

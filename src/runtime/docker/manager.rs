@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::engine::{EngineError, SharedEngine};
+use super::exec::ExecSessions;
 use super::image::ImagePuller;
 use super::index::{Index, Record, pod_status};
 use super::logs::container_logs;
@@ -30,14 +31,15 @@ use super::translate::{CgroupDriver, EngineFacts, Kind, NodeFacts, parse_ours};
 use super::version_cache::VersionCache;
 use super::{events, termination};
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
+use crate::pod::credentials::PullSecrets;
 use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::{ContainerState, PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
 use crate::runtime::gc::{GcOutcome, PodStateProvider};
 use crate::runtime::objects::Objects;
 use crate::runtime::{
-    LogOptions, LogStream, NETWORK_READY, PodEvent, PodSyncResult, RUNTIME_READY, Result, Runtime,
-    RuntimeCondition, RuntimeError, RuntimeStatus, SyncError, Version,
+    CommandOutput, LogOptions, LogStream, NETWORK_READY, PodEvent, PodSyncResult, RUNTIME_READY,
+    Result, Runtime, RuntimeCondition, RuntimeError, RuntimeStatus, SyncError, Version,
 };
 use crate::telemetry::{Telemetry, calls, occurrences};
 use crate::volume::VolumeManager;
@@ -84,6 +86,7 @@ pub struct DockerManager {
     /// Bounds the sandboxes being made, so that of many new pods the first ones run before the
     /// last ones begin.
     pub(super) newcomers: Semaphore,
+    pub(super) sessions: ExecSessions,
     pod_infra_image: Option<String>,
     facts: Mutex<Facts>,
     version: VersionCache,
@@ -128,6 +131,7 @@ impl DockerManager {
             telemetry,
             changes: Semaphore::new(options.engine_concurrency.max(1)),
             newcomers: Semaphore::new(options.engine_concurrency.max(1)),
+            sessions: ExecSessions::default(),
             pod_infra_image: options.pod_infra_image,
             facts: Mutex::default(),
             listing: tokio::sync::Mutex::default(),
@@ -196,7 +200,8 @@ impl DockerManager {
         if let Some(image) = self.with_facts(|facts| facts.sandbox_image.clone()) {
             return Ok(image);
         }
-        let image = ensure_sandbox_image(&*self.engine, self.pod_infra_image.as_deref()).await?;
+        let infra_image = self.pod_infra_image.as_deref();
+        let image = ensure_sandbox_image(&*self.engine, &self.images, infra_image).await?;
         self.with_facts(|facts| facts.sandbox_image = Some(image.clone()));
         Ok(image)
     }
@@ -534,8 +539,8 @@ impl Runtime for DockerManager {
             .ok_or_else(|| RuntimeError::NotFound(format!("pod {uid} has no sandbox")))
     }
 
-    async fn pull_image(&self, image: &str) -> Result<String> {
-        Ok(self.images.pull(image).await?.image_id())
+    async fn pull_image(&self, image: &str, secrets: &PullSecrets) -> Result<String> {
+        Ok(self.images.pull(image, secrets).await?.image_id())
     }
 
     async fn is_image_present(&self, image: &str) -> Result<bool> {
@@ -544,6 +549,15 @@ impl Runtime for DockerManager {
             Err(error) if error.is_not_found() => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+
+    async fn run_in_container(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        timeout: Duration,
+    ) -> Result<CommandOutput> {
+        self.run_command(id, command, timeout).await
     }
 
     async fn get_container_logs(

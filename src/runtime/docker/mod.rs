@@ -3,6 +3,7 @@
 pub mod bollard_engine;
 pub mod engine;
 mod events;
+mod exec;
 pub mod fake_engine;
 mod files;
 mod gc;
@@ -22,8 +23,9 @@ pub mod translate;
 mod version_cache;
 
 pub use bollard_engine::BollardEngine;
+pub use exec::ExecSessions;
 pub use fake_engine::FakeEngine;
-pub use image::ImagePuller;
+pub use image::{ImagePuller, PullerOptions};
 pub use instrumented::InstrumentedEngine;
 pub use manager::{API_VERSION_MIN, DockerManager, DockerManagerOptions};
 pub use operation::Operation;

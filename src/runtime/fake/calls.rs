@@ -12,14 +12,16 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
+use crate::pod::credentials::PullSecrets;
 use crate::pod::gc::{ContainerGcPolicy, GcInput, compute_container_gc};
 use crate::pod::observed::{PodStatus, Pods, Role, RunningPod};
 use crate::pod::plan::{Plan, Step};
 use crate::pod::spec;
 use crate::runtime::gc::{GcOutcome, PodStateProvider};
 use crate::runtime::{
-    LogChunk, LogOptions, LogStream, PodEvent, PodEventKind, PodSyncResult, Result, Runtime,
-    RuntimeError, RuntimeStatus, SyncAction, SyncError, SyncErrorReason, SyncResult, Version,
+    CommandOutput, LogChunk, LogOptions, LogStream, PodEvent, PodEventKind, PodSyncResult, Result,
+    Runtime, RuntimeError, RuntimeStatus, SyncAction, SyncError, SyncErrorReason, SyncResult,
+    Version,
 };
 
 use super::{FakeRuntime, healthy};
@@ -251,7 +253,7 @@ impl Runtime for FakeRuntime {
         newest.ok_or_else(|| RuntimeError::NotFound(format!("pod {uid} has no sandbox")))
     }
 
-    async fn pull_image(&self, image: &str) -> Result<String> {
+    async fn pull_image(&self, image: &str, _secrets: &PullSecrets) -> Result<String> {
         self.enter("pull_image", None).await?;
         self.change(|s| s.images.insert(image.to_owned()));
         Ok(image.to_owned())
@@ -264,6 +266,27 @@ impl Runtime for FakeRuntime {
             Some(error) => Err(error.clone()),
             None => Ok(state.images.contains(image)),
         }
+    }
+
+    async fn run_in_container(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        timeout: Duration,
+    ) -> Result<CommandOutput> {
+        self.change(|s| s.commands.push((id.clone(), command.to_vec())));
+        let entered = tokio::time::timeout(timeout, self.enter("run_in_container", None)).await;
+        entered.map_err(|_| RuntimeError::Timeout {
+            operation: "exec",
+            after: timeout,
+        })??;
+        let result = self.state().command_results.get(command).cloned();
+        result.unwrap_or_else(|| {
+            Ok(CommandOutput {
+                exit_code: 0,
+                output: Bytes::new(),
+            })
+        })
     }
 
     async fn get_container_logs(

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use crate::api::{ContainerId, PodUid, Timestamp};
 use crate::pod::observed::{PodStatus, Pods};
 use crate::runtime::{
-    NETWORK_READY, PodEvent, PodEventKind, RUNTIME_READY, Result, RuntimeCondition, RuntimeError,
-    RuntimeStatus, SyncError, Version,
+    CommandOutput, NETWORK_READY, PodEvent, PodEventKind, RUNTIME_READY, Result, RuntimeCondition,
+    RuntimeError, RuntimeStatus, SyncError, Version,
 };
 
 mod calls;
@@ -64,6 +64,8 @@ struct State {
     images: BTreeSet<String>,
     logs: BTreeMap<ContainerId, String>,
     orphans: BTreeSet<PodUid>,
+    commands: Vec<(ContainerId, Vec<String>)>,
+    command_results: BTreeMap<Vec<String>, Result<CommandOutput>>,
 
     err: Option<RuntimeError>,
     inspect_err: Option<RuntimeError>,
@@ -186,6 +188,15 @@ impl FakeRuntime {
     /// Something on disk is left of that pod, and no container.
     pub fn leave_orphan(&self, uid: &PodUid) {
         self.change(|s| s.orphans.insert(uid.clone()));
+    }
+
+    /// What a command run in any container comes to from now on. Without this it succeeds without
+    /// a word; one that hangs is had by [`block`](Self::block)ing `run_in_container`.
+    pub fn set_command_result(&self, command: &[&str], result: Result<CommandOutput>) {
+        let command = command.iter().map(|word| (*word).to_owned()).collect();
+        self.change(|s| {
+            s.command_results.insert(command, result);
+        });
     }
 
     /// Every call fails with that, until `None`.
@@ -357,6 +368,12 @@ impl FakeRuntime {
         self.state().killed_containers.clone()
     }
 
+    /// Commands run in containers, in order.
+    #[must_use]
+    pub fn commands(&self) -> Vec<(ContainerId, Vec<String>)> {
+        self.state().commands.clone()
+    }
+
     /// Forgets what was recorded; the pods stay.
     pub fn clear_calls(&self) {
         self.change(|s| {
@@ -365,6 +382,7 @@ impl FakeRuntime {
             s.killed_pods.clear();
             s.started_containers.clear();
             s.killed_containers.clear();
+            s.commands.clear();
         });
     }
 

@@ -14,6 +14,7 @@ use crate::pod::plan::{PlanInput, compute_pod_actions};
 use crate::runtime::docker::fake_engine::{
     Call, FakeEngine, FakeImage, FaultPoint, PullScript, StartScript,
 };
+use crate::runtime::docker::image::PullerOptions;
 use crate::runtime::docker::operation::Operation;
 use crate::runtime::docker::sandbox_image::SANDBOX_IMAGE;
 use crate::runtime::docker::translate::labels::container_labels;
@@ -33,7 +34,7 @@ fn manager(engine: &Arc<FakeEngine>, root: &std::path::Path) -> DockerManager {
     let shared: SharedEngine = engine.clone();
     DockerManager::new(
         Arc::clone(&shared),
-        Arc::new(ImagePuller::new(shared, 3)),
+        Arc::new(ImagePuller::new(shared, PullerOptions::default())),
         Telemetry::new(),
         DockerManagerOptions {
             owner: OWNER.to_owned(),
