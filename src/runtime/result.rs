@@ -54,6 +54,8 @@ pub enum SyncErrorReason {
     RunContainerError,
     KillContainerError,
     CreatePodSandboxError,
+    SetupNetworkError,
+    TeardownNetworkError,
     KillPodSandboxError,
     VerifyNonRootError,
     RuntimeUnavailable,

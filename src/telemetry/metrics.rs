@@ -132,6 +132,8 @@ fn reason_str(reason: SyncErrorReason) -> &'static str {
         SyncErrorReason::RunContainerError => "RunContainerError",
         SyncErrorReason::KillContainerError => "KillContainerError",
         SyncErrorReason::CreatePodSandboxError => "CreatePodSandboxError",
+        SyncErrorReason::SetupNetworkError => "SetupNetworkError",
+        SyncErrorReason::TeardownNetworkError => "TeardownNetworkError",
         SyncErrorReason::KillPodSandboxError => "KillPodSandboxError",
         SyncErrorReason::VerifyNonRootError => "VerifyNonRootError",
         SyncErrorReason::RuntimeUnavailable => "RuntimeUnavailable",

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::engine::EngineError;
 use super::manager::DockerManager;
 use super::translate::Kind;
-use crate::api::{ContainerId, Pod, Timestamp};
+use crate::api::{ContainerId, FullName, Pod, Timestamp};
 use crate::pod::observed::{Container, Role, RunningPod};
 use crate::pod::plan::Reason;
 use crate::pod::spec;
@@ -22,7 +22,7 @@ use crate::telemetry::occurrences;
 /// What every process is given between SIGTERM and SIGKILL, whatever time others used up.
 const GRACE_MIN: Duration = Duration::from_secs(2);
 /// Grace of a sandbox: ours ends at once, another's may take its time.
-const SANDBOX_GRACE: Duration = Duration::from_secs(10);
+pub(super) const SANDBOX_GRACE: Duration = Duration::from_secs(10);
 
 /// Reason of a container's stop, for the log, when all of its pod stops.
 const POD_STOPS: &str = "the pod is being stopped";
@@ -63,6 +63,7 @@ impl DockerManager {
             .iter()
             .filter(|sandbox| sandbox.state == crate::pod::observed::ContainerState::Running);
         let kills = sandboxes.map(|sandbox| async move {
+            let torn_down = self.tear_down(&sandbox.id.id, &running.full_name).await;
             let stopped = self.stop(&sandbox.id.id, SANDBOX_GRACE).await;
             let mut result =
                 SyncResult::new(SyncAction::KillPodSandbox, running.full_name.to_string());
@@ -72,10 +73,31 @@ impl DockerManager {
                     error.to_string(),
                 ));
             }
-            result
+            torn_down.into_iter().chain([result])
         });
-        result.add_sync_result(join_all(kills).await);
+        result.add_sync_result(join_all(kills).await.into_iter().flatten());
         result
+    }
+
+    /// Tears down a sandbox's network, unless it is the host's. What fails holds up no stop, and is
+    /// tried again before the sandbox is removed.
+    async fn tear_down(&self, id: &str, full_name: &FullName) -> Option<SyncResult> {
+        let record = self.index.get(id)?;
+        let Kind::Sandbox {
+            host_network: false,
+            ..
+        } = record.ours.kind
+        else {
+            return None;
+        };
+        let mut result = SyncResult::new(SyncAction::TeardownNetwork, full_name.to_string());
+        if let Err(error) = self.tear_down_network(id).await {
+            result.fail(SyncError::new(
+                SyncErrorReason::TeardownNetworkError,
+                error.to_string(),
+            ));
+        }
+        Some(result)
     }
 
     /// Stops one container: with its whole pod, or alone for a reason.

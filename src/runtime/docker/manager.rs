@@ -25,8 +25,10 @@ use super::exec::ExecSessions;
 use super::image::ImagePuller;
 use super::index::{Index, Record, pod_status};
 use super::logs::container_logs;
+use super::network::{EngineNetwork, NetworkPlugin};
 use super::sandbox_image::ensure_sandbox_image;
 use super::translate::{CgroupDriver, EngineFacts, Kind, NodeFacts, parse_ours};
+use super::version_cache::VersionCache;
 use super::{events, termination};
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
 use crate::pod::credentials::PullSecrets;
@@ -36,8 +38,8 @@ use crate::pod::plan::Plan;
 use crate::runtime::gc::{GcOutcome, PodStateProvider};
 use crate::runtime::objects::Objects;
 use crate::runtime::{
-    CommandOutput, LogOptions, LogStream, PodEvent, PodSyncResult, Result, Runtime,
-    RuntimeCondition, RuntimeError, RuntimeStatus, SyncError, Version,
+    CommandOutput, LogOptions, LogStream, NETWORK_READY, PodEvent, PodSyncResult, RUNTIME_READY,
+    Result, Runtime, RuntimeCondition, RuntimeError, RuntimeStatus, SyncError, Version,
 };
 use crate::telemetry::{Telemetry, calls, occurrences};
 use crate::volume::VolumeManager;
@@ -76,6 +78,7 @@ pub struct DockerManager {
     pub(super) index: Index,
     pub(super) images: Arc<ImagePuller>,
     pub(super) volumes: VolumeManager,
+    pub(super) network: Box<dyn NetworkPlugin>,
     pub(super) objects: Arc<dyn Objects>,
     pub(super) telemetry: Telemetry,
     /// Bounds the calls that change something. Fair: permits are given in the order asked.
@@ -86,6 +89,7 @@ pub struct DockerManager {
     pub(super) sessions: ExecSessions,
     pod_infra_image: Option<String>,
     facts: Mutex<Facts>,
+    version: VersionCache,
     listing: tokio::sync::Mutex<()>,
 }
 
@@ -112,6 +116,11 @@ impl DockerManager {
     ) -> Self {
         Self {
             volumes: VolumeManager::new(&options.root),
+            version: VersionCache::new(Arc::clone(&engine)),
+            network: Box::new(EngineNetwork::new(
+                Arc::clone(&engine),
+                options.node.network.clone(),
+            )),
             engine,
             owner: options.owner,
             objects: options.objects,
@@ -138,7 +147,7 @@ impl DockerManager {
         if let Some(facts) = self.with_facts(|facts| facts.engine) {
             return Ok(facts);
         }
-        let version = self.engine.version().await?;
+        let version = self.version.get().await?;
         let api_version = parse_api_version(&version.negotiated).ok_or_else(|| {
             RuntimeError::Local(format!(
                 "the Docker Engine names its API version {:?}, which is not a version",
@@ -301,6 +310,9 @@ impl DockerManager {
     /// Removes a container that is not running. One that is gone is success; a removal that is
     /// under way already, of an agent before this one say, is waited for.
     pub(super) async fn remove(&self, id: &str) -> Result<()> {
+        self.tear_down_network(id)
+            .await
+            .map_err(|error| RuntimeError::Local(error.to_string()))?;
         let record = self.index.get(id);
         let began = Instant::now();
         loop {
@@ -365,7 +377,7 @@ impl Runtime for DockerManager {
     }
 
     async fn version(&self) -> Result<Version> {
-        Ok(Version::new(self.engine.version().await?.version))
+        Ok(Version::new(self.version.get().await?.version))
     }
 
     async fn api_version(&self) -> Result<Version> {
@@ -397,11 +409,16 @@ impl Runtime for DockerManager {
             .await
             .err()
             .map(|error| ("DockerDaemonNotReady", error.to_string()));
+        let no_network = self
+            .network
+            .status()
+            .await
+            .err()
+            .map(|error| ("NetworkPluginNotReady", error.to_string()));
         RuntimeStatus {
             conditions: vec![
-                condition("RuntimeReady", failure),
-                // The Engine's own bridge is there whenever the Engine is.
-                condition("NetworkReady", None),
+                condition(RUNTIME_READY, failure),
+                condition(NETWORK_READY, no_network),
             ],
         }
     }
@@ -501,19 +518,12 @@ impl Runtime for DockerManager {
         self.objects.subscribe(uid)
     }
 
-    async fn delete_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<(PodUid, RuntimeError)> {
-        let mut failed = Vec::new();
+    async fn list_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<PodUid> {
         // A directory that can't be read holds nothing that could be removed.
         let on_disk = self.on_disk(VolumeManager::list_pod_dirs).await;
-        for uid in on_disk.unwrap_or_default() {
-            if keep.contains(&uid) || !self.index.of_pod(&uid).is_empty() {
-                continue;
-            }
-            if let Err(error) = self.delete_pod(&uid).await {
-                failed.push((uid, error));
-            }
-        }
-        failed
+        let mut orphans = on_disk.unwrap_or_default();
+        orphans.retain(|uid| !keep.contains(uid) && self.index.of_pod(uid).is_empty());
+        orphans
     }
 
     async fn delete_container(&self, id: &ContainerId) -> Result<()> {
@@ -571,7 +581,12 @@ impl Runtime for DockerManager {
             facts.engine = None;
             facts.sandbox_image = None;
         });
+        self.network.forget();
+        self.version.forget();
         self.engine_facts().await?;
+        if let Err(error) = self.network.status().await {
+            occurrences::network_not_ready(&self.telemetry, &error.to_string());
+        }
         let gap = PodEvent::Gap {
             cause: "subscribed to the Engine's events".to_owned(),
         };

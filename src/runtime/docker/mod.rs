@@ -13,12 +13,14 @@ pub mod instrumented;
 mod kill;
 pub mod logs;
 mod manager;
+mod network;
 pub mod operation;
 pub mod sandbox_image;
 mod start;
 mod sync;
 mod termination;
 pub mod translate;
+mod version_cache;
 
 pub use bollard_engine::BollardEngine;
 pub use exec::ExecSessions;

@@ -41,11 +41,13 @@ pub enum Operation {
     Events,
     /// `GET /containers/{id}/logs`.
     Logs,
+    /// `GET /networks/{name}`.
+    InspectNetwork,
 }
 
 impl Operation {
     /// Every operation, in the order of [`index`](Self::index).
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Version,
         Self::Info,
         Self::ListContainers,
@@ -64,6 +66,7 @@ impl Operation {
         Self::LoadImage,
         Self::Events,
         Self::Logs,
+        Self::InspectNetwork,
     ];
 
     /// Place in [`ALL`](Self::ALL).
@@ -94,6 +97,7 @@ impl Operation {
             Self::LoadImage => "load_image",
             Self::Events => "events",
             Self::Logs => "logs",
+            Self::InspectNetwork => "inspect_network",
         }
     }
 }

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use crate::api::{ContainerId, PodUid, Timestamp};
 use crate::pod::observed::{PodStatus, Pods};
 use crate::runtime::{
-    CommandOutput, PodEvent, PodEventKind, Result, RuntimeCondition, RuntimeError, RuntimeStatus,
-    SyncError, Version,
+    CommandOutput, NETWORK_READY, PodEvent, PodEventKind, RUNTIME_READY, Result, RuntimeCondition,
+    RuntimeError, RuntimeStatus, SyncError, Version,
 };
 
 mod calls;
@@ -63,6 +63,7 @@ struct State {
     status: Option<RuntimeStatus>,
     images: BTreeSet<String>,
     logs: BTreeMap<ContainerId, String>,
+    orphans: BTreeSet<PodUid>,
     commands: Vec<(ContainerId, Vec<String>)>,
     command_results: BTreeMap<Vec<String>, Result<CommandOutput>>,
 
@@ -182,6 +183,11 @@ impl FakeRuntime {
         self.change(|s| {
             s.logs.insert(id.clone(), text.to_owned());
         });
+    }
+
+    /// Something on disk is left of that pod, and no container.
+    pub fn leave_orphan(&self, uid: &PodUid) {
+        self.change(|s| s.orphans.insert(uid.clone()));
     }
 
     /// What a command run in any container comes to from now on. Without this it succeeds without
@@ -530,6 +536,6 @@ fn healthy() -> RuntimeStatus {
         message: String::new(),
     };
     RuntimeStatus {
-        conditions: vec![condition("RuntimeReady"), condition("NetworkReady")],
+        conditions: vec![condition(RUNTIME_READY), condition(NETWORK_READY)],
     }
 }

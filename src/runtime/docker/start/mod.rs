@@ -27,8 +27,10 @@ use super::index::Record;
 use super::manager::DockerManager;
 use super::translate::{Kind, MISSING_CLUSTER_DNS, Note};
 use crate::api::{FullName, Pod, PodUid};
+use crate::pod::ending::is_api_pod;
 use crate::pod::observed::Role;
 use crate::pod::plan::{Reason, Step};
+use crate::pod::spec;
 use crate::runtime::{RuntimeError, SyncAction, SyncError, SyncErrorReason, SyncResult};
 use crate::telemetry::{Telemetry, occurrences};
 
@@ -97,6 +99,13 @@ impl DockerManager {
         self.check_volumes(pod, &objects).await?;
         match sandbox {
             Sandbox::Running { id, ips } => {
+                if let Err(error) = self.ensure_resolv_conf(pod, id).await {
+                    return Ok(vec![SyncResult::failed(
+                        SyncAction::SetupNetwork,
+                        full_name,
+                        error,
+                    )]);
+                }
                 let files = match self.pod_files(pod, objects, &ips).await {
                     Ok(files) => files,
                     Err(FilesError::Volume(error)) => return Err(error),
@@ -143,11 +152,11 @@ impl DockerManager {
                 .shared();
                 let containers = self.start_containers(pod, &id, &up, &files, starts, cancel);
                 let (up, mut results) = futures::future::join(up.clone(), containers).await;
-                if let Err(error) = up {
-                    result.fail(error);
+                if up.is_err() {
                     results.clear();
                 }
-                results.insert(0, result);
+                let network = setup_result(pod, up, &mut result);
+                results.splice(0..0, [result].into_iter().chain(network));
                 Ok(results)
             }
         }
@@ -215,6 +224,27 @@ impl DockerManager {
     }
 }
 
+/// What came of the network of a sandbox; a failure that is not its own is the sandbox's.
+fn setup_result(
+    pod: &Pod,
+    up: Result<Vec<IpAddr>, SyncError>,
+    sandbox: &mut SyncResult,
+) -> Option<SyncResult> {
+    let mut network = SyncResult::new(SyncAction::SetupNetwork, FullName::of(pod).to_string());
+    match up {
+        Ok(_) if spec::is_host_network(pod) => None,
+        Ok(_) => Some(network),
+        Err(error) if error.reason == SyncErrorReason::SetupNetworkError => {
+            network.fail(error);
+            Some(network)
+        }
+        Err(error) => {
+            sandbox.fail(error);
+            None
+        }
+    }
+}
+
 /// Whether the Engine could not give a process an OOM score below 0: it lacks
 /// `CAP_SYS_RESOURCE`. Old runtimes only say that the process could not be made.
 fn refuses_oom_score(error: &EngineError) -> bool {
@@ -225,8 +255,9 @@ fn refuses_oom_score(error: &EngineError) -> bool {
 /// Logs what a request does otherwise than asked.
 fn tell_notes(telemetry: &Telemetry, pod: &Pod, notes: &[Note]) {
     for note in notes {
-        // Every pod that names no DNS policy wants the cluster's, and a box has none.
-        let tell = if note.reason == MISSING_CLUSTER_DNS {
+        // Every pod that names no DNS policy wants the cluster's, and a box has none; a pod of a
+        // cluster has a right to know.
+        let tell = if note.reason == MISSING_CLUSTER_DNS && !is_api_pod(pod) {
             occurrences::usual_note
         } else {
             occurrences::note
