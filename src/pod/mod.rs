@@ -15,6 +15,7 @@ pub mod env;
 pub mod events;
 pub mod expand;
 pub mod hold;
+pub mod image_gc;
 pub mod manager;
 pub mod manifest;
 pub mod merge;

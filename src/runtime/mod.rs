@@ -22,11 +22,13 @@ use crate::pod::plan::Plan;
 
 pub mod docker;
 pub mod fake;
+pub mod image;
 pub mod logs;
 pub mod objects;
 pub mod result;
 pub mod version;
 
+pub use image::{Image, ImageStats};
 pub use logs::{LogChunk, LogOptions, LogStream};
 pub use result::{PodSyncResult, SyncAction, SyncError, SyncErrorReason, SyncResult};
 pub use version::Version;
@@ -230,6 +232,20 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Whether an image is there. "Can't tell" is an error, never "absent".
     async fn is_image_present(&self, image: &str) -> Result<bool>;
+
+    /// How the runtime names that image: by its digest, else by its id; none when it is not there.
+    /// "Can't tell" is an error.
+    async fn get_image_ref(&self, image: &str) -> Result<Option<String>>;
+
+    /// All images.
+    async fn list_images(&self) -> Result<Vec<Image>>;
+
+    /// Removes an image, by any of its names or its id, with all its names. One that is not there
+    /// is success; one that a container was made from is a conflict, and keeps all its names.
+    async fn remove_image(&self, image: &str) -> Result<()>;
+
+    /// What all images take on disk, about.
+    async fn image_stats(&self) -> Result<ImageStats>;
 
     /// The log of one container instance.
     async fn get_container_logs(&self, id: &ContainerId, options: &LogOptions)

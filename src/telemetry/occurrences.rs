@@ -5,6 +5,7 @@
 
 mod cluster;
 mod containers;
+mod images;
 mod pods;
 
 use std::path::Path;
@@ -16,6 +17,7 @@ use crate::pod::desired::PodSource;
 
 pub use cluster::*;
 pub use containers::*;
+pub use images::*;
 pub use pods::*;
 
 /// A pod as its log field shows it: `namespace/name`.

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::engine::{EngineError, SharedEngine};
-use super::image::ImagePuller;
+use super::image::{self, ImageFacts, ImagePuller};
 use super::index::{Index, Record, pod_status};
 use super::logs::container_logs;
 use super::sandbox_image::ensure_sandbox_image;
@@ -33,8 +33,8 @@ use crate::pod::observed::{ContainerState, PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
 use crate::runtime::objects::Objects;
 use crate::runtime::{
-    LogOptions, LogStream, PodEvent, PodSyncResult, Result, Runtime, RuntimeCondition,
-    RuntimeError, RuntimeStatus, SyncError, Version,
+    Image, ImageStats, LogOptions, LogStream, PodEvent, PodSyncResult, Result, Runtime,
+    RuntimeCondition, RuntimeError, RuntimeStatus, SyncError, Version,
 };
 use crate::telemetry::{Telemetry, calls, occurrences};
 use crate::volume::VolumeManager;
@@ -510,6 +510,35 @@ impl Runtime for DockerManager {
             Err(error) if error.is_not_found() => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+
+    async fn get_image_ref(&self, image: &str) -> Result<Option<String>> {
+        match self.engine.inspect_image(image).await {
+            Ok(found) => Ok(Some(ImageFacts::from(found).image_id())),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn list_images(&self) -> Result<Vec<Image>> {
+        let infra = self.pod_infra_image.as_deref();
+        let listed = self.engine.list_images(false).await?;
+        Ok(listed
+            .into_iter()
+            .map(|image| image::listed(image, infra))
+            .collect())
+    }
+
+    async fn remove_image(&self, image: &str) -> Result<()> {
+        Ok(self.images.remove(image).await?)
+    }
+
+    async fn image_stats(&self) -> Result<ImageStats> {
+        let images = self.list_images().await?;
+        let sizes = images.iter().map(|image| image.size_bytes);
+        Ok(ImageStats {
+            total_storage_bytes: sizes.fold(0, u64::saturating_add),
+        })
     }
 
     async fn get_container_logs(
