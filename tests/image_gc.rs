@@ -2,6 +2,12 @@
 //! be full. Only that reading is made up, and only images that the test itself made can go: the
 //! rule under test is that nothing goes that its own puller did not pull.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail loudly, as tests do"
+)]
+
 mod common;
 
 use std::io;
