@@ -14,6 +14,7 @@ mod cluster;
 mod counts;
 pub mod desired;
 mod facts;
+mod gc;
 mod images;
 pub mod lock;
 pub mod owner;
@@ -44,6 +45,7 @@ use crate::runtime::docker::{
     BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, InstrumentedEngine,
     PullerOptions,
 };
+use crate::runtime::gc::ContainerGc;
 use crate::runtime::objects::{NoObjects, Objects};
 use crate::server::view::AgentView;
 use crate::server::{admin, health};
@@ -137,7 +139,7 @@ impl Agent {
             },
         ));
         let image_gc = start_image_gc(&config, &engine, &images, &telemetry, &mut parts, cancel);
-        let runtime: Arc<dyn Runtime> = Arc::new(DockerManager::new(
+        let runtime = Arc::new(DockerManager::new(
             engine,
             Arc::clone(&images),
             telemetry.clone(),
@@ -150,6 +152,9 @@ impl Agent {
                 objects,
             },
         ));
+        let sessions = runtime.exec_sessions();
+        spawn(&mut parts, "exec sessions", sessions.run(cancel.clone()));
+        let runtime: Arc<dyn Runtime> = runtime;
 
         let (cache_writer, cache_reader) = cache();
         let (observer, reach, listed) = Observer::new(
@@ -178,6 +183,7 @@ impl Agent {
             Some(cluster) => cluster.admit.clone(),
             None => cell(AdmitNode::default()).1,
         };
+        let policy = gc::policy(&config);
         let context = Arc::new(Context {
             runtime: Arc::clone(&runtime),
             cache: cache_reader.clone(),
@@ -186,12 +192,17 @@ impl Agent {
             telemetry: telemetry.clone(),
             node_ips,
             backoff_max: config.max_container_backoff,
+            gc: policy,
             clock: Clock::default(),
             node: admit_node,
             unsupported: unsupported_fields,
         });
         let manager = Arc::new(PodManager::default());
         let workers = PodWorkers::new(context, Arc::clone(&manager), wanted, listed.clone());
+        let pod_states = workers.pod_states();
+        let gc = ContainerGc::new(Arc::clone(&runtime), policy, pod_states);
+        let collecting = gc::collect(gc, config.root.clone(), telemetry.clone(), cancel.clone());
+        spawn(&mut parts, "container gc", collecting);
         spawn(&mut parts, "workers", workers.run(cancel.clone()));
 
         let counting = counts::count_pods(board.clone(), telemetry.metrics.clone(), cancel.clone());

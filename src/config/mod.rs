@@ -78,6 +78,8 @@ pub struct Config {
     pub metrics_address: Option<SocketAddr>,
     /// Longest crash-loop back-off.
     pub max_container_backoff: Duration,
+    /// How many dead containers are kept, and for how long.
+    pub container_gc: ContainerGc,
     /// Most Engine calls that change something at a time.
     pub engine_concurrency: usize,
     /// Most image pulls at a time.
@@ -153,6 +155,17 @@ impl ImageGcMode {
             Self::Off => "off",
         }
     }
+}
+
+/// How many dead containers are kept, and for how long, in the kubelet's terms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContainerGc {
+    /// Least age of one that is removed.
+    pub minimum_container_ttl_duration: Duration,
+    /// Most kept of each container of a pod; negative for any number.
+    pub maximum_dead_containers_per_container: i32,
+    /// Most kept on the node; negative for any number.
+    pub maximum_dead_containers: i32,
 }
 
 /// How log lines look.

@@ -12,13 +12,17 @@ use serde::Serialize;
 
 use super::file::LocatedFile;
 use super::key::{Arity, Key, ROWS, Setting};
-use super::{ApiAccess, Config, DEFAULT_ROOT, ImageGcMode, LogFormat, duration, node, parse};
+use super::{
+    ApiAccess, Config, ContainerGc, DEFAULT_ROOT, ImageGcMode, LogFormat, duration, node, parse,
+};
 use crate::api::NodeName;
 use crate::api::core::Taint;
 
 /// Environment variable that names the Engine when ours does not: Docker's own.
 const DOCKER_HOST: &str = "DOCKER_HOST";
 
+/// Longest time that dead containers may be asked to be kept: a year.
+const TTL_MAX: Duration = Duration::from_hours(365 * 24);
 /// Environment variable that names the client's configuration when ours does not: Docker's own.
 const DOCKER_CONFIG: &str = "DOCKER_CONFIG";
 
@@ -354,6 +358,20 @@ impl<'a> Rungs<'a> {
                 SECOND,
                 secs(300),
             ),
+            container_gc: ContainerGc {
+                minimum_container_ttl_duration: self.duration(
+                    Key::MinimumContainerTtlDuration,
+                    Duration::ZERO,
+                    Duration::ZERO,
+                    TTL_MAX,
+                ),
+                maximum_dead_containers_per_container: self.one(
+                    Key::MaximumDeadContainersPerContainer,
+                    1,
+                    parse::signed,
+                ),
+                maximum_dead_containers: self.one(Key::MaximumDeadContainers, -1, parse::signed),
+            },
             engine_concurrency: self.one(Key::EngineConcurrency, 16, |text| {
                 parse::number_in(text, &(1..=256))
             }),
@@ -431,6 +449,21 @@ impl Config {
                     .map_or_else(|| "none".to_owned(), |address| address.to_string()),
             ],
             Key::MaxContainerBackoff => vec![duration::render(self.max_container_backoff)],
+            Key::MinimumContainerTtlDuration => {
+                vec![duration::render(
+                    self.container_gc.minimum_container_ttl_duration,
+                )]
+            }
+            Key::MaximumDeadContainersPerContainer => {
+                vec![
+                    self.container_gc
+                        .maximum_dead_containers_per_container
+                        .to_string(),
+                ]
+            }
+            Key::MaximumDeadContainers => {
+                vec![self.container_gc.maximum_dead_containers.to_string()]
+            }
             Key::EngineConcurrency => vec![self.engine_concurrency.to_string()],
             Key::PullConcurrency => vec![self.pull_concurrency.to_string()],
             Key::SerializeImagePulls => vec![self.serialize_image_pulls.to_string()],

@@ -17,21 +17,27 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
 use crate::pod::credentials::PullSecrets;
+use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::{PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
 
 pub mod docker;
+pub mod exec;
 pub mod fake;
+pub mod gc;
 pub mod image;
 pub mod logs;
 pub mod objects;
 pub mod result;
 pub mod version;
 
+pub use exec::{CommandOutput, ExecOptions, Session, SessionControl, StreamOptions, TerminalSize};
 pub use image::{Image, ImageStats};
 pub use logs::{LogChunk, LogOptions, LogStream};
 pub use result::{PodSyncResult, SyncAction, SyncError, SyncErrorReason, SyncResult};
 pub use version::Version;
+
+use gc::{GcOutcome, PodStateProvider};
 
 /// Why a runtime call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -158,6 +164,17 @@ pub trait Runtime: Send + Sync + 'static {
     /// Health of the runtime. Cheap: may be called every few seconds.
     async fn status(&self) -> RuntimeStatus;
 
+    /// Removes dead containers and sandboxes that the policy does not keep, and those of pods that
+    /// nobody knows; with `evict_non_deleted` also those of pods that are over. Never a running
+    /// one, and never the newest of a pod that is known. What fails is told and does not stop the
+    /// rest. Asks the runtime nothing where there is nothing to remove.
+    async fn garbage_collect(
+        &self,
+        policy: ContainerGcPolicy,
+        pods: &dyn PodStateProvider,
+        evict_non_deleted: bool,
+    ) -> GcOutcome;
+
     /// All pods of ours that the runtime holds: with `all`, dead ones too. One list call.
     /// What it saw is remembered for [`get_pod_status`](Self::get_pod_status).
     async fn get_pods(&self, all: bool) -> Result<Pods>;
@@ -211,6 +228,11 @@ pub trait Runtime: Send + Sync + 'static {
         watch::channel(0).1
     }
 
+    /// Unmounts and removes the volumes of a pod of which nothing runs, and follows nothing that it
+    /// refers to any more. Its containers, their logs and last words stay. Done already is success;
+    /// a pod that starts again has its volumes made anew. Fails while anything of it runs.
+    async fn release_volumes(&self, uid: &PodUid) -> Result<()>;
+
     /// Removes every dead container and sandbox of a pod, and its directories. Fails while
     /// anything of it runs.
     async fn delete_pod(&self, uid: &PodUid) -> Result<()>;
@@ -246,6 +268,20 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// What all images take on disk, about.
     async fn image_stats(&self) -> Result<ImageStats>;
+
+    /// Runs a command in a running container to its end: no shell, no input, no terminal. An exit
+    /// code other than 0 is no error.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Conflict`] where the container does not run or is paused;
+    /// [`RuntimeError::Timeout`] where the command had not ended after `timeout`. It is ended
+    /// then, with its process group; where that can't be done, the error says so.
+    async fn run_in_container(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        timeout: Duration,
+    ) -> Result<CommandOutput>;
 
     /// The log of one container instance.
     async fn get_container_logs(&self, id: &ContainerId, options: &LogOptions)

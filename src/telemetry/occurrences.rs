@@ -3,8 +3,10 @@
 //! Levels: info when something changed, warn when the agent will try again, error when a person
 //! should look. Functions called again and again in a quiet node log at debug or not at all.
 
+mod access;
 mod cluster;
 mod containers;
+mod gc;
 mod images;
 mod pods;
 
@@ -15,8 +17,10 @@ use super::{Metrics, Telemetry};
 use crate::api::{Diagnostic, FullName, Timestamp};
 use crate::pod::desired::PodSource;
 
+pub use access::*;
 pub use cluster::*;
 pub use containers::*;
+pub use gc::*;
 pub use images::*;
 pub use pods::*;
 
@@ -159,6 +163,11 @@ pub fn api_lost(metrics: &Metrics, error: &str) {
         error = error,
         "the API server doesn't answer; pods go on as they are"
     );
+}
+
+/// The API server answers again: requests and watches take new connections.
+pub fn api_connections_given_up() {
+    tracing::debug!("the API server answers again; connections from before are given up");
 }
 
 /// New requests to the API server use replaced credentials.

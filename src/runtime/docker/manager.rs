@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::engine::{EngineError, SharedEngine};
+use super::exec::ExecSessions;
 use super::image::{self, ImageFacts, ImagePuller};
 use super::index::{Index, Record, pod_status};
 use super::logs::container_logs;
@@ -29,12 +30,14 @@ use super::translate::{CgroupDriver, EngineFacts, Kind, NodeFacts, parse_ours};
 use super::{events, termination};
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
 use crate::pod::credentials::PullSecrets;
+use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::{ContainerState, PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
+use crate::runtime::gc::{GcOutcome, PodStateProvider};
 use crate::runtime::objects::Objects;
 use crate::runtime::{
-    Image, ImageStats, LogOptions, LogStream, PodEvent, PodSyncResult, Result, Runtime,
-    RuntimeCondition, RuntimeError, RuntimeStatus, SyncError, Version,
+    CommandOutput, Image, ImageStats, LogOptions, LogStream, PodEvent, PodSyncResult, Result,
+    Runtime, RuntimeCondition, RuntimeError, RuntimeStatus, SyncError, Version,
 };
 use crate::telemetry::{Telemetry, calls, occurrences};
 use crate::volume::VolumeManager;
@@ -80,6 +83,7 @@ pub struct DockerManager {
     /// Bounds the sandboxes being made, so that of many new pods the first ones run before the
     /// last ones begin.
     pub(super) newcomers: Semaphore,
+    pub(super) sessions: ExecSessions,
     pod_infra_image: Option<String>,
     facts: Mutex<Facts>,
     listing: tokio::sync::Mutex<()>,
@@ -118,6 +122,7 @@ impl DockerManager {
             telemetry,
             changes: Semaphore::new(options.engine_concurrency.max(1)),
             newcomers: Semaphore::new(options.engine_concurrency.max(1)),
+            sessions: ExecSessions::default(),
             pod_infra_image: options.pod_infra_image,
             facts: Mutex::default(),
             listing: tokio::sync::Mutex::default(),
@@ -265,6 +270,18 @@ impl DockerManager {
         .await
     }
 
+    /// All containers of a pod, unless one of them runs.
+    fn stopped_records(&self, uid: &PodUid) -> Result<Vec<Record>> {
+        let records = self.index.of_pod(uid);
+        match records.iter().find(|r| r.state == ContainerState::Running) {
+            None => Ok(records),
+            Some(running) => Err(RuntimeError::Conflict(format!(
+                "container {} of the pod is still running",
+                running.id.get(..12).unwrap_or(&running.id)
+            ))),
+        }
+    }
+
     /// Removes the cgroups the Engine made for a pod and leaves behind. They hold nothing any
     /// more, so one that can't be removed, in a container that does not see them say, is told
     /// and left.
@@ -389,6 +406,15 @@ impl Runtime for DockerManager {
         }
     }
 
+    async fn garbage_collect(
+        &self,
+        policy: ContainerGcPolicy,
+        pods: &dyn PodStateProvider,
+        evict_non_deleted: bool,
+    ) -> GcOutcome {
+        self.collect(policy, pods, evict_non_deleted).await
+    }
+
     async fn get_pods(&self, all: bool) -> Result<Pods> {
         self.list(false).await?;
         Ok(Pods(self.index.pods(all)))
@@ -441,14 +467,17 @@ impl Runtime for DockerManager {
         result
     }
 
+    async fn release_volumes(&self, uid: &PodUid) -> Result<()> {
+        self.stopped_records(uid)?;
+        let for_disk = uid.clone();
+        self.on_disk(move |volumes| volumes.release(&for_disk))
+            .await?;
+        self.objects.release(uid);
+        Ok(())
+    }
+
     async fn delete_pod(&self, uid: &PodUid) -> Result<()> {
-        let records = self.index.of_pod(uid);
-        if let Some(running) = records.iter().find(|r| r.state == ContainerState::Running) {
-            return Err(RuntimeError::Conflict(format!(
-                "container {} of the pod is still running",
-                running.id.get(..12).unwrap_or(&running.id)
-            )));
-        }
+        let records = self.stopped_records(uid)?;
         for removed in join_all(records.iter().map(|record| self.remove(&record.id))).await {
             removed?;
         }
@@ -539,6 +568,15 @@ impl Runtime for DockerManager {
         Ok(ImageStats {
             total_storage_bytes: sizes.fold(0, u64::saturating_add),
         })
+    }
+
+    async fn run_in_container(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        timeout: Duration,
+    ) -> Result<CommandOutput> {
+        self.run_command(id, command, timeout).await
     }
 
     async fn get_container_logs(

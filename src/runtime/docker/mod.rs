@@ -3,8 +3,10 @@
 pub mod bollard_engine;
 pub mod engine;
 mod events;
+mod exec;
 pub mod fake_engine;
 mod files;
+mod gc;
 pub mod image;
 mod index;
 pub mod instrumented;
@@ -19,6 +21,7 @@ mod termination;
 pub mod translate;
 
 pub use bollard_engine::BollardEngine;
+pub use exec::ExecSessions;
 pub use fake_engine::FakeEngine;
 pub use image::{ImagePuller, PullerOptions};
 pub use instrumented::InstrumentedEngine;

@@ -21,6 +21,14 @@ pub enum Operation {
     StopContainer,
     /// `DELETE /containers/{id}`.
     RemoveContainer,
+    /// `POST /containers/{id}/exec`.
+    CreateExec,
+    /// `POST /exec/{id}/start`.
+    StartExec,
+    /// `GET /exec/{id}/json`.
+    InspectExec,
+    /// `POST /exec/{id}/resize`.
+    ResizeExec,
     /// `GET /images/{name}/json`.
     InspectImage,
     /// `GET /images/json`.
@@ -41,7 +49,7 @@ pub enum Operation {
 
 impl Operation {
     /// Every operation, in the order of [`index`](Self::index).
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 20] = [
         Self::Version,
         Self::Info,
         Self::ListContainers,
@@ -50,6 +58,10 @@ impl Operation {
         Self::StartContainer,
         Self::StopContainer,
         Self::RemoveContainer,
+        Self::CreateExec,
+        Self::StartExec,
+        Self::InspectExec,
+        Self::ResizeExec,
         Self::InspectImage,
         Self::ListImages,
         Self::PullImage,
@@ -78,6 +90,10 @@ impl Operation {
             Self::StartContainer => "start_container",
             Self::StopContainer => "stop_container",
             Self::RemoveContainer => "remove_container",
+            Self::CreateExec => "create_exec",
+            Self::StartExec => "start_exec",
+            Self::InspectExec => "inspect_exec",
+            Self::ResizeExec => "resize_exec",
             Self::InspectImage => "inspect_image",
             Self::ListImages => "list_images",
             Self::PullImage => "pull_image",

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use crate::api::{ContainerId, PodUid, Timestamp};
 use crate::pod::observed::{PodStatus, Pods};
 use crate::runtime::{
-    ImageStats, PodEvent, PodEventKind, Result, RuntimeCondition, RuntimeError, RuntimeStatus,
-    SyncError, Version,
+    CommandOutput, ImageStats, PodEvent, PodEventKind, Result, RuntimeCondition, RuntimeError,
+    RuntimeStatus, SyncError, Version,
 };
 
 mod calls;
@@ -64,6 +64,8 @@ struct State {
     images: BTreeSet<String>,
     image_stats: ImageStats,
     logs: BTreeMap<ContainerId, String>,
+    commands: Vec<(ContainerId, Vec<String>)>,
+    command_results: BTreeMap<Vec<String>, Result<CommandOutput>>,
 
     err: Option<RuntimeError>,
     inspect_err: Option<RuntimeError>,
@@ -180,6 +182,15 @@ impl FakeRuntime {
     pub fn set_logs(&self, id: &ContainerId, text: &str) {
         self.change(|s| {
             s.logs.insert(id.clone(), text.to_owned());
+        });
+    }
+
+    /// What a command run in any container comes to from now on. Without this it succeeds without
+    /// a word; one that hangs is had by [`block`](Self::block)ing `run_in_container`.
+    pub fn set_command_result(&self, command: &[&str], result: Result<CommandOutput>) {
+        let command = command.iter().map(|word| (*word).to_owned()).collect();
+        self.change(|s| {
+            s.command_results.insert(command, result);
         });
     }
 
@@ -357,6 +368,12 @@ impl FakeRuntime {
         self.state().killed_containers.clone()
     }
 
+    /// Commands run in containers, in order.
+    #[must_use]
+    pub fn commands(&self) -> Vec<(ContainerId, Vec<String>)> {
+        self.state().commands.clone()
+    }
+
     /// Forgets what was recorded; the pods stay.
     pub fn clear_calls(&self) {
         self.change(|s| {
@@ -365,6 +382,7 @@ impl FakeRuntime {
             s.killed_pods.clear();
             s.started_containers.clear();
             s.killed_containers.clear();
+            s.commands.clear();
         });
     }
 

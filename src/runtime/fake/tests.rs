@@ -7,6 +7,7 @@ use super::*;
 use crate::api::{FullName, Pod, core, meta};
 use crate::pod::backoff::Backoff;
 use crate::pod::credentials::PullSecrets;
+use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::ContainerState;
 use crate::pod::plan::{Plan, PlanInput, compute_pod_actions};
 use crate::runtime::{LogOptions, PodSyncResult, Runtime, SyncErrorReason};
@@ -45,6 +46,7 @@ async fn round(fake: &FakeRuntime, pod: &Arc<Pod>) -> (Plan, PodSyncResult) {
         pod,
         status: &status,
         backoff: &Backoff::default(),
+        gc: ContainerGcPolicy::default(),
         now: fake.now(),
     });
     let result = fake

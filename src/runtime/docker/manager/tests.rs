@@ -1,5 +1,7 @@
 //! The manager on the Engine in memory: plans walked, call by call.
 
+mod gc;
+
 use std::collections::HashMap;
 
 use bollard::models::ContainerCreateBody;
@@ -7,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::pod::backoff::Backoff;
+use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::plan::{PlanInput, compute_pod_actions};
 use crate::runtime::docker::fake_engine::{
     Call, FakeEngine, FakeImage, FaultPoint, PullScript, StartScript,
@@ -85,6 +88,7 @@ impl Bed {
             pod,
             status: &status,
             backoff: &Backoff::default(),
+            gc: ContainerGcPolicy::default(),
             now: Timestamp::now(),
         });
         self.manager.sync_pod(pod, &status, &plan, cancel).await
