@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::registry::Registry;
-use common::{Bed, DOCKER, IMAGE};
+use common::{Bed, IMAGE, docker_host};
 use mirrorlet::api::Timestamp;
 use mirrorlet::pod::credentials::PullSecrets;
 use mirrorlet::pod::image_gc::{DiskUsage, ImageGcPolicy};
@@ -52,7 +52,7 @@ struct GcBed {
 impl GcBed {
     /// On a root of its own; a second one on the same root is the next agent.
     fn new(bed: Bed, free_percent: u64) -> Self {
-        let engine = Arc::new(BollardEngine::connect(DOCKER).unwrap());
+        let engine = Arc::new(BollardEngine::connect(&docker_host()).unwrap());
         let puller = Arc::new(ImagePuller::new(
             engine.clone(),
             PullerOptions {
@@ -157,7 +157,7 @@ async fn a_disk_with_space_keeps_everything() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_engines_disk_can_be_read() {
-    let engine = BollardEngine::connect(DOCKER).unwrap();
+    let engine = BollardEngine::connect(&docker_host()).unwrap();
     let root = engine.info().await.unwrap().docker_root_dir.unwrap();
     let read = |is_engine_local, directory: &str| {
         LocalDisk { is_engine_local }
