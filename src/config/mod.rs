@@ -94,6 +94,16 @@ pub struct Config {
     pub serialize_image_pulls: bool,
     /// Directory of a Docker client's configuration, whose credentials are the node's.
     pub docker_config: Option<PathBuf>,
+    /// Which images are removed when nobody needs them.
+    pub image_gc: ImageGcMode,
+    /// From which share of the Engine's disk on, in percent.
+    pub image_gc_high_threshold: u8,
+    /// Down to which share, in percent.
+    pub image_gc_low_threshold: u8,
+    /// An image known for less is not removed for its space.
+    pub minimum_image_ttl: Duration,
+    /// An image unused for longer is removed, however empty the disk is; zero for no such age.
+    pub maximum_image_gc_age: Duration,
     /// How often everything is listed though the event stream is whole.
     pub sweep_period: Duration,
     /// How log lines look.
@@ -124,6 +134,33 @@ impl Config {
 #[must_use]
 pub fn socket_path(root: &std::path::Path) -> PathBuf {
     root.join("mirrorlet.sock")
+}
+
+/// Which images are removed when nobody needs them.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum ImageGcMode {
+    /// Those that this agent pulled.
+    #[default]
+    Pulled,
+    /// All on the Engine, whoever brought them.
+    All,
+    /// None.
+    Off,
+}
+
+impl ImageGcMode {
+    /// The mode as written in a flag or file.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pulled => "pulled",
+            Self::All => "all",
+            Self::Off => "off",
+        }
+    }
 }
 
 /// How many dead containers are kept, and for how long, in the kubelet's terms.

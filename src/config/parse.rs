@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{LogFormat, duration};
+use super::{ImageGcMode, LogFormat, duration};
 
 /// What is wrong with a value.
 pub type Fault = String;
@@ -61,6 +61,24 @@ pub fn boolean(text: &str) -> Result<bool, Fault> {
     text.trim()
         .parse()
         .map_err(|_| format!("{text:?} is neither true nor false"))
+}
+
+/// A share in percent.
+pub fn percent(text: &str) -> Result<u8, Fault> {
+    match text.trim().parse() {
+        Ok(value @ 0..=100) => Ok(value),
+        _ => Err(format!("{text:?} is not a whole number from 0 to 100")),
+    }
+}
+
+/// Which images are removed.
+pub fn image_gc(text: &str) -> Result<ImageGcMode, Fault> {
+    match text {
+        "pulled" => Ok(ImageGcMode::Pulled),
+        "all" => Ok(ImageGcMode::All),
+        "off" => Ok(ImageGcMode::Off),
+        _ => Err(format!("{text:?} is not pulled, all or off")),
+    }
 }
 
 /// An address.

@@ -13,8 +13,8 @@ use serde::Serialize;
 use super::file::LocatedFile;
 use super::key::{Arity, Key, ROWS, Setting};
 use super::{
-    ApiAccess, Config, ContainerGc, DEFAULT_RESOLV_CONF, DEFAULT_ROOT, LogFormat, duration, node,
-    parse,
+    ApiAccess, Config, ContainerGc, DEFAULT_RESOLV_CONF, DEFAULT_ROOT, ImageGcMode, LogFormat,
+    duration, node, parse,
 };
 use crate::api::NodeName;
 use crate::api::core::Taint;
@@ -257,6 +257,23 @@ impl<'a> Rungs<'a> {
         self.one(key, default, |text| parse::duration_in(text, &(from..=to)))
     }
 
+    /// The low threshold, which is not above the high one. One that nobody gave follows a high one
+    /// that is below it.
+    fn low_threshold(&mut self) -> u8 {
+        let high = self
+            .pick(Key::ImageGcHighThreshold)
+            .0
+            .and_then(|setting| parse::percent(setting.0.last()?).ok())
+            .unwrap_or(85);
+        self.one(Key::ImageGcLowThreshold, high.min(80), |text| {
+            let low = parse::percent(text)?;
+            if low > high {
+                return Err(format!("{low} is above the high threshold, {high}"));
+            }
+            Ok(low)
+        })
+    }
+
     /// As Docker's own client has it: in the home of who runs it, unless something else is said.
     fn docker_config(&mut self) -> Option<PathBuf> {
         let home = self.ambient.env.get("HOME").filter(|home| !home.is_empty());
@@ -370,6 +387,21 @@ impl<'a> Rungs<'a> {
             }),
             serialize_image_pulls: self.one(Key::SerializeImagePulls, false, parse::boolean),
             docker_config: self.docker_config(),
+            image_gc: self.one(Key::ImageGc, ImageGcMode::Pulled, parse::image_gc),
+            image_gc_high_threshold: self.one(Key::ImageGcHighThreshold, 85, parse::percent),
+            image_gc_low_threshold: self.low_threshold(),
+            minimum_image_ttl: self.duration(
+                Key::MinimumImageTtlDuration,
+                secs(120),
+                Duration::ZERO,
+                24 * HOUR,
+            ),
+            maximum_image_gc_age: self.duration(
+                Key::MaximumImageGcAge,
+                Duration::ZERO,
+                Duration::ZERO,
+                366 * 24 * HOUR,
+            ),
             sweep_period: self.duration(Key::SweepPeriod, secs(300), secs(5), HOUR),
             log_format: self.one(Key::LogFormat, LogFormat::Auto, parse::log_format),
             log_level: self.one(Key::LogLevel, "info".to_owned(), parse::word),
@@ -452,6 +484,11 @@ impl Config {
                 Some(directory) => path(directory),
                 None => vec!["none".to_owned()],
             },
+            Key::ImageGc => vec![self.image_gc.as_str().to_owned()],
+            Key::ImageGcHighThreshold => vec![self.image_gc_high_threshold.to_string()],
+            Key::ImageGcLowThreshold => vec![self.image_gc_low_threshold.to_string()],
+            Key::MinimumImageTtlDuration => vec![duration::render(self.minimum_image_ttl)],
+            Key::MaximumImageGcAge => vec![duration::render(self.maximum_image_gc_age)],
             Key::SweepPeriod => vec![duration::render(self.sweep_period)],
             Key::LogFormat => vec![self.log_format.as_str().to_owned()],
             Key::LogLevel => vec![self.log_level.clone()],

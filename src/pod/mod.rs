@@ -16,6 +16,7 @@ pub mod events;
 pub mod expand;
 pub mod gc;
 pub mod hold;
+pub mod image_gc;
 pub mod manager;
 pub mod manifest;
 pub mod merge;

@@ -26,12 +26,14 @@ pub mod docker;
 pub mod exec;
 pub mod fake;
 pub mod gc;
+pub mod image;
 pub mod logs;
 pub mod objects;
 pub mod result;
 pub mod version;
 
 pub use exec::{CommandOutput, ExecOptions, Session, SessionControl, StreamOptions, TerminalSize};
+pub use image::{Image, ImageStats};
 pub use logs::{LogChunk, LogOptions, LogStream};
 pub use result::{PodSyncResult, SyncAction, SyncError, SyncErrorReason, SyncResult};
 pub use version::Version;
@@ -257,6 +259,20 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Whether an image is there. "Can't tell" is an error, never "absent".
     async fn is_image_present(&self, image: &str) -> Result<bool>;
+
+    /// How the runtime names that image: by its digest, else by its id; none when it is not there.
+    /// "Can't tell" is an error.
+    async fn get_image_ref(&self, image: &str) -> Result<Option<String>>;
+
+    /// All images.
+    async fn list_images(&self) -> Result<Vec<Image>>;
+
+    /// Removes an image, by any of its names or its id, with all its names. One that is not there
+    /// is success; one that a container was made from is a conflict, and keeps all its names.
+    async fn remove_image(&self, image: &str) -> Result<()>;
+
+    /// What all images take on disk, about.
+    async fn image_stats(&self) -> Result<ImageStats>;
 
     /// Runs a command in a running container to its end: no shell, no input, no terminal. An exit
     /// code other than 0 is no error.

@@ -7,6 +7,7 @@ mod access;
 mod cluster;
 mod containers;
 mod gc;
+mod images;
 mod pods;
 
 use std::path::Path;
@@ -21,6 +22,7 @@ pub use access::*;
 pub use cluster::*;
 pub use containers::*;
 pub use gc::*;
+pub use images::*;
 pub use pods::*;
 
 /// A pod as its log field shows it: `namespace/name`.

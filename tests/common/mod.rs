@@ -21,6 +21,7 @@ pub mod history;
 pub mod intercept;
 pub mod link;
 pub mod node;
+pub mod proxy;
 pub mod registry;
 
 use std::collections::{BTreeMap, HashMap, HashSet};

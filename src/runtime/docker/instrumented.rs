@@ -1,5 +1,6 @@
 //! Counts and times every Engine call in the agent's metrics, and logs it at debug.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -178,9 +179,19 @@ impl Engine for InstrumentedEngine {
         self.observe(Operation::InspectImage, name, call).await
     }
 
-    async fn list_images(&self) -> Result<Vec<ImageSummary>> {
-        let call = self.inner.list_images();
+    async fn list_images(&self, all: bool) -> Result<Vec<ImageSummary>> {
+        let call = self.inner.list_images(all);
         self.observe(Operation::ListImages, "", call).await
+    }
+
+    async fn images_in_use(&self) -> Result<BTreeSet<String>> {
+        self.observe(Operation::ImagesInUse, "", self.inner.images_in_use())
+            .await
+    }
+
+    async fn remove_image(&self, name: &str) -> Result<()> {
+        let call = self.inner.remove_image(name);
+        self.observe(Operation::RemoveImage, name, call).await
     }
 
     async fn pull_image(

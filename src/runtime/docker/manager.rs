@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::engine::{EngineError, SharedEngine};
 use super::exec::ExecSessions;
-use super::image::ImagePuller;
+use super::image::{self, ImageFacts, ImagePuller};
 use super::index::{Index, Record, pod_status};
 use super::logs::container_logs;
 use super::network::{EngineNetwork, NetworkPlugin};
@@ -38,8 +38,9 @@ use crate::pod::plan::Plan;
 use crate::runtime::gc::{GcOutcome, PodStateProvider};
 use crate::runtime::objects::Objects;
 use crate::runtime::{
-    CommandOutput, LogOptions, LogStream, NETWORK_READY, PodEvent, PodSyncResult, RUNTIME_READY,
-    Result, Runtime, RuntimeCondition, RuntimeError, RuntimeStatus, SyncError, Version,
+    CommandOutput, Image, ImageStats, LogOptions, LogStream, NETWORK_READY, PodEvent,
+    PodSyncResult, RUNTIME_READY, Result, Runtime, RuntimeCondition, RuntimeError, RuntimeStatus,
+    SyncError, Version,
 };
 use crate::telemetry::{Telemetry, calls, occurrences};
 use crate::volume::VolumeManager;
@@ -549,6 +550,35 @@ impl Runtime for DockerManager {
             Err(error) if error.is_not_found() => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+
+    async fn get_image_ref(&self, image: &str) -> Result<Option<String>> {
+        match self.engine.inspect_image(image).await {
+            Ok(found) => Ok(Some(ImageFacts::from(found).image_id())),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn list_images(&self) -> Result<Vec<Image>> {
+        let infra = self.pod_infra_image.as_deref();
+        let listed = self.engine.list_images(false).await?;
+        Ok(listed
+            .into_iter()
+            .map(|image| image::listed(image, infra))
+            .collect())
+    }
+
+    async fn remove_image(&self, image: &str) -> Result<()> {
+        Ok(self.images.remove(image).await?)
+    }
+
+    async fn image_stats(&self) -> Result<ImageStats> {
+        let images = self.list_images().await?;
+        let sizes = images.iter().map(|image| image.size_bytes);
+        Ok(ImageStats {
+            total_storage_bytes: sizes.fold(0, u64::saturating_add),
+        })
     }
 
     async fn run_in_container(

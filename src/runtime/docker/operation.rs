@@ -37,6 +37,10 @@ pub enum Operation {
     PullImage,
     /// `POST /images/load`.
     LoadImage,
+    /// `GET /containers/json` of all containers.
+    ImagesInUse,
+    /// `DELETE /images/{name}`.
+    RemoveImage,
     /// `GET /events`.
     Events,
     /// `GET /containers/{id}/logs`.
@@ -47,7 +51,7 @@ pub enum Operation {
 
 impl Operation {
     /// Every operation, in the order of [`index`](Self::index).
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::Version,
         Self::Info,
         Self::ListContainers,
@@ -64,6 +68,8 @@ impl Operation {
         Self::ListImages,
         Self::PullImage,
         Self::LoadImage,
+        Self::ImagesInUse,
+        Self::RemoveImage,
         Self::Events,
         Self::Logs,
         Self::InspectNetwork,
@@ -95,6 +101,8 @@ impl Operation {
             Self::ListImages => "list_images",
             Self::PullImage => "pull_image",
             Self::LoadImage => "load_image",
+            Self::ImagesInUse => "images_in_use",
+            Self::RemoveImage => "remove_image",
             Self::Events => "events",
             Self::Logs => "logs",
             Self::InspectNetwork => "inspect_network",

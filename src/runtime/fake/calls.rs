@@ -19,9 +19,9 @@ use crate::pod::plan::{Plan, Step};
 use crate::pod::spec;
 use crate::runtime::gc::{GcOutcome, PodStateProvider};
 use crate::runtime::{
-    CommandOutput, LogChunk, LogOptions, LogStream, PodEvent, PodEventKind, PodSyncResult, Result,
-    Runtime, RuntimeError, RuntimeStatus, SyncAction, SyncError, SyncErrorReason, SyncResult,
-    Version,
+    CommandOutput, Image, ImageStats, LogChunk, LogOptions, LogStream, PodEvent, PodEventKind,
+    PodSyncResult, Result, Runtime, RuntimeError, RuntimeStatus, SyncAction, SyncError,
+    SyncErrorReason, SyncResult, Version,
 };
 
 use super::{FakeRuntime, healthy};
@@ -266,6 +266,37 @@ impl Runtime for FakeRuntime {
             Some(error) => Err(error.clone()),
             None => Ok(state.images.contains(image)),
         }
+    }
+
+    async fn get_image_ref(&self, image: &str) -> Result<Option<String>> {
+        self.enter("get_image_ref", None).await?;
+        let state = self.state();
+        match &state.inspect_err {
+            Some(error) => Err(error.clone()),
+            None => Ok(state.images.get(image).cloned()),
+        }
+    }
+
+    async fn list_images(&self) -> Result<Vec<Image>> {
+        self.enter("list_images", None).await?;
+        let state = self.state();
+        let images = state.images.iter().map(|name| Image {
+            id: name.clone(),
+            repo_tags: vec![name.clone()],
+            ..Image::default()
+        });
+        Ok(images.collect())
+    }
+
+    async fn remove_image(&self, image: &str) -> Result<()> {
+        self.enter("remove_image", None).await?;
+        self.change(|s| s.images.remove(image));
+        Ok(())
+    }
+
+    async fn image_stats(&self) -> Result<ImageStats> {
+        self.enter("image_stats", None).await?;
+        Ok(self.state().image_stats)
     }
 
     async fn run_in_container(

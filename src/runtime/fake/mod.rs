@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use crate::api::{ContainerId, PodUid, Timestamp};
 use crate::pod::observed::{PodStatus, Pods};
 use crate::runtime::{
-    CommandOutput, NETWORK_READY, PodEvent, PodEventKind, RUNTIME_READY, Result, RuntimeCondition,
-    RuntimeError, RuntimeStatus, SyncError, Version,
+    CommandOutput, ImageStats, NETWORK_READY, PodEvent, PodEventKind, RUNTIME_READY, Result,
+    RuntimeCondition, RuntimeError, RuntimeStatus, SyncError, Version,
 };
 
 mod calls;
@@ -62,6 +62,7 @@ struct State {
     version: Option<Version>,
     status: Option<RuntimeStatus>,
     images: BTreeSet<String>,
+    image_stats: ImageStats,
     logs: BTreeMap<ContainerId, String>,
     orphans: BTreeSet<PodUid>,
     commands: Vec<(ContainerId, Vec<String>)>,
@@ -204,7 +205,12 @@ impl FakeRuntime {
         self.change(|s| s.err = err);
     }
 
-    /// `is_image_present` fails with that, until `None`.
+    /// What `image_stats` answers.
+    pub fn set_image_stats(&self, stats: ImageStats) {
+        self.change(|s| s.image_stats = stats);
+    }
+
+    /// `is_image_present` and `get_image_ref` fail with that, until `None`.
     pub fn set_inspect_err(&self, err: Option<RuntimeError>) {
         self.change(|s| s.inspect_err = err);
     }

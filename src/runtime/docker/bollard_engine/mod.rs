@@ -9,7 +9,7 @@ mod lines;
 mod streams;
 mod transport;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ use bollard::models::{
 };
 use bollard::query_parameters::{
     CreateContainerOptions, ImportImageOptions, InspectContainerOptions, ListContainersOptions,
-    ListImagesOptions, RemoveContainerOptions, StartContainerOptions, StopContainerOptions,
+    ListImagesOptions, RemoveContainerOptions, RemoveImageOptions, StartContainerOptions,
+    StopContainerOptions,
 };
 use bollard::{API_DEFAULT_VERSION, BollardRequest, Docker};
 use bytes::Bytes;
@@ -303,13 +304,34 @@ impl Engine for BollardEngine {
         self.call("image inspect", READ_DEADLINE, work).await
     }
 
-    async fn list_images(&self) -> Result<Vec<ImageSummary>> {
+    async fn list_images(&self, all: bool) -> Result<Vec<ImageSummary>> {
         let options = ListImagesOptions {
+            all,
             digests: true,
             ..ListImagesOptions::default()
         };
         let work = self.docker.list_images(Some(options));
         self.call("image list", READ_DEADLINE, work).await
+    }
+
+    async fn images_in_use(&self) -> Result<BTreeSet<String>> {
+        let options = ListContainersOptions {
+            all: true,
+            ..ListContainersOptions::default()
+        };
+        let work = self.docker.list_containers(Some(options));
+        let containers = self.call("list", READ_DEADLINE, work).await?;
+        let ids = containers.into_iter().filter_map(|c| c.image_id);
+        Ok(ids.collect())
+    }
+
+    async fn remove_image(&self, name: &str) -> Result<()> {
+        let options = RemoveImageOptions::default();
+        let work = self
+            .docker
+            .remove_image(path_part(name)?, Some(options), None);
+        self.call("image remove", CALL_DEADLINE, work).await?;
+        Ok(())
     }
 
     async fn pull_image(

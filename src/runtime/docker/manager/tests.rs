@@ -210,7 +210,7 @@ async fn a_pod_with_a_known_image_costs_five_calls() {
 #[tokio::test(start_paused = true)]
 async fn a_sandbox_image_that_was_pruned_is_loaded_again() {
     let bed = Bed::warm().await;
-    bed.engine.remove_image(SANDBOX_IMAGE);
+    bed.engine.prune_image(SANDBOX_IMAGE);
     let pod = pod("a", &json!({}));
     assert_eq!(bed.round(&pod).await.error(), None);
     assert_eq!(bed.engine.count(Operation::LoadImage), 1);
@@ -224,7 +224,7 @@ async fn a_sandbox_image_that_was_pruned_is_loaded_again() {
 #[tokio::test(start_paused = true)]
 async fn an_app_image_that_was_pruned_is_pulled_again() {
     let bed = Bed::warm().await;
-    bed.engine.remove_image("app:1");
+    bed.engine.prune_image("app:1");
     let script = PullScript {
         image: Some(FakeImage::default()),
         ..PullScript::default()
