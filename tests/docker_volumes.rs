@@ -197,6 +197,7 @@ impl Stack {
             runtime,
             cache: reader,
             looks,
+            probes: probe_results().1,
             board: board_writer,
             telemetry,
             node_ips: Vec::new(),

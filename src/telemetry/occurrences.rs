@@ -6,6 +6,7 @@
 mod cluster;
 mod containers;
 mod pods;
+mod probes;
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use crate::pod::desired::PodSource;
 pub use cluster::*;
 pub use containers::*;
 pub use pods::*;
+pub use probes::*;
 
 /// A pod as its log field shows it: `namespace/name`.
 struct Shown<'a>(&'a FullName);

@@ -39,6 +39,7 @@ use crate::store::cache::CacheReader;
 use crate::store::cell::Reader;
 use crate::store::looks::LookRequests;
 use crate::store::pods::PodManager;
+use crate::store::probes::ProbeReader;
 use crate::telemetry::{Telemetry, occurrences};
 use locks::NameLocks;
 use task::Worker;
@@ -64,6 +65,8 @@ pub struct Context {
     pub cache: CacheReader,
     /// Asks for a look at one of them.
     pub looks: LookRequests,
+    /// What their probes say.
+    pub probes: ProbeReader,
     /// Where workers tell about them.
     pub board: BoardWriter,
     /// What is counted.

@@ -6,6 +6,7 @@
 use crate::api::Pod;
 use crate::api::core::Container;
 use crate::pod::observed::{ContainerState, ContainerStatus};
+use crate::pod::probe::{ProbeKind, ProbeResults};
 use crate::pod::spec::{self, RestartPolicy, container_hash};
 
 use super::Reason;
@@ -17,22 +18,34 @@ pub(super) enum Verdict {
     Keep,
     /// It is to be started, for that reason; whatever runs under its name is stopped first.
     Start(Reason),
+    /// It is to be stopped for that reason, and not to be started again.
+    Stop(Reason),
     /// It is done.
     Done,
 }
 
 /// Decides about one regular container by its newest instance.
-pub(super) fn judge(pod: &Pod, container: &Container, newest: Option<&ContainerStatus>) -> Verdict {
+pub(super) fn judge(
+    pod: &Pod,
+    container: &Container,
+    newest: Option<&ContainerStatus>,
+    probes: &ProbeResults,
+) -> Verdict {
     let name = container.name.as_str().into();
     let Some(seen) = newest else {
         return Verdict::Start(Reason::NeverStarted { container: name });
     };
     match seen.state {
-        // Failed liveness and startup probes are asked here.
         ContainerState::Running if definition_changed(container, seen) => {
             Verdict::Start(Reason::DefinitionChanged { container: name })
         }
-        ContainerState::Running => Verdict::Keep,
+        ContainerState::Running => match failed_probe(container, seen, probes) {
+            None => Verdict::Keep,
+            Some(reason) if spec::restart_policy(pod) == RestartPolicy::Never => {
+                Verdict::Stop(reason)
+            }
+            Some(reason) => Verdict::Start(reason),
+        },
         ContainerState::Created => Verdict::Start(Reason::CreatedOnly { container: name }),
         ContainerState::Unknown => Verdict::Start(Reason::UnknownState { container: name }),
         ContainerState::Exited => {
@@ -51,6 +64,22 @@ pub(super) fn judge(pod: &Pod, container: &Container, newest: Option<&ContainerS
                 Verdict::Done
             }
         }
+    }
+}
+
+/// Why a running instance has to go, if one of its probes says so.
+pub(super) fn failed_probe(
+    container: &Container,
+    seen: &ContainerStatus,
+    probes: &ProbeResults,
+) -> Option<Reason> {
+    let name = || container.name.as_str().into();
+    if probes.has_failed(container, seen, ProbeKind::Liveness) {
+        Some(Reason::LivenessFailed { container: name() })
+    } else if probes.has_failed(container, seen, ProbeKind::Startup) {
+        Some(Reason::StartupFailed { container: name() })
+    } else {
+        None
     }
 }
 

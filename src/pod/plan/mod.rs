@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::{ContainerId, Pod, Timestamp, core};
 use crate::pod::backoff::{Backoff, ContainerKey};
 use crate::pod::observed::{ContainerState, PodStatus, Role};
+use crate::pod::probe::ProbeResults;
 use crate::pod::spec;
 
 mod app;
@@ -34,6 +35,8 @@ pub struct PlanInput<'a> {
     pub status: &'a PodStatus,
     /// Crash counters of the pod's containers.
     pub backoff: &'a Backoff,
+    /// What its probes say.
+    pub probes: &'a ProbeResults,
     /// The present time.
     pub now: Timestamp,
 }
@@ -124,6 +127,21 @@ pub enum Reason {
         /// Name in the spec.
         container: Arc<str>,
     },
+    /// The container's liveness probe failed.
+    LivenessFailed {
+        /// Name in the spec.
+        container: Arc<str>,
+    },
+    /// The container's startup probe failed.
+    StartupFailed {
+        /// Name in the spec.
+        container: Arc<str>,
+    },
+    /// The container's postStart hook failed.
+    PostStartFailed {
+        /// Name in the spec.
+        container: Arc<str>,
+    },
     /// The container starts anew with its sandbox.
     SandboxRecreated {
         /// Name in the spec.
@@ -167,6 +185,15 @@ impl fmt::Display for Reason {
             }
             Self::DefinitionChanged { container } => {
                 write!(f, "container {container} definition changed")
+            }
+            Self::LivenessFailed { container } => {
+                write!(f, "container {container} failed liveness probe")
+            }
+            Self::StartupFailed { container } => {
+                write!(f, "container {container} failed startup probe")
+            }
+            Self::PostStartFailed { container } => {
+                write!(f, "the postStart hook of container {container} failed")
             }
             Self::SandboxRecreated { container } => {
                 write!(f, "container {container} starts anew with its sandbox")

@@ -53,6 +53,7 @@ impl Bed {
             runtime,
             cache: reader,
             looks,
+            probes: probe_results().1,
             board: board_writer,
             telemetry: telemetry.clone(),
             node_ips: Vec::new(),

@@ -1,0 +1,191 @@
+//! Probing: one task per pod, container and kind, as long as the pod is on the board.
+//!
+//! [`ProbeManager`] follows the board. A pod that begins to be converged gets its workers, each
+//! is shown what becomes of its pod, and the results of a pod that left the board are forgotten.
+//! What is found out is written to the [results](crate::store::probes), whose news wake the pod's
+//! worker.
+//!
+//! Upstream: `pkg/kubelet/prober/prober_manager.go`.
+
+mod attempt;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::api::{Pod, PodUid, Timestamp};
+use crate::pod::observed::Role;
+use crate::pod::probe::ProbeKind;
+use crate::pod::spec;
+use crate::probe::Client;
+use crate::runtime::Runtime;
+use crate::store::board::{Board, Phase, PodView};
+use crate::store::probes::ProbeWriter;
+use crate::telemetry::Telemetry;
+use worker::Worker;
+
+/// Tells the time, which initial delays are measured by.
+pub type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// What all probe workers share.
+pub(crate) struct Shared {
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) client: Client,
+    pub(crate) results: ProbeWriter,
+    pub(crate) telemetry: Telemetry,
+    pub(crate) now: Now,
+    /// When the agent began to probe.
+    pub(crate) began: Instant,
+}
+
+/// Which probe of a pod a worker is for.
+type Key = (Arc<str>, ProbeKind);
+
+/// The set of probe workers.
+pub struct ProbeManager {
+    shared: Arc<Shared>,
+    board: Board,
+    pods: HashMap<PodUid, Probed>,
+    tasks: JoinSet<()>,
+}
+
+/// A pod with its workers.
+struct Probed {
+    view: watch::Sender<Arc<PodView>>,
+    /// Each worker's token; it stops when this is dropped. One that ended by itself stays, so that
+    /// it isn't started anew.
+    workers: BTreeMap<Key, DropGuard>,
+    /// Whether the pod was seen being stopped: if it is converged again, it begins anew.
+    ending: bool,
+}
+
+impl ProbeManager {
+    /// A manager that follows the board and writes to `results`.
+    #[must_use]
+    pub fn new(
+        runtime: Arc<dyn Runtime>,
+        client: Client,
+        board: Board,
+        results: ProbeWriter,
+        telemetry: Telemetry,
+        now: Now,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            runtime,
+            client,
+            results,
+            telemetry,
+            now,
+            began: Instant::now(),
+        });
+        Self {
+            shared,
+            board,
+            pods: HashMap::new(),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    /// Follows the board until cancelled.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        let mut changed = self.board.changed();
+        loop {
+            changed.borrow_and_update();
+            self.follow(&cancel);
+            tokio::select! {
+                () = cancel.cancelled() => break,
+                told = changed.changed() => if told.is_err() { break },
+                // The panic hook tells of one that panicked; its probe keeps its last result.
+                Some(_) = self.tasks.join_next() => {}
+            }
+        }
+        self.pods.clear();
+        while self.tasks.join_next().await.is_some() {}
+    }
+
+    /// Brings the workers in step with the board.
+    fn follow(&mut self, cancel: &CancellationToken) {
+        let views = self.board.all();
+        let uids: HashSet<&PodUid> = views.iter().map(|view| &view.uid).collect();
+        let metrics = &self.shared.telemetry.metrics;
+        self.pods.retain(|uid, probed| {
+            let is_there = uids.contains(uid);
+            if !is_there {
+                let view = probed.view.borrow();
+                for (container, kind) in probed.workers.keys() {
+                    metrics.probe_gone(&view.full_name, uid, container, *kind);
+                }
+            }
+            is_there
+        });
+        self.shared.results.retain(|uid| uids.contains(uid));
+        for view in views {
+            self.follow_pod(view, cancel);
+        }
+    }
+
+    fn follow_pod(&mut self, view: PodView, cancel: &CancellationToken) {
+        let Some(pod) = view.pod.clone() else { return };
+        let uid = view.uid.clone();
+        let converging = view.phase == Phase::Syncing;
+        if converging && self.pods.get(&uid).is_some_and(|probed| probed.ending) {
+            self.pods.remove(&uid);
+        }
+        let wanted = probes(&pod);
+        let is_known = self.pods.contains_key(&uid);
+        if !is_known && (wanted.is_empty() || !converging) {
+            return;
+        }
+        let view = Arc::new(view);
+        let probed = self.pods.entry(uid).or_insert_with(|| Probed {
+            view: watch::Sender::new(Arc::clone(&view)),
+            workers: BTreeMap::new(),
+            ending: false,
+        });
+        probed.ending = !converging;
+        probed.view.send_if_modified(|known| {
+            let is_news = !same(known, &view);
+            *known = Arc::clone(&view);
+            is_news
+        });
+        probed.workers.retain(|key, _| wanted.contains(key));
+        if !converging {
+            return;
+        }
+        for key in wanted {
+            if probed.workers.contains_key(&key) {
+                continue;
+            }
+            let token = cancel.child_token();
+            let worker = Worker::new(Arc::clone(&self.shared), probed.view.subscribe(), &key);
+            self.tasks.spawn(worker.run(token.clone()));
+            probed.workers.insert(key, token.drop_guard());
+        }
+    }
+}
+
+/// The probes of a pod: of its regular containers and sidecars.
+fn probes(pod: &Pod) -> Vec<Key> {
+    spec::containers(pod)
+        .filter(|(role, _)| *role != Role::Init)
+        .flat_map(|(_, container)| {
+            let name: Arc<str> = container.name.as_str().into();
+            ProbeKind::ALL
+                .into_iter()
+                .filter(|kind| kind.of(container).is_some())
+                .map(move |kind| (Arc::clone(&name), kind))
+        })
+        .collect()
+}
+
+/// Whether two views show the same to a probe worker.
+fn same(a: &PodView, b: &PodView) -> bool {
+    a.phase == b.phase && a.pod == b.pod && a.status == b.status && a.observed == b.observed
+}
