@@ -123,7 +123,7 @@ impl Agent {
             Arc::clone(&engine),
             config.pull_concurrency,
         ));
-        let runtime: Arc<dyn Runtime> = Arc::new(DockerManager::new(
+        let runtime = Arc::new(DockerManager::new(
             engine,
             Arc::clone(&images),
             telemetry.clone(),
@@ -136,6 +136,9 @@ impl Agent {
                 objects,
             },
         ));
+        let sessions = runtime.exec_sessions();
+        spawn(&mut parts, "exec sessions", sessions.run(cancel.clone()));
+        let runtime: Arc<dyn Runtime> = runtime;
 
         let (cache_writer, cache_reader) = cache();
         let (observer, reach, listed) = Observer::new(

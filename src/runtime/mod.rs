@@ -20,12 +20,14 @@ use crate::pod::observed::{PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
 
 pub mod docker;
+pub mod exec;
 pub mod fake;
 pub mod logs;
 pub mod objects;
 pub mod result;
 pub mod version;
 
+pub use exec::{CommandOutput, ExecOptions, Session, SessionControl, StreamOptions, TerminalSize};
 pub use logs::{LogChunk, LogOptions, LogStream};
 pub use result::{PodSyncResult, SyncAction, SyncError, SyncErrorReason, SyncResult};
 pub use version::Version;
@@ -228,6 +230,20 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Whether an image is there. "Can't tell" is an error, never "absent".
     async fn is_image_present(&self, image: &str) -> Result<bool>;
+
+    /// Runs a command in a running container to its end: no shell, no input, no terminal. An exit
+    /// code other than 0 is no error.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Conflict`] where the container does not run or is paused;
+    /// [`RuntimeError::Timeout`] where the command had not ended after `timeout`. It is ended
+    /// then, with its process group; where that can't be done, the error says so.
+    async fn run_in_container(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        timeout: Duration,
+    ) -> Result<CommandOutput>;
 
     /// The log of one container instance.
     async fn get_container_logs(&self, id: &ContainerId, options: &LogOptions)

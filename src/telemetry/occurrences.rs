@@ -3,6 +3,7 @@
 //! Levels: info when something changed, warn when the agent will try again, error when a person
 //! should look. Functions called again and again in a quiet node log at debug or not at all.
 
+mod access;
 mod cluster;
 mod containers;
 mod pods;
@@ -15,6 +16,7 @@ use super::{Metrics, Telemetry};
 use crate::api::{Diagnostic, FullName, Timestamp};
 use crate::pod::desired::PodSource;
 
+pub use access::*;
 pub use cluster::*;
 pub use containers::*;
 pub use pods::*;

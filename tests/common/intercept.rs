@@ -12,11 +12,12 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use mirrorlet::api::Timestamp;
-use mirrorlet::runtime::LogOptions;
 use mirrorlet::runtime::docker::engine::{
-    Engine, EngineError, EngineVersion, LogFrames, PullProgress, RegistryAuth, Result,
+    Engine, EngineError, EngineVersion, ExecState, LogFrames, PullProgress, RegistryAuth, Result,
 };
 use mirrorlet::runtime::docker::{BollardEngine, Operation};
+use mirrorlet::runtime::exec::DuplexStream;
+use mirrorlet::runtime::{ExecOptions, LogOptions, TerminalSize};
 use tokio::task::JoinHandle;
 
 /// A call the agent makes.
@@ -38,6 +39,8 @@ impl Call {
                 | Operation::StartContainer
                 | Operation::StopContainer
                 | Operation::RemoveContainer
+                | Operation::CreateExec
+                | Operation::StartExec
                 | Operation::LoadImage
         )
     }
@@ -202,6 +205,30 @@ impl<S: Script> Engine for ScriptedEngine<S> {
         let owned = id.to_owned();
         let real = owned!(self, |engine| engine.remove_container(&owned, force));
         self.pass(Operation::RemoveContainer, id, real).await
+    }
+
+    async fn create_exec(&self, id: &str, options: &ExecOptions) -> Result<String> {
+        let (owned, options) = (id.to_owned(), options.clone());
+        let real = owned!(self, |engine| engine.create_exec(&owned, &options));
+        self.pass(Operation::CreateExec, id, real).await
+    }
+
+    async fn start_exec(&self, exec: &str, tty: bool) -> Result<DuplexStream> {
+        let owned = exec.to_owned();
+        let real = owned!(self, |engine| engine.start_exec(&owned, tty));
+        self.pass(Operation::StartExec, exec, real).await
+    }
+
+    async fn inspect_exec(&self, exec: &str) -> Result<ExecState> {
+        let owned = exec.to_owned();
+        let real = owned!(self, |engine| engine.inspect_exec(&owned));
+        self.pass(Operation::InspectExec, exec, real).await
+    }
+
+    async fn resize_exec(&self, exec: &str, size: TerminalSize) -> Result<()> {
+        let owned = exec.to_owned();
+        let real = owned!(self, |engine| engine.resize_exec(&owned, size));
+        self.pass(Operation::ResizeExec, exec, real).await
     }
 
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect> {

@@ -16,7 +16,8 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 
 use crate::api::Timestamp;
-use crate::runtime::{LogChunk, LogOptions, RuntimeError};
+use crate::runtime::exec::DuplexStream;
+use crate::runtime::{ExecOptions, LogChunk, LogOptions, RuntimeError, TerminalSize};
 
 /// Deadline of every call that only reads or changes records. Start is among them: it includes
 /// the runtime's own start of the process, slow only when storage is.
@@ -158,6 +159,17 @@ impl std::fmt::Debug for RegistryAuth {
     }
 }
 
+/// What `GET /exec/{id}/json` tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ExecState {
+    /// Whether the command runs.
+    pub running: bool,
+    /// Its exit code; none before its end, or where it was never started.
+    pub exit_code: Option<i32>,
+    /// Its process id as the Engine's host has it; none before the start.
+    pub pid: Option<i32>,
+}
+
 /// Output of a container as the Engine sends it, one frame an item.
 pub type LogFrames = BoxStream<'static, Result<LogChunk>>;
 
@@ -194,6 +206,21 @@ pub trait Engine: Send + Sync + 'static {
 
     /// `DELETE /containers/{id}?v=1`.
     async fn remove_container(&self, id: &str, force: bool) -> Result<()>;
+
+    /// `POST /containers/{id}/exec`; returns the exec's id. 409 where the container does not run
+    /// or is paused.
+    async fn create_exec(&self, id: &str, options: &ExecOptions) -> Result<String>;
+
+    /// `POST /exec/{id}/start` over a connection of its own, which is handed out raw: with `tty`
+    /// the terminal's bytes, else frames (`logs::FrameDecoder`). An exec starts once; a second
+    /// start is 409.
+    async fn start_exec(&self, exec: &str, tty: bool) -> Result<DuplexStream>;
+
+    /// `GET /exec/{id}/json`. Known for some minutes after the end.
+    async fn inspect_exec(&self, exec: &str) -> Result<ExecState>;
+
+    /// `POST /exec/{id}/resize`. Fails before the command runs and after it ended.
+    async fn resize_exec(&self, exec: &str, size: TerminalSize) -> Result<()>;
 
     /// `GET /images/{name}/json`.
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect>;

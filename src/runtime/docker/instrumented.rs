@@ -12,11 +12,12 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 
 use super::engine::{
-    Engine, EngineVersion, LogFrames, PullProgress, RegistryAuth, Result, SharedEngine,
+    Engine, EngineVersion, ExecState, LogFrames, PullProgress, RegistryAuth, Result, SharedEngine,
 };
 use super::operation::Operation;
 use crate::api::Timestamp;
-use crate::runtime::LogOptions;
+use crate::runtime::exec::DuplexStream;
+use crate::runtime::{ExecOptions, LogOptions, TerminalSize};
 use crate::store::looks::LookRequests;
 use crate::telemetry::{Metrics, calls};
 
@@ -140,6 +141,26 @@ impl Engine for InstrumentedEngine {
     async fn remove_container(&self, id: &str, force: bool) -> Result<()> {
         let call = self.inner.remove_container(id, force);
         self.observe(Operation::RemoveContainer, id, call).await
+    }
+
+    async fn create_exec(&self, id: &str, options: &ExecOptions) -> Result<String> {
+        let call = self.inner.create_exec(id, options);
+        self.observe(Operation::CreateExec, id, call).await
+    }
+
+    async fn start_exec(&self, exec: &str, tty: bool) -> Result<DuplexStream> {
+        let call = self.inner.start_exec(exec, tty);
+        self.observe(Operation::StartExec, exec, call).await
+    }
+
+    async fn inspect_exec(&self, exec: &str) -> Result<ExecState> {
+        let call = self.inner.inspect_exec(exec);
+        self.observe(Operation::InspectExec, exec, call).await
+    }
+
+    async fn resize_exec(&self, exec: &str, size: TerminalSize) -> Result<()> {
+        let call = self.inner.resize_exec(exec, size);
+        self.observe(Operation::ResizeExec, exec, call).await
     }
 
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect> {

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::engine::{EngineError, SharedEngine};
+use super::exec::ExecSessions;
 use super::image::ImagePuller;
 use super::index::{Index, Record, pod_status};
 use super::logs::container_logs;
@@ -32,8 +33,8 @@ use crate::pod::observed::{ContainerState, PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
 use crate::runtime::objects::Objects;
 use crate::runtime::{
-    LogOptions, LogStream, PodEvent, PodSyncResult, Result, Runtime, RuntimeCondition,
-    RuntimeError, RuntimeStatus, SyncError, Version,
+    CommandOutput, LogOptions, LogStream, PodEvent, PodSyncResult, Result, Runtime,
+    RuntimeCondition, RuntimeError, RuntimeStatus, SyncError, Version,
 };
 use crate::telemetry::{Telemetry, calls, occurrences};
 use crate::volume::VolumeManager;
@@ -79,6 +80,7 @@ pub struct DockerManager {
     /// Bounds the sandboxes being made, so that of many new pods the first ones run before the
     /// last ones begin.
     pub(super) newcomers: Semaphore,
+    pub(super) sessions: ExecSessions,
     pod_infra_image: Option<String>,
     facts: Mutex<Facts>,
     listing: tokio::sync::Mutex<()>,
@@ -117,6 +119,7 @@ impl DockerManager {
             telemetry,
             changes: Semaphore::new(options.engine_concurrency.max(1)),
             newcomers: Semaphore::new(options.engine_concurrency.max(1)),
+            sessions: ExecSessions::default(),
             pod_infra_image: options.pod_infra_image,
             facts: Mutex::default(),
             listing: tokio::sync::Mutex::default(),
@@ -508,6 +511,15 @@ impl Runtime for DockerManager {
             Err(error) if error.is_not_found() => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+
+    async fn run_in_container(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        timeout: Duration,
+    ) -> Result<CommandOutput> {
+        self.run_command(id, command, timeout).await
     }
 
     async fn get_container_logs(

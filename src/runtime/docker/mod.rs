@@ -3,6 +3,7 @@
 pub mod bollard_engine;
 pub mod engine;
 mod events;
+mod exec;
 pub mod fake_engine;
 mod files;
 pub mod image;
@@ -19,6 +20,7 @@ mod termination;
 pub mod translate;
 
 pub use bollard_engine::BollardEngine;
+pub use exec::ExecSessions;
 pub use fake_engine::FakeEngine;
 pub use image::ImagePuller;
 pub use instrumented::InstrumentedEngine;

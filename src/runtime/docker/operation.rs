@@ -21,6 +21,14 @@ pub enum Operation {
     StopContainer,
     /// `DELETE /containers/{id}`.
     RemoveContainer,
+    /// `POST /containers/{id}/exec`.
+    CreateExec,
+    /// `POST /exec/{id}/start`.
+    StartExec,
+    /// `GET /exec/{id}/json`.
+    InspectExec,
+    /// `POST /exec/{id}/resize`.
+    ResizeExec,
     /// `GET /images/{name}/json`.
     InspectImage,
     /// `GET /images/json`.
@@ -37,7 +45,7 @@ pub enum Operation {
 
 impl Operation {
     /// Every operation, in the order of [`index`](Self::index).
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 18] = [
         Self::Version,
         Self::Info,
         Self::ListContainers,
@@ -46,6 +54,10 @@ impl Operation {
         Self::StartContainer,
         Self::StopContainer,
         Self::RemoveContainer,
+        Self::CreateExec,
+        Self::StartExec,
+        Self::InspectExec,
+        Self::ResizeExec,
         Self::InspectImage,
         Self::ListImages,
         Self::PullImage,
@@ -72,6 +84,10 @@ impl Operation {
             Self::StartContainer => "start_container",
             Self::StopContainer => "stop_container",
             Self::RemoveContainer => "remove_container",
+            Self::CreateExec => "create_exec",
+            Self::StartExec => "start_exec",
+            Self::InspectExec => "inspect_exec",
+            Self::ResizeExec => "resize_exec",
             Self::InspectImage => "inspect_image",
             Self::ListImages => "list_images",
             Self::PullImage => "pull_image",

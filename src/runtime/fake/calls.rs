@@ -16,8 +16,9 @@ use crate::pod::observed::{PodStatus, Pods, Role, RunningPod};
 use crate::pod::plan::{Plan, Step};
 use crate::pod::spec;
 use crate::runtime::{
-    LogChunk, LogOptions, LogStream, PodEvent, PodEventKind, PodSyncResult, Result, Runtime,
-    RuntimeError, RuntimeStatus, SyncAction, SyncError, SyncErrorReason, SyncResult, Version,
+    CommandOutput, LogChunk, LogOptions, LogStream, PodEvent, PodEventKind, PodSyncResult, Result,
+    Runtime, RuntimeError, RuntimeStatus, SyncAction, SyncError, SyncErrorReason, SyncResult,
+    Version,
 };
 
 use super::{FakeRuntime, healthy};
@@ -211,6 +212,27 @@ impl Runtime for FakeRuntime {
             Some(error) => Err(error.clone()),
             None => Ok(state.images.contains(image)),
         }
+    }
+
+    async fn run_in_container(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        timeout: Duration,
+    ) -> Result<CommandOutput> {
+        self.change(|s| s.commands.push((id.clone(), command.to_vec())));
+        let entered = tokio::time::timeout(timeout, self.enter("run_in_container", None)).await;
+        entered.map_err(|_| RuntimeError::Timeout {
+            operation: "exec",
+            after: timeout,
+        })??;
+        let result = self.state().command_results.get(command).cloned();
+        result.unwrap_or_else(|| {
+            Ok(CommandOutput {
+                exit_code: 0,
+                output: Bytes::new(),
+            })
+        })
     }
 
     async fn get_container_logs(

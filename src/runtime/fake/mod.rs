@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use crate::api::{ContainerId, PodUid, Timestamp};
 use crate::pod::observed::{PodStatus, Pods};
 use crate::runtime::{
-    PodEvent, PodEventKind, Result, RuntimeCondition, RuntimeError, RuntimeStatus, SyncError,
-    Version,
+    CommandOutput, PodEvent, PodEventKind, Result, RuntimeCondition, RuntimeError, RuntimeStatus,
+    SyncError, Version,
 };
 
 mod calls;
@@ -63,6 +63,8 @@ struct State {
     status: Option<RuntimeStatus>,
     images: BTreeSet<String>,
     logs: BTreeMap<ContainerId, String>,
+    commands: Vec<(ContainerId, Vec<String>)>,
+    command_results: BTreeMap<Vec<String>, Result<CommandOutput>>,
 
     err: Option<RuntimeError>,
     inspect_err: Option<RuntimeError>,
@@ -179,6 +181,15 @@ impl FakeRuntime {
     pub fn set_logs(&self, id: &ContainerId, text: &str) {
         self.change(|s| {
             s.logs.insert(id.clone(), text.to_owned());
+        });
+    }
+
+    /// What a command run in any container comes to from now on. Without this it succeeds without
+    /// a word; one that hangs is had by [`block`](Self::block)ing `run_in_container`.
+    pub fn set_command_result(&self, command: &[&str], result: Result<CommandOutput>) {
+        let command = command.iter().map(|word| (*word).to_owned()).collect();
+        self.change(|s| {
+            s.command_results.insert(command, result);
         });
     }
 
@@ -351,6 +362,12 @@ impl FakeRuntime {
         self.state().killed_containers.clone()
     }
 
+    /// Commands run in containers, in order.
+    #[must_use]
+    pub fn commands(&self) -> Vec<(ContainerId, Vec<String>)> {
+        self.state().commands.clone()
+    }
+
     /// Forgets what was recorded; the pods stay.
     pub fn clear_calls(&self) {
         self.change(|s| {
@@ -359,6 +376,7 @@ impl FakeRuntime {
             s.killed_pods.clear();
             s.started_containers.clear();
             s.killed_containers.clear();
+            s.commands.clear();
         });
     }
 

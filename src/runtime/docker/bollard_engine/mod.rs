@@ -4,6 +4,7 @@
 //! deadline that covers the whole answer, body included, since bollard's own covers the head only.
 
 mod errors;
+mod exec;
 mod lines;
 mod streams;
 mod transport;
@@ -28,11 +29,12 @@ use futures::TryStreamExt;
 use futures::stream::BoxStream;
 
 use super::engine::{
-    CALL_DEADLINE, Engine, EngineError, EngineVersion, LogFrames, PullProgress, READ_DEADLINE,
-    RegistryAuth, Result, STOP_SLACK,
+    CALL_DEADLINE, Engine, EngineError, EngineVersion, ExecState, LogFrames, PullProgress,
+    READ_DEADLINE, RegistryAuth, Result, STOP_SLACK,
 };
 use crate::api::{Timestamp, keys};
-use crate::runtime::LogOptions;
+use crate::runtime::exec::DuplexStream;
+use crate::runtime::{ExecOptions, LogOptions, TerminalSize};
 use transport::{Address, ApiVersion, Transport};
 
 /// The newest API the models of this client were written for.
@@ -260,6 +262,23 @@ impl Engine for BollardEngine {
         };
         let work = self.docker.remove_container(path_part(id)?, Some(options));
         self.call("remove", CALL_DEADLINE, work).await
+    }
+
+    async fn create_exec(&self, id: &str, options: &ExecOptions) -> Result<String> {
+        self.make_exec(path_part(id)?, options).await
+    }
+
+    async fn start_exec(&self, exec: &str, tty: bool) -> Result<DuplexStream> {
+        self.open_exec(path_part(exec)?, tty).await
+    }
+
+    async fn inspect_exec(&self, exec: &str) -> Result<ExecState> {
+        self.look_at_exec(path_part(exec)?).await
+    }
+
+    async fn resize_exec(&self, exec: &str, size: TerminalSize) -> Result<()> {
+        let path = format!("/exec/{}/resize", path_part(exec)?);
+        self.resize("exec resize", &path, size).await
     }
 
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect> {

@@ -45,7 +45,7 @@ const REGISTRY_AUTH: &str = "X-Registry-Auth";
 
 impl BollardEngine {
     /// Sends a request and waits for the head of a good answer.
-    async fn open(
+    pub(super) async fn open(
         &self,
         operation: &'static str,
         after: Duration,
@@ -143,7 +143,7 @@ impl BollardEngine {
 }
 
 /// The Engine's words in an answer that reports an error.
-async fn error_text(response: Response<Incoming>) -> String {
+pub(super) async fn error_text(response: Response<Incoming>) -> String {
     #[derive(Deserialize)]
     struct Words {
         message: String,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bollard::errors::Error;
 use bytes::Bytes;
-use http::header::{CONNECTION, HOST};
+use http::header::{CONNECTION, HOST, UPGRADE};
 use http::{HeaderValue, Request, Response, Uri};
 use hyper::body::{Body, Incoming};
 use hyper_util::rt::TokioIo;
@@ -137,10 +137,35 @@ impl Transport {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        let headers = request.headers_mut();
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        self.exchange(request).await
+    }
+
+    /// Sends a request that asks for the connection itself. An answer of 101 gives it
+    /// (`hyper::upgrade::on`); any other is an answer as to [`send`](Self::send).
+    pub(super) async fn hijack<B>(
+        &self,
+        mut request: Request<B>,
+    ) -> Result<Response<Incoming>, Error>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let headers = request.headers_mut();
+        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(UPGRADE, HeaderValue::from_static("tcp"));
+        self.exchange(request).await
+    }
+
+    async fn exchange<B>(&self, mut request: Request<B>) -> Result<Response<Incoming>, Error>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
         *request.uri_mut() = self.versioned(request.uri())?;
         let headers = request.headers_mut();
         headers.insert(HOST, HeaderValue::from_static("docker"));
-        headers.insert(CONNECTION, HeaderValue::from_static("close"));
         let late = |_| io::Error::new(io::ErrorKind::TimedOut, "connecting took too long");
         match &self.address {
             Address::Unix(path) => {
@@ -173,7 +198,7 @@ where
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     // The task lives exactly as long as the connection, whose end the response's body reports.
-    tokio::spawn(connection);
+    tokio::spawn(connection.with_upgrades());
     Ok(sender.send_request(request).await?)
 }
 

@@ -5,6 +5,7 @@
 //! dropped and their streams cut. Its clock stands still unless something happens.
 
 mod answers;
+mod execs;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -24,13 +25,15 @@ use futures::{StreamExt, stream};
 use tokio::sync::{mpsc, watch};
 
 use super::engine::{
-    Engine, EngineError, EngineVersion, LogFrames, PullProgress, RegistryAuth, Result,
+    Engine, EngineError, EngineVersion, ExecState, LogFrames, PullProgress, RegistryAuth, Result,
 };
 use super::operation::Operation;
 use crate::api::Timestamp;
-use crate::runtime::{LogChunk, LogOptions};
+use crate::runtime::exec::DuplexStream;
+use crate::runtime::{ExecOptions, LogChunk, LogOptions, TerminalSize};
 use state::{State, api_error};
 
+pub use execs::ExecScript;
 pub use state::{FakeImage, PullScript, StartScript};
 
 /// Address in the fake's errors.
@@ -123,6 +126,13 @@ impl FakeEngine {
     /// What a start of a container of that image does from now on. Without a script it runs.
     pub fn script_start(&self, image: &str, script: StartScript) {
         lock(&self.state).starts.insert(image.to_owned(), script);
+    }
+
+    /// What a command of that program does from now on. Without a script it ends at once, with 0
+    /// and without a word.
+    pub fn script_exec(&self, program: &str, script: ExecScript) {
+        let mut state = lock(&self.state);
+        state.execs.scripts.insert(program.to_owned(), script);
     }
 
     /// Lets the next call of that operation fail, of any target or of one whose name contains
@@ -351,6 +361,34 @@ impl Engine for FakeEngine {
     async fn remove_container(&self, id: &str, force: bool) -> Result<()> {
         self.call(Operation::RemoveContainer, id, |state| {
             state.remove(id, force)
+        })
+        .await
+    }
+
+    async fn create_exec(&self, id: &str, options: &ExecOptions) -> Result<String> {
+        self.call(Operation::CreateExec, id, |state| {
+            state.create_exec(id, options)
+        })
+        .await
+    }
+
+    async fn start_exec(&self, exec: &str, _tty: bool) -> Result<DuplexStream> {
+        let (wire, mut pipe, theirs) = self
+            .call(Operation::StartExec, exec, |state| state.start_exec(exec))
+            .await?;
+        execs::write(&mut pipe, &wire).await;
+        lock(&self.state).written(exec, pipe);
+        Ok(theirs)
+    }
+
+    async fn inspect_exec(&self, exec: &str) -> Result<ExecState> {
+        self.call(Operation::InspectExec, exec, |state| state.exec_state(exec))
+            .await
+    }
+
+    async fn resize_exec(&self, exec: &str, _size: TerminalSize) -> Result<()> {
+        self.call(Operation::ResizeExec, exec, |state| {
+            state.exec_state(exec).map(drop)
         })
         .await
     }

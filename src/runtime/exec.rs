@@ -1,0 +1,137 @@
+//! Commands run in containers, and the streams of what runs there: what can be asked for, and
+//! what comes.
+//!
+//! Upstream: `pkg/kubelet/container/runtime.go` (`CommandRunner`, `StreamingRuntime`) and the
+//! early kubelet's `ExecInContainer`, `AttachContainer`, `PortForward`.
+
+use std::fmt;
+use std::pin::Pin;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::{LogChunk, Result};
+
+/// Most bytes kept of each of a command's streams; what comes beyond is read and dropped.
+/// Upstream: the `limitedWriter` of cri-dockerd's `ExecSync`.
+pub const COMMAND_OUTPUT_MAX: usize = 16 << 20;
+
+/// What a command came to.
+#[derive(Clone, PartialEq, Eq)]
+pub struct CommandOutput {
+    /// Its exit code: 126 and 127 where it could not be run, 137 where it was killed.
+    pub exit_code: i32,
+    /// Standard output and then standard error, each of at most [`COMMAND_OUTPUT_MAX`] bytes.
+    pub output: Bytes,
+}
+
+impl fmt::Debug for CommandOutput {
+    /// Without the output, which may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CommandOutput")
+            .field("exit_code", &self.exit_code)
+            .field("output_bytes", &self.output.len())
+            .finish()
+    }
+}
+
+/// The size of a terminal, in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TerminalSize {
+    /// Columns.
+    pub width: u16,
+    /// Rows.
+    pub height: u16,
+}
+
+impl TerminalSize {
+    /// Whether a terminal can have this size. Clients without one send zeroes.
+    #[must_use]
+    pub fn is_usable(self) -> bool {
+        self.width > 0 && self.height > 0
+    }
+}
+
+/// Which streams of a process are wanted.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "the four flags of the Kubernetes and the Engine API"
+)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StreamOptions {
+    /// Something is written to its standard input.
+    pub stdin: bool,
+    /// Its standard output is read.
+    pub stdout: bool,
+    /// Its standard error is read. With a terminal there is none.
+    pub stderr: bool,
+    /// It has a terminal: one raw stream, all of which counts as standard output.
+    pub tty: bool,
+}
+
+/// A command to run in a container, as the container's user, in its environment and directory.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct ExecOptions {
+    /// Program and arguments; no shell is involved.
+    pub command: Vec<String>,
+    /// Its streams.
+    pub streams: StreamOptions,
+    /// First size of its terminal.
+    pub size: Option<TerminalSize>,
+}
+
+impl fmt::Debug for ExecOptions {
+    /// Without the arguments, which may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecOptions")
+            .field("program", &self.command.first())
+            .field("streams", &self.streams)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A connection in both directions. Shutting down the write side leaves the read side open.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// A [`Duplex`] handed around.
+pub type DuplexStream = Box<dyn Duplex>;
+
+/// The streams of a process in a container.
+///
+/// Nothing is buffered beyond what the system does: whoever doesn't read holds up the process.
+/// Dropping the session ends what it started: the command of an exec with its whole process
+/// group, nothing of an attach.
+pub struct Session {
+    /// Standard input, where asked for. Shutting it down is its end for the process; dropping it
+    /// is not.
+    pub stdin: Option<Pin<Box<dyn AsyncWrite + Send>>>,
+    /// What the process writes, until it and everybody it handed its streams to have ended.
+    pub output: BoxStream<'static, Result<LogChunk>>,
+    /// The rest.
+    pub control: Box<dyn SessionControl>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").finish_non_exhaustive()
+    }
+}
+
+/// What can be done with a process beside reading and writing.
+#[async_trait]
+pub trait SessionControl: Send + Sync {
+    /// Gives its terminal another size; a size that no terminal has is ignored. A failure is not
+    /// told: a process without a terminal, or one that has ended, has no size.
+    async fn resize(&self, size: TerminalSize);
+
+    /// The exit code, once the output has ended; none where the process goes on without us, or
+    /// nobody knows any more.
+    ///
+    /// # Errors
+    /// The command had not ended after all, or the runtime could not tell.
+    async fn exit_code(&self) -> Result<Option<i32>>;
+}

@@ -1,0 +1,11 @@
+//! What happens when somebody, or a probe, enters a container.
+
+use crate::api::ContainerId;
+
+/// The process of an exec that nobody waits for any more could not be ended.
+pub fn exec_goes_on(container: &ContainerId, why: &str) {
+    tracing::warn!(
+        container_id = container.short(),
+        "a command in the container goes on though nobody waits for it any more: {why}"
+    );
+}
