@@ -33,6 +33,7 @@ use mirrorlet::store::board::{Board, PodView, board};
 use mirrorlet::store::cache::cache;
 use mirrorlet::store::cell::cell;
 use mirrorlet::store::looks::look_requests;
+use mirrorlet::store::probes::probe_results;
 use mirrorlet::store::pods::PodManager;
 use mirrorlet::telemetry::Telemetry;
 use mirrorlet::worker::{Clock, Context, PodWorkers, Wanted};

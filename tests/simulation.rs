@@ -33,6 +33,7 @@ use mirrorlet::store::board::board;
 use mirrorlet::store::cache::cache;
 use mirrorlet::store::cell::{Writer, cell};
 use mirrorlet::store::looks::look_requests;
+use mirrorlet::store::probes::probe_results;
 use mirrorlet::store::pods::PodManager;
 use mirrorlet::telemetry::Telemetry;
 use mirrorlet::worker::{Clock, Context, PodWorkers, Wanted};
@@ -99,6 +100,7 @@ impl Agent {
             runtime,
             cache: reader,
             looks,
+            probes: probe_results().1,
             board: board().0,
             telemetry,
             node_ips: Vec::new(),

@@ -96,12 +96,9 @@ pub fn termination_grace(pod: &Pod) -> Duration {
 #[must_use]
 pub fn kill_grace(pod: &Pod, container: &str, reason: &Reason) -> Duration {
     let found = find_container(pod, container).map(|(_, container)| container);
-    let probe = match reason {
-        Reason::LivenessFailed { .. } => found.and_then(|c| c.liveness_probe.as_ref()),
-        Reason::StartupFailed { .. } => found.and_then(|c| c.startup_probe.as_ref()),
-        _ => None,
-    };
-    probe
+    let kind = reason.failed_probe();
+    kind.zip(found)
+        .and_then(|(kind, container)| kind.of(container))
         .filter(|_| pod.metadata.deletion_grace_period_seconds.is_none())
         .and_then(|probe| probe.termination_grace_period_seconds)
         .and_then(|seconds| u64::try_from(seconds).ok())

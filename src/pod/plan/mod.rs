@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::{ContainerId, Pod, Timestamp, core};
 use crate::pod::backoff::{Backoff, ContainerKey};
 use crate::pod::observed::{ContainerState, PodStatus, Role};
-use crate::pod::probe::ProbeResults;
+use crate::pod::probe::{ProbeKind, ProbeResults};
 use crate::pod::spec;
 
 mod app;
@@ -156,6 +156,20 @@ pub enum Reason {
     Completed,
     /// The pod's `activeDeadlineSeconds` passed.
     DeadlineExceeded,
+}
+
+impl Reason {
+    /// The probe that failed, if it is for that.
+    #[must_use]
+    pub fn failed_probe(&self) -> Option<ProbeKind> {
+        if matches!(self, Self::LivenessFailed { .. }) {
+            Some(ProbeKind::Liveness)
+        } else if matches!(self, Self::StartupFailed { .. }) {
+            Some(ProbeKind::Startup)
+        } else {
+            None
+        }
+    }
 }
 
 impl fmt::Display for Reason {

@@ -69,7 +69,7 @@ impl DockerManager {
                         name,
                         &reason.to_string(),
                     );
-                    let grace = spec::termination_grace(pod);
+                    let grace = spec::kill_grace(pod, name, reason);
                     let stopped = self.stop_container(&id.id, name, grace, Some(reason)).await;
                     result.add_sync_result([stopped]);
                 }

@@ -6,6 +6,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::api::{FullName, Pod, core, meta};
 use crate::pod::backoff::Backoff;
+use crate::pod::probe::ProbeResults;
 use crate::pod::observed::ContainerState;
 use crate::pod::plan::{Plan, PlanInput, compute_pod_actions};
 use crate::runtime::{LogOptions, PodSyncResult, Runtime, SyncErrorReason};
@@ -44,6 +45,7 @@ async fn round(fake: &FakeRuntime, pod: &Arc<Pod>) -> (Plan, PodSyncResult) {
         pod,
         status: &status,
         backoff: &Backoff::default(),
+        probes: &ProbeResults::default(),
         now: fake.now(),
     });
     let result = fake

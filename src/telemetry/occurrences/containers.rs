@@ -112,6 +112,13 @@ pub fn container_stopping(
         Some(Reason::UnknownState { .. }) => {
             format!("Container {container} is in an unknown state, will be restarted")
         }
+        Some(Reason::LivenessFailed { .. }) => {
+            format!("Container {container} failed liveness probe, will be restarted")
+        }
+        Some(Reason::StartupFailed { .. }) => {
+            format!("Container {container} failed startup probe, will be restarted")
+        }
+        Some(Reason::PostStartFailed { .. }) => "FailedPostStartHook".to_owned(),
         Some(reason) => format!("Stopping container {container}: {reason}"),
     };
     telemetry.journal.pod(

@@ -9,6 +9,7 @@ use crate::store::board::{Board, board};
 use crate::store::cache::cache;
 use crate::store::cell::{Writer, cell};
 use crate::store::looks::look_requests;
+use crate::store::probes::probe_results;
 
 pub(super) const SWEEP: Duration = Duration::from_mins(5);
 /// Longer than anything that is waited for.

@@ -7,10 +7,12 @@ use crate::pod::manifest::image;
 use crate::pod::manifest::path::Path;
 use crate::pod::manifest::problems::Problems;
 
-use super::{check_label_name, env, names, network, one_of, resources, security, unique, volumes};
+use super::{
+    check_label_name, env, handlers, names, network, one_of, resources, security, unique, volumes,
+};
 
 /// Largest port number.
-const PORT_MAX: i32 = 65535;
+pub(super) const PORT_MAX: i32 = 65535;
 
 /// Checks all containers. `volumes` are the names of the pod's volumes.
 pub(super) fn check_containers(
@@ -44,7 +46,9 @@ pub(super) fn check_containers(
             unique(name, "a container", &mut seen, &path.key("name"), problems);
             check_container(container, &pod, &path, problems);
             check_restart(container, key == "initContainers", &path, problems);
-            check_stop_signal(container, spec, key == "initContainers", &path, problems);
+            let ends = key == "initContainers" && container.restart_policy.is_none();
+            check_stop_signal(container, spec, ends, &path, problems);
+            handlers::check_handlers(container, spec, ends, &path, problems);
             // Init containers that end free their ports for the others.
             let holds = key == "containers" || container.restart_policy.is_some();
             check_ports(container, pod.host_network, &path, problems);
@@ -133,11 +137,11 @@ fn check_restart(container: &Container, is_init: bool, at: &Path, problems: &mut
     }
 }
 
-/// Checks `lifecycle.stopSignal`; the hooks beside it are refused elsewhere.
+/// Checks `lifecycle.stopSignal`; the hooks beside it are checked elsewhere.
 fn check_stop_signal(
     container: &Container,
     spec: &PodSpec,
-    is_init: bool,
+    ends: bool,
     at: &Path,
     problems: &mut Problems<'_>,
 ) {
@@ -145,7 +149,7 @@ fn check_stop_signal(
         return;
     };
     let at = at.key("lifecycle");
-    if is_init && container.restart_policy.is_none() {
+    if ends {
         problems.invalid(&at, "is not for init containers that end by themselves");
     }
     let Some(signal) = lifecycle.stop_signal.as_deref() else {

@@ -92,6 +92,8 @@ struct World {
     pod: Pod,
     status: PodStatus,
     backoff: Backoff,
+    /// What its probes say.
+    probes: ProbeResults,
     now: i64,
     ids: u32,
     /// Starts by container and sandbox.
@@ -104,6 +106,7 @@ impl World {
             pod,
             status: PodStatus::empty("12345678".into()),
             backoff: Backoff::default(),
+            probes: ProbeResults::default(),
             now: 0,
             ids: 0,
             started: BTreeMap::new(),
@@ -115,6 +118,7 @@ impl World {
             pod: &self.pod,
             status: &self.status,
             backoff: &self.backoff,
+            probes: &self.probes,
             now: at(self.now),
         };
         let plan = compute_pod_actions(&input);

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::pod::backoff::Backoff;
+use crate::pod::probe::ProbeResults;
 use crate::pod::plan::{PlanInput, compute_pod_actions};
 use crate::runtime::docker::fake_engine::{
     Call, FakeEngine, FakeImage, FaultPoint, PullScript, StartScript,
@@ -84,6 +85,7 @@ impl Bed {
             pod,
             status: &status,
             backoff: &Backoff::default(),
+            probes: &ProbeResults::default(),
             now: Timestamp::now(),
         });
         self.manager.sync_pod(pod, &status, &plan, cancel).await
