@@ -317,7 +317,11 @@ impl Scenario {
                 "--filter",
                 "status=created",
             ];
-            bed.docker(&args).is_empty().then_some(())
+            let created = bed.docker(&args);
+            if !created.is_empty() {
+                println!("only created: {created}; all: {all:?}");
+            }
+            created.is_empty().then_some(())
         })
         .await;
         if all.is_empty() {

@@ -26,6 +26,7 @@ pub mod payload;
 pub mod plan;
 pub mod probe;
 pub mod resources;
+pub mod restart;
 pub mod select;
 pub mod spec;
 pub mod status;

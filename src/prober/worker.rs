@@ -15,7 +15,8 @@ use crate::pod::observed::{ContainerStatus, Role};
 use crate::pod::probe::{
     Action, Observation, ProbeKind, ProbeSpec, ProbeState, conclude, decide, first_delay,
 };
-use crate::pod::spec::{self, RestartPolicy};
+use crate::pod::restart::should_restart;
+use crate::pod::spec;
 use crate::store::board::{Phase, PodView};
 
 /// One probe's worker.
@@ -165,7 +166,10 @@ impl Worker {
             terminating: view.phase != Phase::Syncing
                 || pod.metadata.deletion_timestamp.is_some(),
             over: matches!(phase, Some("Succeeded" | "Failed")),
-            restarts: role == Role::Sidecar || spec::restart_policy(pod) != RestartPolicy::Never,
+            restarts: role == Role::Sidecar
+                || instance
+                    .and_then(|seen| seen.exit_code)
+                    .is_none_or(|code| should_restart(pod, container, code)),
             kept: instance.and_then(|seen| results.get(&seen.id, self.kind)),
         }
     }

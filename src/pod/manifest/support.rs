@@ -153,9 +153,9 @@ const RULES: &[Rule] = &[
     ),
     Rule("spec.C.lifecycle.preStop.httpGet.protocol", NonEmpty, HTTP_1),
     Rule(
-        "spec.C.restartPolicyRules",
-        NonEmpty,
-        Unsupported("restart rules of a container are not supported yet"),
+        "spec.C.restartPolicyRules[].action",
+        Begins("RestartAllContainers"),
+        Unsupported("restarting all containers of a pod in place is not supported"),
     ),
     Rule(
         "spec.C.volumeDevices",

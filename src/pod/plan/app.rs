@@ -7,7 +7,8 @@ use crate::api::Pod;
 use crate::api::core::Container;
 use crate::pod::observed::{ContainerState, ContainerStatus};
 use crate::pod::probe::{ProbeKind, ProbeResults};
-use crate::pod::spec::{self, RestartPolicy, container_hash};
+use crate::pod::restart::{self, should_restart};
+use crate::pod::spec::{RestartPolicy, container_hash};
 
 use super::Reason;
 
@@ -41,7 +42,8 @@ pub(super) fn judge(
         }
         ContainerState::Running => match failed_probe(container, seen, probes) {
             None => Verdict::Keep,
-            Some(reason) if spec::restart_policy(pod) == RestartPolicy::Never => {
+            // Rules that want it back are asked when its exit code is known.
+            Some(reason) if restart::policy(pod, container) == RestartPolicy::Never => {
                 Verdict::Stop(reason)
             }
             Some(reason) => Verdict::Start(reason),
@@ -50,12 +52,7 @@ pub(super) fn judge(
         ContainerState::Unknown => Verdict::Start(Reason::UnknownState { container: name }),
         ContainerState::Exited => {
             let exit_code = seen.exit_code.unwrap_or_default();
-            let again = match spec::restart_policy(pod) {
-                RestartPolicy::Always => true,
-                RestartPolicy::OnFailure => exit_code != 0,
-                RestartPolicy::Never => false,
-            };
-            if again {
+            if should_restart(pod, container, exit_code) {
                 Verdict::Start(Reason::Exited {
                     container: name,
                     exit_code,
