@@ -11,7 +11,7 @@ use h2::client::handshake;
 use http::{HeaderMap, HeaderValue, Request};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::{ProbeError, Client, connect, drive, tls};
+use super::{Client, ProbeError, connect, drive, tls};
 use crate::pod::handler::{GrpcCheck, Purpose, authority};
 
 /// Most bytes of an answer: a whole one has seven.
@@ -246,7 +246,9 @@ mod tests {
             &[1, 0, 0, 0, 0],
             &[0, 0, 0, 0, 1, 0x08],
             &[0, 0, 0, 0, 1, 0x12, 0x7f],
-            &[0, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff],
+            &[
+                0, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+            ],
         ] {
             assert!(health(broken).is_err(), "{broken:?}");
         }

@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use url::Url;
 
-use super::{ProbeError, Client, connect, drive, tls};
+use super::{Client, ProbeError, connect, drive, tls};
 use crate::pod::handler::{HttpGet, authority};
 
 /// Requests made for one attempt: the first one, and those that it is sent on to.
@@ -79,7 +79,11 @@ fn is_redirect(status: StatusCode) -> bool {
 }
 
 fn url_of(get: &HttpGet) -> Result<Url, ProbeError> {
-    let base = format!("{}://{}/", get.scheme.as_str(), authority(&get.host, get.port));
+    let base = format!(
+        "{}://{}/",
+        get.scheme.as_str(),
+        authority(&get.host, get.port)
+    );
     let mut url = Url::parse(&base).map_err(|error| ProbeError::Request(error.to_string()))?;
     let path = get.path.split('#').next().unwrap_or_default();
     let (path, query) = match path.split_once('?') {

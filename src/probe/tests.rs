@@ -137,7 +137,10 @@ async fn the_request_is_the_authors_and_nothing_is_kept_open() {
     assert_eq!(ask(&get(server.address, "health")).await, Ok(204));
     let head = server.heads.recv().await.unwrap();
     assert!(head.starts_with("GET /health HTTP/1.1\r\n"), "{head}");
-    assert!(head.contains(&format!("Host: {}\r\n", server.address)), "{head}");
+    assert!(
+        head.contains(&format!("Host: {}\r\n", server.address)),
+        "{head}"
+    );
 }
 
 #[tokio::test]
@@ -257,7 +260,10 @@ async fn ipv6_is_spoken_too() {
     .await;
     assert_eq!(ask(&get(server.address, "/")).await, Ok(200));
     let head = server.heads.recv().await.unwrap();
-    assert!(head.contains(&format!("Host: {}\r\n", server.address)), "{head}");
+    assert!(
+        head.contains(&format!("Host: {}\r\n", server.address)),
+        "{head}"
+    );
     let port = server.address.port();
     assert_eq!(Client::new().tcp_socket("::1", port, LONG).await, Ok(()));
 }
@@ -343,7 +349,10 @@ async fn a_redirect_to_another_port_of_the_host_is_followed_and_to_another_host_
     };
     assert_eq!(ask(&request).await, Ok(200));
     let head = target.heads.recv().await.unwrap();
-    assert!(head.contains(&format!("Host: {}\r\n", target.address)), "{head}");
+    assert!(
+        head.contains(&format!("Host: {}\r\n", target.address)),
+        "{head}"
+    );
     let away = redirecting(1, move |_| format!("http://localhost:{port}/")).await;
     assert_eq!(ask(&get(away.address, "/")).await, Ok(302));
     assert!(target.heads.try_recv().is_err(), "somebody was asked");
@@ -403,7 +412,9 @@ where
         let head = ::http::Response::builder().header("content-type", "application/grpc");
         match answer {
             GrpcAnswer::Message(message) => {
-                let mut send = respond.send_response(head.body(()).unwrap(), false).unwrap();
+                let mut send = respond
+                    .send_response(head.body(()).unwrap(), false)
+                    .unwrap();
                 send.send_data(Bytes::from_static(message), false).unwrap();
                 let mut trailers = ::http::HeaderMap::new();
                 trailers.insert("grpc-status", "0".parse().unwrap());

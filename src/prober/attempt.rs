@@ -87,9 +87,9 @@ async fn attempt_once(
             let asked = shared.client.grpc(&check, timeout).await;
             Ok(match asked {
                 Ok(Health::Serving) => Outcome::Success,
-                Ok(health) => Outcome::Failure(format!(
-                    "service unhealthy (responded with \"{health}\")"
-                )),
+                Ok(health) => {
+                    Outcome::Failure(format!("service unhealthy (responded with \"{health}\")"))
+                }
                 Err(error) => Outcome::Failure(error.to_string()),
             })
         }

@@ -72,7 +72,9 @@ impl Worker {
 
     async fn probe_on(&mut self) {
         let view = self.view.borrow().clone();
-        let Some(mut spec) = self.spec(&view) else { return };
+        let Some(mut spec) = self.spec(&view) else {
+            return;
+        };
         let delay = first_delay(&spec, self.shared.began.elapsed(), self.share(&view));
         let mut ticker = ticker(Instant::now() + delay, spec.period);
         loop {
@@ -163,8 +165,7 @@ impl Worker {
         Observation {
             instance,
             has_started: instance.is_some_and(|seen| results.has_started(container, seen)),
-            terminating: view.phase != Phase::Syncing
-                || pod.metadata.deletion_timestamp.is_some(),
+            terminating: view.phase != Phase::Syncing || pod.metadata.deletion_timestamp.is_some(),
             over: matches!(phase, Some("Succeeded" | "Failed")),
             restarts: role == Role::Sidecar
                 || instance
@@ -205,8 +206,12 @@ impl Worker {
         let done = attempt(&self.shared, view, container, instance, probe, spec.timeout).await;
         super::attempt::tell(&self.shared, pod, &self.container, self.kind, &done, began);
         let Ok(outcome) = done else { return };
-        let (state, result) =
-            conclude(std::mem::take(&mut self.state), self.kind, spec, outcome.result());
+        let (state, result) = conclude(
+            std::mem::take(&mut self.state),
+            self.kind,
+            spec,
+            outcome.result(),
+        );
         self.state = state;
         // An instance that ended meanwhile has had the last word: the next look takes it back.
         if let Some(result) = result {

@@ -396,7 +396,10 @@ impl Metrics {
         // Writing to a String can't fail; a series that can't be encoded ends the text early,
         // without the end mark, which scrapers report.
         let probes = encode_registry(&mut text, &self.probes.registry);
-        if probes.and_then(|()| encode(&mut text, &self.registry)).is_err() {
+        if probes
+            .and_then(|()| encode(&mut text, &self.registry))
+            .is_err()
+        {
             tracing::error!("failed to encode the metrics");
         }
         text

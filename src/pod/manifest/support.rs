@@ -151,7 +151,11 @@ const RULES: &[Rule] = &[
         NonEmpty,
         HTTP_1,
     ),
-    Rule("spec.C.lifecycle.preStop.httpGet.protocol", NonEmpty, HTTP_1),
+    Rule(
+        "spec.C.lifecycle.preStop.httpGet.protocol",
+        NonEmpty,
+        HTTP_1,
+    ),
     Rule(
         "spec.C.restartPolicyRules[].action",
         Begins("RestartAllContainers"),

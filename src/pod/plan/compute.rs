@@ -103,7 +103,11 @@ fn plan_apps(draft: &mut Draft<'_>) {
         .iter()
         .map(|container| {
             let newest = status.find_container_status_by_name(&container.name);
-            (container, newest, app::judge(pod, container, newest, probes))
+            (
+                container,
+                newest,
+                app::judge(pod, container, newest, probes),
+            )
         })
         .collect();
     if verdicts.iter().all(|(_, _, v)| *v == Verdict::Done) {

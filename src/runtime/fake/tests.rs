@@ -6,9 +6,9 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::api::{FullName, Pod, core, meta};
 use crate::pod::backoff::Backoff;
-use crate::pod::probe::ProbeResults;
 use crate::pod::observed::ContainerState;
 use crate::pod::plan::{Plan, PlanInput, compute_pod_actions};
+use crate::pod::probe::ProbeResults;
 use crate::runtime::{LogOptions, PodSyncResult, Runtime, SyncErrorReason};
 
 fn pod(uid: &str) -> Arc<Pod> {

@@ -64,7 +64,11 @@ pub fn probed(telemetry: &Telemetry, probe: &Probed<'_>, outcome: &Outcome) {
             );
         }
         Outcome::Failure(why) => {
-            probe.tell(telemetry, "Unhealthy", format!("{kind} probe failed: {why}"));
+            probe.tell(
+                telemetry,
+                "Unhealthy",
+                format!("{kind} probe failed: {why}"),
+            );
         }
     }
     tracing::debug!(
@@ -80,7 +84,11 @@ pub fn probed(telemetry: &Telemetry, probe: &Probed<'_>, outcome: &Outcome) {
 pub fn probe_erred(telemetry: &Telemetry, probe: &Probed<'_>, why: &str) {
     probe.count(telemetry, ProbeResult::Unknown);
     let kind = probe.kind;
-    probe.tell(telemetry, "Unhealthy", format!("{kind} probe errored: {why}"));
+    probe.tell(
+        telemetry,
+        "Unhealthy",
+        format!("{kind} probe errored: {why}"),
+    );
     tracing::debug!(
         pod = %Shown(probe.pod),
         uid = %probe.uid,

@@ -160,7 +160,12 @@ impl Handlers<'_> {
             check_http_get(get, container, &at.key("httpGet"), problems);
         }
         if let Some(socket) = self.tcp_socket {
-            check_port(&socket.port, container, &at.dotted("tcpSocket.port"), problems);
+            check_port(
+                &socket.port,
+                container,
+                &at.dotted("tcpSocket.port"),
+                problems,
+            );
         }
         if let Some(grpc) = self.grpc {
             let at = at.key("grpc");

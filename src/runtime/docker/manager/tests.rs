@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::pod::backoff::Backoff;
-use crate::pod::probe::ProbeResults;
 use crate::pod::plan::{PlanInput, compute_pod_actions};
+use crate::pod::probe::ProbeResults;
 use crate::runtime::docker::fake_engine::{
     Call, FakeEngine, FakeImage, FaultPoint, PullScript, StartScript,
 };
