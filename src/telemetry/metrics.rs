@@ -131,6 +131,7 @@ fn reason_str(reason: SyncErrorReason) -> &'static str {
         SyncErrorReason::CreateContainerConfigError => "CreateContainerConfigError",
         SyncErrorReason::CreateContainerError => "CreateContainerError",
         SyncErrorReason::RunContainerError => "RunContainerError",
+        SyncErrorReason::PostStartHookError => "PostStartHookError",
         SyncErrorReason::KillContainerError => "KillContainerError",
         SyncErrorReason::CreatePodSandboxError => "CreatePodSandboxError",
         SyncErrorReason::KillPodSandboxError => "KillPodSandboxError",

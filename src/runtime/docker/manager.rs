@@ -31,6 +31,7 @@ use super::{events, termination};
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
 use crate::pod::observed::{ContainerState, PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
+use crate::probe::Client;
 use crate::runtime::objects::Objects;
 use crate::runtime::{
     CommandOutput, LogOptions, LogStream, PodEvent, PodSyncResult, Result, Runtime,
@@ -75,6 +76,8 @@ pub struct DockerManager {
     pub(super) volumes: VolumeManager,
     pub(super) objects: Arc<dyn Objects>,
     pub(super) telemetry: Telemetry,
+    /// Sends the requests of hooks.
+    pub(super) probe: Client,
     /// Bounds the calls that change something. Fair: permits are given in the order asked.
     pub(super) changes: Semaphore,
     /// Bounds the sandboxes being made, so that of many new pods the first ones run before the
@@ -117,6 +120,7 @@ impl DockerManager {
             index: Index::default(),
             images,
             telemetry,
+            probe: Client::new(),
             changes: Semaphore::new(options.engine_concurrency.max(1)),
             newcomers: Semaphore::new(options.engine_concurrency.max(1)),
             sessions: ExecSessions::default(),

@@ -6,6 +6,7 @@ mod events;
 mod exec;
 pub mod fake_engine;
 mod files;
+mod hooks;
 pub mod image;
 mod index;
 pub mod instrumented;
