@@ -37,7 +37,7 @@ use crate::pod::admit::AdmitNode;
 use crate::pod::manifest::unsupported_fields;
 use crate::pod::merge::Merged;
 use crate::probe::Client;
-use crate::prober::ProbeManager;
+use crate::prober::{KEPT_FILE, ProbeManager};
 use crate::runtime::Runtime;
 use crate::runtime::docker::engine::SharedEngine;
 use crate::runtime::docker::{
@@ -174,6 +174,7 @@ impl Agent {
             probe_writer,
             telemetry.clone(),
             Arc::new(Timestamp::now),
+            Some(config.root.join(KEPT_FILE)),
         );
         spawn(&mut parts, "prober", probing.run(cancel.clone()));
         // Without an API server nothing but host ports and the operating system is looked at.

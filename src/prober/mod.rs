@@ -8,12 +8,15 @@
 //! Upstream: `pkg/kubelet/prober/prober_manager.go`.
 
 mod attempt;
+mod kept;
 #[cfg(test)]
 mod tests;
 mod worker;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -28,8 +31,13 @@ use crate::probe::Client;
 use crate::runtime::Runtime;
 use crate::store::board::{Board, Phase, PodView};
 use crate::store::probes::ProbeWriter;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Telemetry, occurrences};
 use worker::Worker;
+
+pub use kept::KEPT_FILE;
+
+/// How long results may change before they are left to the next agent: many pods get ready at once.
+const KEEP_AFTER: Duration = Duration::from_secs(1);
 
 /// Tells the time, which initial delays are measured by.
 pub type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -53,7 +61,11 @@ pub struct ProbeManager {
     shared: Arc<Shared>,
     board: Board,
     pods: HashMap<PodUid, Probed>,
+    /// Pods that were on the board.
+    seen: HashSet<PodUid>,
     tasks: JoinSet<()>,
+    /// Where results are left to the next agent.
+    kept: Option<PathBuf>,
 }
 
 /// A pod with its workers.
@@ -67,7 +79,8 @@ struct Probed {
 }
 
 impl ProbeManager {
-    /// A manager that follows the board and writes to `results`.
+    /// A manager that follows the board and writes to `results`, beginning with what an agent
+    /// before it has left in the file `kept`.
     #[must_use]
     pub fn new(
         runtime: Arc<dyn Runtime>,
@@ -76,7 +89,15 @@ impl ProbeManager {
         results: ProbeWriter,
         telemetry: Telemetry,
         now: Now,
+        kept: Option<PathBuf>,
     ) -> Self {
+        for (uid, before) in kept.as_deref().map(kept::read).unwrap_or_default() {
+            results.begin(&uid);
+            results.change(&uid, |results| {
+                *results = before;
+                true
+            });
+        }
         let shared = Arc::new(Shared {
             runtime,
             client,
@@ -89,31 +110,60 @@ impl ProbeManager {
             shared,
             board,
             pods: HashMap::new(),
+            seen: HashSet::new(),
             tasks: JoinSet::new(),
+            kept,
         }
     }
 
     /// Follows the board until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
         let mut changed = self.board.changed();
+        let mut probed = self.shared.results.reader().changed();
+        let mut keep_at: Option<Instant> = None;
         loop {
             changed.borrow_and_update();
             self.follow(&cancel);
+            let keeping = tokio::time::sleep_until(keep_at.unwrap_or_else(Instant::now));
             tokio::select! {
                 () = cancel.cancelled() => break,
                 told = changed.changed() => if told.is_err() { break },
+                // The store lives as long as this.
+                _ = probed.changed() => {
+                    keep_at.get_or_insert_with(|| Instant::now() + KEEP_AFTER);
+                }
+                () = keeping, if keep_at.is_some() => {
+                    keep_at = None;
+                    self.keep().await;
+                }
                 // The panic hook tells of one that panicked; its probe keeps its last result.
                 Some(_) = self.tasks.join_next() => {}
             }
+        }
+        if keep_at.is_some() {
+            self.keep().await;
         }
         self.pods.clear();
         while self.tasks.join_next().await.is_some() {}
     }
 
+    /// Leaves the results to the next agent.
+    async fn keep(&self) {
+        let Some(path) = self.kept.clone() else {
+            return;
+        };
+        let all = self.shared.results.reader().all().into_iter();
+        let kept = all.map(|(uid, results)| (uid, results.kept()));
+        let kept = kept.filter(|(_, results)| !results.is_empty()).collect();
+        if let Err(error) = kept::write(path, kept).await {
+            occurrences::probes_not_kept(&error.to_string());
+        }
+    }
+
     /// Brings the workers in step with the board.
     fn follow(&mut self, cancel: &CancellationToken) {
         let views = self.board.all();
-        let uids: HashSet<&PodUid> = views.iter().map(|view| &view.uid).collect();
+        let uids: HashSet<PodUid> = views.iter().map(|view| view.uid.clone()).collect();
         let metrics = &self.shared.telemetry.metrics;
         self.pods.retain(|uid, probed| {
             let is_there = uids.contains(uid);
@@ -125,7 +175,10 @@ impl ProbeManager {
             }
             is_there
         });
-        self.shared.results.retain(|uid| uids.contains(uid));
+        for gone in self.seen.difference(&uids) {
+            self.shared.results.forget(gone);
+        }
+        self.seen = uids;
         for view in views {
             self.follow_pod(view, cancel);
         }
@@ -143,6 +196,7 @@ impl ProbeManager {
         if !is_known && (wanted.is_empty() || !converging) {
             return;
         }
+        self.shared.results.begin(&uid);
         let view = Arc::new(view);
         let probed = self.pods.entry(uid).or_insert_with(|| Probed {
             view: watch::Sender::new(Arc::clone(&view)),

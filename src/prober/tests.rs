@@ -53,6 +53,15 @@ fn exec(name: &str, over: serde_json::Value) -> serde_json::Value {
 impl Bed {
     /// An agent that has been up for so long, and a pod with these probes.
     async fn new(uptime: Duration, container: serde_json::Value) -> Self {
+        Self::keeping(uptime, container, None).await
+    }
+
+    /// The same with a file for what is left to the next agent.
+    async fn keeping(
+        uptime: Duration,
+        container: serde_json::Value,
+        kept: Option<std::path::PathBuf>,
+    ) -> Self {
         let fake = FakeRuntime::new();
         let (board, reader) = board();
         let (writer, results) = probe_results();
@@ -65,6 +74,7 @@ impl Bed {
             writer,
             telemetry.clone(),
             Arc::new(move || clock.now()),
+            kept,
         );
         let cancel = CancellationToken::new();
         let mut tasks = JoinSet::new();
@@ -398,6 +408,39 @@ async fn a_probe_that_an_edit_took_away_is_not_run_any_more() {
     let ran = bed.runs("a", "live");
     bed.idle(OLD).await;
     assert_eq!(bed.runs("a", "live"), ran);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_ready_stays_so_over_a_restart_until_a_probe_says_otherwise() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = || Some(dir.path().join(KEPT_FILE));
+    let probes = json!({
+        "readinessProbe": exec("ready", json!({"failureThreshold": 2})),
+        "startupProbe": exec("started", json!({})),
+    });
+    let mut bed = Bed::keeping(OLD, probes.clone(), file()).await;
+    bed.runs_as("a");
+    bed.until("a", Startup, Success).await;
+    bed.runs_as("a");
+    bed.until("a", Readiness, Success).await;
+    bed.cancel.cancel();
+    bed.tasks.join_next().await.unwrap().unwrap();
+    drop(bed);
+    let bed = Bed::keeping(Duration::ZERO, probes.clone(), file()).await;
+    assert_eq!(bed.result("a", Readiness), Some(Success));
+    bed.answers("ready", 1);
+    bed.runs_as("a");
+    bed.until_runs("a", "ready", 1).await;
+    assert_eq!(bed.result("a", Readiness), Some(Success));
+    assert_eq!(bed.runs("a", "started"), 0, "it has started");
+    bed.until("a", Readiness, Failure).await;
+    // Another instance has nothing from before.
+    bed.runs_as("b");
+    bed.until("b", Startup, Unknown).await;
+    // A file that makes no sense is no file.
+    std::fs::write(file().unwrap(), "{").unwrap();
+    let bed = Bed::keeping(Duration::ZERO, probes, file()).await;
+    assert_eq!(bed.result("a", Readiness), None);
 }
 
 #[tokio::test(start_paused = true)]

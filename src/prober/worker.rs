@@ -18,6 +18,7 @@ use crate::pod::probe::{
 use crate::pod::restart::should_restart;
 use crate::pod::spec;
 use crate::store::board::{Phase, PodView};
+use crate::telemetry::occurrences;
 
 /// One probe's worker.
 pub(super) struct Worker {
@@ -214,10 +215,16 @@ impl Worker {
         );
         self.state = state;
         // An instance that ended meanwhile has had the last word: the next look takes it back.
-        if let Some(result) = result {
-            let results = &self.shared.results;
-            results.set(&view.uid, &instance.id, self.kind, result);
-        }
+        let Some(result) = result else { return };
+        let kind = self.kind;
+        self.shared.results.change(&view.uid, |results| {
+            let is_news = results.set(&instance.id, kind, result);
+            if is_news {
+                let pod = &view.full_name;
+                occurrences::probe_decided(pod, &view.uid, &self.container, kind, result);
+            }
+            is_news
+        });
     }
 }
 

@@ -40,14 +40,15 @@ pub(super) fn judge(
         ContainerState::Running if definition_changed(container, seen) => {
             Verdict::Start(Reason::DefinitionChanged { container: name })
         }
-        ContainerState::Running => match failed_probe(container, seen, probes) {
-            None => Verdict::Keep,
+        ContainerState::Running => {
             // Rules that want it back are asked when its exit code is known.
-            Some(reason) if restart::policy(pod, container) == RestartPolicy::Never => {
-                Verdict::Stop(reason)
+            let for_good = restart::policy(pod, container) == RestartPolicy::Never;
+            match failed_probe(container, seen, probes, for_good) {
+                None => Verdict::Keep,
+                Some(reason) if for_good => Verdict::Stop(reason),
+                Some(reason) => Verdict::Start(reason),
             }
-            Some(reason) => Verdict::Start(reason),
-        },
+        }
         ContainerState::Created => Verdict::Start(Reason::CreatedOnly { container: name }),
         ContainerState::Unknown => Verdict::Start(Reason::UnknownState { container: name }),
         ContainerState::Exited => {
@@ -64,17 +65,25 @@ pub(super) fn judge(
     }
 }
 
-/// Why a running instance has to go, if one of its probes says so.
+/// Why a running instance has to go, if one of its probes says so; `for_good` if it doesn't come
+/// back.
 pub(super) fn failed_probe(
     container: &Container,
     seen: &ContainerStatus,
     probes: &ProbeResults,
+    for_good: bool,
 ) -> Option<Reason> {
-    let name = || container.name.as_str().into();
+    let name = container.name.as_str().into();
     if probes.has_failed(container, seen, ProbeKind::Liveness) {
-        Some(Reason::LivenessFailed { container: name() })
+        Some(Reason::LivenessFailed {
+            container: name,
+            for_good,
+        })
     } else if probes.has_failed(container, seen, ProbeKind::Startup) {
-        Some(Reason::StartupFailed { container: name() })
+        Some(Reason::StartupFailed {
+            container: name,
+            for_good,
+        })
     } else {
         None
     }

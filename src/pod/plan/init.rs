@@ -184,16 +184,16 @@ fn judge_sidecar(container: &Container, seen: &ContainerStatus, probes: &ProbeRe
         ContainerState::Created => Verdict::Start(Reason::CreatedOnly { container: name }),
         // What comes next waits until it has started; its liveness holds nothing back.
         ContainerState::Running if !probes.has_started(container, seen) => {
-            if probes.has_failed(container, seen, ProbeKind::Startup) {
-                Verdict::Start(Reason::StartupFailed { container: name })
-            } else {
-                Verdict::Wait
+            let failed = probes.has_failed(container, seen, ProbeKind::Startup);
+            match failed_probe(container, seen, probes, false) {
+                Some(reason) if failed => Verdict::Start(reason),
+                Some(_) | None => Verdict::Wait,
             }
         }
         ContainerState::Running if definition_changed(container, seen) => {
             Verdict::Passed(Some(Reason::DefinitionChanged { container: name }))
         }
-        ContainerState::Running => Verdict::Passed(failed_probe(container, seen, probes)),
+        ContainerState::Running => Verdict::Passed(failed_probe(container, seen, probes, false)),
         ContainerState::Exited => Verdict::Start(Reason::Exited {
             container: name,
             exit_code: seen.exit_code.unwrap_or_default(),

@@ -131,11 +131,17 @@ pub enum Reason {
     LivenessFailed {
         /// Name in the spec.
         container: Arc<str>,
+        /// Whether its policy doesn't want it back.
+        #[serde(default)]
+        for_good: bool,
     },
     /// The container's startup probe failed.
     StartupFailed {
         /// Name in the spec.
         container: Arc<str>,
+        /// Whether its policy doesn't want it back.
+        #[serde(default)]
+        for_good: bool,
     },
     /// The container's postStart hook failed.
     PostStartFailed {
@@ -200,10 +206,10 @@ impl fmt::Display for Reason {
             Self::DefinitionChanged { container } => {
                 write!(f, "container {container} definition changed")
             }
-            Self::LivenessFailed { container } => {
+            Self::LivenessFailed { container, .. } => {
                 write!(f, "container {container} failed liveness probe")
             }
-            Self::StartupFailed { container } => {
+            Self::StartupFailed { container, .. } => {
                 write!(f, "container {container} failed startup probe")
             }
             Self::PostStartFailed { container } => {

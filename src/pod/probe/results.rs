@@ -42,6 +42,29 @@ impl ProbeResults {
         removed
     }
 
+    /// As much of it as the next agent goes on from: which instances had started, and which were
+    /// ready. The rest is what it begins with.
+    ///
+    /// Upstream: `ChangeContainerStatusOnKubeletRestart`, since 1.35.
+    #[must_use]
+    pub fn kept(&self) -> Self {
+        let mut kept = Self::default();
+        for (id, of_instance) in &self.0 {
+            for kind in [ProbeKind::Readiness, ProbeKind::Startup] {
+                if of_instance.get(&kind) == Some(&ProbeResult::Success) {
+                    kept.set(id, kind, ProbeResult::Success);
+                }
+            }
+        }
+        kept
+    }
+
+    /// Whether nothing is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether a running instance's probe of that kind says that it has to go. A probe without a
     /// result, after a restart of the agent say, says nothing.
     #[must_use]

@@ -414,6 +414,31 @@ fn results_are_kept_and_forgotten_by_instance() {
     assert_eq!(results, ProbeResults::default());
 }
 
+#[test]
+fn only_that_it_had_started_and_was_ready_is_left_to_the_next_agent() {
+    use ProbeKind::{Liveness, Readiness, Startup};
+    let (a, b) = (ContainerId::docker("a"), ContainerId::docker("b"));
+    let mut results = ProbeResults::default();
+    results.set(&a, Liveness, ProbeResult::Failure);
+    results.set(&a, Readiness, ProbeResult::Success);
+    results.set(&a, Startup, ProbeResult::Success);
+    results.set(&b, Readiness, ProbeResult::Failure);
+    results.set(&b, Startup, ProbeResult::Unknown);
+    let mut expected = ProbeResults::default();
+    expected.set(&a, Readiness, ProbeResult::Success);
+    expected.set(&a, Startup, ProbeResult::Success);
+    assert_eq!(results.kept(), expected);
+    let written = serde_json::to_string(&expected).unwrap();
+    assert_eq!(
+        written,
+        r#"{"docker://a":{"readiness":"success","startup":"success"}}"#
+    );
+    assert_eq!(
+        serde_json::from_str::<ProbeResults>(&written).unwrap(),
+        expected
+    );
+}
+
 fn any_result() -> impl Strategy<Value = ProbeResult> {
     prop_oneof![Just(ProbeResult::Success), Just(ProbeResult::Failure)]
 }

@@ -119,6 +119,14 @@ pub fn probe_decided(
     );
 }
 
+/// What probes say could not be left to the next agent.
+pub fn probes_not_kept(error: &str) {
+    tracing::warn!(
+        error = error,
+        "can't keep which containers are ready; should the agent restart, they are not until they were probed"
+    );
+}
+
 /// A container's hook failed: which one is `PostStart` or `PreStop`. What it said or answered is
 /// not told.
 ///

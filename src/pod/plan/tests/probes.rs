@@ -47,6 +47,8 @@ fn a_container_that_failed_is_replaced_unless_never() {
         let plan = plan_probed(&pod, &status, &failed);
         assert_eq!(steps(&plan), [format!("kill a-0 ({reason})")]);
         assert!(!plan.finished, "it is over once the container has ended");
+        let failed = plan.because().next().and_then(Reason::failed_probe);
+        assert_eq!(failed, Some(kind));
     }
 }
 
@@ -137,6 +139,7 @@ fn a_failed_probe_may_have_a_grace_of_its_own() {
     });
     let failed = Reason::LivenessFailed {
         container: "a".into(),
+        for_good: false,
     };
     let seconds = |pod: &Pod, reason: &Reason| spec::kill_grace(pod, "a", reason).as_secs();
     assert_eq!(seconds(&pod, &failed), 3);
