@@ -268,3 +268,33 @@ async fn a_healthy_pods_probes_cost_the_engine_nothing() {
     assert_eq!(engine_calls(&agent), before);
     agent.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_was_ready_stays_so_over_a_restart_of_the_agent() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    // What the next agent finds out by itself does not count for a quarter of an hour.
+    let probe = "readinessProbe: {httpGet: {path: /ok, port: http}, periodSeconds: 1, failureThreshold: 1000}";
+    bed.write("web.yaml", &server("web", "touch ok", probe));
+    agent.until_running("web").await;
+    let kept = bed.path().join("probes.json");
+    eventually("it to be kept", || {
+        std::fs::read_to_string(&kept)
+            .ok()
+            .filter(|text| text.contains("readiness"))
+    })
+    .await;
+    let id = bed.running_id("web");
+    agent.kill();
+    bed.exec("web", "rm /tmp/www/ok");
+    let agent = bed.agent().await;
+    agent.until_running("web").await;
+    until_attempts(&agent, "Readiness", "failed", 2).await;
+    assert!(is_ready(&agent.pod("web").unwrap()));
+    // Another instance has nothing from before, and its page again.
+    bed.docker(&["kill", &id]);
+    agent
+        .until_pod("web", |pod| pod.restarts == 1 && is_ready(pod))
+        .await;
+    agent.stop().await;
+}

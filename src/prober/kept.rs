@@ -39,8 +39,8 @@ pub(super) fn read(path: &Path) -> Kept {
 }
 
 /// Leaves results to the next agent: whole, or as they were.
-pub(super) async fn write(path: PathBuf, kept: Kept) -> io::Result<()> {
-    let text = serde_json::to_vec(&kept)?;
+pub(super) async fn write(path: PathBuf, kept: &Kept) -> io::Result<()> {
+    let text = serde_json::to_vec(kept)?;
     let next_door = path.with_extension("new");
     tokio::fs::write(&next_door, text).await?;
     tokio::fs::rename(&next_door, &path).await

@@ -64,8 +64,9 @@ pub struct ProbeManager {
     /// Pods that were on the board.
     seen: HashSet<PodUid>,
     tasks: JoinSet<()>,
-    /// Where results are left to the next agent.
+    /// Where results are left to the next agent, and what was left there last.
     kept: Option<PathBuf>,
+    left: kept::Kept,
 }
 
 /// A pod with its workers.
@@ -91,10 +92,11 @@ impl ProbeManager {
         now: Now,
         kept: Option<PathBuf>,
     ) -> Self {
-        for (uid, before) in kept.as_deref().map(kept::read).unwrap_or_default() {
-            results.begin(&uid);
-            results.change(&uid, |results| {
-                *results = before;
+        let left = kept.as_deref().map(kept::read).unwrap_or_default();
+        for (uid, before) in &left {
+            results.begin(uid);
+            results.change(uid, |results| {
+                results.clone_from(before);
                 true
             });
         }
@@ -113,6 +115,7 @@ impl ProbeManager {
             seen: HashSet::new(),
             tasks: JoinSet::new(),
             kept,
+            left,
         }
     }
 
@@ -147,16 +150,20 @@ impl ProbeManager {
         while self.tasks.join_next().await.is_some() {}
     }
 
-    /// Leaves the results to the next agent.
-    async fn keep(&self) {
+    /// Leaves the results to the next agent, unless they are there already.
+    async fn keep(&mut self) {
         let Some(path) = self.kept.clone() else {
             return;
         };
         let all = self.shared.results.reader().all().into_iter();
         let kept = all.map(|(uid, results)| (uid, results.kept()));
-        let kept = kept.filter(|(_, results)| !results.is_empty()).collect();
-        if let Err(error) = kept::write(path, kept).await {
-            occurrences::probes_not_kept(&error.to_string());
+        let kept: kept::Kept = kept.filter(|(_, results)| !results.is_empty()).collect();
+        if kept == self.left {
+            return;
+        }
+        match kept::write(path, &kept).await {
+            Ok(()) => self.left = kept,
+            Err(error) => occurrences::probes_not_kept(&error.to_string()),
         }
     }
 

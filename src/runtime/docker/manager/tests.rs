@@ -19,6 +19,8 @@ use crate::runtime::docker::translate::{container_name, sandbox_name};
 use crate::runtime::objects::NoObjects;
 use crate::runtime::{SyncErrorReason, SyncResult};
 
+mod hooks;
+
 const OWNER: &str = "me";
 
 struct Bed {
