@@ -38,6 +38,7 @@ test: ## everything: sets up Docker, images and Kubernetes, then check and all t
 	hack/docker-up.sh
 	hack/kube-build.sh
 	hack/images.sh
+	hack/registry.sh
 	$(MAKE) check
 	$(CARGO) test --locked --all-targets
 	$(CARGO) test --locked --doc

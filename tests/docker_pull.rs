@@ -17,10 +17,11 @@ use axum::http::{HeaderValue, Response, StatusCode};
 use base64::Engine as _;
 use futures::StreamExt;
 use mirrorlet::api::Timestamp;
+use mirrorlet::pod::credentials::PullSecrets;
 use mirrorlet::runtime::SyncErrorReason;
 use mirrorlet::runtime::docker::BollardEngine;
 use mirrorlet::runtime::docker::engine::{Engine, EngineError, RegistryAuth};
-use mirrorlet::runtime::docker::image::{ImagePuller, PullPolicy, digest};
+use mirrorlet::runtime::docker::image::{ImagePuller, PullPolicy, PullerOptions, digest};
 
 /// A password whose base64 differs between the two alphabets.
 const PASSWORD: &str = "~~~???>>>ÿÿÿ";
@@ -151,6 +152,7 @@ impl Bed {
             username: "me".to_owned(),
             password: password.to_owned(),
             server: self.host.clone(),
+            ..RegistryAuth::default()
         }
     }
 
@@ -169,13 +171,15 @@ impl Bed {
     }
 
     async fn ensure(&self, repository: &str) -> Result<String, (SyncErrorReason, String)> {
-        let puller = ImagePuller::new(self.engine.clone(), 1);
+        let puller = ImagePuller::new(self.engine.clone(), PullerOptions::default());
         let image = self.image(repository);
         let pod = "u".into();
+        let secrets = PullSecrets::default();
         let ensured = puller.ensure_image(
             &pod,
             &image,
             PullPolicy::IfNotPresent,
+            &secrets,
             Timestamp::now(),
             || {},
         );

@@ -7,12 +7,14 @@
 
 pub mod admit;
 pub mod backoff;
+pub mod credentials;
 pub mod desired;
 pub mod downward;
 pub mod ending;
 pub mod env;
 pub mod events;
 pub mod expand;
+pub mod gc;
 pub mod handler;
 pub mod hold;
 pub mod manager;

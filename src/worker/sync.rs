@@ -100,6 +100,7 @@ impl Worker {
             status,
             backoff: &self.backoff,
             probes: &self.context.probes.get(&self.uid),
+            gc: self.context.gc,
             now,
         });
         self.forget_mended(status);
@@ -119,10 +120,11 @@ impl Worker {
             );
         }
         self.held = None;
+        let release = self.release_if_done(status, &plan).await;
         if plan.is_empty() {
             self.error = "".into();
             self.publish(status);
-            return plan.look_again;
+            return sooner(plan.look_again, release);
         }
         self.publish(status);
         let began = Instant::now();

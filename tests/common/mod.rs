@@ -19,7 +19,9 @@
 pub mod cluster;
 pub mod history;
 pub mod intercept;
+pub mod link;
 pub mod node;
+pub mod registry;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufRead as _, BufReader};

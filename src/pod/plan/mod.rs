@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{ContainerId, Pod, Timestamp, core};
 use crate::pod::backoff::{Backoff, ContainerKey};
+use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::{ContainerState, PodStatus, Role};
 use crate::pod::probe::{ProbeKind, ProbeResults};
 use crate::pod::spec;
@@ -37,6 +38,8 @@ pub struct PlanInput<'a> {
     pub backoff: &'a Backoff,
     /// What its probes say.
     pub probes: &'a ProbeResults,
+    /// How many dead instances are kept.
+    pub gc: ContainerGcPolicy,
     /// The present time.
     pub now: Timestamp,
 }

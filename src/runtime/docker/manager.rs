@@ -29,9 +29,12 @@ use super::sandbox_image::ensure_sandbox_image;
 use super::translate::{CgroupDriver, EngineFacts, Kind, NodeFacts, parse_ours};
 use super::{events, termination};
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
+use crate::pod::credentials::PullSecrets;
+use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::{ContainerState, PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
 use crate::probe::Client;
+use crate::runtime::gc::{GcOutcome, PodStateProvider};
 use crate::runtime::objects::Objects;
 use crate::runtime::{
     CommandOutput, LogOptions, LogStream, PodEvent, PodSyncResult, Result, Runtime,
@@ -192,7 +195,8 @@ impl DockerManager {
         if let Some(image) = self.with_facts(|facts| facts.sandbox_image.clone()) {
             return Ok(image);
         }
-        let image = ensure_sandbox_image(&*self.engine, self.pod_infra_image.as_deref()).await?;
+        let infra_image = self.pod_infra_image.as_deref();
+        let image = ensure_sandbox_image(&*self.engine, &self.images, infra_image).await?;
         self.with_facts(|facts| facts.sandbox_image = Some(image.clone()));
         Ok(image)
     }
@@ -268,6 +272,18 @@ impl DockerManager {
             *fallback_to_logs,
         )
         .await
+    }
+
+    /// All containers of a pod, unless one of them runs.
+    fn stopped_records(&self, uid: &PodUid) -> Result<Vec<Record>> {
+        let records = self.index.of_pod(uid);
+        match records.iter().find(|r| r.state == ContainerState::Running) {
+            None => Ok(records),
+            Some(running) => Err(RuntimeError::Conflict(format!(
+                "container {} of the pod is still running",
+                running.id.get(..12).unwrap_or(&running.id)
+            ))),
+        }
     }
 
     /// Removes the cgroups the Engine made for a pod and leaves behind. They hold nothing any
@@ -394,6 +410,15 @@ impl Runtime for DockerManager {
         }
     }
 
+    async fn garbage_collect(
+        &self,
+        policy: ContainerGcPolicy,
+        pods: &dyn PodStateProvider,
+        evict_non_deleted: bool,
+    ) -> GcOutcome {
+        self.collect(policy, pods, evict_non_deleted).await
+    }
+
     async fn get_pods(&self, all: bool) -> Result<Pods> {
         self.list(false).await?;
         Ok(Pods(self.index.pods(all)))
@@ -446,14 +471,17 @@ impl Runtime for DockerManager {
         result
     }
 
+    async fn release_volumes(&self, uid: &PodUid) -> Result<()> {
+        self.stopped_records(uid)?;
+        let for_disk = uid.clone();
+        self.on_disk(move |volumes| volumes.release(&for_disk))
+            .await?;
+        self.objects.release(uid);
+        Ok(())
+    }
+
     async fn delete_pod(&self, uid: &PodUid) -> Result<()> {
-        let records = self.index.of_pod(uid);
-        if let Some(running) = records.iter().find(|r| r.state == ContainerState::Running) {
-            return Err(RuntimeError::Conflict(format!(
-                "container {} of the pod is still running",
-                running.id.get(..12).unwrap_or(&running.id)
-            )));
-        }
+        let records = self.stopped_records(uid)?;
         for removed in join_all(records.iter().map(|record| self.remove(&record.id))).await {
             removed?;
         }
@@ -505,8 +533,8 @@ impl Runtime for DockerManager {
             .ok_or_else(|| RuntimeError::NotFound(format!("pod {uid} has no sandbox")))
     }
 
-    async fn pull_image(&self, image: &str) -> Result<String> {
-        Ok(self.images.pull(image).await?.image_id())
+    async fn pull_image(&self, image: &str, secrets: &PullSecrets) -> Result<String> {
+        Ok(self.images.pull(image, secrets).await?.image_id())
     }
 
     async fn is_image_present(&self, image: &str) -> Result<bool> {

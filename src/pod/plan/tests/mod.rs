@@ -138,6 +138,7 @@ fn plan_with(pod: &Pod, status: &PodStatus, backoff: &Backoff) -> Plan {
         status,
         backoff,
         probes: &ProbeResults::default(),
+        gc: ContainerGcPolicy::default(),
         now: at(0),
     })
 }
@@ -148,6 +149,7 @@ fn plan_probed(pod: &Pod, status: &PodStatus, probes: &ProbeResults) -> Plan {
         status,
         backoff: &Backoff::default(),
         probes,
+        gc: ContainerGcPolicy::default(),
         now: at(0),
     })
 }

@@ -167,6 +167,7 @@ impl World {
             status: &self.status,
             backoff: &self.backoff,
             probes: &self.probes,
+            gc: ContainerGcPolicy::default(),
             now: at(self.now),
         };
         let plan = compute_pod_actions(&input);
