@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::cluster::process::Program;
 use super::cluster::unique;
-use super::{DOCKER, IMAGE, PATIENCE};
+use super::{IMAGE, PATIENCE, docker_host};
 
 /// Where Debian's package puts it; installed by `hack/registry.sh`.
 const PROGRAM: &str = "/usr/bin/docker-registry";
@@ -129,7 +129,7 @@ impl Drop for Registry {
     fn drop(&mut self) {
         for image in self.made.lock().unwrap().iter() {
             let mut remove = Command::new("timeout");
-            remove.args(["30", "docker", "-H", DOCKER, "rmi", image]);
+            remove.args(["30", "docker", "-H", &docker_host(), "rmi", image]);
             let _ = remove.output();
         }
     }
@@ -169,7 +169,7 @@ fn docker(args: &[&str], config: Option<&Path>) -> String {
         command.arg("--config").arg(config);
     }
     let output = command
-        .args(["-H", DOCKER])
+        .args(["-H", &docker_host()])
         .args(args)
         .stdin(Stdio::null())
         .output()
