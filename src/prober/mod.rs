@@ -171,17 +171,7 @@ impl ProbeManager {
     fn follow(&mut self, cancel: &CancellationToken) {
         let views = self.board.all();
         let uids: HashSet<PodUid> = views.iter().map(|view| view.uid.clone()).collect();
-        let metrics = &self.shared.telemetry.metrics;
-        self.pods.retain(|uid, probed| {
-            let is_there = uids.contains(uid);
-            if !is_there {
-                let view = probed.view.borrow();
-                for (container, kind) in probed.workers.keys() {
-                    metrics.probe_gone(&view.full_name, uid, container, *kind);
-                }
-            }
-            is_there
-        });
+        self.pods.retain(|uid, _| uids.contains(uid));
         for gone in self.seen.difference(&uids) {
             self.shared.results.forget(gone);
         }

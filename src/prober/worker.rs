@@ -69,6 +69,9 @@ impl Worker {
             () = cancel.cancelled() => {}
             () = self.probe_on() => {}
         }
+        let view = self.view.borrow();
+        let metrics = &self.shared.telemetry.metrics;
+        metrics.probe_gone(&view.full_name, &view.uid, &self.container, self.kind);
     }
 
     async fn probe_on(&mut self) {

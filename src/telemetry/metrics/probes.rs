@@ -1,4 +1,4 @@
-//! The series of probes, as a kubelet has them: by container, so they go with their pods.
+//! The series of probes, as a kubelet has them: by container, so they go with their workers.
 //!
 //! Upstream: `pkg/kubelet/prober/prober_manager.go` (`ProberResults`, `ProberDuration`).
 
@@ -111,7 +111,7 @@ impl Metrics {
         durations.observe(took.as_secs_f64());
     }
 
-    /// Takes the series of a probe off: its pod is gone.
+    /// Takes the series of a probe off: its worker has ended, as upstream's do with theirs.
     pub fn probe_gone(&self, pod: &FullName, uid: &PodUid, container: &str, kind: ProbeKind) {
         for result in RESULTS {
             let labels = attempt_labels(pod, uid, container, kind, result);
