@@ -100,7 +100,7 @@ impl fmt::Debug for HttpGet {
         f.debug_struct("HttpGet")
             .field("url", &self.to_string())
             .field("headers", &names)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
@@ -347,8 +347,8 @@ mod tests {
         }
     }
 
-    fn ip() -> Option<IpAddr> {
-        Some("10.0.0.2".parse().unwrap())
+    fn ip() -> IpAddr {
+        "10.0.0.2".parse().unwrap()
     }
 
     fn get(port: IntOrString) -> HTTPGetAction {
@@ -386,7 +386,7 @@ mod tests {
                 }),
             ),
         ] {
-            let resolved = request(get(port), ip()).map(|get| get.port);
+            let resolved = request(get(port), Some(ip())).map(|get| get.port);
             assert_eq!(resolved, expected);
         }
     }
@@ -394,7 +394,7 @@ mod tests {
     #[test]
     fn a_request_goes_to_the_pod_unless_a_host_is_named() {
         let port = || IntOrString::Int(80);
-        assert_eq!(request(get(port()), ip()).unwrap().host, "10.0.0.2");
+        assert_eq!(request(get(port()), Some(ip())).unwrap().host, "10.0.0.2");
         assert_eq!(request(get(port()), None), Err(HandlerError::NoAddress));
         let named = HTTPGetAction {
             host: Some("example.org".into()),
@@ -414,7 +414,7 @@ mod tests {
                 http_headers: Some(headers),
                 ..get(IntOrString::Int(80))
             };
-            request(get, ip()).unwrap().headers
+            request(get, Some(ip())).unwrap().headers
         };
         let told = |headers: Vec<(String, String)>| {
             let lines = headers
@@ -486,7 +486,7 @@ mod tests {
             ..Probe::default()
         };
         assert_eq!(
-            of_probe(&tcp, &container(), ip()),
+            of_probe(&tcp, &container(), Some(ip())),
             Ok(Handler::TcpSocket {
                 host: "10.0.0.2".into(),
                 port: 8080
@@ -506,7 +506,7 @@ mod tests {
             (Some("TLS"), true),
         ] {
             assert_eq!(
-                of_probe(&grpc(mode), &container(), ip()),
+                of_probe(&grpc(mode), &container(), Some(ip())),
                 Ok(Handler::Grpc(GrpcCheck {
                     host: "10.0.0.2".into(),
                     port: 9000,
@@ -516,7 +516,7 @@ mod tests {
             );
         }
         assert_eq!(
-            of_probe(&Probe::default(), &container(), ip()),
+            of_probe(&Probe::default(), &container(), Some(ip())),
             Err(HandlerError::Missing)
         );
         let sleep = LifecycleHandler {
@@ -524,7 +524,7 @@ mod tests {
             ..LifecycleHandler::default()
         };
         assert_eq!(
-            of_hook(&sleep, &container(), ip()),
+            of_hook(&sleep, &container(), Some(ip())),
             Ok(Handler::Sleep(Duration::from_secs(5)))
         );
         let socket = LifecycleHandler {
@@ -532,7 +532,7 @@ mod tests {
             ..LifecycleHandler::default()
         };
         assert_eq!(
-            of_hook(&socket, &container(), ip()),
+            of_hook(&socket, &container(), Some(ip())),
             Err(HandlerError::TcpSocketHook)
         );
     }

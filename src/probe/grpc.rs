@@ -214,6 +214,7 @@ fn check_status(status: &HeaderValue, headers: &HeaderMap) -> Result<(), ProbeEr
     }))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "as `map_err` gives it")]
 fn broken(error: h2::Error) -> ProbeError {
     ProbeError::Broken(format!("health rpc failed: {error}"))
 }

@@ -192,16 +192,16 @@ impl Bed {
     async fn until(&self, id: &str, kind: ProbeKind, wanted: ProbeResult) {
         let id = ContainerId::docker(id);
         let mut changed = self.changed();
-        let waits = changed.wait_for(|results| results.get(&id, kind) == Some(wanted));
-        let waited = tokio::time::timeout(LONG, waits).await;
-        assert!(waited.is_ok(), "never {kind} {wanted:?}");
+        let coming = changed.wait_for(|results| results.get(&id, kind) == Some(wanted));
+        let came = tokio::time::timeout(LONG, coming).await;
+        assert!(came.is_ok(), "never {kind} {wanted:?}");
     }
 
     async fn until_runs(&self, id: &str, command: &str, times: usize) {
-        let waits = self.fake.wait_until(|_| self.runs(id, command) >= times);
-        let waited = tokio::time::timeout(LONG, waits).await;
+        let coming = self.fake.wait_until(|_| self.runs(id, command) >= times);
+        let came = tokio::time::timeout(LONG, coming).await;
         assert!(
-            waited.is_ok(),
+            came.is_ok(),
             "{command} ran {} times",
             self.runs(id, command)
         );

@@ -251,7 +251,7 @@ fn when_to_probe() {
 #[test]
 fn the_first_attempt_waits_for_the_initial_delay_from_the_start() {
     let spec = ProbeSpec {
-        initial_delay: Duration::from_secs(60),
+        initial_delay: Duration::from_mins(1),
         ..spec()
     };
     let a = instance("a", ContainerState::Running);

@@ -28,6 +28,10 @@ impl ProbeState {
 }
 
 /// What a worker sees of its container.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they are seen one by one, and any of them may hold beside any other"
+)]
 #[derive(Debug, Clone, Copy)]
 pub struct Observation<'a> {
     /// The newest instance.
