@@ -317,11 +317,7 @@ impl Scenario {
                 "--filter",
                 "status=created",
             ];
-            let created = bed.docker(&args);
-            if !created.is_empty() {
-                println!("only created: {created}; all: {all:?}");
-            }
-            created.is_empty().then_some(())
+            bed.docker(&args).is_empty().then_some(())
         })
         .await;
         if all.is_empty() {

@@ -218,23 +218,22 @@ async fn every_failure_arrives_with_its_reason() {
         (
             "absent/app",
             SyncErrorReason::ErrImagePull,
-            "manifest unknown",
+            // The registry's words, or those of a current Engine for them.
+            &["manifest unknown", "not found"][..],
         ),
-        ("broken/app", SyncErrorReason::ErrImagePull, ""),
+        ("broken/app", SyncErrorReason::ErrImagePull, &[""]),
         (
             "busy/app",
             SyncErrorReason::RegistryUnavailable,
-            "RegistryUnavailable: ",
+            &["registryunavailable: "],
         ),
     ] {
         let (seen, message) = bed.ensure(repository).await.unwrap_err();
         let start = format!("Failed to pull image {:?}: ", bed.image(repository));
         assert_eq!(seen, reason, "{message}");
         assert!(message.starts_with(&start), "{message}");
-        assert!(
-            message.to_lowercase().contains(&words.to_lowercase()),
-            "{message}"
-        );
+        let told = message.to_lowercase();
+        assert!(words.iter().any(|words| told.contains(words)), "{message}");
     }
     let nobody = Bed {
         engine: bed.engine.clone(),
