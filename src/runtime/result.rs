@@ -52,6 +52,7 @@ pub enum SyncErrorReason {
     CreateContainerConfigError,
     CreateContainerError,
     RunContainerError,
+    PostStartHookError,
     KillContainerError,
     CreatePodSandboxError,
     SetupNetworkError,

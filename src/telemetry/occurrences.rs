@@ -9,6 +9,7 @@ mod containers;
 mod gc;
 mod images;
 mod pods;
+mod probes;
 
 use std::path::Path;
 use std::time::Duration;
@@ -24,6 +25,7 @@ pub use containers::*;
 pub use gc::*;
 pub use images::*;
 pub use pods::*;
+pub use probes::*;
 
 /// A pod as its log field shows it: `namespace/name`.
 struct Shown<'a>(&'a FullName);

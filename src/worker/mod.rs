@@ -45,6 +45,7 @@ use crate::store::cache::CacheReader;
 use crate::store::cell::Reader;
 use crate::store::looks::LookRequests;
 use crate::store::pods::PodManager;
+use crate::store::probes::ProbeReader;
 use crate::telemetry::{Telemetry, occurrences};
 use lives::{Lives, PodStates};
 use locks::NameLocks;
@@ -72,6 +73,8 @@ pub struct Context {
     pub cache: CacheReader,
     /// Asks for a look at one of them.
     pub looks: LookRequests,
+    /// What their probes say.
+    pub probes: ProbeReader,
     /// Where workers tell about them.
     pub board: BoardWriter,
     /// What is counted.

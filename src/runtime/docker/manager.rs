@@ -35,6 +35,7 @@ use crate::pod::credentials::PullSecrets;
 use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::{ContainerState, PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
+use crate::probe::Client;
 use crate::runtime::gc::{GcOutcome, PodStateProvider};
 use crate::runtime::objects::Objects;
 use crate::runtime::{
@@ -82,6 +83,8 @@ pub struct DockerManager {
     pub(super) network: Box<dyn NetworkPlugin>,
     pub(super) objects: Arc<dyn Objects>,
     pub(super) telemetry: Telemetry,
+    /// Sends the requests of hooks.
+    pub(super) probe: Client,
     /// Bounds the calls that change something. Fair: permits are given in the order asked.
     pub(super) changes: Semaphore,
     /// Bounds the sandboxes being made, so that of many new pods the first ones run before the
@@ -130,6 +133,7 @@ impl DockerManager {
             index: Index::default(),
             images,
             telemetry,
+            probe: Client::new(),
             changes: Semaphore::new(options.engine_concurrency.max(1)),
             newcomers: Semaphore::new(options.engine_concurrency.max(1)),
             sessions: ExecSessions::default(),

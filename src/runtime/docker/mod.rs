@@ -7,6 +7,7 @@ mod exec;
 pub mod fake_engine;
 mod files;
 mod gc;
+mod hooks;
 pub mod image;
 mod index;
 pub mod instrumented;

@@ -11,6 +11,7 @@ use super::*;
 use crate::pod::backoff::Backoff;
 use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::plan::{PlanInput, compute_pod_actions};
+use crate::pod::probe::ProbeResults;
 use crate::runtime::docker::fake_engine::{
     Call, FakeEngine, FakeImage, FaultPoint, PullScript, StartScript,
 };
@@ -21,6 +22,8 @@ use crate::runtime::docker::translate::labels::container_labels;
 use crate::runtime::docker::translate::{container_name, sandbox_name};
 use crate::runtime::objects::NoObjects;
 use crate::runtime::{SyncAction, SyncErrorReason, SyncResult};
+
+mod hooks;
 
 const OWNER: &str = "me";
 
@@ -96,6 +99,7 @@ impl Bed {
             pod,
             status: &status,
             backoff: &Backoff::default(),
+            probes: &ProbeResults::default(),
             gc: ContainerGcPolicy::default(),
             now: Timestamp::now(),
         });

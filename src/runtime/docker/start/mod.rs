@@ -6,7 +6,8 @@
 //!                    └── image, files, create app container 2 ─────────────┴── start
 //! ```
 //!
-//! A container needs the sandbox's id to be created and the sandbox running to be started. Names
+//! A container needs the sandbox's id to be created and the sandbox running to be started. One with
+//! a postStart hook holds back the starts of those after it until the hook is done. Names
 //! are deterministic, so whatever is interrupted here and tried again finds what it made:
 //! [`conflict`](DockerManager::create) adopts it.
 
@@ -171,18 +172,31 @@ impl DockerManager {
         starts: &[Start<'_>],
         cancel: &CancellationToken,
     ) -> Vec<SyncResult> {
-        let started = starts.iter().map(|start| async move {
-            let action = match start.role {
-                Role::Init => SyncAction::InitContainer,
-                Role::Sidecar | Role::App => SyncAction::StartContainer,
-            };
-            let mut result = SyncResult::new(action, start.name);
-            let start = self.counted_on(pod, *start, files);
-            let started = self.start_container(pod, sandbox_id, up.clone(), files, start, cancel);
-            if let Err(error) = started.await {
-                result.fail(error);
+        // Who has a postStart hook holds back those after it: people rely on that order.
+        let hooked: Vec<Option<CancellationToken>> = starts
+            .iter()
+            .map(|start| has_post_start(pod, start.name).then(CancellationToken::new))
+            .collect();
+        let started = starts.iter().enumerate().map(|(index, start)| {
+            let (earlier, mine) = hooked.split_at(index);
+            let earlier: Vec<CancellationToken> = earlier.iter().flatten().cloned().collect();
+            let done = mine.first().cloned().flatten();
+            async move {
+                // Whatever comes of it, it holds nobody back after that.
+                let _done = done.map(CancellationToken::drop_guard);
+                let action = match start.role {
+                    Role::Init => SyncAction::InitContainer,
+                    Role::Sidecar | Role::App => SyncAction::StartContainer,
+                };
+                let mut result = SyncResult::new(action, start.name);
+                let start = self.counted_on(pod, *start, files);
+                let up = in_turn(up, earlier);
+                let started = self.start_container(pod, sandbox_id, up, files, start, cancel);
+                if let Err(error) = started.await {
+                    result.fail(error);
+                }
+                result
             }
-            result
         });
         join_all(started).await
     }
@@ -243,6 +257,31 @@ fn setup_result(
             None
         }
     }
+}
+
+/// A sandbox that runs, once those that come earlier are done too.
+fn in_turn<'a>(up: &Up<'a>, earlier: Vec<CancellationToken>) -> Up<'a> {
+    if earlier.is_empty() {
+        return up.clone();
+    }
+    let up = up.clone();
+    async move {
+        let ips = up.await?;
+        for done in earlier {
+            done.cancelled().await;
+        }
+        Ok(ips)
+    }
+    .boxed()
+    .shared()
+}
+
+/// Whether a container has a postStart hook.
+fn has_post_start(pod: &Pod, container: &str) -> bool {
+    spec::find_container(pod, container).is_some_and(|(_, container)| {
+        let lifecycle = container.lifecycle.as_ref();
+        lifecycle.is_some_and(|lifecycle| lifecycle.post_start.is_some())
+    })
 }
 
 /// Whether the Engine could not give a process an OOM score below 0: it lacks

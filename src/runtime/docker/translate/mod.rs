@@ -24,7 +24,7 @@ pub mod security;
 pub use container::{ContainerInput, ImageFacts, container_request};
 pub use dns::{MISSING_CLUSTER_DNS, PodDns, ResolvConf, compute_dns};
 pub use hosts::{Hostname, compute_hostname, hosts_file};
-pub use labels::{Kind, OurContainer, parse_ours};
+pub use labels::{HookLabels, Kind, OurContainer, parse_ours};
 pub use names::{ContainerName, container_name, sandbox_name};
 pub use sandbox::{SandboxInput, sandbox_request};
 pub use security::{SeccompWanted, seccomp_wanted};
