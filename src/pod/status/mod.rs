@@ -160,6 +160,17 @@ fn verdict(
     verdict
 }
 
+/// At most one address of each family, the node's primary family first.
+#[must_use]
+pub fn one_per_family(seen: &[IpAddr], host_ips: &[IpAddr]) -> Vec<IpAddr> {
+    let primary_is_v6 = host_ips.first().is_some_and(IpAddr::is_ipv6);
+    let of_family = |v6: bool| seen.iter().copied().find(|ip| ip.is_ipv6() == v6);
+    [primary_is_v6, !primary_is_v6]
+        .into_iter()
+        .filter_map(of_family)
+        .collect()
+}
+
 /// The pod's addresses: at most one of each family, the node's primary family first. Remembered
 /// when the sandbox is gone; a pod in the host's network has the host's, once and for all.
 fn pod_ips(input: &StatusInput<'_>) -> Vec<String> {
@@ -176,11 +187,8 @@ fn pod_ips(input: &StatusInput<'_>) -> Vec<String> {
     } else {
         &input.observed.ips
     };
-    let primary_is_v6 = input.host_ips.first().is_some_and(IpAddr::is_ipv6);
-    let of_family = |v6: bool| seen.iter().find(|ip| ip.is_ipv6() == v6);
-    let ips: Vec<String> = [primary_is_v6, !primary_is_v6]
-        .into_iter()
-        .filter_map(of_family)
+    let ips: Vec<String> = one_per_family(seen, input.host_ips)
+        .iter()
         .map(ToString::to_string)
         .collect();
     if ips.is_empty() { before } else { ips }

@@ -501,3 +501,21 @@ fn qos_classes() {
         assert_eq!(qos_class(&pod), expect, "{what}");
     }
 }
+
+#[test]
+fn addresses_are_one_a_family_and_the_nodes_primary_family_comes_first() {
+    let ips = |texts: &[&str]| -> Vec<IpAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    };
+    let seen = ips(&["10.0.0.2", "10.0.0.3", "fd00::2", "fd00::3"]);
+    for (node, expected) in [
+        (&["192.0.2.1"][..], &["10.0.0.2", "fd00::2"][..]),
+        (&["2001:db8::1", "192.0.2.1"], &["fd00::2", "10.0.0.2"]),
+        (&[], &["10.0.0.2", "fd00::2"]),
+    ] {
+        assert_eq!(one_per_family(&seen, &ips(node)), ips(expected), "{node:?}");
+    }
+    let v4 = ips(&["10.0.0.2"]);
+    assert_eq!(one_per_family(&v4, &ips(&["2001:db8::1"])), v4);
+    assert!(one_per_family(&[], &v4).is_empty());
+}

@@ -22,6 +22,7 @@ use crate::runtime::docker::translate::labels::container_labels;
 use crate::runtime::docker::translate::{container_name, sandbox_name};
 use crate::runtime::objects::NoObjects;
 use crate::runtime::{SyncAction, SyncErrorReason, SyncResult};
+use crate::telemetry::journal::Kind as Told;
 
 mod hooks;
 
@@ -770,4 +771,19 @@ async fn a_port_that_is_taken_is_told_with_its_holder() {
         told.iter()
             .any(|entry| &*entry.reason == "HostPortConflict")
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_a_cluster_is_told_that_the_clusters_dns_is_missing() {
+    let bed = Bed::warm().await;
+    for (uid, source, expected) in [("a", "file", Told::Trace), ("b", "api", Told::Warning)] {
+        let mut pod = Pod::clone(&pod(uid, &json!({"dnsPolicy": "ClusterFirst"})));
+        let annotation = ("kubernetes.io/config.source".to_owned(), source.to_owned());
+        pod.metadata.annotations = Some([annotation].into());
+        let pod = Arc::new(pod);
+        bed.up(&pod).await;
+        let story = bed.manager.telemetry.journal.story(&FullName::of(&pod));
+        let told = story.iter().find(|e| &*e.reason == "MissingClusterDNS");
+        assert_eq!(told.map(|entry| entry.kind), Some(expected), "{source}");
+    }
 }

@@ -19,6 +19,7 @@ use crate::pod::credentials::PullSecrets;
 use crate::pod::observed::ContainerState;
 use crate::pod::plan::Reason;
 use crate::pod::spec;
+use crate::pod::status::one_per_family;
 use crate::runtime::{SyncError, SyncErrorReason};
 use crate::telemetry::occurrences;
 
@@ -175,7 +176,8 @@ impl DockerManager {
         let uid = PodUid::of(pod);
         let image_name = container.image.as_deref().unwrap_or_default();
         let pod_ips = if needs_pod_ips(container) {
-            up.await?
+            // As its status tells them.
+            one_per_family(&up.await?, &self.node.node_ips)
         } else {
             Vec::new()
         };
