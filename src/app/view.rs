@@ -1,5 +1,6 @@
 //! What the agent tells about itself: everything the parts publish, put into one report.
 
+mod access;
 mod cluster;
 mod explain;
 
@@ -18,11 +19,13 @@ use crate::observe::Reach;
 use crate::pod::desired::{PodSource, SourcePod};
 use crate::pod::merge::Merged;
 use crate::pod::observed::{ContainerStatus, Role};
-use crate::pod::select::{ContainerNotFound, choose_container};
+use crate::pod::select::choose_container;
 use crate::pod::spec;
 use crate::pod::status::printed_status;
 use crate::runtime::docker::ImagePuller;
-use crate::runtime::{LogOptions, LogStream, Runtime, RuntimeError};
+use crate::runtime::{
+    DuplexStream, ExecOptions, LogOptions, LogStream, Runtime, Session, StreamOptions,
+};
 use crate::server::view::{AgentView, Check, ViewError};
 use crate::source::SourceReader;
 use crate::store::board::{Board, Phase, PodView};
@@ -155,7 +158,7 @@ impl AgentView for View {
         previous: bool,
     ) -> Result<LogStream, ViewError> {
         let pod = self.wanted_pod(uid)?;
-        let name = choose_container(&pod, container).map_err(|error| no_container(&error))?;
+        let name = choose_container(&pod, container)?;
         let entry = self.cache.get(uid);
         let instances: Vec<&ContainerStatus> = entry
             .status
@@ -167,18 +170,32 @@ impl AgentView for View {
         self.runtime
             .get_container_logs(&id, options)
             .await
-            .map_err(|error| match error {
-                RuntimeError::NotFound(message) => ViewError::NotFound {
-                    message,
-                    help: None,
-                },
-                RuntimeError::Unavailable(_) | RuntimeError::Timeout { .. } => {
-                    ViewError::Unavailable(error.to_string())
-                }
-                RuntimeError::Conflict(_)
-                | RuntimeError::Refused { .. }
-                | RuntimeError::Local(_) => ViewError::Failed(error.to_string()),
-            })
+            .map_err(ViewError::from)
+    }
+
+    async fn exec(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        options: &ExecOptions,
+    ) -> Result<Session, ViewError> {
+        let id = self.running_instance(uid, container)?;
+        Ok(self.runtime.exec_in_container(&id, options).await?)
+    }
+
+    async fn attach(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        streams: StreamOptions,
+    ) -> Result<Session, ViewError> {
+        let id = self.running_instance(uid, container)?;
+        Ok(self.runtime.attach_container(&id, streams).await?)
+    }
+
+    async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream, ViewError> {
+        self.wanted_pod(uid)?;
+        Ok(self.runtime.port_forward(uid, port).await?)
     }
 
     fn explain(&self, pod: &str) -> Result<ExplainReport, ViewError> {
@@ -215,21 +232,6 @@ impl AgentView for View {
             }
         }));
         checks
-    }
-}
-
-/// What a person gets to read who names no container of the pod.
-fn no_container(error: &ContainerNotFound) -> ViewError {
-    let message = error.to_string();
-    match error {
-        ContainerNotFound::Unknown { .. } => ViewError::NotFound {
-            message,
-            help: None,
-        },
-        ContainerNotFound::Unnamed { .. } => ViewError::Invalid {
-            message,
-            help: None,
-        },
     }
 }
 

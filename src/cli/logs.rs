@@ -34,6 +34,9 @@ fn print(frame: &Frame) -> Result<(), Failure> {
         Frame::Stdout(bytes) => Ok(io::stdout().write_all(bytes)?),
         Frame::Stderr(bytes) => Ok(io::stderr().write_all(bytes)?),
         Frame::Failed(words) => Err(anyhow::anyhow!("the log broke off: {words}").into()),
+        Frame::Stdin(_) | Frame::StdinEnd | Frame::Resize(_) | Frame::Exit(_) => {
+            Err(anyhow::anyhow!("the agent sent something that is no log").into())
+        }
     }
 }
 

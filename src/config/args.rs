@@ -12,6 +12,10 @@ use clap::{
 
 use super::key::{Arity, Key, ROWS, Setting};
 
+mod access;
+
+pub use access::{AttachArgs, CpArgs, ExecArgs, PortForwardArgs};
+
 /// Environment variable naming the config file.
 pub const CONFIG_ENV: &str = "MIRRORLET_CONFIG";
 
@@ -20,6 +24,13 @@ Exit codes:
   0  all is well
   1  the command failed, or found problems
   2  the command line or the configuration is wrong
+  3  no agent is running on that root directory";
+
+const EXEC_EXIT_CODES: &str = "\
+Exit codes:
+  that of the command or container; or, with a message on standard error:
+  1  it could not be run, or the connection broke off
+  2  the command line is wrong
   3  no agent is running on that root directory";
 
 /// Turns a Docker Engine into a Kubernetes node for static pods.
@@ -50,6 +61,15 @@ pub enum Cmd {
     /// Print the log of a container.
     #[command(after_help = EXIT_CODES)]
     Logs(LogsArgs),
+    /// Run a command in a container.
+    #[command(after_help = EXEC_EXIT_CODES)]
+    Exec(ExecArgs),
+    /// Attach to the main process of a container.
+    #[command(after_help = EXEC_EXIT_CODES)]
+    Attach(AttachArgs),
+    /// Listen on local ports, and connect who comes to ports of a pod.
+    #[command(after_help = EXIT_CODES)]
+    PortForward(PortForwardArgs),
     /// Show the configuration, or the schema of the config file.
     Config(ConfigArgs),
     /// Print a shell's completion script.

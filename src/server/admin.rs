@@ -1,7 +1,8 @@
 //! The agent's own API, on a Unix socket under the root that only root may open.
 //!
 //! `GET /v1/status[?watch=true]`, `GET /v1/pods/{uid}/logs[/{container}]`,
-//! `GET /v1/explain?pod=…`, `GET /v1/config`.
+//! `GET /v1/explain?pod=…`, `GET /v1/config`; and what goes both ways, in [`access`](super::access):
+//! `POST /v1/pods/{uid}/exec`, `…/attach`, `…/portforward`.
 //! Errors are `{"error": …, "help": …}` with a fitting status.
 
 use std::io;
@@ -14,16 +15,17 @@ use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::frame::Frame;
-use super::listen;
 use super::view::{AgentView, ViewError};
+use super::{access, listen};
 use crate::api::{PodUid, Timestamp};
 use crate::runtime::{LogChunk, LogOptions};
 
@@ -109,22 +111,34 @@ pub async fn serve(
     view: Arc<dyn AgentView>,
     cancel: CancellationToken,
 ) -> io::Result<()> {
-    let app = router(view, cancel.clone());
-    listen::serve(listener, app, cancel).await
+    let sessions = TaskTracker::new();
+    let app = router(view, sessions.clone(), cancel.clone());
+    listen::serve(listener, app, cancel).await?;
+    // They end by the same token, and hold nothing that takes long to let go.
+    sessions.close();
+    sessions.wait().await;
+    Ok(())
 }
 
 #[derive(Clone)]
-struct Shared {
-    view: Arc<dyn AgentView>,
-    cancel: CancellationToken,
+pub(super) struct Shared {
+    pub(super) view: Arc<dyn AgentView>,
+    pub(super) cancel: CancellationToken,
+    /// What goes on over connections that were taken over.
+    pub(super) sessions: TaskTracker,
     requests: Arc<tokio::sync::Semaphore>,
 }
 
-/// The routes; can be called without a socket.
-pub fn router(view: Arc<dyn AgentView>, cancel: CancellationToken) -> Router {
+/// The routes; can be called without a socket. Whoever owns `sessions` waits for them.
+pub fn router(
+    view: Arc<dyn AgentView>,
+    sessions: TaskTracker,
+    cancel: CancellationToken,
+) -> Router {
     let shared = Shared {
         view,
         cancel,
+        sessions,
         requests: Arc::new(tokio::sync::Semaphore::new(REQUESTS_MAX)),
     };
     Router::new()
@@ -133,6 +147,9 @@ pub fn router(view: Arc<dyn AgentView>, cancel: CancellationToken) -> Router {
         .route("/v1/explain", get(explain))
         .route("/v1/pods/{uid}/logs", get(default_logs))
         .route("/v1/pods/{uid}/logs/{container}", get(container_logs))
+        .route("/v1/pods/{uid}/exec", post(access::exec))
+        .route("/v1/pods/{uid}/attach", post(access::attach))
+        .route("/v1/pods/{uid}/portforward", post(access::port_forward))
         .fallback(|| async {
             ApiError::new(StatusCode::NOT_FOUND, "no such path").help(
                 "this command and the running agent may be of different versions; compare mirrorlet version with mirrorlet status -o json",
@@ -152,13 +169,13 @@ pub struct ErrorBody {
     pub help: Option<String>,
 }
 
-struct ApiError {
+pub(super) struct ApiError {
     status: StatusCode,
     body: ErrorBody,
 }
 
 impl ApiError {
-    fn new(status: StatusCode, error: impl Into<String>) -> Self {
+    pub(super) fn new(status: StatusCode, error: impl Into<String>) -> Self {
         Self {
             status,
             body: ErrorBody {
@@ -168,7 +185,7 @@ impl ApiError {
         }
     }
 
-    fn help(mut self, help: impl Into<String>) -> Self {
+    pub(super) fn help(mut self, help: impl Into<String>) -> Self {
         self.body.help = Some(help.into());
         self
     }
@@ -179,6 +196,7 @@ impl From<ViewError> for ApiError {
         let status = match &error {
             ViewError::NotFound { .. } => StatusCode::NOT_FOUND,
             ViewError::Invalid { .. } => StatusCode::BAD_REQUEST,
+            ViewError::Conflict { .. } => StatusCode::CONFLICT,
             ViewError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
             ViewError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
@@ -195,13 +213,13 @@ impl IntoResponse for ApiError {
 }
 
 impl Shared {
-    fn admit(&self) -> Result<tokio::sync::OwnedSemaphorePermit, ApiError> {
+    pub(super) fn admit(&self) -> Result<tokio::sync::OwnedSemaphorePermit, ApiError> {
         Arc::clone(&self.requests).try_acquire_owned().map_err(|_| {
             ApiError::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 format!("the agent serves {REQUESTS_MAX} requests already"),
             )
-            .help("end some mirrorlet status --watch or mirrorlet logs -f")
+            .help("end some mirrorlet status --watch, logs -f, exec or port-forward")
         })
     }
 }

@@ -17,7 +17,7 @@ use mirrorlet::runtime::docker::engine::{
 };
 use mirrorlet::runtime::docker::{BollardEngine, Operation};
 use mirrorlet::runtime::exec::DuplexStream;
-use mirrorlet::runtime::{ExecOptions, LogOptions, TerminalSize};
+use mirrorlet::runtime::{ExecOptions, LogOptions, StreamOptions, TerminalSize};
 use tokio::task::JoinHandle;
 
 /// A call the agent makes.
@@ -229,6 +229,18 @@ impl<S: Script> Engine for ScriptedEngine<S> {
         let owned = exec.to_owned();
         let real = owned!(self, |engine| engine.resize_exec(&owned, size));
         self.pass(Operation::ResizeExec, exec, real).await
+    }
+
+    async fn attach_container(&self, id: &str, streams: StreamOptions) -> Result<DuplexStream> {
+        let owned = id.to_owned();
+        let real = owned!(self, |engine| engine.attach_container(&owned, streams));
+        self.pass(Operation::AttachContainer, id, real).await
+    }
+
+    async fn resize_container(&self, id: &str, size: TerminalSize) -> Result<()> {
+        let owned = id.to_owned();
+        let real = owned!(self, |engine| engine.resize_container(&owned, size));
+        self.pass(Operation::ResizeContainer, id, real).await
     }
 
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect> {

@@ -17,7 +17,9 @@ use futures::stream::BoxStream;
 
 use crate::api::Timestamp;
 use crate::runtime::exec::DuplexStream;
-use crate::runtime::{ExecOptions, LogChunk, LogOptions, RuntimeError, TerminalSize};
+use crate::runtime::{
+    ExecOptions, LogChunk, LogOptions, RuntimeError, StreamOptions, TerminalSize,
+};
 
 /// Deadline of every call that only reads or changes records. Start is among them: it includes
 /// the runtime's own start of the process, slow only when storage is.
@@ -221,6 +223,13 @@ pub trait Engine: Send + Sync + 'static {
 
     /// `POST /exec/{id}/resize`. Fails before the command runs and after it ended.
     async fn resize_exec(&self, exec: &str, size: TerminalSize) -> Result<()>;
+
+    /// `POST /containers/{id}/attach?stream=1` over a connection of its own, which is handed out as
+    /// by [`start_exec`](Self::start_exec).
+    async fn attach_container(&self, id: &str, streams: StreamOptions) -> Result<DuplexStream>;
+
+    /// `POST /containers/{id}/resize`.
+    async fn resize_container(&self, id: &str, size: TerminalSize) -> Result<()>;
 
     /// `GET /images/{name}/json`.
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect>;

@@ -17,7 +17,7 @@ use super::engine::{
 use super::operation::Operation;
 use crate::api::Timestamp;
 use crate::runtime::exec::DuplexStream;
-use crate::runtime::{ExecOptions, LogOptions, TerminalSize};
+use crate::runtime::{ExecOptions, LogOptions, StreamOptions, TerminalSize};
 use crate::store::looks::LookRequests;
 use crate::telemetry::{Metrics, calls};
 
@@ -161,6 +161,16 @@ impl Engine for InstrumentedEngine {
     async fn resize_exec(&self, exec: &str, size: TerminalSize) -> Result<()> {
         let call = self.inner.resize_exec(exec, size);
         self.observe(Operation::ResizeExec, exec, call).await
+    }
+
+    async fn attach_container(&self, id: &str, streams: StreamOptions) -> Result<DuplexStream> {
+        let call = self.inner.attach_container(id, streams);
+        self.observe(Operation::AttachContainer, id, call).await
+    }
+
+    async fn resize_container(&self, id: &str, size: TerminalSize) -> Result<()> {
+        let call = self.inner.resize_container(id, size);
+        self.observe(Operation::ResizeContainer, id, call).await
     }
 
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect> {

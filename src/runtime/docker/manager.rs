@@ -33,8 +33,9 @@ use crate::pod::observed::{ContainerState, PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
 use crate::runtime::objects::Objects;
 use crate::runtime::{
-    CommandOutput, LogOptions, LogStream, PodEvent, PodSyncResult, Result, Runtime,
-    RuntimeCondition, RuntimeError, RuntimeStatus, SyncError, Version,
+    CommandOutput, DuplexStream, ExecOptions, LogOptions, LogStream, PodEvent, PodSyncResult,
+    Result, Runtime, RuntimeCondition, RuntimeError, RuntimeStatus, Session, StreamOptions,
+    SyncError, Version,
 };
 use crate::telemetry::{Telemetry, calls, occurrences};
 use crate::volume::VolumeManager;
@@ -520,6 +521,18 @@ impl Runtime for DockerManager {
         timeout: Duration,
     ) -> Result<CommandOutput> {
         self.run_command(id, command, timeout).await
+    }
+
+    async fn exec_in_container(&self, id: &ContainerId, options: &ExecOptions) -> Result<Session> {
+        self.exec(id, options).await
+    }
+
+    async fn attach_container(&self, id: &ContainerId, streams: StreamOptions) -> Result<Session> {
+        self.attach(id, streams).await
+    }
+
+    async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream> {
+        self.forward(uid, port).await
     }
 
     async fn get_container_logs(

@@ -13,6 +13,7 @@ mod kill;
 pub mod logs;
 mod manager;
 pub mod operation;
+mod port_forward;
 pub mod sandbox_image;
 mod start;
 mod sync;

@@ -29,6 +29,10 @@ pub enum Operation {
     InspectExec,
     /// `POST /exec/{id}/resize`.
     ResizeExec,
+    /// `POST /containers/{id}/attach`.
+    AttachContainer,
+    /// `POST /containers/{id}/resize`.
+    ResizeContainer,
     /// `GET /images/{name}/json`.
     InspectImage,
     /// `GET /images/json`.
@@ -45,7 +49,7 @@ pub enum Operation {
 
 impl Operation {
     /// Every operation, in the order of [`index`](Self::index).
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Version,
         Self::Info,
         Self::ListContainers,
@@ -58,6 +62,8 @@ impl Operation {
         Self::StartExec,
         Self::InspectExec,
         Self::ResizeExec,
+        Self::AttachContainer,
+        Self::ResizeContainer,
         Self::InspectImage,
         Self::ListImages,
         Self::PullImage,
@@ -88,6 +94,8 @@ impl Operation {
             Self::StartExec => "start_exec",
             Self::InspectExec => "inspect_exec",
             Self::ResizeExec => "resize_exec",
+            Self::AttachContainer => "attach",
+            Self::ResizeContainer => "resize_container",
             Self::InspectImage => "inspect_image",
             Self::ListImages => "list_images",
             Self::PullImage => "pull_image",

@@ -34,7 +34,7 @@ use super::engine::{
 };
 use crate::api::{Timestamp, keys};
 use crate::runtime::exec::DuplexStream;
-use crate::runtime::{ExecOptions, LogOptions, TerminalSize};
+use crate::runtime::{ExecOptions, LogOptions, StreamOptions, TerminalSize};
 use transport::{Address, ApiVersion, Transport};
 
 /// The newest API the models of this client were written for.
@@ -279,6 +279,15 @@ impl Engine for BollardEngine {
     async fn resize_exec(&self, exec: &str, size: TerminalSize) -> Result<()> {
         let path = format!("/exec/{}/resize", path_part(exec)?);
         self.resize("exec resize", &path, size).await
+    }
+
+    async fn attach_container(&self, id: &str, streams: StreamOptions) -> Result<DuplexStream> {
+        self.open_attach(path_part(id)?, streams).await
+    }
+
+    async fn resize_container(&self, id: &str, size: TerminalSize) -> Result<()> {
+        let path = format!("/containers/{}/resize", path_part(id)?);
+        self.resize("container resize", &path, size).await
     }
 
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect> {

@@ -89,6 +89,21 @@ impl State {
         Ok((wire, ours, Box::new(theirs)))
     }
 
+    /// What a container has written by now, as if it ended then.
+    pub(super) fn attach(&mut self, id: &str) -> Result<(BytesMut, Pipe, DuplexStream)> {
+        let container = self.known(id)?;
+        if container.phase != Phase::Running {
+            let id = &container.id;
+            return Err(api_error(
+                409,
+                format!("You cannot attach to {id}: it is stopped"),
+            ));
+        }
+        let wire = wire(&container.logs, container.body.tty.unwrap_or(false));
+        let (ours, theirs) = tokio::io::duplex(wire.len().max(1));
+        Ok((wire, ours, Box::new(theirs)))
+    }
+
     /// Ends what was written, or leaves the stream open.
     pub(super) fn written(&mut self, exec: &str, pipe: Pipe) {
         if let Ok(found) = self.exec(exec)

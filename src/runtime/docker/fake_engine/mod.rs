@@ -30,7 +30,7 @@ use super::engine::{
 use super::operation::Operation;
 use crate::api::Timestamp;
 use crate::runtime::exec::DuplexStream;
-use crate::runtime::{ExecOptions, LogChunk, LogOptions, TerminalSize};
+use crate::runtime::{ExecOptions, LogChunk, LogOptions, StreamOptions, TerminalSize};
 use state::{State, api_error};
 
 pub use execs::ExecScript;
@@ -389,6 +389,21 @@ impl Engine for FakeEngine {
     async fn resize_exec(&self, exec: &str, _size: TerminalSize) -> Result<()> {
         self.call(Operation::ResizeExec, exec, |state| {
             state.exec_state(exec).map(drop)
+        })
+        .await
+    }
+
+    async fn attach_container(&self, id: &str, _streams: StreamOptions) -> Result<DuplexStream> {
+        let (wire, mut pipe, theirs) = self
+            .call(Operation::AttachContainer, id, |state| state.attach(id))
+            .await?;
+        execs::write(&mut pipe, &wire).await;
+        Ok(theirs)
+    }
+
+    async fn resize_container(&self, id: &str, _size: TerminalSize) -> Result<()> {
+        self.call(Operation::ResizeContainer, id, |state| {
+            state.known(id).map(drop)
         })
         .await
     }
