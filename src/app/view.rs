@@ -13,18 +13,19 @@ use tokio::sync::watch;
 use crate::api::report::{
     AgentReport, ContainerReport, EngineReport, ExplainReport, PodReport, StatusReport,
 };
-use crate::api::{ContainerId, Diagnostic, FullName, Pod, PodUid, Timestamp, core};
+use crate::api::{Diagnostic, FullName, Pod, PodUid, Timestamp, core};
 use crate::config::Resolved;
 use crate::observe::Reach;
 use crate::pod::desired::{PodSource, SourcePod};
 use crate::pod::merge::Merged;
-use crate::pod::observed::{ContainerStatus, Role};
+use crate::pod::observed::Role;
 use crate::pod::select::choose_container;
 use crate::pod::spec;
 use crate::pod::status::printed_status;
 use crate::runtime::docker::ImagePuller;
 use crate::runtime::{
-    DuplexStream, ExecOptions, LogOptions, LogStream, Runtime, Session, StreamOptions,
+    DuplexStream, ExecOptions, LogOptions, LogStream, PathStat, Runtime, Session, StreamOptions,
+    TarInput, TarStream,
 };
 use crate::server::view::{AgentView, Check, ViewError};
 use crate::source::SourceReader;
@@ -159,14 +160,7 @@ impl AgentView for View {
     ) -> Result<LogStream, ViewError> {
         let pod = self.wanted_pod(uid)?;
         let name = choose_container(&pod, container)?;
-        let entry = self.cache.get(uid);
-        let instances: Vec<&ContainerStatus> = entry
-            .status
-            .containers
-            .iter()
-            .filter(|c| *c.name == *name)
-            .collect();
-        let id = choose_instance(&instances, &name, previous)?;
+        let id = self.log_instance(&pod, uid, &name, previous)?;
         self.runtime
             .get_container_logs(&id, options)
             .await
@@ -191,6 +185,37 @@ impl AgentView for View {
     ) -> Result<Session, ViewError> {
         let id = self.running_instance(uid, container)?;
         Ok(self.runtime.attach_container(&id, streams).await?)
+    }
+
+    async fn stat_path(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        path: &str,
+    ) -> Result<PathStat, ViewError> {
+        let id = self.newest_instance(uid, container)?;
+        Ok(self.runtime.stat_in_container(&id, path).await?)
+    }
+
+    async fn copy_from(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        path: &str,
+    ) -> Result<TarStream, ViewError> {
+        let id = self.newest_instance(uid, container)?;
+        Ok(self.runtime.copy_from_container(&id, path).await?)
+    }
+
+    async fn copy_to(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        dir: &str,
+        tar: TarInput,
+    ) -> Result<(), ViewError> {
+        let id = self.newest_instance(uid, container)?;
+        Ok(self.runtime.copy_to_container(&id, dir, tar).await?)
     }
 
     async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream, ViewError> {
@@ -233,29 +258,6 @@ impl AgentView for View {
         }));
         checks
     }
-}
-
-/// Which instance's log is meant: the newest one that was started, or the one before.
-///
-/// Upstream: `pkg/kubelet/kubelet_pods.go` (`validateContainerLogStatus`).
-fn choose_instance(
-    instances: &[&ContainerStatus],
-    name: &str,
-    previous: bool,
-) -> Result<ContainerId, ViewError> {
-    let mut started = instances.iter().filter(|c| c.started_at.is_some());
-    let newest = started.next();
-    let chosen = if previous { started.next() } else { newest };
-    chosen
-        .map(|c| c.id.clone())
-        .ok_or_else(|| ViewError::NotFound {
-            message: if previous {
-                format!("previous terminated container {name:?} not found")
-            } else {
-                format!("container {name:?} is waiting to start")
-            },
-            help: None,
-        })
 }
 
 /// A pod of which only the name is known: it runs on this node, and nobody wants it.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, HOST, UPGRADE};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -152,10 +152,44 @@ async fn within<T>(
         })?
 }
 
+/// Sends `PUT path` with a body to the agent that runs on `root`, and waits until it is done with
+/// it, for as long as that takes.
+///
+/// # Errors
+/// [`Failure::NoAgent`] when none answers; else the agent's own words.
+pub async fn put<B>(root: &Path, path: &str, body: B) -> Result<(), Failure>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let (response, connection) = send_with(root, Request::put(path), body).await?;
+    let status = response.status();
+    let answer = Answer {
+        body: response.into_body(),
+        connection,
+    };
+    if status.is_success() {
+        return Ok(());
+    }
+    Err(refusal(status, answer).await)
+}
+
 async fn send(
     root: &Path,
     request: http::request::Builder,
 ) -> Result<(Response<Incoming>, Option<Connection>), Failure> {
+    send_with(root, request, Empty::<Bytes>::new()).await
+}
+
+async fn send_with<B>(
+    root: &Path,
+    request: http::request::Builder,
+    body: B,
+) -> Result<(Response<Incoming>, Option<Connection>), Failure>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let socket = socket_path(root);
     let stream = UnixStream::connect(&socket)
         .await
@@ -169,7 +203,7 @@ async fn send(
     }));
     let request = request
         .header(HOST, "mirrorlet")
-        .body(Empty::<Bytes>::new())
+        .body(body)
         .context("failed to form the request")?;
     let response = drive(&mut connection, sender.send_request(request))
         .await

@@ -1,7 +1,7 @@
 //! The commands: text in, text out, and an exit code.
 //!
-//! `run` hands over to `app`; `status`, `explain`, `logs`, `exec`, `attach` and `port-forward` ask a
-//! running agent through its socket; the others need no agent. Nothing here decides about pods.
+//! `run` hands over to `app`; `status`, `explain`, `logs`, `exec`, `attach`, `cp` and `port-forward`
+//! ask a running agent through its socket; the others need no agent. Nothing here decides about pods.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -22,6 +22,7 @@ use crate::config::{Ambient, Resolved, resolve};
 
 pub mod client;
 pub mod config;
+pub mod cp;
 pub mod exec;
 pub mod explain;
 pub mod logs;
@@ -113,6 +114,7 @@ fn dispatch(command: Cmd) -> Outcome {
         Cmd::Logs(args) => block_on(logs::logs(&args, &root_of(&args.agent)?)),
         Cmd::Exec(args) => block_on(exec::exec(&args, &root_of(&args.agent)?)),
         Cmd::Attach(args) => block_on(exec::attach(&args, &root_of(&args.agent)?)),
+        Cmd::Cp(args) => block_on(cp::cp(&args, &root_of(&args.agent)?)),
         Cmd::PortForward(args) => {
             block_on(port_forward::port_forward(&args, &root_of(&args.agent)?))
         }

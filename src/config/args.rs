@@ -67,6 +67,9 @@ pub enum Cmd {
     /// Attach to the main process of a container.
     #[command(after_help = EXEC_EXIT_CODES)]
     Attach(AttachArgs),
+    /// Copy files and directories out of and into containers.
+    #[command(after_help = EXIT_CODES)]
+    Cp(CpArgs),
     /// Listen on local ports, and connect who comes to ports of a pod.
     #[command(after_help = EXIT_CODES)]
     PortForward(PortForwardArgs),
@@ -272,12 +275,19 @@ pub struct LogsArgs {
     /// The container; needed when the pod has several and names no default.
     #[arg(short, long, value_name = "NAME")]
     pub container: Option<String>,
+    /// All containers of the pod, in the order of its manifest; with --follow side by side.
+    #[arg(long, conflicts_with = "container")]
+    pub all_containers: bool,
+    /// Begin every line with its pod and container.
+    #[arg(long)]
+    pub prefix: bool,
     /// Go on with new lines until the container ends.
     #[arg(short, long)]
     pub follow: bool,
-    /// Only that many of the last lines.
-    #[arg(long, value_name = "N")]
-    pub tail: Option<u64>,
+    /// Only that many of the last lines; -1 for all.
+    #[arg(long, value_name = "N", allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i64).range(-1..))]
+    pub tail: Option<i64>,
     /// The instance before the present one.
     #[arg(short, long)]
     pub previous: bool,
@@ -287,6 +297,9 @@ pub struct LogsArgs {
     /// Only lines of that last while, for example 5m.
     #[arg(long, value_name = "DURATION", value_parser = super::duration::parse)]
     pub since: Option<std::time::Duration>,
+    /// Only lines written at or after that time (RFC 3339).
+    #[arg(long, value_name = "TIME", conflicts_with = "since")]
+    pub since_time: Option<crate::api::Timestamp>,
     /// End after that many bytes.
     #[arg(long, value_name = "N")]
     pub limit_bytes: Option<u64>,

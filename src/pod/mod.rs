@@ -14,6 +14,7 @@ pub mod env;
 pub mod events;
 pub mod expand;
 pub mod hold;
+pub mod logs;
 pub mod manager;
 pub mod manifest;
 pub mod merge;

@@ -19,6 +19,7 @@ use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
 use crate::pod::observed::{PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
 
+pub mod copy;
 pub mod docker;
 pub mod exec;
 pub mod fake;
@@ -27,6 +28,7 @@ pub mod objects;
 pub mod result;
 pub mod version;
 
+pub use copy::{PathKind, PathStat, TarInput, TarStream};
 pub use exec::{
     CommandOutput, DuplexStream, ExecOptions, Session, SessionControl, StreamOptions, TerminalSize,
 };
@@ -266,6 +268,20 @@ pub trait Runtime: Send + Sync + 'static {
     /// # Errors
     /// The sandbox does not run, its network can't be entered, nobody listens on that port.
     async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream>;
+
+    /// What is at a path in a container, running or not.
+    ///
+    /// # Errors
+    /// [`RuntimeError::NotFound`] where nothing is.
+    async fn stat_in_container(&self, id: &ContainerId, path: &str) -> Result<PathStat>;
+
+    /// A file or directory of a container, running or not, as a tar archive. Everything in it lies
+    /// below its own name.
+    async fn copy_from_container(&self, id: &ContainerId, path: &str) -> Result<TarStream>;
+
+    /// Unpacks a tar archive into a directory of a container, running or not. What is a directory
+    /// is not replaced by something else, nor the other way round.
+    async fn copy_to_container(&self, id: &ContainerId, dir: &str, tar: TarInput) -> Result<()>;
 
     /// The log of one container instance.
     async fn get_container_logs(&self, id: &ContainerId, options: &LogOptions)

@@ -111,6 +111,9 @@ pub(super) async fn attach(
     let (uid, streams) = (PodUid::from(uid), asked.exec.streams);
     let container = asked.container.as_deref();
     let session = shared.view.attach(&uid, container, streams).await?;
+    if let Some(size) = asked.exec.size {
+        session.control.resize(size).await;
+    }
     Ok(entry.carry(move |stream, early| run(session, stream, early)))
 }
 

@@ -2,7 +2,8 @@
 //!
 //! `GET /v1/status[?watch=true]`, `GET /v1/pods/{uid}/logs[/{container}]`,
 //! `GET /v1/explain?pod=…`, `GET /v1/config`; and what goes both ways, in [`access`](super::access):
-//! `POST /v1/pods/{uid}/exec`, `…/attach`, `…/portforward`.
+//! `POST /v1/pods/{uid}/exec`, `…/attach`, `…/portforward`; and files, in [`files`](super::files):
+//! `GET` and `PUT /v1/pods/{uid}/files?path=…`, `GET /v1/pods/{uid}/files/stat?path=…`.
 //! Errors are `{"error": …, "help": …}` with a fitting status.
 
 use std::io;
@@ -23,9 +24,9 @@ use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::frame::Frame;
+use super::frame::{Frame, FrameWriter};
 use super::view::{AgentView, ViewError};
-use super::{access, listen};
+use super::{access, files, listen};
 use crate::api::{PodUid, Timestamp};
 use crate::runtime::{LogChunk, LogOptions};
 
@@ -150,12 +151,14 @@ pub fn router(
         .route("/v1/pods/{uid}/exec", post(access::exec))
         .route("/v1/pods/{uid}/attach", post(access::attach))
         .route("/v1/pods/{uid}/portforward", post(access::port_forward))
+        .route("/v1/pods/{uid}/files", get(files::download).put(files::upload))
+        .route("/v1/pods/{uid}/files/stat", get(files::stat))
         .fallback(|| async {
             ApiError::new(StatusCode::NOT_FOUND, "no such path").help(
                 "this command and the running agent may be of different versions; compare mirrorlet version with mirrorlet status -o json",
             )
         })
-        // No route reads a body, so none can fill memory.
+        // Bodies are passed on as they come, so none can fill memory.
         .with_state(shared)
 }
 
@@ -250,7 +253,7 @@ async fn status(
         .into_response())
 }
 
-fn bad_query(error: &axum::extract::rejection::QueryRejection) -> ApiError {
+pub(super) fn bad_query(error: &axum::extract::rejection::QueryRejection) -> ApiError {
     ApiError::new(StatusCode::BAD_REQUEST, error.body_text())
 }
 
@@ -314,6 +317,9 @@ pub struct LogsQuery {
     /// Only lines of the last so many seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since_seconds: Option<u64>,
+    /// Only lines written at or after that time; with both, the later one counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since_time: Option<Timestamp>,
     /// End after that many bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<u64>,
@@ -348,7 +354,7 @@ async fn logs(
     let options = LogOptions {
         follow: query.follow,
         tail: query.tail,
-        since: query.since_seconds.map(seconds_ago),
+        since: query.since_seconds.map(seconds_ago).max(query.since_time),
         timestamps: query.timestamps,
         limit_bytes: query.limit_bytes,
     };
@@ -362,14 +368,10 @@ async fn logs(
         )
         .await?;
     let frames = log
-        .map(move |chunk| {
+        .ready_chunks(CHUNKS_MAX)
+        .map(move |chunks| {
             let _held = &permit;
-            let frame = match chunk {
-                Ok(LogChunk::Stdout(bytes)) => Frame::Stdout(bytes),
-                Ok(LogChunk::Stderr(bytes)) => Frame::Stderr(bytes),
-                Err(error) => Frame::Failed(error.to_string()),
-            };
-            Ok::<_, io::Error>(frame.encode())
+            Ok::<_, io::Error>(encode_log(chunks))
         })
         .take_until(shared.cancel.cancelled_owned());
     Ok((
@@ -377,6 +379,23 @@ async fn logs(
         Body::from_stream(frames),
     )
         .into_response())
+}
+
+/// Pieces of a log that are sent together, when they have all come: most logs are many short
+/// lines, each of which is a piece.
+const CHUNKS_MAX: usize = 512;
+
+/// Frames of a log, what follows one another on the same stream in one.
+fn encode_log(chunks: Vec<crate::runtime::Result<LogChunk>>) -> Bytes {
+    let mut frames = FrameWriter::default();
+    for chunk in chunks {
+        frames.push(&match chunk {
+            Ok(LogChunk::Stdout(bytes)) => Frame::Stdout(bytes),
+            Ok(LogChunk::Stderr(bytes)) => Frame::Stderr(bytes),
+            Err(error) => Frame::Failed(error.to_string()),
+        });
+    }
+    frames.finish()
 }
 
 /// The time so many seconds ago; the epoch when that lies before it.

@@ -13,6 +13,7 @@ use tokio_util::io::ReaderStream;
 use super::view::{AgentView, Check, ViewError};
 use crate::api::report::{AgentReport, EngineReport, ExplainReport, StatusReport};
 use crate::api::{PodUid, Timestamp};
+use crate::runtime::copy::{PathKind, PathStat, TarInput, TarStream};
 use crate::runtime::{
     DuplexStream, ExecOptions, LogChunk, LogOptions, LogStream, RuntimeError, Session,
     SessionControl, StreamOptions, TerminalSize,
@@ -28,6 +29,8 @@ pub(crate) struct FakeView {
     pub(crate) asked: Mutex<Vec<Asked>>,
     /// Sizes that terminals were given.
     pub(crate) sizes: Arc<Mutex<Vec<TerminalSize>>>,
+    /// What was sent for containers.
+    pub(crate) uploaded: Mutex<Vec<u8>>,
     /// How many sessions were dropped.
     pub(crate) dropped: watch::Sender<u64>,
 }
@@ -82,6 +85,7 @@ impl FakeView {
             checks: Mutex::default(),
             asked: Mutex::default(),
             sizes: Arc::default(),
+            uploaded: Mutex::default(),
             dropped: watch::Sender::new(0),
         }
     }
@@ -199,6 +203,46 @@ impl AgentView for FakeView {
             let _ = write.shutdown().await;
         });
         Ok(Box::new(theirs))
+    }
+
+    /// `/dir` is a directory, nothing else is there.
+    async fn stat_path(
+        &self,
+        _uid: &PodUid,
+        _container: Option<&str>,
+        path: &str,
+    ) -> Result<PathStat, ViewError> {
+        if path == "/dir" {
+            return Ok(PathStat {
+                kind: PathKind::Dir,
+                link_target: String::new(),
+            });
+        }
+        Err(RuntimeError::NotFound(format!("there is no {path}")).into())
+    }
+
+    async fn copy_from(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        path: &str,
+    ) -> Result<TarStream, ViewError> {
+        self.stat_path(uid, container, path).await?;
+        Ok(stream::iter([Ok(Bytes::from("a tar"))]).boxed())
+    }
+
+    async fn copy_to(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        dir: &str,
+        tar: TarInput,
+    ) -> Result<(), ViewError> {
+        self.stat_path(uid, container, dir).await?;
+        let sent: Result<Vec<Bytes>, _> = tar.try_collect().await;
+        let sent = sent.map_err(|error| ViewError::Failed(error.to_string()))?;
+        self.uploaded.lock().unwrap().extend(sent.concat());
+        Ok(())
     }
 
     /// Pod `gone` has a story, and is gone; all others never were.

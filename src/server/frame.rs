@@ -90,6 +90,58 @@ impl Frame {
     }
 }
 
+/// Encodes frames one after the other. Output that follows output of the same stream goes into
+/// its frame, as far as there is room.
+#[derive(Debug, Default)]
+pub struct FrameWriter {
+    wire: BytesMut,
+    /// Kind of the last frame, where it begins, and the bytes it holds.
+    last: Option<(u8, usize, usize)>,
+}
+
+impl FrameWriter {
+    /// Adds a frame.
+    pub fn push(&mut self, frame: &Frame) {
+        let (kind, payload) = match frame {
+            Frame::Stdout(bytes) => (STDOUT, bytes),
+            Frame::Stderr(bytes) => (STDERR, bytes),
+            Frame::Failed(_)
+            | Frame::Stdin(_)
+            | Frame::StdinEnd
+            | Frame::Resize(_)
+            | Frame::Exit(_) => {
+                self.last = None;
+                self.wire.put_slice(&frame.encode());
+                return;
+            }
+        };
+        match self.last {
+            Some((last, at, held)) if last == kind && held + payload.len() <= PAYLOAD_MAX => {
+                let length = held + payload.len();
+                self.wire.put_slice(payload);
+                let header = header(kind, u32::try_from(length).unwrap_or(u32::MAX));
+                self.wire[at..at + HEADER_BYTES].copy_from_slice(&header);
+                self.last = Some((kind, at, length));
+            }
+            Some(_) | None => {
+                self.last =
+                    (payload.len() <= PAYLOAD_MAX).then(|| (kind, self.wire.len(), payload.len()));
+                if payload.is_empty() {
+                    self.wire.put_slice(&header(kind, 0));
+                } else {
+                    self.wire.put_slice(&frame.encode());
+                }
+            }
+        }
+    }
+
+    /// The frames' bytes.
+    #[must_use]
+    pub fn finish(self) -> Bytes {
+        self.wire.freeze()
+    }
+}
+
 /// Takes bytes in whatever pieces they come, gives frames.
 #[derive(Debug, Default)]
 pub struct FrameReader {
@@ -184,6 +236,21 @@ mod tests {
         )
     }
 
+    /// The same with output that follows output of its stream put together.
+    fn joined(frames: &[Frame]) -> Vec<Frame> {
+        let mut all: Vec<Frame> = Vec::new();
+        for frame in frames {
+            match (all.last_mut(), frame) {
+                (Some(Frame::Stdout(before)), Frame::Stdout(more))
+                | (Some(Frame::Stderr(before)), Frame::Stderr(more)) => {
+                    *before = [before.as_ref(), more.as_ref()].concat().into();
+                }
+                (_, frame) => all.push(frame.clone()),
+            }
+        }
+        all
+    }
+
     proptest! {
         #[test]
         fn frames_survive_any_cutting(sent in frames(), cut in 1usize..50) {
@@ -198,6 +265,27 @@ mod tests {
             }
             prop_assert_eq!(got, sent);
             prop_assert!(reader.is_empty());
+        }
+
+        #[test]
+        fn joined_frames_hold_the_same(sent in frames()) {
+            let mut writer = FrameWriter::default();
+            sent.iter().for_each(|frame| writer.push(frame));
+            let mut reader = FrameReader::default();
+            reader.push(&writer.finish());
+            let mut got = Vec::new();
+            while let Some(frame) = reader.next_frame().unwrap() {
+                got.push(frame);
+            }
+            prop_assert!(reader.is_empty());
+            prop_assert_eq!(joined(&got), joined(&sent));
+            let same = |pair: &[Frame]| {
+                matches!(
+                    pair,
+                    [Frame::Stdout(_), Frame::Stdout(_)] | [Frame::Stderr(_), Frame::Stderr(_)]
+                )
+            };
+            prop_assert!(!got.windows(2).any(same), "not joined: {got:?}");
         }
 
         #[test]

@@ -8,7 +8,8 @@ use crate::api::PodUid;
 use crate::api::report::{ExplainReport, StatusReport};
 use crate::pod::select::ContainerNotFound;
 use crate::runtime::{
-    DuplexStream, ExecOptions, LogOptions, LogStream, RuntimeError, Session, StreamOptions,
+    DuplexStream, ExecOptions, LogOptions, LogStream, PathStat, RuntimeError, Session,
+    StreamOptions, TarInput, TarStream,
 };
 
 /// One readiness check.
@@ -152,6 +153,40 @@ pub trait AgentView: Send + Sync + 'static {
     /// # Errors
     /// The pod is not there or does not run; nobody listens on that port.
     async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream, ViewError>;
+
+    /// What is at a path in a container, running or not.
+    ///
+    /// # Errors
+    /// The pod, container, instance or path is not there.
+    async fn stat_path(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        path: &str,
+    ) -> Result<PathStat, ViewError>;
+
+    /// A file or directory of a container, running or not, as a tar archive.
+    ///
+    /// # Errors
+    /// As [`stat_path`](Self::stat_path).
+    async fn copy_from(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        path: &str,
+    ) -> Result<TarStream, ViewError>;
+
+    /// Unpacks a tar archive into a directory of a container, running or not.
+    ///
+    /// # Errors
+    /// As [`stat_path`](Self::stat_path); the archive broke off, or the Engine refused it.
+    async fn copy_to(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        dir: &str,
+        tar: TarInput,
+    ) -> Result<(), ViewError>;
 
     /// The story of a pod, named as [`find_pod`](crate::pod::select::find_pod) takes it; also of
     /// one that is gone.

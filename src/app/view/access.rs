@@ -1,7 +1,8 @@
 //! Which instance of a container somebody means who wants to enter it or read it.
 
 use super::View;
-use crate::api::{ContainerId, PodUid};
+use crate::api::{ContainerId, Pod, PodUid, core};
+use crate::pod::logs::{NoLog, choose_log_instance};
 use crate::pod::observed::{ContainerState, ContainerStatus};
 use crate::pod::select::choose_container;
 use crate::server::view::ViewError;
@@ -13,19 +14,67 @@ impl View {
         uid: &PodUid,
         container: Option<&str>,
     ) -> Result<ContainerId, ViewError> {
+        let (name, newest) = self.newest(uid, container)?;
+        running(newest.as_ref(), &name)
+    }
+
+    /// The newest instance of a container, whether it runs or not.
+    pub(super) fn newest_instance(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+    ) -> Result<ContainerId, ViewError> {
+        let (name, newest) = self.newest(uid, container)?;
+        match newest {
+            Some(newest) => Ok(newest.id),
+            None => running(None, &name),
+        }
+    }
+
+    /// The instance whose log is meant, by what the pod's status says.
+    pub(super) fn log_instance(
+        &self,
+        pod: &Pod,
+        uid: &PodUid,
+        container: &str,
+        previous: bool,
+    ) -> Result<ContainerId, ViewError> {
+        let status = self.board.get(uid).and_then(|view| view.status);
+        let empty = core::PodStatus::default();
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        let status = status.as_deref().unwrap_or(&empty);
+        choose_log_instance(status, name, container, previous).map_err(|error| {
+            let message = error.to_string();
+            let help = Some("mirrorlet explain tells why".to_owned());
+            match error {
+                NoLog::NotAvailable { .. } | NoLog::NoPrevious { .. } => ViewError::NotFound {
+                    message,
+                    help: None,
+                },
+                NoLog::Terminated { .. } | NoLog::Waiting { .. } => {
+                    ViewError::Conflict { message, help }
+                }
+            }
+        })
+    }
+
+    fn newest(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+    ) -> Result<(String, Option<ContainerStatus>), ViewError> {
         let pod = self.wanted_pod(uid)?;
         let name = choose_container(&pod, container)?;
         let entry = self.cache.get(uid);
-        let of_name = |c: &&ContainerStatus| *c.name == *name;
-        let instances: Vec<&ContainerStatus> =
-            entry.status.containers.iter().filter(of_name).collect();
-        running(&instances, &name)
+        let mut instances = entry.status.containers.iter();
+        let newest = instances.find(|c| *c.name == *name).cloned();
+        Ok((name, newest))
     }
 }
 
-/// The newest of them, if it runs.
-fn running(instances: &[&ContainerStatus], name: &str) -> Result<ContainerId, ViewError> {
-    match instances.first() {
+/// The newest instance, if it runs.
+fn running(newest: Option<&ContainerStatus>, name: &str) -> Result<ContainerId, ViewError> {
+    match newest {
         Some(newest) if newest.state == ContainerState::Running => Ok(newest.id.clone()),
         newest => Err(ViewError::Conflict {
             message: match newest.and_then(|newest| newest.exit_code) {

@@ -16,6 +16,7 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 
 use crate::api::Timestamp;
+use crate::runtime::copy::{PathStat, TarInput};
 use crate::runtime::exec::DuplexStream;
 use crate::runtime::{
     ExecOptions, LogChunk, LogOptions, RuntimeError, StreamOptions, TerminalSize,
@@ -175,6 +176,9 @@ pub struct ExecState {
 /// Output of a container as the Engine sends it, one frame an item.
 pub type LogFrames = BoxStream<'static, Result<LogChunk>>;
 
+/// A tar archive as the Engine sends it.
+pub type EngineTar = BoxStream<'static, Result<Bytes>>;
+
 /// The calls made to a Docker Engine.
 ///
 /// Every method ends within a deadline of its own. Streams are unbounded in time; dropping one
@@ -230,6 +234,15 @@ pub trait Engine: Send + Sync + 'static {
 
     /// `POST /containers/{id}/resize`.
     async fn resize_container(&self, id: &str, size: TerminalSize) -> Result<()>;
+
+    /// `HEAD /containers/{id}/archive`.
+    async fn stat_path(&self, id: &str, path: &str) -> Result<PathStat>;
+
+    /// `GET /containers/{id}/archive`.
+    async fn download(&self, id: &str, path: &str) -> Result<EngineTar>;
+
+    /// `PUT /containers/{id}/archive`. Takes as long as the archive comes.
+    async fn upload(&self, id: &str, dir: &str, tar: TarInput) -> Result<()>;
 
     /// `GET /images/{name}/json`.
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect>;

@@ -12,10 +12,12 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 
 use super::engine::{
-    Engine, EngineVersion, ExecState, LogFrames, PullProgress, RegistryAuth, Result, SharedEngine,
+    Engine, EngineTar, EngineVersion, ExecState, LogFrames, PullProgress, RegistryAuth, Result,
+    SharedEngine,
 };
 use super::operation::Operation;
 use crate::api::Timestamp;
+use crate::runtime::copy::{PathStat, TarInput};
 use crate::runtime::exec::DuplexStream;
 use crate::runtime::{ExecOptions, LogOptions, StreamOptions, TerminalSize};
 use crate::store::looks::LookRequests;
@@ -171,6 +173,21 @@ impl Engine for InstrumentedEngine {
     async fn resize_container(&self, id: &str, size: TerminalSize) -> Result<()> {
         let call = self.inner.resize_container(id, size);
         self.observe(Operation::ResizeContainer, id, call).await
+    }
+
+    async fn stat_path(&self, id: &str, path: &str) -> Result<PathStat> {
+        let call = self.inner.stat_path(id, path);
+        self.observe(Operation::StatPath, id, call).await
+    }
+
+    async fn download(&self, id: &str, path: &str) -> Result<EngineTar> {
+        let call = self.inner.download(id, path);
+        self.observe(Operation::Download, id, call).await
+    }
+
+    async fn upload(&self, id: &str, dir: &str, tar: TarInput) -> Result<()> {
+        let call = self.inner.upload(id, dir, tar);
+        self.observe(Operation::Upload, id, call).await
     }
 
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect> {

@@ -31,6 +31,7 @@ use super::{events, termination};
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
 use crate::pod::observed::{ContainerState, PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
+use crate::runtime::copy::{PathStat, TarInput, TarStream};
 use crate::runtime::objects::Objects;
 use crate::runtime::{
     CommandOutput, DuplexStream, ExecOptions, LogOptions, LogStream, PodEvent, PodSyncResult,
@@ -533,6 +534,19 @@ impl Runtime for DockerManager {
 
     async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream> {
         self.forward(uid, port).await
+    }
+
+    async fn stat_in_container(&self, id: &ContainerId, path: &str) -> Result<PathStat> {
+        Ok(self.engine.stat_path(&id.id, path).await?)
+    }
+
+    async fn copy_from_container(&self, id: &ContainerId, path: &str) -> Result<TarStream> {
+        let tar = self.engine.download(&id.id, path).await?;
+        Ok(tar.map(|piece| piece.map_err(RuntimeError::from)).boxed())
+    }
+
+    async fn copy_to_container(&self, id: &ContainerId, dir: &str, tar: TarInput) -> Result<()> {
+        Ok(self.engine.upload(&id.id, dir, tar).await?)
     }
 
     async fn get_container_logs(

@@ -33,6 +33,12 @@ pub enum Operation {
     AttachContainer,
     /// `POST /containers/{id}/resize`.
     ResizeContainer,
+    /// `HEAD /containers/{id}/archive`.
+    StatPath,
+    /// `GET /containers/{id}/archive`.
+    Download,
+    /// `PUT /containers/{id}/archive`.
+    Upload,
     /// `GET /images/{name}/json`.
     InspectImage,
     /// `GET /images/json`.
@@ -49,7 +55,7 @@ pub enum Operation {
 
 impl Operation {
     /// Every operation, in the order of [`index`](Self::index).
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 23] = [
         Self::Version,
         Self::Info,
         Self::ListContainers,
@@ -64,6 +70,9 @@ impl Operation {
         Self::ResizeExec,
         Self::AttachContainer,
         Self::ResizeContainer,
+        Self::StatPath,
+        Self::Download,
+        Self::Upload,
         Self::InspectImage,
         Self::ListImages,
         Self::PullImage,
@@ -96,6 +105,9 @@ impl Operation {
             Self::ResizeExec => "resize_exec",
             Self::AttachContainer => "attach",
             Self::ResizeContainer => "resize_container",
+            Self::StatPath => "stat_path",
+            Self::Download => "download_archive",
+            Self::Upload => "upload_archive",
             Self::InspectImage => "inspect_image",
             Self::ListImages => "list_images",
             Self::PullImage => "pull_image",

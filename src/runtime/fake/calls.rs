@@ -17,6 +17,7 @@ use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
 use crate::pod::observed::{PodStatus, Pods, Role, RunningPod};
 use crate::pod::plan::{Plan, Step};
 use crate::pod::spec;
+use crate::runtime::copy::{PathStat, TarInput, TarStream};
 use crate::runtime::{
     CommandOutput, DuplexStream, ExecOptions, LogChunk, LogOptions, LogStream, PodEvent,
     PodEventKind, PodSyncResult, Result, Runtime, RuntimeError, RuntimeStatus, Session,
@@ -263,6 +264,22 @@ impl Runtime for FakeRuntime {
             let _ = write.shutdown().await;
         });
         Ok(Box::new(theirs))
+    }
+
+    /// Containers of the fake have no files.
+    async fn stat_in_container(&self, _id: &ContainerId, path: &str) -> Result<PathStat> {
+        self.enter("stat_in_container", None).await?;
+        Err(RuntimeError::NotFound(format!("there is no {path}")))
+    }
+
+    async fn copy_from_container(&self, _id: &ContainerId, path: &str) -> Result<TarStream> {
+        self.enter("copy_from_container", None).await?;
+        Err(RuntimeError::NotFound(format!("there is no {path}")))
+    }
+
+    async fn copy_to_container(&self, _id: &ContainerId, dir: &str, _tar: TarInput) -> Result<()> {
+        self.enter("copy_to_container", None).await?;
+        Err(RuntimeError::NotFound(format!("there is no {dir}")))
     }
 
     async fn get_container_logs(

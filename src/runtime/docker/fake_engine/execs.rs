@@ -104,6 +104,13 @@ impl State {
         Ok((wire, ours, Box::new(theirs)))
     }
 
+    /// Containers of the fake have no files.
+    pub(super) fn no_file<T>(&self, id: &str, path: &str) -> Result<T> {
+        let id = &self.known(id)?.id;
+        let words = format!("Could not find the file {path} in container {id}");
+        Err(api_error(404, words))
+    }
+
     /// Ends what was written, or leaves the stream open.
     pub(super) fn written(&mut self, exec: &str, pipe: Pipe) {
         if let Ok(found) = self.exec(exec)

@@ -25,10 +25,12 @@ use futures::{StreamExt, stream};
 use tokio::sync::{mpsc, watch};
 
 use super::engine::{
-    Engine, EngineError, EngineVersion, ExecState, LogFrames, PullProgress, RegistryAuth, Result,
+    Engine, EngineError, EngineTar, EngineVersion, ExecState, LogFrames, PullProgress,
+    RegistryAuth, Result,
 };
 use super::operation::Operation;
 use crate::api::Timestamp;
+use crate::runtime::copy::{PathStat, TarInput};
 use crate::runtime::exec::DuplexStream;
 use crate::runtime::{ExecOptions, LogChunk, LogOptions, StreamOptions, TerminalSize};
 use state::{State, api_error};
@@ -406,6 +408,21 @@ impl Engine for FakeEngine {
             state.known(id).map(drop)
         })
         .await
+    }
+
+    async fn stat_path(&self, id: &str, path: &str) -> Result<PathStat> {
+        self.call(Operation::StatPath, id, |state| state.no_file(id, path))
+            .await
+    }
+
+    async fn download(&self, id: &str, path: &str) -> Result<EngineTar> {
+        self.call(Operation::Download, id, |state| state.no_file(id, path))
+            .await
+    }
+
+    async fn upload(&self, id: &str, dir: &str, _tar: TarInput) -> Result<()> {
+        self.call(Operation::Upload, id, |state| state.no_file(id, dir))
+            .await
     }
 
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect> {
