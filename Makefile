@@ -8,10 +8,10 @@ SHELL := /bin/bash
 CARGO ?= cargo
 TARGET ?= x86_64-unknown-linux-gnu
 
-.PHONY: help build release check fmt lint core test test-unit deny scripts demo run bench up down kube cluster-up cluster-down
+.PHONY: help build release check fmt lint core test test-engine29 test-unit deny scripts demo run bench up down kube cluster-up cluster-down
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## debug binary
 	$(CARGO) build --locked
@@ -38,9 +38,18 @@ test: ## everything: sets up Docker, images and Kubernetes, then check and all t
 	hack/docker-up.sh
 	hack/kube-build.sh
 	hack/images.sh
+	hack/registry.sh
 	$(MAKE) check
 	$(CARGO) test --locked --all-targets
 	$(CARGO) test --locked --doc
+
+# What meets an Engine: all of it has to hold on both ends of the versions.
+ENGINE_TESTS := agent agent_binary agent_containers agent_edits agent_failures agent_lifecycle \
+	corruption crash docker_engine docker_pull docker_volumes engine_faults
+
+test-engine29: ## the tests that meet an Engine, on a current one with its containerd image store (built once, ten minutes)
+	export DOCKER_HOST; DOCKER_HOST="$$(hack/engine29-up.sh)"; hack/images.sh; \
+	$(CARGO) test --locked --no-fail-fast $(addprefix --test ,$(ENGINE_TESTS))
 
 test-unit: ## tests that need no Docker
 	$(CARGO) test --locked --lib --bins --test layering
@@ -83,5 +92,6 @@ up: ## Docker Engine and test images only
 	hack/docker-up.sh
 	hack/images.sh
 
-down: ## stop the dockerd that `make up` started
+down: ## stop the dockerd that `make up` started, and that of `make test-engine29`
 	hack/docker-down.sh
+	hack/engine29-down.sh

@@ -13,6 +13,20 @@ KUBE_VERSION="$(awk '$1 == "k8s.io/kubernetes" && $2 ~ /^v1/ { print $2; exit }'
 KUBE_BIN="${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/mirrorlet-dev/kube/$KUBE_VERSION"
 export KUBE_VERSION KUBE_BIN
 
+# Helm (hack/helm-build.sh).
+HELM_VERSION=v4.3.1
+HELM="${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/mirrorlet-dev/helm/$HELM_VERSION/helm"
+export HELM_VERSION HELM
+
+# A current Docker Engine (hack/engine29-build.sh): the version it calls itself, and the Go modules it
+# is built from.
+ENGINE29_VERSION=29.9.0
+ENGINE29_MODULE=v2.0.0-beta.24
+ENGINE29_CONTAINERD=v2.4.2
+ENGINE29_RUNC=v1.5.2
+ENGINE29_BIN="${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/mirrorlet-dev/engine/$ENGINE29_VERSION"
+export ENGINE29_VERSION ENGINE29_MODULE ENGINE29_CONTAINERD ENGINE29_RUNC ENGINE29_BIN
+
 say() { printf '%s\n' "$*" >&2; }
 
 die() {

@@ -189,6 +189,25 @@ async fn failures_are_retried_until_one_success() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_containers_own_rules_say_which_exit_brings_it_back() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    let once = "test -e /data/tried && exit 3; touch /data/tried; exit 42";
+    let rules = "restartPolicy: Never
+    restartPolicyRules:
+    - {action: Restart, exitCodes: {operator: In, values: [42]}}
+    image:";
+    // The pod's own policy would start it for ever.
+    let manifest = script("once", "Always", once).replacen("image:", rules, 1);
+    bed.write("once.yaml", &manifest);
+    let pod = agent.until_pod("once", |pod| pod.phase == "Failed").await;
+    assert_eq!(pod.restarts, 1);
+    assert_eq!(pod.containers[0].exit_code, Some(3));
+    assert_eq!(bed.instances("POD").len(), 1);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn containers_outlive_the_agent_and_are_adopted() {
     let bed = Bed::new();
     let agent = bed.agent().await;

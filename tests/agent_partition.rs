@@ -8,8 +8,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use common::cluster::{Cluster, Options};
+use common::link::Link;
 use common::node::{Identity, NodeBed, QUIET, condition, is_ready, uid, until};
 use common::{IMAGE, IMAGE_2, TestAgent};
+use mirrorlet::config::node::ApiAccess;
 use serde_json::{Value, json};
 
 /// How the API server is away.
@@ -215,5 +217,77 @@ async fn an_api_pod_deleted_behind_our_back_stops_only_by_the_servers_word() {
     .await;
     assert_eq!(containers(&bed)["kept"], ids["kept"]);
     bed.until_pod("kept", is_ready).await;
+    agent.stop().await;
+}
+
+/// The server is up and others change what is there; only this agent is cut off.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_cut_off_alone_goes_on_and_catches_up() {
+    let cluster = Options::default().without_scheduler().start().await;
+    let bed = NodeBed::on(Arc::new(cluster), Identity::Node).await;
+    let link = Link::to(&bed.cluster.server()).await;
+    let mut resolved = bed.resolved();
+    let ApiAccess::Kubeconfig(kubeconfig) = &resolved.config.kubeconfig else {
+        unreachable!("a bed has a kubeconfig");
+    };
+    let kubeconfig = link.kubeconfig(kubeconfig);
+    resolved.config.kubeconfig = ApiAccess::Kubeconfig(kubeconfig);
+    let agent = bed.agent_as(resolved).await;
+    bed.until_node("Ready", |node| condition(node, "Ready") == Some("True"))
+        .await;
+    for name in ["same", "edited", "removed"] {
+        bed.sleeper(name);
+    }
+    for name in ["kept", "deleted"] {
+        bed.cluster.apply(&ordinary(&bed, name));
+        bed.until_pod(name, is_ready).await;
+    }
+    let mut mirrors: HashMap<&str, Value> = HashMap::new();
+    for name in ["same", "edited", "removed"] {
+        mirrors.insert(name, bed.until_mirrored(name).await);
+    }
+    let ids = containers(&bed);
+
+    link.cut();
+    bed.sleeper("added");
+    bed.write("edited.yaml", &bed.pod("edited", IMAGE_2, 1, QUIET));
+    bed.remove("removed.yaml");
+    bed.delete_pod(&bed.name("same"), true).await;
+    bed.delete_pod("deleted", true).await;
+    bed.cluster.apply(&ordinary(&bed, "new"));
+    let away = until_containers(&bed, "the changes of files", |now| {
+        now.contains_key("added")
+            && !now.contains_key("removed")
+            && now.get("edited").is_some_and(|id| *id != ids["edited"])
+    })
+    .await;
+    for name in ["same", "kept", "deleted"] {
+        assert_eq!(away[name], ids[name], "{name}: nobody has told otherwise");
+    }
+    assert!(!away.contains_key("new"), "nobody has told of it");
+    agent
+        .until("the API server to be missed", |report| {
+            report.api.as_ref().is_some_and(|api| !api.reachable)
+        })
+        .await;
+
+    // What was connected stays dead: only new connections get through.
+    link.mend();
+    let same = bed.until_mirrored("same").await;
+    assert_ne!(uid(&same), uid(&mirrors["same"]), "it was deleted");
+    bed.until_mirrored("added").await;
+    bed.until_no_mirror("removed").await;
+    bed.until_mirror("edited", |pod| {
+        is_ready(pod) && uid(pod) != uid(&mirrors["edited"])
+    })
+    .await;
+    bed.until_pod("new", is_ready).await;
+    let back = until_containers(&bed, "what was deleted to end", |now| {
+        !now.contains_key("deleted") && now.contains_key("new")
+    })
+    .await;
+    for name in ["same", "kept", "edited", "added"] {
+        assert_eq!(back[name], away[name], "{name} is not restarted");
+    }
     agent.stop().await;
 }

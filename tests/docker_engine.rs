@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use futures::stream::BoxStream;
 use mirrorlet::api::{Timestamp, keys};
 use mirrorlet::runtime::docker::BollardEngine;
 use mirrorlet::runtime::docker::engine::{Engine, EngineError, READ_DEADLINE};
-use mirrorlet::runtime::docker::image::digest;
+use mirrorlet::runtime::docker::image::{ImagePuller, PullerOptions, digest};
 use mirrorlet::runtime::docker::logs::container_logs;
 use mirrorlet::runtime::docker::sandbox_image::{SANDBOX_IMAGE, archive, ensure_sandbox_image};
 use mirrorlet::runtime::{LogChunk, LogOptions};
@@ -329,11 +330,15 @@ async fn events_are_ours_alone_and_past_ones_can_be_asked_for() {
 #[tokio::test]
 async fn the_sandbox_image_is_loaded_runs_and_comes_back() {
     let bed = Bed::new("sandbox").await;
+    let engine = Arc::new(BollardEngine::connect(&endpoint()).unwrap());
+    let images = ImagePuller::new(engine, PullerOptions::default());
     assert_eq!(
-        ensure_sandbox_image(&bed.engine, None).await.unwrap(),
+        ensure_sandbox_image(&bed.engine, &images, None)
+            .await
+            .unwrap(),
         SANDBOX_IMAGE
     );
-    ensure_sandbox_image(&bed.engine, None)
+    ensure_sandbox_image(&bed.engine, &images, None)
         .await
         .expect("loading twice changes nothing");
     let image = bed.engine.inspect_image(SANDBOX_IMAGE).await.unwrap();
@@ -363,7 +368,7 @@ async fn the_sandbox_image_is_loaded_runs_and_comes_back() {
         0,
         "SIGTERM ends it well, without a kill"
     );
-    let present = ensure_sandbox_image(&bed.engine, Some(SANDBOX_IMAGE))
+    let present = ensure_sandbox_image(&bed.engine, &images, Some(SANDBOX_IMAGE))
         .await
         .unwrap();
     assert_eq!(present, SANDBOX_IMAGE);

@@ -14,7 +14,9 @@ use std::time::Duration;
 use common::{Bed as Root, IMAGE, PATIENCE, eventually};
 use mirrorlet::api::ContainerId;
 use mirrorlet::runtime::docker::translate::NodeFacts;
-use mirrorlet::runtime::docker::{BollardEngine, DockerManager, DockerManagerOptions, ImagePuller};
+use mirrorlet::runtime::docker::{
+    BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, PullerOptions,
+};
 use mirrorlet::runtime::objects::NoObjects;
 use mirrorlet::runtime::{CommandOutput, Runtime, RuntimeError};
 use mirrorlet::telemetry::Telemetry;
@@ -41,7 +43,7 @@ impl Bed {
         let engine = Arc::new(BollardEngine::connect(&root.docker).unwrap());
         let manager = DockerManager::new(
             Arc::clone(&engine) as _,
-            Arc::new(ImagePuller::new(engine, 1)),
+            Arc::new(ImagePuller::new(engine, PullerOptions::default())),
             Telemetry::new(),
             DockerManagerOptions {
                 owner: "test".to_owned(),

@@ -21,13 +21,16 @@ use mirrorlet::observe::Observer;
 use mirrorlet::pod::admit::AdmitNode;
 use mirrorlet::pod::desired::Delivered;
 use mirrorlet::pod::env::Allocatable;
+use mirrorlet::pod::gc::ContainerGcPolicy;
 use mirrorlet::pod::manifest::unsupported_fields;
 use mirrorlet::pod::objects::{
     ObjectError, ObjectKey, ObjectKind, References, ServiceFacts, ServicePortFacts, Token, TokenKey,
 };
 use mirrorlet::runtime::Runtime;
 use mirrorlet::runtime::docker::translate::NodeFacts;
-use mirrorlet::runtime::docker::{BollardEngine, DockerManager, DockerManagerOptions, ImagePuller};
+use mirrorlet::runtime::docker::{
+    BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, PullerOptions,
+};
 use mirrorlet::runtime::objects::{Holders, Objects};
 use mirrorlet::store::board::{Board, PodView, board};
 use mirrorlet::store::cache::cache;
@@ -163,7 +166,7 @@ impl Stack {
         let telemetry = Telemetry::new();
         let runtime: Arc<dyn Runtime> = Arc::new(DockerManager::new(
             engine.clone(),
-            Arc::new(ImagePuller::new(engine, 1)),
+            Arc::new(ImagePuller::new(engine, PullerOptions::default())),
             telemetry.clone(),
             DockerManagerOptions {
                 owner: bed.owner().unwrap(),
@@ -201,6 +204,7 @@ impl Stack {
             telemetry,
             node_ips: Vec::new(),
             backoff_max: Duration::from_mins(5),
+            gc: ContainerGcPolicy::default(),
             clock: Clock::default(),
             node: cell(AdmitNode::default()).1,
             unsupported: unsupported_fields,
@@ -565,6 +569,52 @@ async fn a_token_is_renewed_before_it_ends() {
     })
     .await;
     stack.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_is_done_gives_back_its_volumes_and_keeps_its_log() {
+    let bed = Bed::new();
+    bed.write(
+        "job.yaml",
+        &format!(
+            r#"apiVersion: v1
+kind: Pod
+metadata: {{name: job, uid: uid-job, labels: {{app: shop}}}}
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: c
+    image: {IMAGE}
+    command: ["sh", "-c", "cat /about/labels; echo kept > /disk/f; echo kept > /mem/f; echo last > /dev/termination-log"]
+    volumeMounts: [{{name: about, mountPath: /about}}, {{name: disk, mountPath: /disk}}, {{name: mem, mountPath: /mem}}]
+  volumes:
+  - name: about
+    downwardAPI: {{items: [{{path: labels, fieldRef: {{fieldPath: metadata.labels}}}}]}}
+  - {{name: disk, emptyDir: {{}}}}
+  - {{name: mem, emptyDir: {{medium: Memory}}}}
+"#
+        ),
+    );
+    let agent = bed.agent().await;
+    let done = |pod: &mirrorlet::api::report::PodReport| pod.phase == "Succeeded";
+    agent.until_pod("job", done).await;
+    let dir = bed.path().join("pods/uid-job");
+    let volumes = dir.join("volumes");
+    eventually("the volumes to go", || (!volumes.exists()).then_some(())).await;
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.contains(dir.to_str().unwrap()), "{mounts}");
+    // What tells of the pod stays, also for the next agent.
+    agent.stop().await;
+    let agent = bed.agent().await;
+    let pod = agent.until_pod("job", done).await;
+    assert_eq!(pod.containers[0].message.trim(), "last");
+    let id = bed.instances("c")[&0].clone();
+    assert_eq!(bed.docker(&["logs", &id]).trim(), "app=\"shop\"");
+    bed.remove("job.yaml");
+    agent.until_gone("job").await;
+    assert!(!dir.exists());
+    agent.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -24,6 +24,7 @@ use mirrorlet::app::desired::MergeTask;
 use mirrorlet::observe::Observer;
 use mirrorlet::pod::admit::AdmitNode;
 use mirrorlet::pod::desired::{Origin, PodSource, SourcePod, SourceSet, SourceState};
+use mirrorlet::pod::gc::ContainerGcPolicy;
 use mirrorlet::pod::merge::{Merged, SourceName};
 use mirrorlet::pod::observed::PodStatus;
 use mirrorlet::runtime::fake::FakeRuntime;
@@ -103,6 +104,7 @@ impl Agent {
             telemetry,
             node_ips: Vec::new(),
             backoff_max: BACKOFF_MAX,
+            gc: ContainerGcPolicy::default(),
             clock: Clock::new(move || clock.now()),
             node: cell(AdmitNode::default()).1,
             unsupported: |_| Vec::new(),

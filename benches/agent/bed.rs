@@ -47,7 +47,13 @@ impl Bed {
 
     /// Saves the manifest of a pod next door, ready to be renamed in.
     pub fn prepare(&self, pod: &str) -> std::io::Result<()> {
-        fs::write(self.root().join(format!("{pod}.yaml")), manifest(pod))
+        self.prepare_of(pod, 1)
+    }
+
+    /// The same for a pod of that many containers: `app`, `app1`, `app2`, …
+    pub fn prepare_of(&self, pod: &str, containers: usize) -> std::io::Result<()> {
+        let file = self.root().join(format!("{pod}.yaml"));
+        fs::write(file, manifest(pod, containers))
     }
 
     /// Renames a prepared manifest in.
@@ -91,19 +97,30 @@ pub fn sweep(docker: &str, owner: &str) {
     }
 }
 
-/// A pod of one container that runs until it is told to stop, and then stops at once.
-fn manifest(pod: &str) -> String {
+/// A pod whose containers run until they are told to stop, and then stop at once.
+fn manifest(pod: &str, containers: usize) -> String {
+    let of = |number: usize| {
+        let number = if number > 0 {
+            number.to_string()
+        } else {
+            String::new()
+        };
+        format!(
+            r#"  - name: app{number}
+    image: {IMAGE}
+    command: ["sh", "-c", "trap 'exit 0' TERM; sleep 1000000 & wait"]
+"#
+        )
+    };
+    let containers: String = (0..containers).map(of).collect();
     format!(
-        r#"apiVersion: v1
+        r"apiVersion: v1
 kind: Pod
 metadata:
   name: {pod}
 spec:
   terminationGracePeriodSeconds: 1
   containers:
-  - name: app
-    image: {IMAGE}
-    command: ["sh", "-c", "trap 'exit 0' TERM; sleep 1000000 & wait"]
-"#
+{containers}"
     )
 }

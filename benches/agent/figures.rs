@@ -22,6 +22,10 @@ const NEWS_MILLIS: f64 = 30.0;
 const AT_ONCE: [usize; 5] = [2, 4, 8, 16, 32];
 /// Rounds of the figure about many pods, agent and floor alternating.
 const MANY_ROUNDS: usize = 3;
+/// Containers of a large pod, and the share of the raw calls' time it may take: creates overlap
+/// the sandbox's start, and starts one another.
+const LARGE: usize = 5;
+const LARGE_SHARE: f64 = 0.75;
 /// A release binary of more is a defect.
 const BINARY_MIB: f64 = 15.0 * 1e6 / 1_048_576.0;
 
@@ -101,8 +105,47 @@ impl Run<'_> {
 
     async fn all(&self, floor: &Arc<Floor>) -> anyhow::Result<Vec<Figure>> {
         let mut figures = self.starts_and_replacements(floor).await?;
+        figures.push(self.large_pod(floor).await?);
         figures.push(self.many(floor).await?);
         Ok(figures)
+    }
+
+    /// A pod of several containers, beside the raw calls one after the other.
+    async fn large_pod(&self, floor: &Arc<Floor>) -> anyhow::Result<Figure> {
+        let (mut starts, mut floors) = (Vec::new(), Vec::new());
+        for round in 0..self.settings.rounds {
+            let pod = format!("large{round:02}");
+            self.bed.prepare_of(&pod, LARGE)?;
+            let began = now_nanos()?;
+            self.bed.save(&pod)?;
+            let ran = self.events.last_of(LARGE, "start of a container", |h| {
+                h.action == "start"
+                    && h.name.starts_with("k8s_app")
+                    && h.name.contains(&format!("_{pod}-"))
+            });
+            starts.push(millis(began, &ran.await?));
+            self.agent.quiet().await?;
+            self.bed.remove(&pod)?;
+            let gone = self
+                .events
+                .last_of(LARGE + 1, "removal of a container", |h| {
+                    h.action == "destroy" && h.name.contains(&format!("_{pod}-"))
+                });
+            gone.await?;
+            self.agent.quiet().await?;
+            floors.push(floor.timed_start_of(LARGE).await?);
+            floor.sweep(&self.settings.docker);
+        }
+        let floor = median(&floors);
+        Ok(Figure {
+            name: "manifest of five containers saved → all running",
+            value: median(&starts),
+            unit: "ms",
+            floor: Some(floor),
+            target: "0.75 × the raw calls in sequence",
+            limit: LARGE_SHARE * floor,
+            note: format!("all: {starts:.0?} {floors:.0?}"),
+        })
     }
 
     /// Saves a manifest; milliseconds until its container ran.

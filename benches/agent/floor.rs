@@ -107,6 +107,20 @@ impl Floor {
         Ok((pod, millis(began, &ran)))
     }
 
+    /// Starts a pod of that many containers, one call after the other; milliseconds until the last
+    /// one ran.
+    pub async fn timed_start_of(&self, containers: usize) -> anyhow::Result<f64> {
+        let began = now_nanos()?;
+        let pod = self.start_pod().await?;
+        let mut last = format!("{}-app", pod.name);
+        for number in 1..containers {
+            last = format!("{}-app{number}", pod.name);
+            self.start_app(&last, &pod.sandbox).await?;
+        }
+        let ran = self.events.one("start", &last).await?;
+        Ok(millis(began, &ran))
+    }
+
     /// Kills the pod's container, and when it is dead creates and starts another; milliseconds
     /// until that ran.
     pub async fn timed_replace(&self, pod: &RawPod) -> anyhow::Result<f64> {

@@ -149,10 +149,11 @@ pub struct MirrorReport {
 }
 
 /// Where a pull is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PullPhase {
     /// Other pulls are before it.
+    #[default]
     Waiting,
     /// Layers come in.
     Downloading,

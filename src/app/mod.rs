@@ -14,6 +14,7 @@ mod cluster;
 mod counts;
 pub mod desired;
 mod facts;
+mod gc;
 mod images;
 pub mod lock;
 pub mod owner;
@@ -40,7 +41,9 @@ use crate::runtime::Runtime;
 use crate::runtime::docker::engine::SharedEngine;
 use crate::runtime::docker::{
     BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, InstrumentedEngine,
+    PullerOptions,
 };
+use crate::runtime::gc::ContainerGc;
 use crate::runtime::objects::{NoObjects, Objects};
 use crate::server::view::AgentView;
 use crate::server::{admin, health};
@@ -121,9 +124,12 @@ impl Agent {
         };
         let images = Arc::new(ImagePuller::new(
             Arc::clone(&engine),
-            config.pull_concurrency,
+            PullerOptions {
+                pulls: config.pulls(),
+                docker_config: config.docker_config.clone(),
+            },
         ));
-        let runtime = Arc::new(DockerManager::new(
+        let runtime = DockerManager::new(
             engine,
             Arc::clone(&images),
             telemetry.clone(),
@@ -135,7 +141,8 @@ impl Agent {
                 engine_concurrency: config.engine_concurrency,
                 objects,
             },
-        ));
+        );
+        let runtime = Arc::new(runtime.with_pod_logs_dir(config.pod_logs_dir.as_deref()));
         let sessions = runtime.exec_sessions();
         spawn(&mut parts, "exec sessions", sessions.run(cancel.clone()));
         let runtime: Arc<dyn Runtime> = runtime;
@@ -167,6 +174,7 @@ impl Agent {
             Some(cluster) => cluster.admit.clone(),
             None => cell(AdmitNode::default()).1,
         };
+        let policy = gc::policy(&config);
         let context = Arc::new(Context {
             runtime: Arc::clone(&runtime),
             cache: cache_reader.clone(),
@@ -175,12 +183,17 @@ impl Agent {
             telemetry: telemetry.clone(),
             node_ips,
             backoff_max: config.max_container_backoff,
+            gc: policy,
             clock: Clock::default(),
             node: admit_node,
             unsupported: unsupported_fields,
         });
         let manager = Arc::new(PodManager::default());
         let workers = PodWorkers::new(context, Arc::clone(&manager), wanted, listed.clone());
+        let pod_states = workers.pod_states();
+        let gc = ContainerGc::new(Arc::clone(&runtime), policy, pod_states);
+        let collecting = gc::collect(gc, config.root.clone(), telemetry.clone(), cancel.clone());
+        spawn(&mut parts, "container gc", collecting);
         spawn(&mut parts, "workers", workers.run(cancel.clone()));
 
         let counting = counts::count_pods(board.clone(), telemetry.metrics.clone(), cancel.clone());

@@ -13,7 +13,7 @@ use crate::api::report::EngineReport;
 use crate::config::Config;
 use crate::observe::Reach;
 use crate::pod::node::{
-    Amounts, DiskReading, EngineSeen, ImageSeen, NodeFacts, PidReading, Readings,
+    Amounts, DiskReading, EngineSeen, ImageSeen, NodeFacts, PidReading, Readings, is_short_of_disk,
 };
 use crate::store::cell::{Reader, Writer};
 
@@ -118,6 +118,11 @@ fn disk(name: &'static str, path: &Path) -> Option<DiskReading> {
         inodes_free: stat.f_favail,
         inodes: stat.f_files,
     })
+}
+
+/// Whether the disk below `path` is under pressure, as a Node's condition tells it.
+pub(super) fn has_disk_pressure(path: &Path) -> bool {
+    disk("nodefs", path).is_some_and(|disk| is_short_of_disk(&disk))
 }
 
 /// Upstream: `pkg/kubelet/stats/pidlimit/pidlimit_linux.go`.

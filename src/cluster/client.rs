@@ -238,7 +238,18 @@ fn connect(access: &ApiAccess, identity: &Identity) -> Result<Wire, ConnectError
     })
 }
 
-/// Keeps the credentials of a [`ClusterClient`] fresh: looks every few seconds, and when they
+/// What a look at credentials and connections brings.
+enum Looked {
+    /// They can go on.
+    Fine,
+    /// The same credentials on new connections.
+    Stalled(Wire),
+    /// New credentials.
+    Replaced(Box<Identity>, Wire),
+}
+
+/// Keeps the credentials of a [`ClusterClient`] fresh, and gives connections up that have died
+/// without a word: looks every few seconds, and when they
 /// were refused, whether their files were replaced, and has new requests use the new ones.
 /// Replaced files that don't fit together yet (a new certificate beside the old key) change
 /// nothing until they do.
@@ -276,6 +287,7 @@ impl CredentialsTask {
             self.plugin_ran = Instant::now();
         }
         let (access, before) = (self.access.clone(), Arc::clone(&self.identity));
+        let stalled = self.shared.take_stalled();
         // Reads a few small files, and runs the kubeconfig's plugin if there is one.
         let looked = tokio::task::spawn_blocking(move || {
             let is_same = |known: &identity::Fingerprint| {
@@ -283,19 +295,27 @@ impl CredentialsTask {
             };
             let is_fresh = is_same(&before.fingerprint) && (!refused || is_same(&before.token));
             if is_fresh && !runs_plugin {
-                return Ok(None);
+                return Ok(if stalled {
+                    Looked::Stalled(connect(&access, &before)?)
+                } else {
+                    Looked::Fine
+                });
             }
             let Some(identity) = identity::read(&access)? else {
-                return Ok(None);
+                return Ok(Looked::Fine);
             };
             let wire = connect(&access, &identity)?;
-            Ok::<_, ConnectError>(Some((identity, wire)))
+            Ok::<_, ConnectError>(Looked::Replaced(Box::new(identity), wire))
         });
         match looked.await {
-            Ok(Ok(None)) | Err(_) => {}
-            Ok(Ok(Some((identity, wire)))) => {
+            Ok(Ok(Looked::Fine)) | Err(_) => {}
+            Ok(Ok(Looked::Stalled(wire))) => {
                 self.shared.replace(wire);
-                self.identity = Arc::new(identity);
+                occurrences::api_connections_given_up();
+            }
+            Ok(Ok(Looked::Replaced(identity, wire))) => {
+                self.shared.replace(wire);
+                self.identity = Arc::new(*identity);
                 self.told = None;
                 occurrences::credentials_replaced();
             }

@@ -6,6 +6,7 @@
 //! way end as they began, and watches end, so that they go on with the new identity.
 
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -94,7 +95,12 @@ pub(super) struct Shared {
     /// about.
     pub doubts: Notify,
     /// Whether the server refused the credentials since the last look at them.
-    pub refused: std::sync::atomic::AtomicBool,
+    pub refused: AtomicBool,
+    /// Whether the server answers again after a silence. A route can die without a word to either
+    /// side: who waits on a connection from before would wait for minutes.
+    ///
+    /// Upstream: `cmd/kubelet/app/server.go` (`closeAllConns`, on repeated heartbeat failures).
+    stalled: AtomicBool,
 }
 
 impl Shared {
@@ -107,7 +113,8 @@ impl Shared {
             reach,
             metrics,
             doubts: Notify::new(),
-            refused: std::sync::atomic::AtomicBool::new(false),
+            refused: AtomicBool::new(false),
+            stalled: AtomicBool::new(false),
         })
     }
 
@@ -121,6 +128,11 @@ impl Shared {
         };
     }
 
+    /// Whether the connections should be given up; told once.
+    pub(super) fn take_stalled(&self) -> bool {
+        self.stalled.swap(false, Ordering::Relaxed)
+    }
+
     fn present(&self) -> (Wire, CancellationToken) {
         let present = self.present.read().unwrap_or_else(PoisonError::into_inner);
         (present.wire.clone(), present.replaced.clone())
@@ -132,12 +144,18 @@ impl Shared {
             // A proxy or a server in trouble answers, but it can't serve.
             502..=504 => {}
             401 => {
-                self.refused
-                    .store(true, std::sync::atomic::Ordering::Relaxed);
+                self.refused.store(true, Ordering::Relaxed);
                 self.doubts.notify_one();
-                self.reach.answered();
+                self.answered();
             }
-            _ => self.reach.answered(),
+            _ => self.answered(),
+        }
+    }
+
+    fn answered(&self) {
+        if self.reach.answered() {
+            self.stalled.store(true, Ordering::Relaxed);
+            self.doubts.notify_one();
         }
     }
 }

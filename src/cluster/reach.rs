@@ -63,14 +63,15 @@ impl ReachTracker {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An answer came.
-    pub(super) fn answered(&self) {
+    /// An answer came. Tells whether it ends a silence.
+    pub(super) fn answered(&self) -> bool {
         let mut state = self.state();
         state.answered = Some(Instant::now());
         let lost = state.lost.take();
         if state.reach.publish(ApiReach::Up) {
             occurrences::api_reached(&self.metrics, lost.map(|at| at.elapsed()));
         }
+        lost.is_some()
     }
 
     /// A call that began then got no answer. What was heard since then counts more.
@@ -106,7 +107,7 @@ mod tests {
         assert_eq!(*reader.get(), ApiReach::Unknown);
         let slow = Instant::now();
         tokio::time::advance(Duration::from_secs(1)).await;
-        tracker.answered();
+        assert!(!tracker.answered());
         assert!(reader.get().is_up());
         // The call that hung began before the answer came: the server lived meanwhile.
         tracker.silent(slow, "no answer within 10 s");
@@ -125,7 +126,7 @@ mod tests {
             panic!()
         };
         assert_eq!((still, cause.as_str()), (since, "no route"));
-        tracker.answered();
+        assert!(tracker.answered(), "a silence ends");
         assert!(reader.get().is_up());
     }
 }

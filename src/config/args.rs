@@ -117,6 +117,8 @@ fn setting_arg(key: Key) -> Arg {
         "FILE" => arg.value_hint(clap::ValueHint::FilePath),
         _ => arg,
     };
+    // Some numbers may be negative: `--maximum-dead-containers -1`.
+    let arg = arg.allow_negative_numbers(row.value == "N");
     match row.arity {
         Arity::One => arg.action(ArgAction::Set),
         Arity::Many(_) => arg.action(ArgAction::Append),

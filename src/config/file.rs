@@ -78,18 +78,36 @@ pub struct ConfigFile {
     /// cgroup under which pods live; empty for the Engine's own default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_root: Option<String>,
+    /// Where links to the containers' logs are made in kubelet's layout; `none` for nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_logs_dir: Option<String>,
     /// Where metrics, health and readiness are served, as `IP:PORT`; `none` for nowhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics_address: Option<String>,
     /// Longest wait before a crashing container is restarted, `1s` to `5m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_container_backoff: Option<String>,
+    /// Least age of a dead container before it is removed, for example `1h`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minimum_container_ttl_duration: Option<String>,
+    /// Most dead instances kept of each container of a pod; negative for any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maximum_dead_containers_per_container: Option<i32>,
+    /// Most dead instances kept on the node; negative for any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maximum_dead_containers: Option<i32>,
     /// Most Engine calls that change something at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine_concurrency: Option<u32>,
     /// Most image pulls at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull_concurrency: Option<u32>,
+    /// Whether images are pulled one after the other, whatever `pullConcurrency` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serialize_image_pulls: Option<bool>,
+    /// Directory of the `config.json` with the node's registry credentials; `none` for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub docker_config: Option<String>,
     /// How often all containers are listed though the event stream is whole, for example `5m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep_period: Option<String>,
@@ -228,6 +246,8 @@ impl ConfigFile {
         let one = |value: &Option<String>| value.clone().map(|v| Setting(vec![v]));
         let many = |value: &Option<Vec<String>>| value.clone().map(Setting);
         let number = |value: Option<u32>| value.map(|v| Setting(vec![v.to_string()]));
+        let signed = |value: Option<i32>| value.map(|v| Setting(vec![v.to_string()]));
+        let flag = |value: Option<bool>| value.map(|v| Setting(vec![v.to_string()]));
         // Taken apart in full, so that a new field can't be forgotten.
         let Self {
             root,
@@ -250,10 +270,16 @@ impl ConfigFile {
             cluster_dns,
             cluster_domain,
             cgroup_root,
+            pod_logs_dir,
             metrics_address,
             max_container_backoff,
+            minimum_container_ttl_duration,
+            maximum_dead_containers_per_container,
+            maximum_dead_containers,
             engine_concurrency,
             pull_concurrency,
+            serialize_image_pulls,
+            docker_config,
             sweep_period,
             log_format,
             log_level,
@@ -279,10 +305,22 @@ impl ConfigFile {
             (Key::ClusterDns, many(cluster_dns)),
             (Key::ClusterDomain, one(cluster_domain)),
             (Key::CgroupRoot, one(cgroup_root)),
+            (Key::PodLogsDir, one(pod_logs_dir)),
             (Key::MetricsAddress, one(metrics_address)),
             (Key::MaxContainerBackoff, one(max_container_backoff)),
+            (
+                Key::MinimumContainerTtlDuration,
+                one(minimum_container_ttl_duration),
+            ),
+            (
+                Key::MaximumDeadContainersPerContainer,
+                signed(*maximum_dead_containers_per_container),
+            ),
+            (Key::MaximumDeadContainers, signed(*maximum_dead_containers)),
             (Key::EngineConcurrency, number(*engine_concurrency)),
             (Key::PullConcurrency, number(*pull_concurrency)),
+            (Key::SerializeImagePulls, flag(*serialize_image_pulls)),
+            (Key::DockerConfig, one(docker_config)),
             (Key::SweepPeriod, one(sweep_period)),
             (
                 Key::LogFormat,

@@ -30,10 +30,16 @@ pub enum Key {
     ClusterDns,
     ClusterDomain,
     CgroupRoot,
+    PodLogsDir,
     MetricsAddress,
     MaxContainerBackoff,
+    MinimumContainerTtlDuration,
+    MaximumDeadContainersPerContainer,
+    MaximumDeadContainers,
     EngineConcurrency,
     PullConcurrency,
+    SerializeImagePulls,
+    DockerConfig,
     SweepPeriod,
     LogFormat,
     LogLevel,
@@ -144,14 +150,26 @@ rows! {
         "DNS domain of the cluster [default: cluster.local]";
     CgroupRoot "cgroupRoot" "cgroup-root" "MIRRORLET_CGROUP_ROOT" "CGROUP" Arity::One,
         "cgroup under which pods live, instead of the Engine's own";
+    PodLogsDir "podLogsDir" "pod-logs-dir" "MIRRORLET_POD_LOGS_DIR" "DIR" Arity::One,
+        "Where links to the containers' logs are made in kubelet's layout, /var/log/pods for collectors that look there; none for nowhere [default: none]";
     MetricsAddress "metricsAddress" "metrics-address" "MIRRORLET_METRICS_ADDRESS" "IP:PORT" Arity::One,
         "Where /metrics, /healthz and /readyz are served; none for nowhere [default: 127.0.0.1:10351]";
     MaxContainerBackoff "maxContainerBackoff" "max-container-backoff" "MIRRORLET_MAX_CONTAINER_BACKOFF" "DURATION" Arity::One,
         "Longest wait before a crashing container is restarted, 1s to 5m [default: 5m]";
+    MinimumContainerTtlDuration "minimumContainerTtlDuration" "minimum-container-ttl-duration" "MIRRORLET_MINIMUM_CONTAINER_TTL_DURATION" "DURATION" Arity::One,
+        "Least age of a dead container before it is removed [default: 0s]";
+    MaximumDeadContainersPerContainer "maximumDeadContainersPerContainer" "maximum-dead-containers-per-container" "MIRRORLET_MAXIMUM_DEAD_CONTAINERS_PER_CONTAINER" "N" Arity::One,
+        "Most dead instances kept of each container of a pod; negative for any number [default: 1]";
+    MaximumDeadContainers "maximumDeadContainers" "maximum-dead-containers" "MIRRORLET_MAXIMUM_DEAD_CONTAINERS" "N" Arity::One,
+        "Most dead instances kept on the node; negative for any number [default: -1]";
     EngineConcurrency "engineConcurrency" "engine-concurrency" "MIRRORLET_ENGINE_CONCURRENCY" "N" Arity::One,
         "Most Engine calls that change something at a time [default: 16]";
     PullConcurrency "pullConcurrency" "pull-concurrency" "MIRRORLET_PULL_CONCURRENCY" "N" Arity::One,
         "Most image pulls at a time [default: 3]";
+    SerializeImagePulls "serializeImagePulls" "serialize-image-pulls" "MIRRORLET_SERIALIZE_IMAGE_PULLS" "BOOL" Arity::One,
+        "true: one image pull at a time, whatever --pull-concurrency says [default: false]";
+    DockerConfig "dockerConfig" "docker-config" "MIRRORLET_DOCKER_CONFIG" "DIR" Arity::One,
+        "Directory of the config.json with the node's registry credentials, none for none; DOCKER_CONFIG counts when MIRRORLET_DOCKER_CONFIG is not set [default: $HOME/.docker]";
     SweepPeriod "sweepPeriod" "sweep-period" "MIRRORLET_SWEEP_PERIOD" "DURATION" Arity::One,
         "How often all containers are listed though the event stream is whole [default: 5m]";
     LogFormat "logFormat" "log-format" "MIRRORLET_LOG_FORMAT" "FORMAT" Arity::One,

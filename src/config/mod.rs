@@ -74,14 +74,22 @@ pub struct Config {
     pub cluster_domain: String,
     /// cgroup under which pods live, or empty for the Engine's own default.
     pub cgroup_root: String,
+    /// Where links to the containers' logs are made in kubelet's layout; nowhere when none.
+    pub pod_logs_dir: Option<PathBuf>,
     /// Where metrics, health and readiness are served; nowhere when none.
     pub metrics_address: Option<SocketAddr>,
     /// Longest crash-loop back-off.
     pub max_container_backoff: Duration,
+    /// How many dead containers are kept, and for how long.
+    pub container_gc: ContainerGc,
     /// Most Engine calls that change something at a time.
     pub engine_concurrency: usize,
     /// Most image pulls at a time.
     pub pull_concurrency: usize,
+    /// Whether images are pulled one after the other.
+    pub serialize_image_pulls: bool,
+    /// Directory of a Docker client's configuration, whose credentials are the node's.
+    pub docker_config: Option<PathBuf>,
     /// How often everything is listed though the event stream is whole.
     pub sweep_period: Duration,
     /// How log lines look.
@@ -91,6 +99,16 @@ pub struct Config {
 }
 
 impl Config {
+    /// Most image pulls at a time, all said.
+    #[must_use]
+    pub fn pulls(&self) -> usize {
+        if self.serialize_image_pulls {
+            1
+        } else {
+            self.pull_concurrency
+        }
+    }
+
     /// Path of the agent's socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
@@ -102,6 +120,17 @@ impl Config {
 #[must_use]
 pub fn socket_path(root: &std::path::Path) -> PathBuf {
     root.join("mirrorlet.sock")
+}
+
+/// How many dead containers are kept, and for how long, in the kubelet's terms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContainerGc {
+    /// Least age of one that is removed.
+    pub minimum_container_ttl_duration: Duration,
+    /// Most kept of each container of a pod; negative for any number.
+    pub maximum_dead_containers_per_container: i32,
+    /// Most kept on the node; negative for any number.
+    pub maximum_dead_containers: i32,
 }
 
 /// How log lines look.

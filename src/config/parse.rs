@@ -50,6 +50,19 @@ pub fn number_in(text: &str, bounds: &RangeInclusive<usize>) -> Result<usize, Fa
     }
 }
 
+/// A whole number, negative ones too.
+pub fn signed(text: &str) -> Result<i32, Fault> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is not a whole number"))
+}
+
+/// `true` or `false`.
+pub fn boolean(text: &str) -> Result<bool, Fault> {
+    text.trim()
+        .parse()
+        .map_err(|_| format!("{text:?} is neither true nor false"))
+}
+
 /// An address.
 pub fn ip(text: &str) -> Result<IpAddr, Fault> {
     text.trim()

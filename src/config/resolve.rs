@@ -12,12 +12,20 @@ use serde::Serialize;
 
 use super::file::LocatedFile;
 use super::key::{Arity, Key, ROWS, Setting};
-use super::{ApiAccess, Config, DEFAULT_ROOT, LogFormat, duration, node, parse};
+use super::{ApiAccess, Config, ContainerGc, DEFAULT_ROOT, LogFormat, duration, node, parse};
 use crate::api::NodeName;
 use crate::api::core::Taint;
 
 /// Environment variable that names the Engine when ours does not: Docker's own.
 const DOCKER_HOST: &str = "DOCKER_HOST";
+
+/// Longest time that dead containers may be asked to be kept: a year.
+const TTL_MAX: Duration = Duration::from_hours(365 * 24);
+/// Environment variable that names the client's configuration when ours does not: Docker's own.
+const DOCKER_CONFIG: &str = "DOCKER_CONFIG";
+
+/// Where root is at home, when nobody says.
+const ROOT_HOME: &str = "/root";
 
 /// Largest number of pods a Node may say it takes: ten times what a kubelet takes.
 const MAX_PODS_MAX: usize = 1100;
@@ -157,6 +165,7 @@ impl<'a> Rungs<'a> {
         let row = key.row();
         let names: &[&str] = match key {
             Key::Docker => &[row.env, DOCKER_HOST],
+            Key::DockerConfig => &[row.env, DOCKER_CONFIG],
             _ => &[row.env],
         };
         names.iter().find_map(|name| {
@@ -245,6 +254,17 @@ impl<'a> Rungs<'a> {
         self.one(key, default, |text| parse::duration_in(text, &(from..=to)))
     }
 
+    /// As Docker's own client has it: in the home of who runs it, unless something else is said.
+    fn docker_config(&mut self) -> Option<PathBuf> {
+        let home = self.ambient.env.get("HOME").filter(|home| !home.is_empty());
+        let home = PathBuf::from(home.map_or(ROOT_HOME, String::as_str)).join(".docker");
+        let cwd = self.ambient.cwd.clone();
+        self.one(Key::DockerConfig, Some(home), |text| match text {
+            "none" => Ok(None),
+            _ => parse::path(text, &cwd).map(Some),
+        })
+    }
+
     fn root(&mut self) -> PathBuf {
         let cwd = self.ambient.cwd.clone();
         self.one(Key::Root, PathBuf::from(DEFAULT_ROOT), |text| {
@@ -311,6 +331,10 @@ impl<'a> Rungs<'a> {
                 parse::subdomain,
             ),
             cgroup_root: self.one(Key::CgroupRoot, String::new(), parse::cgroup),
+            pod_logs_dir: self.one(Key::PodLogsDir, None, |text| match text {
+                "none" => Ok(None),
+                _ => parse::path(text, &cwd).map(Some),
+            }),
             metrics_address: self.one(Key::MetricsAddress, Some(metrics), parse::address),
             // Upstream's bounds of maxContainerRestartPeriod.
             max_container_backoff: self.duration(
@@ -319,12 +343,28 @@ impl<'a> Rungs<'a> {
                 SECOND,
                 secs(300),
             ),
+            container_gc: ContainerGc {
+                minimum_container_ttl_duration: self.duration(
+                    Key::MinimumContainerTtlDuration,
+                    Duration::ZERO,
+                    Duration::ZERO,
+                    TTL_MAX,
+                ),
+                maximum_dead_containers_per_container: self.one(
+                    Key::MaximumDeadContainersPerContainer,
+                    1,
+                    parse::signed,
+                ),
+                maximum_dead_containers: self.one(Key::MaximumDeadContainers, -1, parse::signed),
+            },
             engine_concurrency: self.one(Key::EngineConcurrency, 16, |text| {
                 parse::number_in(text, &(1..=256))
             }),
             pull_concurrency: self.one(Key::PullConcurrency, 3, |text| {
                 parse::number_in(text, &(1..=64))
             }),
+            serialize_image_pulls: self.one(Key::SerializeImagePulls, false, parse::boolean),
+            docker_config: self.docker_config(),
             sweep_period: self.duration(Key::SweepPeriod, secs(300), secs(5), HOUR),
             log_format: self.one(Key::LogFormat, LogFormat::Auto, parse::log_format),
             log_level: self.one(Key::LogLevel, "info".to_owned(), parse::word),
@@ -374,13 +414,38 @@ impl Config {
             Key::ClusterDns => list(&self.cluster_dns),
             Key::ClusterDomain => vec![self.cluster_domain.clone()],
             Key::CgroupRoot => vec![self.cgroup_root.clone()],
+            Key::PodLogsDir => vec![
+                self.pod_logs_dir
+                    .as_deref()
+                    .map_or_else(|| "none".to_owned(), |dir| dir.display().to_string()),
+            ],
             Key::MetricsAddress => vec![
                 self.metrics_address
                     .map_or_else(|| "none".to_owned(), |address| address.to_string()),
             ],
             Key::MaxContainerBackoff => vec![duration::render(self.max_container_backoff)],
+            Key::MinimumContainerTtlDuration => {
+                vec![duration::render(
+                    self.container_gc.minimum_container_ttl_duration,
+                )]
+            }
+            Key::MaximumDeadContainersPerContainer => {
+                vec![
+                    self.container_gc
+                        .maximum_dead_containers_per_container
+                        .to_string(),
+                ]
+            }
+            Key::MaximumDeadContainers => {
+                vec![self.container_gc.maximum_dead_containers.to_string()]
+            }
             Key::EngineConcurrency => vec![self.engine_concurrency.to_string()],
             Key::PullConcurrency => vec![self.pull_concurrency.to_string()],
+            Key::SerializeImagePulls => vec![self.serialize_image_pulls.to_string()],
+            Key::DockerConfig => match &self.docker_config {
+                Some(directory) => path(directory),
+                None => vec!["none".to_owned()],
+            },
             Key::SweepPeriod => vec![duration::render(self.sweep_period)],
             Key::LogFormat => vec![self.log_format.as_str().to_owned()],
             Key::LogLevel => vec![self.log_level.clone()],

@@ -7,12 +7,14 @@
 
 pub mod admit;
 pub mod backoff;
+pub mod credentials;
 pub mod desired;
 pub mod downward;
 pub mod ending;
 pub mod env;
 pub mod events;
 pub mod expand;
+pub mod gc;
 pub mod hold;
 pub mod logs;
 pub mod manager;
@@ -25,6 +27,7 @@ pub mod observed;
 pub mod payload;
 pub mod plan;
 pub mod resources;
+pub mod restart;
 pub mod select;
 pub mod spec;
 pub mod status;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::api::core::{ConfigMap, Secret, Service};
 use crate::api::{FullName, Pod, PodUid, Timestamp, keys};
+use crate::pod::credentials::pull_secret_names;
 use crate::pod::spec;
 
 /// Longest that a token is used, whatever its lifetime.
@@ -344,6 +345,9 @@ pub fn references(pod: &Pod) -> References {
         return found;
     }
     found.services = true;
+    for name in pull_secret_names(pod) {
+        found.add(pod, ObjectKind::Secret, name);
+    }
     for (_, container) in spec::containers(pod) {
         for from in container.env_from.iter().flatten() {
             if let Some(config_map) = &from.config_map_ref {

@@ -70,11 +70,16 @@ impl PodPaths {
     /// The file that tells that an emptyDir volume is set up.
     #[must_use]
     pub fn empty_dir_ready(&self, volume: &str) -> PathBuf {
-        self.dir
-            .join("plugins")
+        self.plugins_dir()
             .join(EMPTY_DIR_PLUGIN)
             .join(volume)
             .join("ready")
+    }
+
+    /// The directory of what plugins note about volumes.
+    #[must_use]
+    pub fn plugins_dir(&self) -> PathBuf {
+        self.dir.join("plugins")
     }
 
     /// The directory below which sub-paths of volumes are bound.

@@ -16,6 +16,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
+use crate::pod::credentials::PullSecrets;
+use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::{PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
 
@@ -23,6 +25,7 @@ pub mod copy;
 pub mod docker;
 pub mod exec;
 pub mod fake;
+pub mod gc;
 pub mod logs;
 pub mod objects;
 pub mod result;
@@ -35,6 +38,8 @@ pub use exec::{
 pub use logs::{LogChunk, LogOptions, LogStream};
 pub use result::{PodSyncResult, SyncAction, SyncError, SyncErrorReason, SyncResult};
 pub use version::Version;
+
+use gc::{GcOutcome, PodStateProvider};
 
 /// Why a runtime call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -161,6 +166,17 @@ pub trait Runtime: Send + Sync + 'static {
     /// Health of the runtime. Cheap: may be called every few seconds.
     async fn status(&self) -> RuntimeStatus;
 
+    /// Removes dead containers and sandboxes that the policy does not keep, and those of pods that
+    /// nobody knows; with `evict_non_deleted` also those of pods that are over. Never a running
+    /// one, and never the newest of a pod that is known. What fails is told and does not stop the
+    /// rest. Asks the runtime nothing where there is nothing to remove.
+    async fn garbage_collect(
+        &self,
+        policy: ContainerGcPolicy,
+        pods: &dyn PodStateProvider,
+        evict_non_deleted: bool,
+    ) -> GcOutcome;
+
     /// All pods of ours that the runtime holds: with `all`, dead ones too. One list call.
     /// What it saw is remembered for [`get_pod_status`](Self::get_pod_status).
     async fn get_pods(&self, all: bool) -> Result<Pods>;
@@ -214,6 +230,11 @@ pub trait Runtime: Send + Sync + 'static {
         watch::channel(0).1
     }
 
+    /// Unmounts and removes the volumes of a pod of which nothing runs, and follows nothing that it
+    /// refers to any more. Its containers, their logs and last words stay. Done already is success;
+    /// a pod that starts again has its volumes made anew. Fails while anything of it runs.
+    async fn release_volumes(&self, uid: &PodUid) -> Result<()>;
+
     /// Removes every dead container and sandbox of a pod, and its directories. Fails while
     /// anything of it runs.
     async fn delete_pod(&self, uid: &PodUid) -> Result<()>;
@@ -229,8 +250,9 @@ pub trait Runtime: Send + Sync + 'static {
     /// Id of the pod's newest sandbox.
     async fn get_pod_container_id(&self, uid: &PodUid) -> Result<ContainerId>;
 
-    /// Pulls an image and returns its reference as the runtime knows it.
-    async fn pull_image(&self, image: &str) -> Result<String>;
+    /// Pulls an image with a pod's secrets, the node's credentials, or none, and returns its
+    /// reference as the runtime knows it.
+    async fn pull_image(&self, image: &str, secrets: &PullSecrets) -> Result<String>;
 
     /// Whether an image is there. "Can't tell" is an error, never "absent".
     async fn is_image_present(&self, image: &str) -> Result<bool>;

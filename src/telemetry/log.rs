@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -29,10 +29,10 @@ pub enum LogError {
 
 /// What is never logged, whatever is asked for: kube's client puts whole objects, Secrets among
 /// them, into its warnings, and kube's watches repeat what the agent tells once.
-const NEVER: &str = "kube_client=off,kube_runtime=off";
+const NEVER: [&str; 2] = ["kube_client", "kube_runtime"];
 
 /// The filter of `log_level`. A bare level means our own lines; libraries speak from warn on.
-pub fn filter(log_level: &str) -> Result<EnvFilter, LogError> {
+pub fn filter(log_level: &str) -> Result<Targets, LogError> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let directives = if LEVELS.contains(&log_level) {
         match log_level {
@@ -42,12 +42,11 @@ pub fn filter(log_level: &str) -> Result<EnvFilter, LogError> {
     } else {
         log_level.to_owned()
     };
-    EnvFilter::builder()
-        .parse(format!("{directives},{NEVER}"))
-        .map_err(|e| LogError::Filter {
-            filter: log_level.to_owned(),
-            cause: e.to_string(),
-        })
+    let targets: Targets = directives.parse().map_err(|e| LogError::Filter {
+        filter: log_level.to_owned(),
+        cause: format!("{e}"),
+    })?;
+    Ok(targets.with_targets(NEVER.map(|target| (target, LevelFilter::OFF))))
 }
 
 /// Starts logging to standard error, for the rest of the process.

@@ -17,6 +17,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::requests::ApiRequest;
 use crate::api::{Code, Timestamp};
 use crate::pod::desired::PodSource;
+use crate::pod::gc::Cause;
 use crate::runtime::SyncErrorReason;
 
 /// One label with a value out of a closed set.
@@ -178,6 +179,8 @@ pub struct Metrics {
     container_restarts: Counter,
     container_deaths: Counter,
     container_kills: Counter,
+    containers_collected: Counters,
+    container_gc_errors: Counter,
     source_reads: Counters,
     source_success: Family<Label, Gauge>,
     problems: Family<Label, Gauge>,
@@ -219,6 +222,8 @@ impl Metrics {
             container_restarts: Counter::default(),
             container_deaths: Counter::default(),
             container_kills: Counter::default(),
+            containers_collected: Family::default(),
+            container_gc_errors: Counter::default(),
             source_reads: Family::default(),
             source_success: Family::default(),
             problems: Family::default(),
@@ -280,6 +285,16 @@ impl Metrics {
             "container_kills",
             "Containers stopped by the agent",
             self.container_kills.clone(),
+        );
+        r.register(
+            "containers_collected",
+            "Dead containers and sandboxes removed by garbage collection, by why",
+            self.containers_collected.clone(),
+        );
+        r.register(
+            "container_gc_errors",
+            "Containers that garbage collection could not remove",
+            self.container_gc_errors.clone(),
         );
         r.register(
             "source_reads",
@@ -505,6 +520,17 @@ impl Metrics {
 
     pub(super) fn container_killed(&self) {
         self.container_kills.inc();
+    }
+
+    pub(super) fn container_collected(&self, cause: Cause) {
+        self.containers_collected
+            .get_or_create(&[("cause", cause.as_str())])
+            .inc();
+    }
+
+    pub(super) fn container_gc_failed(&self, number: usize) {
+        let number = u64::try_from(number).unwrap_or(u64::MAX);
+        self.container_gc_errors.inc_by(number);
     }
 
     pub(super) fn source_read(&self, source: PodSource, at: Timestamp) {

@@ -6,6 +6,7 @@
 mod access;
 mod cluster;
 mod containers;
+mod gc;
 mod pods;
 
 use std::path::Path;
@@ -18,6 +19,7 @@ use crate::pod::desired::PodSource;
 pub use access::*;
 pub use cluster::*;
 pub use containers::*;
+pub use gc::*;
 pub use pods::*;
 
 /// A pod as its log field shows it: `namespace/name`.
@@ -159,6 +161,11 @@ pub fn api_lost(metrics: &Metrics, error: &str) {
         error = error,
         "the API server doesn't answer; pods go on as they are"
     );
+}
+
+/// The API server answers again: requests and watches take new connections.
+pub fn api_connections_given_up() {
+    tracing::debug!("the API server answers again; connections from before are given up");
 }
 
 /// New requests to the API server use replaced credentials.

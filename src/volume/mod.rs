@@ -257,6 +257,13 @@ impl VolumeManager {
         Ok(paths.etc_hosts())
     }
 
+    /// Unmounts and removes the volumes of a pod of which nothing runs; the hosts file, termination
+    /// messages and restart counts stay. What is not there is success; while anything else is
+    /// mounted below the pod's directory, nothing is removed and the call fails.
+    pub fn release(&self, uid: &PodUid) -> Result<()> {
+        remove::release(&self.paths(uid)?)
+    }
+
     /// Unmounts what we mounted for a pod and removes its directory. One that is gone already is
     /// success; while anything else is mounted below it, it stays and the call fails.
     pub fn remove_pod(&self, uid: &PodUid) -> Result<()> {

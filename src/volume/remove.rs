@@ -3,7 +3,8 @@
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -38,6 +39,39 @@ pub(super) fn remove_pod(root: &Path, paths: &PodPaths, name: &str) -> Result<()
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(e) => Err(fail(e)),
     }
+}
+
+/// Unmounts and removes a pod's volumes, and leaves everything else in its directory.
+pub(super) fn release(paths: &PodPaths) -> Result<()> {
+    let dir = paths.pod_dir();
+    let made = [
+        paths.volumes_dir(),
+        paths.subpaths_dir(),
+        paths.plugins_dir(),
+    ];
+    let is_there = |path: &PathBuf| std::fs::symlink_metadata(path).is_ok();
+    if !made.iter().any(is_there) {
+        return Ok(());
+    }
+    unmount_ours(paths)?;
+    let pod = rustix::fs::open(dir, dir_flags() | OFlags::NOFOLLOW, Mode::empty())
+        .map_err(|e| VolumeError::io("open", dir, e))?;
+    for path in made.iter().filter(|path| is_there(path)) {
+        let name = path.file_name().unwrap_or_default().as_bytes();
+        let name =
+            CString::new(name).map_err(|_| VolumeError::InvalidName(path.display().to_string()))?;
+        match remove_tree(pod.as_fd(), &name) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(Errno::XDEV | Errno::BUSY) => {
+                return Err(VolumeError::Busy {
+                    path: path.clone(),
+                    cause: "something is mounted below it".to_owned(),
+                });
+            }
+            Err(e) => return Err(VolumeError::io("remove", path, e)),
+        }
+    }
+    Ok(())
 }
 
 /// Unmounts volumes in memory and bound sub-paths, newest first. Anything else that is mounted
@@ -176,8 +210,6 @@ fn entries(dir: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
 /// The walk alone, without the look at the mount table before it.
 #[cfg(test)]
 pub(super) fn remove_tree_of(dir: &Path) -> Result<(), Errno> {
-    use std::os::unix::ffi::OsStrExt as _;
-
     let parent = dir.parent().ok_or(Errno::INVAL)?;
     let name = dir.file_name().ok_or(Errno::INVAL)?;
     let name = CString::new(name.as_bytes()).map_err(|_| Errno::INVAL)?;

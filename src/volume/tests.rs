@@ -429,6 +429,52 @@ fn pods_are_listed_and_removed_with_all_they_have() {
 }
 
 #[test]
+fn released_volumes_are_gone_and_what_else_a_pod_has_stays() {
+    let root = Root::new();
+    let uid = PodUid::from(UID);
+    root.manager.release(&uid).unwrap();
+    let pod = pod(&json!({
+        "containers": [{"name": "c", "volumeMounts": [
+            {"name": "disk", "mountPath": "/d", "subPath": "sub"},
+        ]}],
+        "volumes": [
+            {"name": "disk", "emptyDir": {}},
+            {"name": "memory", "emptyDir": {"medium": "Memory"}},
+        ],
+    }));
+    let mut map = root.ensure(&pod, NODE_MEMORY).unwrap();
+    root.manager
+        .ensure_subpaths(&pod, "c", &Variables::new(), &mut map)
+        .unwrap();
+    let hosts = root.manager.write_hosts(&uid, "x").unwrap();
+    let words = root.manager.ensure_termination_log(&uid, "c").unwrap();
+    root.manager.note_restarts(&uid, "c", 3).unwrap();
+    fs::write(map.volumes["memory"].join("f"), b"x").unwrap();
+    fs::write(map.volumes["disk"].join("f"), b"x").unwrap();
+
+    root.manager.release(&uid).unwrap();
+    let paths = root.pod_paths();
+    for gone in [
+        paths.volumes_dir(),
+        paths.subpaths_dir(),
+        paths.plugins_dir(),
+    ] {
+        assert!(!gone.exists(), "{}", gone.display());
+    }
+    assert_eq!(
+        mountinfo::below(paths.pod_dir()).unwrap(),
+        Vec::<PathBuf>::new()
+    );
+    assert!(hosts.exists() && words.exists());
+    assert_eq!(root.manager.noted_restarts(&pod).unwrap()["c"], 3);
+    root.manager.release(&uid).unwrap();
+    // A pod that runs again has them made anew, and empty.
+    let map = root.ensure(&pod, NODE_MEMORY).unwrap();
+    assert!(!map.volumes["disk"].join("f").exists());
+    root.manager.remove_pod(&uid).unwrap();
+}
+
+#[test]
 fn a_tree_deeper_than_any_path_is_removed() {
     const DEPTH: usize = 3000;
     let root = Root::new();
@@ -460,8 +506,10 @@ fn what_others_mounted_is_left_alone() {
     // On the same file system: only the mount itself tells it apart.
     mount(&elsewhere, &inner, "", MountFlags::BIND, None).unwrap();
 
-    let error = root.manager.remove_pod(&uid).unwrap_err();
-    assert!(matches!(error, VolumeError::Busy { .. }), "{error}");
+    for refused in [root.manager.remove_pod(&uid), root.manager.release(&uid)] {
+        let error = refused.unwrap_err();
+        assert!(matches!(error, VolumeError::Busy { .. }), "{error}");
+    }
     assert!(elsewhere.join("precious").exists());
     // The walk itself stops there too, should the mount come after the look at the table.
     let error = remove::remove_tree_of(root.pod_paths().pod_dir()).unwrap_err();

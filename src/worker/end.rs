@@ -6,9 +6,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::release::RELEASE_RETRY;
 use super::task::{Next, Worker};
 use super::{Command, Phase};
 use crate::pod::ending::{self, Ending, ending};
+use crate::pod::gc::PodLife;
 use crate::pod::observed::RunningPod;
 use crate::runtime::PodSyncResult;
 use crate::telemetry::occurrences;
@@ -159,10 +161,20 @@ impl Worker {
                 Command::Run(_) if !self.is_api => return Rested::TryAgain,
                 Command::Run(_) | Command::Fail(..) => {}
             }
+            // Only what the API server has is remembered by the next agent: without it, and
+            // without its containers, the pod would look like one that never ran.
+            if self.pod.as_deref().and_then(ending) == Some(Ending::Over) {
+                self.locks.lives.set(&self.uid, PodLife::Over);
+            }
             self.tell();
+            let released = tokio::select! {
+                () = cancel.cancelled() => return Rested::Shutdown,
+                released = self.release_volumes() => released,
+            };
             tokio::select! {
                 () = cancel.cancelled() => return Rested::Shutdown,
                 told = self.commands.changed() => if told.is_err() { return Rested::Shutdown },
+                () = tokio::time::sleep(RELEASE_RETRY), if !released => {}
             }
         }
     }

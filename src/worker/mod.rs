@@ -10,8 +10,10 @@
 mod admission;
 mod clock;
 mod end;
+mod lives;
 mod locks;
 mod refresh;
+mod release;
 mod sync;
 mod task;
 #[cfg(test)]
@@ -32,14 +34,17 @@ pub use clock::Clock;
 use crate::api::{FullName, Pod, PodUid};
 use crate::pod::admit::{AdmitNode, Failure};
 use crate::pod::desired::Delivered;
+use crate::pod::gc::{ContainerGcPolicy, PodLife};
 use crate::pod::observed::Pods;
 use crate::runtime::Runtime;
+use crate::runtime::gc::PodStateProvider;
 use crate::store::board::{BoardWriter, Phase, PodView};
 use crate::store::cache::CacheReader;
 use crate::store::cell::Reader;
 use crate::store::looks::LookRequests;
 use crate::store::pods::PodManager;
 use crate::telemetry::{Telemetry, occurrences};
+use lives::{Lives, PodStates};
 use locks::NameLocks;
 use task::Worker;
 
@@ -72,6 +77,8 @@ pub struct Context {
     pub node_ips: Vec<IpAddr>,
     /// Longest crash-loop back-off.
     pub backoff_max: Duration,
+    /// How many dead instances of a container are kept.
+    pub gc: ContainerGcPolicy,
     /// What the time is.
     pub clock: Clock,
     /// The node as admission sees it.
@@ -99,6 +106,8 @@ struct SharedLocks {
     changed: watch::Sender<()>,
     /// A pod has ended: there may be room for one that was refused.
     ended: Notify,
+    /// Whose remains are not to be collected.
+    lives: Lives,
 }
 
 impl SharedLocks {
@@ -167,6 +176,15 @@ impl PodWorkers {
             gone: HashSet::new(),
             tidied: false,
         }
+    }
+
+    /// What the workers know of pods, for those who collect their remains.
+    #[must_use]
+    pub fn pod_states(&self) -> Arc<dyn PodStateProvider> {
+        Arc::new(PodStates {
+            lives: self.locks.lives.clone(),
+            wanted: self.wanted.clone(),
+        })
     }
 
     /// Runs the workers until cancelled. Containers keep running then.
@@ -323,6 +341,7 @@ impl PodWorkers {
         pause: Duration,
         cancel: &CancellationToken,
     ) {
+        self.locks.lives.set(&uid, PodLife::Known);
         let (commands, receiver) = watch::channel(command);
         let active = Arc::new(AtomicBool::new(true));
         let worker = Worker::new(
@@ -366,6 +385,7 @@ impl PodWorkers {
         let Some(handle) = self.workers.remove(&uid) else {
             return;
         };
+        self.locks.lives.set(&uid, PodLife::Gone);
         let wanted = self.wanted.borrow().clone();
         if let Some(pod) = wanted.pods.get(&uid) {
             self.admit_and_start(pod, pause, cancel);

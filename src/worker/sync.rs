@@ -95,6 +95,7 @@ impl Worker {
             pod: &planned,
             status,
             backoff: &self.backoff,
+            gc: self.context.gc,
             now,
         });
         self.forget_mended(status);
@@ -114,10 +115,11 @@ impl Worker {
             );
         }
         self.held = None;
+        let release = self.release_if_done(status, &plan).await;
         if plan.is_empty() {
             self.error = "".into();
             self.publish(status);
-            return plan.look_again;
+            return sooner(plan.look_again, release);
         }
         self.publish(status);
         let began = Instant::now();

@@ -91,6 +91,10 @@ pub(super) struct Worker {
     pub(super) newer_than: Instant,
     /// Pause after the next failure to remove what is left.
     pub(super) remove_pause: Duration,
+    /// Whether its volumes were released since something of it ran last.
+    pub(super) released: bool,
+    /// Why they could not be, as it was told.
+    pub(super) release_error: Arc<str>,
 }
 
 impl Worker {
@@ -132,6 +136,8 @@ impl Worker {
             stopping_since: None,
             newer_than: Instant::now(),
             remove_pause: STOP_RETRY_MIN,
+            released: false,
+            release_error: "".into(),
         }
     }
 

@@ -274,6 +274,38 @@ async fn a_deadline_counts_from_the_pods_start_and_not_from_its_sandboxs() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_job_that_is_done_gives_back_its_volumes_and_has_new_ones_when_it_runs_again() {
+    let bed = Bed::start();
+    let policy = |policy: &str, image: &str| {
+        let mut pod = Pod::clone(&pod("a"));
+        let spec = pod.spec.as_mut().unwrap();
+        spec.restart_policy = Some(policy.to_owned());
+        spec.containers[0].image = Some(image.to_owned());
+        Arc::new(pod)
+    };
+    bed.want(&[&policy("OnFailure", "app:1")]);
+    bed.until_runs("a").await;
+    bed.fake.assert_call_counts("release_volumes", 0);
+    let refused = RuntimeError::Local("still mounted".to_owned());
+    bed.fake.refuse_next("release_volumes", 1, refused);
+    bed.fake.exit_container(&"a".into(), "app", 0);
+    let released = |count| move |fake: &FakeRuntime| fake.call_count("release_volumes") == count;
+    // What fails is tried again.
+    bed.until("its volumes are released", released(2)).await;
+    assert!(!bed.fake.pod(&"a".into()).containers.is_empty());
+    tokio::time::sleep(SWEEP * 2).await;
+    bed.fake.assert_call_counts("release_volumes", 2);
+    // The manifest is edited in place: it runs again, and is done again.
+    bed.want(&[&policy("Always", "app:2")]);
+    bed.until_runs("a").await;
+    bed.want(&[&policy("OnFailure", "app:2")]);
+    bed.fake.exit_container(&"a".into(), "app", 0);
+    bed.until("its volumes are released again", released(3))
+        .await;
+    bed.fake.assert_no_violations();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_worker_that_panics_is_replaced() {
     let fake = FakeRuntime::new();
     let (clock, armed) = (fake.clone(), Arc::new(AtomicBool::new(false)));

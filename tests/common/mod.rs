@@ -19,7 +19,9 @@
 pub mod cluster;
 pub mod history;
 pub mod intercept;
+pub mod link;
 pub mod node;
+pub mod registry;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufRead as _, BufReader};
@@ -44,8 +46,10 @@ pub const IMAGE_2: &str = "mirrorlet.test/busybox:2";
 pub const IMAGE_KUBECTL: &str = "mirrorlet.test/kubectl:1";
 /// Longest wait for something that must come: reached only by a defect.
 pub const PATIENCE: Duration = Duration::from_mins(1);
-/// Address of the Engine.
-pub const DOCKER: &str = "unix:///var/run/docker.sock";
+/// Address of the Engine under test: the machine's own, or the one that `DOCKER_HOST` names.
+pub fn docker_host() -> String {
+    std::env::var("DOCKER_HOST").unwrap_or_else(|_| "unix:///var/run/docker.sock".to_owned())
+}
 
 /// A root directory with its manifests, and what an agent on it owns.
 pub struct Bed {
@@ -62,7 +66,7 @@ impl Default for Bed {
 impl Bed {
     /// A fresh bed. Fails where no Engine answers: nothing is tested without one.
     pub fn new() -> Self {
-        Self::on(DOCKER)
+        Self::on(&docker_host())
     }
 
     /// A fresh bed on that Engine.

@@ -3,7 +3,9 @@ use super::*;
 /// Four valid values of each setting, one for each rung but the default.
 fn samples(key: Key) -> [&'static str; 3] {
     match key {
-        Key::Root | Key::Manifests | Key::ManifestUrlCa => ["/flag", "/env", "/file"],
+        Key::Root | Key::Manifests | Key::ManifestUrlCa | Key::DockerConfig => {
+            ["/flag", "/env", "/file"]
+        }
         Key::ManifestUrls => ["http://flag/", "http://env/", "http://file/"],
         Key::ManifestUrlHeaders => ["Flag: 1", "Env: 2", "File: 3"],
         Key::UrlPeriod | Key::RescanPeriod | Key::SweepPeriod | Key::MaxContainerBackoff => {
@@ -22,6 +24,10 @@ fn samples(key: Key) -> [&'static str; 3] {
         Key::MaxPods => ["1", "2", "3"],
         Key::MetricsAddress => ["127.0.0.1:1", "127.0.0.1:2", "none"],
         Key::EngineConcurrency | Key::PullConcurrency => ["1", "2", "4"],
+        Key::MinimumContainerTtlDuration => ["1s", "2m", "3h"],
+        Key::MaximumDeadContainersPerContainer => ["-1", "0", "2"],
+        Key::MaximumDeadContainers => ["0", "-1", "240"],
+        Key::SerializeImagePulls => ["true", "false", "true"],
         Key::LogFormat => ["text", "json", "text"],
         Key::LogLevel => ["trace", "debug", "warn"],
     }

@@ -150,9 +150,9 @@ const RULES: &[Rule] = &[
     Rule("spec.C.lifecycle.postStart", Written, HOOKS),
     Rule("spec.C.lifecycle.preStop", Written, HOOKS),
     Rule(
-        "spec.C.restartPolicyRules",
-        NonEmpty,
-        Unsupported("restart rules of a container are not supported yet"),
+        "spec.C.restartPolicyRules[].action",
+        Begins("RestartAllContainers"),
+        Unsupported("restarting all containers of a pod in place is not supported"),
     ),
     Rule(
         "spec.C.volumeDevices",

@@ -55,7 +55,9 @@ fn is_short_of_memory(readings: &Readings) -> bool {
         .is_some_and(|bytes| bytes < MEMORY_AVAILABLE_MIN)
 }
 
-fn is_short_of_disk(disk: &DiskReading) -> bool {
+/// Whether a disk has too little space or too few inodes left.
+#[must_use]
+pub fn is_short_of_disk(disk: &DiskReading) -> bool {
     let bytes_percent = match disk.name {
         "imagefs" => IMAGEFS_AVAILABLE_PERCENT,
         _ => NODEFS_AVAILABLE_PERCENT,

@@ -7,6 +7,7 @@ fn pod(source: Option<&str>) -> Pod {
         "metadata": {"name": "web", "namespace": "prod", "uid": "u-1"},
         "spec": {
             "serviceAccountName": "sa",
+            "imagePullSecrets": [{"name": "pull"}, {}, {"name": "s1"}],
             "initContainers": [{"name": "i", "envFrom": [{"secretRef": {"name": "s1"}}]}],
             "containers": [{
                 "name": "c",
@@ -48,6 +49,7 @@ fn every_reference_of_an_api_pod_is_found_once() {
                 "configmap \"prod/c2\"",
                 "configmap \"prod/c3\"",
                 "configmap \"prod/kube-root-ca.crt\"",
+                "secret \"prod/pull\"",
                 "secret \"prod/s1\"",
                 "secret \"prod/s2\"",
                 "secret \"prod/s3\"",

@@ -6,7 +6,8 @@
 use crate::api::Pod;
 use crate::api::core::Container;
 use crate::pod::observed::{ContainerState, ContainerStatus};
-use crate::pod::spec::{self, RestartPolicy, container_hash};
+use crate::pod::restart::should_restart;
+use crate::pod::spec::container_hash;
 
 use super::Reason;
 
@@ -37,12 +38,7 @@ pub(super) fn judge(pod: &Pod, container: &Container, newest: Option<&ContainerS
         ContainerState::Unknown => Verdict::Start(Reason::UnknownState { container: name }),
         ContainerState::Exited => {
             let exit_code = seen.exit_code.unwrap_or_default();
-            let again = match spec::restart_policy(pod) {
-                RestartPolicy::Always => true,
-                RestartPolicy::OnFailure => exit_code != 0,
-                RestartPolicy::Never => false,
-            };
-            if again {
+            if should_restart(pod, container, exit_code) {
                 Verdict::Start(Reason::Exited {
                     container: name,
                     exit_code,

@@ -5,10 +5,14 @@
 use crate::api::Pod;
 use crate::api::core::Container;
 use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus, Role};
+use crate::pod::restart::{self, should_restart};
 use crate::pod::spec::{self, RestartPolicy};
 
 use super::Reason;
 use super::app::definition_changed;
+
+/// Exit code of a process that was killed.
+const EXIT_KILLED: i32 = 137;
 
 /// One init container or sidecar to start.
 #[derive(Debug)]
@@ -132,24 +136,40 @@ fn never_started(container: &Container) -> Reason {
 
 fn judge_init(pod: &Pod, container: &Container, seen: &ContainerStatus) -> Verdict {
     let name = container.name.as_str().into();
-    let failed = |reason| {
-        if spec::restart_policy(pod) == RestartPolicy::Never {
+    let failed = |again: bool, reason| {
+        if again {
+            Verdict::Start(reason)
+        } else {
             Verdict::Fatal(Reason::InitFailed {
                 container: container.name.as_str().into(),
             })
-        } else {
-            Verdict::Start(reason)
         }
     };
     match seen.state {
         ContainerState::Created => Verdict::Start(Reason::CreatedOnly { container: name }),
         ContainerState::Running => Verdict::Wait,
         ContainerState::Exited if seen.succeeded() => Verdict::Passed(None),
-        ContainerState::Exited => failed(Reason::Exited {
-            container: name,
-            exit_code: seen.exit_code.unwrap_or_default(),
-        }),
-        ContainerState::Unknown => failed(Reason::UnknownState { container: name }),
+        ContainerState::Exited => {
+            let exit_code = seen.exit_code.unwrap_or_default();
+            // One that was killed for its memory failed, whatever code it ended with.
+            let failure = if exit_code == 0 {
+                EXIT_KILLED
+            } else {
+                exit_code
+            };
+            failed(
+                should_restart(pod, container, failure),
+                Reason::Exited {
+                    container: name,
+                    exit_code,
+                },
+            )
+        }
+        // It may not have ended: there is no code that rules could go by.
+        ContainerState::Unknown => failed(
+            restart::policy(pod, container) != RestartPolicy::Never,
+            Reason::UnknownState { container: name },
+        ),
     }
 }
 

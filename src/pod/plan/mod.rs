@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{ContainerId, Pod, Timestamp, core};
 use crate::pod::backoff::{Backoff, ContainerKey};
+use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::{ContainerState, PodStatus, Role};
 use crate::pod::spec;
 
@@ -34,6 +35,8 @@ pub struct PlanInput<'a> {
     pub status: &'a PodStatus,
     /// Crash counters of the pod's containers.
     pub backoff: &'a Backoff,
+    /// How many dead instances are kept.
+    pub gc: ContainerGcPolicy,
     /// The present time.
     pub now: Timestamp,
 }

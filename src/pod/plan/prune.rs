@@ -1,32 +1,30 @@
 //! Dead instances nobody needs any more.
 //!
-//! Of each container the newest instance stays, and the newest dead one beside it: they are its
-//! state and its last state, and carry its restart count. Of the sandboxes the newest stays.
+//! Of each container the newest instance stays, and as many dead ones as the garbage collector
+//! would keep (`pod::gc` has the rule): they are its state and its last state, and carry its
+//! restart count. Of the sandboxes the newest stays.
 //!
-//! Upstream: `pkg/kubelet/kuberuntime/kuberuntime_gc.go` with `MaxPerPodContainer: 1`.
+//! Upstream: `pkg/kubelet/pod_container_deletor.go`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::api::keys::SANDBOX_NAME;
-use crate::pod::observed::{ContainerState, PodStatus};
+use crate::pod::gc::to_prune;
+use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus};
 
 use super::draft::Draft;
 
 /// Plans the removals, after everything else.
 pub(super) fn prune(draft: &mut Draft<'_>) {
-    let status: &PodStatus = draft.input.status;
-    let mut newest_seen: BTreeSet<&str> = BTreeSet::new();
-    let mut dead_kept: BTreeMap<&str, bool> = BTreeMap::new();
+    let input = draft.input;
+    let status: &PodStatus = input.status;
+    let mut by_name: BTreeMap<&str, Vec<&ContainerStatus>> = BTreeMap::new();
     for seen in &status.containers {
-        let is_newest = newest_seen.insert(&seen.name);
-        let kept = dead_kept.entry(&seen.name).or_default();
-        match seen.state {
-            ContainerState::Running | ContainerState::Unknown => {}
-            ContainerState::Exited if !*kept => *kept = true,
-            ContainerState::Created if is_newest => {}
-            ContainerState::Exited | ContainerState::Created => {
-                draft.remove_after(&seen.id, &seen.name);
-            }
+        by_name.entry(&seen.name).or_default().push(seen);
+    }
+    for instances in by_name.values() {
+        for seen in to_prune(instances, input.gc, input.now) {
+            draft.remove_after(&seen.id, &seen.name);
         }
     }
     for sandbox in status.sandboxes.iter().skip(1) {

@@ -6,6 +6,7 @@
 use crate::api::Pod;
 use crate::api::core::Container;
 use crate::pod::observed::{ContainerState, PodStatus, Role, SandboxStatus};
+use crate::pod::restart::should_restart;
 use crate::pod::spec::{self, RestartPolicy};
 
 use super::draft::Draft;
@@ -64,20 +65,24 @@ pub(super) fn recreate(draft: &mut Draft<'_>, reason: Reason) {
     draft.before.push(Step::CreateSandbox { attempt, reason });
 }
 
-/// Regular containers that run again in a new sandbox: all but those that did their work.
+/// Regular containers that run again in a new sandbox: all but those that are over. One that were
+/// started though its policy says no would be judged by its old end in the next round.
+///
+/// Upstream asks for a success under `OnFailure` only, and makes sandboxes without end for a pod
+/// whose containers have policies of their own.
 fn containers_to_start<'a>(pod: &'a Pod, status: &PodStatus) -> Vec<&'a Container> {
-    let done = |container: &Container| {
-        spec::restart_policy(pod) == RestartPolicy::OnFailure
-            && status
-                .find_container_status_by_name(&container.name)
-                .is_some_and(|seen| {
-                    seen.state == ContainerState::Exited && seen.exit_code == Some(0)
-                })
+    let over = |container: &Container| {
+        status
+            .find_container_status_by_name(&container.name)
+            .is_some_and(|seen| {
+                seen.state == ContainerState::Exited
+                    && !should_restart(pod, container, seen.exit_code.unwrap_or_default())
+            })
     };
     spec::spec(pod)
         .containers
         .iter()
-        .filter(|container| !done(container))
+        .filter(|container| !over(container))
         .collect()
 }
 
@@ -91,13 +96,9 @@ fn must_not_come_back(pod: &Pod, status: &PodStatus, nothing_to_start: bool) -> 
         .containers
         .iter()
         .any(|c| c.state != ContainerState::Created);
-    match spec::restart_policy(pod) {
-        RestartPolicy::Never => has_run,
-        // Nothing to start means that every regular container has an instance, so that the pod
-        // was initialised.
-        RestartPolicy::OnFailure => nothing_to_start,
-        RestartPolicy::Always => false,
-    }
+    // Nothing to start means that every regular container has an instance, so that the pod was
+    // initialised.
+    nothing_to_start || (has_run && spec::restart_policy(pod) == RestartPolicy::Never)
 }
 
 /// Removes what must not be taken for part of the new sandbox: init containers run again from the

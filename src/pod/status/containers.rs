@@ -7,7 +7,8 @@ use crate::api::core::{
     self, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
 };
 use crate::pod::observed::{ContainerState, ContainerStatus, Role};
-use crate::pod::spec::{self, RestartPolicy};
+use crate::pod::restart::should_restart;
+use crate::pod::spec;
 
 use super::{StatusInput, time};
 
@@ -183,14 +184,12 @@ fn should_be_started(input: &StatusInput<'_>, role: Role, name: &str) -> bool {
     match newest.state {
         ContainerState::Running => false,
         ContainerState::Created | ContainerState::Unknown => true,
-        ContainerState::Exited => match (role, spec::restart_policy(input.pod)) {
-            (Role::Init, _) if newest.succeeded() => false,
-            (Role::Sidecar, _)
-            | (_, RestartPolicy::Always)
-            | (Role::Init, RestartPolicy::OnFailure) => true,
-            (Role::App, RestartPolicy::OnFailure) => newest.exit_code != Some(0),
-            (Role::Init | Role::App, RestartPolicy::Never) => false,
-        },
+        ContainerState::Exited if role == Role::Init && newest.succeeded() => false,
+        ContainerState::Exited => {
+            spec::find_container(input.pod, name).is_some_and(|(_, container)| {
+                should_restart(input.pod, container, newest.exit_code.unwrap_or_default())
+            })
+        }
     }
 }
 

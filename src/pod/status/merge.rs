@@ -17,8 +17,8 @@ use super::phase;
 use crate::api::core::{self, ContainerState, ContainerStatus, PodCondition, PodStatus};
 use crate::api::{Pod, Timestamp, meta};
 use crate::pod::manager::is_mirror_pod;
-use crate::pod::observed::Role;
-use crate::pod::spec::{self, RestartPolicy};
+use crate::pod::restart::should_restart;
+use crate::pod::spec;
 
 /// Bytes that all termination messages of a pod may have together
 /// (upstream `MaxPodTerminationMessageLogLength`).
@@ -319,18 +319,8 @@ fn revived_container(pod: &Pod, old: &PodStatus, new: &PodStatus) -> Option<Stri
     let new = of(new);
     of(old).into_iter().find_map(|old| {
         let code = ended(&old)?;
-        let (role, container) = spec::find_container(pod, &old.name)?;
-        let policy = match (role, container.restart_policy.as_deref()) {
-            (Role::Sidecar, _) | (Role::Init | Role::App, Some("Always")) => RestartPolicy::Always,
-            (Role::Init | Role::App, Some("OnFailure")) => RestartPolicy::OnFailure,
-            (Role::Init | Role::App, Some("Never")) => RestartPolicy::Never,
-            (Role::Init | Role::App, _) => spec::restart_policy(pod),
-        };
-        let may_restart = match policy {
-            RestartPolicy::Always => true,
-            RestartPolicy::OnFailure => code != 0,
-            RestartPolicy::Never => false,
-        };
+        let (_, container) = spec::find_container(pod, &old.name)?;
+        let may_restart = should_restart(pod, container, code);
         let now = new.iter().find(|now| now.name == old.name)?;
         (!may_restart && ended(now).is_none()).then_some(old.name)
     })

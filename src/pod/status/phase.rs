@@ -4,7 +4,8 @@
 
 use crate::api::core::{ContainerState, ContainerStatus};
 use crate::pod::observed::Role;
-use crate::pod::spec::{self, RestartPolicy};
+use crate::pod::restart::should_restart;
+use crate::pod::spec;
 
 use super::StatusInput;
 
@@ -31,8 +32,8 @@ pub(super) fn terminal(phase: Option<&str>) -> Option<&'static str> {
 enum Seen {
     Missing,
     Running { started: bool },
-    Stopped { succeeded: bool },
-    Restarting { failed: bool },
+    Stopped { code: i32 },
+    Restarting { code: i32 },
     Waiting,
 }
 
@@ -52,15 +53,13 @@ fn seen(statuses: &[ContainerStatus], name: &str) -> Seen {
         };
     }
     if let Some(code) = exit_code(state) {
-        return Seen::Stopped {
-            succeeded: code == 0,
-        };
+        return Seen::Stopped { code };
     }
     match (
         state.is_some_and(|s| s.waiting.is_some()),
         exit_code(status.last_state.as_ref()),
     ) {
-        (true, Some(code)) => Seen::Restarting { failed: code != 0 },
+        (true, Some(code)) => Seen::Restarting { code },
         (true, None) => Seen::Waiting,
         (false, _) => Seen::Missing,
     }
@@ -70,23 +69,25 @@ fn seen(statuses: &[ContainerStatus], name: &str) -> Seen {
 struct Count {
     pending_init: usize,
     pending_sidecar: usize,
+    /// Init containers that failed for good.
     failed_init: usize,
     unknown: usize,
     running: usize,
     waiting: usize,
     stopped: usize,
+    /// Those of them that are not started again.
+    done: usize,
     succeeded: usize,
     /// Regular containers that run or have run.
     app_ran: bool,
 }
 
 impl Count {
-    fn init(&mut self, seen: Seen) {
+    fn init(&mut self, seen: Seen, again: impl Fn(i32) -> bool) {
         match seen {
             Seen::Missing | Seen::Running { .. } | Seen::Waiting => self.pending_init += 1,
-            Seen::Stopped { succeeded: true } | Seen::Restarting { failed: false } => {}
-            Seen::Stopped { succeeded: false } | Seen::Restarting { failed: true } => {
-                self.failed_init += 1;
+            Seen::Stopped { code } | Seen::Restarting { code } => {
+                self.failed_init += usize::from(code != 0 && !again(code));
             }
         }
     }
@@ -106,20 +107,22 @@ impl Count {
         }
     }
 
-    fn app(&mut self, seen: Seen) {
+    fn app(&mut self, seen: Seen, again: impl Fn(i32) -> bool) {
         match seen {
             Seen::Missing => self.unknown += 1,
             Seen::Running { .. } => {
                 self.running += 1;
                 self.app_ran = true;
             }
-            Seen::Stopped { succeeded } => {
+            Seen::Stopped { code } => {
                 self.stopped += 1;
-                self.succeeded += usize::from(succeeded);
+                self.done += usize::from(!again(code));
+                self.succeeded += usize::from(code == 0);
                 self.app_ran = true;
             }
-            Seen::Restarting { .. } => {
+            Seen::Restarting { code } => {
                 self.stopped += 1;
+                self.done += usize::from(!again(code));
                 self.app_ran = true;
             }
             Seen::Waiting => self.waiting += 1,
@@ -135,14 +138,14 @@ pub(super) fn phase(
 ) -> &'static str {
     let mut count = Count::default();
     for (role, container) in spec::containers(input.pod) {
+        let again = |code| should_restart(input.pod, container, code);
         match role {
-            Role::Init => count.init(seen(init, &container.name)),
+            Role::Init => count.init(seen(init, &container.name), again),
             Role::Sidecar => count.sidecar(seen(init, &container.name)),
-            Role::App => count.app(seen(apps, &container.name)),
+            Role::App => count.app(seen(apps, &container.name), again),
         }
     }
-    let policy = spec::restart_policy(input.pod);
-    if count.failed_init > 0 && policy == RestartPolicy::Never {
+    if count.failed_init > 0 {
         return FAILED;
     }
     let initializing = count.pending_init > 0 || (count.pending_sidecar > 0 && !count.app_ran);
@@ -155,17 +158,13 @@ pub(super) fn phase(
     if count.stopped == 0 {
         return PENDING;
     }
-    let all_succeeded = count.stopped == count.succeeded;
     // A static pod is not forced into a phase it could not leave: it is its file that ends it.
     let forced = input.terminating && !input.is_static;
-    match policy {
-        RestartPolicy::Always if !forced => RUNNING,
-        RestartPolicy::Always | RestartPolicy::OnFailure | RestartPolicy::Never
-            if all_succeeded =>
-        {
-            SUCCEEDED
-        }
-        RestartPolicy::OnFailure if !forced => RUNNING,
-        RestartPolicy::Always | RestartPolicy::OnFailure | RestartPolicy::Never => FAILED,
+    if count.done < count.stopped && !forced {
+        RUNNING
+    } else if count.stopped == count.succeeded {
+        SUCCEEDED
+    } else {
+        FAILED
     }
 }

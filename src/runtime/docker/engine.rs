@@ -16,6 +16,7 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 
 use crate::api::Timestamp;
+pub use crate::pod::credentials::RegistryAuth;
 use crate::runtime::copy::{PathStat, TarInput};
 use crate::runtime::exec::DuplexStream;
 use crate::runtime::{
@@ -141,25 +142,6 @@ pub struct PullProgress {
     pub current: Option<u64>,
     /// Bytes of the layer, where known.
     pub total: Option<u64>,
-}
-
-/// Credentials for a registry.
-#[derive(Clone, PartialEq, Eq, Default)]
-pub struct RegistryAuth {
-    /// User.
-    pub username: String,
-    /// Password.
-    pub password: String,
-    /// Registry host.
-    pub server: String,
-}
-
-impl std::fmt::Debug for RegistryAuth {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RegistryAuth")
-            .field("server", &self.server)
-            .finish_non_exhaustive()
-    }
 }
 
 /// What `GET /exec/{id}/json` tells.

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::manager::DockerManager;
 use super::translate::{ConfigError, ContainerInput, hosts_file};
 use crate::api::{FullName, Pod, PodUid, Timestamp};
+use crate::pod::credentials::{PullSecrets, pull_secrets};
 use crate::pod::objects::{ObjectSet, references};
 use crate::pod::payload::{PayloadContext, Payloads, payloads};
 use crate::pod::volumes::VolumeMap;
@@ -32,6 +33,8 @@ pub(super) struct Files {
     /// Restart counts of the last starts, by container.
     pub(super) restarts: BTreeMap<String, u32>,
     pub(super) objects: ObjectSet,
+    /// What its images are pulled with.
+    pub(super) pull_secrets: PullSecrets,
 }
 
 /// A failure to make the pod's files.
@@ -78,11 +81,18 @@ impl DockerManager {
         match made.await {
             Ok(Ok((volumes, etc_hosts, restarts))) => {
                 tell_kept(&self.telemetry, pod, &volumes);
+                let pull_secrets = pull_secrets(pod, &objects);
+                if !pull_secrets.unreadable.is_empty() {
+                    let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
+                    let names = &pull_secrets.unreadable;
+                    occurrences::pull_secrets_unreadable(&self.telemetry, &full_name, &uid, names);
+                }
                 Ok(Files {
                     volumes,
                     etc_hosts,
                     restarts,
                     objects,
+                    pull_secrets,
                 })
             }
             Ok(Err(error)) => Err(FilesError::Volume(mount_error(&error))),

@@ -146,7 +146,7 @@ impl DockerManager {
     }
 
     /// Stops a container; one that has ended or is gone is success.
-    async fn stop(&self, id: &str, grace: Duration) -> Result<(), EngineError> {
+    pub(super) async fn stop(&self, id: &str, grace: Duration) -> Result<(), EngineError> {
         match self.engine.stop_container(id, grace).await {
             Ok(()) => {
                 self.index.died(id, None, Timestamp::now());

@@ -214,9 +214,9 @@ mod tests {
 
     use super::*;
     use crate::api::FullName;
-    use crate::runtime::docker::translate::Kind;
     use crate::pod::observed::Role;
     use crate::pod::spec::ContainerHash;
+    use crate::runtime::docker::translate::Kind;
 
     fn ours(pod: &str, restart_count: u32) -> OurContainer {
         OurContainer {
@@ -274,10 +274,16 @@ mod tests {
     #[test]
     fn links_come_and_go_with_their_container() {
         let bed = Bed::new();
-        bed.links.make(&ours("p", 0), "id0", &bed.real("id0")).unwrap();
-        bed.links.make(&ours("p", 1), "id1", &bed.real("id1")).unwrap();
+        bed.links
+            .make(&ours("p", 0), "id0", &bed.real("id0"))
+            .unwrap();
+        bed.links
+            .make(&ours("p", 1), "id1", &bed.real("id1"))
+            .unwrap();
         // Made again, they lead where they lead now.
-        bed.links.make(&ours("p", 1), "id1", &bed.real("new")).unwrap();
+        bed.links
+            .make(&ours("p", 1), "id1", &bed.real("new"))
+            .unwrap();
         let shown = |text: &str| Some(text.to_owned());
         let expected = HashMap::from([
             ("pods/ns_p_u1/c/0.log".to_owned(), shown("id0")),
@@ -290,7 +296,10 @@ mod tests {
         assert_eq!(bed.all().len(), 2);
         bed.links.remove(&ours("p", 1), "id1").unwrap();
         assert!(bed.all().is_empty());
-        assert!(children(&bed.links.pods).unwrap().is_empty(), "directories go too");
+        assert!(
+            children(&bed.links.pods).unwrap().is_empty(),
+            "directories go too"
+        );
         bed.links.remove(&ours("p", 1), "id1").unwrap();
     }
 
@@ -299,7 +308,9 @@ mod tests {
         let bed = Bed::new();
         let real = bed.real("id0");
         bed.links.make(&ours("dead", 0), "id0", &real).unwrap();
-        bed.links.make(&ours("alive", 0), "id1", &bed.real("id1")).unwrap();
+        bed.links
+            .make(&ours("alive", 0), "id1", &bed.real("id1"))
+            .unwrap();
         // A kubelet's own: a file, an empty directory, a dead link to somewhere else.
         let kubelets = bed.links.pods.join("ns_other_u2/c");
         fs::create_dir_all(&kubelets).unwrap();
@@ -323,7 +334,10 @@ mod tests {
         let theirs = bed.links.pods.join("ns_p_u1/c");
         fs::create_dir_all(&theirs).unwrap();
         fs::write(theirs.join("0.log"), "theirs").unwrap();
-        let error = bed.links.make(&ours("p", 0), "id0", &bed.real("id0")).unwrap_err();
+        let error = bed
+            .links
+            .make(&ours("p", 0), "id0", &bed.real("id0"))
+            .unwrap_err();
         assert!(error.to_string().contains("is no link"), "{error}");
         bed.links.remove(&ours("p", 0), "id0").unwrap_err();
         assert_eq!(fs::read(theirs.join("0.log")).unwrap(), b"theirs");
@@ -332,7 +346,9 @@ mod tests {
     #[test]
     fn long_names_are_cut_as_upstream_cuts_them() {
         let links = LogLinks::new(Path::new("/var/log/pods"));
-        let (_, flat) = links.of(&ours(&"p".repeat(250), 0), &"f".repeat(64)).unwrap();
+        let (_, flat) = links
+            .of(&ours(&"p".repeat(250), 0), &"f".repeat(64))
+            .unwrap();
         let name = flat.file_name().unwrap().to_str().unwrap();
         assert_eq!(name.len(), NAME_MAX);
         assert!(name.ends_with(".log"));

@@ -7,7 +7,7 @@
 mod tests;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -24,14 +24,18 @@ use super::engine::{EngineError, SharedEngine};
 use super::exec::ExecSessions;
 use super::image::ImagePuller;
 use super::index::{Index, Record, pod_status};
+use super::log_links::LogLinks;
 use super::logs::container_logs;
 use super::sandbox_image::ensure_sandbox_image;
 use super::translate::{CgroupDriver, EngineFacts, Kind, NodeFacts, parse_ours};
 use super::{events, termination};
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
+use crate::pod::credentials::PullSecrets;
+use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::{ContainerState, PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
 use crate::runtime::copy::{PathStat, TarInput, TarStream};
+use crate::runtime::gc::{GcOutcome, PodStateProvider};
 use crate::runtime::objects::Objects;
 use crate::runtime::{
     CommandOutput, DuplexStream, ExecOptions, LogOptions, LogStream, PodEvent, PodSyncResult,
@@ -83,6 +87,8 @@ pub struct DockerManager {
     /// last ones begin.
     pub(super) newcomers: Semaphore,
     pub(super) sessions: ExecSessions,
+    /// Where kubelet's links to logs are made; nowhere when none.
+    pub(super) log_links: Option<LogLinks>,
     pod_infra_image: Option<String>,
     facts: Mutex<Facts>,
     listing: tokio::sync::Mutex<()>,
@@ -122,10 +128,18 @@ impl DockerManager {
             changes: Semaphore::new(options.engine_concurrency.max(1)),
             newcomers: Semaphore::new(options.engine_concurrency.max(1)),
             sessions: ExecSessions::default(),
+            log_links: None,
             pod_infra_image: options.pod_infra_image,
             facts: Mutex::default(),
             listing: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// The same, with links to the logs of containers in kubelet's layout under `dir`.
+    #[must_use]
+    pub fn with_pod_logs_dir(mut self, dir: Option<&Path>) -> Self {
+        self.log_links = dir.map(LogLinks::new);
+        self
     }
 
     fn with_facts<T>(&self, f: impl FnOnce(&mut Facts) -> T) -> T {
@@ -190,7 +204,8 @@ impl DockerManager {
         if let Some(image) = self.with_facts(|facts| facts.sandbox_image.clone()) {
             return Ok(image);
         }
-        let image = ensure_sandbox_image(&*self.engine, self.pod_infra_image.as_deref()).await?;
+        let infra_image = self.pod_infra_image.as_deref();
+        let image = ensure_sandbox_image(&*self.engine, &self.images, infra_image).await?;
         self.with_facts(|facts| facts.sandbox_image = Some(image.clone()));
         Ok(image)
     }
@@ -268,6 +283,18 @@ impl DockerManager {
         .await
     }
 
+    /// All containers of a pod, unless one of them runs.
+    fn stopped_records(&self, uid: &PodUid) -> Result<Vec<Record>> {
+        let records = self.index.of_pod(uid);
+        match records.iter().find(|r| r.state == ContainerState::Running) {
+            None => Ok(records),
+            Some(running) => Err(RuntimeError::Conflict(format!(
+                "container {} of the pod is still running",
+                running.id.get(..12).unwrap_or(&running.id)
+            ))),
+        }
+    }
+
     /// Removes the cgroups the Engine made for a pod and leaves behind. They hold nothing any
     /// more, so one that can't be removed, in a container that does not see them say, is told
     /// and left.
@@ -309,6 +336,7 @@ impl DockerManager {
         }
         self.index.removed(id);
         if let Some(record) = record {
+            self.unlink_log(id, &record.ours).await;
             self.remove_termination_log(record).await;
         }
         Ok(())
@@ -392,6 +420,15 @@ impl Runtime for DockerManager {
         }
     }
 
+    async fn garbage_collect(
+        &self,
+        policy: ContainerGcPolicy,
+        pods: &dyn PodStateProvider,
+        evict_non_deleted: bool,
+    ) -> GcOutcome {
+        self.collect(policy, pods, evict_non_deleted).await
+    }
+
     async fn get_pods(&self, all: bool) -> Result<Pods> {
         self.list(false).await?;
         Ok(Pods(self.index.pods(all)))
@@ -444,14 +481,17 @@ impl Runtime for DockerManager {
         result
     }
 
+    async fn release_volumes(&self, uid: &PodUid) -> Result<()> {
+        self.stopped_records(uid)?;
+        let for_disk = uid.clone();
+        self.on_disk(move |volumes| volumes.release(&for_disk))
+            .await?;
+        self.objects.release(uid);
+        Ok(())
+    }
+
     async fn delete_pod(&self, uid: &PodUid) -> Result<()> {
-        let records = self.index.of_pod(uid);
-        if let Some(running) = records.iter().find(|r| r.state == ContainerState::Running) {
-            return Err(RuntimeError::Conflict(format!(
-                "container {} of the pod is still running",
-                running.id.get(..12).unwrap_or(&running.id)
-            )));
-        }
+        let records = self.stopped_records(uid)?;
         for removed in join_all(records.iter().map(|record| self.remove(&record.id))).await {
             removed?;
         }
@@ -477,6 +517,7 @@ impl Runtime for DockerManager {
 
     async fn delete_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<(PodUid, RuntimeError)> {
         let mut failed = Vec::new();
+        self.clean_log_links().await;
         // A directory that can't be read holds nothing that could be removed.
         let on_disk = self.on_disk(VolumeManager::list_pod_dirs).await;
         for uid in on_disk.unwrap_or_default() {
@@ -503,8 +544,8 @@ impl Runtime for DockerManager {
             .ok_or_else(|| RuntimeError::NotFound(format!("pod {uid} has no sandbox")))
     }
 
-    async fn pull_image(&self, image: &str) -> Result<String> {
-        Ok(self.images.pull(image).await?.image_id())
+    async fn pull_image(&self, image: &str, secrets: &PullSecrets) -> Result<String> {
+        Ok(self.images.pull(image, secrets).await?.image_id())
     }
 
     async fn is_image_present(&self, image: &str) -> Result<bool> {

@@ -7,11 +7,11 @@
 use std::io;
 
 use bytes::Bytes;
-use futures::StreamExt;
 use serde_json::json;
 
 use super::engine::{Engine, EngineError, Result};
-use super::image::{self, Reference};
+use super::image::{self, ImagePuller, Reference};
+use crate::pod::credentials::PullSecrets;
 
 /// Name of our sandbox image. The tag changes when the program does.
 pub const SANDBOX_IMAGE: &str = "mirrorlet/pause:1";
@@ -140,13 +140,15 @@ pub fn archive() -> io::Result<SandboxArchive> {
 /// Makes sure that the image sandboxes are created from is there, and returns its name.
 ///
 /// Ours is loaded without looking first: one small call that changes nothing when the image is
-/// there. An `override_image` is inspected, and pulled when it is missing. Call this at start,
-/// and again when creating a sandbox answers that there is no such image.
+/// there. An `override_image` is looked for, and pulled with the node's credentials when it is
+/// missing: pods' secrets are no business of it. Call this at start, and again when creating a
+/// sandbox answers that there is no such image.
 ///
 /// # Errors
 /// What the Engine says.
 pub async fn ensure_sandbox_image(
     engine: &dyn Engine,
+    images: &ImagePuller,
     override_image: Option<&str>,
 ) -> Result<String> {
     let Some(image) = override_image else {
@@ -163,23 +165,13 @@ pub async fn ensure_sandbox_image(
     })?;
     let image = reference.as_str();
     match engine.inspect_image(image).await {
-        Ok(_) => return Ok(image.to_owned()),
-        Err(error) if error.is_not_found() => {}
+        Ok(_) => {}
+        Err(error) if error.is_not_found() => {
+            images.pull(image, &PullSecrets::default()).await?;
+        }
         Err(error) => return Err(error),
     }
-    let mut messages = engine.pull_image(image, None).await?;
-    let mut failure = None;
-    while let Some(message) = messages.next().await {
-        if let Err(error) = message {
-            failure = Some(error);
-        }
-    }
-    // The image decides: a stream can break after its last layer.
-    match (engine.inspect_image(image).await, failure) {
-        (Ok(_), _) => Ok(image.to_owned()),
-        (Err(_), Some(failure)) => Err(failure),
-        (Err(error), None) => Err(error),
-    }
+    Ok(image.to_owned())
 }
 
 #[cfg(test)]

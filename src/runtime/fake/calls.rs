@@ -14,10 +14,13 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
+use crate::pod::credentials::PullSecrets;
+use crate::pod::gc::{ContainerGcPolicy, GcInput, compute_container_gc};
 use crate::pod::observed::{PodStatus, Pods, Role, RunningPod};
 use crate::pod::plan::{Plan, Step};
 use crate::pod::spec;
 use crate::runtime::copy::{PathStat, TarInput, TarStream};
+use crate::runtime::gc::{GcOutcome, PodStateProvider};
 use crate::runtime::{
     CommandOutput, DuplexStream, ExecOptions, LogChunk, LogOptions, LogStream, PodEvent,
     PodEventKind, PodSyncResult, Result, Runtime, RuntimeError, RuntimeStatus, Session,
@@ -161,9 +164,57 @@ impl Runtime for FakeRuntime {
         self.shared.references.subscribe()
     }
 
+    async fn release_volumes(&self, uid: &PodUid) -> Result<()> {
+        self.enter("release_volumes", Some(uid)).await?;
+        self.change(|s| {
+            let running = s
+                .model
+                .pods
+                .get(uid)
+                .is_some_and(PodStatus::anything_running);
+            if running {
+                let violation = format!("released the volumes of {uid}, which runs");
+                s.model.violations.push(violation);
+            }
+        });
+        Ok(())
+    }
+
     async fn delete_orphans(&self, _keep: &BTreeSet<PodUid>) -> Vec<(PodUid, RuntimeError)> {
         // Its pods have no directories.
         Vec::new()
+    }
+
+    async fn garbage_collect(
+        &self,
+        policy: ContainerGcPolicy,
+        pods: &dyn PodStateProvider,
+        evict_non_deleted: bool,
+    ) -> GcOutcome {
+        let mut outcome = GcOutcome::default();
+        if self.enter("garbage_collect", None).await.is_err() {
+            return outcome;
+        }
+        let now = self.now();
+        self.change(|s| {
+            let statuses: Vec<PodStatus> = s.model.pods.values().cloned().collect();
+            let lives = statuses.iter().map(|p| (p.uid.clone(), pods.life(&p.uid)));
+            let removals = compute_container_gc(&GcInput {
+                policy,
+                pods: &statuses,
+                lives: &lives.collect(),
+                all_sources_ready: pods.all_sources_ready(),
+                evict_non_deleted,
+                now,
+            });
+            for removal in removals {
+                if let Ok(Some(event)) = s.model.remove(&removal.uid, &removal.id) {
+                    *outcome.removed.entry(removal.cause).or_default() += 1;
+                    s.tell(&removal.uid, event);
+                }
+            }
+        });
+        outcome
     }
 
     async fn delete_pod(&self, uid: &PodUid) -> Result<()> {
@@ -203,7 +254,7 @@ impl Runtime for FakeRuntime {
         newest.ok_or_else(|| RuntimeError::NotFound(format!("pod {uid} has no sandbox")))
     }
 
-    async fn pull_image(&self, image: &str) -> Result<String> {
+    async fn pull_image(&self, image: &str, _secrets: &PullSecrets) -> Result<String> {
         self.enter("pull_image", None).await?;
         self.change(|s| s.images.insert(image.to_owned()));
         Ok(image.to_owned())

@@ -6,6 +6,8 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::api::{FullName, Pod, core, meta};
 use crate::pod::backoff::Backoff;
+use crate::pod::credentials::PullSecrets;
+use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::ContainerState;
 use crate::pod::plan::{Plan, PlanInput, compute_pod_actions};
 use crate::runtime::{LogOptions, PodSyncResult, Runtime, SyncErrorReason};
@@ -44,6 +46,7 @@ async fn round(fake: &FakeRuntime, pod: &Arc<Pod>) -> (Plan, PodSyncResult) {
         pod,
         status: &status,
         backoff: &Backoff::default(),
+        gc: ContainerGcPolicy::default(),
         now: fake.now(),
     });
     let result = fake
@@ -162,7 +165,9 @@ async fn scripted_errors() {
     assert_eq!(fake.api_version().await.unwrap().to_string(), "1.44");
 
     assert_eq!(fake.is_image_present("web:1").await, Ok(false));
-    fake.pull_image("web:1").await.unwrap();
+    fake.pull_image("web:1", &PullSecrets::default())
+        .await
+        .unwrap();
     assert_eq!(fake.is_image_present("web:1").await, Ok(true));
     fake.set_inspect_err(Some(refused()));
     assert_eq!(fake.is_image_present("web:1").await, Err(refused()));

@@ -1,5 +1,6 @@
 //! What can happen to a container and its image.
 
+use std::path::Path;
 use std::time::Duration;
 
 use super::pods::format_pod;
@@ -212,6 +213,45 @@ pub fn backoff(
     );
 }
 
+/// Some of a pod's pull secrets can't be read; its images are pulled without them.
+///
+/// Upstream: `SyncPod` of `pkg/kubelet/kubelet.go` (`FailedToRetrieveImagePullSecret`).
+pub fn pull_secrets_unreadable(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    names: &[String],
+) {
+    let message = format!(
+        "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not \
+         succeed.",
+        names.join(", ")
+    );
+    tracing::warn!(pod = %Shown(pod), uid = %uid, "{message}");
+    telemetry.journal.pod(
+        pod,
+        uid,
+        None,
+        Kind::Warning,
+        "FailedToRetrieveImagePullSecret",
+        message,
+    );
+}
+
+/// The node's configuration of registries can't be used. Call it when that begins, or its cause
+/// changes.
+pub fn docker_config_unusable(error: &str) {
+    tracing::warn!(
+        error = error,
+        "the docker config can't be used; images are pulled without its credentials"
+    );
+}
+
+/// The node's configuration of registries can be used again, or is gone.
+pub fn docker_config_mended(directory: &Path) {
+    tracing::info!("the docker config in {} is in order", directory.display());
+}
+
 /// An image pull begins, for all who wait for it.
 pub fn image_pulling(image: &str) {
     tracing::info!("pulling image {image}");
@@ -302,6 +342,10 @@ pub fn image_failed(
             .journal
             .pod(pod, uid, Some(container), kind, reason, message);
     };
+    let failed = || {
+        let message = format!("Error: {}", error.reason);
+        tell(Kind::Warning, "Failed", &message);
+    };
     let backs_off = || {
         let message = format!("Back-off pulling image {image:?}");
         tell(Kind::Normal, "BackOff", &message);
@@ -309,17 +353,23 @@ pub fn image_failed(
     match error.reason {
         SyncErrorReason::ErrImagePull | SyncErrorReason::RegistryUnavailable => {
             tell(Kind::Warning, "Failed", &error.message);
+            failed();
             if error.retry_after.is_some_and(|wait| !wait.is_zero()) {
                 backs_off();
             }
             telemetry.metrics.pulled(PullOutcome::Failed, took);
         }
-        SyncErrorReason::ImagePullBackOff => return backs_off(),
+        SyncErrorReason::ImagePullBackOff => {
+            backs_off();
+            return failed();
+        }
         SyncErrorReason::ErrImageNeverPull => {
             tell(Kind::Warning, "ErrImageNeverPull", &error.message);
+            failed();
         }
         SyncErrorReason::InvalidImageName | SyncErrorReason::ImageInspectError => {
             tell(Kind::Warning, "InspectFailed", &error.message);
+            failed();
         }
         // The Engine is away, which is told of the Node.
         _ => return,

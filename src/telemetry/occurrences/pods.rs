@@ -245,7 +245,7 @@ pub fn sync_done(
 }
 
 /// Tells what failed, as upstream's kubelet does where it happens. That the Engine is away is told
-/// of the Node, not of every pod.
+/// of the Node, not of every pod; what is wrong with an image was told by its puller.
 fn tell_failures(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, result: &PodSyncResult) {
     let warn = |container: Option<&str>, reason: &str, message: String| {
         telemetry
@@ -255,15 +255,14 @@ fn tell_failures(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, result: &P
     let mut kills = Vec::new();
     for failed in &result.sync_results {
         let Some(error) = &failed.error else { continue };
-        if error.reason == SyncErrorReason::RuntimeUnavailable {
+        if error.reason == SyncErrorReason::RuntimeUnavailable || is_of_image(error.reason) {
             continue;
         }
         let words = |name: &str| without_ids(&error.message, name);
         match failed.action {
             SyncAction::StartContainer | SyncAction::InitContainer => {
                 let name = failed.target.as_str();
-                let words = start_failure(error, name);
-                warn(Some(name), "Failed", format!("Error: {words}"));
+                warn(Some(name), "Failed", format!("Error: {}", words(name)));
             }
             SyncAction::CreatePodSandbox
             | SyncAction::ConfigPodSandbox
@@ -290,18 +289,17 @@ fn tell_failures(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, result: &P
     }
 }
 
-/// Upstream's words of a failed start: of an image only the reason, since its own event has the
-/// rest.
-fn start_failure(error: &SyncError, name: &str) -> String {
-    match error.reason {
+/// Whether a failure is one of an image, which is told where it happens.
+fn is_of_image(reason: SyncErrorReason) -> bool {
+    matches!(
+        reason,
         SyncErrorReason::ErrImagePull
-        | SyncErrorReason::ImagePullBackOff
-        | SyncErrorReason::ImageInspectError
-        | SyncErrorReason::ErrImageNeverPull
-        | SyncErrorReason::InvalidImageName
-        | SyncErrorReason::RegistryUnavailable => error.reason.to_string(),
-        _ => without_ids(&error.message, name),
-    }
+            | SyncErrorReason::ImagePullBackOff
+            | SyncErrorReason::ImageInspectError
+            | SyncErrorReason::ErrImageNeverPull
+            | SyncErrorReason::InvalidImageName
+            | SyncErrorReason::RegistryUnavailable
+    )
 }
 
 /// Volumes of a running pod were written anew.

@@ -87,7 +87,7 @@ fn failures_are_told_in_upstreams_words() {
             SyncAction::StartContainer,
             SyncErrorReason::ImagePullBackOff,
             "Back-off pulling image \"i\": no",
-            &["Warning Failed c: Error: ImagePullBackOff"],
+            &[],
         ),
         (
             SyncAction::CreatePodSandbox,
@@ -146,10 +146,14 @@ fn images_are_told_of_in_upstreams_words() {
             "Normal Pulled c: Successfully pulled image \"web:1\" in 1.5s (including waiting). Image size: 42 bytes.",
             "Normal Pulled c: Container image \"web:1\" already present on machine",
             "Warning Failed c: Failed to pull image \"web:1\": no",
+            "Warning Failed c: Error: ErrImagePull",
             "Normal BackOff c: Back-off pulling image \"web:1\"",
             "Warning ErrImageNeverPull c: not present",
+            "Warning Failed c: Error: ErrImageNeverPull",
             "Warning InspectFailed c: bad name",
+            "Warning Failed c: Error: InvalidImageName",
             "Normal BackOff c: Back-off pulling image \"web:1\"",
+            "Warning Failed c: Error: ImagePullBackOff",
         ]
     );
 }

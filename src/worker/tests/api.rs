@@ -120,10 +120,16 @@ async fn a_finished_pod_keeps_its_containers_until_it_is_deleted() {
     let seen = bed.fake.pod(&A.into());
     assert!(!seen.anything_running());
     assert!(!seen.containers.is_empty(), "for its logs");
+    // Its volumes are given back, though.
+    bed.until("its volumes are released", |fake| {
+        fake.call_count("release_volumes") == 1
+    })
+    .await;
     let a = changed(&a, json!({"status": {"phase": "Succeeded"}}));
     bed.want(&[&a]);
     tokio::time::sleep(SWEEP * 2).await;
     assert!(!bed.fake.pod(&A.into()).containers.is_empty());
+    bed.fake.assert_call_counts("release_volumes", 1);
     bed.want(&[&deleted(&a, 30)]);
     bed.until_gone(A).await;
     bed.until_view(A, is_finished).await;

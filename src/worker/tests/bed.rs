@@ -3,6 +3,7 @@
 use super::super::*;
 use crate::api::meta;
 use crate::observe::Observer;
+use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus, Role, SandboxStatus};
 use crate::runtime::fake::FakeRuntime;
 use crate::store::board::{Board, board};
@@ -57,6 +58,7 @@ impl Bed {
             telemetry: telemetry.clone(),
             node_ips: Vec::new(),
             backoff_max: Duration::from_mins(5),
+            gc: ContainerGcPolicy::default(),
             clock,
             node: node_reader,
             unsupported: |pod| {

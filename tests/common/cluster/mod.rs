@@ -8,7 +8,7 @@
 mod address;
 pub mod audit;
 mod pki;
-mod process;
+pub mod process;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

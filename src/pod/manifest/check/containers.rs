@@ -6,11 +6,19 @@ use crate::api::core::{Container, PodSpec};
 use crate::pod::manifest::image;
 use crate::pod::manifest::path::Path;
 use crate::pod::manifest::problems::Problems;
+use crate::pod::observed::Role;
+use crate::pod::restart;
+use crate::pod::spec::init_role;
 
 use super::{check_label_name, env, names, network, one_of, resources, security, unique, volumes};
 
 /// Largest port number.
 const PORT_MAX: i32 = 65535;
+/// Most restart rules of a container, and most exit codes of one.
+const RESTART_RULES_MAX: usize = 20;
+const EXIT_CODES_MAX: usize = 255;
+/// Action of a restart rule that the API knows and that is refused here.
+const RESTART_ALL_CONTAINERS: &str = "RestartAllContainers";
 
 /// Checks all containers. `volumes` are the names of the pod's volumes.
 pub(super) fn check_containers(
@@ -43,10 +51,10 @@ pub(super) fn check_containers(
             check_label_name(name, "a container", &path.key("name"), problems);
             unique(name, "a container", &mut seen, &path.key("name"), problems);
             check_container(container, &pod, &path, problems);
-            check_restart(container, key == "initContainers", &path, problems);
+            check_restart(container, &path, problems);
             check_stop_signal(container, spec, key == "initContainers", &path, problems);
             // Init containers that end free their ports for the others.
-            let holds = key == "containers" || container.restart_policy.is_some();
+            let holds = key == "containers" || init_role(container) == Role::Sidecar;
             check_ports(container, pod.host_network, &path, problems);
             if holds {
                 check_host_ports(container, &path, &mut host_ports, problems);
@@ -120,16 +128,47 @@ fn check_image(container: &Container, path: &Path, problems: &mut Problems<'_>) 
     }
 }
 
-fn check_restart(container: &Container, is_init: bool, at: &Path, problems: &mut Problems<'_>) {
+/// Checks a container's own restart policy, and the rules that come before it.
+///
+/// Upstream: `pkg/apis/core/validation/validation.go` (`validateContainerRestartPolicy`).
+fn check_restart(container: &Container, at: &Path, problems: &mut Problems<'_>) {
     let path = at.key("restartPolicy");
-    let Some(policy) = container.restart_policy.as_deref() else {
-        return;
-    };
-    if !is_init {
-        problems.invalid(&path, "is for init containers only");
-        problems.help("set spec.restartPolicy for the whole pod");
-    } else if policy != "Always" {
-        problems.invalid(&path, "must be Always, or left out");
+    let rules = container
+        .restart_policy_rules
+        .as_deref()
+        .unwrap_or_default();
+    match container.restart_policy.as_deref() {
+        Some("Always" | "OnFailure" | "Never") => {}
+        Some(_) => problems.invalid(&path, "must be Always, OnFailure or Never"),
+        None if rules.is_empty() => {}
+        None => problems.required(&path, "is needed beside restartPolicyRules"),
+    }
+    let at = at.key("restartPolicyRules");
+    if rules.len() > RESTART_RULES_MAX {
+        problems.invalid(&at, format!("must have {RESTART_RULES_MAX} rules at most"));
+    }
+    for (index, rule) in rules.iter().enumerate() {
+        let at = at.index(index);
+        // What else may be written there is refused by name.
+        if rule.action != restart::ACTION_RESTART && rule.action != RESTART_ALL_CONTAINERS {
+            problems.invalid(&at.key("action"), "must be Restart");
+        }
+        let at = at.key("exitCodes");
+        let Some(codes) = &rule.exit_codes else {
+            problems.required(&at, "says which exit codes the rule is for");
+            continue;
+        };
+        if ![restart::IN, restart::NOT_IN].contains(&codes.operator.as_str()) {
+            problems.invalid(&at.key("operator"), "must be In or NotIn");
+        }
+        if codes
+            .values
+            .as_ref()
+            .is_some_and(|v| v.len() > EXIT_CODES_MAX)
+        {
+            let text = format!("must have {EXIT_CODES_MAX} codes at most");
+            problems.invalid(&at.key("values"), text);
+        }
     }
 }
 
@@ -145,7 +184,7 @@ fn check_stop_signal(
         return;
     };
     let at = at.key("lifecycle");
-    if is_init && container.restart_policy.is_none() {
+    if is_init && init_role(container) == Role::Init {
         problems.invalid(&at, "is not for init containers that end by themselves");
     }
     let Some(signal) = lifecycle.stop_signal.as_deref() else {

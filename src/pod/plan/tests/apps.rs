@@ -75,6 +75,46 @@ fn restart_decisions_follow_policy_and_state() {
 }
 
 #[test]
+fn a_containers_own_policy_and_rules_come_before_the_pods() {
+    let rule = |operator: &str, code| core::ContainerRestartRule {
+        action: "Restart".into(),
+        exit_codes: Some(core::ContainerRestartRuleOnExitCodes {
+            operator: operator.into(),
+            values: Some(vec![code]),
+        }),
+    };
+    let again = ["start foo2 #1 (exited)"];
+    // The pod's policy, the container's, its rules; whether it comes back after code 1.
+    for (policy, own, rules, comes_back) in [
+        ("Never", "Always", vec![], true),
+        ("Never", "OnFailure", vec![], true),
+        ("Always", "Never", vec![], false),
+        ("Never", "Never", vec![rule("In", 1)], true),
+        ("Never", "Never", vec![rule("In", 2)], false),
+        ("Never", "Never", vec![rule("NotIn", 2)], true),
+    ] {
+        let (mut pod, mut status) = base(policy);
+        let container = &mut spec_of(&mut pod).containers[1];
+        container.restart_policy = Some(own.into());
+        container.restart_policy_rules = Some(rules);
+        status.containers[1] = instance(&pod, "foo2", 0, Exited);
+        let expected: &[&str] = if comes_back { &again } else { &[] };
+        assert_eq!(steps(&plan(&pod, &status)), expected, "{policy} {own}");
+    }
+    // What did its work is not started in a new sandbox either.
+    let (mut pod, mut status) = base("Always");
+    spec_of(&mut pod).containers[1].restart_policy = Some("OnFailure".into());
+    status.containers[1] = succeeded(instance(&pod, "foo2", 0, Exited));
+    status.sandboxes[0].state = Exited;
+    let steps = steps(&plan(&pod, &status));
+    assert!(steps.iter().any(|step| step.starts_with("start foo1")));
+    assert!(
+        !steps.iter().any(|step| step.starts_with("start foo2")),
+        "{steps:?}"
+    );
+}
+
+#[test]
 fn a_changed_image_replaces_that_container_whatever_the_policy() {
     for policy in ["Always", "OnFailure", "Never"] {
         let (mut pod, mut status) = base(policy);

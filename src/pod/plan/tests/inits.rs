@@ -38,6 +38,38 @@ fn regular_containers_start_when_the_last_init_is_done() {
 }
 
 #[test]
+fn an_init_containers_own_policy_decides_whether_its_failure_is_the_pods() {
+    for (policy, own, comes_back) in [
+        ("Always", "Never", false),
+        ("Never", "OnFailure", true),
+        ("Never", "Never", false),
+    ] {
+        for (state, reason) in [(Exited, "exited"), (Unknown, "unknownState")] {
+            let (mut pod, mut status) = base(policy);
+            let inits = spec_of(&mut pod).init_containers.as_mut().unwrap();
+            inits[1].restart_policy = Some(own.into());
+            drop_all(&mut status, &["init3"]);
+            replace(&mut status, instance(&pod, "init2", 0, state));
+            let plan = plan(&pod, &status);
+            assert_eq!(plan.finished, !comes_back, "{policy} {own} {state}");
+            let start = format!("start init2 #1 ({reason})");
+            assert_eq!(
+                steps(&plan).contains(&start),
+                comes_back,
+                "{policy} {own} {state}"
+            );
+        }
+    }
+    // Killed for its memory it failed, though it ended with 0.
+    let (pod, mut status) = base("OnFailure");
+    drop_all(&mut status, &["init3"]);
+    let mut killed = succeeded(instance(&pod, "init2", 0, Exited));
+    killed.reason = "OOMKilled".into();
+    replace(&mut status, killed);
+    assert_eq!(steps(&plan(&pod, &status)), ["start init2 #1 (exited)"]);
+}
+
+#[test]
 fn init_containers_run_one_after_another() {
     let (pod, mut status) = base("Always");
     drop_all(&mut status, &["init3"]);

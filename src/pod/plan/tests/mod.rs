@@ -136,6 +136,7 @@ fn plan_with(pod: &Pod, status: &PodStatus, backoff: &Backoff) -> Plan {
         pod,
         status,
         backoff,
+        gc: ContainerGcPolicy::default(),
         now: at(0),
     })
 }

@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::pod::restart::should_restart;
 use ContainerState::{Created, Exited, Running, Unknown};
 
 /// How a step can go wrong.
@@ -69,7 +70,8 @@ fn op() -> impl Strategy<Value = Op> {
 fn any_pod() -> impl Strategy<Value = Pod> {
     let policy = prop_oneof![Just("Always"), Just("OnFailure"), Just("Never")];
     let inits = prop::collection::vec(any::<bool>(), 0..4);
-    (policy, inits, 1..4usize).prop_map(|(policy, inits, apps)| {
+    let own = prop::collection::vec(own_policy(), 3);
+    (policy, inits, 1..4usize, own).prop_map(|(policy, inits, apps, own)| {
         let inits = inits
             .into_iter()
             .enumerate()
@@ -82,8 +84,31 @@ fn any_pod() -> impl Strategy<Value = Pod> {
                 }
             })
             .collect();
-        pod(policy, inits, &["app0", "app1", "app2"][..apps])
+        let mut pod = pod(policy, inits, &["app0", "app1", "app2"][..apps]);
+        for (container, (policy, rule)) in spec_of(&mut pod).containers.iter_mut().zip(own) {
+            container.restart_policy = policy.map(str::to_owned);
+            container.restart_policy_rules = rule.map(|rule| vec![rule]);
+        }
+        pod
     })
+}
+
+/// A regular container's own restart policy, and a rule before it; mostly neither.
+fn own_policy() -> impl Strategy<Value = (Option<&'static str>, Option<core::ContainerRestartRule>)>
+{
+    let policy = prop_oneof![
+        3 => Just(None),
+        1 => prop_oneof![Just("Always"), Just("OnFailure"), Just("Never")].prop_map(Some),
+    ];
+    let operator = prop_oneof![Just("In"), Just("NotIn")];
+    let rule = (operator, 0..2).prop_map(|(operator, code)| core::ContainerRestartRule {
+        action: "Restart".into(),
+        exit_codes: Some(core::ContainerRestartRuleOnExitCodes {
+            operator: operator.into(),
+            values: Some(vec![code]),
+        }),
+    });
+    (policy, prop::option::weighted(0.3, rule))
 }
 
 /// A runtime with one pod.
@@ -115,6 +140,7 @@ impl World {
             pod: &self.pod,
             status: &self.status,
             backoff: &self.backoff,
+            gc: ContainerGcPolicy::default(),
             now: at(self.now),
         };
         let plan = compute_pod_actions(&input);
@@ -331,18 +357,15 @@ fn assert_settled(world: &World) {
         return;
     }
     assert_eq!(sandbox::sandbox_changed(&world.pod, &world.status), None);
-    let policy = spec::restart_policy(&world.pod);
     for (role, container) in spec::containers(&world.pod) {
         let newest = world.status.find_container_status_by_name(&container.name);
         let newest = newest.map(|c| (c.state, c.exit_code));
         let fine = match (role, newest) {
             // After initialisation, what became of them doesn't matter.
             (Role::Init, _) | (Role::Sidecar | Role::App, Some((Running, _))) => true,
-            (Role::App, Some((Exited, code))) => match policy {
-                spec::RestartPolicy::Always => false,
-                spec::RestartPolicy::OnFailure => code == Some(0),
-                spec::RestartPolicy::Never => true,
-            },
+            (Role::App, Some((Exited, code))) => {
+                !should_restart(&world.pod, container, code.unwrap_or_default())
+            }
             (Role::Sidecar | Role::App, _) => false,
         };
         assert!(fine, "{} is {newest:?}", container.name);
@@ -415,7 +438,11 @@ proptest! {
     #[test]
     fn never_means_never(pod in any_pod(), ops in prop::collection::vec(op(), 0..40)) {
         let mut world = World::new(pod);
-        spec_of(&mut world.pod).restart_policy = Some("Never".into());
+        let spec = spec_of(&mut world.pod);
+        spec.restart_policy = Some("Never".into());
+        for container in &mut spec.containers {
+            container.restart_policy = None;
+        }
         for op in ops {
             match op {
                 // These make another container of it, or hide that it ran.

@@ -204,3 +204,35 @@ fn sidecars_count_as_running_only() {
         );
     }
 }
+
+#[test]
+fn a_containers_own_policy_decides_whether_it_is_over() {
+    let end = |name, code| api(name, api_ended(code));
+    // The pod's policy, those of containers a and b, what they ended with; the phase.
+    for (policy, own, codes, phase) in [
+        ("Never", [None, Some("Always")], [0, 0], "Running"),
+        (
+            "Always",
+            [Some("Never"), Some("OnFailure")],
+            [0, 0],
+            "Succeeded",
+        ),
+        (
+            "Always",
+            [Some("Never"), Some("OnFailure")],
+            [1, 0],
+            "Failed",
+        ),
+        ("Always", [Some("Never"), None], [1, 0], "Running"),
+    ] {
+        let mut pod = pod(policy, Vec::new(), &["a", "b"]);
+        let containers = &mut pod.spec.as_mut().unwrap().containers;
+        for (container, own) in containers.iter_mut().zip(own) {
+            container.restart_policy = own.map(str::to_owned);
+        }
+        let seen = observed(Vec::new());
+        let apps = [end("a", codes[0]), end("b", codes[1])];
+        let computed = phase::phase(&input(&pod, &seen), &[], &apps);
+        assert_eq!(computed, phase, "{policy} {own:?} {codes:?}");
+    }
+}

@@ -36,8 +36,15 @@ const MODE_OTHER: u32 = 1 << 26 | 1 << 25 | 1 << 24 | 1 << 21 | 1 << 19;
 impl BollardEngine {
     pub(super) async fn look_at_path(&self, id: &str, path: &str) -> Result<PathStat> {
         let request = Request::head(archive_uri(id, path));
-        let response = self.open("path stat", READ_DEADLINE, request).await?;
-        path_stat(&response)
+        match self.open("path stat", READ_DEADLINE, request).await {
+            Ok(response) => path_stat(&response),
+            // An answer to HEAD has no words.
+            Err(EngineError::Api { status: 404, .. }) => Err(EngineError::Api {
+                status: 404,
+                message: format!("there is no {path} in the container"),
+            }),
+            Err(error) => Err(error),
+        }
     }
 
     pub(super) async fn open_download(&self, id: &str, path: &str) -> Result<EngineTar> {

@@ -4,6 +4,7 @@
 //! enum value it does not know, drops the code of a pull's error, encodes credentials in the
 //! wrong alphabet and guesses at the framing of terminals.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -214,14 +215,16 @@ fn log_query(options: &LogOptions) -> String {
 /// Credentials as the Engine decodes them: base64 of JSON in the URL-safe alphabet. In the
 /// standard one it silently pulls without them.
 fn registry_auth(auth: &RegistryAuth) -> String {
-    URL_SAFE.encode(
-        json!({
-            "username": auth.username,
-            "password": auth.password,
-            "serveraddress": auth.server,
-        })
-        .to_string(),
-    )
+    let fields = [
+        ("username", &auth.username),
+        ("password", &auth.password),
+        ("identitytoken", &auth.identity_token),
+        ("registrytoken", &auth.registry_token),
+        ("serveraddress", &auth.server),
+    ];
+    let given = fields.iter().filter(|(_, value)| !value.is_empty());
+    let given: BTreeMap<_, _> = given.copied().collect();
+    URL_SAFE.encode(json!(given).to_string())
 }
 
 /// An event as the Engine writes it; values that later Engines invent are no reason to fail.
@@ -327,12 +330,15 @@ mod tests {
             username: "u".into(),
             password: "~~~???>>>ÿÿÿ".into(),
             server: "r.example".into(),
+            ..RegistryAuth::default()
         };
         let text = registry_auth(&auth);
         assert!(!text.contains(['+', '/']), "{text}");
         let json: serde_json::Value =
             serde_json::from_slice(&URL_SAFE.decode(text).unwrap()).unwrap();
         assert_eq!(json["password"], "~~~???>>>ÿÿÿ");
+        assert_eq!(json["serveraddress"], "r.example");
+        assert_eq!(json.as_object().unwrap().len(), 3);
         assert!(!format!("{auth:?}").contains("~~~"));
     }
 

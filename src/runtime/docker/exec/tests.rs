@@ -10,7 +10,7 @@ use super::*;
 use crate::runtime::docker::engine::Engine;
 use crate::runtime::docker::fake_engine::{ExecScript, FakeEngine, FakeImage, FaultPoint};
 use crate::runtime::docker::translate::NodeFacts;
-use crate::runtime::docker::{DockerManagerOptions, ImagePuller, Operation};
+use crate::runtime::docker::{DockerManagerOptions, ImagePuller, Operation, PullerOptions};
 use crate::runtime::exec::COMMAND_OUTPUT_MAX;
 use crate::runtime::objects::NoObjects;
 use crate::runtime::{LogChunk, Runtime};
@@ -40,7 +40,7 @@ impl Bed {
         let shared: SharedEngine = engine.clone();
         let manager = DockerManager::new(
             Arc::clone(&shared),
-            Arc::new(ImagePuller::new(shared, 1)),
+            Arc::new(ImagePuller::new(shared, PullerOptions::default())),
             Telemetry::new(),
             DockerManagerOptions {
                 owner: "me".to_owned(),

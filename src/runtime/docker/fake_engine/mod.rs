@@ -438,10 +438,10 @@ impl Engine for FakeEngine {
     async fn pull_image(
         &self,
         image: &str,
-        _auth: Option<&RegistryAuth>,
+        auth: Option<&RegistryAuth>,
     ) -> Result<BoxStream<'static, Result<PullProgress>>> {
         let script = self
-            .call(Operation::PullImage, image, |state| state.pull(image))
+            .call(Operation::PullImage, image, |state| state.pull(image, auth))
             .await?;
         let messages = stream::iter(script.messages);
         Ok(if script.stalls {

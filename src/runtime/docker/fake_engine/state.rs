@@ -8,7 +8,7 @@ use bollard::models::{
 };
 use tokio::sync::mpsc;
 
-use super::super::engine::{EngineError, PullProgress, Result};
+use super::super::engine::{EngineError, PullProgress, RegistryAuth, Result};
 use crate::api::{Timestamp, keys};
 use crate::runtime::LogChunk;
 
@@ -35,6 +35,8 @@ pub struct PullScript {
     pub stalls: bool,
     /// The image it leaves behind.
     pub image: Option<FakeImage>,
+    /// The password it takes; any, or none, where there is none.
+    pub password: Option<String>,
 }
 
 /// What a start does.
@@ -378,7 +380,7 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn pull(&mut self, image: &str) -> Result<PullScript> {
+    pub(super) fn pull(&mut self, image: &str, auth: Option<&RegistryAuth>) -> Result<PullScript> {
         let Some(script) = self.pulls.get(image).cloned() else {
             return Err(api_error(
                 404,
@@ -388,6 +390,11 @@ impl State {
                 ),
             ));
         };
+        let shown = auth.map(|auth| &auth.password);
+        if script.password.is_some() && script.password.as_ref() != shown {
+            let message = format!("unauthorized: {image}: authentication required");
+            return Err(api_error(500, message));
+        }
         if let Some(pulled) = &script.image {
             self.images.insert(image.to_owned(), pulled.clone());
         }

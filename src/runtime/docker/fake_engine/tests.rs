@@ -1,11 +1,14 @@
 //! The fake answers as the real Engine does.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use bollard::models::{ContainerStateStatusEnum, HostConfig};
 
 use super::*;
 use crate::api::keys;
+use crate::runtime::docker::engine::PullProgress;
+use crate::runtime::docker::image::{ImagePuller, PullerOptions};
 use crate::runtime::docker::sandbox_image::{SANDBOX_IMAGE, ensure_sandbox_image};
 
 fn body(image: &str, owner: &str, network: Option<&str>) -> ContainerCreateBody {
@@ -269,27 +272,42 @@ async fn a_held_call_waits_for_its_release() {
 
 #[tokio::test]
 async fn the_sandbox_image_is_loaded_or_pulled() {
-    let engine = engine();
+    let engine = Arc::new(engine());
+    let images = ImagePuller::new(engine.clone(), PullerOptions::default());
     assert_eq!(
-        ensure_sandbox_image(&engine, None).await.unwrap(),
+        ensure_sandbox_image(&*engine, &images, None).await.unwrap(),
         SANDBOX_IMAGE
     );
     assert!(engine.inspect_image(SANDBOX_IMAGE).await.is_ok());
     assert_eq!(
-        ensure_sandbox_image(&engine, Some("app:1")).await.unwrap(),
+        ensure_sandbox_image(&*engine, &images, Some("app:1"))
+            .await
+            .unwrap(),
         "app:1"
     );
-    assert!(ensure_sandbox_image(&engine, Some("no:1")).await.is_err());
+    assert!(
+        ensure_sandbox_image(&*engine, &images, Some("no:1"))
+            .await
+            .is_err()
+    );
     engine.script_pull(
         "new:latest",
         PullScript {
-            messages: vec![Err(api_error(500, "bytes remaining on stream"))],
+            messages: vec![
+                Ok(PullProgress {
+                    status: "Status: Downloaded newer image".to_owned(),
+                    ..PullProgress::default()
+                }),
+                Err(api_error(500, "bytes remaining on stream")),
+            ],
             image: Some(FakeImage::default()),
             ..PullScript::default()
         },
     );
     assert_eq!(
-        ensure_sandbox_image(&engine, Some("new")).await.unwrap(),
+        ensure_sandbox_image(&*engine, &images, Some("new"))
+            .await
+            .unwrap(),
         "new:latest"
     );
 }

@@ -1,5 +1,6 @@
 //! Images: their names, and how they get here.
 
+mod credentials;
 pub mod facts;
 pub mod progress;
 pub mod puller;
@@ -13,7 +14,7 @@ use crate::api::core::Container;
 
 pub use facts::ImageFacts;
 pub use progress::{PullPhase, PullProgressReport};
-pub use puller::{EnsuredImage, ImagePuller};
+pub use puller::{EnsuredImage, ImagePuller, PullerOptions};
 pub use reference::{InvalidReference, Reference};
 
 /// The digest of some content as images have it: `sha256:` and 64 digits.

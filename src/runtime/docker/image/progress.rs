@@ -1,6 +1,7 @@
 //! How far the pulls under way have come, for people who look.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::runtime::docker::engine::PullProgress;
@@ -14,7 +15,7 @@ struct Layer {
     complete: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Pull {
     phase: PullPhase,
     layers: BTreeMap<String, Layer>,
@@ -61,30 +62,33 @@ impl Pull {
     }
 }
 
-/// The pulls under way. Each is written by its own pull alone.
+/// The pulls under way, by image and number: two pods may pull one image with credentials of their
+/// own. Each is written by its own pull alone.
 #[derive(Debug, Default)]
-pub(super) struct ProgressBoard(Mutex<BTreeMap<String, Pull>>);
+pub(super) struct ProgressBoard {
+    pulls: Mutex<BTreeMap<(String, u64), Pull>>,
+    next: AtomicU64,
+}
 
 impl ProgressBoard {
     /// Begins to report a pull; dropping the entry ends it.
-    pub(super) fn begin<'a>(&'a self, image: &'a str) -> BoardEntry<'a> {
-        self.lock().insert(
-            image.to_owned(),
-            Pull {
-                phase: PullPhase::Waiting,
-                layers: BTreeMap::new(),
-            },
-        );
-        BoardEntry { board: self, image }
+    pub(super) fn begin(&self, image: &str) -> BoardEntry<'_> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let key = (image.to_owned(), number);
+        self.lock().insert(key.clone(), Pull::default());
+        BoardEntry { board: self, key }
     }
 
     pub(super) fn reports(&self) -> Vec<PullProgressReport> {
         let pulls = self.lock();
-        pulls.iter().map(|(image, p)| p.report(image)).collect()
+        pulls
+            .iter()
+            .map(|((image, _), pull)| pull.report(image))
+            .collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Pull>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(String, u64), Pull>> {
+        self.pulls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -92,13 +96,18 @@ impl ProgressBoard {
 #[derive(Debug)]
 pub(super) struct BoardEntry<'a> {
     board: &'a ProgressBoard,
-    image: &'a str,
+    key: (String, u64),
 }
 
 impl BoardEntry<'_> {
-    /// The pull has its turn.
+    /// The pull has its turn, or begins anew with other credentials.
     pub(super) fn started(&self) {
-        self.change(|pull| pull.phase = PullPhase::Downloading);
+        self.change(|pull| {
+            *pull = Pull {
+                phase: PullPhase::Downloading,
+                ..Pull::default()
+            };
+        });
     }
 
     pub(super) fn note(&self, message: &PullProgress) {
@@ -106,7 +115,7 @@ impl BoardEntry<'_> {
     }
 
     fn change(&self, change: impl FnOnce(&mut Pull)) {
-        if let Some(pull) = self.board.lock().get_mut(self.image) {
+        if let Some(pull) = self.board.lock().get_mut(&self.key) {
             change(pull);
         }
     }
@@ -114,7 +123,7 @@ impl BoardEntry<'_> {
 
 impl Drop for BoardEntry<'_> {
     fn drop(&mut self) {
-        self.board.lock().remove(self.image);
+        self.board.lock().remove(&self.key);
     }
 }
 

@@ -13,7 +13,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bollard::models::{ContainerInspectResponse, ContainerSummary};
@@ -258,18 +258,26 @@ impl Index {
             .collect()
     }
 
-    /// Every pod there is a record of; with `all`, dead ones too.
-    pub(in crate::runtime::docker) fn pods(&self, all: bool) -> Vec<RunningPod> {
-        let mut by_uid: HashMap<PodUid, Vec<Record>> = HashMap::new();
+    /// What is known of every pod there is a record of, by UID.
+    pub(in crate::runtime::docker) fn statuses(&self) -> Vec<PodStatus> {
+        let mut by_uid: BTreeMap<PodUid, Vec<Record>> = BTreeMap::new();
         for record in self.lock().records.values() {
             by_uid
                 .entry(record.ours.uid.clone())
                 .or_default()
                 .push(record.clone());
         }
-        let mut pods: Vec<RunningPod> = by_uid
+        by_uid
             .into_iter()
             .map(|(uid, records)| pod_status(&uid, records))
+            .collect()
+    }
+
+    /// Every pod there is a record of; with `all`, dead ones too.
+    pub(in crate::runtime::docker) fn pods(&self, all: bool) -> Vec<RunningPod> {
+        let mut pods: Vec<RunningPod> = self
+            .statuses()
+            .into_iter()
             .filter(|status| all || status.anything_running())
             .map(|status| {
                 let mut pod = status.to_running_pod();

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bollard::models::{
-    ContainerInspectResponse, ContainerStateStatusEnum, ContainerSummary, ContainerSummaryStateEnum,
+    ContainerInspectResponse, ContainerState as EngineState, ContainerStateStatusEnum,
+    ContainerSummary, ContainerSummaryStateEnum,
 };
 
 use super::super::termination;
@@ -167,7 +168,7 @@ pub(super) fn shown_state(found: &ContainerInspectResponse) -> ContainerState {
         return ContainerState::Unknown;
     };
     let ended = time(state.finished_at.as_deref()).is_some()
-        || state.exit_code.unwrap_or(0) != 0
+        || (state.exit_code.unwrap_or(0) != 0 && !was_given_up(state))
         || state.status == Some(ContainerStateStatusEnum::DEAD);
     if is_running(found) {
         ContainerState::Running
@@ -229,7 +230,7 @@ pub(super) fn merge_inspect(record: &mut Record, found: &ContainerInspectRespons
         } else {
             "Error".into()
         };
-    } else if exit_code != 0 {
+    } else if exit_code != 0 && !was_given_up(state) {
         record.state = ContainerState::Exited;
         record.started_at = Some(record.created_at);
         record.finished_at = Some(record.created_at);
@@ -245,7 +246,18 @@ pub(super) fn merge_inspect(record: &mut Record, found: &ContainerInspectRespons
         record.started_at = None;
         record.finished_at = None;
         record.exit_code = None;
+        record.message = "".into();
     }
+}
+
+/// Whether the Engine gave a start up because the one who asked for it went away, as Engines of
+/// today do: an agent before this one that was killed, or a call that took too long. It says
+/// nothing about the container, which is started again as if nothing had been.
+fn was_given_up(state: &EngineState) -> bool {
+    let never_ran =
+        time(state.finished_at.as_deref()).is_none() && time(state.started_at.as_deref()).is_none();
+    let error = state.error.as_deref().unwrap_or_default();
+    never_ran && error.ends_with("context canceled")
 }
 
 fn joined(error: &str, message: &str) -> Arc<str> {

@@ -210,6 +210,18 @@ fn inspects_are_read_as_upstream_reads_them() {
             code: None,
         },
         Case {
+            what: "its start was given up with the one who asked for it",
+            shown: EngineState {
+                error: Some("Canceled: context canceled".to_owned()),
+                ..never(Status::CREATED, 128)
+            },
+            state: ContainerState::Created,
+            reason: "",
+            started: None,
+            finished: None,
+            code: None,
+        },
+        Case {
             what: "caught in the middle of its removal",
             shown: never(Status::DEAD, 0),
             state: ContainerState::Exited,

@@ -1,5 +1,7 @@
 //! The manager on the Engine in memory: plans walked, call by call.
 
+mod gc;
+
 use std::collections::HashMap;
 
 use bollard::models::ContainerCreateBody;
@@ -7,10 +9,12 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::pod::backoff::Backoff;
+use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::plan::{PlanInput, compute_pod_actions};
 use crate::runtime::docker::fake_engine::{
     Call, FakeEngine, FakeImage, FaultPoint, PullScript, StartScript,
 };
+use crate::runtime::docker::image::PullerOptions;
 use crate::runtime::docker::operation::Operation;
 use crate::runtime::docker::sandbox_image::SANDBOX_IMAGE;
 use crate::runtime::docker::translate::labels::container_labels;
@@ -30,7 +34,7 @@ fn manager(engine: &Arc<FakeEngine>, root: &std::path::Path) -> DockerManager {
     let shared: SharedEngine = engine.clone();
     DockerManager::new(
         Arc::clone(&shared),
-        Arc::new(ImagePuller::new(shared, 3)),
+        Arc::new(ImagePuller::new(shared, PullerOptions::default())),
         Telemetry::new(),
         DockerManagerOptions {
             owner: OWNER.to_owned(),
@@ -84,6 +88,7 @@ impl Bed {
             pod,
             status: &status,
             backoff: &Backoff::default(),
+            gc: ContainerGcPolicy::default(),
             now: Timestamp::now(),
         });
         self.manager.sync_pod(pod, &status, &plan, cancel).await

@@ -15,6 +15,7 @@ use super::super::translate::{
 use super::{Start, Up, refuses_oom_score, runtime_error, tell_notes};
 use crate::api::core::Container;
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
+use crate::pod::credentials::PullSecrets;
 use crate::pod::observed::ContainerState;
 use crate::pod::spec;
 use crate::runtime::{SyncError, SyncErrorReason};
@@ -39,15 +40,39 @@ impl DockerManager {
                 "no matching container",
             ));
         };
-        let created =
-            self.prepare_and_create(pod, container, sandbox_id, up.clone(), files, start, cancel);
-        let created = created.await;
+        let policy = PullPolicy::of(container);
+        let image = tokio::select! {
+            image = self.image(pod, container, policy, &files.pull_secrets) => image,
+            () = cancel.cancelled() => Err(cancelled()),
+        };
+        let was_present = image.as_ref().is_ok_and(|image| !image.pulled);
+        let created = match image {
+            Ok(image) => {
+                let create = self.prepare_and_create(
+                    pod,
+                    container,
+                    sandbox_id,
+                    up.clone(),
+                    files,
+                    start,
+                    image,
+                );
+                create.await
+            }
+            Err(error) => Err(error),
+        };
         // Whether the sandbox runs comes first: without it a container's own failure is noise.
         if let Err(error) = up.await {
             if let Ok(id) = created {
                 let _ = self.remove(&id).await;
             }
             return Err(error);
+        }
+        // Told of a start that comes to something: one that is repeated at once would tell it again.
+        if was_present {
+            let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
+            let image = container.image.as_deref().unwrap_or_default();
+            occurrences::image_present(&self.telemetry, &full_name, &uid, start.name, image);
         }
         let id = created?;
         if cancel.is_cancelled() {
@@ -69,7 +94,16 @@ impl DockerManager {
             start.name,
             &ContainerId::docker(id.as_str()),
         );
-        match self.start(&id).await {
+        let started = self.start(&id).await;
+        if started
+            .as_ref()
+            .err()
+            .is_none_or(|error| !refuses_oom_score(error))
+        {
+            // Also of one that failed to start: collectors find out why.
+            self.link_log(&id).await;
+        }
+        match started {
             Ok(()) => {
                 occurrences::container_started(
                     &self.telemetry,
@@ -110,15 +144,10 @@ impl DockerManager {
         up: Up<'_>,
         files: &Files,
         start: Start<'_>,
-        cancel: &CancellationToken,
+        mut image: EnsuredImage,
     ) -> Result<String, SyncError> {
         let uid = PodUid::of(pod);
         let image_name = container.image.as_deref().unwrap_or_default();
-        let policy = PullPolicy::of(container);
-        let image = tokio::select! {
-            image = self.image(pod, container, policy) => image?,
-            () = cancel.cancelled() => return Err(cancelled()),
-        };
         let pod_ips = if needs_pod_ips(container) {
             up.await?
         } else {
@@ -135,7 +164,6 @@ impl DockerManager {
             .engine_facts()
             .await
             .map_err(|error| runtime_error(&error))?;
-        let mut image = image;
         let mut pulled_anew = false;
         loop {
             let mut input = ContainerInput {
@@ -170,7 +198,14 @@ impl DockerManager {
                 Err(error) if error.is_not_found() && !pulled_anew => {
                     pulled_anew = true;
                     self.images.forget(image_name);
-                    image = self.image(pod, container, policy).await?;
+                    image = self
+                        .image(
+                            pod,
+                            container,
+                            PullPolicy::of(container),
+                            &files.pull_secrets,
+                        )
+                        .await?;
                 }
                 Err(error) => {
                     return Err(SyncError::new(
@@ -182,12 +217,13 @@ impl DockerManager {
         }
     }
 
-    /// Makes sure that the container's image is there.
+    /// Makes sure that the container's image is there, and tells of its pull.
     pub(super) async fn image(
         &self,
         pod: &Pod,
         container: &Container,
         policy: PullPolicy,
+        secrets: &PullSecrets,
     ) -> Result<EnsuredImage, SyncError> {
         let (uid, full_name) = (PodUid::of(pod), FullName::of(pod));
         let image = container.image.as_deref().unwrap_or_default();
@@ -196,7 +232,7 @@ impl DockerManager {
         let awaited = || occurrences::image_awaited(telemetry, &full_name, &uid, name, image);
         let ensured = self
             .images
-            .ensure_image(&uid, image, policy, Timestamp::now(), awaited)
+            .ensure_image(&uid, image, policy, secrets, Timestamp::now(), awaited)
             .await;
         let took = began.elapsed();
         match &ensured {
@@ -204,7 +240,7 @@ impl DockerManager {
                 let size = there.facts.size;
                 occurrences::image_pulled(telemetry, &full_name, &uid, name, image, size, took);
             }
-            Ok(_) => occurrences::image_present(telemetry, &full_name, &uid, name, image),
+            Ok(_) => {}
             Err(error) => {
                 occurrences::image_failed(telemetry, &full_name, &uid, name, image, took, error);
             }

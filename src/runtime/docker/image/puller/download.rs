@@ -1,11 +1,13 @@
 //! One pull from its beginning to its end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use tokio::time::{Instant, timeout};
 
-use super::{Outcome, Shop, lock};
+use super::{Credentials, Outcome, Shop, lock};
+use crate::pod::credentials::{Credential, RegistryAuth};
 use crate::runtime::docker::engine::EngineError;
 use crate::runtime::docker::image::progress::BoardEntry;
 
@@ -20,20 +22,20 @@ const TROUBLE: [u16; 3] = [502, 503, 504];
 
 impl Shop {
     /// Waits for a turn, pulls, and looks at what came.
-    pub(super) async fn download(&self, image: &str) -> Outcome {
+    pub(super) async fn download(&self, image: &str, credentials: &Credentials) -> Outcome {
         let asked = Instant::now();
         let entry = self.progress.begin(image);
         // Never closed while the shop stands.
         let _turn = self.slots.acquire().await;
-        entry.started();
         tracing::info!(image, reason = "Pulling", "Pulling image {image:?}");
         let began = Instant::now();
-        let outcome = match self.receive(image, &entry).await {
+        let outcome = match self.receive_with_any(image, &entry, credentials).await {
             Ok(()) => self.inspect(image).await,
             Err(error) => Err(error),
         };
         drop(entry);
-        lock(&self.under_way).remove(image);
+        let key = (image.to_owned(), Arc::clone(credentials));
+        lock(&self.under_way).remove(&key);
         match &outcome {
             Ok(facts) => tracing::info!(
                 image,
@@ -54,10 +56,63 @@ impl Shop {
         outcome
     }
 
+    /// Pulls with each of the credentials until one does; without any where there are none.
+    ///
+    /// Upstream: `PullImage` of `pkg/kubelet/kuberuntime/kuberuntime_image.go`.
+    async fn receive_with_any(
+        &self,
+        image: &str,
+        entry: &BoardEntry<'_>,
+        credentials: &Credentials,
+    ) -> Result<(), EngineError> {
+        let mut failures: Vec<EngineError> = Vec::new();
+        // What kept credentials from being tried, if it all fails.
+        let mut hindrances: Vec<String> = self.node.problem().into_iter().collect();
+        for credential in credentials.iter() {
+            let auth = match credential {
+                Credential::Known(auth) => auth.clone(),
+                Credential::Helper { helper, server } => {
+                    match self.node.ask(helper, server).await {
+                        Ok(Some(auth)) => auth,
+                        Ok(None) => continue,
+                        Err(error) => {
+                            hindrances.push(error.to_string());
+                            continue;
+                        }
+                    }
+                }
+            };
+            entry.started();
+            match self.receive(image, entry, Some(&auth)).await {
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    let is_final = !another_may_help(&error);
+                    failures.push(error);
+                    if is_final {
+                        break;
+                    }
+                }
+            }
+        }
+        if failures.is_empty() {
+            entry.started();
+            match self.receive(image, entry, None).await {
+                Ok(()) => return Ok(()),
+                Err(error) => failures.push(error),
+            }
+        }
+        Err(joined(failures, &hindrances))
+    }
+
     /// Reads a pull's messages to their end. A download that says nothing for long is given up;
     /// one that unpacks never is, since that can take its time in silence.
-    async fn receive(&self, image: &str, entry: &BoardEntry<'_>) -> Result<(), EngineError> {
-        let mut messages = self.engine.pull_image(image, None).await?;
+    async fn receive(
+        &self,
+        image: &str,
+        entry: &BoardEntry<'_>,
+        auth: Option<&RegistryAuth>,
+    ) -> Result<(), EngineError> {
+        let mut messages = self.engine.pull_image(image, auth).await?;
         let mut extracting = false;
         let mut done = false;
         loop {
@@ -80,6 +135,52 @@ impl Shop {
                 Some(Err(error)) => return Err(error),
             }
         }
+    }
+}
+
+/// Whether other credentials may do what these did not: not where nobody answers.
+fn another_may_help(error: &EngineError) -> bool {
+    match error {
+        EngineError::Unavailable { .. } | EngineError::Timeout { .. } => false,
+        EngineError::Api { status, .. } => {
+            *status != http::StatusCode::REQUEST_TIMEOUT.as_u16() && !is_registry_unavailable(error)
+        }
+        EngineError::Decode { .. } => true,
+    }
+}
+
+/// The failures of all tries as one, each told once.
+///
+/// Upstream: `NewAggregate` of `k8s.io/apimachinery/pkg/util/errors`.
+fn joined(failures: Vec<EngineError>, hindrances: &[String]) -> EngineError {
+    let mut words: Vec<String> = Vec::new();
+    for failure in &failures {
+        let text = failure.to_string();
+        if !words.contains(&text) {
+            words.push(text);
+        }
+    }
+    let Some(last) = failures.into_iter().next_back() else {
+        return EngineError::Api {
+            status: 0,
+            message: "nothing was tried".to_owned(),
+        };
+    };
+    // One that says by itself what is to be done about it.
+    if matches!(last, EngineError::Unavailable { .. }) || words.len() + hindrances.len() < 2 {
+        return last;
+    }
+    let mut message = if let [only] = &words[..] {
+        only.clone()
+    } else {
+        format!("[{}]", words.join(", "))
+    };
+    if !hindrances.is_empty() {
+        message = format!("{message} ({})", hindrances.join("; "));
+    }
+    EngineError::Api {
+        status: last.status().unwrap_or_default(),
+        message,
     }
 }
 

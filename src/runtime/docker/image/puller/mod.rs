@@ -9,6 +9,7 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,11 +18,13 @@ use futures::future::{BoxFuture, Shared, WeakShared};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
+use super::credentials::NodeCredentials;
 use super::facts::{FactsCache, ImageFacts};
 use super::progress::{ProgressBoard, PullProgressReport};
 use super::{PullPolicy, Reference};
 use crate::api::{PodUid, Timestamp};
 use crate::pod::backoff::Backoff;
+use crate::pod::credentials::{Credential, MalformedSecret, PullSecrets, candidates};
 use crate::pod::node::ImageSeen;
 use crate::runtime::docker::engine::{EngineError, SharedEngine};
 use crate::runtime::{SyncError, SyncErrorReason};
@@ -45,12 +48,41 @@ pub struct EnsuredImage {
 /// What a pull came to, for all who waited for it.
 type Outcome = Result<Arc<ImageFacts>, EngineError>;
 type Pull = BoxFuture<'static, Outcome>;
+/// What a pull is tried with, in order.
+type Credentials = Arc<[Credential]>;
 
-/// Back-off of failing pulls, and what they failed with. Keys are `<uid>_<image>`.
+/// Back-off of failing pulls, and how they failed. Keys are `<uid>_<image>`.
 #[derive(Debug, Default)]
 struct Failures {
     backoff: Backoff<String>,
-    errors: BTreeMap<String, SyncError>,
+    last: BTreeMap<String, Failure>,
+}
+
+/// A pull that failed.
+#[derive(Debug)]
+struct Failure {
+    error: SyncError,
+    /// What it was tried with. With anything else it is another pull, which need not wait.
+    credentials: Result<Credentials, MalformedSecret>,
+}
+
+/// What an [`ImagePuller`] is made with.
+#[derive(Debug, Clone)]
+pub struct PullerOptions {
+    /// Pulls at a time; at least one.
+    pub pulls: usize,
+    /// Directory of a Docker client's configuration, whose credentials are the node's; none for
+    /// no credentials but the pods' own.
+    pub docker_config: Option<PathBuf>,
+}
+
+impl Default for PullerOptions {
+    fn default() -> Self {
+        Self {
+            pulls: DEFAULT_PULLS,
+            docker_config: None,
+        }
+    }
 }
 
 /// What pulls share.
@@ -59,7 +91,8 @@ struct Shop {
     facts: FactsCache,
     progress: ProgressBoard,
     slots: Semaphore,
-    under_way: Mutex<HashMap<String, WeakShared<Pull>>>,
+    node: NodeCredentials,
+    under_way: Mutex<HashMap<(String, Credentials), WeakShared<Pull>>>,
 }
 
 /// Makes sure that images are there.
@@ -78,20 +111,21 @@ impl fmt::Debug for ImagePuller {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ImagePuller {
-    /// A puller that pulls at most `pulls` images at a time; at least one.
+    /// A puller on that Engine.
     #[must_use]
-    pub fn new(engine: SharedEngine, pulls: usize) -> Self {
+    pub fn new(engine: SharedEngine, options: PullerOptions) -> Self {
         Self {
             shop: Arc::new(Shop {
                 engine,
                 facts: FactsCache::default(),
                 progress: ProgressBoard::default(),
-                slots: Semaphore::new(pulls.max(1)),
+                slots: Semaphore::new(options.pulls.max(1)),
+                node: NodeCredentials::new(options.docker_config),
                 under_way: Mutex::default(),
             }),
             failures: Mutex::default(),
@@ -112,6 +146,7 @@ impl ImagePuller {
         pod_uid: &PodUid,
         image: &str,
         policy: PullPolicy,
+        secrets: &PullSecrets,
         now: Timestamp,
         awaited: impl FnOnce(),
     ) -> Result<EnsuredImage, SyncError> {
@@ -122,11 +157,12 @@ impl ImagePuller {
                 format!("Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: {error}"),
             )
         })?;
-        let reference = reference.as_str();
         let present = match policy {
             // Its pull answers the question.
             PullPolicy::Always => None,
-            PullPolicy::IfNotPresent | PullPolicy::Never => self.present(image, reference).await?,
+            PullPolicy::IfNotPresent | PullPolicy::Never => {
+                self.present(image, reference.as_str()).await?
+            }
         };
         match (present, policy) {
             (Some(facts), _) => {
@@ -135,7 +171,7 @@ impl ImagePuller {
                     "Container image {image:?} already present on machine"
                 );
                 Ok(EnsuredImage {
-                    reference: reference.to_owned(),
+                    reference: reference.as_str().to_owned(),
                     facts,
                     pulled: false,
                 })
@@ -146,12 +182,20 @@ impl ImagePuller {
             )),
             (None, PullPolicy::Always | PullPolicy::IfNotPresent) => {
                 let key = format!("{pod_uid}_{image}");
-                self.check_backoff(&key, image, now)?;
+                let credentials = self.shop.credentials(&reference, secrets).await;
+                self.check_backoff(&key, image, &credentials, now)?;
                 awaited();
-                let outcome = self.shop.clone().pull(reference).await;
-                let facts = self.settle(key, image, outcome, now + began.elapsed())?;
+                let outcome = match &credentials {
+                    Ok(credentials) => {
+                        let pull = self.shop.clone().pull(reference.as_str(), credentials);
+                        pull.await
+                    }
+                    Err(error) => Err(unusable(error)),
+                };
+                let now = now + began.elapsed();
+                let facts = self.settle(key, image, credentials, outcome, now)?;
                 Ok(EnsuredImage {
-                    reference: reference.to_owned(),
+                    reference: reference.as_str().to_owned(),
                     facts,
                     pulled: true,
                 })
@@ -163,12 +207,19 @@ impl ImagePuller {
     ///
     /// # Errors
     /// What the Engine or the registry says, or that the name is not one.
-    pub async fn pull(&self, image: &str) -> Result<Arc<ImageFacts>, EngineError> {
+    pub async fn pull(
+        &self,
+        image: &str,
+        secrets: &PullSecrets,
+    ) -> Result<Arc<ImageFacts>, EngineError> {
         let reference = Reference::parse(image).map_err(|error| EngineError::Api {
             status: http::StatusCode::BAD_REQUEST.as_u16(),
             message: format!("{image:?}: {error}"),
         })?;
-        self.shop.clone().pull(reference.as_str()).await
+        let credentials = self.shop.credentials(&reference, secrets).await;
+        let credentials = credentials.map_err(|error| unusable(&error))?;
+        let pull = self.shop.clone().pull(reference.as_str(), &credentials);
+        pull.await
     }
 
     /// Forgets what is known of an image: a create said that it is missing, or it may have been
@@ -227,14 +278,24 @@ impl ImagePuller {
         }
     }
 
-    fn check_backoff(&self, key: &String, image: &str, now: Timestamp) -> Result<(), SyncError> {
+    fn check_backoff(
+        &self,
+        key: &String,
+        image: &str,
+        credentials: &Result<Credentials, MalformedSecret>,
+        now: Timestamp,
+    ) -> Result<(), SyncError> {
         let failures = lock(&self.failures);
+        let last = failures.last.get(key);
+        if last.is_some_and(|last| last.credentials != *credentials) {
+            return Ok(());
+        }
         let Some(remaining) = failures.backoff.is_in_backoff_since_update(key, now) else {
             return Ok(());
         };
         let mut message = format!("Back-off pulling image {image:?}");
-        if let Some(previous) = failures.errors.get(key) {
-            message = format!("{message}: {previous}");
+        if let Some(last) = last {
+            message = format!("{message}: {}", last.error);
         }
         Err(SyncError {
             reason: SyncErrorReason::ImagePullBackOff,
@@ -248,6 +309,7 @@ impl ImagePuller {
         &self,
         key: String,
         image: &str,
+        credentials: Result<Credentials, MalformedSecret>,
         outcome: Outcome,
         now: Timestamp,
     ) -> Result<Arc<ImageFacts>, SyncError> {
@@ -255,7 +317,7 @@ impl ImagePuller {
             Ok(facts) => {
                 let mut failures = lock(&self.failures);
                 failures.backoff.reset(&key);
-                failures.errors.remove(&key);
+                failures.last.remove(&key);
                 return Ok(facts);
             }
             // Not the image's fault: the pod is tried again when the Engine is back.
@@ -264,13 +326,29 @@ impl ImagePuller {
         };
         let mut failures = lock(&self.failures);
         failures.backoff.gc(now);
+        let last = failures.last.get(&key);
+        if last.is_some_and(|last| last.credentials != credentials) {
+            failures.backoff.reset(&key);
+        }
         failures.backoff.next(key.clone(), now, now);
         let delay = failures.backoff.delay(&key);
         let error = pull_error(image, &error, delay);
-        failures.errors.insert(key, error.clone());
-        let Failures { backoff, errors } = &mut *failures;
-        errors.retain(|key, _| !backoff.delay(key).is_zero());
+        let failure = Failure {
+            error: error.clone(),
+            credentials,
+        };
+        failures.last.insert(key, failure);
+        let Failures { backoff, last } = &mut *failures;
+        last.retain(|key, _| !backoff.delay(key).is_zero());
         Err(error)
+    }
+}
+
+/// A pull that is not tried, since nobody can tell what with.
+fn unusable(secret: &MalformedSecret) -> EngineError {
+    EngineError::Api {
+        status: http::StatusCode::BAD_REQUEST.as_u16(),
+        message: secret.to_string(),
     }
 }
 
@@ -296,24 +374,40 @@ fn pull_error(image: &str, error: &EngineError, delay: Duration) -> SyncError {
 }
 
 impl Shop {
-    /// Joins the pull of that image, or begins one. It goes on as long as anybody waits for it.
-    async fn pull(self: Arc<Self>, reference: &str) -> Outcome {
-        let pull = self.join(reference);
+    /// What a pull of that image is tried with.
+    async fn credentials(
+        &self,
+        reference: &Reference,
+        secrets: &PullSecrets,
+    ) -> Result<Credentials, MalformedSecret> {
+        if let Some(error) = &secrets.malformed {
+            return Err(error.clone());
+        }
+        let node = self.node.config().await;
+        Ok(candidates(&secrets.keyring, &node, &reference.repository()).into())
+    }
+
+    /// Joins the pull of that image with those credentials, or begins one. It goes on as long as
+    /// anybody waits for it.
+    async fn pull(self: Arc<Self>, reference: &str, credentials: &Credentials) -> Outcome {
+        let pull = self.join(reference, credentials);
         pull.await
     }
 
-    fn join(self: Arc<Self>, reference: &str) -> Shared<Pull> {
+    fn join(self: Arc<Self>, reference: &str, credentials: &Credentials) -> Shared<Pull> {
         let shop = self.clone();
+        let key = (reference.to_owned(), Arc::clone(credentials));
         let mut under_way = lock(&self.under_way);
-        if let Some(pull) = under_way.get(reference).and_then(WeakShared::upgrade) {
+        if let Some(pull) = under_way.get(&key).and_then(WeakShared::upgrade) {
             return pull;
         }
         under_way.retain(|_, pull| pull.upgrade().is_some());
         occurrences::image_pulling(reference);
-        let image = reference.to_owned();
-        let pull = async move { shop.download(&image).await }.boxed().shared();
+        let (image, with) = key.clone();
+        let pull = async move { shop.download(&image, &with).await };
+        let pull = pull.boxed().shared();
         if let Some(weak) = pull.downgrade() {
-            under_way.insert(reference.to_owned(), weak);
+            under_way.insert(key, weak);
         }
         pull
     }

@@ -1,10 +1,17 @@
 //! The puller against the Engine in memory, on paused time.
 
+mod credentials;
+
+use std::sync::LazyLock;
+
 use super::*;
 use crate::runtime::docker::engine::{Engine, PullProgress};
 use crate::runtime::docker::fake_engine::{FakeEngine, FakeImage, FaultPoint, PullScript};
 use crate::runtime::docker::image::PullPhase;
 use crate::runtime::docker::operation::Operation;
+
+/// Of a pod without pull secrets.
+static NONE: LazyLock<PullSecrets> = LazyLock::new(PullSecrets::default);
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
@@ -35,12 +42,12 @@ fn works() -> PullScript {
             Ok(message("l1", "Downloading")),
             Ok(message("", "Status: Downloaded newer image")),
         ],
-        stalls: false,
         image: Some(FakeImage {
             user: "1000".into(),
             size: 77,
             repo_digest: Some("docker.io/library/app@sha256:1".into()),
         }),
+        ..PullScript::default()
     }
 }
 
@@ -52,7 +59,7 @@ fn fails(error: EngineError) -> PullScript {
 }
 
 fn puller(engine: &Arc<FakeEngine>) -> ImagePuller {
-    ImagePuller::new(engine.clone(), DEFAULT_PULLS)
+    ImagePuller::new(engine.clone(), PullerOptions::default())
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,7 +90,7 @@ async fn the_policy_decides_what_is_asked() {
             engine.add_image("app:latest", FakeImage::default());
         }
         let result = puller(&engine)
-            .ensure_image(&uid("u"), "app", policy, at(0), || {})
+            .ensure_image(&uid("u"), "app", policy, &NONE, at(0), || {})
             .await;
         assert_eq!(
             result.as_ref().err().map(|e| e.reason),
@@ -113,7 +120,14 @@ async fn a_known_image_costs_nothing_until_it_is_forgotten() {
     let puller = puller(&engine);
     for _ in 0..3 {
         let image = puller
-            .ensure_image(&uid("u"), "app:1", PullPolicy::IfNotPresent, at(0), || {})
+            .ensure_image(
+                &uid("u"),
+                "app:1",
+                PullPolicy::IfNotPresent,
+                &NONE,
+                at(0),
+                || {},
+            )
             .await
             .unwrap();
         assert_eq!(image.facts.user.as_deref(), Some("nobody"));
@@ -123,7 +137,14 @@ async fn a_known_image_costs_nothing_until_it_is_forgotten() {
     puller.forget("app:1");
     engine.script_pull("app:1", works());
     let image = puller
-        .ensure_image(&uid("u"), "app:1", PullPolicy::IfNotPresent, at(0), || {})
+        .ensure_image(
+            &uid("u"),
+            "app:1",
+            PullPolicy::IfNotPresent,
+            &NONE,
+            at(0),
+            || {},
+        )
         .await
         .unwrap();
     assert!(image.pulled);
@@ -134,7 +155,7 @@ async fn a_known_image_costs_nothing_until_it_is_forgotten() {
     puller.forget_all();
     assert!(
         puller
-            .ensure_image(&uid("u"), "app:1", PullPolicy::Never, at(0), || {})
+            .ensure_image(&uid("u"), "app:1", PullPolicy::Never, &NONE, at(0), || {})
             .await
             .is_ok()
     );
@@ -164,7 +185,14 @@ async fn failures_have_upstreams_reasons_and_words() {
         let engine = Arc::new(FakeEngine::new());
         engine.script_pull("app:1", fails(error));
         let failed = puller(&engine)
-            .ensure_image(&uid("u"), "app:1", PullPolicy::IfNotPresent, at(0), || {})
+            .ensure_image(
+                &uid("u"),
+                "app:1",
+                PullPolicy::IfNotPresent,
+                &NONE,
+                at(0),
+                || {},
+            )
             .await
             .unwrap_err();
         assert_eq!((failed.reason, failed.message.as_str()), (reason, text));
@@ -180,7 +208,14 @@ async fn bad_names_and_failing_inspects_are_told_apart() {
         let puller = &puller;
         async move {
             puller
-                .ensure_image(&uid("u"), image, PullPolicy::IfNotPresent, at(0), || {})
+                .ensure_image(
+                    &uid("u"),
+                    image,
+                    PullPolicy::IfNotPresent,
+                    &NONE,
+                    at(0),
+                    || {},
+                )
                 .await
                 .unwrap_err()
         }
@@ -217,7 +252,8 @@ async fn failing_pulls_back_off_per_pod_and_tell_why() {
         let puller = &puller;
         async move {
             let pod = uid(pod);
-            let image = puller.ensure_image(&pod, "app:1", PullPolicy::IfNotPresent, now, || {});
+            let image =
+                puller.ensure_image(&pod, "app:1", PullPolicy::IfNotPresent, &NONE, now, || {});
             image.await.map(|i| i.pulled)
         }
     };
@@ -273,7 +309,7 @@ async fn an_absent_engine_is_not_the_images_fault() {
 impl ImagePuller {
     async fn ensure_image_reason(&self, now: Timestamp) -> Option<SyncErrorReason> {
         let pod = uid("u");
-        let image = self.ensure_image(&pod, "app", PullPolicy::Always, now, || {});
+        let image = self.ensure_image(&pod, "app", PullPolicy::Always, &NONE, now, || {});
         image.await.err().map(|e| e.reason)
     }
 }
@@ -292,7 +328,7 @@ async fn a_stalled_download_is_given_up_and_a_silent_extraction_is_not() {
     let puller = puller(&engine);
     let began = Instant::now();
     let error = puller
-        .ensure_image(&uid("u"), "app", PullPolicy::Always, at(0), || {})
+        .ensure_image(&uid("u"), "app", PullPolicy::Always, &NONE, at(0), || {})
         .await
         .unwrap_err();
     assert_eq!(began.elapsed(), Duration::from_mins(1));
@@ -305,7 +341,7 @@ async fn a_stalled_download_is_given_up_and_a_silent_extraction_is_not() {
     );
     // The back-off counts from the failure, a minute later.
     let waiting = puller
-        .ensure_image(&uid("u"), "app", PullPolicy::Always, at(65), || {})
+        .ensure_image(&uid("u"), "app", PullPolicy::Always, &NONE, at(65), || {})
         .await
         .unwrap_err();
     assert_eq!(waiting.retry_after, Some(Duration::from_secs(5)));
@@ -315,7 +351,7 @@ async fn a_stalled_download_is_given_up_and_a_silent_extraction_is_not() {
     silent.stalls = true;
     engine.script_pull("app:latest", silent);
     let other = uid("v");
-    let patient = puller.ensure_image(&other, "app", PullPolicy::Always, at(100), || {});
+    let patient = puller.ensure_image(&other, "app", PullPolicy::Always, &NONE, at(100), || {});
     let waited = tokio::time::timeout(Duration::from_hours(1), patient).await;
     assert!(waited.is_err(), "a silent extraction was given up");
     assert!(
@@ -352,8 +388,10 @@ async fn an_image_is_pulled_once_for_all_who_wait() {
     engine.hold(Operation::PullImage);
     let puller = puller(&engine);
     let (a, b) = (uid("a"), uid("b"));
-    let mut first = Box::pin(puller.ensure_image(&a, "app", PullPolicy::Always, at(0), || {}));
-    let mut second = Box::pin(puller.ensure_image(&b, "app", PullPolicy::Always, at(0), || {}));
+    let mut first =
+        Box::pin(puller.ensure_image(&a, "app", PullPolicy::Always, &NONE, at(0), || {}));
+    let mut second =
+        Box::pin(puller.ensure_image(&b, "app", PullPolicy::Always, &NONE, at(0), || {}));
     assert!(futures::poll!(&mut first).is_pending());
     assert!(futures::poll!(&mut second).is_pending());
     assert_eq!(engine.count(Operation::PullImage), 1);
@@ -364,7 +402,7 @@ async fn an_image_is_pulled_once_for_all_who_wait() {
     assert_eq!(engine.count(Operation::PullImage), 1);
     assert!(
         puller
-            .ensure_image(&a, "app", PullPolicy::Always, at(1), || {})
+            .ensure_image(&a, "app", PullPolicy::Always, &NONE, at(1), || {})
             .await
             .unwrap()
             .pulled
@@ -379,10 +417,16 @@ async fn pulls_wait_for_their_turn() {
         engine.script_pull(image, works());
     }
     engine.hold(Operation::PullImage);
-    let puller = ImagePuller::new(engine.clone(), 1);
+    let puller = ImagePuller::new(
+        engine.clone(),
+        PullerOptions {
+            pulls: 1,
+            ..PullerOptions::default()
+        },
+    );
     let pod = uid("u");
-    let mut a = Box::pin(puller.ensure_image(&pod, "a", PullPolicy::Always, at(0), || {}));
-    let mut b = Box::pin(puller.ensure_image(&pod, "b", PullPolicy::Always, at(0), || {}));
+    let mut a = Box::pin(puller.ensure_image(&pod, "a", PullPolicy::Always, &NONE, at(0), || {}));
+    let mut b = Box::pin(puller.ensure_image(&pod, "b", PullPolicy::Always, &NONE, at(0), || {}));
     assert!(futures::poll!(&mut a).is_pending());
     assert!(futures::poll!(&mut b).is_pending());
     let phases: Vec<PullPhase> = puller.progress().into_iter().map(|p| p.phase).collect();

@@ -1,0 +1,99 @@
+//! The task that has dead containers collected.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::readings;
+use crate::config::Config;
+use crate::pod::gc::ContainerGcPolicy;
+use crate::runtime::gc::ContainerGc;
+use crate::telemetry::{Telemetry, occurrences};
+
+/// How often dead containers are looked for (upstream `ContainerGCPeriod`).
+const PERIOD: Duration = Duration::from_mins(1);
+
+/// The policy that the configuration asks for.
+pub(super) fn policy(config: &Config) -> ContainerGcPolicy {
+    let gc = &config.container_gc;
+    ContainerGcPolicy::new(
+        gc.minimum_container_ttl_duration,
+        gc.maximum_dead_containers_per_container,
+        gc.maximum_dead_containers,
+    )
+}
+
+/// Collects until cancelled. While the disk of `root` is short of space, what is left of pods that
+/// are over goes too (upstream's eviction manager).
+pub(super) async fn collect(
+    gc: ContainerGc,
+    root: PathBuf,
+    telemetry: Telemetry,
+    cancel: CancellationToken,
+) {
+    let mut ticks = tokio::time::interval_at(Instant::now() + PERIOD, PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut failed = false;
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        let collecting = async {
+            if readings::has_disk_pressure(&root) {
+                gc.delete_all_unused_containers().await
+            } else {
+                gc.garbage_collect().await
+            }
+        };
+        let outcome = tokio::select! {
+            () = cancel.cancelled() => return,
+            outcome = collecting => outcome,
+        };
+        occurrences::containers_collected(&telemetry, &outcome, &mut failed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::api::PodUid;
+    use crate::pod::gc::PodLife;
+    use crate::runtime::Runtime;
+    use crate::runtime::fake::FakeRuntime;
+    use crate::runtime::gc::PodStateProvider;
+
+    struct Nobody;
+
+    impl PodStateProvider for Nobody {
+        fn life(&self, _uid: &PodUid) -> PodLife {
+            PodLife::Gone
+        }
+
+        fn all_sources_ready(&self) -> bool {
+            true
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn containers_are_collected_every_minute_until_the_agent_stops() {
+        let fake = FakeRuntime::new();
+        let runtime: Arc<dyn Runtime> = Arc::new(fake.clone());
+        let gc = ContainerGc::new(runtime, ContainerGcPolicy::default(), Arc::new(Nobody));
+        let cancel = CancellationToken::new();
+        let root = tempfile::tempdir().unwrap();
+        let task = collect(gc, root.path().into(), Telemetry::new(), cancel.clone());
+        let task = tokio::spawn(task);
+        let began = Instant::now();
+        fake.wait_until(|fake| fake.call_count("garbage_collect") == 3)
+            .await;
+        assert_eq!(began.elapsed().as_secs() / 60, 3);
+        cancel.cancel();
+        task.await.unwrap();
+        fake.assert_call_counts("garbage_collect", 3);
+    }
+}

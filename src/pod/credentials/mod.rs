@@ -1,0 +1,94 @@
+//! Credentials for registries, as values: what configurations and secrets hold, and which of it a
+//! pull of an image is tried with, in which order.
+//!
+//! [`parse`] reads the three forms they are written in, [`Keyring`] matches them with images, and
+//! [`candidates`] puts those of a pod before those of the node. Passwords and tokens never reach a
+//! message or a `Debug` text.
+//!
+//! Upstream: `pkg/credentialprovider/{config,keyring}.go`, `pkg/credentialprovider/secrets`.
+
+mod keyring;
+mod parse;
+mod secrets;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+pub use keyring::Keyring;
+pub use parse::{Auths, DockerConfig, MalformedConfig, docker_config, dockercfg};
+pub use secrets::{MalformedSecret, PullSecrets, pull_secret_names, pull_secrets};
+
+/// Registry of images that name none.
+const HUB: &str = "docker.io";
+/// Under which name clients keep credentials for [`HUB`].
+pub const HUB_SERVER: &str = "https://index.docker.io/v1/";
+
+/// Credentials for a registry. Its `Debug` text tells the registry alone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct RegistryAuth {
+    /// User.
+    pub username: String,
+    /// Password.
+    pub password: String,
+    /// Token that stands for a password; empty for none.
+    pub identity_token: String,
+    /// Token that is shown to the registry as it is; empty for none.
+    pub registry_token: String,
+    /// Registry host, or the path below it, that they are for.
+    pub server: String,
+}
+
+impl RegistryAuth {
+    /// Whether nothing is in it that a registry could know anybody by.
+    #[must_use]
+    pub fn is_anonymous(&self) -> bool {
+        self.username.is_empty()
+            && self.password.is_empty()
+            && self.identity_token.is_empty()
+            && self.registry_token.is_empty()
+    }
+}
+
+impl fmt::Debug for RegistryAuth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegistryAuth")
+            .field("server", &self.server)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Something that a pull can be tried with.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Credential {
+    /// Credentials that are there.
+    Known(RegistryAuth),
+    /// Credentials that `docker-credential-<helper>` knows.
+    Helper {
+        /// Its name, without what all have in front.
+        helper: String,
+        /// What it is asked for.
+        server: String,
+    },
+}
+
+/// What a pull of an image is tried with, in order, each once: the pod's own secrets, then what
+/// the node's configuration holds, then the helper it names. Nothing is for the image: it is
+/// pulled without credentials.
+///
+/// `repository` is registry and repository, for example `docker.io/library/nginx`.
+#[must_use]
+pub fn candidates(pod: &Keyring, node: &DockerConfig, repository: &str) -> Vec<Credential> {
+    let mut found: Vec<Credential> = Vec::new();
+    let of_node = Keyring::of(node.auths.clone());
+    let known = pod
+        .lookup(repository)
+        .into_iter()
+        .chain(of_node.lookup(repository));
+    for credential in known.map(Credential::Known).chain(node.helper(repository)) {
+        if !found.contains(&credential) {
+            found.push(credential);
+        }
+    }
+    found
+}

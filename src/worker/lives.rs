@@ -1,0 +1,50 @@
+//! What is known of pods, for those who collect their remains.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::watch;
+
+use super::Wanted;
+use crate::api::PodUid;
+use crate::pod::gc::PodLife;
+use crate::runtime::gc::PodStateProvider;
+
+/// The pods that have a worker. A pod is known from before its worker starts until it has ended.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Lives(Arc<Mutex<BTreeMap<PodUid, PodLife>>>);
+
+impl Lives {
+    /// What becomes of a pod.
+    pub(super) fn set(&self, uid: &PodUid, life: PodLife) {
+        let mut lives = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match life {
+            PodLife::Known | PodLife::Over => lives.insert(uid.clone(), life),
+            PodLife::Gone => lives.remove(uid),
+        };
+    }
+
+    fn get(&self, uid: &PodUid) -> PodLife {
+        let lives = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lives.get(uid).copied().unwrap_or(PodLife::Gone)
+    }
+}
+
+/// The workers' answers about pods. A pod that is wanted is known before it has a worker.
+pub(super) struct PodStates {
+    pub(super) lives: Lives,
+    pub(super) wanted: watch::Receiver<Arc<Wanted>>,
+}
+
+impl PodStateProvider for PodStates {
+    fn life(&self, uid: &PodUid) -> PodLife {
+        match self.lives.get(uid) {
+            PodLife::Gone if self.wanted.borrow().pods.contains_key(uid) => PodLife::Known,
+            life => life,
+        }
+    }
+
+    fn all_sources_ready(&self) -> bool {
+        self.wanted.borrow().delivered.all()
+    }
+}

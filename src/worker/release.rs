@@ -1,0 +1,52 @@
+//! Giving back what a pod that has ended holds on disk, before it is deleted.
+//!
+//! Upstream: `SyncTerminatedPod` of `pkg/kubelet/kubelet.go` (`WaitForUnmount`).
+
+use std::time::Duration;
+
+use super::task::Worker;
+use crate::pod::observed::PodStatus;
+use crate::pod::plan::Plan;
+use crate::telemetry::occurrences;
+
+/// Pause before volumes that could not be released are tried again.
+pub(super) const RELEASE_RETRY: Duration = Duration::from_secs(30);
+
+impl Worker {
+    /// Releases the volumes of a pod of which nothing runs and nothing will, once, and says
+    /// whether that is done. Its containers stay, and their logs with them.
+    pub(super) async fn release_volumes(&mut self) -> bool {
+        if self.released {
+            return true;
+        }
+        match self.context.runtime.release_volumes(&self.uid).await {
+            Ok(()) => {
+                self.released = true;
+                self.release_error = "".into();
+            }
+            Err(error) => {
+                let words = error.to_string();
+                if *self.release_error != *words {
+                    let telemetry = &self.context.telemetry;
+                    occurrences::remove_failed(telemetry, &self.full_name, &self.uid, &words);
+                    self.release_error = words.into();
+                }
+            }
+        }
+        self.released
+    }
+
+    /// Releases the volumes of a manifest's pod that is done; one that runs again has them made
+    /// anew. Returns when to try again.
+    pub(super) async fn release_if_done(
+        &mut self,
+        status: &PodStatus,
+        plan: &Plan,
+    ) -> Option<Duration> {
+        if !plan.finished || !plan.is_empty() || status.anything_running() {
+            self.released = false;
+            return None;
+        }
+        (!self.release_volumes().await).then_some(RELEASE_RETRY)
+    }
+}
