@@ -82,10 +82,12 @@ impl Talk {
             path.push_str("&tty=true");
         }
         if let Some(size) = self.size {
-            path.push_str(&format!("&width={}&height={}", size.width, size.height));
+            let (width, height) = (size.width, size.height);
+            path = format!("{path}&width={width}&height={height}");
         }
         if let Some(container) = container {
-            path.push_str(&format!("&container={}", escape(container)));
+            path.push_str("&container=");
+            path.push_str(&escape(container));
         }
         path
     }
@@ -125,12 +127,11 @@ impl Talk {
             .flatten();
         loop {
             let frame = tokio::select! {
-                piece = next(&mut input) => match piece {
-                    Some(bytes) => Frame::Stdin(bytes),
-                    None => {
-                        input = None;
-                        Frame::StdinEnd
-                    }
+                piece = next(&mut input) => if let Some(bytes) = piece {
+                    Frame::Stdin(bytes)
+                } else {
+                    input = None;
+                    Frame::StdinEnd
                 },
                 () = again(&mut resized) => match terminal::size() {
                     Some(size) => Frame::Resize(size),
@@ -162,7 +163,7 @@ async fn again(signal: &mut Option<Signal>) {
         None => None,
     };
     if heard.is_none() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

@@ -266,6 +266,7 @@ pub enum ExplainOutput {
 }
 
 /// Arguments of `logs`.
+#[expect(clippy::struct_excessive_bools, reason = "one a flag")]
 #[derive(Debug, Clone, Args)]
 pub struct LogsArgs {
     /// The pod: name, namespace/name or UID, its own or its mirror's.

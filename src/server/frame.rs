@@ -270,7 +270,9 @@ mod tests {
         #[test]
         fn joined_frames_hold_the_same(sent in frames()) {
             let mut writer = FrameWriter::default();
-            sent.iter().for_each(|frame| writer.push(frame));
+            for frame in &sent {
+                writer.push(frame);
+            }
             let mut reader = FrameReader::default();
             reader.push(&writer.finish());
             let mut got = Vec::new();

@@ -192,7 +192,7 @@ impl<'a> Container<'a> {
         let source = source.to_owned();
         std::thread::spawn(move || {
             // Nobody may want to know.
-            let _ = tell.send(pack::pack(&source, name.as_deref(), sender));
+            let _ = tell.send(pack::pack(&source, name.as_deref(), &sender));
         });
         let frames = futures::stream::unfold(receiver, |mut receiver| async move {
             let piece = receiver.recv().await?;

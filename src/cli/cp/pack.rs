@@ -20,7 +20,7 @@ const PIECE_BYTES: usize = 64 << 10;
 pub(super) fn pack(
     source: &Path,
     name: Option<&Path>,
-    sender: mpsc::Sender<io::Result<Bytes>>,
+    sender: &mpsc::Sender<io::Result<Bytes>>,
 ) -> io::Result<Vec<String>> {
     let pieces = Pieces {
         sender: sender.clone(),
@@ -165,7 +165,8 @@ mod tests {
 
     fn packed(source: &Path, name: Option<&str>) -> (BTreeMap<String, String>, Vec<String>) {
         let (sender, mut receiver) = mpsc::channel(1000);
-        let skipped = pack(source, name.map(Path::new), sender).unwrap();
+        let skipped = pack(source, name.map(Path::new), &sender).unwrap();
+        drop(sender);
         let mut bytes = Vec::new();
         while let Ok(piece) = receiver.try_recv() {
             bytes.extend(piece.unwrap());
@@ -221,7 +222,7 @@ mod tests {
     fn what_can_not_be_read_breaks_the_archive_off() {
         let (sender, mut receiver) = mpsc::channel(10);
         let missing = Path::new("/no/such/file");
-        let error = pack(missing, Some(Path::new("x")), sender).unwrap_err();
+        let error = pack(missing, Some(Path::new("x")), &sender).unwrap_err();
         assert!(error.to_string().contains("/no/such/file"), "{error}");
         let mut last = None;
         while let Ok(piece) = receiver.try_recv() {

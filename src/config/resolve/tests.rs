@@ -3,7 +3,7 @@ use super::*;
 /// Four valid values of each setting, one for each rung but the default.
 fn samples(key: Key) -> [&'static str; 3] {
     match key {
-        Key::Root | Key::Manifests | Key::ManifestUrlCa | Key::DockerConfig => {
+        Key::Root | Key::Manifests | Key::ManifestUrlCa | Key::DockerConfig | Key::PodLogsDir => {
             ["/flag", "/env", "/file"]
         }
         Key::ManifestUrls => ["http://flag/", "http://env/", "http://file/"],

@@ -214,8 +214,8 @@ mod tests {
 
     use super::*;
     use crate::api::FullName;
+    use crate::pod::observed::ContainerHash;
     use crate::pod::observed::Role;
-    use crate::pod::spec::ContainerHash;
     use crate::runtime::docker::translate::Kind;
 
     fn ours(pod: &str, restart_count: u32) -> OurContainer {
@@ -351,7 +351,7 @@ mod tests {
             .unwrap();
         let name = flat.file_name().unwrap().to_str().unwrap();
         assert_eq!(name.len(), NAME_MAX);
-        assert!(name.ends_with(".log"));
+        assert_eq!(name.strip_suffix(SUFFIX).map(str::len), Some(251));
         assert_eq!(flat.parent().unwrap(), Path::new("/var/log/containers"));
     }
 

@@ -175,7 +175,7 @@ async fn ports_are_carried_with_half_closes() {
         write.shutdown().await.unwrap();
     };
     let mut got = Vec::new();
-    let (_, read) = tokio::join!(writing, read.read_to_end(&mut got));
+    let ((), read) = tokio::join!(writing, read.read_to_end(&mut got));
     read.unwrap();
     assert!(got == sent, "{} bytes of {}", got.len(), sent.len());
 }
