@@ -8,9 +8,11 @@
 mod common;
 
 use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use common::registry::{PASSWORD, Registry, USER};
 use common::{Bed, PATIENCE, eventually, sleeper};
 use mirrorlet::api::report::StatusReport;
 
@@ -196,4 +198,42 @@ async fn a_sandbox_image_that_was_removed_is_made_anew() {
     );
     bed.docker(&["rmi", &keeper]);
     agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_credential_helper_of_the_node_is_asked() {
+    let registry = Registry::private().await;
+    let image = registry.push("a/app:1");
+    let bed = Bed::new();
+    let home = tempfile::tempdir().unwrap();
+    let helper = home.path().join("docker-credential-mirrorlet-test");
+    // It answers for this registry alone, which it is asked for on its standard input.
+    let answer = format!(r#"{{"Username":"{USER}","Secret":"{PASSWORD}"}}"#);
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = get ] && [ \"$(cat)\" = {} ] && echo '{answer}'\n",
+        registry.host
+    );
+    std::fs::write(&helper, script).unwrap();
+    std::fs::set_permissions(&helper, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let config = serde_json::json!({"credHelpers": {&registry.host: "mirrorlet-test"}});
+    std::fs::write(home.path().join("config.json"), config.to_string()).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let child = mirrorlet(
+        &bed,
+        &["run", "--node-name", "box", "--docker", &bed.docker],
+    )
+    .args(["--metrics-address", "none", "--docker-config"])
+    .arg(home.path())
+    .env("PATH", format!("{}:{path}", home.path().display()))
+    .stdout(Stdio::null())
+    .stderr(Stdio::piped())
+    .spawn()
+    .unwrap();
+    let running = Running(child);
+    bed.write("web.yaml", &common::sleeper_of("web", &image));
+    until_running(&bed, "web").await;
+    signal(&running, "-TERM");
+    let (code, log) = end(running);
+    assert_eq!(code, Some(0), "{log}");
+    assert!(!log.contains(PASSWORD));
 }

@@ -1,11 +1,6 @@
 //! Images of pods that only some may pull: a whole agent, a real Engine, a real registry with
 //! users, and real Kubernetes servers.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "helpers of tests fail loudly, as tests do"
-)]
-
 mod common;
 
 use common::node::{NodeBed, QUIET, is_ready, uid, until};

@@ -25,6 +25,9 @@ pub struct StatusReport {
     /// Images being pulled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pulls: Vec<PullReport>,
+    /// Image garbage collection, where it is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_gc: Option<ImageGcReport>,
     /// Where its pods come from.
     pub sources: Vec<SourceReport>,
     /// Every pod it manages, by namespace and name.
@@ -177,6 +180,30 @@ pub struct PullReport {
     pub bytes_done: u64,
     /// Bytes of the layers whose size is known.
     pub bytes_total: u64,
+}
+
+/// Image garbage collection.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ImageGcReport {
+    /// From which share of the disk on images are removed, in percent.
+    pub high_threshold_percent: u8,
+    /// Down to which share, in percent.
+    pub low_threshold_percent: u8,
+    /// The share of the Engine's disk that is used, in percent, as of the last pass that could
+    /// tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_used_percent: Option<u8>,
+    /// When the last pass began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_pass: Option<Timestamp>,
+    /// Images removed since the agent started.
+    pub removed: u64,
+    /// Their sizes together, in bytes; shared layers count with each.
+    pub freed_bytes: u64,
+    /// Why the last pass failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// One source of pods.

@@ -31,14 +31,18 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::Timestamp;
-use crate::api::report::EngineReport;
-use crate::config::{Config, Resolved};
+use crate::api::report::{EngineReport, ImageGcReport};
+use crate::config::{Config, ImageGcMode, Resolved};
 use crate::observe::{Observer, Reach};
 use crate::pod::admit::AdmitNode;
+use crate::pod::image_gc::ImageGcPolicy;
 use crate::pod::manifest::unsupported_fields;
 use crate::pod::merge::Merged;
+use crate::probe::Client;
+use crate::prober::{KEPT_FILE, ProbeManager};
 use crate::runtime::Runtime;
 use crate::runtime::docker::engine::SharedEngine;
+use crate::runtime::docker::image::{ImageGc, ImageGcOptions, LocalDisk};
 use crate::runtime::docker::{
     BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, InstrumentedEngine,
     PullerOptions,
@@ -56,6 +60,7 @@ use crate::store::cache::cache;
 use crate::store::cell::cell;
 use crate::store::looks::look_requests;
 use crate::store::pods::PodManager;
+use crate::store::probes::probe_results;
 use crate::telemetry::{Metrics, Telemetry, occurrences};
 use crate::worker::{Clock, Context, PodWorkers, Wanted};
 use cluster::{Cluster, Links};
@@ -65,6 +70,12 @@ use view::{ClusterView, View};
 /// How long the parts are given to end once the agent is told to stop. They only drop what they
 /// hold: containers stay, and every call that is cut off is found again at the next start.
 const DRAIN_MAX: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// Shortest time between two reports that differ in the progress of pulls alone.
+const PULL_NEWS_GAP: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// File under the root that tells which images were pulled.
+const PULLED_IMAGES: &str = "pulled-images.json";
 
 /// A part of the agent that runs until the agent stops.
 type Parts = JoinSet<&'static str>;
@@ -122,13 +133,16 @@ impl Agent {
             Some(cluster) => Arc::clone(&cluster.objects) as Arc<dyn Objects>,
             None => Arc::new(NoObjects::default()),
         };
+        let probe_client = Client::new();
         let images = Arc::new(ImagePuller::new(
             Arc::clone(&engine),
             PullerOptions {
                 pulls: config.pulls(),
                 docker_config: config.docker_config.clone(),
+                record: Some(config.root.join(PULLED_IMAGES)),
             },
         ));
+        let image_gc = start_image_gc(&config, &engine, &images, &telemetry, &mut parts, cancel);
         let runtime = DockerManager::new(
             engine,
             Arc::clone(&images),
@@ -169,6 +183,17 @@ impl Agent {
         spawn(&mut parts, "merge", merge.run(cancel.clone()));
 
         let (board_writer, board) = board();
+        let (probe_writer, probes) = probe_results();
+        let probing = ProbeManager::new(
+            Arc::clone(&runtime),
+            probe_client,
+            board.clone(),
+            probe_writer,
+            telemetry.clone(),
+            Arc::new(Timestamp::now),
+            Some(config.root.join(KEPT_FILE)),
+        );
+        spawn(&mut parts, "prober", probing.run(cancel.clone()));
         // Without an API server nothing but host ports and the operating system is looked at.
         let admit_node = match &cluster {
             Some(cluster) => cluster.admit.clone(),
@@ -179,6 +204,7 @@ impl Agent {
             runtime: Arc::clone(&runtime),
             cache: cache_reader.clone(),
             looks,
+            probes,
             board: board_writer,
             telemetry: telemetry.clone(),
             node_ips,
@@ -205,6 +231,8 @@ impl Agent {
             merged: merged.clone(),
             version: version.clone(),
         };
+        let telling = tell_pull_news(images.progressed(), version.clone(), cancel.clone());
+        spawn(&mut parts, "pull news", telling);
         let engine_reader = start_news(&mut parts, cancel, &config, &runtime, news);
         let cluster = cluster.map(|cluster| {
             let links = Links {
@@ -233,6 +261,7 @@ impl Agent {
             reach,
             engine: engine_reader,
             images,
+            image_gc,
             runtime,
             changes,
             journal: telemetry.journal.clone(),
@@ -313,6 +342,42 @@ fn start_sources(
     Ok(readers)
 }
 
+/// Starts image garbage collection, unless it is off; hands out what the report tells of it.
+fn start_image_gc(
+    config: &Config,
+    engine: &SharedEngine,
+    images: &Arc<ImagePuller>,
+    telemetry: &Telemetry,
+    parts: &mut Parts,
+    cancel: &CancellationToken,
+) -> Option<watch::Receiver<ImageGcReport>> {
+    let max_age = config.maximum_image_gc_age;
+    let policy = ImageGcPolicy {
+        high_threshold_percent: config.image_gc_high_threshold,
+        low_threshold_percent: config.image_gc_low_threshold,
+        min_age: config.minimum_image_ttl,
+        max_age: (!max_age.is_zero()).then_some(max_age),
+    };
+    // As upstream's kubelet: nothing would ever be removed.
+    let never = policy.high_threshold_percent == 100 && policy.max_age.is_none();
+    if config.image_gc == ImageGcMode::Off || never {
+        return None;
+    }
+    let options = ImageGcOptions {
+        policy,
+        all: config.image_gc == ImageGcMode::All,
+        pod_infra_image: config.pod_infra_image.clone(),
+        disk: Arc::new(LocalDisk {
+            is_engine_local: config.docker.starts_with("unix://"),
+        }),
+    };
+    let (engine, images) = (Arc::clone(engine), Arc::clone(images));
+    let gc = ImageGc::new(engine, images, telemetry.clone(), options, Timestamp::now());
+    let report = gc.report();
+    spawn(parts, "image garbage collection", gc.run(cancel.clone()));
+    Some(report)
+}
+
 /// What the status report may change with.
 struct News {
     reach: watch::Receiver<Reach>,
@@ -355,6 +420,25 @@ fn start_news(
         }
     });
     engine_reader
+}
+
+/// Has the report's version change while images are pulled: often enough to watch them come.
+async fn tell_pull_news(
+    mut progress: watch::Receiver<u64>,
+    version: watch::Sender<u64>,
+    cancel: CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            told = progress.changed() => if told.is_err() { return },
+        }
+        version.send_modify(|version| *version += 1);
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = tokio::time::sleep(PULL_NEWS_GAP) => {}
+        }
+    }
 }
 
 /// Has the report's version change with the cluster's part of it.

@@ -11,7 +11,8 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::api::report::{
-    AgentReport, ContainerReport, EngineReport, ExplainReport, PodReport, StatusReport,
+    AgentReport, ContainerReport, EngineReport, ExplainReport, ImageGcReport, PodReport,
+    StatusReport,
 };
 use crate::api::{Diagnostic, FullName, Pod, PodUid, Timestamp, core};
 use crate::config::Resolved;
@@ -48,6 +49,8 @@ pub(super) struct View {
     pub(super) reach: watch::Receiver<Reach>,
     pub(super) engine: watch::Receiver<EngineReport>,
     pub(super) images: Arc<ImagePuller>,
+    /// None where no images are collected.
+    pub(super) image_gc: Option<watch::Receiver<ImageGcReport>>,
     pub(super) runtime: Arc<dyn Runtime>,
     pub(super) changes: watch::Receiver<u64>,
     pub(super) journal: Journal,
@@ -141,6 +144,7 @@ impl AgentView for View {
                 .as_ref()
                 .map(|cluster| cluster.node(&self.resolved.config.node_name)),
             pulls: self.images.progress(),
+            image_gc: self.image_gc.as_ref().map(|gc| gc.borrow().clone()),
             sources,
             pods: self.pods(&merged),
             problems: problems.into_iter().collect(),

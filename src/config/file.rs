@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::LogFormat;
 use super::key::{Key, ROWS, Setting, SettingRow};
+use super::{ImageGcMode, LogFormat};
 
 /// Largest config file that is read, in bytes; an honest one has a few hundred.
 pub const CONFIG_FILE_MAX: usize = 1 << 20;
@@ -75,6 +75,12 @@ pub struct ConfigFile {
     /// DNS domain of the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_domain: Option<String>,
+    /// File of the resolver settings that pods have from the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolv_conf: Option<String>,
+    /// Docker network of the pods, which must exist; `bridge` for the Engine's default one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
     /// cgroup under which pods live; empty for the Engine's own default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_root: Option<String>,
@@ -108,6 +114,21 @@ pub struct ConfigFile {
     /// Directory of the `config.json` with the node's registry credentials; `none` for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub docker_config: Option<String>,
+    /// Which images are removed when nobody needs them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_gc: Option<ImageGcMode>,
+    /// From which share of the Engine's disk on images are removed, in percent; 100 for never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_gc_high_threshold: Option<u32>,
+    /// Down to which share of the disk they are removed, in percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_gc_low_threshold: Option<u32>,
+    /// An image known for less is not removed for its space, for example `2m`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minimum_image_ttl_duration: Option<String>,
+    /// An image unused for longer is removed though there is space; `0s` for no such age.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maximum_image_gc_age: Option<String>,
     /// How often all containers are listed though the event stream is whole, for example `5m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep_period: Option<String>,
@@ -269,6 +290,8 @@ impl ConfigFile {
             pod_infra_image,
             cluster_dns,
             cluster_domain,
+            resolv_conf,
+            network,
             cgroup_root,
             pod_logs_dir,
             metrics_address,
@@ -280,6 +303,11 @@ impl ConfigFile {
             pull_concurrency,
             serialize_image_pulls,
             docker_config,
+            image_gc,
+            image_gc_high_threshold,
+            image_gc_low_threshold,
+            minimum_image_ttl_duration,
+            maximum_image_gc_age,
             sweep_period,
             log_format,
             log_level,
@@ -304,6 +332,8 @@ impl ConfigFile {
             (Key::PodInfraImage, one(pod_infra_image)),
             (Key::ClusterDns, many(cluster_dns)),
             (Key::ClusterDomain, one(cluster_domain)),
+            (Key::ResolvConf, one(resolv_conf)),
+            (Key::Network, one(network)),
             (Key::CgroupRoot, one(cgroup_root)),
             (Key::PodLogsDir, one(pod_logs_dir)),
             (Key::MetricsAddress, one(metrics_address)),
@@ -321,6 +351,17 @@ impl ConfigFile {
             (Key::PullConcurrency, number(*pull_concurrency)),
             (Key::SerializeImagePulls, flag(*serialize_image_pulls)),
             (Key::DockerConfig, one(docker_config)),
+            (
+                Key::ImageGc,
+                image_gc.map(|mode| Setting(vec![mode.as_str().to_owned()])),
+            ),
+            (Key::ImageGcHighThreshold, number(*image_gc_high_threshold)),
+            (Key::ImageGcLowThreshold, number(*image_gc_low_threshold)),
+            (
+                Key::MinimumImageTtlDuration,
+                one(minimum_image_ttl_duration),
+            ),
+            (Key::MaximumImageGcAge, one(maximum_image_gc_age)),
             (Key::SweepPeriod, one(sweep_period)),
             (
                 Key::LogFormat,

@@ -29,6 +29,8 @@ pub enum Key {
     PodInfraImage,
     ClusterDns,
     ClusterDomain,
+    ResolvConf,
+    Network,
     CgroupRoot,
     PodLogsDir,
     MetricsAddress,
@@ -40,6 +42,11 @@ pub enum Key {
     PullConcurrency,
     SerializeImagePulls,
     DockerConfig,
+    ImageGc,
+    ImageGcHighThreshold,
+    ImageGcLowThreshold,
+    MinimumImageTtlDuration,
+    MaximumImageGcAge,
     SweepPeriod,
     LogFormat,
     LogLevel,
@@ -148,6 +155,10 @@ rows! {
         "DNS server of the cluster, for dnsPolicy ClusterFirst; may be repeated";
     ClusterDomain "clusterDomain" "cluster-domain" "MIRRORLET_CLUSTER_DOMAIN" "DOMAIN" Arity::One,
         "DNS domain of the cluster [default: cluster.local]";
+    ResolvConf "resolvConf" "resolv-conf" "MIRRORLET_RESOLV_CONF" "FILE" Arity::One,
+        "Resolver settings that pods have from the node [default: /etc/resolv.conf]";
+    Network "network" "network" "MIRRORLET_NETWORK" "NAME" Arity::One,
+        "Docker network of the pods, which must exist; bridge for the Engine's default one [default: bridge]";
     CgroupRoot "cgroupRoot" "cgroup-root" "MIRRORLET_CGROUP_ROOT" "CGROUP" Arity::One,
         "cgroup under which pods live, instead of the Engine's own";
     PodLogsDir "podLogsDir" "pod-logs-dir" "MIRRORLET_POD_LOGS_DIR" "DIR" Arity::One,
@@ -170,6 +181,16 @@ rows! {
         "true: one image pull at a time, whatever --pull-concurrency says [default: false]";
     DockerConfig "dockerConfig" "docker-config" "MIRRORLET_DOCKER_CONFIG" "DIR" Arity::One,
         "Directory of the config.json with the node's registry credentials, none for none; DOCKER_CONFIG counts when MIRRORLET_DOCKER_CONFIG is not set [default: $HOME/.docker]";
+    ImageGc "imageGc" "image-gc" "MIRRORLET_IMAGE_GC" "MODE" Arity::One,
+        "Which images are removed when nobody needs them: pulled (those that mirrorlet pulled), all, or off [default: pulled]";
+    ImageGcHighThreshold "imageGcHighThreshold" "image-gc-high-threshold" "MIRRORLET_IMAGE_GC_HIGH_THRESHOLD" "PERCENT" Arity::One,
+        "From which share of the Engine's disk on images are removed; 100 for never [default: 85]";
+    ImageGcLowThreshold "imageGcLowThreshold" "image-gc-low-threshold" "MIRRORLET_IMAGE_GC_LOW_THRESHOLD" "PERCENT" Arity::One,
+        "Down to which share of the disk they are removed [default: 80]";
+    MinimumImageTtlDuration "minimumImageTtlDuration" "minimum-image-ttl-duration" "MIRRORLET_MINIMUM_IMAGE_TTL_DURATION" "DURATION" Arity::One,
+        "An image known for less is not removed for its space [default: 2m]";
+    MaximumImageGcAge "maximumImageGcAge" "maximum-image-gc-age" "MIRRORLET_MAXIMUM_IMAGE_GC_AGE" "DURATION" Arity::One,
+        "An image unused for longer is removed though there is space; 0s for no such age [default: 0s]";
     SweepPeriod "sweepPeriod" "sweep-period" "MIRRORLET_SWEEP_PERIOD" "DURATION" Arity::One,
         "How often all containers are listed though the event stream is whole [default: 5m]";
     LogFormat "logFormat" "log-format" "MIRRORLET_LOG_FORMAT" "FORMAT" Arity::One,

@@ -30,6 +30,8 @@ pub use resolve::{Ambient, ConfigFaults, Origin, Resolved, resolve};
 
 /// Default of [`Config::root`].
 pub const DEFAULT_ROOT: &str = "/var/lib/mirrorlet";
+/// Default of [`Config::resolv_conf`], which is what the Engine goes by.
+pub const DEFAULT_RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// What the agent runs with: every value decided, nothing optional that has a default.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,6 +74,10 @@ pub struct Config {
     pub cluster_dns: Vec<IpAddr>,
     /// Domain of the cluster.
     pub cluster_domain: String,
+    /// Resolver settings that pods have from the node.
+    pub resolv_conf: PathBuf,
+    /// Docker network of the pods; the Engine's default bridge when none.
+    pub network: Option<String>,
     /// cgroup under which pods live, or empty for the Engine's own default.
     pub cgroup_root: String,
     /// Where links to the containers' logs are made in kubelet's layout; nowhere when none.
@@ -90,6 +96,16 @@ pub struct Config {
     pub serialize_image_pulls: bool,
     /// Directory of a Docker client's configuration, whose credentials are the node's.
     pub docker_config: Option<PathBuf>,
+    /// Which images are removed when nobody needs them.
+    pub image_gc: ImageGcMode,
+    /// From which share of the Engine's disk on, in percent.
+    pub image_gc_high_threshold: u8,
+    /// Down to which share, in percent.
+    pub image_gc_low_threshold: u8,
+    /// An image known for less is not removed for its space.
+    pub minimum_image_ttl: Duration,
+    /// An image unused for longer is removed, however empty the disk is; zero for no such age.
+    pub maximum_image_gc_age: Duration,
     /// How often everything is listed though the event stream is whole.
     pub sweep_period: Duration,
     /// How log lines look.
@@ -120,6 +136,33 @@ impl Config {
 #[must_use]
 pub fn socket_path(root: &std::path::Path) -> PathBuf {
     root.join("mirrorlet.sock")
+}
+
+/// Which images are removed when nobody needs them.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, schemars::JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum ImageGcMode {
+    /// Those that this agent pulled.
+    #[default]
+    Pulled,
+    /// All on the Engine, whoever brought them.
+    All,
+    /// None.
+    Off,
+}
+
+impl ImageGcMode {
+    /// The mode as written in a flag or file.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pulled => "pulled",
+            Self::All => "all",
+            Self::Off => "off",
+        }
+    }
 }
 
 /// How many dead containers are kept, and for how long, in the kubelet's terms.

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{LogFormat, duration};
+use super::{ImageGcMode, LogFormat, duration};
 
 /// What is wrong with a value.
 pub type Fault = String;
@@ -61,6 +61,24 @@ pub fn boolean(text: &str) -> Result<bool, Fault> {
     text.trim()
         .parse()
         .map_err(|_| format!("{text:?} is neither true nor false"))
+}
+
+/// A share in percent.
+pub fn percent(text: &str) -> Result<u8, Fault> {
+    match text.trim().parse() {
+        Ok(value @ 0..=100) => Ok(value),
+        _ => Err(format!("{text:?} is not a whole number from 0 to 100")),
+    }
+}
+
+/// Which images are removed.
+pub fn image_gc(text: &str) -> Result<ImageGcMode, Fault> {
+    match text {
+        "pulled" => Ok(ImageGcMode::Pulled),
+        "all" => Ok(ImageGcMode::All),
+        "off" => Ok(ImageGcMode::Off),
+        _ => Err(format!("{text:?} is not pulled, all or off")),
+    }
 }
 
 /// An address.
@@ -145,6 +163,23 @@ pub fn subdomain(text: &str) -> Result<String, Fault> {
         Err(format!(
             "{text:?} is not a DNS name: lower case letters, digits, '-' and '.', beginning and ending with a letter or digit"
         ))
+    }
+}
+
+/// Name of the Engine's default bridge.
+pub const DEFAULT_NETWORK: &str = "bridge";
+
+/// A Docker network by its name; none for the Engine's default bridge.
+pub fn network(text: &str) -> Result<Option<String>, Fault> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    match text {
+        DEFAULT_NETWORK | "default" => Ok(None),
+        "host" | "none" => Err(format!(
+            "{text:?} gives pods no address of their own: name a network made with \"docker network create\""
+        )),
+        _ if begins && text.chars().all(plain) => Ok(Some(text.to_owned())),
+        _ => Err(format!("{text:?} is not the name of a Docker network")),
     }
 }
 

@@ -12,7 +12,10 @@ use serde::Serialize;
 
 use super::file::LocatedFile;
 use super::key::{Arity, Key, ROWS, Setting};
-use super::{ApiAccess, Config, ContainerGc, DEFAULT_ROOT, LogFormat, duration, node, parse};
+use super::{
+    ApiAccess, Config, ContainerGc, DEFAULT_RESOLV_CONF, DEFAULT_ROOT, ImageGcMode, LogFormat,
+    duration, node, parse,
+};
 use crate::api::NodeName;
 use crate::api::core::Taint;
 
@@ -254,6 +257,23 @@ impl<'a> Rungs<'a> {
         self.one(key, default, |text| parse::duration_in(text, &(from..=to)))
     }
 
+    /// The low threshold, which is not above the high one. One that nobody gave follows a high one
+    /// that is below it.
+    fn low_threshold(&mut self) -> u8 {
+        let high = self
+            .pick(Key::ImageGcHighThreshold)
+            .0
+            .and_then(|setting| parse::percent(setting.0.last()?).ok())
+            .unwrap_or(85);
+        self.one(Key::ImageGcLowThreshold, high.min(80), |text| {
+            let low = parse::percent(text)?;
+            if low > high {
+                return Err(format!("{low} is above the high threshold, {high}"));
+            }
+            Ok(low)
+        })
+    }
+
     /// As Docker's own client has it: in the home of who runs it, unless something else is said.
     fn docker_config(&mut self) -> Option<PathBuf> {
         let home = self.ambient.env.get("HOME").filter(|home| !home.is_empty());
@@ -330,6 +350,12 @@ impl<'a> Rungs<'a> {
                 "cluster.local".to_owned(),
                 parse::subdomain,
             ),
+            resolv_conf: self.one(
+                Key::ResolvConf,
+                PathBuf::from(DEFAULT_RESOLV_CONF),
+                |text| parse::path(text, &cwd),
+            ),
+            network: self.one(Key::Network, None, parse::network),
             cgroup_root: self.one(Key::CgroupRoot, String::new(), parse::cgroup),
             pod_logs_dir: self.one(Key::PodLogsDir, None, |text| match text {
                 "none" => Ok(None),
@@ -365,6 +391,21 @@ impl<'a> Rungs<'a> {
             }),
             serialize_image_pulls: self.one(Key::SerializeImagePulls, false, parse::boolean),
             docker_config: self.docker_config(),
+            image_gc: self.one(Key::ImageGc, ImageGcMode::Pulled, parse::image_gc),
+            image_gc_high_threshold: self.one(Key::ImageGcHighThreshold, 85, parse::percent),
+            image_gc_low_threshold: self.low_threshold(),
+            minimum_image_ttl: self.duration(
+                Key::MinimumImageTtlDuration,
+                secs(120),
+                Duration::ZERO,
+                24 * HOUR,
+            ),
+            maximum_image_gc_age: self.duration(
+                Key::MaximumImageGcAge,
+                Duration::ZERO,
+                Duration::ZERO,
+                366 * 24 * HOUR,
+            ),
             sweep_period: self.duration(Key::SweepPeriod, secs(300), secs(5), HOUR),
             log_format: self.one(Key::LogFormat, LogFormat::Auto, parse::log_format),
             log_level: self.one(Key::LogLevel, "info".to_owned(), parse::word),
@@ -413,6 +454,12 @@ impl Config {
             Key::PodInfraImage => self.pod_infra_image.iter().cloned().collect(),
             Key::ClusterDns => list(&self.cluster_dns),
             Key::ClusterDomain => vec![self.cluster_domain.clone()],
+            Key::ResolvConf => path(&self.resolv_conf),
+            Key::Network => vec![
+                self.network
+                    .clone()
+                    .unwrap_or_else(|| parse::DEFAULT_NETWORK.to_owned()),
+            ],
             Key::CgroupRoot => vec![self.cgroup_root.clone()],
             Key::PodLogsDir => vec![
                 self.pod_logs_dir
@@ -446,6 +493,11 @@ impl Config {
                 Some(directory) => path(directory),
                 None => vec!["none".to_owned()],
             },
+            Key::ImageGc => vec![self.image_gc.as_str().to_owned()],
+            Key::ImageGcHighThreshold => vec![self.image_gc_high_threshold.to_string()],
+            Key::ImageGcLowThreshold => vec![self.image_gc_low_threshold.to_string()],
+            Key::MinimumImageTtlDuration => vec![duration::render(self.minimum_image_ttl)],
+            Key::MaximumImageGcAge => vec![duration::render(self.maximum_image_gc_age)],
             Key::SweepPeriod => vec![duration::render(self.sweep_period)],
             Key::LogFormat => vec![self.log_format.as_str().to_owned()],
             Key::LogLevel => vec![self.log_level.clone()],

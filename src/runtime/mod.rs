@@ -21,11 +21,13 @@ use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::{PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
 
+pub mod cache;
 pub mod copy;
 pub mod docker;
 pub mod exec;
 pub mod fake;
 pub mod gc;
+pub mod image;
 pub mod logs;
 pub mod objects;
 pub mod result;
@@ -35,6 +37,7 @@ pub use copy::{PathKind, PathStat, TarInput, TarStream};
 pub use exec::{
     CommandOutput, DuplexStream, ExecOptions, Session, SessionControl, StreamOptions, TerminalSize,
 };
+pub use image::{Image, ImageStats};
 pub use logs::{LogChunk, LogOptions, LogStream};
 pub use result::{PodSyncResult, SyncAction, SyncError, SyncErrorReason, SyncResult};
 pub use version::Version;
@@ -91,10 +94,15 @@ impl RuntimeError {
 /// Result of a runtime call.
 pub type Result<T, E = RuntimeError> = std::result::Result<T, E>;
 
+/// Kind of the condition that the runtime itself answers.
+pub const RUNTIME_READY: &str = "RuntimeReady";
+/// Kind of the condition that pods can be given a network.
+pub const NETWORK_READY: &str = "NetworkReady";
+
 /// One condition of the runtime; a failing one is data, not an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeCondition {
-    /// `RuntimeReady` or `NetworkReady`.
+    /// [`RUNTIME_READY`] or [`NETWORK_READY`].
     pub kind: &'static str,
     /// Whether it holds.
     pub status: bool,
@@ -239,10 +247,9 @@ pub trait Runtime: Send + Sync + 'static {
     /// anything of it runs.
     async fn delete_pod(&self, uid: &PodUid) -> Result<()>;
 
-    /// Removes the directories of pods that have no container, but for those of `keep`: what is
-    /// left of a pod whose removal was cut short. Says of which pods something could not be
-    /// removed, and why.
-    async fn delete_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<(PodUid, RuntimeError)>;
+    /// Pods of which there is something on disk and no container that is known, but for those of
+    /// `keep`: what is left of a pod whose removal was cut short. Asks the runtime nothing.
+    async fn list_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<PodUid>;
 
     /// Removes one dead container. Never a running one; one that is gone already is success.
     async fn delete_container(&self, id: &ContainerId) -> Result<()>;
@@ -256,6 +263,20 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Whether an image is there. "Can't tell" is an error, never "absent".
     async fn is_image_present(&self, image: &str) -> Result<bool>;
+
+    /// How the runtime names that image: by its digest, else by its id; none when it is not there.
+    /// "Can't tell" is an error.
+    async fn get_image_ref(&self, image: &str) -> Result<Option<String>>;
+
+    /// All images.
+    async fn list_images(&self) -> Result<Vec<Image>>;
+
+    /// Removes an image, by any of its names or its id, with all its names. One that is not there
+    /// is success; one that a container was made from is a conflict, and keeps all its names.
+    async fn remove_image(&self, image: &str) -> Result<()>;
+
+    /// What all images take on disk, about.
+    async fn image_stats(&self) -> Result<ImageStats>;
 
     /// Runs a command in a running container to its end: no shell, no input, no terminal. An exit
     /// code other than 0 is no error.

@@ -67,6 +67,7 @@ impl FakeView {
             changes: watch::Sender::new(0),
             report: Mutex::new(StatusReport {
                 pulls: Vec::new(),
+                image_gc: None,
                 agent: AgentReport {
                     version: "0.1.0".to_owned(),
                     pid: 1,

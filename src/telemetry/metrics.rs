@@ -1,12 +1,14 @@
-//! The series served on `/metrics`. Labels have few fixed values each, never a name or an image.
+//! The series served on `/metrics`. Labels have few fixed values each, never a name or an image;
+//! only the kubelet's own series of its probes have others.
 
 mod mirrors;
+mod probes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::{encode, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -19,6 +21,26 @@ use crate::api::{Code, Timestamp};
 use crate::pod::desired::PodSource;
 use crate::pod::gc::Cause;
 use crate::runtime::SyncErrorReason;
+
+/// Why an image was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageGcCause {
+    /// Nobody has used it for too long.
+    Age,
+    /// The disk filled up.
+    Space,
+}
+
+impl ImageGcCause {
+    /// As a label value, and as upstream's.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Age => "age",
+            Self::Space => "space",
+        }
+    }
+}
 
 /// One label with a value out of a closed set.
 type Label = [(&'static str, &'static str); 1];
@@ -130,8 +152,11 @@ fn reason_str(reason: SyncErrorReason) -> &'static str {
         SyncErrorReason::CreateContainerConfigError => "CreateContainerConfigError",
         SyncErrorReason::CreateContainerError => "CreateContainerError",
         SyncErrorReason::RunContainerError => "RunContainerError",
+        SyncErrorReason::PostStartHookError => "PostStartHookError",
         SyncErrorReason::KillContainerError => "KillContainerError",
         SyncErrorReason::CreatePodSandboxError => "CreatePodSandboxError",
+        SyncErrorReason::SetupNetworkError => "SetupNetworkError",
+        SyncErrorReason::TeardownNetworkError => "TeardownNetworkError",
         SyncErrorReason::KillPodSandboxError => "KillPodSandboxError",
         SyncErrorReason::VerifyNonRootError => "VerifyNonRootError",
         SyncErrorReason::RuntimeUnavailable => "RuntimeUnavailable",
@@ -190,6 +215,10 @@ pub struct Metrics {
     engine_up: Gauge,
     pulls: Counters,
     pull_seconds: Histogram,
+    images_collected: Counters,
+    image_bytes_freed: Counter,
+    image_gc_errors: Counter,
+    image_disk_used: Gauge,
     mirror_writes: Counters,
     status_writes: Counters,
     events: Counters,
@@ -197,6 +226,7 @@ pub struct Metrics {
     api_up: Gauge,
     mirrors: Family<Label, Gauge>,
     mirror_problems: Family<Label, Gauge>,
+    probes: probes::ProbeSeries,
 }
 
 impl Default for Metrics {
@@ -233,6 +263,10 @@ impl Metrics {
             engine_up: Gauge::default(),
             pulls: Family::default(),
             pull_seconds: Histogram::new(LONG_BUCKETS),
+            images_collected: Family::default(),
+            image_bytes_freed: Counter::default(),
+            image_gc_errors: Counter::default(),
+            image_disk_used: Gauge::default(),
             mirror_writes: Family::default(),
             status_writes: Family::default(),
             events: Family::default(),
@@ -240,6 +274,7 @@ impl Metrics {
             api_up: Gauge::default(),
             mirrors: Family::default(),
             mirror_problems: Family::default(),
+            probes: probes::ProbeSeries::default(),
         };
         metrics.registry = Arc::new(metrics.register());
         metrics
@@ -319,8 +354,33 @@ impl Metrics {
             self.pull_seconds.clone(),
         );
         r.register("image_pulls", "Image pulls by outcome", self.pulls.clone());
+        self.register_image_gc(r);
         self.register_cluster(r);
         registry
+    }
+
+    fn register_image_gc(&self, r: &mut Registry) {
+        r.register(
+            "image_garbage_collected",
+            "Images removed, by cause",
+            self.images_collected.clone(),
+        );
+        r.register_with_unit(
+            "image_garbage_collected_size",
+            "Sizes of the images removed",
+            Unit::Bytes,
+            self.image_bytes_freed.clone(),
+        );
+        r.register(
+            "image_gc_errors",
+            "Passes of image garbage collection that failed",
+            self.image_gc_errors.clone(),
+        );
+        r.register(
+            "image_disk_used_percent",
+            "Share of the Engine's disk that is used",
+            self.image_disk_used.clone(),
+        );
     }
 
     fn register_cluster(&self, r: &mut Registry) {
@@ -406,7 +466,11 @@ impl Metrics {
         let mut text = String::new();
         // Writing to a String can't fail; a series that can't be encoded ends the text early,
         // without the end mark, which scrapers report.
-        if encode(&mut text, &self.registry).is_err() {
+        let probes = encode_registry(&mut text, &self.probes.registry);
+        if probes
+            .and_then(|()| encode(&mut text, &self.registry))
+            .is_err()
+        {
             tracing::error!("failed to encode the metrics");
         }
         text
@@ -539,6 +603,22 @@ impl Metrics {
         self.source_success
             .get_or_create(&label)
             .set(at.as_second());
+    }
+
+    /// Sets the share of the Engine's disk that is used, in percent.
+    pub fn set_image_disk_used(&self, percent: u8) {
+        self.image_disk_used.set(i64::from(percent));
+    }
+
+    pub(super) fn image_collected(&self, cause: ImageGcCause, bytes: u64) {
+        self.images_collected
+            .get_or_create(&[("cause", cause.as_str())])
+            .inc();
+        self.image_bytes_freed.inc_by(bytes);
+    }
+
+    pub(super) fn image_gc_failed(&self) {
+        self.image_gc_errors.inc();
     }
 
     pub(super) fn pulled(&self, outcome: PullOutcome, took: Duration) {

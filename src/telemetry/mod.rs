@@ -13,7 +13,7 @@ mod refs;
 mod requests;
 
 pub use journal::Journal;
-pub use metrics::{EventOutcome, Metrics, PodState};
+pub use metrics::{EventOutcome, ImageGcCause, Metrics, PodState};
 pub use requests::ApiRequest;
 
 /// Where occurrences are told: series and the journal. Cheap to clone: clones share both.

@@ -1,5 +1,6 @@
 //! An Engine between the agent and the real one, where a test decides what becomes of each call.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -179,6 +180,17 @@ impl<S: Script> Engine for ScriptedEngine<S> {
         self.pass(Operation::ListContainers, "", real).await
     }
 
+    async fn list_publishers(&self, port: u16) -> Result<Vec<ContainerSummary>> {
+        let real = owned!(self, |engine| engine.list_publishers(port));
+        self.pass(Operation::ListContainers, "", real).await
+    }
+
+    async fn network_driver(&self, name: &str) -> Result<String> {
+        let owned = name.to_owned();
+        let real = owned!(self, |engine| engine.network_driver(&owned));
+        self.pass(Operation::InspectNetwork, name, real).await
+    }
+
     async fn inspect_container(&self, id: &str) -> Result<ContainerInspectResponse> {
         let owned = id.to_owned();
         let real = owned!(self, |engine| engine.inspect_container(&owned));
@@ -277,6 +289,17 @@ impl<S: Script> Engine for ScriptedEngine<S> {
         let (owned, auth) = (image.to_owned(), auth.cloned());
         let real = owned!(self, |engine| engine.pull_image(&owned, auth.as_ref()));
         self.pass(Operation::PullImage, image, real).await
+    }
+
+    async fn images_in_use(&self) -> Result<BTreeSet<String>> {
+        let real = owned!(self, |engine| engine.images_in_use());
+        self.pass(Operation::ImagesInUse, "", real).await
+    }
+
+    async fn remove_image(&self, name: &str) -> Result<()> {
+        let target = name.to_owned();
+        let real = owned!(self, |engine| engine.remove_image(&target));
+        self.pass(Operation::RemoveImage, name, real).await
     }
 
     async fn load_image(&self, tar: Bytes) -> Result<()> {

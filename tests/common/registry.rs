@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use mirrorlet::runtime::docker::image::digest;
 use tempfile::TempDir;
 
 use super::cluster::process::Program;
@@ -24,6 +25,9 @@ pub const USER: &str = "me";
 pub const PASSWORD: &str = "s3cret~~~";
 /// The same as the registry keeps it.
 const HTPASSWD: &str = "me:$2b$05$mirrorletmirrorletmiresF3k5tYheyP85Rl8Y3UPisJW2/dRxTW\n";
+
+/// Blocks of 71 bytes in the layer of a large image; compressed, about half remains.
+const LARGE_BLOCKS: usize = 100_000;
 
 /// A running registry. It, and the tags of its images on the Engine, end with it.
 pub struct Registry {
@@ -84,11 +88,31 @@ impl Registry {
     /// Makes an image that runs what [`IMAGE`] runs, with an id of its own, pushes it, and removes
     /// it from the Engine. Returns its full name.
     pub fn push(&self, name: &str) -> String {
-        let image = self.image(name);
         let container = docker(&["create", IMAGE], None);
+        self.push_container(name, &container)
+    }
+
+    /// The same with a layer of its own, of several megabytes, which the Engine has to fetch.
+    pub fn push_large(&self, name: &str) -> String {
+        let container = docker(&["create", IMAGE], None);
+        // Of no use to a compressor.
+        let seed = unique("large");
+        let blocks = (0..LARGE_BLOCKS).flat_map(|n| {
+            let block = digest(format!("{seed} {n}").as_bytes());
+            block.into_bytes()
+        });
+        let file = self.home.path().join("large");
+        std::fs::write(&file, blocks.collect::<Vec<u8>>()).unwrap();
+        let target = format!("{container}:/large");
+        docker(&["cp", file.to_str().unwrap(), &target], None);
+        self.push_container(name, &container)
+    }
+
+    fn push_container(&self, name: &str, container: &str) -> String {
+        let image = self.image(name);
         let label = format!("LABEL mirrorlet.test/unique={}", unique("image"));
-        docker(&["commit", "--change", &label, &container, &image], None);
-        docker(&["rm", &container], None);
+        docker(&["commit", "--change", &label, container, &image], None);
+        docker(&["rm", container], None);
         self.made.lock().unwrap().insert(image.clone());
         let config = self.home.path().join("client");
         std::fs::create_dir_all(&config).unwrap();
@@ -122,6 +146,13 @@ impl Registry {
     /// Everything it was asked for so far, one line a request.
     pub fn last_words(&self) -> String {
         self.program.last_words()
+    }
+}
+
+impl Registry {
+    /// Has another name of an image of ours, one that came through a proxy say, removed with it.
+    pub fn removes(&self, image: &str) {
+        self.made.lock().unwrap().insert(image.to_owned());
     }
 }
 

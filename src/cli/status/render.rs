@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use anstyle::{AnsiColor, Style};
 
 use crate::api::report::{
-    ApiReport, EngineReport, MirrorReport, NodeReport, PodReport, PullPhase, PullReport,
-    SourceReport, StatusReport,
+    ApiReport, EngineReport, ImageGcReport, MirrorReport, NodeReport, PodReport, PullPhase,
+    PullReport, SourceReport, StatusReport,
 };
 use crate::api::{Diagnostic, Severity, Timestamp};
 use crate::cli::table::{self, Cell, one_line};
@@ -33,6 +33,9 @@ pub fn render(report: &StatusReport, now: Timestamp, wide: bool) -> String {
     }
     mirrors(&mut out, &report.pods, now);
     pulls(&mut out, &report.pulls);
+    if let Some(gc) = &report.image_gc {
+        image_gc(&mut out, gc, now, wide);
+    }
     problems(&mut out, report);
     sources(&mut out, &report.sources, now);
     node(&mut out, report, now);
@@ -228,13 +231,45 @@ fn pulls(out: &mut String, pulls: &[PullReport]) {
         };
         let percent = match pull.bytes_total {
             0 => String::new(),
-            total => format!(", {}%", pull.bytes_done.min(total) * 100 / total),
+            total => {
+                let done = u128::from(pull.bytes_done.min(total)) * 100 / u128::from(total);
+                format!(", {done}% of {}", megabytes(total))
+            }
         };
         let image = one_line(&pull.image);
         let (done, all) = (pull.layers_done, pull.layers_total);
         line(
             out,
             &format!("  {image}: {phase}, {done} of {all} layers{percent}"),
+        );
+    }
+}
+
+/// Told where somebody asks for everything, or when it fails.
+fn image_gc(out: &mut String, gc: &ImageGcReport, now: Timestamp, wide: bool) {
+    if !wide && gc.error.is_none() {
+        return;
+    }
+    line(out, &format!("\n{}", styled("IMAGES", BOLD)));
+    let (high, low) = (gc.high_threshold_percent, gc.low_threshold_percent);
+    let used = match gc.disk_used_percent {
+        Some(used) => format!("disk {used}% used"),
+        None => "disk not known".to_owned(),
+    };
+    let removed = match gc.removed {
+        0 => String::new(),
+        removed => format!(", {} removed", count_u64(removed, "image")),
+    };
+    let last = gc.last_pass.map_or_else(
+        || "no pass yet".to_owned(),
+        |at| format!("last pass {} ago", age(at, now)),
+    );
+    let words = format!("  {used}, images are removed from {high}% to {low}%{removed}, {last}");
+    line(out, &words);
+    if let Some(error) = &gc.error {
+        line(
+            out,
+            &format!("  {} {}", styled("error:", BAD), one_line(error)),
         );
     }
 }
@@ -323,7 +358,24 @@ fn node_state(node: &NodeReport, now: Timestamp) -> String {
     words.join(", ")
 }
 
+/// As Docker's own client prints sizes.
+fn megabytes(bytes: u64) -> String {
+    const KILO: u64 = 1000;
+    match bytes {
+        0..KILO => format!("{bytes} B"),
+        KILO..1_000_000 => format!("{}.{} kB", bytes / KILO, bytes % KILO / 100),
+        _ => {
+            let tenths = bytes / 100_000;
+            format!("{}.{} MB", tenths / 10, tenths % 10)
+        }
+    }
+}
+
 fn count(number: usize, noun: &str) -> String {
+    count_u64(number as u64, noun)
+}
+
+fn count_u64(number: u64, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
 }

@@ -1,8 +1,8 @@
 use super::*;
 use crate::api::diagnostic::Position;
 use crate::api::report::{
-    AgentReport, ApiReport, ConditionReport, ContainerReport, EngineReport, MirrorReport,
-    NodeReport, PodReport, PullPhase, PullReport, SourceReport, StatusReport,
+    AgentReport, ApiReport, ConditionReport, ContainerReport, EngineReport, ImageGcReport,
+    MirrorReport, NodeReport, PodReport, PullPhase, PullReport, SourceReport, StatusReport,
 };
 use crate::api::{Code, Diagnostic};
 
@@ -75,6 +75,7 @@ fn crashing_pod() -> PodReport {
 fn report(pods: Vec<PodReport>) -> StatusReport {
     StatusReport {
         pulls: Vec::new(),
+        image_gc: None,
         agent: AgentReport {
             version: "0.1.0".to_owned(),
             pid: 1,
@@ -316,4 +317,33 @@ fn pulls_under_way() {
         pull("db:1", PullPhase::Waiting, 0, 0),
     ];
     insta::assert_snapshot!(plain(&report, false));
+}
+
+#[test]
+fn images_are_told_of_to_who_asks_for_all_or_when_something_is_wrong() {
+    let mut report = report(vec![]);
+    let gc = ImageGcReport {
+        high_threshold_percent: 85,
+        low_threshold_percent: 80,
+        ..ImageGcReport::default()
+    };
+    report.image_gc = Some(gc.clone());
+    assert!(!plain(&report, false).contains("IMAGES"));
+    let words = "IMAGES\n  disk not known, images are removed from 85% to 80%, no pass yet\n";
+    assert!(plain(&report, true).contains(words));
+    report.image_gc = Some(ImageGcReport {
+        disk_used_percent: Some(91),
+        last_pass: Some(at(30)),
+        removed: 2,
+        freed_bytes: 7,
+        error: Some("Insufficient free disk space".to_owned()),
+        ..gc
+    });
+    let words = "IMAGES\n  disk 91% used, images are removed from 85% to 80%, 2 images removed, \
+                 last pass 5m ago\n  error: Insufficient free disk space\n";
+    assert!(
+        plain(&report, false).contains(words),
+        "{}",
+        plain(&report, false)
+    );
 }

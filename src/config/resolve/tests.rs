@@ -3,9 +3,12 @@ use super::*;
 /// Four valid values of each setting, one for each rung but the default.
 fn samples(key: Key) -> [&'static str; 3] {
     match key {
-        Key::Root | Key::Manifests | Key::ManifestUrlCa | Key::DockerConfig | Key::PodLogsDir => {
-            ["/flag", "/env", "/file"]
-        }
+        Key::Root
+        | Key::Manifests
+        | Key::ManifestUrlCa
+        | Key::DockerConfig
+        | Key::ResolvConf
+        | Key::PodLogsDir => ["/flag", "/env", "/file"],
         Key::ManifestUrls => ["http://flag/", "http://env/", "http://file/"],
         Key::ManifestUrlHeaders => ["Flag: 1", "Env: 2", "File: 3"],
         Key::UrlPeriod | Key::RescanPeriod | Key::SweepPeriod | Key::MaxContainerBackoff => {
@@ -13,17 +16,22 @@ fn samples(key: Key) -> [&'static str; 3] {
         }
         Key::Settle => ["1ms", "2ms", "3ms"],
         Key::Docker => ["unix:///flag", "unix:///env", "unix:///file"],
-        Key::NodeName | Key::ClusterDomain | Key::CgroupRoot | Key::PodInfraImage => {
-            ["flag", "env", "file"]
-        }
+        Key::NodeName
+        | Key::ClusterDomain
+        | Key::Network
+        | Key::CgroupRoot
+        | Key::PodInfraImage => ["flag", "env", "file"],
         Key::NodeIps | Key::ClusterDns => ["10.0.0.1", "10.0.0.2", "10.0.0.3"],
         Key::Kubeconfig => ["/flag", "in-cluster", "none"],
         Key::NodeLabels => ["a=flag", "a=env", "a=file"],
         Key::RegisterWithTaints => ["a=flag:NoSchedule", "none", "a:NoExecute"],
         Key::SystemReserved => ["cpu=1m", "memory=2Gi", "ephemeral-storage=3Mi"],
-        Key::MaxPods => ["1", "2", "3"],
+        Key::MaxPods | Key::ImageGcLowThreshold => ["1", "2", "3"],
         Key::MetricsAddress => ["127.0.0.1:1", "127.0.0.1:2", "none"],
         Key::EngineConcurrency | Key::PullConcurrency => ["1", "2", "4"],
+        Key::ImageGc => ["pulled", "all", "off"],
+        Key::ImageGcHighThreshold => ["97", "98", "99"],
+        Key::MinimumImageTtlDuration | Key::MaximumImageGcAge => ["1m", "2m", "3m"],
         Key::MinimumContainerTtlDuration => ["1s", "2m", "3h"],
         Key::MaximumDeadContainersPerContainer => ["-1", "0", "2"],
         Key::MaximumDeadContainers => ["0", "-1", "240"],
@@ -106,6 +114,45 @@ fn flag_beats_env_beats_file_beats_default_for_every_key() {
             }
         }
     }
+}
+
+#[test]
+fn the_low_threshold_is_not_above_the_high_one() {
+    let given = |high: Option<&str>, low: Option<&str>| {
+        let mut flags = BTreeMap::new();
+        let mut set = |key, value: Option<&str>| {
+            if let Some(value) = value {
+                flags.insert(key, Setting(vec![value.to_owned()]));
+            }
+        };
+        set(Key::ImageGcHighThreshold, high);
+        set(Key::ImageGcLowThreshold, low);
+        resolve(&flags, None, &Ambient::default())
+    };
+    for (high, low, expected) in [
+        (None, None, (85, 80)),
+        (Some("90"), None, (90, 80)),
+        (Some("50"), None, (50, 50)),
+        (Some("50"), Some("40"), (50, 40)),
+        (None, Some("85"), (85, 85)),
+    ] {
+        let config = given(high, low).unwrap().config;
+        let found = (
+            config.image_gc_high_threshold,
+            config.image_gc_low_threshold,
+        );
+        assert_eq!(found, expected, "{high:?} {low:?}");
+    }
+    let faults = given(Some("50"), Some("60")).unwrap_err().to_string();
+    assert_eq!(
+        faults,
+        "--image-gc-low-threshold: 60 is above the high threshold, 50"
+    );
+    let faults = given(Some("101"), None).unwrap_err().to_string();
+    assert_eq!(
+        faults,
+        "--image-gc-high-threshold: \"101\" is not a whole number from 0 to 100"
+    );
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! Every call the crate makes to an Engine goes through [`Engine`]: the real one wraps bollard,
 //! one counts and times calls, and tests inject faults before and after any call.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -179,6 +180,12 @@ pub trait Engine: Send + Sync + 'static {
     /// `GET /containers/json?all=1`, filtered by our ownership label.
     async fn list_containers(&self, owner: &str) -> Result<Vec<ContainerSummary>>;
 
+    /// `GET /containers/json`, filtered by a port that is published on the host, whoever's.
+    async fn list_publishers(&self, port: u16) -> Result<Vec<ContainerSummary>>;
+
+    /// `GET /networks/{name}`: its driver.
+    async fn network_driver(&self, name: &str) -> Result<String>;
+
     /// `GET /containers/{id}/json`.
     async fn inspect_container(&self, id: &str) -> Result<ContainerInspectResponse>;
 
@@ -229,11 +236,19 @@ pub trait Engine: Send + Sync + 'static {
     /// `GET /images/{name}/json`.
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect>;
 
-    /// `GET /images/json`: all images that have a name or a digest. An Engine that can't tell has
-    /// none.
-    async fn list_images(&self) -> Result<Vec<ImageSummary>> {
+    /// `GET /images/json`: all images that have a name or a digest, with `all` those in between
+    /// that a build left too. An Engine that can't tell has none.
+    async fn list_images(&self, _all: bool) -> Result<Vec<ImageSummary>> {
         Ok(Vec::new())
     }
+
+    /// `GET /containers/json?all=1`: ids of the images that any container was made from, whoever
+    /// owns it.
+    async fn images_in_use(&self) -> Result<BTreeSet<String>>;
+
+    /// `DELETE /images/{name}`: takes away a name or a digest; with the last one, or by its id,
+    /// the image itself, and what nothing else is built on. Never forced.
+    async fn remove_image(&self, name: &str) -> Result<()>;
 
     /// `POST /images/create`: progress until the stream ends. An error within the stream is an
     /// item, though the Engine said 200.

@@ -1,5 +1,6 @@
 //! Counts and times every Engine call in the agent's metrics, and logs it at debug.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -120,6 +121,16 @@ impl Engine for InstrumentedEngine {
         self.observe(Operation::ListContainers, "", call).await
     }
 
+    async fn list_publishers(&self, port: u16) -> Result<Vec<ContainerSummary>> {
+        let call = self.inner.list_publishers(port);
+        self.observe(Operation::ListContainers, "", call).await
+    }
+
+    async fn network_driver(&self, name: &str) -> Result<String> {
+        let call = self.inner.network_driver(name);
+        self.observe(Operation::InspectNetwork, name, call).await
+    }
+
     async fn inspect_container(&self, id: &str) -> Result<ContainerInspectResponse> {
         let call = self.inner.inspect_container(id);
         self.observe(Operation::InspectContainer, id, call).await
@@ -195,9 +206,19 @@ impl Engine for InstrumentedEngine {
         self.observe(Operation::InspectImage, name, call).await
     }
 
-    async fn list_images(&self) -> Result<Vec<ImageSummary>> {
-        let call = self.inner.list_images();
+    async fn list_images(&self, all: bool) -> Result<Vec<ImageSummary>> {
+        let call = self.inner.list_images(all);
         self.observe(Operation::ListImages, "", call).await
+    }
+
+    async fn images_in_use(&self) -> Result<BTreeSet<String>> {
+        self.observe(Operation::ImagesInUse, "", self.inner.images_in_use())
+            .await
+    }
+
+    async fn remove_image(&self, name: &str) -> Result<()> {
+        let call = self.inner.remove_image(name);
+        self.observe(Operation::RemoveImage, name, call).await
     }
 
     async fn pull_image(

@@ -22,25 +22,28 @@ use tokio_util::sync::CancellationToken;
 
 use super::engine::{EngineError, SharedEngine};
 use super::exec::ExecSessions;
-use super::image::ImagePuller;
+use super::image::{self, ImageFacts, ImagePuller};
 use super::index::{Index, Record, pod_status};
 use super::log_links::LogLinks;
 use super::logs::container_logs;
+use super::network::{EngineNetwork, NetworkPlugin};
 use super::sandbox_image::ensure_sandbox_image;
 use super::translate::{CgroupDriver, EngineFacts, Kind, NodeFacts, parse_ours};
+use super::version_cache::VersionCache;
 use super::{events, termination};
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
 use crate::pod::credentials::PullSecrets;
 use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::{ContainerState, PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
+use crate::probe::Client;
 use crate::runtime::copy::{PathStat, TarInput, TarStream};
 use crate::runtime::gc::{GcOutcome, PodStateProvider};
 use crate::runtime::objects::Objects;
 use crate::runtime::{
-    CommandOutput, DuplexStream, ExecOptions, LogOptions, LogStream, PodEvent, PodSyncResult,
-    Result, Runtime, RuntimeCondition, RuntimeError, RuntimeStatus, Session, StreamOptions,
-    SyncError, Version,
+    CommandOutput, DuplexStream, ExecOptions, Image, ImageStats, LogOptions, LogStream,
+    NETWORK_READY, PodEvent, PodSyncResult, RUNTIME_READY, Result, Runtime, RuntimeCondition,
+    RuntimeError, RuntimeStatus, Session, StreamOptions, SyncError, Version,
 };
 use crate::telemetry::{Telemetry, calls, occurrences};
 use crate::volume::VolumeManager;
@@ -79,8 +82,11 @@ pub struct DockerManager {
     pub(super) index: Index,
     pub(super) images: Arc<ImagePuller>,
     pub(super) volumes: VolumeManager,
+    pub(super) network: Box<dyn NetworkPlugin>,
     pub(super) objects: Arc<dyn Objects>,
     pub(super) telemetry: Telemetry,
+    /// Sends the requests of hooks.
+    pub(super) probe: Client,
     /// Bounds the calls that change something. Fair: permits are given in the order asked.
     pub(super) changes: Semaphore,
     /// Bounds the sandboxes being made, so that of many new pods the first ones run before the
@@ -91,6 +97,7 @@ pub struct DockerManager {
     pub(super) log_links: Option<LogLinks>,
     pod_infra_image: Option<String>,
     facts: Mutex<Facts>,
+    version: VersionCache,
     listing: tokio::sync::Mutex<()>,
 }
 
@@ -117,6 +124,11 @@ impl DockerManager {
     ) -> Self {
         Self {
             volumes: VolumeManager::new(&options.root),
+            version: VersionCache::new(Arc::clone(&engine)),
+            network: Box::new(EngineNetwork::new(
+                Arc::clone(&engine),
+                options.node.network.clone(),
+            )),
             engine,
             owner: options.owner,
             objects: options.objects,
@@ -125,6 +137,7 @@ impl DockerManager {
             index: Index::default(),
             images,
             telemetry,
+            probe: Client::new(),
             changes: Semaphore::new(options.engine_concurrency.max(1)),
             newcomers: Semaphore::new(options.engine_concurrency.max(1)),
             sessions: ExecSessions::default(),
@@ -151,7 +164,7 @@ impl DockerManager {
         if let Some(facts) = self.with_facts(|facts| facts.engine) {
             return Ok(facts);
         }
-        let version = self.engine.version().await?;
+        let version = self.version.get().await?;
         let api_version = parse_api_version(&version.negotiated).ok_or_else(|| {
             RuntimeError::Local(format!(
                 "the Docker Engine names its API version {:?}, which is not a version",
@@ -314,6 +327,9 @@ impl DockerManager {
     /// Removes a container that is not running. One that is gone is success; a removal that is
     /// under way already, of an agent before this one say, is waited for.
     pub(super) async fn remove(&self, id: &str) -> Result<()> {
+        self.tear_down_network(id)
+            .await
+            .map_err(|error| RuntimeError::Local(error.to_string()))?;
         let record = self.index.get(id);
         let began = Instant::now();
         loop {
@@ -379,7 +395,7 @@ impl Runtime for DockerManager {
     }
 
     async fn version(&self) -> Result<Version> {
-        Ok(Version::new(self.engine.version().await?.version))
+        Ok(Version::new(self.version.get().await?.version))
     }
 
     async fn api_version(&self) -> Result<Version> {
@@ -411,11 +427,16 @@ impl Runtime for DockerManager {
             .await
             .err()
             .map(|error| ("DockerDaemonNotReady", error.to_string()));
+        let no_network = self
+            .network
+            .status()
+            .await
+            .err()
+            .map(|error| ("NetworkPluginNotReady", error.to_string()));
         RuntimeStatus {
             conditions: vec![
-                condition("RuntimeReady", failure),
-                // The Engine's own bridge is there whenever the Engine is.
-                condition("NetworkReady", None),
+                condition(RUNTIME_READY, failure),
+                condition(NETWORK_READY, no_network),
             ],
         }
     }
@@ -515,20 +536,13 @@ impl Runtime for DockerManager {
         self.objects.subscribe(uid)
     }
 
-    async fn delete_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<(PodUid, RuntimeError)> {
-        let mut failed = Vec::new();
+    async fn list_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<PodUid> {
         self.clean_log_links().await;
         // A directory that can't be read holds nothing that could be removed.
         let on_disk = self.on_disk(VolumeManager::list_pod_dirs).await;
-        for uid in on_disk.unwrap_or_default() {
-            if keep.contains(&uid) || !self.index.of_pod(&uid).is_empty() {
-                continue;
-            }
-            if let Err(error) = self.delete_pod(&uid).await {
-                failed.push((uid, error));
-            }
-        }
-        failed
+        let mut orphans = on_disk.unwrap_or_default();
+        orphans.retain(|uid| !keep.contains(uid) && self.index.of_pod(uid).is_empty());
+        orphans
     }
 
     async fn delete_container(&self, id: &ContainerId) -> Result<()> {
@@ -554,6 +568,35 @@ impl Runtime for DockerManager {
             Err(error) if error.is_not_found() => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+
+    async fn get_image_ref(&self, image: &str) -> Result<Option<String>> {
+        match self.engine.inspect_image(image).await {
+            Ok(found) => Ok(Some(ImageFacts::from(found).image_id())),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn list_images(&self) -> Result<Vec<Image>> {
+        let infra = self.pod_infra_image.as_deref();
+        let listed = self.engine.list_images(false).await?;
+        Ok(listed
+            .into_iter()
+            .map(|image| image::listed(image, infra))
+            .collect())
+    }
+
+    async fn remove_image(&self, image: &str) -> Result<()> {
+        Ok(self.images.remove(image).await?)
+    }
+
+    async fn image_stats(&self) -> Result<ImageStats> {
+        let images = self.list_images().await?;
+        let sizes = images.iter().map(|image| image.size_bytes);
+        Ok(ImageStats {
+            total_storage_bytes: sizes.fold(0, u64::saturating_add),
+        })
     }
 
     async fn run_in_container(
@@ -611,7 +654,12 @@ impl Runtime for DockerManager {
             facts.engine = None;
             facts.sandbox_image = None;
         });
+        self.network.forget();
+        self.version.forget();
         self.engine_facts().await?;
+        if let Err(error) = self.network.status().await {
+            occurrences::network_not_ready(&self.telemetry, &error.to_string());
+        }
         let gap = PodEvent::Gap {
             cause: "subscribed to the Engine's events".to_owned(),
         };

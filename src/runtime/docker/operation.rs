@@ -47,15 +47,21 @@ pub enum Operation {
     PullImage,
     /// `POST /images/load`.
     LoadImage,
+    /// `GET /containers/json` of all containers.
+    ImagesInUse,
+    /// `DELETE /images/{name}`.
+    RemoveImage,
     /// `GET /events`.
     Events,
     /// `GET /containers/{id}/logs`.
     Logs,
+    /// `GET /networks/{name}`.
+    InspectNetwork,
 }
 
 impl Operation {
     /// Every operation, in the order of [`index`](Self::index).
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 26] = [
         Self::Version,
         Self::Info,
         Self::ListContainers,
@@ -77,8 +83,11 @@ impl Operation {
         Self::ListImages,
         Self::PullImage,
         Self::LoadImage,
+        Self::ImagesInUse,
+        Self::RemoveImage,
         Self::Events,
         Self::Logs,
+        Self::InspectNetwork,
     ];
 
     /// Place in [`ALL`](Self::ALL).
@@ -112,8 +121,11 @@ impl Operation {
             Self::ListImages => "list_images",
             Self::PullImage => "pull_image",
             Self::LoadImage => "load_image",
+            Self::ImagesInUse => "images_in_use",
+            Self::RemoveImage => "remove_image",
             Self::Events => "events",
             Self::Logs => "logs",
+            Self::InspectNetwork => "inspect_network",
         }
     }
 }

@@ -22,8 +22,8 @@ use crate::pod::spec;
 use crate::runtime::copy::{PathStat, TarInput, TarStream};
 use crate::runtime::gc::{GcOutcome, PodStateProvider};
 use crate::runtime::{
-    CommandOutput, DuplexStream, ExecOptions, LogChunk, LogOptions, LogStream, PodEvent,
-    PodEventKind, PodSyncResult, Result, Runtime, RuntimeError, RuntimeStatus, Session,
+    CommandOutput, DuplexStream, ExecOptions, Image, ImageStats, LogChunk, LogOptions, LogStream,
+    PodEvent, PodEventKind, PodSyncResult, Result, Runtime, RuntimeError, RuntimeStatus, Session,
     SessionControl, StreamOptions, SyncAction, SyncError, SyncErrorReason, SyncResult,
     TerminalSize, Version,
 };
@@ -180,9 +180,11 @@ impl Runtime for FakeRuntime {
         Ok(())
     }
 
-    async fn delete_orphans(&self, _keep: &BTreeSet<PodUid>) -> Vec<(PodUid, RuntimeError)> {
-        // Its pods have no directories.
-        Vec::new()
+    async fn list_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<PodUid> {
+        let state = self.state();
+        let mut orphans = state.orphans.clone();
+        orphans.retain(|uid| !keep.contains(uid) && !state.model.pods.contains_key(uid));
+        orphans.into_iter().collect()
     }
 
     async fn garbage_collect(
@@ -220,6 +222,7 @@ impl Runtime for FakeRuntime {
     async fn delete_pod(&self, uid: &PodUid) -> Result<()> {
         self.enter("delete_pod", Some(uid)).await?;
         self.change(|s| {
+            s.orphans.remove(uid);
             let Some(pod) = s.model.pods.get(uid) else {
                 return Ok(());
             };
@@ -267,6 +270,37 @@ impl Runtime for FakeRuntime {
             Some(error) => Err(error.clone()),
             None => Ok(state.images.contains(image)),
         }
+    }
+
+    async fn get_image_ref(&self, image: &str) -> Result<Option<String>> {
+        self.enter("get_image_ref", None).await?;
+        let state = self.state();
+        match &state.inspect_err {
+            Some(error) => Err(error.clone()),
+            None => Ok(state.images.get(image).cloned()),
+        }
+    }
+
+    async fn list_images(&self) -> Result<Vec<Image>> {
+        self.enter("list_images", None).await?;
+        let state = self.state();
+        let images = state.images.iter().map(|name| Image {
+            id: name.clone(),
+            repo_tags: vec![name.clone()],
+            ..Image::default()
+        });
+        Ok(images.collect())
+    }
+
+    async fn remove_image(&self, image: &str) -> Result<()> {
+        self.enter("remove_image", None).await?;
+        self.change(|s| s.images.remove(image));
+        Ok(())
+    }
+
+    async fn image_stats(&self) -> Result<ImageStats> {
+        self.enter("image_stats", None).await?;
+        Ok(self.state().image_stats)
     }
 
     async fn run_in_container(

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use crate::api::{ContainerId, PodUid, Timestamp};
 use crate::pod::observed::{PodStatus, Pods};
 use crate::runtime::{
-    CommandOutput, PodEvent, PodEventKind, Result, RuntimeCondition, RuntimeError, RuntimeStatus,
-    SyncError, Version,
+    CommandOutput, ImageStats, NETWORK_READY, PodEvent, PodEventKind, RUNTIME_READY, Result,
+    RuntimeCondition, RuntimeError, RuntimeStatus, SyncError, Version,
 };
 
 mod calls;
@@ -62,7 +62,9 @@ struct State {
     version: Option<Version>,
     status: Option<RuntimeStatus>,
     images: BTreeSet<String>,
+    image_stats: ImageStats,
     logs: BTreeMap<ContainerId, String>,
+    orphans: BTreeSet<PodUid>,
     commands: Vec<(ContainerId, Vec<String>)>,
     command_results: BTreeMap<Vec<String>, Result<CommandOutput>>,
 
@@ -184,6 +186,11 @@ impl FakeRuntime {
         });
     }
 
+    /// Something on disk is left of that pod, and no container.
+    pub fn leave_orphan(&self, uid: &PodUid) {
+        self.change(|s| s.orphans.insert(uid.clone()));
+    }
+
     /// What a command run in any container comes to from now on. Without this it succeeds without
     /// a word; one that hangs is had by [`block`](Self::block)ing `run_in_container`.
     pub fn set_command_result(&self, command: &[&str], result: Result<CommandOutput>) {
@@ -198,7 +205,12 @@ impl FakeRuntime {
         self.change(|s| s.err = err);
     }
 
-    /// `is_image_present` fails with that, until `None`.
+    /// What `image_stats` answers.
+    pub fn set_image_stats(&self, stats: ImageStats) {
+        self.change(|s| s.image_stats = stats);
+    }
+
+    /// `is_image_present` and `get_image_ref` fail with that, until `None`.
     pub fn set_inspect_err(&self, err: Option<RuntimeError>) {
         self.change(|s| s.inspect_err = err);
     }
@@ -530,6 +542,6 @@ fn healthy() -> RuntimeStatus {
         message: String::new(),
     };
     RuntimeStatus {
-        conditions: vec![condition("RuntimeReady"), condition("NetworkReady")],
+        conditions: vec![condition(RUNTIME_READY), condition(NETWORK_READY)],
     }
 }

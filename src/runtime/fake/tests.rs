@@ -10,6 +10,7 @@ use crate::pod::credentials::PullSecrets;
 use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::ContainerState;
 use crate::pod::plan::{Plan, PlanInput, compute_pod_actions};
+use crate::pod::probe::ProbeResults;
 use crate::runtime::{LogOptions, PodSyncResult, Runtime, SyncErrorReason};
 
 fn pod(uid: &str) -> Arc<Pod> {
@@ -46,6 +47,7 @@ async fn round(fake: &FakeRuntime, pod: &Arc<Pod>) -> (Plan, PodSyncResult) {
         pod,
         status: &status,
         backoff: &Backoff::default(),
+        probes: &ProbeResults::default(),
         gc: ContainerGcPolicy::default(),
         now: fake.now(),
     });
@@ -169,6 +171,15 @@ async fn scripted_errors() {
         .await
         .unwrap();
     assert_eq!(fake.is_image_present("web:1").await, Ok(true));
+    let named = fake.get_image_ref("web:1").await;
+    assert_eq!(named, Ok(Some("web:1".to_owned())));
+    assert_eq!(fake.list_images().await.unwrap()[0].repo_tags, ["web:1"]);
+    fake.remove_image("web:1").await.unwrap();
+    assert_eq!(fake.get_image_ref("web:1").await, Ok(None));
+    fake.set_image_stats(ImageStats {
+        total_storage_bytes: 7,
+    });
+    assert_eq!(fake.image_stats().await.unwrap().total_storage_bytes, 7);
     fake.set_inspect_err(Some(refused()));
     assert_eq!(fake.is_image_present("web:1").await, Err(refused()));
 }

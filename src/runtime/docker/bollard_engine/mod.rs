@@ -10,7 +10,7 @@ mod lines;
 mod streams;
 mod transport;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +22,8 @@ use bollard::models::{
 };
 use bollard::query_parameters::{
     CreateContainerOptions, ImportImageOptions, InspectContainerOptions, ListContainersOptions,
-    ListImagesOptions, RemoveContainerOptions, StartContainerOptions, StopContainerOptions,
+    ListImagesOptions, RemoveContainerOptions, RemoveImageOptions, StartContainerOptions,
+    StopContainerOptions,
 };
 use bollard::{API_DEFAULT_VERSION, BollardRequest, Docker};
 use bytes::Bytes;
@@ -224,6 +225,23 @@ impl Engine for BollardEngine {
         self.call("list", READ_DEADLINE, work).await
     }
 
+    async fn list_publishers(&self, port: u16) -> Result<Vec<ContainerSummary>> {
+        let filters = HashMap::from([("publish".to_owned(), vec![port.to_string()])]);
+        let options = ListContainersOptions {
+            filters: Some(filters),
+            ..ListContainersOptions::default()
+        };
+        let work = self.docker.list_containers(Some(options));
+        self.call("list", READ_DEADLINE, work).await
+    }
+
+    async fn network_driver(&self, name: &str) -> Result<String> {
+        let name = path_part(name)?;
+        let work = self.docker.inspect_network(name, None);
+        let found = self.call("network inspect", READ_DEADLINE, work).await?;
+        Ok(found.driver.unwrap_or_default())
+    }
+
     async fn inspect_container(&self, id: &str) -> Result<ContainerInspectResponse> {
         let work = self
             .docker
@@ -309,13 +327,34 @@ impl Engine for BollardEngine {
         self.call("image inspect", READ_DEADLINE, work).await
     }
 
-    async fn list_images(&self) -> Result<Vec<ImageSummary>> {
+    async fn list_images(&self, all: bool) -> Result<Vec<ImageSummary>> {
         let options = ListImagesOptions {
+            all,
             digests: true,
             ..ListImagesOptions::default()
         };
         let work = self.docker.list_images(Some(options));
         self.call("image list", READ_DEADLINE, work).await
+    }
+
+    async fn images_in_use(&self) -> Result<BTreeSet<String>> {
+        let options = ListContainersOptions {
+            all: true,
+            ..ListContainersOptions::default()
+        };
+        let work = self.docker.list_containers(Some(options));
+        let containers = self.call("list", READ_DEADLINE, work).await?;
+        let ids = containers.into_iter().filter_map(|c| c.image_id);
+        Ok(ids.collect())
+    }
+
+    async fn remove_image(&self, name: &str) -> Result<()> {
+        let options = RemoveImageOptions::default();
+        let work = self
+            .docker
+            .remove_image(path_part(name)?, Some(options), None);
+        self.call("image remove", CALL_DEADLINE, work).await?;
+        Ok(())
     }
 
     async fn pull_image(

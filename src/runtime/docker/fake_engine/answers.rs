@@ -1,11 +1,11 @@
 //! What the fake Engine answers, in the models of the real one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use bollard::models::{
     ContainerConfig, ContainerInspectResponse, ContainerState, ContainerSummary,
     ContainerSummaryHostConfig, ContainerSummaryStateEnum, EndpointSettings, ImageConfig,
-    ImageInspect, MountPoint, NetworkSettings, SystemInfo,
+    ImageInspect, ImageSummary, MountPoint, NetworkSettings, PortSummary, SystemInfo,
 };
 
 use super::super::engine::EngineVersion;
@@ -35,22 +35,86 @@ pub(super) fn info(state: &State) -> SystemInfo {
         containers_running: count(running.count()),
         images: count(state.images.len()),
         server_version: Some(version().version),
+        docker_root_dir: Some("/var/lib/docker".to_owned()),
         ..SystemInfo::default()
     }
 }
 
-/// The id of an image: a hash of its name.
-pub(super) fn image_id(name: &str) -> String {
-    digest(name.as_bytes())
+/// The id of an image: the one it was given, or a hash of its name.
+pub(super) fn image_id(name: &str, image: &FakeImage) -> String {
+    if image.id.is_empty() {
+        digest(name.as_bytes())
+    } else {
+        image.id.clone()
+    }
+}
+
+/// All images, each with all its names.
+pub(super) fn images(state: &State) -> Vec<ImageSummary> {
+    let mut by_id: BTreeMap<String, ImageSummary> = BTreeMap::new();
+    for (name, image) in &state.images {
+        let id = image_id(name, image);
+        let summary = by_id.entry(id.clone()).or_insert_with(|| ImageSummary {
+            id,
+            parent_id: image.parent.clone(),
+            size: image.size,
+            ..ImageSummary::default()
+        });
+        summary.repo_tags.push(name.clone());
+        summary.repo_digests.extend(image.repo_digest.clone());
+    }
+    by_id.into_values().collect()
+}
+
+fn id_of(state: &State, container: &FakeContainer) -> String {
+    let found = state.image(container.image());
+    found.map_or_else(
+        || digest(container.image().as_bytes()),
+        |(name, image)| image_id(name, image),
+    )
 }
 
 /// Newest first, as the real one lists.
 pub(super) fn list(state: &State, owner: &str) -> Vec<ContainerSummary> {
     let all = state.containers.iter().rev();
-    all.filter(|c| c.is_owned_by(owner)).map(summary).collect()
+    all.filter(|c| c.is_owned_by(owner))
+        .map(|c| summary(state, c))
+        .collect()
 }
 
-fn summary(container: &FakeContainer) -> ContainerSummary {
+/// Running containers that publish a port.
+pub(super) fn publishers(state: &State, port: u16) -> Vec<ContainerSummary> {
+    let all = state
+        .containers
+        .iter()
+        .filter(|c| c.phase == Phase::Running);
+    all.filter_map(|container| {
+        let ports: Vec<PortSummary> = published(container)
+            .filter(|published| published.public_port == Some(port))
+            .collect();
+        (!ports.is_empty()).then(|| ContainerSummary {
+            ports: Some(ports),
+            ..summary(state, container)
+        })
+    })
+    .collect()
+}
+
+/// The ports of the host that a container was to publish; the protocol is left out.
+fn published(container: &FakeContainer) -> impl Iterator<Item = PortSummary> {
+    let host = container.body.host_config.as_ref();
+    let bindings = host.and_then(|host| host.port_bindings.as_ref());
+    let bindings = bindings.into_iter().flat_map(|all| all.values().flatten());
+    bindings.flatten().filter_map(|binding| {
+        Some(PortSummary {
+            public_port: Some(binding.host_port.as_deref()?.parse().ok()?),
+            ..PortSummary::default()
+        })
+    })
+}
+
+fn summary(state: &State, container: &FakeContainer) -> ContainerSummary {
+    let image_id = id_of(state, container);
     let (state, status) = match container.phase {
         Phase::Created => (ContainerSummaryStateEnum::CREATED, "Created".to_owned()),
         Phase::Running => (
@@ -66,7 +130,7 @@ fn summary(container: &FakeContainer) -> ContainerSummary {
         id: Some(container.id.clone()),
         names: Some(vec![format!("/{}", container.name)]),
         image: Some(container.image().to_owned()),
-        image_id: Some(image_id(container.image())),
+        image_id: Some(image_id),
         created: Some(container.created.as_second()),
         labels: container.body.labels.clone(),
         state: Some(state),
@@ -111,14 +175,14 @@ fn mounts(container: &FakeContainer) -> Vec<MountPoint> {
         .collect()
 }
 
-pub(super) fn inspect(container: &FakeContainer) -> ContainerInspectResponse {
+pub(super) fn inspect(state: &State, container: &FakeContainer) -> ContainerInspectResponse {
     let time = |t: Option<Timestamp>| t.map_or(ZERO_TIME.to_owned(), |t| t.to_string());
     let running = container.phase == Phase::Running;
     ContainerInspectResponse {
         id: Some(container.id.clone()),
         created: Some(container.created.to_string()),
         name: Some(format!("/{}", container.name)),
-        image: Some(image_id(container.image())),
+        image: Some(id_of(state, container)),
         state: Some(ContainerState {
             status: Some(container.status()),
             running: Some(running),
@@ -164,10 +228,12 @@ pub(super) fn inspect(container: &FakeContainer) -> ContainerInspectResponse {
     }
 }
 
-pub(super) fn image(name: &str, image: &FakeImage) -> ImageInspect {
+pub(super) fn image(state: &State, name: &str, image: &FakeImage) -> ImageInspect {
+    let id = image_id(name, image);
+    let names = state.images.iter().filter(|(n, i)| image_id(n, i) == id);
     ImageInspect {
-        id: Some(image_id(name)),
-        repo_tags: Some(vec![name.to_owned()]),
+        repo_tags: Some(names.map(|(name, _)| name.clone()).collect()),
+        id: Some(id),
         repo_digests: Some(image.repo_digest.iter().cloned().collect()),
         size: Some(image.size),
         config: Some(ImageConfig {

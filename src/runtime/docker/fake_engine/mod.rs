@@ -17,7 +17,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bollard::models::{
     ContainerCreateBody, ContainerInspectResponse, ContainerSummary, EventMessage, ImageInspect,
-    SystemInfo,
+    ImageSummary, SystemInfo,
 };
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -115,8 +115,8 @@ impl FakeEngine {
         lock(&self.state).images.insert(name.to_owned(), image);
     }
 
-    /// Removes an image, as `docker image prune` does.
-    pub fn remove_image(&self, name: &str) {
+    /// Removes an image behind everybody's back, as `docker image prune` does.
+    pub fn prune_image(&self, name: &str) {
         lock(&self.state).images.remove(name);
     }
 
@@ -175,6 +175,12 @@ impl FakeEngine {
         if !available {
             state.cut_events(&away());
         }
+    }
+
+    /// Makes a network of that driver.
+    pub fn add_network(&self, name: &str, driver: &str) {
+        let mut state = lock(&self.state);
+        state.networks.insert(name.to_owned(), driver.to_owned());
     }
 
     /// Breaks all event streams.
@@ -335,9 +341,25 @@ impl Engine for FakeEngine {
         .await
     }
 
+    async fn list_publishers(&self, port: u16) -> Result<Vec<ContainerSummary>> {
+        self.call(Operation::ListContainers, "", |state| {
+            Ok(answers::publishers(state, port))
+        })
+        .await
+    }
+
+    async fn network_driver(&self, name: &str) -> Result<String> {
+        self.call(Operation::InspectNetwork, name, |state| {
+            let driver = state.networks.get(name).cloned();
+            driver.ok_or_else(|| api_error(404, format!("network {name} not found")))
+        })
+        .await
+    }
+
     async fn inspect_container(&self, id: &str) -> Result<ContainerInspectResponse> {
         self.call(Operation::InspectContainer, id, |state| {
-            state.known(id).map(answers::inspect)
+            let container = state.known(id)?;
+            Ok(answers::inspect(state, container))
         })
         .await
     }
@@ -428,9 +450,32 @@ impl Engine for FakeEngine {
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect> {
         self.call(Operation::InspectImage, name, |state| {
             match state.image(name) {
-                Some((name, image)) => Ok(answers::image(name, image)),
+                Some((name, image)) => Ok(answers::image(state, name, image)),
                 None => Err(api_error(404, format!("No such image: {name}"))),
             }
+        })
+        .await
+    }
+
+    async fn list_images(&self, _all: bool) -> Result<Vec<ImageSummary>> {
+        self.call(Operation::ListImages, "", |state| {
+            Ok(answers::images(state))
+        })
+        .await
+    }
+
+    async fn images_in_use(&self) -> Result<BTreeSet<String>> {
+        self.call(
+            Operation::ImagesInUse,
+            "",
+            |state| Ok(state.images_in_use()),
+        )
+        .await
+    }
+
+    async fn remove_image(&self, name: &str) -> Result<()> {
+        self.call(Operation::RemoveImage, name, |state| {
+            state.remove_image(name)
         })
         .await
     }

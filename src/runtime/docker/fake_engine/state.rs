@@ -1,6 +1,6 @@
 //! What the fake Engine holds, and what each call does to it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use bollard::models::{
@@ -24,6 +24,10 @@ pub struct FakeImage {
     pub size: i64,
     /// Its repository digest, if it came from a registry.
     pub repo_digest: Option<String>,
+    /// Its id; a hash of its name where it is empty. Names of one id are those of one image.
+    pub id: String,
+    /// Id of the image that it was built on; empty for none.
+    pub parent: String,
 }
 
 /// What a pull does.
@@ -124,6 +128,8 @@ pub(super) struct State {
     pub(super) images: BTreeMap<String, FakeImage>,
     pub(super) pulls: BTreeMap<String, PullScript>,
     pub(super) starts: BTreeMap<String, StartScript>,
+    /// Drivers of user-defined networks, by name.
+    pub(super) networks: BTreeMap<String, String>,
     pub(super) execs: super::execs::Execs,
     pub(super) subscribers: Vec<Subscriber>,
     pub(super) drop_events: usize,
@@ -153,6 +159,7 @@ impl State {
             images: BTreeMap::new(),
             pulls: BTreeMap::new(),
             starts: BTreeMap::new(),
+            networks: BTreeMap::new(),
             execs: super::execs::Execs::default(),
             subscribers: Vec::new(),
             drop_events: 0,
@@ -200,7 +207,7 @@ impl State {
         let tagged = self.images.get_key_value(name);
         let by_id = || {
             let mut all = self.images.iter();
-            all.find(|(n, _)| super::answers::image_id(n) == name)
+            all.find(|(n, image)| super::answers::image_id(n, image) == name)
         };
         tagged.or_else(by_id).map(|(n, i)| (n.as_str(), i))
     }
@@ -377,6 +384,49 @@ impl State {
         self.tick();
         self.emit(index, "destroy", &[]);
         self.containers.remove(index);
+        Ok(())
+    }
+
+    /// Ids of the images of all containers.
+    pub(super) fn images_in_use(&self) -> BTreeSet<String> {
+        let of = |container: &FakeContainer| {
+            let (name, image) = self.image(container.image())?;
+            Some(super::answers::image_id(name, image))
+        };
+        self.containers.iter().filter_map(of).collect()
+    }
+
+    /// Takes a name away, or an image by its id: which must be its last name then.
+    pub(super) fn remove_image(&mut self, name: &str) -> Result<()> {
+        let Some((found, image)) = self.image(name) else {
+            return Err(api_error(404, format!("No such image: {name}")));
+        };
+        let (id, found) = (super::answers::image_id(found, image), found.to_owned());
+        let names = self.images.iter();
+        let names = names.filter(|(n, image)| super::answers::image_id(n, image) == id);
+        let is_last = names.count() == 1;
+        if found != name && !is_last {
+            let words = format!(
+                "conflict: unable to delete {name} (must be forced) - image is referenced in \
+                 multiple repositories"
+            );
+            return Err(api_error(409, words));
+        }
+        if is_last && self.images_in_use().contains(&id) {
+            let words = format!(
+                "conflict: unable to remove repository reference {name:?} (must force) - \
+                 container 0123 is using its referenced image"
+            );
+            return Err(api_error(409, words));
+        }
+        if is_last && self.images.values().any(|image| image.parent == id) {
+            let words = format!(
+                "conflict: unable to delete {name} (cannot be forced) - image has dependent child \
+                 images"
+            );
+            return Err(api_error(409, words));
+        }
+        self.images.remove(&found);
         Ok(())
     }
 

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::watch;
+
 use crate::runtime::docker::engine::PullProgress;
 
 pub use crate::api::report::{PullPhase, PullReport as PullProgressReport};
@@ -68,6 +70,8 @@ impl Pull {
 pub(super) struct ProgressBoard {
     pulls: Mutex<BTreeMap<(String, u64), Pull>>,
     next: AtomicU64,
+    /// Counts the times when a report changed.
+    changes: watch::Sender<u64>,
 }
 
 impl ProgressBoard {
@@ -76,7 +80,17 @@ impl ProgressBoard {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let key = (image.to_owned(), number);
         self.lock().insert(key.clone(), Pull::default());
+        self.tell();
         BoardEntry { board: self, key }
+    }
+
+    /// Changes whenever a report does.
+    pub(super) fn changed(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    fn tell(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
     }
 
     pub(super) fn reports(&self) -> Vec<PullProgressReport> {
@@ -118,12 +132,20 @@ impl BoardEntry<'_> {
         if let Some(pull) = self.board.lock().get_mut(&self.key) {
             change(pull);
         }
+        self.board.tell();
+    }
+
+    /// How far it is.
+    pub(super) fn report(&self) -> Option<PullProgressReport> {
+        let pulls = self.board.lock();
+        pulls.get(&self.key).map(|pull| pull.report(&self.key.0))
     }
 }
 
 impl Drop for BoardEntry<'_> {
     fn drop(&mut self) {
         self.board.lock().remove(&self.key);
+        self.board.tell();
     }
 }
 
@@ -162,7 +184,17 @@ mod tests {
         let report = board.reports().remove(0);
         assert_eq!((report.bytes_done, report.layers_done), (100, 2));
         assert_eq!(report.phase, PullPhase::Extracting);
+        let mut changes = board.changed();
+        assert!(!changes.has_changed().unwrap());
         drop(entry);
+        assert!(changes.has_changed().unwrap());
         assert!(board.reports().is_empty());
+        changes.mark_unchanged();
+        let first = board.begin("a:1");
+        let second = board.begin("a:1");
+        first.started();
+        drop(second);
+        assert_eq!(first.report().unwrap().phase, PullPhase::Downloading);
+        assert_eq!(board.reports().len(), 1);
     }
 }

@@ -7,15 +7,33 @@ use futures::StreamExt;
 use tokio::time::{Instant, timeout};
 
 use super::{Credentials, Outcome, Shop, lock};
+use crate::api::Timestamp;
 use crate::pod::credentials::{Credential, RegistryAuth};
 use crate::runtime::docker::engine::EngineError;
+use crate::runtime::docker::image::Reference;
 use crate::runtime::docker::image::progress::BoardEntry;
+use crate::telemetry::occurrences;
 
 /// How long a download may say nothing. Upstream: `defaultImagePullingStuckTimeout`.
 const STALL: Duration = Duration::from_mins(1);
 
+/// Time between two log lines of one pull. Upstream: `defaultImagePullingProgressReportInterval`.
+const LOG_PERIOD: Duration = Duration::from_secs(10);
+
 /// What the last message of a whole pull begins with.
 const DONE: &str = "Status: ";
+
+/// The same, where the name stood for no image or for another one before.
+const DONE_ANEW: &str = "Status: Downloaded newer image";
+
+/// Whether a pull changed what its name stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Came {
+    /// All was there before.
+    Before,
+    /// By this pull.
+    Anew,
+}
 
 /// What registries in trouble answer.
 const TROUBLE: [u16; 3] = [502, 503, 504];
@@ -30,7 +48,14 @@ impl Shop {
         tracing::info!(image, reason = "Pulling", "Pulling image {image:?}");
         let began = Instant::now();
         let outcome = match self.receive_with_any(image, &entry, credentials).await {
-            Ok(()) => self.inspect(image).await,
+            Ok(came) => {
+                let found = self.inspect(image).await;
+                // What was there before is somebody else's.
+                if let (Came::Anew, Ok(found), Ok(name)) = (came, &found, Reference::parse(image)) {
+                    self.pulled.note(&found.id, &name, Timestamp::now()).await;
+                }
+                found
+            }
             Err(error) => Err(error),
         };
         drop(entry);
@@ -64,7 +89,7 @@ impl Shop {
         image: &str,
         entry: &BoardEntry<'_>,
         credentials: &Credentials,
-    ) -> Result<(), EngineError> {
+    ) -> Result<Came, EngineError> {
         let mut failures: Vec<EngineError> = Vec::new();
         // What kept credentials from being tried, if it all fails.
         let mut hindrances: Vec<String> = self.node.problem().into_iter().collect();
@@ -84,7 +109,7 @@ impl Shop {
             };
             entry.started();
             match self.receive(image, entry, Some(&auth)).await {
-                Ok(()) => return Ok(()),
+                Ok(came) => return Ok(came),
                 Err(error) => {
                     let is_final = !another_may_help(&error);
                     failures.push(error);
@@ -97,7 +122,7 @@ impl Shop {
         if failures.is_empty() {
             entry.started();
             match self.receive(image, entry, None).await {
-                Ok(()) => return Ok(()),
+                Ok(came) => return Ok(came),
                 Err(error) => failures.push(error),
             }
         }
@@ -111,10 +136,12 @@ impl Shop {
         image: &str,
         entry: &BoardEntry<'_>,
         auth: Option<&RegistryAuth>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<Came, EngineError> {
         let mut messages = self.engine.pull_image(image, auth).await?;
         let mut extracting = false;
         let mut done = false;
+        let mut came = Came::Before;
+        let mut logged = Instant::now();
         loop {
             let next = if extracting {
                 messages.next().await
@@ -124,14 +151,23 @@ impl Shop {
                     .map_err(|_| stalled(image))?
             };
             match next {
-                None => return Ok(()),
+                None => return Ok(came),
                 Some(Ok(message)) => {
                     extracting |= message.status.starts_with("Extracting");
                     done |= message.status.starts_with(DONE);
+                    if message.status.starts_with(DONE_ANEW) {
+                        came = Came::Anew;
+                    }
                     entry.note(&message);
+                    if logged.elapsed() >= LOG_PERIOD
+                        && let Some(report) = entry.report()
+                    {
+                        logged = Instant::now();
+                        occurrences::image_pull_progress(&report);
+                    }
                 }
                 // All is there; only the end of the stream was lost.
-                Some(Err(_)) if done => return Ok(()),
+                Some(Err(_)) if done => return Ok(came),
                 Some(Err(error)) => return Err(error),
             }
         }

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bollard::models::ImageSummary;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use tokio::sync::{Semaphore, watch};
@@ -21,6 +22,8 @@ use tokio::time::Instant;
 use super::credentials::NodeCredentials;
 use super::facts::{FactsCache, ImageFacts};
 use super::progress::{ProgressBoard, PullProgressReport};
+use super::pulled::PulledImages;
+use super::remove::remove_image;
 use super::{PullPolicy, Reference};
 use crate::api::{PodUid, Timestamp};
 use crate::pod::backoff::Backoff;
@@ -74,6 +77,8 @@ pub struct PullerOptions {
     /// Directory of a Docker client's configuration, whose credentials are the node's; none for
     /// no credentials but the pods' own.
     pub docker_config: Option<PathBuf>,
+    /// Where it is noted which images were pulled; none to forget it with the agent.
+    pub record: Option<PathBuf>,
 }
 
 impl Default for PullerOptions {
@@ -81,6 +86,7 @@ impl Default for PullerOptions {
         Self {
             pulls: DEFAULT_PULLS,
             docker_config: None,
+            record: None,
         }
     }
 }
@@ -92,6 +98,7 @@ struct Shop {
     progress: ProgressBoard,
     slots: Semaphore,
     node: NodeCredentials,
+    pulled: PulledImages,
     under_way: Mutex<HashMap<(String, Credentials), WeakShared<Pull>>>,
 }
 
@@ -126,6 +133,7 @@ impl ImagePuller {
                 progress: ProgressBoard::default(),
                 slots: Semaphore::new(options.pulls.max(1)),
                 node: NodeCredentials::new(options.docker_config),
+                pulled: PulledImages::new(options.record),
                 under_way: Mutex::default(),
             }),
             failures: Mutex::default(),
@@ -243,12 +251,32 @@ impl ImagePuller {
         self.changes.subscribe()
     }
 
+    /// Those of the images on the Engine that were pulled by this agent, or one before it on the
+    /// same root, by id, and when. `listed_at` is when the list was asked for.
+    pub(super) async fn pulled(
+        &self,
+        listed: &[ImageSummary],
+        listed_at: Timestamp,
+    ) -> BTreeMap<String, Timestamp> {
+        self.shop.pulled.ours(listed, listed_at).await
+    }
+
+    /// Removes an image with all its names; one that is not there is success.
+    ///
+    /// # Errors
+    /// It is in use, or what the Engine says.
+    pub async fn remove(&self, image: &str) -> Result<(), EngineError> {
+        let removed = remove_image(&*self.shop.engine, image).await;
+        self.forget_all();
+        removed
+    }
+
     /// All images that have a name. One Engine call.
     ///
     /// # Errors
     /// What the Engine says.
     pub async fn list(&self) -> Result<Vec<ImageSeen>, EngineError> {
-        let images = self.shop.engine.list_images().await?;
+        let images = self.shop.engine.list_images(false).await?;
         Ok(images.into_iter().map(super::facts::seen).collect())
     }
 
@@ -256,6 +284,12 @@ impl ImagePuller {
     #[must_use]
     pub fn progress(&self) -> Vec<PullProgressReport> {
         self.shop.progress.reports()
+    }
+
+    /// Changes whenever a pull has come further: many times a second while there is one.
+    #[must_use]
+    pub fn progressed(&self) -> watch::Receiver<u64> {
+        self.shop.progress.changed()
     }
 
     /// The image's facts if it is there.

@@ -46,6 +46,7 @@ fn works() -> PullScript {
             user: "1000".into(),
             size: 77,
             repo_digest: Some("docker.io/library/app@sha256:1".into()),
+            ..FakeImage::default()
         }),
         ..PullScript::default()
     }
@@ -133,7 +134,7 @@ async fn a_known_image_costs_nothing_until_it_is_forgotten() {
         assert_eq!(image.facts.user.as_deref(), Some("nobody"));
     }
     assert_eq!(engine.calls().len(), 1);
-    engine.remove_image("app:1");
+    engine.prune_image("app:1");
     puller.forget("app:1");
     engine.script_pull("app:1", works());
     let image = puller
@@ -285,7 +286,7 @@ async fn failing_pulls_back_off_per_pod_and_tell_why() {
     assert_eq!(ensure("u", at(now)).await, Ok(true));
     // A success ends the sequence.
     puller.forget("app:1");
-    engine.remove_image("app:1");
+    engine.prune_image("app:1");
     engine.script_pull("app:1", fails(api(500, "denied")));
     let again = ensure("u", at(now)).await.unwrap_err();
     assert_eq!(again.retry_after, Some(Duration::from_secs(10)));
