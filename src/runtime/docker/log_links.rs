@@ -217,6 +217,7 @@ mod tests {
     use crate::pod::observed::ContainerHash;
     use crate::pod::observed::Role;
     use crate::runtime::docker::translate::Kind;
+    use crate::runtime::docker::translate::labels::HookLabels;
 
     fn ours(pod: &str, restart_count: u32) -> OurContainer {
         OurContainer {
@@ -231,6 +232,7 @@ mod tests {
                 sandbox_id: String::new(),
                 termination_path: String::new(),
                 fallback_to_logs: false,
+                hooks: HookLabels::default(),
             },
         }
     }
