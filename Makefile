@@ -8,7 +8,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 TARGET ?= x86_64-unknown-linux-gnu
 
-.PHONY: help build release check fmt lint core test test-engine29 test-unit deny scripts demo run bench up down kube cluster-up cluster-down
+.PHONY: help build release check fmt lint core test test-engine29 test-helm test-unit image deny scripts demo run bench up down kube cluster-up cluster-down
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,8 +16,11 @@ help: ## this list
 build: ## debug binary
 	$(CARGO) build --locked
 
+# Static; relocations packed and equal functions folded, which takes some 5 % off.
+RELEASE_FLAGS := -C target-feature=+crt-static -C link-arg=-Wl,--pack-dyn-relocs=relr -C link-arg=-Wl,--icf=all
+
 release: ## the binary of record: static, optimised for size (some minutes)
-	RUSTFLAGS='-C target-feature=+crt-static' $(CARGO) build --locked --release --target $(TARGET)
+	RUSTFLAGS='$(RELEASE_FLAGS)' $(CARGO) build --locked --release --target $(TARGET)
 	@ls -l target/$(TARGET)/release/mirrorlet
 
 fmt:
@@ -50,6 +53,16 @@ ENGINE_TESTS := agent agent_binary agent_containers agent_edits agent_failures a
 test-engine29: ## the tests that meet an Engine, on a current one with its containerd image store (built once, ten minutes)
 	export DOCKER_HOST; DOCKER_HOST="$$(hack/engine29-up.sh)"; hack/images.sh; \
 	$(CARGO) test --locked --no-fail-fast $(addprefix --test ,$(ENGINE_TESTS))
+
+IMAGE_TAR := target/image/mirrorlet.tar
+
+image: release ## the image as a tar that Docker and containerd load, the same bytes every time
+	hack/image.sh target/$(TARGET)/release/mirrorlet $(IMAGE_TAR)
+
+test-helm: release ## the chart, installed as a DaemonSet by a real kubelet beside the Engine
+	hack/docker-up.sh
+	hack/images.sh
+	BINARY=target/$(TARGET)/release/mirrorlet hack/test-helm.sh
 
 test-unit: ## tests that need no Docker
 	$(CARGO) test --locked --lib --bins --test layering

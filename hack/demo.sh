@@ -13,7 +13,7 @@ set -euo pipefail
 
 NODE=demo
 # Pods of examples/ that stay running, by manifest name; `batch` ends with success.
-STAYING="careful clock staged watcher web"
+STAYING="careful clock probed staged watcher web"
 
 leave_running=false
 case "${1:-}" in
@@ -34,7 +34,7 @@ all_running() {
 }
 # ---- the tour -------------------------------------------------------------------------------
 
-title "Six manifests, one agent"
+title "Seven manifests, one agent"
 mkdir -p "$manifests"
 cp "$REPO"/examples/*.yaml "$manifests/"
 show "$MIRRORLET" validate "$manifests"

@@ -10,6 +10,8 @@
 //! | `store` | one-writer cells, the status `Cache` |
 //! | `runtime` | the `Runtime` trait; `docker` is the only place that says bollard |
 //! | `source` | files and URLs: whole sets, last-good manifests |
+//! | `probe` | asks servers whether they are well, over HTTP, TCP and gRPC |
+//! | `prober` | one task per probe |
 //! | `observe` | Engine events and a seldom list → observed pods |
 //! | `worker` | one task per pod UID |
 //! | `volume` | what pods mount, on disk |
@@ -34,6 +36,10 @@ pub mod cli;
 pub mod cluster;
 #[cfg(feature = "daemon")]
 pub mod observe;
+#[cfg(feature = "daemon")]
+pub mod probe;
+#[cfg(feature = "daemon")]
+pub mod prober;
 #[cfg(feature = "daemon")]
 pub mod runtime;
 #[cfg(feature = "daemon")]

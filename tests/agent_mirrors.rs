@@ -434,3 +434,48 @@ async fn events_of_a_static_pod_are_its_mirrors() {
     assert!(events.contains("Started"), "{described}");
     agent.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mirror_follows_its_pods_readiness() {
+    let bed = NodeBed::new().await;
+    let agent = bed.joined().await;
+    let probe = "readinessProbe: {exec: {command: [test, -e, /tmp/ok]}, periodSeconds: 1, failureThreshold: 1}\n    command:";
+    let manifest = bed.pod("web", IMAGE, 1, QUIET);
+    let probed = manifest.replacen("command:", probe, 1);
+    assert_ne!(probed, manifest);
+    bed.write("web.yaml", &probed);
+    let before = bed
+        .until_mirror("web", |pod| pod["status"]["phase"] == "Running")
+        .await;
+    assert!(!is_ready(&before));
+    for _ in 0..2 {
+        bed.exec("web", "touch /tmp/ok");
+        let ready = bed.until_mirror("web", is_ready).await;
+        assert_eq!(uid(&ready), uid(&before), "nothing but its status changes");
+        bed.exec("web", "rm /tmp/ok");
+        let unready = bed.until_mirror("web", |pod| !is_ready(pod)).await;
+        let conditions = unready["status"]["conditions"].as_array().unwrap();
+        let condition = conditions.iter().find(|c| c["type"] == "ContainersReady");
+        let condition = condition.unwrap();
+        assert_eq!(condition["reason"], "ContainersNotReady");
+        assert_eq!(
+            condition["message"],
+            "containers with unready status: [web]"
+        );
+        let container = &unready["status"]["containerStatuses"][0];
+        assert_eq!(
+            (&container["started"], &container["ready"]),
+            (&json!(true), &json!(false))
+        );
+        assert_eq!(container["restartCount"], 0);
+    }
+    let pod_uid = agent.pod("web").unwrap().uid.to_string();
+    eventually("its events to be written", || {
+        let told = bed.events(&pod_uid);
+        told.iter()
+            .any(|(reason, _)| reason == "Unhealthy")
+            .then_some(())
+    })
+    .await;
+    agent.stop().await;
+}

@@ -37,6 +37,7 @@ use mirrorlet::store::cache::cache;
 use mirrorlet::store::cell::cell;
 use mirrorlet::store::looks::look_requests;
 use mirrorlet::store::pods::PodManager;
+use mirrorlet::store::probes::probe_results;
 use mirrorlet::telemetry::Telemetry;
 use mirrorlet::worker::{Clock, Context, PodWorkers, Wanted};
 use serde_json::{Value, json};
@@ -200,6 +201,7 @@ impl Stack {
             runtime,
             cache: reader,
             looks,
+            probes: probe_results().1,
             board: board_writer,
             telemetry,
             node_ips: Vec::new(),

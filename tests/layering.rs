@@ -23,10 +23,17 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     // The Cache keeps why a look at a pod failed.
     ("store", &["api", "pod", "runtime::RuntimeError"]),
     ("runtime", &["api", "pod"]),
-    // The real runtime, unlike the trait, has disks under its containers and counts what it does.
+    // The real runtime, unlike the trait, has disks under its containers, counts what it does, and
+    // sends the requests of hooks.
     (
         "runtime/docker",
-        &["api", "pod", "store", "volume", "telemetry"],
+        &["api", "pod", "probe", "store", "volume", "telemetry"],
+    ),
+    // Only asks: what to ask, and what an answer means, is decided elsewhere.
+    ("probe", &["api", "pod"]),
+    (
+        "prober",
+        &["api", "pod", "probe", "store", "runtime", "telemetry"],
     ),
     // Counts and names what others do, so it knows their reasons, and nobody's inside.
     ("telemetry", &["api", "pod", "runtime", "config"]),
@@ -84,6 +91,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "cluster",
             "observe",
             "worker",
+            "probe",
+            "prober",
             "volume",
             "server",
             "config",

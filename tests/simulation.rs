@@ -35,6 +35,7 @@ use mirrorlet::store::cache::cache;
 use mirrorlet::store::cell::{Writer, cell};
 use mirrorlet::store::looks::look_requests;
 use mirrorlet::store::pods::PodManager;
+use mirrorlet::store::probes::probe_results;
 use mirrorlet::telemetry::Telemetry;
 use mirrorlet::worker::{Clock, Context, PodWorkers, Wanted};
 use tokio::sync::watch;
@@ -100,6 +101,7 @@ impl Agent {
             runtime,
             cache: reader,
             looks,
+            probes: probe_results().1,
             board: board().0,
             telemetry,
             node_ips: Vec::new(),

@@ -71,6 +71,15 @@ impl Agent {
         Ok(calls.collect())
     }
 
+    /// How many probes have succeeded at least once.
+    pub async fn probed_well(&self) -> anyhow::Result<usize> {
+        let text = self.get("/metrics").await?;
+        let well = |line: &&str| {
+            line.starts_with("prober_probe_total{") && line.contains("result=\"successful\"")
+        };
+        Ok(text.lines().filter(well).count())
+    }
+
     /// Waits until the agent asks the Engine nothing any more.
     pub async fn quiet(&self) -> anyhow::Result<BTreeMap<String, u64>> {
         let mut before = self.engine_calls().await?;

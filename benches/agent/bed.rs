@@ -7,7 +7,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 /// The image of the pods; made by `hack/images.sh` from local files.
-const IMAGE: &str = "mirrorlet.test/busybox:1";
+pub const IMAGE: &str = "mirrorlet.test/busybox:1";
 
 /// A root directory for one agent.
 pub struct Bed {
@@ -52,8 +52,12 @@ impl Bed {
 
     /// The same for a pod of that many containers: `app`, `app1`, `app2`, …
     pub fn prepare_of(&self, pod: &str, containers: usize) -> std::io::Result<()> {
-        let file = self.root().join(format!("{pod}.yaml"));
-        fs::write(file, manifest(pod, containers))
+        self.prepare_as(pod, &manifest(pod, containers))
+    }
+
+    /// Saves that manifest of a pod next door, ready to be renamed in.
+    pub fn prepare_as(&self, pod: &str, manifest: &str) -> std::io::Result<()> {
+        fs::write(self.root().join(format!("{pod}.yaml")), manifest)
     }
 
     /// Renames a prepared manifest in.

@@ -12,6 +12,7 @@ use crate::bed::Bed;
 use crate::events::Events;
 use crate::floor::{Floor, kill, millis, pid_of};
 use crate::idle;
+use crate::probes;
 use crate::report::{Figure, median};
 
 /// Window the agent may add to a start: the longest that `--settle` takes.
@@ -59,6 +60,7 @@ pub async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
     let Run { bed, agent, .. } = run;
     figures.extend(idle::measure(settings, agent).await?);
     drop(bed);
+    figures.extend(probes::idle(settings).await?);
     figures.push(binary(settings)?);
     Ok(figures)
 }
@@ -107,6 +109,7 @@ impl Run<'_> {
         let mut figures = self.starts_and_replacements(floor).await?;
         figures.push(self.large_pod(floor).await?);
         figures.push(self.many(floor).await?);
+        figures.push(probes::restarts(self.settings, floor).await?);
         Ok(figures)
     }
 

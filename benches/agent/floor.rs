@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use mirrorlet::runtime::docker::BollardEngine;
@@ -132,6 +133,16 @@ impl Floor {
         self.start_app(&name, &pod.sandbox).await?;
         let ran = self.events.one("start", &name).await?;
         Ok(millis(began, &ran))
+    }
+
+    /// Stops the pod's container, and creates and starts another; the latter's start.
+    pub async fn restart(&self, pod: &RawPod) -> anyhow::Result<Happened> {
+        self.engine
+            .stop_container(&pod.app, Duration::from_secs(1))
+            .await?;
+        let name = format!("{}-anew", pod.name);
+        self.start_app(&name, &pod.sandbox).await?;
+        self.events.one("start", &name).await
     }
 
     /// Starts many pods, `at_once` at a time; milliseconds until all ran.

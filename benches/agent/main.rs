@@ -14,6 +14,7 @@ mod events;
 mod figures;
 mod floor;
 mod idle;
+mod probes;
 mod process;
 #[path = "../common/report.rs"]
 mod report;

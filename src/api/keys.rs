@@ -36,6 +36,11 @@ pub const TERMINATION_PATH: &str = "annotation.io.kubernetes.container.terminati
 pub const TERMINATION_POLICY: &str = "annotation.io.kubernetes.container.terminationMessagePolicy";
 /// Container label: the pod's `terminationGracePeriodSeconds`.
 pub const TERMINATION_GRACE: &str = "annotation.io.kubernetes.pod.terminationGracePeriod";
+/// Container label: JSON of the container's preStop handler; empty when it has none.
+pub const PRE_STOP_HANDLER: &str = "annotation.io.kubernetes.container.preStopHandler";
+/// Container label: JSON of the container's ports, for handlers that name one; empty when it has
+/// none.
+pub const CONTAINER_PORTS: &str = "annotation.io.kubernetes.container.ports";
 /// Label cri-dockerd claims containers by. Never set by us: see `docs/adr/0003`.
 pub const SHIM_TYPE: &str = "io.kubernetes.docker.type";
 

@@ -1,8 +1,9 @@
 //! What is known of the machine: read once at start.
 
 use std::net::{IpAddr, UdpSocket};
+use std::path::Path;
 
-use crate::config::Config;
+use crate::config::{Config, DEFAULT_RESOLV_CONF};
 use crate::pod::env::Allocatable;
 use crate::runtime::docker::translate::{NodeFacts, ResolvConf};
 
@@ -11,12 +12,15 @@ use crate::runtime::docker::translate::{NodeFacts, ResolvConf};
 const ANYWHERE_V4: &str = "192.0.2.1:9";
 const ANYWHERE_V6: &str = "[2001:db8::1]:9";
 
+/// Where the machine's own hosts are.
+const HOSTS_FILE: &str = "/etc/hosts";
+
 /// Reads the machine's facts. What can't be read stays empty, and what depends on it falls back
 /// as it would on a machine without.
 #[must_use]
 pub(super) fn node_facts(config: &Config) -> NodeFacts {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let memory_bytes = meminfo_bytes(&read("/proc/meminfo"), "MemTotal:").unwrap_or(0);
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+    let memory_bytes = meminfo_bytes(&read(Path::new("/proc/meminfo")), "MemTotal:").unwrap_or(0);
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     NodeFacts {
         node_ips: if config.node_ips.is_empty() {
@@ -30,8 +34,12 @@ pub(super) fn node_facts(config: &Config) -> NodeFacts {
             memory_bytes,
             ephemeral_storage_bytes: root_bytes(&config.root),
         },
-        resolv_conf: ResolvConf::parse(&read("/etc/resolv.conf")),
-        hosts_file: read("/etc/hosts"),
+        resolv_conf: ResolvConf::parse(&read(&config.resolv_conf)),
+        resolv_conf_path: Some(config.resolv_conf.clone()),
+        own_resolv_conf: config.resolv_conf != Path::new(DEFAULT_RESOLV_CONF),
+        hosts_file: read(Path::new(HOSTS_FILE)),
+        hosts_path: Some(HOSTS_FILE.into()),
+        network: config.network.clone(),
         cluster_dns: config.cluster_dns.clone(),
         cluster_domain: config.cluster_domain.clone(),
         cgroup_root: config.cgroup_root.clone(),
@@ -46,7 +54,7 @@ pub(super) fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
 }
 
 /// Size of the file system that holds the root directory; 0 when it isn't told.
-fn root_bytes(root: &std::path::Path) -> u64 {
+fn root_bytes(root: &Path) -> u64 {
     rustix::fs::statvfs(root).map_or(0, |stat| stat.f_blocks.saturating_mul(stat.f_frsize))
 }
 

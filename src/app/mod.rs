@@ -38,6 +38,8 @@ use crate::pod::admit::AdmitNode;
 use crate::pod::image_gc::ImageGcPolicy;
 use crate::pod::manifest::unsupported_fields;
 use crate::pod::merge::Merged;
+use crate::probe::Client;
+use crate::prober::{KEPT_FILE, ProbeManager};
 use crate::runtime::Runtime;
 use crate::runtime::docker::engine::SharedEngine;
 use crate::runtime::docker::image::{ImageGc, ImageGcOptions, LocalDisk};
@@ -58,6 +60,7 @@ use crate::store::cache::cache;
 use crate::store::cell::cell;
 use crate::store::looks::look_requests;
 use crate::store::pods::PodManager;
+use crate::store::probes::probe_results;
 use crate::telemetry::{Metrics, Telemetry, occurrences};
 use crate::worker::{Clock, Context, PodWorkers, Wanted};
 use cluster::{Cluster, Links};
@@ -130,6 +133,7 @@ impl Agent {
             Some(cluster) => Arc::clone(&cluster.objects) as Arc<dyn Objects>,
             None => Arc::new(NoObjects::default()),
         };
+        let probe_client = Client::new();
         let images = Arc::new(ImagePuller::new(
             Arc::clone(&engine),
             PullerOptions {
@@ -178,6 +182,17 @@ impl Agent {
         spawn(&mut parts, "merge", merge.run(cancel.clone()));
 
         let (board_writer, board) = board();
+        let (probe_writer, probes) = probe_results();
+        let probing = ProbeManager::new(
+            Arc::clone(&runtime),
+            probe_client,
+            board.clone(),
+            probe_writer,
+            telemetry.clone(),
+            Arc::new(Timestamp::now),
+            Some(config.root.join(KEPT_FILE)),
+        );
+        spawn(&mut parts, "prober", probing.run(cancel.clone()));
         // Without an API server nothing but host ports and the operating system is looked at.
         let admit_node = match &cluster {
             Some(cluster) => cluster.admit.clone(),
@@ -188,6 +203,7 @@ impl Agent {
             runtime: Arc::clone(&runtime),
             cache: cache_reader.clone(),
             looks,
+            probes,
             board: board_writer,
             telemetry: telemetry.clone(),
             node_ips,

@@ -75,6 +75,12 @@ pub struct ConfigFile {
     /// DNS domain of the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_domain: Option<String>,
+    /// File of the resolver settings that pods have from the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolv_conf: Option<String>,
+    /// Docker network of the pods, which must exist; `bridge` for the Engine's default one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
     /// cgroup under which pods live; empty for the Engine's own default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_root: Option<String>,
@@ -281,6 +287,8 @@ impl ConfigFile {
             pod_infra_image,
             cluster_dns,
             cluster_domain,
+            resolv_conf,
+            network,
             cgroup_root,
             metrics_address,
             max_container_backoff,
@@ -320,6 +328,8 @@ impl ConfigFile {
             (Key::PodInfraImage, one(pod_infra_image)),
             (Key::ClusterDns, many(cluster_dns)),
             (Key::ClusterDomain, one(cluster_domain)),
+            (Key::ResolvConf, one(resolv_conf)),
+            (Key::Network, one(network)),
             (Key::CgroupRoot, one(cgroup_root)),
             (Key::MetricsAddress, one(metrics_address)),
             (Key::MaxContainerBackoff, one(max_container_backoff)),

@@ -29,6 +29,8 @@ pub enum Key {
     PodInfraImage,
     ClusterDns,
     ClusterDomain,
+    ResolvConf,
+    Network,
     CgroupRoot,
     MetricsAddress,
     MaxContainerBackoff,
@@ -152,6 +154,10 @@ rows! {
         "DNS server of the cluster, for dnsPolicy ClusterFirst; may be repeated";
     ClusterDomain "clusterDomain" "cluster-domain" "MIRRORLET_CLUSTER_DOMAIN" "DOMAIN" Arity::One,
         "DNS domain of the cluster [default: cluster.local]";
+    ResolvConf "resolvConf" "resolv-conf" "MIRRORLET_RESOLV_CONF" "FILE" Arity::One,
+        "Resolver settings that pods have from the node [default: /etc/resolv.conf]";
+    Network "network" "network" "MIRRORLET_NETWORK" "NAME" Arity::One,
+        "Docker network of the pods, which must exist; bridge for the Engine's default one [default: bridge]";
     CgroupRoot "cgroupRoot" "cgroup-root" "MIRRORLET_CGROUP_ROOT" "CGROUP" Arity::One,
         "cgroup under which pods live, instead of the Engine's own";
     MetricsAddress "metricsAddress" "metrics-address" "MIRRORLET_METRICS_ADDRESS" "IP:PORT" Arity::One,

@@ -30,6 +30,8 @@ pub use resolve::{Ambient, ConfigFaults, Origin, Resolved, resolve};
 
 /// Default of [`Config::root`].
 pub const DEFAULT_ROOT: &str = "/var/lib/mirrorlet";
+/// Default of [`Config::resolv_conf`], which is what the Engine goes by.
+pub const DEFAULT_RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// What the agent runs with: every value decided, nothing optional that has a default.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,6 +74,10 @@ pub struct Config {
     pub cluster_dns: Vec<IpAddr>,
     /// Domain of the cluster.
     pub cluster_domain: String,
+    /// Resolver settings that pods have from the node.
+    pub resolv_conf: PathBuf,
+    /// Docker network of the pods; the Engine's default bridge when none.
+    pub network: Option<String>,
     /// cgroup under which pods live, or empty for the Engine's own default.
     pub cgroup_root: String,
     /// Where metrics, health and readiness are served; nowhere when none.

@@ -166,6 +166,23 @@ pub fn subdomain(text: &str) -> Result<String, Fault> {
     }
 }
 
+/// Name of the Engine's default bridge.
+pub const DEFAULT_NETWORK: &str = "bridge";
+
+/// A Docker network by its name; none for the Engine's default bridge.
+pub fn network(text: &str) -> Result<Option<String>, Fault> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    match text {
+        DEFAULT_NETWORK | "default" => Ok(None),
+        "host" | "none" => Err(format!(
+            "{text:?} gives pods no address of their own: name a network made with \"docker network create\""
+        )),
+        _ if begins && text.chars().all(plain) => Ok(Some(text.to_owned())),
+        _ => Err(format!("{text:?} is not the name of a Docker network")),
+    }
+}
+
 /// A cgroup path, as the Engine's `cgroup-parent` takes it; empty for the Engine's own.
 pub fn cgroup(text: &str) -> Result<String, Fault> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:@".contains(c);

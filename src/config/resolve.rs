@@ -13,7 +13,8 @@ use serde::Serialize;
 use super::file::LocatedFile;
 use super::key::{Arity, Key, ROWS, Setting};
 use super::{
-    ApiAccess, Config, ContainerGc, DEFAULT_ROOT, ImageGcMode, LogFormat, duration, node, parse,
+    ApiAccess, Config, ContainerGc, DEFAULT_RESOLV_CONF, DEFAULT_ROOT, ImageGcMode, LogFormat,
+    duration, node, parse,
 };
 use crate::api::NodeName;
 use crate::api::core::Taint;
@@ -349,6 +350,12 @@ impl<'a> Rungs<'a> {
                 "cluster.local".to_owned(),
                 parse::subdomain,
             ),
+            resolv_conf: self.one(
+                Key::ResolvConf,
+                PathBuf::from(DEFAULT_RESOLV_CONF),
+                |text| parse::path(text, &cwd),
+            ),
+            network: self.one(Key::Network, None, parse::network),
             cgroup_root: self.one(Key::CgroupRoot, String::new(), parse::cgroup),
             metrics_address: self.one(Key::MetricsAddress, Some(metrics), parse::address),
             // Upstream's bounds of maxContainerRestartPeriod.
@@ -443,6 +450,12 @@ impl Config {
             Key::PodInfraImage => self.pod_infra_image.iter().cloned().collect(),
             Key::ClusterDns => list(&self.cluster_dns),
             Key::ClusterDomain => vec![self.cluster_domain.clone()],
+            Key::ResolvConf => path(&self.resolv_conf),
+            Key::Network => vec![
+                self.network
+                    .clone()
+                    .unwrap_or_else(|| parse::DEFAULT_NETWORK.to_owned()),
+            ],
             Key::CgroupRoot => vec![self.cgroup_root.clone()],
             Key::MetricsAddress => vec![
                 self.metrics_address

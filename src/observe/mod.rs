@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{FullName, PodUid};
 use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus, Pods};
-use crate::runtime::{PodEvent, Result, Runtime, RuntimeError};
+use crate::runtime::{PodEvent, RUNTIME_READY, Result, Runtime, RuntimeCondition, RuntimeError};
 use crate::store::cache::{CacheWriter, Entry};
 use crate::store::looks::Request;
 use crate::telemetry::{Telemetry, occurrences};
@@ -38,7 +38,7 @@ const RECONNECT_MAX: Duration = Duration::from_secs(2);
 /// Pause after which a failed look is taken again.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// How long a runtime that is doubted may take to say its version, which takes it no work.
+/// How long a runtime that is doubted may take to say how it is, which takes it no work.
 const DOUBT_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Whether the runtime is within reach.
@@ -238,7 +238,7 @@ impl Observer {
         }
     }
 
-    /// Asks the runtime for its version after a pause, unless it is being asked already: one
+    /// Asks the runtime how it is after a pause, unless it is being asked already: one
     /// that took a call and is silent since may have stopped for good, and nothing else tells.
     fn ask_for_a_word(&mut self, pause: Duration) {
         if !self.doubt.is_empty() {
@@ -247,9 +247,12 @@ impl Observer {
         let runtime = Arc::clone(&self.runtime);
         self.doubt.spawn(async move {
             tokio::time::sleep(pause).await;
-            match tokio::time::timeout(DOUBT_DEADLINE, runtime.version()).await {
-                Ok(Ok(_)) => Ok(()),
-                Ok(Err(error)) => Err(error.to_string()),
+            match tokio::time::timeout(DOUBT_DEADLINE, runtime.status()).await {
+                Ok(status) => {
+                    let is_away = |c: &RuntimeCondition| c.kind == RUNTIME_READY && !c.status;
+                    let away = status.conditions.into_iter().find(is_away);
+                    away.map_or(Ok(()), |condition| Err(condition.message))
+                }
                 Err(_) => Err(format!(
                     "it takes calls and does not answer them (for {} s already)",
                     DOUBT_DEADLINE.as_secs()

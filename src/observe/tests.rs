@@ -145,7 +145,7 @@ async fn an_event_has_its_pod_looked_at_and_deaths_are_told_once() {
 async fn a_runtime_that_keeps_silent_is_away_until_it_gives_a_word() {
     let mut bed = Bed::start();
     bed.cache.wait_until_listed().await;
-    let silence = bed.fake.block("version", None);
+    let silence = bed.fake.block("status", None);
     bed.looks.doubt();
     let away =
         |reach: &Reach| matches!(reach, Reach::Down(cause) if cause.contains("does not answer"));

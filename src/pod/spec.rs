@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::api::Pod;
 use crate::api::core::{Container, PodSpec};
 use crate::pod::observed::{ContainerHash, Role};
+use crate::pod::plan::Reason;
 
 /// `spec.terminationGracePeriodSeconds` of a pod that sets none.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
@@ -85,6 +86,23 @@ pub fn termination_grace(pod: &Pod) -> Duration {
         .or(spec(pod).termination_grace_period_seconds)
         .and_then(|seconds| u64::try_from(seconds).ok())
         .map_or(DEFAULT_GRACE, Duration::from_secs)
+}
+
+/// How long one container is given to stop, and why that may be another time than its pod's: a
+/// failed liveness or startup probe may have a grace of its own, unless the pod is being deleted.
+///
+/// Upstream: `killContainer` of `pkg/kubelet/kuberuntime/kuberuntime_container.go`
+/// (`setTerminationGracePeriod`).
+#[must_use]
+pub fn kill_grace(pod: &Pod, container: &str, reason: &Reason) -> Duration {
+    let found = find_container(pod, container).map(|(_, container)| container);
+    let kind = reason.failed_probe();
+    kind.zip(found)
+        .and_then(|(kind, container)| kind.of(container))
+        .filter(|_| pod.metadata.deletion_grace_period_seconds.is_none())
+        .and_then(|probe| probe.termination_grace_period_seconds)
+        .and_then(|seconds| u64::try_from(seconds).ok())
+        .map_or_else(|| termination_grace(pod), Duration::from_secs)
 }
 
 /// Hash that decides whether a running container still is what its spec wants: FNV-1a (32 bits)

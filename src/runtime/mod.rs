@@ -21,6 +21,7 @@ use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::{PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
 
+pub mod cache;
 pub mod docker;
 pub mod exec;
 pub mod fake;
@@ -89,10 +90,15 @@ impl RuntimeError {
 /// Result of a runtime call.
 pub type Result<T, E = RuntimeError> = std::result::Result<T, E>;
 
+/// Kind of the condition that the runtime itself answers.
+pub const RUNTIME_READY: &str = "RuntimeReady";
+/// Kind of the condition that pods can be given a network.
+pub const NETWORK_READY: &str = "NetworkReady";
+
 /// One condition of the runtime; a failing one is data, not an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeCondition {
-    /// `RuntimeReady` or `NetworkReady`.
+    /// [`RUNTIME_READY`] or [`NETWORK_READY`].
     pub kind: &'static str,
     /// Whether it holds.
     pub status: bool,
@@ -237,10 +243,9 @@ pub trait Runtime: Send + Sync + 'static {
     /// anything of it runs.
     async fn delete_pod(&self, uid: &PodUid) -> Result<()>;
 
-    /// Removes the directories of pods that have no container, but for those of `keep`: what is
-    /// left of a pod whose removal was cut short. Says of which pods something could not be
-    /// removed, and why.
-    async fn delete_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<(PodUid, RuntimeError)>;
+    /// Pods of which there is something on disk and no container that is known, but for those of
+    /// `keep`: what is left of a pod whose removal was cut short. Asks the runtime nothing.
+    async fn list_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<PodUid>;
 
     /// Removes one dead container. Never a running one; one that is gone already is success.
     async fn delete_container(&self, id: &ContainerId) -> Result<()>;

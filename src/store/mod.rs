@@ -5,3 +5,4 @@ pub mod cache;
 pub mod cell;
 pub mod looks;
 pub mod pods;
+pub mod probes;

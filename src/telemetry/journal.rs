@@ -18,6 +18,9 @@ use crate::api::{FullName, Pod, PodUid, Timestamp};
 pub const STORY_MAX: usize = 200;
 /// Most full names whose stories are kept; the one that was silent longest goes first.
 const STORIES_MAX: usize = 1_000;
+/// Of how many newest entries one that is told again takes the place. A pod whose probes fail every
+/// second would have no other story left after some minutes.
+const AGAIN_WITHIN: usize = 8;
 /// Most entries that wait for the recorder: hours of a busy node whose API server is away.
 const PENDING_MAX: usize = 2_000;
 
@@ -185,7 +188,22 @@ impl Journal {
     }
 }
 
+/// Appends an entry. A warning that was told a moment ago, and is told again, moves to the end.
 fn append(story: &mut VecDeque<Entry>, entry: &Entry) {
+    let again = |known: &&Entry| {
+        known.kind == Kind::Warning
+            && known.kind == entry.kind
+            && known.subject == entry.subject
+            && known.reason == entry.reason
+            && known.message == entry.message
+    };
+    let told = story
+        .iter()
+        .rev()
+        .take(AGAIN_WITHIN)
+        .find(again)
+        .map(|known| known.number);
+    story.retain(|known| told != Some(known.number));
     if story.len() == STORY_MAX {
         story.pop_front();
     }
@@ -254,6 +272,25 @@ mod tests {
         assert_eq!(reasons(&journal.story(&name("web"))), ["A", "B"]);
         let (entries, lost) = submissions.next().await;
         assert_eq!((reasons(&entries), lost), (vec!["A", "C", "D"], 0));
+    }
+
+    #[tokio::test]
+    async fn a_warning_told_again_and_again_leaves_room_for_others() {
+        let journal = Journal::default();
+        let mut submissions = journal.subscribe();
+        note(&journal, "web", Kind::Normal, "Started");
+        for _ in 0..STORY_MAX {
+            note(&journal, "web", Kind::Warning, "Unhealthy");
+            note(&journal, "web", Kind::Warning, "BackOff");
+        }
+        note(&journal, "web", Kind::Normal, "Started");
+        note(&journal, "web", Kind::Normal, "Started");
+        assert_eq!(
+            reasons(&journal.story(&name("web"))),
+            ["Started", "Unhealthy", "BackOff", "Started", "Started"]
+        );
+        // The recorder counts them itself.
+        assert_eq!(submissions.next().await.0.len(), 2 * STORY_MAX + 3);
     }
 
     #[tokio::test]

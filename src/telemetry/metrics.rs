@@ -1,12 +1,14 @@
-//! The series served on `/metrics`. Labels have few fixed values each, never a name or an image.
+//! The series served on `/metrics`. Labels have few fixed values each, never a name or an image;
+//! only the kubelet's own series of its probes have others.
 
 mod mirrors;
+mod probes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::{encode, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -150,8 +152,11 @@ fn reason_str(reason: SyncErrorReason) -> &'static str {
         SyncErrorReason::CreateContainerConfigError => "CreateContainerConfigError",
         SyncErrorReason::CreateContainerError => "CreateContainerError",
         SyncErrorReason::RunContainerError => "RunContainerError",
+        SyncErrorReason::PostStartHookError => "PostStartHookError",
         SyncErrorReason::KillContainerError => "KillContainerError",
         SyncErrorReason::CreatePodSandboxError => "CreatePodSandboxError",
+        SyncErrorReason::SetupNetworkError => "SetupNetworkError",
+        SyncErrorReason::TeardownNetworkError => "TeardownNetworkError",
         SyncErrorReason::KillPodSandboxError => "KillPodSandboxError",
         SyncErrorReason::VerifyNonRootError => "VerifyNonRootError",
         SyncErrorReason::RuntimeUnavailable => "RuntimeUnavailable",
@@ -221,6 +226,7 @@ pub struct Metrics {
     api_up: Gauge,
     mirrors: Family<Label, Gauge>,
     mirror_problems: Family<Label, Gauge>,
+    probes: probes::ProbeSeries,
 }
 
 impl Default for Metrics {
@@ -268,6 +274,7 @@ impl Metrics {
             api_up: Gauge::default(),
             mirrors: Family::default(),
             mirror_problems: Family::default(),
+            probes: probes::ProbeSeries::default(),
         };
         metrics.registry = Arc::new(metrics.register());
         metrics
@@ -459,7 +466,11 @@ impl Metrics {
         let mut text = String::new();
         // Writing to a String can't fail; a series that can't be encoded ends the text early,
         // without the end mark, which scrapers report.
-        if encode(&mut text, &self.registry).is_err() {
+        let probes = encode_registry(&mut text, &self.probes.registry);
+        if probes
+            .and_then(|()| encode(&mut text, &self.registry))
+            .is_err()
+        {
             tracing::error!("failed to encode the metrics");
         }
         text

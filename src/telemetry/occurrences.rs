@@ -9,6 +9,7 @@ mod containers;
 mod gc;
 mod images;
 mod pods;
+mod probes;
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use super::{Metrics, Telemetry};
 use crate::api::{Diagnostic, FullName, Timestamp};
 use crate::pod::desired::PodSource;
+use crate::telemetry::journal::Kind;
 
 pub use access::*;
 pub use cluster::*;
@@ -23,6 +25,7 @@ pub use containers::*;
 pub use gc::*;
 pub use images::*;
 pub use pods::*;
+pub use probes::*;
 
 /// A pod as its log field shows it: `namespace/name`.
 struct Shown<'a>(&'a FullName);
@@ -116,6 +119,13 @@ pub fn negative_oom_score_refused() {
     tracing::warn!(
         "the Docker Engine can't set OOM scores below 0 (it lacks CAP_SYS_RESOURCE): sandboxes and guaranteed pods are not protected from the OOM killer"
     );
+}
+
+/// Pods can't be given a network, though the Engine answers.
+pub fn network_not_ready(telemetry: &Telemetry, error: &str) {
+    let journal = &telemetry.journal;
+    journal.node(Kind::Warning, "NetworkNotReady", error);
+    tracing::error!(error = error, "pods can't be given a network");
 }
 
 /// The Engine no longer answers. Call it when that begins.

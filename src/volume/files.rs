@@ -85,6 +85,17 @@ pub fn read_termination_message(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Replaces the content of a file that is there, in place: whoever has it mounted sees it. One
+/// that says that already is left alone.
+pub fn overwrite(path: &Path, content: &str) -> Result<()> {
+    let fail = |e: io::Error| VolumeError::io("write", path, e);
+    if std::fs::read(path).map_err(fail)? == content.as_bytes() {
+        return Ok(());
+    }
+    let mut file = open(path, OpenOptions::new().write(true).truncate(true)).map_err(fail)?;
+    file.write_all(content.as_bytes()).map_err(fail)
+}
+
 /// Writes a file without replacing its inode, unless its content is that already.
 pub(super) fn write_in_place(path: &Path, content: &str) -> Result<()> {
     if std::fs::read(path).is_ok_and(|old| old == content.as_bytes()) {

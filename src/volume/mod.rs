@@ -29,7 +29,7 @@ mod values;
 
 use tmpfs::Limits;
 
-pub use files::{TERMINATION_MESSAGE_MAX, read_termination_message};
+pub use files::{TERMINATION_MESSAGE_MAX, overwrite, read_termination_message};
 
 /// Mode of every directory of ours that is not itself mounted into containers.
 const DIR_MODE: u32 = 0o750;

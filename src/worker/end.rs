@@ -120,11 +120,14 @@ impl Worker {
         self.take_newest();
         let grace = self.grace();
         let (runtime, pod) = (Arc::clone(&self.context.runtime), self.pod.clone());
+        let mut probed = self.context.probes.subscribe(&self.uid);
         let mut killing = runtime.kill_pod(pod.as_ref(), running, grace);
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return Killed::Shutdown,
                 result = &mut killing => return Killed::Tried(result),
+                // Whoever sends requests wants to know that it takes none any more.
+                _ = probed.changed() => self.publish(&Arc::clone(&self.observed)),
                 told = self.commands.changed() => {
                     if told.is_err() { return Killed::Shutdown }
                     self.take_newest();

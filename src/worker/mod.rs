@@ -18,6 +18,7 @@ mod sync;
 mod task;
 #[cfg(test)]
 mod tests;
+mod tidy;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -37,16 +38,19 @@ use crate::pod::desired::Delivered;
 use crate::pod::gc::{ContainerGcPolicy, PodLife};
 use crate::pod::observed::Pods;
 use crate::runtime::Runtime;
+use crate::runtime::cache::RuntimeCache;
 use crate::runtime::gc::PodStateProvider;
 use crate::store::board::{BoardWriter, Phase, PodView};
 use crate::store::cache::CacheReader;
 use crate::store::cell::Reader;
 use crate::store::looks::LookRequests;
 use crate::store::pods::PodManager;
+use crate::store::probes::ProbeReader;
 use crate::telemetry::{Telemetry, occurrences};
 use lives::{Lives, PodStates};
 use locks::NameLocks;
 use task::Worker;
+use tidy::Tidy;
 
 /// Pause before a pod whose worker panicked gets a new one: what made it panic is most likely
 /// still there.
@@ -69,6 +73,8 @@ pub struct Context {
     pub cache: CacheReader,
     /// Asks for a look at one of them.
     pub looks: LookRequests,
+    /// What their probes say.
+    pub probes: ProbeReader,
     /// Where workers tell about them.
     pub board: BoardWriter,
     /// What is counted.
@@ -142,8 +148,10 @@ pub struct PodWorkers {
     adopted: BTreeMap<PodUid, FullName>,
     /// Pods that were seen to be gone since the newest list, which still has them.
     gone: HashSet<PodUid>,
-    /// Whether what an earlier agent left on disk was removed.
-    tidied: bool,
+    /// What is left on disk of pods that are nobody's.
+    tidy: Tidy,
+    /// The pods that run.
+    running: RuntimeCache,
 }
 
 /// A worker as the set of workers knows it.
@@ -165,6 +173,8 @@ impl PodWorkers {
         listed: watch::Receiver<Option<Arc<Pods>>>,
     ) -> Self {
         Self {
+            tidy: Tidy::default(),
+            running: RuntimeCache::new(Arc::clone(&context.runtime)),
             context,
             locks: Arc::default(),
             manager,
@@ -174,7 +184,6 @@ impl PodWorkers {
             tasks: JoinSet::new(),
             adopted: BTreeMap::new(),
             gone: HashSet::new(),
-            tidied: false,
         }
     }
 
@@ -199,7 +208,7 @@ impl PodWorkers {
         let (mut node, mut node_told) = (self.context.node.clone(), true);
         self.adopt_and_stop_unwanted(&cancel);
         self.apply(&cancel);
-        self.tidy().await;
+        self.tidy_once().await;
         loop {
             tokio::select! {
                 () = cancel.cancelled() => break,
@@ -207,7 +216,7 @@ impl PodWorkers {
                     if changed.is_err() { break }
                     self.apply(&cancel);
                     self.adopt_and_stop_unwanted(&cancel);
-                    self.tidy().await;
+                    self.tidy_once().await;
                 }
                 _ = self.listed.changed() => {
                     self.gone.clear();
@@ -215,6 +224,7 @@ impl PodWorkers {
                 }
                 _ = members.changed() => self.adopt_and_stop_unwanted(&cancel),
                 () = self.locks.ended.notified() => self.admit_refused(),
+                () = self.tidy.due() => self.tidy().await,
                 // A node that is never told of again stays as it is.
                 changed = node.changed(), if node_told => match changed {
                     Ok(_) => self.admit_refused(),
@@ -226,20 +236,6 @@ impl PodWorkers {
             }
         }
         while self.tasks.join_next().await.is_some() {}
-    }
-
-    /// Removes, once every source has delivered, what an agent before this one left on disk of
-    /// pods whose containers are gone: it was killed between the two. No worker starts meanwhile,
-    /// so nothing is removed that comes back; a pod of that UID would find old volumes.
-    async fn tidy(&mut self) {
-        if self.tidied || !self.wanted.borrow().delivered.all() {
-            return;
-        }
-        self.tidied = true;
-        let keep = self.workers.keys().cloned().collect();
-        for (uid, error) in self.context.runtime.delete_orphans(&keep).await {
-            occurrences::orphan_left(&uid, &error.to_string());
-        }
     }
 
     /// Brings workers in step with what is wanted: stops first, so that a successor of the same

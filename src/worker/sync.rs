@@ -22,6 +22,7 @@ impl Worker {
     /// Converges the pod, round after round, until it comes to its end.
     pub(super) async fn sync_until_stopped(&mut self, cancel: &CancellationToken) -> Next {
         let mut seen = self.context.cache.subscribe(&self.uid);
+        let mut probed = self.context.probes.subscribe(&self.uid);
         let mut refresh = Refresh::new();
         self.newer_than = Instant::now();
         self.context.looks.look(&self.uid).await;
@@ -31,6 +32,7 @@ impl Worker {
             };
             refresh.listen(&self.context, &pod);
             seen.mark_unchanged();
+            probed.mark_unchanged();
             let cache = self.context.cache.clone();
             let entry = tokio::select! {
                 () = cancel.cancelled() => return Next::Shutdown,
@@ -74,6 +76,8 @@ impl Worker {
                 changed = seen.changed() => if changed.is_err() {
                     seen = self.context.cache.subscribe(&self.uid);
                 },
+                // The store outlives the workers.
+                _ = probed.changed() => {}
                 () = timer, if look_again.is_some() => {}
                 () = back, if away_since.is_some() => {}
                 // What was missing may be there by now: at once.
@@ -95,6 +99,7 @@ impl Worker {
             pod: &planned,
             status,
             backoff: &self.backoff,
+            probes: &self.context.probes.get(&self.uid),
             gc: self.context.gc,
             now,
         });
@@ -249,10 +254,13 @@ impl Worker {
     ) -> PodSyncResult {
         let token = cancel.child_token();
         let runtime = Arc::clone(&self.context.runtime);
+        let mut probed = self.context.probes.subscribe(&self.uid);
         let mut walking = runtime.sync_pod(pod, status, plan, &token);
         loop {
             tokio::select! {
                 result = &mut walking => return result,
+                // A pull may take long: what runs meanwhile may become ready.
+                _ = probed.changed() => self.publish(status),
                 told = self.commands.changed() => {
                     if told.is_err() || self.must_end() {
                         token.cancel();

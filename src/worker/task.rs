@@ -280,6 +280,7 @@ impl Worker {
                 observed,
                 previous: self.status.as_deref(),
                 waiting: &self.failures,
+                probes: &self.context.probes.get(&self.uid),
                 host_ips: &self.context.node_ips,
                 terminating: matches!(self.phase, Phase::Terminating | Phase::Terminated),
                 is_static: !self.is_api,

@@ -306,6 +306,51 @@ async fn a_job_that_is_done_gives_back_its_volumes_and_has_new_ones_when_it_runs
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_left_of_nobodys_pod_is_removed_and_tried_again_less_and_less_often() {
+    let bed = Bed::start();
+    for uid in ["left", "stuck"] {
+        bed.fake.leave_orphan(&uid.into());
+    }
+    bed.tell(&[&pod("a")], Delivered::MANIFESTS);
+    bed.until_runs("a").await;
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    bed.fake.assert_call_counts("delete_pod", 0);
+    let refused = RuntimeError::Local("still mounted".to_owned());
+    bed.fake.refuse_next("delete_pod", 4, refused);
+    bed.want(&[&pod("a")]);
+    let began = Instant::now();
+    let tried = |count| move |fake: &FakeRuntime| fake.call_count("delete_pod") == count;
+    bed.until("both are tried", tried(2)).await;
+    bed.until("both are tried again", tried(4)).await;
+    assert_eq!(began.elapsed().as_secs() / 60, 2);
+    bed.until("both are removed", tried(6)).await;
+    assert_eq!(began.elapsed().as_secs() / 60, 6);
+    // Each time the runtime was asked what runs, and is not asked while there is nothing to remove.
+    let asked = bed.fake.call_count("get_pods");
+    tokio::time::sleep(SWEEP / 2).await;
+    bed.fake.assert_call_counts("delete_pod", 6);
+    assert!(bed.fake.call_count("get_pods") <= asked + 1);
+    assert!(runs(&bed.fake, "a"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_directory_stays_while_its_pod_runs_or_nobody_can_tell() {
+    let bed = Bed::start();
+    bed.fake.leave_orphan(&"x".into());
+    let mut running = crate::pod::observed::RunningPod::empty();
+    running.uid = "x".into();
+    bed.fake
+        .set_pod_list(crate::pod::observed::Pods(vec![running]));
+    bed.want(&[&pod("a")]);
+    bed.until_runs("a").await;
+    tokio::time::sleep(Duration::from_mins(3)).await;
+    bed.fake.assert_call_counts("delete_pod", 0);
+    bed.fake.set_pod_list(crate::pod::observed::Pods::default());
+    bed.until("it is removed", |fake| fake.call_count("delete_pod") == 1)
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_worker_that_panics_is_replaced() {
     let fake = FakeRuntime::new();
     let (clock, armed) = (fake.clone(), Arc::new(AtomicBool::new(false)));

@@ -178,6 +178,17 @@ impl<S: Script> Engine for ScriptedEngine<S> {
         self.pass(Operation::ListContainers, "", real).await
     }
 
+    async fn list_publishers(&self, port: u16) -> Result<Vec<ContainerSummary>> {
+        let real = owned!(self, |engine| engine.list_publishers(port));
+        self.pass(Operation::ListContainers, "", real).await
+    }
+
+    async fn network_driver(&self, name: &str) -> Result<String> {
+        let owned = name.to_owned();
+        let real = owned!(self, |engine| engine.network_driver(&owned));
+        self.pass(Operation::InspectNetwork, name, real).await
+    }
+
     async fn inspect_container(&self, id: &str) -> Result<ContainerInspectResponse> {
         let owned = id.to_owned();
         let real = owned!(self, |engine| engine.inspect_container(&owned));

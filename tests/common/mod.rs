@@ -31,11 +31,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use mirrorlet::api::FullName;
 use mirrorlet::api::report::{ContainerReport, PodReport, StatusReport};
 use mirrorlet::app::Agent;
 use mirrorlet::config::{Ambient, Resolved, resolve};
 use mirrorlet::runtime::docker::BollardEngine;
 use mirrorlet::runtime::docker::engine::SharedEngine;
+use mirrorlet::telemetry::journal::Kind;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
@@ -485,6 +487,29 @@ impl TestAgent {
         };
         let pod = self.until_pod(pod, |pod| found(pod).is_some()).await;
         found(&pod).unwrap()
+    }
+
+    /// The events of a pod so far, each as `reason message`, by its name with the node's suffix.
+    pub fn events(&self, pod: &str) -> Vec<String> {
+        let journal = &self.agent.as_ref().unwrap().telemetry.journal;
+        let story = journal.story(&FullName::new(pod, "default"));
+        let told = story.iter().filter(|entry| entry.kind != Kind::Trace);
+        told.map(|entry| format!("{} {}", entry.reason, entry.message))
+            .collect()
+    }
+
+    /// Waits until the pod has had that event.
+    pub async fn until_event(&self, pod: &str, event: &str) {
+        eventually(&format!("the event {event:?} of {pod}"), || {
+            let events = self.events(pod);
+            events.iter().any(|told| told == event).then_some(())
+        })
+        .await;
+    }
+
+    /// What is counted, as it is served.
+    pub fn metrics(&self) -> String {
+        self.agent.as_ref().unwrap().telemetry.metrics.encode()
     }
 
     /// Waits until no pod of that manifest name is left.

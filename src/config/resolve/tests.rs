@@ -3,7 +3,7 @@ use super::*;
 /// Four valid values of each setting, one for each rung but the default.
 fn samples(key: Key) -> [&'static str; 3] {
     match key {
-        Key::Root | Key::Manifests | Key::ManifestUrlCa | Key::DockerConfig => {
+        Key::Root | Key::Manifests | Key::ManifestUrlCa | Key::DockerConfig | Key::ResolvConf => {
             ["/flag", "/env", "/file"]
         }
         Key::ManifestUrls => ["http://flag/", "http://env/", "http://file/"],
@@ -13,9 +13,11 @@ fn samples(key: Key) -> [&'static str; 3] {
         }
         Key::Settle => ["1ms", "2ms", "3ms"],
         Key::Docker => ["unix:///flag", "unix:///env", "unix:///file"],
-        Key::NodeName | Key::ClusterDomain | Key::CgroupRoot | Key::PodInfraImage => {
-            ["flag", "env", "file"]
-        }
+        Key::NodeName
+        | Key::ClusterDomain
+        | Key::Network
+        | Key::CgroupRoot
+        | Key::PodInfraImage => ["flag", "env", "file"],
         Key::NodeIps | Key::ClusterDns => ["10.0.0.1", "10.0.0.2", "10.0.0.3"],
         Key::Kubeconfig => ["/flag", "in-cluster", "none"],
         Key::NodeLabels => ["a=flag", "a=env", "a=file"],

@@ -1,8 +1,8 @@
 //! What the API server would have filled in, and what makes a pod a static pod.
 
 use crate::api::core::{
-    Container, DownwardAPIVolumeFile, EmptyDirVolumeSource, PodSecurityContext, PodSpec, PodStatus,
-    Toleration, Volume,
+    Container, DownwardAPIVolumeFile, EmptyDirVolumeSource, HTTPGetAction, PodSecurityContext,
+    PodSpec, PodStatus, Probe, Toleration, Volume,
 };
 use crate::api::{NodeName, Pod, PodUid, keys};
 use crate::pod::desired::PodSource;
@@ -67,6 +67,23 @@ fn default_container(container: &mut Container, host_network: bool) {
             port.host_port = Some(port.container_port);
         }
     }
+    for probe in [
+        &mut container.liveness_probe,
+        &mut container.readiness_probe,
+        &mut container.startup_probe,
+    ]
+    .into_iter()
+    .flatten()
+    {
+        default_probe(probe);
+    }
+    let hooks = container.lifecycle.as_mut().map(|lifecycle| {
+        let hooks = [&mut lifecycle.post_start, &mut lifecycle.pre_stop];
+        hooks.into_iter().flatten()
+    });
+    for hook in hooks.into_iter().flatten() {
+        default_http_get(hook.http_get.as_mut());
+    }
     let resources = container.resources.get_or_insert_default();
     if let Some(limits) = &resources.limits {
         let requests = resources.requests.get_or_insert_default();
@@ -84,6 +101,30 @@ fn default_container(container: &mut Container, host_network: bool) {
         if let Some(field) = field {
             default_text(&mut field.api_version, "v1");
         }
+    }
+}
+
+fn default_probe(probe: &mut Probe) {
+    default_http_get(probe.http_get.as_mut());
+    if let Some(grpc) = &mut probe.grpc {
+        grpc.service.get_or_insert_default();
+    }
+    for (field, value) in [
+        (&mut probe.timeout_seconds, 1),
+        (&mut probe.period_seconds, 10),
+        (&mut probe.success_threshold, 1),
+        (&mut probe.failure_threshold, 3),
+    ] {
+        if field.unwrap_or(0) == 0 {
+            *field = Some(value);
+        }
+    }
+}
+
+fn default_http_get(get: Option<&mut HTTPGetAction>) {
+    if let Some(get) = get {
+        default_text(&mut get.path, "/");
+        default_text(&mut get.scheme, "HTTP");
     }
 }
 

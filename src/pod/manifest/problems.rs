@@ -46,6 +46,11 @@ impl<'a> Problems<'a> {
         self.add(Severity::Error, Code::InvalidValue, path, message.into());
     }
 
+    /// A value that is allowed, and has not the effect that its author must expect.
+    pub(super) fn warn(&mut self, path: &Path, message: impl Into<String>) {
+        self.add(Severity::Warning, Code::InvalidValue, path, message.into());
+    }
+
     /// A field without which the pod can't run.
     pub(super) fn required(&mut self, path: &Path, message: impl Into<String>) {
         self.add(Severity::Error, Code::Required, path, message.into());

@@ -47,8 +47,7 @@ struct Rule(&'static str, When, Verdict);
 use Verdict::{Forbidden, ForbiddenAndUnsupported, NoEffect, NotInManifest, Unsupported};
 use When::{Begins, IsFalse, IsNot, NonEmpty, Written};
 
-const PROBES: Verdict = Unsupported("probes are not run yet");
-const HOOKS: Verdict = Unsupported("lifecycle hooks are not run yet");
+const HTTP_1: Verdict = Unsupported("only HTTP/1.1 is spoken; leave this field out");
 const SCHEDULING: Verdict =
     NoEffect("a static pod isn't scheduled: it runs on the node that reads it");
 const VOLUME: Verdict = Unsupported("volumes of this type are not supported");
@@ -144,11 +143,19 @@ const RULES: &[Rule] = &[
         Unsupported("the Docker Engine always adds the groups of the image's /etc/group"),
     ),
     // Containers
-    Rule("spec.C.livenessProbe", Written, PROBES),
-    Rule("spec.C.readinessProbe", Written, PROBES),
-    Rule("spec.C.startupProbe", Written, PROBES),
-    Rule("spec.C.lifecycle.postStart", Written, HOOKS),
-    Rule("spec.C.lifecycle.preStop", Written, HOOKS),
+    Rule("spec.C.livenessProbe.httpGet.protocol", NonEmpty, HTTP_1),
+    Rule("spec.C.readinessProbe.httpGet.protocol", NonEmpty, HTTP_1),
+    Rule("spec.C.startupProbe.httpGet.protocol", NonEmpty, HTTP_1),
+    Rule(
+        "spec.C.lifecycle.postStart.httpGet.protocol",
+        NonEmpty,
+        HTTP_1,
+    ),
+    Rule(
+        "spec.C.lifecycle.preStop.httpGet.protocol",
+        NonEmpty,
+        HTTP_1,
+    ),
     Rule(
         "spec.C.restartPolicyRules[].action",
         Begins("RestartAllContainers"),

@@ -6,8 +6,9 @@
 use crate::api::Pod;
 use crate::api::core::Container;
 use crate::pod::observed::{ContainerState, ContainerStatus};
-use crate::pod::restart::should_restart;
-use crate::pod::spec::container_hash;
+use crate::pod::probe::{ProbeKind, ProbeResults};
+use crate::pod::restart::{self, should_restart};
+use crate::pod::spec::{RestartPolicy, container_hash};
 
 use super::Reason;
 
@@ -18,22 +19,36 @@ pub(super) enum Verdict {
     Keep,
     /// It is to be started, for that reason; whatever runs under its name is stopped first.
     Start(Reason),
+    /// It is to be stopped for that reason, and not to be started again.
+    Stop(Reason),
     /// It is done.
     Done,
 }
 
 /// Decides about one regular container by its newest instance.
-pub(super) fn judge(pod: &Pod, container: &Container, newest: Option<&ContainerStatus>) -> Verdict {
+pub(super) fn judge(
+    pod: &Pod,
+    container: &Container,
+    newest: Option<&ContainerStatus>,
+    probes: &ProbeResults,
+) -> Verdict {
     let name = container.name.as_str().into();
     let Some(seen) = newest else {
         return Verdict::Start(Reason::NeverStarted { container: name });
     };
     match seen.state {
-        // Failed liveness and startup probes are asked here.
         ContainerState::Running if definition_changed(container, seen) => {
             Verdict::Start(Reason::DefinitionChanged { container: name })
         }
-        ContainerState::Running => Verdict::Keep,
+        ContainerState::Running => {
+            // Rules that want it back are asked when its exit code is known.
+            let for_good = restart::policy(pod, container) == RestartPolicy::Never;
+            match failed_probe(container, seen, probes, for_good) {
+                None => Verdict::Keep,
+                Some(reason) if for_good => Verdict::Stop(reason),
+                Some(reason) => Verdict::Start(reason),
+            }
+        }
         ContainerState::Created => Verdict::Start(Reason::CreatedOnly { container: name }),
         ContainerState::Unknown => Verdict::Start(Reason::UnknownState { container: name }),
         ContainerState::Exited => {
@@ -47,6 +62,30 @@ pub(super) fn judge(pod: &Pod, container: &Container, newest: Option<&ContainerS
                 Verdict::Done
             }
         }
+    }
+}
+
+/// Why a running instance has to go, if one of its probes says so; `for_good` if it doesn't come
+/// back.
+pub(super) fn failed_probe(
+    container: &Container,
+    seen: &ContainerStatus,
+    probes: &ProbeResults,
+    for_good: bool,
+) -> Option<Reason> {
+    let name = container.name.as_str().into();
+    if probes.has_failed(container, seen, ProbeKind::Liveness) {
+        Some(Reason::LivenessFailed {
+            container: name,
+            for_good,
+        })
+    } else if probes.has_failed(container, seen, ProbeKind::Startup) {
+        Some(Reason::StartupFailed {
+            container: name,
+            for_good,
+        })
+    } else {
+        None
     }
 }
 

@@ -40,7 +40,7 @@ fn decide(draft: &mut Draft<'_>) {
     if let Some(reason) = changed {
         return recreate(draft, reason);
     }
-    match initialization(pod, status) {
+    match initialization(pod, status, draft.input.probes) {
         Initialization::Failed(reason) => draft.finish(reason),
         Initialization::Running(starts) => {
             start_inits(draft, starts);
@@ -92,21 +92,36 @@ fn start_inits(draft: &mut Draft<'_>, starts: Vec<InitStart<'_>>) {
 }
 
 fn plan_apps(draft: &mut Draft<'_>) {
-    let (pod, status) = (draft.input.pod, draft.input.status);
+    let PlanInput {
+        pod,
+        status,
+        probes,
+        ..
+    } = *draft.input;
     let verdicts: Vec<_> = spec::spec(pod)
         .containers
         .iter()
         .map(|container| {
             let newest = status.find_container_status_by_name(&container.name);
-            (container, app::judge(pod, container, newest))
+            (
+                container,
+                newest,
+                app::judge(pod, container, newest, probes),
+            )
         })
         .collect();
-    if verdicts.iter().all(|(_, v)| *v == Verdict::Done) {
+    if verdicts.iter().all(|(_, _, v)| *v == Verdict::Done) {
         return draft.finish(Reason::Completed);
     }
-    for (container, verdict) in verdicts {
+    for (container, newest, verdict) in verdicts {
         match verdict {
             Verdict::Keep | Verdict::Done => {}
+            // Whether the pod is over is decided once it has ended.
+            Verdict::Stop(reason) => {
+                if let Some(seen) = newest {
+                    draft.kill(seen, reason);
+                }
+            }
             Verdict::Start(reason) => {
                 draft.start(Role::App, container, reason);
             }

@@ -5,11 +5,12 @@
 use crate::api::Pod;
 use crate::api::core::Container;
 use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus, Role};
+use crate::pod::probe::{ProbeKind, ProbeResults};
 use crate::pod::restart::{self, should_restart};
 use crate::pod::spec::{self, RestartPolicy};
 
 use super::Reason;
-use super::app::definition_changed;
+use super::app::{definition_changed, failed_probe};
 
 /// Exit code of a process that was killed.
 const EXIT_KILLED: i32 = 137;
@@ -48,7 +49,11 @@ enum Verdict {
 
 /// Walks the init containers backwards: finished ones may have been removed, so the last one
 /// there is tells how far the pod got.
-pub(super) fn initialization<'a>(pod: &'a Pod, status: &PodStatus) -> Initialization<'a> {
+pub(super) fn initialization<'a>(
+    pod: &'a Pod,
+    status: &PodStatus,
+    probes: &ProbeResults,
+) -> Initialization<'a> {
     let inits: Vec<(Role, &Container)> = spec::containers(pod)
         .filter(|(role, _)| *role != Role::App)
         .collect();
@@ -80,7 +85,7 @@ pub(super) fn initialization<'a>(pod: &'a Pod, status: &PodStatus) -> Initializa
         }
         let verdict = match role {
             Role::Init => judge_init(pod, container, seen),
-            Role::Sidecar | Role::App => judge_sidecar(container, seen),
+            Role::Sidecar | Role::App => judge_sidecar(container, seen, probes),
         };
         let restart = match verdict {
             Verdict::Fatal(reason) => return Initialization::Failed(reason),
@@ -173,15 +178,22 @@ fn judge_init(pod: &Pod, container: &Container, seen: &ContainerStatus) -> Verdi
     }
 }
 
-fn judge_sidecar(container: &Container, seen: &ContainerStatus) -> Verdict {
+fn judge_sidecar(container: &Container, seen: &ContainerStatus, probes: &ProbeResults) -> Verdict {
     let name = container.name.as_str().into();
     match seen.state {
         ContainerState::Created => Verdict::Start(Reason::CreatedOnly { container: name }),
-        // A startup probe holds back what comes next until it succeeds: its verdict is asked here.
+        // What comes next waits until it has started; its liveness holds nothing back.
+        ContainerState::Running if !probes.has_started(container, seen) => {
+            let failed = probes.has_failed(container, seen, ProbeKind::Startup);
+            match failed_probe(container, seen, probes, false) {
+                Some(reason) if failed => Verdict::Start(reason),
+                Some(_) | None => Verdict::Wait,
+            }
+        }
         ContainerState::Running if definition_changed(container, seen) => {
             Verdict::Passed(Some(Reason::DefinitionChanged { container: name }))
         }
-        ContainerState::Running => Verdict::Passed(None),
+        ContainerState::Running => Verdict::Passed(failed_probe(container, seen, probes, false)),
         ContainerState::Exited => Verdict::Start(Reason::Exited {
             container: name,
             exit_code: seen.exit_code.unwrap_or_default(),

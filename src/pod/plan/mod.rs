@@ -11,6 +11,7 @@ use crate::api::{ContainerId, Pod, Timestamp, core};
 use crate::pod::backoff::{Backoff, ContainerKey};
 use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::{ContainerState, PodStatus, Role};
+use crate::pod::probe::{ProbeKind, ProbeResults};
 use crate::pod::spec;
 
 mod app;
@@ -35,6 +36,8 @@ pub struct PlanInput<'a> {
     pub status: &'a PodStatus,
     /// Crash counters of the pod's containers.
     pub backoff: &'a Backoff,
+    /// What its probes say.
+    pub probes: &'a ProbeResults,
     /// How many dead instances are kept.
     pub gc: ContainerGcPolicy,
     /// The present time.
@@ -127,6 +130,27 @@ pub enum Reason {
         /// Name in the spec.
         container: Arc<str>,
     },
+    /// The container's liveness probe failed.
+    LivenessFailed {
+        /// Name in the spec.
+        container: Arc<str>,
+        /// Whether its policy doesn't want it back.
+        #[serde(default)]
+        for_good: bool,
+    },
+    /// The container's startup probe failed.
+    StartupFailed {
+        /// Name in the spec.
+        container: Arc<str>,
+        /// Whether its policy doesn't want it back.
+        #[serde(default)]
+        for_good: bool,
+    },
+    /// The container's postStart hook failed.
+    PostStartFailed {
+        /// Name in the spec.
+        container: Arc<str>,
+    },
     /// The container starts anew with its sandbox.
     SandboxRecreated {
         /// Name in the spec.
@@ -141,6 +165,20 @@ pub enum Reason {
     Completed,
     /// The pod's `activeDeadlineSeconds` passed.
     DeadlineExceeded,
+}
+
+impl Reason {
+    /// The probe that failed, if it is for that.
+    #[must_use]
+    pub fn failed_probe(&self) -> Option<ProbeKind> {
+        if matches!(self, Self::LivenessFailed { .. }) {
+            Some(ProbeKind::Liveness)
+        } else if matches!(self, Self::StartupFailed { .. }) {
+            Some(ProbeKind::Startup)
+        } else {
+            None
+        }
+    }
 }
 
 impl fmt::Display for Reason {
@@ -170,6 +208,15 @@ impl fmt::Display for Reason {
             }
             Self::DefinitionChanged { container } => {
                 write!(f, "container {container} definition changed")
+            }
+            Self::LivenessFailed { container, .. } => {
+                write!(f, "container {container} failed liveness probe")
+            }
+            Self::StartupFailed { container, .. } => {
+                write!(f, "container {container} failed startup probe")
+            }
+            Self::PostStartFailed { container } => {
+                write!(f, "the postStart hook of container {container} failed")
             }
             Self::SandboxRecreated { container } => {
                 write!(f, "container {container} starts anew with its sandbox")

@@ -54,7 +54,7 @@ fn statuses(
                 .find(|s| s.name == container.name);
             let mut status = status(input, container, before);
             overlay_waiting(input, role, &mut status);
-            judge(role, &mut status);
+            judge(input, role, container, &mut status);
             status
         })
         .collect()
@@ -200,21 +200,32 @@ fn should_be_started(input: &StatusInput<'_>, role: Role, name: &str) -> bool {
     }
 }
 
-/// Sets `started` and `ready`. Verdicts of probes are to be asked here.
-fn judge(role: Role, status: &mut core::ContainerStatus) {
+/// Sets `started` and `ready`.
+fn judge(
+    input: &StatusInput<'_>,
+    role: Role,
+    container: &core::Container,
+    status: &mut core::ContainerStatus,
+) {
     let state = status.state.as_ref();
     let running = state.is_some_and(|s| s.running.is_some());
     let succeeded = state
         .and_then(|s| s.terminated.as_ref())
         .is_some_and(|t| t.exit_code == 0);
+    let newest = input
+        .observed
+        .find_container_status_by_name(&container.name)
+        .filter(|_| running);
     match role {
         Role::Init => {
             status.started = Some(false);
             status.ready = succeeded;
         }
         Role::Sidecar | Role::App => {
-            status.started = Some(running);
-            status.ready = running;
+            let probes = input.probes;
+            let started = newest.is_some_and(|seen| probes.has_started(container, seen));
+            status.started = Some(started);
+            status.ready = newest.is_some_and(|seen| probes.is_ready(container, seen));
         }
     }
 }

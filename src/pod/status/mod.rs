@@ -1,8 +1,6 @@
 //! Observed containers → the API's `PodStatus`.
 //!
 //! Upstream: `pkg/kubelet/kubelet_pods.go` (`generateAPIPodStatus`), `pkg/kubelet/status/generate.go`.
-//! Probes are not asked yet: a container without a verdict counts as one without a probe, in
-//! `containers` only.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,6 +11,7 @@ use crate::api::{Pod, Timestamp, core, meta};
 use crate::pod::observed::PodStatus;
 use crate::pod::plan::Waiting;
 use crate::pod::plan::deadline::{Deadline, deadline_since};
+use crate::pod::probe::ProbeResults;
 use crate::pod::spec;
 
 mod conditions;
@@ -41,6 +40,8 @@ pub struct StatusInput<'a> {
     pub previous: Option<&'a core::PodStatus>,
     /// Why containers that are not running wait: back-off, failed pulls, failed starts.
     pub waiting: &'a BTreeMap<Arc<str>, Waiting>,
+    /// What its probes say.
+    pub probes: &'a ProbeResults,
     /// The node's addresses, primary first.
     pub host_ips: &'a [IpAddr],
     /// Whether the pod is being stopped.

@@ -174,6 +174,12 @@ pub trait Engine: Send + Sync + 'static {
     /// `GET /containers/json?all=1`, filtered by our ownership label.
     async fn list_containers(&self, owner: &str) -> Result<Vec<ContainerSummary>>;
 
+    /// `GET /containers/json`, filtered by a port that is published on the host, whoever's.
+    async fn list_publishers(&self, port: u16) -> Result<Vec<ContainerSummary>>;
+
+    /// `GET /networks/{name}`: its driver.
+    async fn network_driver(&self, name: &str) -> Result<String>;
+
     /// `GET /containers/{id}/json`.
     async fn inspect_container(&self, id: &str) -> Result<ContainerInspectResponse>;
 

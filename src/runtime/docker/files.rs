@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::manager::DockerManager;
-use super::translate::{ConfigError, ContainerInput, hosts_file};
+use super::translate::{ConfigError, ContainerInput, NodeFacts, ResolvConf, hosts_file};
 use crate::api::{FullName, Pod, PodUid, Timestamp};
 use crate::pod::credentials::{PullSecrets, pull_secrets};
 use crate::pod::objects::{ObjectSet, references};
@@ -57,6 +57,22 @@ impl DockerManager {
         fetch(&*self.objects, &references).await
     }
 
+    /// What is known of the node, with its name resolution and hosts as its files say now. A file
+    /// that can't be read says what it said before.
+    pub(super) async fn node_now(&self) -> NodeFacts {
+        let mut node = self.node.clone();
+        let (resolv_conf, hosts) = (node.resolv_conf_path.clone(), node.hosts_path.clone());
+        let read = |path: Option<PathBuf>| std::fs::read_to_string(path?).ok();
+        let reading = self.on_disk(move |_| Ok((read(resolv_conf), read(hosts))));
+        if let Ok((resolv_conf, hosts)) = reading.await {
+            if let Some(text) = resolv_conf {
+                node.resolv_conf = ResolvConf::parse(&text);
+            }
+            node.hosts_file = hosts.unwrap_or(node.hosts_file);
+        }
+        node
+    }
+
     /// Makes volumes and the hosts file.
     pub(super) async fn pod_files(
         &self,
@@ -65,7 +81,7 @@ impl DockerManager {
         ips: &[IpAddr],
     ) -> Result<Files, FilesError> {
         let memory = self.node.memory_bytes;
-        let hosts = hosts_file(pod, ips, &self.node)
+        let hosts = hosts_file(pod, ips, &self.node_now().await)
             .map_err(|error| FilesError::Other(config_error(error)))?;
         let payloads = self.payloads(pod, &objects);
         let for_disk = Arc::clone(pod);

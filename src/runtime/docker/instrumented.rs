@@ -119,6 +119,16 @@ impl Engine for InstrumentedEngine {
         self.observe(Operation::ListContainers, "", call).await
     }
 
+    async fn list_publishers(&self, port: u16) -> Result<Vec<ContainerSummary>> {
+        let call = self.inner.list_publishers(port);
+        self.observe(Operation::ListContainers, "", call).await
+    }
+
+    async fn network_driver(&self, name: &str) -> Result<String> {
+        let call = self.inner.network_driver(name);
+        self.observe(Operation::InspectNetwork, name, call).await
+    }
+
     async fn inspect_container(&self, id: &str) -> Result<ContainerInspectResponse> {
         let call = self.inner.inspect_container(id);
         self.observe(Operation::InspectContainer, id, call).await

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::engine::EngineError;
 use super::manager::DockerManager;
 use super::translate::Kind;
-use crate::api::{ContainerId, Pod, Timestamp};
+use crate::api::{ContainerId, FullName, Pod, Timestamp};
 use crate::pod::observed::{Container, Role, RunningPod};
 use crate::pod::plan::Reason;
 use crate::pod::spec;
@@ -22,10 +23,27 @@ use crate::telemetry::occurrences;
 /// What every process is given between SIGTERM and SIGKILL, whatever time others used up.
 const GRACE_MIN: Duration = Duration::from_secs(2);
 /// Grace of a sandbox: ours ends at once, another's may take its time.
-const SANDBOX_GRACE: Duration = Duration::from_secs(10);
+pub(super) const SANDBOX_GRACE: Duration = Duration::from_secs(10);
 
 /// Reason of a container's stop, for the log, when all of its pod stops.
 const POD_STOPS: &str = "the pod is being stopped";
+
+/// A container to stop.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stop<'a> {
+    /// Its pod, where that is known: else its hook is what its labels say.
+    pub(super) pod: Option<&'a Arc<Pod>>,
+    /// Id of the instance.
+    pub(super) id: &'a str,
+    /// Name in the spec.
+    pub(super) name: &'a str,
+    /// How long all of it may take.
+    pub(super) grace: Duration,
+    /// Why it is stopped alone; none with its whole pod.
+    pub(super) reason: Option<&'a Reason>,
+    /// Those that stop before it.
+    pub(super) after: &'a [CancellationToken],
+}
 
 impl DockerManager {
     /// See [`Runtime::kill_pod`](crate::runtime::Runtime::kill_pod).
@@ -36,33 +54,46 @@ impl DockerManager {
         grace_override: Option<Duration>,
     ) -> PodSyncResult {
         let mut result = PodSyncResult::default();
-        let began = Instant::now();
         let (sidecars, regular): (Vec<_>, Vec<_>) = running
             .containers
             .iter()
             .partition(|c| self.role(c) == Role::Sidecar);
-        let grace = |container: &Container| {
-            let whole = grace_override
-                .unwrap_or_else(|| self.grace(pod, container))
-                .saturating_sub(began.elapsed());
-            whole.max(GRACE_MIN)
-        };
-        let kills = regular
-            .iter()
-            .map(|c| self.stop_container(&c.id.id, &c.name, grace(c), None));
-        result.add_sync_result(join_all(kills).await);
-        // Sidecars last, in the reverse order of their start. They wait within the grace.
-        for sidecar in in_stop_order(pod, &sidecars) {
-            let stopped = self
-                .stop_container(&sidecar.id.id, &sidecar.name, grace(sidecar), None)
-                .await;
-            result.add_sync_result([stopped]);
+        // Sidecars stop last, in the reverse order of their start; each waits, when its hook is
+        // done and within its grace, for all before it.
+        let mut stopped: Vec<CancellationToken> = Vec::new();
+        let mut kills = Vec::new();
+        for container in &regular {
+            let done = CancellationToken::new();
+            kills.push((*container, Vec::new(), done.clone()));
+            stopped.push(done);
         }
+        for sidecar in in_stop_order(pod, &sidecars) {
+            let done = CancellationToken::new();
+            kills.push((sidecar, stopped.clone(), done.clone()));
+            stopped.push(done);
+        }
+        let kills = kills
+            .into_iter()
+            .map(|(container, after, done)| async move {
+                let _done = done.drop_guard();
+                let grace = grace_override.unwrap_or_else(|| self.grace(pod, container));
+                let stop = Stop {
+                    pod,
+                    id: &container.id.id,
+                    name: &container.name,
+                    grace,
+                    reason: None,
+                    after: &after,
+                };
+                self.stop_container(stop).await
+            });
+        result.add_sync_result(join_all(kills).await);
         let sandboxes = running
             .sandboxes
             .iter()
             .filter(|sandbox| sandbox.state == crate::pod::observed::ContainerState::Running);
         let kills = sandboxes.map(|sandbox| async move {
+            let torn_down = self.tear_down(&sandbox.id.id, &running.full_name).await;
             let stopped = self.stop(&sandbox.id.id, SANDBOX_GRACE).await;
             let mut result =
                 SyncResult::new(SyncAction::KillPodSandbox, running.full_name.to_string());
@@ -72,20 +103,44 @@ impl DockerManager {
                     error.to_string(),
                 ));
             }
-            result
+            torn_down.into_iter().chain([result])
         });
-        result.add_sync_result(join_all(kills).await);
+        result.add_sync_result(join_all(kills).await.into_iter().flatten());
         result
     }
 
-    /// Stops one container: with its whole pod, or alone for a reason.
-    pub(super) async fn stop_container(
-        &self,
-        id: &str,
-        name: &str,
-        grace: Duration,
-        reason: Option<&Reason>,
-    ) -> SyncResult {
+    /// Tears down a sandbox's network, unless it is the host's. What fails holds up no stop, and is
+    /// tried again before the sandbox is removed.
+    async fn tear_down(&self, id: &str, full_name: &FullName) -> Option<SyncResult> {
+        let record = self.index.get(id)?;
+        let Kind::Sandbox {
+            host_network: false,
+            ..
+        } = record.ours.kind
+        else {
+            return None;
+        };
+        let mut result = SyncResult::new(SyncAction::TeardownNetwork, full_name.to_string());
+        if let Err(error) = self.tear_down_network(id).await {
+            result.fail(SyncError::new(
+                SyncErrorReason::TeardownNetworkError,
+                error.to_string(),
+            ));
+        }
+        Some(result)
+    }
+
+    /// Stops one container: with its whole pod, or alone for a reason. Its preStop hook comes
+    /// first and, like waiting for others, uses up its grace.
+    pub(super) async fn stop_container(&self, stop: Stop<'_>) -> SyncResult {
+        let Stop {
+            pod,
+            id,
+            name,
+            grace,
+            reason,
+            after,
+        } = stop;
         let mut result = SyncResult::new(SyncAction::KillContainer, name);
         let record = self.index.get(id);
         let began = Instant::now();
@@ -99,7 +154,14 @@ impl DockerManager {
                 reason,
             );
         }
-        match self.stop(id, grace).await {
+        if !grace.is_zero() {
+            // On the heap: it is large, and most containers have no hook.
+            Box::pin(self.pre_stop(pod, name, id, grace)).await;
+        }
+        let turn = join_all(after.iter().map(CancellationToken::cancelled));
+        let _ = timeout(grace.saturating_sub(began.elapsed()), turn).await;
+        let left = grace.saturating_sub(began.elapsed()).max(GRACE_MIN);
+        match self.stop(id, left).await {
             Ok(()) => {
                 if let Some(record) = record {
                     let reason = reason.map_or_else(|| POD_STOPS.to_owned(), ToString::to_string);

@@ -25,19 +25,23 @@ use super::exec::ExecSessions;
 use super::image::{self, ImageFacts, ImagePuller};
 use super::index::{Index, Record, pod_status};
 use super::logs::container_logs;
+use super::network::{EngineNetwork, NetworkPlugin};
 use super::sandbox_image::ensure_sandbox_image;
 use super::translate::{CgroupDriver, EngineFacts, Kind, NodeFacts, parse_ours};
+use super::version_cache::VersionCache;
 use super::{events, termination};
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
 use crate::pod::credentials::PullSecrets;
 use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::{ContainerState, PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
+use crate::probe::Client;
 use crate::runtime::gc::{GcOutcome, PodStateProvider};
 use crate::runtime::objects::Objects;
 use crate::runtime::{
-    CommandOutput, Image, ImageStats, LogOptions, LogStream, PodEvent, PodSyncResult, Result,
-    Runtime, RuntimeCondition, RuntimeError, RuntimeStatus, SyncError, Version,
+    CommandOutput, Image, ImageStats, LogOptions, LogStream, NETWORK_READY, PodEvent,
+    PodSyncResult, RUNTIME_READY, Result, Runtime, RuntimeCondition, RuntimeError, RuntimeStatus,
+    SyncError, Version,
 };
 use crate::telemetry::{Telemetry, calls, occurrences};
 use crate::volume::VolumeManager;
@@ -76,8 +80,11 @@ pub struct DockerManager {
     pub(super) index: Index,
     pub(super) images: Arc<ImagePuller>,
     pub(super) volumes: VolumeManager,
+    pub(super) network: Box<dyn NetworkPlugin>,
     pub(super) objects: Arc<dyn Objects>,
     pub(super) telemetry: Telemetry,
+    /// Sends the requests of hooks.
+    pub(super) probe: Client,
     /// Bounds the calls that change something. Fair: permits are given in the order asked.
     pub(super) changes: Semaphore,
     /// Bounds the sandboxes being made, so that of many new pods the first ones run before the
@@ -86,6 +93,7 @@ pub struct DockerManager {
     pub(super) sessions: ExecSessions,
     pod_infra_image: Option<String>,
     facts: Mutex<Facts>,
+    version: VersionCache,
     listing: tokio::sync::Mutex<()>,
 }
 
@@ -112,6 +120,11 @@ impl DockerManager {
     ) -> Self {
         Self {
             volumes: VolumeManager::new(&options.root),
+            version: VersionCache::new(Arc::clone(&engine)),
+            network: Box::new(EngineNetwork::new(
+                Arc::clone(&engine),
+                options.node.network.clone(),
+            )),
             engine,
             owner: options.owner,
             objects: options.objects,
@@ -120,6 +133,7 @@ impl DockerManager {
             index: Index::default(),
             images,
             telemetry,
+            probe: Client::new(),
             changes: Semaphore::new(options.engine_concurrency.max(1)),
             newcomers: Semaphore::new(options.engine_concurrency.max(1)),
             sessions: ExecSessions::default(),
@@ -138,7 +152,7 @@ impl DockerManager {
         if let Some(facts) = self.with_facts(|facts| facts.engine) {
             return Ok(facts);
         }
-        let version = self.engine.version().await?;
+        let version = self.version.get().await?;
         let api_version = parse_api_version(&version.negotiated).ok_or_else(|| {
             RuntimeError::Local(format!(
                 "the Docker Engine names its API version {:?}, which is not a version",
@@ -301,6 +315,9 @@ impl DockerManager {
     /// Removes a container that is not running. One that is gone is success; a removal that is
     /// under way already, of an agent before this one say, is waited for.
     pub(super) async fn remove(&self, id: &str) -> Result<()> {
+        self.tear_down_network(id)
+            .await
+            .map_err(|error| RuntimeError::Local(error.to_string()))?;
         let record = self.index.get(id);
         let began = Instant::now();
         loop {
@@ -365,7 +382,7 @@ impl Runtime for DockerManager {
     }
 
     async fn version(&self) -> Result<Version> {
-        Ok(Version::new(self.engine.version().await?.version))
+        Ok(Version::new(self.version.get().await?.version))
     }
 
     async fn api_version(&self) -> Result<Version> {
@@ -397,11 +414,16 @@ impl Runtime for DockerManager {
             .await
             .err()
             .map(|error| ("DockerDaemonNotReady", error.to_string()));
+        let no_network = self
+            .network
+            .status()
+            .await
+            .err()
+            .map(|error| ("NetworkPluginNotReady", error.to_string()));
         RuntimeStatus {
             conditions: vec![
-                condition("RuntimeReady", failure),
-                // The Engine's own bridge is there whenever the Engine is.
-                condition("NetworkReady", None),
+                condition(RUNTIME_READY, failure),
+                condition(NETWORK_READY, no_network),
             ],
         }
     }
@@ -501,19 +523,12 @@ impl Runtime for DockerManager {
         self.objects.subscribe(uid)
     }
 
-    async fn delete_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<(PodUid, RuntimeError)> {
-        let mut failed = Vec::new();
+    async fn list_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<PodUid> {
         // A directory that can't be read holds nothing that could be removed.
         let on_disk = self.on_disk(VolumeManager::list_pod_dirs).await;
-        for uid in on_disk.unwrap_or_default() {
-            if keep.contains(&uid) || !self.index.of_pod(&uid).is_empty() {
-                continue;
-            }
-            if let Err(error) = self.delete_pod(&uid).await {
-                failed.push((uid, error));
-            }
-        }
-        failed
+        let mut orphans = on_disk.unwrap_or_default();
+        orphans.retain(|uid| !keep.contains(uid) && self.index.of_pod(uid).is_empty());
+        orphans
     }
 
     async fn delete_container(&self, id: &ContainerId) -> Result<()> {
@@ -600,7 +615,12 @@ impl Runtime for DockerManager {
             facts.engine = None;
             facts.sandbox_image = None;
         });
+        self.network.forget();
+        self.version.forget();
         self.engine_facts().await?;
+        if let Err(error) = self.network.status().await {
+            occurrences::network_not_ready(&self.telemetry, &error.to_string());
+        }
         let gap = PodEvent::Gap {
             cause: "subscribed to the Engine's events".to_owned(),
         };

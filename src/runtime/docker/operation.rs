@@ -45,11 +45,13 @@ pub enum Operation {
     Events,
     /// `GET /containers/{id}/logs`.
     Logs,
+    /// `GET /networks/{name}`.
+    InspectNetwork,
 }
 
 impl Operation {
     /// Every operation, in the order of [`index`](Self::index).
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Version,
         Self::Info,
         Self::ListContainers,
@@ -70,6 +72,7 @@ impl Operation {
         Self::RemoveImage,
         Self::Events,
         Self::Logs,
+        Self::InspectNetwork,
     ];
 
     /// Place in [`ALL`](Self::ALL).
@@ -102,6 +105,7 @@ impl Operation {
             Self::RemoveImage => "remove_image",
             Self::Events => "events",
             Self::Logs => "logs",
+            Self::InspectNetwork => "inspect_network",
         }
     }
 }

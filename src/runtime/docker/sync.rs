@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
+use super::kill::Stop;
 use super::manager::DockerManager;
 use super::start::{Sandbox, Start};
 use crate::api::{FullName, Pod, PodUid};
@@ -69,8 +70,16 @@ impl DockerManager {
                         name,
                         &reason.to_string(),
                     );
-                    let grace = spec::termination_grace(pod);
-                    let stopped = self.stop_container(&id.id, name, grace, Some(reason)).await;
+                    let grace = spec::kill_grace(pod, name, reason);
+                    let stop = Stop {
+                        pod: Some(pod),
+                        id: &id.id,
+                        name,
+                        grace,
+                        reason: Some(reason),
+                        after: &[],
+                    };
+                    let stopped = self.stop_container(stop).await;
                     result.add_sync_result([stopped]);
                 }
                 Step::CreateSandbox { attempt, .. } => {

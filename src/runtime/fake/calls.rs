@@ -176,9 +176,11 @@ impl Runtime for FakeRuntime {
         Ok(())
     }
 
-    async fn delete_orphans(&self, _keep: &BTreeSet<PodUid>) -> Vec<(PodUid, RuntimeError)> {
-        // Its pods have no directories.
-        Vec::new()
+    async fn list_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<PodUid> {
+        let state = self.state();
+        let mut orphans = state.orphans.clone();
+        orphans.retain(|uid| !keep.contains(uid) && !state.model.pods.contains_key(uid));
+        orphans.into_iter().collect()
     }
 
     async fn garbage_collect(
@@ -216,6 +218,7 @@ impl Runtime for FakeRuntime {
     async fn delete_pod(&self, uid: &PodUid) -> Result<()> {
         self.enter("delete_pod", Some(uid)).await?;
         self.change(|s| {
+            s.orphans.remove(uid);
             let Some(pod) = s.model.pods.get(uid) else {
                 return Ok(());
             };

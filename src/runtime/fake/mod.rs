@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use crate::api::{ContainerId, PodUid, Timestamp};
 use crate::pod::observed::{PodStatus, Pods};
 use crate::runtime::{
-    CommandOutput, ImageStats, PodEvent, PodEventKind, Result, RuntimeCondition, RuntimeError,
-    RuntimeStatus, SyncError, Version,
+    CommandOutput, ImageStats, NETWORK_READY, PodEvent, PodEventKind, RUNTIME_READY, Result,
+    RuntimeCondition, RuntimeError, RuntimeStatus, SyncError, Version,
 };
 
 mod calls;
@@ -64,6 +64,7 @@ struct State {
     images: BTreeSet<String>,
     image_stats: ImageStats,
     logs: BTreeMap<ContainerId, String>,
+    orphans: BTreeSet<PodUid>,
     commands: Vec<(ContainerId, Vec<String>)>,
     command_results: BTreeMap<Vec<String>, Result<CommandOutput>>,
 
@@ -183,6 +184,11 @@ impl FakeRuntime {
         self.change(|s| {
             s.logs.insert(id.clone(), text.to_owned());
         });
+    }
+
+    /// Something on disk is left of that pod, and no container.
+    pub fn leave_orphan(&self, uid: &PodUid) {
+        self.change(|s| s.orphans.insert(uid.clone()));
     }
 
     /// What a command run in any container comes to from now on. Without this it succeeds without
@@ -536,6 +542,6 @@ fn healthy() -> RuntimeStatus {
         message: String::new(),
     };
     RuntimeStatus {
-        conditions: vec![condition("RuntimeReady"), condition("NetworkReady")],
+        conditions: vec![condition(RUNTIME_READY), condition(NETWORK_READY)],
     }
 }

@@ -10,6 +10,7 @@ use crate::pod::credentials::PullSecrets;
 use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::ContainerState;
 use crate::pod::plan::{Plan, PlanInput, compute_pod_actions};
+use crate::pod::probe::ProbeResults;
 use crate::runtime::{LogOptions, PodSyncResult, Runtime, SyncErrorReason};
 
 fn pod(uid: &str) -> Arc<Pod> {
@@ -46,6 +47,7 @@ async fn round(fake: &FakeRuntime, pod: &Arc<Pod>) -> (Plan, PodSyncResult) {
         pod,
         status: &status,
         backoff: &Backoff::default(),
+        probes: &ProbeResults::default(),
         gc: ContainerGcPolicy::default(),
         now: fake.now(),
     });

@@ -105,6 +105,10 @@ pub fn container_stopping(
     container: &str,
     reason: Option<&Reason>,
 ) {
+    let failed_probe = |probe, for_good| {
+        let next = if for_good { "" } else { ", will be restarted" };
+        format!("Container {container} failed {probe} probe{next}")
+    };
     let message = match reason {
         None => format!("Stopping container {container}"),
         Some(Reason::DefinitionChanged { .. }) => {
@@ -113,6 +117,9 @@ pub fn container_stopping(
         Some(Reason::UnknownState { .. }) => {
             format!("Container {container} is in an unknown state, will be restarted")
         }
+        Some(Reason::LivenessFailed { for_good, .. }) => failed_probe("liveness", *for_good),
+        Some(Reason::StartupFailed { for_good, .. }) => failed_probe("startup", *for_good),
+        Some(Reason::PostStartFailed { .. }) => "FailedPostStartHook".to_owned(),
         Some(reason) => format!("Stopping container {container}: {reason}"),
     };
     telemetry.journal.pod(

@@ -10,6 +10,7 @@ use crate::store::board::{Board, board};
 use crate::store::cache::cache;
 use crate::store::cell::{Writer, cell};
 use crate::store::looks::look_requests;
+use crate::store::probes::probe_results;
 
 pub(super) const SWEEP: Duration = Duration::from_mins(5);
 /// Longer than anything that is waited for.
@@ -54,6 +55,7 @@ impl Bed {
             runtime,
             cache: reader,
             looks,
+            probes: probe_results().1,
             board: board_writer,
             telemetry: telemetry.clone(),
             node_ips: Vec::new(),

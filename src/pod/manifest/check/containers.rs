@@ -10,10 +10,12 @@ use crate::pod::observed::Role;
 use crate::pod::restart;
 use crate::pod::spec::init_role;
 
-use super::{check_label_name, env, names, network, one_of, resources, security, unique, volumes};
+use super::{
+    check_label_name, env, handlers, names, network, one_of, resources, security, unique, volumes,
+};
 
 /// Largest port number.
-const PORT_MAX: i32 = 65535;
+pub(super) const PORT_MAX: i32 = 65535;
 /// Most restart rules of a container, and most exit codes of one.
 const RESTART_RULES_MAX: usize = 20;
 const EXIT_CODES_MAX: usize = 255;
@@ -52,7 +54,9 @@ pub(super) fn check_containers(
             unique(name, "a container", &mut seen, &path.key("name"), problems);
             check_container(container, &pod, &path, problems);
             check_restart(container, &path, problems);
-            check_stop_signal(container, spec, key == "initContainers", &path, problems);
+            let ends = key == "initContainers" && init_role(container) == Role::Init;
+            check_stop_signal(container, spec, ends, &path, problems);
+            handlers::check_handlers(container, spec, ends, &path, problems);
             // Init containers that end free their ports for the others.
             let holds = key == "containers" || init_role(container) == Role::Sidecar;
             check_ports(container, pod.host_network, &path, problems);
@@ -172,11 +176,11 @@ fn check_restart(container: &Container, at: &Path, problems: &mut Problems<'_>) 
     }
 }
 
-/// Checks `lifecycle.stopSignal`; the hooks beside it are refused elsewhere.
+/// Checks `lifecycle.stopSignal`; the hooks beside it are checked elsewhere.
 fn check_stop_signal(
     container: &Container,
     spec: &PodSpec,
-    is_init: bool,
+    ends: bool,
     at: &Path,
     problems: &mut Problems<'_>,
 ) {
@@ -184,7 +188,7 @@ fn check_stop_signal(
         return;
     };
     let at = at.key("lifecycle");
-    if is_init && init_role(container) == Role::Init {
+    if ends {
         problems.invalid(&at, "is not for init containers that end by themselves");
     }
     let Some(signal) = lifecycle.stop_signal.as_deref() else {

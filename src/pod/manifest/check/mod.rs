@@ -6,6 +6,7 @@
 
 mod containers;
 mod env;
+mod handlers;
 mod meta;
 mod names;
 mod network;

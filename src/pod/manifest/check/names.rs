@@ -46,6 +46,12 @@ fn is_label_word(text: &str) -> bool {
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
 }
 
+/// Name of an HTTP header, as `validation.IsHTTPHeaderName` has it.
+pub(super) fn is_header_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    !name.is_empty() && name.chars().all(allowed)
+}
+
 /// Key of a label or annotation.
 pub(super) fn is_qualified(key: &str) -> bool {
     match key.split_once('/') {

@@ -11,6 +11,7 @@ use crate::pod::observed::{ContainerHash, ContainerStatus, SandboxStatus};
 
 mod apps;
 mod inits;
+mod probes;
 mod properties;
 
 /// The present in every test, in seconds.
@@ -136,6 +137,18 @@ fn plan_with(pod: &Pod, status: &PodStatus, backoff: &Backoff) -> Plan {
         pod,
         status,
         backoff,
+        probes: &ProbeResults::default(),
+        gc: ContainerGcPolicy::default(),
+        now: at(0),
+    })
+}
+
+fn plan_probed(pod: &Pod, status: &PodStatus, probes: &ProbeResults) -> Plan {
+    compute_pod_actions(&PlanInput {
+        pod,
+        status,
+        backoff: &Backoff::default(),
+        probes,
         gc: ContainerGcPolicy::default(),
         now: at(0),
     })

@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::pod::probe::{ProbeKind, ProbeResult};
 use crate::pod::restart::should_restart;
 use ContainerState::{Created, Exited, Running, Unknown};
 
@@ -31,6 +32,8 @@ enum Op {
     Confuse(usize),
     /// Somebody removes the n-th dead container.
     Forget(usize),
+    /// A probe of the n-th running container comes to a result.
+    Probe(usize, ProbeKind, ProbeResult),
     /// All sandboxes die.
     LoseSandbox,
     /// Somebody removes all sandboxes.
@@ -59,6 +62,8 @@ fn op() -> impl Strategy<Value = Op> {
         5 => (0..4usize, prop_oneof![Just(0), Just(1)]).prop_map(|(n, code)| Op::Exit(n, code)),
         1 => (0..4usize).prop_map(Op::Confuse),
         1 => (0..4usize).prop_map(Op::Forget),
+        3 => (0..4usize, probe_kind(), probe_result())
+            .prop_map(|(n, kind, result)| Op::Probe(n, kind, result)),
         2 => Just(Op::LoseSandbox),
         1 => Just(Op::RemoveSandboxes),
         1 => (0..3usize).prop_map(Op::Edit),
@@ -67,11 +72,21 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+fn probe_kind() -> impl Strategy<Value = ProbeKind> {
+    prop::sample::select(ProbeKind::ALL.as_slice())
+}
+
+fn probe_result() -> impl Strategy<Value = ProbeResult> {
+    use ProbeResult::{Failure, Success, Unknown};
+    prop::sample::select([Failure, Success, Unknown].as_slice())
+}
+
 fn any_pod() -> impl Strategy<Value = Pod> {
     let policy = prop_oneof![Just("Always"), Just("OnFailure"), Just("Never")];
     let inits = prop::collection::vec(any::<bool>(), 0..4);
     let own = prop::collection::vec(own_policy(), 3);
-    (policy, inits, 1..4usize, own).prop_map(|(policy, inits, apps, own)| {
+    let probed = any::<bool>();
+    (policy, inits, 1..4usize, own, probed).prop_map(|(policy, inits, apps, own, probed)| {
         let inits = inits
             .into_iter()
             .enumerate()
@@ -88,6 +103,14 @@ fn any_pod() -> impl Strategy<Value = Pod> {
         for (container, (policy, rule)) in spec_of(&mut pod).containers.iter_mut().zip(own) {
             container.restart_policy = policy.map(str::to_owned);
             container.restart_policy_rules = rule.map(|rule| vec![rule]);
+        }
+        let spec = spec_of(&mut pod);
+        let sidecars = spec.init_containers.iter_mut().flatten();
+        let sidecars = sidecars.filter(|c| spec::init_role(c) == Role::Sidecar);
+        for container in sidecars.chain(&mut spec.containers).filter(|_| probed) {
+            container.liveness_probe = Some(core::Probe::default());
+            container.readiness_probe = Some(core::Probe::default());
+            container.startup_probe = Some(core::Probe::default());
         }
         pod
     })
@@ -117,6 +140,8 @@ struct World {
     pod: Pod,
     status: PodStatus,
     backoff: Backoff,
+    /// What its probes say.
+    probes: ProbeResults,
     now: i64,
     ids: u32,
     /// Starts by container and sandbox.
@@ -129,6 +154,7 @@ impl World {
             pod,
             status: PodStatus::empty("12345678".into()),
             backoff: Backoff::default(),
+            probes: ProbeResults::default(),
             now: 0,
             ids: 0,
             started: BTreeMap::new(),
@@ -140,6 +166,7 @@ impl World {
             pod: &self.pod,
             status: &self.status,
             backoff: &self.backoff,
+            probes: &self.probes,
             gc: ContainerGcPolicy::default(),
             now: at(self.now),
         };
@@ -285,6 +312,11 @@ impl World {
                     seen.state = Unknown;
                 }
             }
+            Op::Probe(n, kind, result) => {
+                if let Some(id) = self.running(n).map(|seen| seen.id.clone()) {
+                    self.probes.set(&id, kind, result);
+                }
+            }
             Op::Forget(n) => {
                 let dead = self.status.containers.iter().filter(|c| c.state == Exited);
                 if let Some(id) = dead.map(|c| c.id.clone()).nth(n) {
@@ -314,14 +346,26 @@ impl World {
         running.filter(|c| c.state == Running).nth(n)
     }
 
-    /// Lets everything go well until there is nothing left to do: init containers end well,
-    /// nothing else happens. Returns how many rounds that took.
+    /// Lets everything go well until there is nothing left to do: init containers end well, what
+    /// runs starts up, nothing else happens. Returns how many rounds that took.
     fn settle(&mut self) -> usize {
         const FAR_TOO_MANY: usize = 100;
         for rounds in 0..FAR_TOO_MANY {
             let plan = self.round(None);
             if let Some(wait) = plan.look_again {
                 self.now += i64::try_from(wait.as_secs()).unwrap() + 1;
+            }
+            let mut started_up = false;
+            for seen in self.status.running_containers() {
+                let undecided = !matches!(
+                    self.probes.get(&seen.id, ProbeKind::Startup),
+                    Some(ProbeResult::Success | ProbeResult::Failure)
+                );
+                if undecided {
+                    self.probes
+                        .set(&seen.id, ProbeKind::Startup, ProbeResult::Success);
+                    started_up = true;
+                }
             }
             let now = at(self.now);
             let init = self
@@ -331,7 +375,7 @@ impl World {
                 .find(|c| c.role == Role::Init && c.state == Running);
             if let Some(init) = init {
                 end(init, 0, now);
-            } else if plan.is_empty() && plan.look_again.is_none() {
+            } else if plan.is_empty() && plan.look_again.is_none() && !started_up {
                 return rounds;
             }
         }
@@ -404,7 +448,7 @@ proptest! {
         }
         let inits = spec::spec(&world.pod).init_containers.as_ref().map_or(0, Vec::len);
         let rounds = world.settle();
-        prop_assert!(rounds <= 6 + 2 * inits, "{rounds} rounds");
+        prop_assert!(rounds <= 7 + 3 * inits, "{rounds} rounds");
         assert_settled(&world);
         // At rest, each container has at most one dead instance beside its newest.
         for (_, container) in spec::containers(&world.pod) {
@@ -447,7 +491,12 @@ proptest! {
             match op {
                 // These make another container of it, or hide that it ran.
                 Op::Edit(_) | Op::Confuse(_) | Op::Forget(_) | Op::RemoveSandboxes => {}
-                Op::Round(_) | Op::Exit(..) | Op::LoseSandbox | Op::Restart | Op::Sleep(_) => {
+                Op::Round(_)
+                | Op::Exit(..)
+                | Op::Probe(..)
+                | Op::LoseSandbox
+                | Op::Restart
+                | Op::Sleep(_) => {
                     world.happen(op);
                 }
             }

@@ -110,11 +110,14 @@ fn exited(pod: &Pod, name: &str, code: i32) -> ContainerStatus {
 /// A base to change by `StatusInput { .., ..base }`.
 fn input<'a>(pod: &'a Pod, observed: &'a PodStatus) -> StatusInput<'a> {
     static NOTHING_WAITS: BTreeMap<Arc<str>, Waiting> = BTreeMap::new();
+    static NOTHING_PROBED: std::sync::LazyLock<ProbeResults> =
+        std::sync::LazyLock::new(ProbeResults::default);
     StatusInput {
         pod,
         observed,
         previous: None,
         waiting: &NOTHING_WAITS,
+        probes: &NOTHING_PROBED,
         host_ips: &[],
         terminating: false,
         is_static: true,

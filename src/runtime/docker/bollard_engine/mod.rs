@@ -223,6 +223,23 @@ impl Engine for BollardEngine {
         self.call("list", READ_DEADLINE, work).await
     }
 
+    async fn list_publishers(&self, port: u16) -> Result<Vec<ContainerSummary>> {
+        let filters = HashMap::from([("publish".to_owned(), vec![port.to_string()])]);
+        let options = ListContainersOptions {
+            filters: Some(filters),
+            ..ListContainersOptions::default()
+        };
+        let work = self.docker.list_containers(Some(options));
+        self.call("list", READ_DEADLINE, work).await
+    }
+
+    async fn network_driver(&self, name: &str) -> Result<String> {
+        let name = path_part(name)?;
+        let work = self.docker.inspect_network(name, None);
+        let found = self.call("network inspect", READ_DEADLINE, work).await?;
+        Ok(found.driver.unwrap_or_default())
+    }
+
     async fn inspect_container(&self, id: &str) -> Result<ContainerInspectResponse> {
         let work = self
             .docker

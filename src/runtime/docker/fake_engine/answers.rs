@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use bollard::models::{
     ContainerConfig, ContainerInspectResponse, ContainerState, ContainerSummary,
     ContainerSummaryHostConfig, ContainerSummaryStateEnum, EndpointSettings, ImageConfig,
-    ImageInspect, ImageSummary, MountPoint, NetworkSettings, SystemInfo,
+    ImageInspect, ImageSummary, MountPoint, NetworkSettings, PortSummary, SystemInfo,
 };
 
 use super::super::engine::EngineVersion;
@@ -80,6 +80,37 @@ pub(super) fn list(state: &State, owner: &str) -> Vec<ContainerSummary> {
     all.filter(|c| c.is_owned_by(owner))
         .map(|c| summary(state, c))
         .collect()
+}
+
+/// Running containers that publish a port.
+pub(super) fn publishers(state: &State, port: u16) -> Vec<ContainerSummary> {
+    let all = state
+        .containers
+        .iter()
+        .filter(|c| c.phase == Phase::Running);
+    all.filter_map(|container| {
+        let ports: Vec<PortSummary> = published(container)
+            .filter(|published| published.public_port == Some(port))
+            .collect();
+        (!ports.is_empty()).then(|| ContainerSummary {
+            ports: Some(ports),
+            ..summary(state, container)
+        })
+    })
+    .collect()
+}
+
+/// The ports of the host that a container was to publish; the protocol is left out.
+fn published(container: &FakeContainer) -> impl Iterator<Item = PortSummary> {
+    let host = container.body.host_config.as_ref();
+    let bindings = host.and_then(|host| host.port_bindings.as_ref());
+    let bindings = bindings.into_iter().flat_map(|all| all.values().flatten());
+    bindings.flatten().filter_map(|binding| {
+        Some(PortSummary {
+            public_port: Some(binding.host_port.as_deref()?.parse().ok()?),
+            ..PortSummary::default()
+        })
+    })
 }
 
 fn summary(state: &State, container: &FakeContainer) -> ContainerSummary {

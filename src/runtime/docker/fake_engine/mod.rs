@@ -175,6 +175,12 @@ impl FakeEngine {
         }
     }
 
+    /// Makes a network of that driver.
+    pub fn add_network(&self, name: &str, driver: &str) {
+        let mut state = lock(&self.state);
+        state.networks.insert(name.to_owned(), driver.to_owned());
+    }
+
     /// Breaks all event streams.
     pub fn cut_events(&self) {
         lock(&self.state).cut_events(&away());
@@ -329,6 +335,21 @@ impl Engine for FakeEngine {
     async fn list_containers(&self, owner: &str) -> Result<Vec<ContainerSummary>> {
         self.call(Operation::ListContainers, owner, |state| {
             Ok(answers::list(state, owner))
+        })
+        .await
+    }
+
+    async fn list_publishers(&self, port: u16) -> Result<Vec<ContainerSummary>> {
+        self.call(Operation::ListContainers, "", |state| {
+            Ok(answers::publishers(state, port))
+        })
+        .await
+    }
+
+    async fn network_driver(&self, name: &str) -> Result<String> {
+        self.call(Operation::InspectNetwork, name, |state| {
+            let driver = state.networks.get(name).cloned();
+            driver.ok_or_else(|| api_error(404, format!("network {name} not found")))
         })
         .await
     }

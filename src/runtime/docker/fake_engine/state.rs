@@ -128,6 +128,8 @@ pub(super) struct State {
     pub(super) images: BTreeMap<String, FakeImage>,
     pub(super) pulls: BTreeMap<String, PullScript>,
     pub(super) starts: BTreeMap<String, StartScript>,
+    /// Drivers of user-defined networks, by name.
+    pub(super) networks: BTreeMap<String, String>,
     pub(super) execs: super::execs::Execs,
     pub(super) subscribers: Vec<Subscriber>,
     pub(super) drop_events: usize,
@@ -157,6 +159,7 @@ impl State {
             images: BTreeMap::new(),
             pulls: BTreeMap::new(),
             starts: BTreeMap::new(),
+            networks: BTreeMap::new(),
             execs: super::execs::Execs::default(),
             subscribers: Vec::new(),
             drop_events: 0,

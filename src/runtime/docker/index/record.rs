@@ -33,6 +33,8 @@ pub(in crate::runtime::docker) struct Record {
     pub(super) ips: Vec<IpAddr>,
     /// Where its termination message is on the node's disk.
     pub(in crate::runtime::docker) termination_log: Option<PathBuf>,
+    /// Where its `resolv.conf` is on the Engine's disk.
+    pub(in crate::runtime::docker) resolv_conf: Option<PathBuf>,
     /// Whether an inspect would tell more than is known.
     pub(in crate::runtime::docker) stale: bool,
     /// When something was last told of it, on the index's own clock.
@@ -57,6 +59,7 @@ impl Record {
             message: "".into(),
             ips: Vec::new(),
             termination_log: None,
+            resolv_conf: None,
             stale: false,
             touched: 0,
             inspecting: Arc::default(),
@@ -194,6 +197,11 @@ pub(super) fn merge_inspect(record: &mut Record, found: &ContainerInspectRespons
     {
         record.termination_log = termination::source(found, termination_path).map(PathBuf::from);
     }
+    record.resolv_conf = found
+        .resolv_conf_path
+        .as_deref()
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from);
     record.stale = false;
     let Some(state) = &found.state else {
         record.state = ContainerState::Unknown;

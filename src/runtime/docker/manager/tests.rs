@@ -11,6 +11,7 @@ use super::*;
 use crate::pod::backoff::Backoff;
 use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::plan::{PlanInput, compute_pod_actions};
+use crate::pod::probe::ProbeResults;
 use crate::runtime::docker::fake_engine::{
     Call, FakeEngine, FakeImage, FaultPoint, PullScript, StartScript,
 };
@@ -20,7 +21,9 @@ use crate::runtime::docker::sandbox_image::SANDBOX_IMAGE;
 use crate::runtime::docker::translate::labels::container_labels;
 use crate::runtime::docker::translate::{container_name, sandbox_name};
 use crate::runtime::objects::NoObjects;
-use crate::runtime::{SyncErrorReason, SyncResult};
+use crate::runtime::{SyncAction, SyncErrorReason, SyncResult};
+
+mod hooks;
 
 const OWNER: &str = "me";
 
@@ -45,6 +48,14 @@ fn manager(engine: &Arc<FakeEngine>, root: &std::path::Path) -> DockerManager {
             objects: Arc::new(NoObjects::default()),
         },
     )
+}
+
+/// A manager whose pods are in that network.
+fn manager_in(engine: &Arc<FakeEngine>, root: &std::path::Path, network: &str) -> DockerManager {
+    let mut manager = manager(engine, root);
+    let shared: SharedEngine = engine.clone();
+    manager.network = Box::new(EngineNetwork::new(shared, Some(network.to_owned())));
+    manager
 }
 
 fn api_error(status: u16, message: &str) -> EngineError {
@@ -88,6 +99,7 @@ impl Bed {
             pod,
             status: &status,
             backoff: &Backoff::default(),
+            probes: &ProbeResults::default(),
             gc: ContainerGcPolicy::default(),
             now: Timestamp::now(),
         });
@@ -639,4 +651,123 @@ async fn a_subscription_begins_with_a_gap_and_keeps_the_index() {
     assert_eq!(status.containers[0].exit_code, Some(4));
     bed.engine.cut_events();
     while events.next().await.is_some() {}
+}
+
+fn actions(result: &PodSyncResult) -> Vec<(SyncAction, bool)> {
+    let results = result.sync_results.iter();
+    results.map(|r| (r.action, r.error.is_none())).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn networks_are_set_up_and_torn_down_unless_they_are_the_hosts() {
+    use SyncAction as A;
+    let bed = Bed::warm().await;
+    let pod = pod("a", &json!({}));
+    let result = bed.round(&pod).await;
+    assert_eq!(
+        actions(&result),
+        [
+            (A::CreatePodSandbox, true),
+            (A::SetupNetwork, true),
+            (A::StartContainer, true)
+        ]
+    );
+    let running = bed.status(&pod).await.to_running_pod();
+    let result = bed.manager.kill_pod(Some(&pod), &running, None).await;
+    assert_eq!(
+        actions(&result),
+        [
+            (A::KillContainer, true),
+            (A::TeardownNetwork, true),
+            (A::KillPodSandbox, true)
+        ]
+    );
+    let host = self::pod("b", &json!({"hostNetwork": true}));
+    let result = bed.round(&host).await;
+    assert_eq!(
+        actions(&result),
+        [(A::CreatePodSandbox, true), (A::StartContainer, true)]
+    );
+    let running = bed.status(&host).await.to_running_pod();
+    let result = bed.manager.kill_pod(Some(&host), &running, None).await;
+    assert_eq!(
+        actions(&result),
+        [(A::KillContainer, true), (A::KillPodSandbox, true)]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_made_for_a_pod_whose_network_is_missing() {
+    let mut bed = Bed::warm().await;
+    bed.manager = manager_in(&bed.engine, bed.root.path(), "pods");
+    let pod = pod("a", &json!({}));
+    let result = bed.round(&pod).await;
+    assert_eq!(failures(&result), [SyncErrorReason::CreatePodSandboxError]);
+    assert!(
+        result
+            .error()
+            .unwrap()
+            .contains("docker network create pods")
+    );
+    assert_eq!(bed.containers(), []);
+    bed.engine.add_network("pods", "bridge");
+    bed.up(&pod).await;
+    let sandbox = bed.engine.created(&pause_name(&pod)).unwrap();
+    let mode = sandbox.host_config.unwrap().network_mode;
+    assert_eq!(mode.as_deref(), Some("pods"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_whose_network_can_not_be_set_up_leaves_nothing() {
+    let mut bed = Bed::warm().await;
+    bed.engine.add_network("pods", "bridge");
+    bed.manager = manager_in(&bed.engine, bed.root.path(), "pods");
+    // The Engine in memory keeps no files, as if the agent did not see the real one's.
+    let pod = pod(
+        "a",
+        &json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["192.0.2.1"]}}),
+    );
+    let result = bed.round(&pod).await;
+    assert_eq!(failures(&result), [SyncErrorReason::SetupNetworkError]);
+    assert!(result.error().unwrap().contains("resolv.conf"));
+    let setup = (SyncAction::SetupNetwork, false);
+    assert_eq!(
+        actions(&result)[..2],
+        [(SyncAction::CreatePodSandbox, true), setup]
+    );
+    assert_eq!(bed.containers(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_port_that_is_taken_is_told_with_its_holder() {
+    let bed = Bed::warm().await;
+    let holder = pod(
+        "a",
+        &json!({"containers": [{
+            "name": "app", "image": "app:1", "imagePullPolicy": "IfNotPresent",
+            "ports": [{"containerPort": 80, "hostPort": 8080}],
+        }]}),
+    );
+    bed.up(&holder).await;
+    let other = pod("b", &json!({}));
+    let taken = api_error(
+        500,
+        "driver failed programming external connectivity on endpoint x: Bind for 0.0.0.0:8080 failed: port is already allocated",
+    );
+    let sandbox = pause_name(&other);
+    let fault = FaultPoint::Before;
+    bed.engine
+        .fail(Operation::StartContainer, None, fault, taken);
+    let result = bed.round(&other).await;
+    let error = result.error().unwrap();
+    assert!(
+        error.contains("host port 8080 is in use by pod ns/pod-a"),
+        "{error}"
+    );
+    assert!(!bed.containers().iter().any(|(name, _)| *name == sandbox));
+    let told = bed.manager.telemetry.journal.story(&FullName::of(&other));
+    assert!(
+        told.iter()
+            .any(|entry| &*entry.reason == "HostPortConflict")
+    );
 }

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::files::{Files, config_error};
 use super::super::image::{EnsuredImage, PullPolicy};
-use super::super::kill::reason_of;
+use super::super::kill::{Stop, reason_of};
 use super::super::manager::DockerManager;
 use super::super::translate::{
     ContainerInput, ImageFacts, SeccompWanted, container_request, seccomp_wanted,
@@ -17,6 +17,7 @@ use crate::api::core::Container;
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
 use crate::pod::credentials::PullSecrets;
 use crate::pod::observed::ContainerState;
+use crate::pod::plan::Reason;
 use crate::pod::spec;
 use crate::runtime::{SyncError, SyncErrorReason};
 use crate::telemetry::occurrences;
@@ -106,7 +107,11 @@ impl DockerManager {
                     &start.reason.to_string(),
                 );
                 self.note_restarts(pod, start).await;
-                Ok(())
+                tokio::select! {
+                    hooked = self.hooked(pod, container, &id) => hooked,
+                    // What stops the pod stops the container, too.
+                    () = cancel.cancelled() => Ok(()),
+                }
             }
             Err(error) if refuses_oom_score(&error) => {
                 self.learn_no_negative_oom_score();
@@ -121,6 +126,36 @@ impl DockerManager {
                 error.to_string(),
             )),
         }
+    }
+
+    /// Runs the postStart hook of a container that was started. One whose hook fails is stopped.
+    async fn hooked(
+        &self,
+        pod: &Arc<Pod>,
+        container: &Container,
+        id: &str,
+    ) -> Result<(), SyncError> {
+        let Err(error) = self.post_start(pod, container, id).await else {
+            return Ok(());
+        };
+        let reason = Reason::PostStartFailed {
+            container: container.name.as_str().into(),
+        };
+        let grace = spec::termination_grace(pod);
+        let stop = Stop {
+            pod: Some(pod),
+            id,
+            name: &container.name,
+            grace,
+            reason: Some(&reason),
+            after: &[],
+        };
+        // One that can't be stopped is seen running by the next round, and is left so.
+        let _ = self.stop_container(stop).await;
+        Err(SyncError::new(
+            SyncErrorReason::PostStartHookError,
+            format!("the postStart hook failed: {error}"),
+        ))
     }
 
     #[expect(

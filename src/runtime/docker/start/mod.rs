@@ -6,7 +6,8 @@
 //!                    └── image, files, create app container 2 ─────────────┴── start
 //! ```
 //!
-//! A container needs the sandbox's id to be created and the sandbox running to be started. Names
+//! A container needs the sandbox's id to be created and the sandbox running to be started. One with
+//! a postStart hook holds back the starts of those after it until the hook is done. Names
 //! are deterministic, so whatever is interrupted here and tried again finds what it made:
 //! [`conflict`](DockerManager::create) adopts it.
 
@@ -27,8 +28,10 @@ use super::index::Record;
 use super::manager::DockerManager;
 use super::translate::{Kind, MISSING_CLUSTER_DNS, Note};
 use crate::api::{FullName, Pod, PodUid};
+use crate::pod::ending::is_api_pod;
 use crate::pod::observed::Role;
 use crate::pod::plan::{Reason, Step};
+use crate::pod::spec;
 use crate::runtime::{RuntimeError, SyncAction, SyncError, SyncErrorReason, SyncResult};
 use crate::telemetry::{Telemetry, occurrences};
 
@@ -97,6 +100,13 @@ impl DockerManager {
         self.check_volumes(pod, &objects).await?;
         match sandbox {
             Sandbox::Running { id, ips } => {
+                if let Err(error) = self.ensure_resolv_conf(pod, id).await {
+                    return Ok(vec![SyncResult::failed(
+                        SyncAction::SetupNetwork,
+                        full_name,
+                        error,
+                    )]);
+                }
                 let files = match self.pod_files(pod, objects, &ips).await {
                     Ok(files) => files,
                     Err(FilesError::Volume(error)) => return Err(error),
@@ -143,11 +153,11 @@ impl DockerManager {
                 .shared();
                 let containers = self.start_containers(pod, &id, &up, &files, starts, cancel);
                 let (up, mut results) = futures::future::join(up.clone(), containers).await;
-                if let Err(error) = up {
-                    result.fail(error);
+                if up.is_err() {
                     results.clear();
                 }
-                results.insert(0, result);
+                let network = setup_result(pod, up, &mut result);
+                results.splice(0..0, [result].into_iter().chain(network));
                 Ok(results)
             }
         }
@@ -162,18 +172,31 @@ impl DockerManager {
         starts: &[Start<'_>],
         cancel: &CancellationToken,
     ) -> Vec<SyncResult> {
-        let started = starts.iter().map(|start| async move {
-            let action = match start.role {
-                Role::Init => SyncAction::InitContainer,
-                Role::Sidecar | Role::App => SyncAction::StartContainer,
-            };
-            let mut result = SyncResult::new(action, start.name);
-            let start = self.counted_on(pod, *start, files);
-            let started = self.start_container(pod, sandbox_id, up.clone(), files, start, cancel);
-            if let Err(error) = started.await {
-                result.fail(error);
+        // Who has a postStart hook holds back those after it: people rely on that order.
+        let hooked: Vec<Option<CancellationToken>> = starts
+            .iter()
+            .map(|start| has_post_start(pod, start.name).then(CancellationToken::new))
+            .collect();
+        let started = starts.iter().enumerate().map(|(index, start)| {
+            let (earlier, mine) = hooked.split_at(index);
+            let earlier: Vec<CancellationToken> = earlier.iter().flatten().cloned().collect();
+            let done = mine.first().cloned().flatten();
+            async move {
+                // Whatever comes of it, it holds nobody back after that.
+                let _done = done.map(CancellationToken::drop_guard);
+                let action = match start.role {
+                    Role::Init => SyncAction::InitContainer,
+                    Role::Sidecar | Role::App => SyncAction::StartContainer,
+                };
+                let mut result = SyncResult::new(action, start.name);
+                let start = self.counted_on(pod, *start, files);
+                let up = in_turn(up, earlier);
+                let started = self.start_container(pod, sandbox_id, up, files, start, cancel);
+                if let Err(error) = started.await {
+                    result.fail(error);
+                }
+                result
             }
-            result
         });
         join_all(started).await
     }
@@ -215,6 +238,52 @@ impl DockerManager {
     }
 }
 
+/// What came of the network of a sandbox; a failure that is not its own is the sandbox's.
+fn setup_result(
+    pod: &Pod,
+    up: Result<Vec<IpAddr>, SyncError>,
+    sandbox: &mut SyncResult,
+) -> Option<SyncResult> {
+    let mut network = SyncResult::new(SyncAction::SetupNetwork, FullName::of(pod).to_string());
+    match up {
+        Ok(_) if spec::is_host_network(pod) => None,
+        Ok(_) => Some(network),
+        Err(error) if error.reason == SyncErrorReason::SetupNetworkError => {
+            network.fail(error);
+            Some(network)
+        }
+        Err(error) => {
+            sandbox.fail(error);
+            None
+        }
+    }
+}
+
+/// A sandbox that runs, once those that come earlier are done too.
+fn in_turn<'a>(up: &Up<'a>, earlier: Vec<CancellationToken>) -> Up<'a> {
+    if earlier.is_empty() {
+        return up.clone();
+    }
+    let up = up.clone();
+    async move {
+        let ips = up.await?;
+        for done in earlier {
+            done.cancelled().await;
+        }
+        Ok(ips)
+    }
+    .boxed()
+    .shared()
+}
+
+/// Whether a container has a postStart hook.
+fn has_post_start(pod: &Pod, container: &str) -> bool {
+    spec::find_container(pod, container).is_some_and(|(_, container)| {
+        let lifecycle = container.lifecycle.as_ref();
+        lifecycle.is_some_and(|lifecycle| lifecycle.post_start.is_some())
+    })
+}
+
 /// Whether the Engine could not give a process an OOM score below 0: it lacks
 /// `CAP_SYS_RESOURCE`. Old runtimes only say that the process could not be made.
 fn refuses_oom_score(error: &EngineError) -> bool {
@@ -225,8 +294,9 @@ fn refuses_oom_score(error: &EngineError) -> bool {
 /// Logs what a request does otherwise than asked.
 fn tell_notes(telemetry: &Telemetry, pod: &Pod, notes: &[Note]) {
     for note in notes {
-        // Every pod that names no DNS policy wants the cluster's, and a box has none.
-        let tell = if note.reason == MISSING_CLUSTER_DNS {
+        // Every pod that names no DNS policy wants the cluster's, and a box has none; a pod of a
+        // cluster has a right to know.
+        let tell = if note.reason == MISSING_CLUSTER_DNS && !is_api_pod(pod) {
             occurrences::usual_note
         } else {
             occurrences::note

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::engine::EngineError;
 use super::super::files::config_error;
-use super::super::kill::reason_of;
+use super::super::kill::{SANDBOX_GRACE, reason_of};
 use super::super::manager::DockerManager;
 use super::super::translate::{SandboxInput, hosts_file, sandbox_request};
 use super::{refuses_oom_score, runtime_error, tell_notes};
@@ -13,6 +13,9 @@ use crate::api::{ContainerId, FullName, Pod, PodUid};
 use crate::pod::spec;
 use crate::runtime::{SyncError, SyncErrorReason};
 use crate::telemetry::occurrences;
+
+/// Reason of the note that a pod's host port is somebody else's.
+const HOST_PORT_CONFLICT: &str = "HostPortConflict";
 
 impl DockerManager {
     pub(super) async fn create_sandbox(
@@ -30,6 +33,8 @@ impl DockerManager {
             .engine_facts()
             .await
             .map_err(|error| runtime_error(&error))?;
+        self.check_network(pod).await?;
+        let node = self.node_now().await;
         let mut image_made_anew = false;
         loop {
             let image = self.sandbox_image().await.map_err(|error| failed(&error))?;
@@ -37,8 +42,9 @@ impl DockerManager {
                 owner: &self.owner,
                 pod,
                 attempt,
+                network_mode: self.network.sandbox_mode(),
                 image: &image,
-                node: &self.node,
+                node: &node,
                 engine: &facts,
             })
             .map_err(|error| {
@@ -57,45 +63,66 @@ impl DockerManager {
         }
     }
 
-    /// Starts a sandbox and finds its addresses. One that can't be started is removed: it has
-    /// nothing to tell that the error doesn't.
+    /// Starts a sandbox, sets up its network and writes its hosts file. One that can't be started
+    /// or connected is removed: it has nothing to tell that the error doesn't.
     pub(super) async fn start_sandbox(
         &self,
         pod: &Arc<Pod>,
         id: &str,
     ) -> Result<Vec<IpAddr>, SyncError> {
-        let started = self.start(id).await;
-        if let Err(error) = started {
-            if refuses_oom_score(&error) {
-                self.learn_no_negative_oom_score();
+        if let Err(error) = self.start(id).await {
+            return Err(self.failed_start(pod, id, &error).await);
+        }
+        let ips = match self.set_up_network(pod, id).await {
+            Ok(ips) => ips,
+            Err(error) if error.reason == SyncErrorReason::SetupNetworkError => {
+                // What of this fails is found, and done, by the next round or by the collector.
+                let _ = self.tear_down_network(id).await;
+                let _ = self.stop(id, SANDBOX_GRACE).await;
+                let _ = self.remove(id).await;
+                return Err(error);
             }
-            let _ = self.remove(id).await;
-            return Err(SyncError {
-                // What was learnt makes the next attempt a different one: at once.
-                retry_after: refuses_oom_score(&error).then_some(std::time::Duration::ZERO),
-                ..SyncError::new(
-                    reason_of(&error, SyncErrorReason::CreatePodSandboxError),
-                    error.to_string(),
-                )
-            });
-        }
+            Err(error) => return Err(error),
+        };
         if spec::is_host_network(pod) {
-            return Ok(Vec::new());
+            return Ok(ips);
         }
-        self.freshen(id)
-            .await
-            .map_err(|error| runtime_error(&error))?;
-        let ips = self
-            .index
-            .get(id)
-            .map(|record| record.ips().to_vec())
-            .unwrap_or_default();
         let hosts = hosts_file(pod, &ips, &self.node).map_err(config_error)?;
         let uid = PodUid::of(pod);
         self.on_disk(move |volumes| volumes.write_hosts(&uid, &hosts))
             .await
             .map_err(config_error)?;
         Ok(ips)
+    }
+
+    /// Tidies up after a sandbox that did not start, and says why it did not.
+    async fn failed_start(&self, pod: &Pod, id: &str, error: &EngineError) -> SyncError {
+        let learnt = refuses_oom_score(error);
+        if learnt {
+            self.learn_no_negative_oom_score();
+        }
+        // Perhaps its network has gone since it was seen last.
+        self.network.forget();
+        let told = self.explain_start(error).await;
+        if let Some(conflict) = &told.conflict {
+            let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
+            occurrences::note(
+                &self.telemetry,
+                &full_name,
+                &uid,
+                HOST_PORT_CONFLICT,
+                conflict,
+            );
+        }
+        let _ = self.remove(id).await;
+        SyncError {
+            // What was learnt makes the next attempt a different one: at once.
+            retry_after: learnt.then_some(std::time::Duration::ZERO),
+            ..SyncError::new(
+                reason_of(error, SyncErrorReason::CreatePodSandboxError),
+                told.message,
+            )
+        }
     }
 
     pub(super) fn tell_sandbox(&self, pod: &Pod, id: &str, ips: &[IpAddr]) {

@@ -2,6 +2,8 @@
 //!
 //! Upstream: `pkg/kubelet/network/dns/dns.go`.
 
+use std::fmt;
+
 use crate::api::Pod;
 use crate::pod::spec;
 
@@ -73,6 +75,31 @@ pub struct PodDns {
     pub inherited: bool,
 }
 
+impl From<&PodDns> for ResolvConf {
+    fn from(dns: &PodDns) -> Self {
+        Self {
+            servers: dns.servers.clone(),
+            searches: dns.searches.clone(),
+            options: dns.options.clone(),
+        }
+    }
+}
+
+/// The file's content, as cri-dockerd's `rewriteResolvFile` writes it; empty when it says nothing.
+impl fmt::Display for ResolvConf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for server in &self.servers {
+            writeln!(f, "nameserver {server}")?;
+        }
+        for (keyword, words) in [("search", &self.searches), ("options", &self.options)] {
+            if !words.is_empty() {
+                writeln!(f, "{keyword} {}", words.join(" "))?;
+            }
+        }
+        Ok(())
+    }
+}
+
 enum Base {
     Cluster,
     Node,
@@ -90,7 +117,7 @@ pub fn compute_dns(pod: &Pod, node: &NodeFacts) -> (PodDns, Vec<Note>) {
             servers: node.resolv_conf.servers.clone(),
             searches: node.resolv_conf.searches.clone(),
             options: node.resolv_conf.options.clone(),
-            inherited: true,
+            inherited: !node.own_resolv_conf,
         },
         Base::Cluster => cluster_dns(pod, node),
     };

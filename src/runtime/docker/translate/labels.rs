@@ -5,9 +5,10 @@
 //! name says the same as its labels.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::time::Duration;
 
-use crate::api::core::Container;
+use crate::api::core::{Container, Lifecycle};
 use crate::api::{FullName, Pod, PodUid, keys};
 use crate::pod::observed::{ContainerHash, Role};
 use crate::pod::spec;
@@ -26,7 +27,7 @@ const NETWORK_POD: &str = "pod";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Keys a user's pod labels and annotations can't set: those we write, and the one we never do.
-const RESERVED: [&str; 17] = [
+const RESERVED: [&str; 19] = [
     keys::POD_NAME,
     keys::POD_NAMESPACE,
     keys::POD_UID,
@@ -38,6 +39,8 @@ const RESERVED: [&str; 17] = [
     keys::TERMINATION_PATH,
     keys::TERMINATION_POLICY,
     keys::TERMINATION_GRACE,
+    keys::PRE_STOP_HANDLER,
+    keys::CONTAINER_PORTS,
     keys::SHIM_TYPE,
     keys::OWNER,
     keys::KIND,
@@ -88,7 +91,57 @@ pub enum Kind {
         termination_path: String,
         /// Whether the log's tail stands in for a missing termination message after an error.
         fallback_to_logs: bool,
+        /// What its preStop hook is rebuilt from.
+        hooks: HookLabels,
     },
+}
+
+/// What a container's preStop hook is rebuilt from when its spec isn't known any more: values of
+/// labels. A hook may hold what is secret, so they aren't shown.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct HookLabels {
+    pre_stop: String,
+    ports: String,
+}
+
+impl fmt::Debug for HookLabels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HookLabels").finish_non_exhaustive()
+    }
+}
+
+impl HookLabels {
+    /// What is written for a container.
+    fn of(container: &Container) -> Self {
+        let pre_stop = container.lifecycle.as_ref();
+        let pre_stop = pre_stop.and_then(|lifecycle| lifecycle.pre_stop.as_ref());
+        let ports = container.ports.as_ref().filter(|ports| !ports.is_empty());
+        Self {
+            pre_stop: json(pre_stop),
+            ports: json(ports),
+        }
+    }
+
+    /// As much of the container as its preStop hook needs. What can't be read is left out, as if
+    /// it had no hook: upstream does so too.
+    #[must_use]
+    pub fn container(&self, name: &str) -> Container {
+        Container {
+            name: name.to_owned(),
+            ports: serde_json::from_str(&self.ports).ok(),
+            lifecycle: Some(Lifecycle {
+                pre_stop: serde_json::from_str(&self.pre_stop).ok(),
+                ..Lifecycle::default()
+            }),
+            ..Container::default()
+        }
+    }
+}
+
+/// A value as a label holds it: empty for none.
+fn json<T: serde::Serialize>(value: Option<&T>) -> String {
+    let written = value.and_then(|value| serde_json::to_string(value).ok());
+    written.unwrap_or_default()
 }
 
 /// Labels of a sandbox.
@@ -123,6 +176,8 @@ pub(in crate::runtime::docker) fn sandbox_labels(owner: &str, pod: &Pod, attempt
         keys::RESTART_COUNT,
         keys::TERMINATION_PATH,
         keys::TERMINATION_POLICY,
+        keys::PRE_STOP_HANDLER,
+        keys::CONTAINER_PORTS,
     ] {
         insert(&mut labels, unused, "");
     }
@@ -169,6 +224,9 @@ pub(in crate::runtime::docker) fn container_labels(
             .as_deref()
             .unwrap_or("File"),
     );
+    let hooks = HookLabels::of(container);
+    insert(&mut labels, keys::PRE_STOP_HANDLER, &hooks.pre_stop);
+    insert(&mut labels, keys::CONTAINER_PORTS, &hooks.ports);
     labels
 }
 
@@ -285,5 +343,9 @@ fn parse_container(name: &ContainerName, labels: &Labels) -> Option<Kind> {
             .unwrap_or(DEFAULT_TERMINATION_PATH)
             .to_owned(),
         fallback_to_logs: label(keys::TERMINATION_POLICY) == Some("FallbackToLogsOnError"),
+        hooks: HookLabels {
+            pre_stop: label(keys::PRE_STOP_HANDLER).unwrap_or_default().to_owned(),
+            ports: label(keys::CONTAINER_PORTS).unwrap_or_default().to_owned(),
+        },
     })
 }

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use bollard::models::ContainerCreateBody;
 
@@ -23,7 +24,7 @@ pub mod security;
 pub use container::{ContainerInput, ImageFacts, container_request};
 pub use dns::{MISSING_CLUSTER_DNS, PodDns, ResolvConf, compute_dns};
 pub use hosts::{Hostname, compute_hostname, hosts_file};
-pub use labels::{Kind, OurContainer, parse_ours};
+pub use labels::{HookLabels, Kind, OurContainer, parse_ours};
 pub use names::{ContainerName, container_name, sandbox_name};
 pub use sandbox::{SandboxInput, sandbox_request};
 pub use security::{SeccompWanted, seccomp_wanted};
@@ -39,8 +40,16 @@ pub struct NodeFacts {
     pub allocatable: Allocatable,
     /// The node's `resolv.conf`.
     pub resolv_conf: ResolvConf,
+    /// Where it is, to be read again for each pod; as it was when none.
+    pub resolv_conf_path: Option<PathBuf>,
+    /// Whether it is another one than the Engine goes by.
+    pub own_resolv_conf: bool,
     /// Content of the node's `/etc/hosts`.
     pub hosts_file: String,
+    /// Where it is, to be read again for each pod; as it was when none.
+    pub hosts_path: Option<PathBuf>,
+    /// The Docker network of the pods; the Engine's default bridge when none.
+    pub network: Option<String>,
     /// DNS servers of the cluster; empty on a box.
     pub cluster_dns: Vec<IpAddr>,
     /// Domain of the cluster.

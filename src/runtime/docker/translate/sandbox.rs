@@ -34,6 +34,8 @@ pub struct SandboxInput<'a> {
     pub pod: &'a Pod,
     /// How many sandboxes the pod had before.
     pub attempt: u32,
+    /// Network mode of a pod that is not in the host's network.
+    pub network_mode: &'a str,
     /// Image of the sandbox.
     pub image: &'a str,
     /// The node.
@@ -58,7 +60,14 @@ pub fn sandbox_request(input: &SandboxInput<'_>) -> Result<Request, ConfigError>
     let (dns, notes) = compute_dns(pod, input.node);
     let (exposed_ports, port_bindings) = ports(pod);
     let mut host_config = HostConfig {
-        network_mode: Some(if host_network { "host" } else { "default" }.to_owned()),
+        network_mode: Some(
+            if host_network {
+                "host"
+            } else {
+                input.network_mode
+            }
+            .to_owned(),
+        ),
         ipc_mode: Some(
             if pod_spec.host_ipc == Some(true) {
                 "host"

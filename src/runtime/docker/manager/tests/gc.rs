@@ -57,6 +57,7 @@ impl Bed {
                 pod,
                 status: &status,
                 backoff: &Backoff::default(),
+                probes: &ProbeResults::default(),
                 gc: everything,
                 now: Timestamp::now(),
             });

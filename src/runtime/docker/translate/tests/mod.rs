@@ -32,6 +32,7 @@ fn node() -> NodeFacts {
         cluster_dns: vec![],
         cluster_domain: "cluster.local".to_owned(),
         cgroup_root: "mirrorlet".to_owned(),
+        ..NodeFacts::default()
     }
 }
 
@@ -65,6 +66,7 @@ fn one(container: &Value, more: &Value) -> Pod {
 
 fn sandbox_of(pod: &Pod) -> Result<Request, ConfigError> {
     sandbox_request(&SandboxInput {
+        network_mode: "default",
         owner: OWNER,
         pod,
         attempt: 0,

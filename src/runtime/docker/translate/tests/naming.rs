@@ -105,6 +105,7 @@ fn what_is_created_is_read_back() {
                 sandbox_id: SANDBOX.to_owned(),
                 termination_path: "/dev/termination-log".to_owned(),
                 fallback_to_logs: false,
+                hooks: HookLabels::default(),
             }
         );
     }
@@ -127,6 +128,36 @@ fn what_is_created_is_read_back() {
         container.kind,
         Kind::Container { termination_path, fallback_to_logs: true, .. } if termination_path == "/t"
     ));
+}
+
+#[test]
+fn a_pre_stop_hook_is_rebuilt_from_labels_and_not_shown() {
+    let pod = one(
+        &json!({
+            "ports": [{"name": "http", "containerPort": 80}],
+            "lifecycle": {"preStop": {"httpGet": {
+                "port": "http", "httpHeaders": [{"name": "Authorization", "value": "secret"}],
+            }}},
+        }),
+        &json!({}),
+    );
+    let seen = ours(OWNER, &container_of(&pod).unwrap()).unwrap();
+    assert!(!format!("{seen:?}").contains("secret"), "{seen:?}");
+    let Kind::Container { hooks, .. } = seen.kind else {
+        panic!("{seen:?}");
+    };
+    let wanted = &spec::spec(&pod).containers[0];
+    let rebuilt = hooks.container("c");
+    assert_eq!(rebuilt.ports, wanted.ports);
+    assert_eq!(rebuilt.lifecycle, wanted.lifecycle);
+    let none = HookLabels::default().container("c");
+    assert_eq!(none.lifecycle.unwrap().pre_stop, None);
+    // An image can't bring a hook along: both labels are always set.
+    let plain = container_of(&one(&json!({}), &json!({}))).unwrap();
+    let labels = plain.body.labels.unwrap();
+    for key in [keys::PRE_STOP_HANDLER, keys::CONTAINER_PORTS] {
+        assert_eq!(labels.get(key).map(String::as_str), Some(""), "{key}");
+    }
 }
 
 #[test]

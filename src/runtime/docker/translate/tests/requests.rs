@@ -22,6 +22,7 @@ fn host_network_sandbox() {
         &json!({"hostNetwork": true, "dnsPolicy": "ClusterFirstWithHostNet"}),
     );
     let request = sandbox_request(&SandboxInput {
+        network_mode: "default",
         owner: OWNER,
         pod: &pod,
         attempt: 1,

@@ -135,6 +135,7 @@ fn user_namespaces_are_refused() {
 fn inherited_dns_is_left_to_the_engine() {
     let dns = |spec: &Value, node: &NodeFacts| {
         let request = sandbox_request(&SandboxInput {
+            network_mode: "default",
             owner: OWNER,
             pod: &one(&json!({}), spec),
             attempt: 0,
@@ -202,6 +203,7 @@ fn an_engine_without_negative_scores_gets_none() {
         ..engine()
     };
     let request = sandbox_request(&SandboxInput {
+        network_mode: "default",
         owner: OWNER,
         pod: &pod,
         attempt: 1,

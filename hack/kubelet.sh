@@ -1,0 +1,63 @@
+# Sourced after cluster.sh: a real kubelet on a containerd of its own, as Node `host1` of that cluster.
+# Not to be run.
+# shellcheck shell=bash
+
+HOST_NODE=host1
+# An image that only waits, for the sandboxes of the kubelet's pods.
+HOST_SANDBOX_IMAGE=mirrorlet.test/user-root:1
+
+# ctr of the kubelet's containerd, in the kubelet's name space.
+host_ctr() { ctr --address "$CLUSTER_DIR/containerd.sock" --namespace k8s.io "$@"; }
+
+host_registered() { kubectl get node "$HOST_NODE" >/dev/null 2>&1; }
+
+# kubelet_up: starts containerd and kubelet, and waits until the Node is registered. Without a
+# network plugin the Node stays NotReady, and pods in the host's network run.
+kubelet_up() {
+    local state="$CLUSTER_DIR/containerd"
+    need containerd containerd
+    mkdir -p "$state" "$CLUSTER_DIR/kubelet"
+    cat >"$CLUSTER_DIR/containerd.toml" <<TOML
+version = 2
+root = "$state/root"
+state = "$state/state"
+[grpc]
+  address = "$CLUSTER_DIR/containerd.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "$HOST_SANDBOX_IMAGE"
+  stream_server_address = "127.0.0.1"
+  # This machine may not give a process a score below its own.
+  restrict_oom_score_adj = true
+TOML
+    cluster_program "$(command -v containerd)" --config "$CLUSTER_DIR/containerd.toml"
+    wait_for 30 "containerd to listen" test -S "$CLUSTER_DIR/containerd.sock"
+    docker save "$HOST_SANDBOX_IMAGE" | host_ctr images import - >/dev/null
+
+    cat >"$CLUSTER_DIR/kubelet.yaml" <<YAML
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+failCgroupV1: false
+failSwapOn: false
+cgroupDriver: cgroupfs
+enforceNodeAllocatable: []
+containerRuntimeEndpoint: unix://$CLUSTER_DIR/containerd.sock
+authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: $CLUSTER_DIR/pki/ca.crt}}
+authorization: {mode: Webhook}
+evictionHard: {memory.available: 1Mi}
+YAML
+    cluster_program "$KUBE_BIN/kubelet" --config "$CLUSTER_DIR/kubelet.yaml" --hostname-override "$HOST_NODE" \
+        --root-dir "$CLUSTER_DIR/kubelet" --kubeconfig "$(cluster_node_kubeconfig "$HOST_NODE")"
+    wait_for 60 "the kubelet to register its Node" host_registered
+}
+
+# kubelet_down: ends what kubelet_up started, its pods included.
+kubelet_down() {
+    local id
+    cluster_stop kubelet TERM
+    if cluster_runs containerd; then
+        for id in $(host_ctr tasks list --quiet 2>/dev/null); do
+            host_ctr tasks kill --signal KILL "$id" >/dev/null 2>&1 || true
+        done
+    fi
+    cluster_stop containerd TERM
+}

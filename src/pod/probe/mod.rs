@@ -1,0 +1,133 @@
+//! Probes: what they are like, what a result means, and when to probe next.
+//!
+//! A worker per container and kind asks [`decide`] what to do, attempts what it says, and has
+//! [`conclude`] weigh what came of it. What it then publishes is one of [`ProbeResults`], which
+//! the planner and the status read.
+//!
+//! Upstream: `pkg/kubelet/prober` (`worker.go`, `prober.go`, `prober_manager.go`) and
+//! `pkg/kubelet/prober/results`.
+
+mod outcome;
+mod results;
+mod worker;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::core::{Container, Probe};
+
+pub use outcome::{Outcome, of_exec, of_http};
+pub use results::ProbeResults;
+pub use worker::{Action, Decision, Observation, ProbeState, conclude, decide, first_delay};
+
+/// Times an attempt that errs is made at once, instead of being left for the next period.
+///
+/// Upstream: `maxProbeRetries` of `pkg/kubelet/prober/prober.go`.
+pub const ATTEMPTS_MAX: u32 = 3;
+
+/// What a probe is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProbeKind {
+    /// Whether the container has to be restarted.
+    Liveness,
+    /// Whether it takes requests.
+    Readiness,
+    /// Whether it has started: until then the other two wait.
+    Startup,
+}
+
+impl ProbeKind {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::Liveness, Self::Readiness, Self::Startup];
+
+    /// The kind as events and metrics spell it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Liveness => "Liveness",
+            Self::Readiness => "Readiness",
+            Self::Startup => "Startup",
+        }
+    }
+
+    /// The probe of that kind, if the container has one.
+    #[must_use]
+    pub fn of(self, container: &Container) -> Option<&Probe> {
+        match self {
+            Self::Liveness => container.liveness_probe.as_ref(),
+            Self::Readiness => container.readiness_probe.as_ref(),
+            Self::Startup => container.startup_probe.as_ref(),
+        }
+    }
+
+    /// What counts before the first result: it lives, takes no requests, and nobody knows whether
+    /// it has started.
+    #[must_use]
+    pub fn initial(self) -> ProbeResult {
+        match self {
+            Self::Liveness => ProbeResult::Success,
+            Self::Readiness => ProbeResult::Failure,
+            Self::Startup => ProbeResult::Unknown,
+        }
+    }
+}
+
+impl fmt::Display for ProbeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What a container's probe says of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProbeResult {
+    /// All is well.
+    Success,
+    /// It isn't.
+    Failure,
+    /// Nobody knows yet.
+    Unknown,
+}
+
+/// A probe's numbers, with the API's defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProbeSpec {
+    /// Nothing is probed until the container has run for so long.
+    pub initial_delay: Duration,
+    /// Longest time of one attempt.
+    pub timeout: Duration,
+    /// Time between two attempts.
+    pub period: Duration,
+    /// Successes in a row that count as one.
+    pub success_threshold: u32,
+    /// Failures in a row that count as one.
+    pub failure_threshold: u32,
+}
+
+impl ProbeSpec {
+    /// The numbers of that probe.
+    ///
+    /// Upstream: `SetDefaults_Probe` of `pkg/apis/core/v1/defaults.go`.
+    #[must_use]
+    pub fn of(probe: &Probe) -> Self {
+        let number = |value: Option<i32>, usual: u32| {
+            let given = value.and_then(|value| u32::try_from(value).ok());
+            given.filter(|value| *value > 0).unwrap_or(usual)
+        };
+        let seconds = |value, usual| Duration::from_secs(number(value, usual).into());
+        Self {
+            initial_delay: seconds(probe.initial_delay_seconds, 0),
+            timeout: seconds(probe.timeout_seconds, 1),
+            period: seconds(probe.period_seconds, 10),
+            success_threshold: number(probe.success_threshold, 1),
+            failure_threshold: number(probe.failure_threshold, 3),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! What one attempt came to.
+
+use super::ProbeResult;
+
+/// Longest output of a probed command that is told.
+///
+/// Upstream: `maxReadLength` of `pkg/probe/exec/exec.go`.
+const OUTPUT_MAX: usize = 10 * 1024;
+
+/// What came of one attempt that could be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// All is well.
+    Success,
+    /// All is well, but somebody should know that.
+    Warning(String),
+    /// It isn't, for that reason.
+    Failure(String),
+}
+
+impl Outcome {
+    /// What the attempt says of the container.
+    #[must_use]
+    pub fn result(&self) -> ProbeResult {
+        match self {
+            Self::Success | Self::Warning(_) => ProbeResult::Success,
+            Self::Failure(_) => ProbeResult::Failure,
+        }
+    }
+}
+
+/// What an HTTP answer means: the last one, where redirects were followed. Its body is nobody's
+/// business but the author's, so it isn't told.
+///
+/// Upstream: `DoHTTPProbe` of `pkg/probe/http/http.go`.
+#[must_use]
+pub fn of_http(status: u16) -> Outcome {
+    match status {
+        200..300 => Outcome::Success,
+        300..400 => Outcome::Warning("Probe terminated redirects".to_owned()),
+        _ => Outcome::Failure(format!("HTTP probe failed with statuscode: {status}")),
+    }
+}
+
+/// What a command's end means. What it said is its failure's message.
+///
+/// Upstream: `Probe` of `pkg/probe/exec/exec.go`.
+#[must_use]
+pub fn of_exec(exit_code: i32, output: &[u8]) -> Outcome {
+    if exit_code == 0 {
+        return Outcome::Success;
+    }
+    let told = String::from_utf8_lossy(output.get(..OUTPUT_MAX).unwrap_or(output));
+    let told = told.trim();
+    Outcome::Failure(if told.is_empty() {
+        format!("command exited with {exit_code}")
+    } else {
+        told.to_owned()
+    })
+}

@@ -1,0 +1,127 @@
+//! One attempt of a probe, with its retries, and what is told of it.
+//!
+//! Upstream: `pkg/kubelet/prober/prober.go`.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Shared;
+use crate::api::core::{Container, Probe};
+use crate::api::{FullName, Pod, PodUid};
+use crate::pod::handler::{self, Handler, HandlerError};
+use crate::pod::observed::ContainerStatus;
+use crate::pod::probe::{ATTEMPTS_MAX, Outcome, ProbeKind, of_exec, of_http};
+use crate::probe::{Health, ProbeError};
+use crate::runtime::RuntimeError;
+use crate::store::board::PodView;
+use crate::telemetry::occurrences;
+
+/// Attempts a probe, again at once if it could not be made at all.
+///
+/// # Errors
+/// It could not be made: nothing is known of the container by it.
+pub(super) async fn attempt(
+    shared: &Shared,
+    view: &PodView,
+    container: &Container,
+    instance: &ContainerStatus,
+    probe: &Probe,
+    timeout: Duration,
+) -> Result<Outcome, String> {
+    let mut why = String::new();
+    for _ in 0..ATTEMPTS_MAX {
+        match attempt_once(shared, view, container, instance, probe, timeout).await {
+            Ok(outcome) => return Ok(outcome),
+            Err(error) => why = error,
+        }
+    }
+    Err(why)
+}
+
+async fn attempt_once(
+    shared: &Shared,
+    view: &PodView,
+    container: &Container,
+    instance: &ContainerStatus,
+    probe: &Probe,
+    timeout: Duration,
+) -> Result<Outcome, String> {
+    let handler = handler::of_probe(probe, container, pod_ip(view))
+        .map_err(|error: HandlerError| error.to_string())?;
+    match handler {
+        Handler::Exec(command) => {
+            let run = shared
+                .runtime
+                .run_in_container(&instance.id, &command, timeout);
+            match run.await {
+                Ok(output) => Ok(of_exec(output.exit_code, &output.output)),
+                Err(RuntimeError::Timeout { after, .. }) => Ok(Outcome::Failure(format!(
+                    "command timed out after {} s",
+                    after.as_secs()
+                ))),
+                Err(error) => Err(error.to_string()),
+            }
+        }
+        Handler::HttpGet(get) => {
+            let asked = shared.client.http_get(&get, timeout).await;
+            Ok(match asked {
+                Ok(status) => of_http(status),
+                Err(error) => Outcome::Failure(format!("Get \"{get}\": {error}")),
+            })
+        }
+        Handler::TcpSocket { host, port } => {
+            let asked = shared.client.tcp_socket(&host, port, timeout).await;
+            Ok(match asked {
+                Ok(()) => Outcome::Success,
+                Err(ProbeError::Timeout(_)) => Outcome::Failure(format!(
+                    "dial tcp {}: i/o timeout",
+                    handler::authority(&host, port)
+                )),
+                Err(error) => Outcome::Failure(error.to_string()),
+            })
+        }
+        Handler::Grpc(check) => {
+            let asked = shared.client.grpc(&check, timeout).await;
+            Ok(match asked {
+                Ok(Health::Serving) => Outcome::Success,
+                Ok(health) => {
+                    Outcome::Failure(format!("service unhealthy (responded with \"{health}\")"))
+                }
+                Err(error) => Outcome::Failure(error.to_string()),
+            })
+        }
+        Handler::Sleep(_) => Err(HandlerError::Missing.to_string()),
+    }
+}
+
+/// The pod's primary address: in the host's network the node's.
+fn pod_ip(view: &PodView) -> Option<IpAddr> {
+    let told = view.status.as_ref()?.pod_ip.as_ref()?;
+    told.parse().ok()
+}
+
+/// Tells what came of an attempt.
+pub(super) fn tell(
+    shared: &Shared,
+    pod: &Arc<Pod>,
+    container: &str,
+    kind: ProbeKind,
+    done: &Result<Outcome, String>,
+    began: Instant,
+) {
+    let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
+    let probe = occurrences::Probed {
+        pod: &full_name,
+        uid: &uid,
+        container,
+        kind,
+        took: began.elapsed(),
+    };
+    match done {
+        Ok(outcome) => occurrences::probed(&shared.telemetry, &probe, outcome),
+        Err(why) => occurrences::probe_erred(&shared.telemetry, &probe, why),
+    }
+}

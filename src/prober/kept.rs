@@ -1,0 +1,47 @@
+//! What an agent leaves to the next one: which containers were ready and had started.
+//!
+//! Without that, every pod with probes would be not ready for a moment after each restart of the
+//! agent, though nothing has happened to it. What is lost, by a `kill -9` right after a change
+//! say, is only that.
+//!
+//! Upstream: since 1.35 a kubelet keeps these two over its restarts, as the API server tells them
+//! (`ChangeContainerStatusOnKubeletRestart`); here there may be none.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::api::PodUid;
+use crate::pod::probe::ProbeResults;
+
+/// The file, under the root.
+pub const KEPT_FILE: &str = "probes.json";
+
+/// Results by pod.
+pub(super) type Kept = BTreeMap<PodUid, ProbeResults>;
+
+/// What the last agent has left; nothing where there is nothing, or nothing that can be read.
+pub(super) fn read(path: &Path) -> Kept {
+    let found = std::fs::read(path).map_err(|error| error.to_string());
+    let read = found.and_then(|bytes| {
+        serde_json::from_slice::<Kept>(&bytes).map_err(|error| error.to_string())
+    });
+    match read {
+        Ok(kept) => kept
+            .into_iter()
+            .map(|(uid, results)| (uid, results.kept()))
+            .collect(),
+        Err(error) => {
+            tracing::debug!(error = error, "no results of probes are left from before");
+            Kept::default()
+        }
+    }
+}
+
+/// Leaves results to the next agent: whole, or as they were.
+pub(super) async fn write(path: PathBuf, kept: &Kept) -> io::Result<()> {
+    let text = serde_json::to_vec(kept)?;
+    let next_door = path.with_extension("new");
+    tokio::fs::write(&next_door, text).await?;
+    tokio::fs::rename(&next_door, &path).await
+}

@@ -1,0 +1,164 @@
+//! What the probes of all pods say: written by the probe manager, read by the workers.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use tokio::sync::watch;
+
+use crate::api::{ContainerId, PodUid};
+use crate::pod::probe::{ProbeKind, ProbeResult, ProbeResults};
+
+type Entries = HashMap<PodUid, watch::Sender<Arc<ProbeResults>>>;
+
+#[derive(Debug)]
+struct Inner {
+    entries: RwLock<Entries>,
+    version: watch::Sender<u64>,
+}
+
+impl Inner {
+    fn read(&self) -> RwLockReadGuard<'_, Entries> {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Entries> {
+        self.entries.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes the results. There is one, and it is not `Clone`.
+#[derive(Debug)]
+pub struct ProbeWriter(Arc<Inner>);
+
+/// Reads the results.
+#[derive(Debug, Clone)]
+pub struct ProbeReader(Arc<Inner>);
+
+/// An empty store: nothing was probed.
+#[must_use]
+pub fn probe_results() -> (ProbeWriter, ProbeReader) {
+    let inner = Arc::new(Inner {
+        entries: RwLock::default(),
+        version: watch::Sender::new(0),
+    });
+    (ProbeWriter(Arc::clone(&inner)), ProbeReader(inner))
+}
+
+impl ProbeWriter {
+    /// Begins to know a pod: before that, and once it is forgotten, nothing is kept of it.
+    pub fn begin(&self, uid: &PodUid) {
+        self.0.write().entry(uid.clone()).or_default();
+    }
+
+    /// Changes what is known of a pod. Those who wait for it are woken if `change` says that it
+    /// is news.
+    pub fn change(&self, uid: &PodUid, change: impl FnOnce(&mut ProbeResults) -> bool) {
+        let is_news = {
+            let entries = self.0.read();
+            let Some(entry) = entries.get(uid) else {
+                return;
+            };
+            entry.send_if_modified(|results| {
+                // Most looks find nothing new: nothing is copied for those.
+                let mut changed = ProbeResults::clone(results);
+                let is_news = change(&mut changed);
+                if is_news {
+                    *results = Arc::new(changed);
+                }
+                is_news
+            })
+        };
+        if is_news {
+            self.0.version.send_modify(|version| *version += 1);
+        }
+    }
+
+    /// Keeps a result of an instance.
+    pub fn set(&self, uid: &PodUid, id: &ContainerId, kind: ProbeKind, result: ProbeResult) {
+        self.change(uid, |results| results.set(id, kind, result));
+    }
+
+    /// Forgets a pod that is gone.
+    pub fn forget(&self, uid: &PodUid) {
+        {
+            let mut entries = self.0.write();
+            let Some(entry) = entries.get(uid) else {
+                return;
+            };
+            entry.send_replace(Arc::default());
+            // A worker that goes on listening is about to begin anew with it.
+            if entry.receiver_count() == 0 {
+                entries.remove(uid);
+            }
+        }
+        self.0.version.send_modify(|version| *version += 1);
+    }
+
+    /// A reader of these results.
+    #[must_use]
+    pub fn reader(&self) -> ProbeReader {
+        ProbeReader(Arc::clone(&self.0))
+    }
+}
+
+impl ProbeReader {
+    /// What the probes of a pod say now.
+    #[must_use]
+    pub fn get(&self, uid: &PodUid) -> Arc<ProbeResults> {
+        let entries = self.0.read();
+        let known = entries.get(uid).map(|entry| Arc::clone(&entry.borrow()));
+        known.unwrap_or_default()
+    }
+
+    /// What the probes of all pods say now.
+    #[must_use]
+    pub fn all(&self) -> BTreeMap<PodUid, Arc<ProbeResults>> {
+        let entries = self.0.read();
+        let all = entries.iter();
+        all.map(|(uid, entry)| (uid.clone(), Arc::clone(&entry.borrow())))
+            .collect()
+    }
+
+    /// A receiver that changes with what the probes of a pod say.
+    #[must_use]
+    pub fn subscribe(&self, uid: &PodUid) -> watch::Receiver<Arc<ProbeResults>> {
+        self.0.write().entry(uid.clone()).or_default().subscribe()
+    }
+
+    /// A receiver that changes with what the probes of any pod say.
+    #[must_use]
+    pub fn changed(&self) -> watch::Receiver<u64> {
+        self.0.version.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_are_woken_by_news_only_and_a_pod_is_forgotten_whole() {
+        let (writer, reader) = probe_results();
+        let (uid, id) = (PodUid::from("a"), ContainerId::docker("1"));
+        let mut changed = reader.subscribe(&uid);
+        writer.set(&uid, &id, ProbeKind::Liveness, ProbeResult::Success);
+        assert!(changed.has_changed().unwrap());
+        changed.mark_unchanged();
+        writer.set(&uid, &id, ProbeKind::Liveness, ProbeResult::Success);
+        writer.begin(&"b".into());
+        writer.set(&"b".into(), &id, ProbeKind::Liveness, ProbeResult::Failure);
+        assert!(!changed.has_changed().unwrap());
+        let known = reader.get(&uid).get(&id, ProbeKind::Liveness);
+        assert_eq!(known, Some(ProbeResult::Success));
+        writer.forget(&uid);
+        assert!(changed.has_changed().unwrap());
+        assert_eq!(*reader.get(&uid), ProbeResults::default());
+        drop(changed);
+        writer.forget(&uid);
+        writer.forget(&"b".into());
+        assert!(reader.all().is_empty());
+        // What comes late is nobody's.
+        writer.set(&"b".into(), &id, ProbeKind::Liveness, ProbeResult::Failure);
+        assert!(reader.all().is_empty());
+    }
+}
