@@ -212,7 +212,8 @@ impl DockerManager {
                 volumes: &files.volumes,
                 objects: &files.objects,
                 image: Some(ImageFacts {
-                    id: &image.reference,
+                    id: &image.facts.id,
+                    name: &image.reference,
                     user: image.facts.user.as_deref().unwrap_or_default(),
                 }),
                 seccomp_json: seccomp.as_deref(),
