@@ -100,7 +100,7 @@ async fn leave(bed: &Bed, pods: &[&str], dead: usize) {
                 .keys()
                 .any(|c| c.starts_with(&format!("k8s_{name}_")))
         };
-        (!pods.iter().any(|name| runs(name))).then_some(())
+        (!pods.iter().any(runs)).then_some(())
     })
     .await;
 }

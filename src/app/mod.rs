@@ -143,7 +143,7 @@ impl Agent {
             },
         ));
         let image_gc = start_image_gc(&config, &engine, &images, &telemetry, &mut parts, cancel);
-        let runtime = Arc::new(DockerManager::new(
+        let runtime = DockerManager::new(
             engine,
             Arc::clone(&images),
             telemetry.clone(),
@@ -155,7 +155,8 @@ impl Agent {
                 engine_concurrency: config.engine_concurrency,
                 objects,
             },
-        ));
+        );
+        let runtime = Arc::new(runtime.with_pod_logs_dir(config.pod_logs_dir.as_deref()));
         let sessions = runtime.exec_sessions();
         spawn(&mut parts, "exec sessions", sessions.run(cancel.clone()));
         let runtime: Arc<dyn Runtime> = runtime;

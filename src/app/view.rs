@@ -1,5 +1,6 @@
 //! What the agent tells about itself: everything the parts publish, put into one report.
 
+mod access;
 mod cluster;
 mod explain;
 
@@ -13,17 +14,20 @@ use crate::api::report::{
     AgentReport, ContainerReport, EngineReport, ExplainReport, ImageGcReport, PodReport,
     StatusReport,
 };
-use crate::api::{ContainerId, Diagnostic, FullName, Pod, PodUid, Timestamp, core};
+use crate::api::{Diagnostic, FullName, Pod, PodUid, Timestamp, core};
 use crate::config::Resolved;
 use crate::observe::Reach;
 use crate::pod::desired::{PodSource, SourcePod};
 use crate::pod::merge::Merged;
-use crate::pod::observed::{ContainerStatus, Role};
-use crate::pod::select::{ContainerNotFound, choose_container};
+use crate::pod::observed::Role;
+use crate::pod::select::choose_container;
 use crate::pod::spec;
 use crate::pod::status::printed_status;
 use crate::runtime::docker::ImagePuller;
-use crate::runtime::{LogOptions, LogStream, Runtime, RuntimeError};
+use crate::runtime::{
+    DuplexStream, ExecOptions, LogOptions, LogStream, PathStat, Runtime, Session, StreamOptions,
+    TarInput, TarStream,
+};
 use crate::server::view::{AgentView, Check, ViewError};
 use crate::source::SourceReader;
 use crate::store::board::{Board, Phase, PodView};
@@ -159,30 +163,68 @@ impl AgentView for View {
         previous: bool,
     ) -> Result<LogStream, ViewError> {
         let pod = self.wanted_pod(uid)?;
-        let name = choose_container(&pod, container).map_err(|error| no_container(&error))?;
-        let entry = self.cache.get(uid);
-        let instances: Vec<&ContainerStatus> = entry
-            .status
-            .containers
-            .iter()
-            .filter(|c| *c.name == *name)
-            .collect();
-        let id = choose_instance(&instances, &name, previous)?;
+        let name = choose_container(&pod, container)?;
+        let id = self.log_instance(&pod, uid, &name, previous)?;
         self.runtime
             .get_container_logs(&id, options)
             .await
-            .map_err(|error| match error {
-                RuntimeError::NotFound(message) => ViewError::NotFound {
-                    message,
-                    help: None,
-                },
-                RuntimeError::Unavailable(_) | RuntimeError::Timeout { .. } => {
-                    ViewError::Unavailable(error.to_string())
-                }
-                RuntimeError::Conflict(_)
-                | RuntimeError::Refused { .. }
-                | RuntimeError::Local(_) => ViewError::Failed(error.to_string()),
-            })
+            .map_err(ViewError::from)
+    }
+
+    async fn exec(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        options: &ExecOptions,
+    ) -> Result<Session, ViewError> {
+        let id = self.running_instance(uid, container)?;
+        Ok(self.runtime.exec_in_container(&id, options).await?)
+    }
+
+    async fn attach(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        streams: StreamOptions,
+    ) -> Result<Session, ViewError> {
+        let id = self.running_instance(uid, container)?;
+        Ok(self.runtime.attach_container(&id, streams).await?)
+    }
+
+    async fn stat_path(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        path: &str,
+    ) -> Result<PathStat, ViewError> {
+        let id = self.newest_instance(uid, container)?;
+        Ok(self.runtime.stat_in_container(&id, path).await?)
+    }
+
+    async fn copy_from(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        path: &str,
+    ) -> Result<TarStream, ViewError> {
+        let id = self.newest_instance(uid, container)?;
+        Ok(self.runtime.copy_from_container(&id, path).await?)
+    }
+
+    async fn copy_to(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        dir: &str,
+        tar: TarInput,
+    ) -> Result<(), ViewError> {
+        let id = self.newest_instance(uid, container)?;
+        Ok(self.runtime.copy_to_container(&id, dir, tar).await?)
+    }
+
+    async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream, ViewError> {
+        self.wanted_pod(uid)?;
+        Ok(self.runtime.port_forward(uid, port).await?)
     }
 
     fn explain(&self, pod: &str) -> Result<ExplainReport, ViewError> {
@@ -220,44 +262,6 @@ impl AgentView for View {
         }));
         checks
     }
-}
-
-/// What a person gets to read who names no container of the pod.
-fn no_container(error: &ContainerNotFound) -> ViewError {
-    let message = error.to_string();
-    match error {
-        ContainerNotFound::Unknown { .. } => ViewError::NotFound {
-            message,
-            help: None,
-        },
-        ContainerNotFound::Unnamed { .. } => ViewError::Invalid {
-            message,
-            help: None,
-        },
-    }
-}
-
-/// Which instance's log is meant: the newest one that was started, or the one before.
-///
-/// Upstream: `pkg/kubelet/kubelet_pods.go` (`validateContainerLogStatus`).
-fn choose_instance(
-    instances: &[&ContainerStatus],
-    name: &str,
-    previous: bool,
-) -> Result<ContainerId, ViewError> {
-    let mut started = instances.iter().filter(|c| c.started_at.is_some());
-    let newest = started.next();
-    let chosen = if previous { started.next() } else { newest };
-    chosen
-        .map(|c| c.id.clone())
-        .ok_or_else(|| ViewError::NotFound {
-            message: if previous {
-                format!("previous terminated container {name:?} not found")
-            } else {
-                format!("container {name:?} is waiting to start")
-            },
-            help: None,
-        })
 }
 
 /// A pod of which only the name is known: it runs on this node, and nobody wants it.

@@ -7,14 +7,16 @@ use std::time::Duration;
 use anyhow::Context;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
-use hyper::body::Incoming;
-use hyper::{Request, Response};
+use hyper::body::{Body, Incoming};
+use hyper::header::{CONNECTION, HOST, UPGRADE};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 
 use super::Failure;
 use crate::config::socket_path;
 use crate::server::admin::ErrorBody;
+use crate::server::frame::PROTOCOL;
 
 /// How long the beginning of an answer may take. Status never waits for the Engine; a log may,
 /// for as long as one Engine read.
@@ -22,6 +24,10 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Largest error answer that is read, in bytes.
 const ERROR_MAX: usize = 64 << 10;
+
+/// Longest path with its query that is sent, in bytes: what the agent reads at most, less the
+/// rest of a request's head.
+const PATH_MAX: usize = 60 << 10;
 
 /// The connection's own work; it has to be polled for anything to arrive.
 type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -74,16 +80,8 @@ async fn drive<T>(connection: &mut Option<Connection>, work: impl Future<Output 
 /// # Errors
 /// [`Failure::NoAgent`] when none answers; else the agent's own words.
 pub async fn get(root: &Path, path: &str) -> Result<Answer, Failure> {
-    let asking = ask(root, path);
-    let (response, connection) = tokio::time::timeout(ANSWER_DEADLINE, asking)
-        .await
-        .with_context(|| {
-            format!(
-                "the agent on {} gave no answer within {} s",
-                root.display(),
-                ANSWER_DEADLINE.as_secs()
-            )
-        })??;
+    let asking = send(root, Request::get(path));
+    let (response, connection) = within(root, asking).await?;
     let status = response.status();
     let answer = Answer {
         body: response.into_body(),
@@ -95,7 +93,103 @@ pub async fn get(root: &Path, path: &str) -> Result<Answer, Failure> {
     Err(refusal(status, answer).await)
 }
 
-async fn ask(root: &Path, path: &str) -> Result<(Response<Incoming>, Option<Connection>), Failure> {
+/// A connection to the agent that carries something else than HTTP now.
+pub struct Upgraded {
+    /// The connection.
+    pub stream: UnixStream,
+    /// What came over it already.
+    pub early: Bytes,
+}
+
+/// Sends `POST path` to the agent that runs on `root`, and takes over the connection.
+///
+/// # Errors
+/// [`Failure::NoAgent`] when none answers; else the agent's own words.
+pub async fn upgrade(root: &Path, path: &str) -> Result<Upgraded, Failure> {
+    if path.len() > PATH_MAX {
+        return Err(Failure::Usage(anyhow::anyhow!(
+            "the command is too long: {} bytes, and {PATH_MAX} can be sent; pass it over standard input, or copy it into the container",
+            path.len()
+        )));
+    }
+    let request = Request::post(path)
+        .header(CONNECTION, "Upgrade")
+        .header(UPGRADE, PROTOCOL);
+    let (response, mut connection) = within(root, send(root, request)).await?;
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        let status = response.status();
+        let answer = Answer {
+            body: response.into_body(),
+            connection,
+        };
+        return Err(refusal(status, answer).await);
+    }
+    let upgraded = drive(&mut connection, hyper::upgrade::on(response))
+        .await
+        .context("the agent broke off the connection")?;
+    let parts = upgraded
+        .downcast::<TokioIo<UnixStream>>()
+        .map_err(|_| anyhow::anyhow!("the connection to the agent is not the one it was"))?;
+    Ok(Upgraded {
+        stream: parts.io.into_inner(),
+        early: parts.read_buf,
+    })
+}
+
+/// Waits for the beginning of an answer, for a while.
+async fn within<T>(
+    root: &Path,
+    asking: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    tokio::time::timeout(ANSWER_DEADLINE, asking)
+        .await
+        .with_context(|| {
+            format!(
+                "the agent on {} gave no answer within {} s",
+                root.display(),
+                ANSWER_DEADLINE.as_secs()
+            )
+        })?
+}
+
+/// Sends `PUT path` with a body to the agent that runs on `root`, and waits until it is done with
+/// it, for as long as that takes.
+///
+/// # Errors
+/// [`Failure::NoAgent`] when none answers; else the agent's own words.
+pub async fn put<B>(root: &Path, path: &str, body: B) -> Result<(), Failure>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let (response, connection) = send_with(root, Request::put(path), body).await?;
+    let status = response.status();
+    let answer = Answer {
+        body: response.into_body(),
+        connection,
+    };
+    if status.is_success() {
+        return Ok(());
+    }
+    Err(refusal(status, answer).await)
+}
+
+async fn send(
+    root: &Path,
+    request: http::request::Builder,
+) -> Result<(Response<Incoming>, Option<Connection>), Failure> {
+    send_with(root, request, Empty::<Bytes>::new()).await
+}
+
+async fn send_with<B>(
+    root: &Path,
+    request: http::request::Builder,
+    body: B,
+) -> Result<(Response<Incoming>, Option<Connection>), Failure>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let socket = socket_path(root);
     let stream = UnixStream::connect(&socket)
         .await
@@ -105,11 +199,11 @@ async fn ask(root: &Path, path: &str) -> Result<(Response<Incoming>, Option<Conn
         .context("failed to talk to the agent")?;
     // Its errors surface in the answer as well.
     let mut connection: Option<Connection> = Some(Box::pin(async move {
-        let _ = connection.await;
+        let _ = connection.with_upgrades().await;
     }));
-    let request = Request::get(path)
-        .header("host", "mirrorlet")
-        .body(Empty::<Bytes>::new())
+    let request = request
+        .header(HOST, "mirrorlet")
+        .body(body)
         .context("failed to form the request")?;
     let response = drive(&mut connection, sender.send_request(request))
         .await

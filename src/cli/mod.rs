@@ -1,7 +1,7 @@
 //! The commands: text in, text out, and an exit code.
 //!
-//! `run` hands over to `app`; `status`, `explain` and `logs` ask a running agent through its socket;
-//! the others need no agent. Nothing here decides about pods.
+//! `run` hands over to `app`; `status`, `explain`, `logs`, `exec`, `attach`, `cp` and `port-forward`
+//! ask a running agent through its socket; the others need no agent. Nothing here decides about pods.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -22,10 +22,15 @@ use crate::config::{Ambient, Resolved, resolve};
 
 pub mod client;
 pub mod config;
+pub mod cp;
+pub mod exec;
 pub mod explain;
 pub mod logs;
+pub mod port_forward;
 pub mod status;
+mod stdio;
 pub mod table;
+mod terminal;
 pub mod validate;
 pub mod version;
 
@@ -42,6 +47,8 @@ pub enum Failure {
     UsageTold,
     /// No agent answers. Exit code 3.
     NoAgent(anyhow::Error),
+    /// What was run somewhere else ended with that exit code, and has said why itself.
+    Exit(u8),
 }
 
 impl Failure {
@@ -52,13 +59,14 @@ impl Failure {
             Self::Failed(_) | Self::Problems => 1,
             Self::Usage(_) | Self::UsageTold => 2,
             Self::NoAgent(_) => 3,
+            Self::Exit(code) => *code,
         }
     }
 
     fn error(&self) -> Option<&anyhow::Error> {
         match self {
             Self::Failed(error) | Self::Usage(error) | Self::NoAgent(error) => Some(error),
-            Self::Problems | Self::UsageTold => None,
+            Self::Problems | Self::UsageTold | Self::Exit(_) => None,
         }
     }
 }
@@ -104,6 +112,12 @@ fn dispatch(command: Cmd) -> Outcome {
         Cmd::Status(args) => block_on(status::status(&args, &root_of(&args.agent)?)),
         Cmd::Explain(args) => block_on(explain::explain(&args, &root_of(&args.agent)?)),
         Cmd::Logs(args) => block_on(logs::logs(&args, &root_of(&args.agent)?)),
+        Cmd::Exec(args) => block_on(exec::exec(&args, &root_of(&args.agent)?)),
+        Cmd::Attach(args) => block_on(exec::attach(&args, &root_of(&args.agent)?)),
+        Cmd::Cp(args) => block_on(cp::cp(&args, &root_of(&args.agent)?)),
+        Cmd::PortForward(args) => {
+            block_on(port_forward::port_forward(&args, &root_of(&args.agent)?))
+        }
         Cmd::Config(args) => config::config(&args.command),
         Cmd::Completions { shell } => {
             let mut script = Vec::new();

@@ -12,6 +12,10 @@ use clap::{
 
 use super::key::{Arity, Key, ROWS, Setting};
 
+mod access;
+
+pub use access::{AttachArgs, CpArgs, ExecArgs, PortForwardArgs};
+
 /// Environment variable naming the config file.
 pub const CONFIG_ENV: &str = "MIRRORLET_CONFIG";
 
@@ -20,6 +24,13 @@ Exit codes:
   0  all is well
   1  the command failed, or found problems
   2  the command line or the configuration is wrong
+  3  no agent is running on that root directory";
+
+const EXEC_EXIT_CODES: &str = "\
+Exit codes:
+  that of the command or container; or, with a message on standard error:
+  1  it could not be run, or the connection broke off
+  2  the command line is wrong
   3  no agent is running on that root directory";
 
 /// Turns a Docker Engine into a Kubernetes node for static pods.
@@ -50,6 +61,18 @@ pub enum Cmd {
     /// Print the log of a container.
     #[command(after_help = EXIT_CODES)]
     Logs(LogsArgs),
+    /// Run a command in a container.
+    #[command(after_help = EXEC_EXIT_CODES)]
+    Exec(ExecArgs),
+    /// Attach to the main process of a container.
+    #[command(after_help = EXEC_EXIT_CODES)]
+    Attach(AttachArgs),
+    /// Copy files and directories out of and into containers.
+    #[command(after_help = EXIT_CODES)]
+    Cp(CpArgs),
+    /// Listen on local ports, and connect who comes to ports of a pod.
+    #[command(after_help = EXIT_CODES)]
+    PortForward(PortForwardArgs),
     /// Show the configuration, or the schema of the config file.
     Config(ConfigArgs),
     /// Print a shell's completion script.
@@ -243,6 +266,7 @@ pub enum ExplainOutput {
 }
 
 /// Arguments of `logs`.
+#[expect(clippy::struct_excessive_bools, reason = "one a flag")]
 #[derive(Debug, Clone, Args)]
 pub struct LogsArgs {
     /// The pod: name, namespace/name or UID, its own or its mirror's.
@@ -254,12 +278,19 @@ pub struct LogsArgs {
     /// The container; needed when the pod has several and names no default.
     #[arg(short, long, value_name = "NAME")]
     pub container: Option<String>,
+    /// All containers of the pod, in the order of its manifest; with --follow side by side.
+    #[arg(long, conflicts_with = "container")]
+    pub all_containers: bool,
+    /// Begin every line with its pod and container.
+    #[arg(long)]
+    pub prefix: bool,
     /// Go on with new lines until the container ends.
     #[arg(short, long)]
     pub follow: bool,
-    /// Only that many of the last lines.
-    #[arg(long, value_name = "N")]
-    pub tail: Option<u64>,
+    /// Only that many of the last lines; -1 for all.
+    #[arg(long, value_name = "N", allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i64).range(-1..))]
+    pub tail: Option<i64>,
     /// The instance before the present one.
     #[arg(short, long)]
     pub previous: bool,
@@ -269,6 +300,9 @@ pub struct LogsArgs {
     /// Only lines of that last while, for example 5m.
     #[arg(long, value_name = "DURATION", value_parser = super::duration::parse)]
     pub since: Option<std::time::Duration>,
+    /// Only lines written at or after that time (RFC 3339).
+    #[arg(long, value_name = "TIME", conflicts_with = "since")]
+    pub since_time: Option<crate::api::Timestamp>,
     /// End after that many bytes.
     #[arg(long, value_name = "N")]
     pub limit_bytes: Option<u64>,

@@ -84,6 +84,9 @@ pub struct ConfigFile {
     /// cgroup under which pods live; empty for the Engine's own default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_root: Option<String>,
+    /// Where links to the containers' logs are made in kubelet's layout; `none` for nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_logs_dir: Option<String>,
     /// Where metrics, health and readiness are served, as `IP:PORT`; `none` for nowhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics_address: Option<String>,
@@ -290,6 +293,7 @@ impl ConfigFile {
             resolv_conf,
             network,
             cgroup_root,
+            pod_logs_dir,
             metrics_address,
             max_container_backoff,
             minimum_container_ttl_duration,
@@ -331,6 +335,7 @@ impl ConfigFile {
             (Key::ResolvConf, one(resolv_conf)),
             (Key::Network, one(network)),
             (Key::CgroupRoot, one(cgroup_root)),
+            (Key::PodLogsDir, one(pod_logs_dir)),
             (Key::MetricsAddress, one(metrics_address)),
             (Key::MaxContainerBackoff, one(max_container_backoff)),
             (

@@ -32,6 +32,7 @@ pub enum Key {
     ResolvConf,
     Network,
     CgroupRoot,
+    PodLogsDir,
     MetricsAddress,
     MaxContainerBackoff,
     MinimumContainerTtlDuration,
@@ -160,6 +161,8 @@ rows! {
         "Docker network of the pods, which must exist; bridge for the Engine's default one [default: bridge]";
     CgroupRoot "cgroupRoot" "cgroup-root" "MIRRORLET_CGROUP_ROOT" "CGROUP" Arity::One,
         "cgroup under which pods live, instead of the Engine's own";
+    PodLogsDir "podLogsDir" "pod-logs-dir" "MIRRORLET_POD_LOGS_DIR" "DIR" Arity::One,
+        "Where links to the containers' logs are made in kubelet's layout, /var/log/pods for collectors that look there; none for nowhere [default: none]";
     MetricsAddress "metricsAddress" "metrics-address" "MIRRORLET_METRICS_ADDRESS" "IP:PORT" Arity::One,
         "Where /metrics, /healthz and /readyz are served; none for nowhere [default: 127.0.0.1:10351]";
     MaxContainerBackoff "maxContainerBackoff" "max-container-backoff" "MIRRORLET_MAX_CONTAINER_BACKOFF" "DURATION" Arity::One,

@@ -80,6 +80,8 @@ pub struct Config {
     pub network: Option<String>,
     /// cgroup under which pods live, or empty for the Engine's own default.
     pub cgroup_root: String,
+    /// Where links to the containers' logs are made in kubelet's layout; nowhere when none.
+    pub pod_logs_dir: Option<PathBuf>,
     /// Where metrics, health and readiness are served; nowhere when none.
     pub metrics_address: Option<SocketAddr>,
     /// Longest crash-loop back-off.

@@ -357,6 +357,10 @@ impl<'a> Rungs<'a> {
             ),
             network: self.one(Key::Network, None, parse::network),
             cgroup_root: self.one(Key::CgroupRoot, String::new(), parse::cgroup),
+            pod_logs_dir: self.one(Key::PodLogsDir, None, |text| match text {
+                "none" => Ok(None),
+                _ => parse::path(text, &cwd).map(Some),
+            }),
             metrics_address: self.one(Key::MetricsAddress, Some(metrics), parse::address),
             // Upstream's bounds of maxContainerRestartPeriod.
             max_container_backoff: self.duration(
@@ -457,6 +461,11 @@ impl Config {
                     .unwrap_or_else(|| parse::DEFAULT_NETWORK.to_owned()),
             ],
             Key::CgroupRoot => vec![self.cgroup_root.clone()],
+            Key::PodLogsDir => vec![
+                self.pod_logs_dir
+                    .as_deref()
+                    .map_or_else(|| "none".to_owned(), |dir| dir.display().to_string()),
+            ],
             Key::MetricsAddress => vec![
                 self.metrics_address
                     .map_or_else(|| "none".to_owned(), |address| address.to_string()),

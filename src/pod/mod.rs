@@ -18,6 +18,7 @@ pub mod gc;
 pub mod handler;
 pub mod hold;
 pub mod image_gc;
+pub mod logs;
 pub mod manager;
 pub mod manifest;
 pub mod merge;

@@ -19,7 +19,7 @@ use super::{LogChunk, Result};
 pub const COMMAND_OUTPUT_MAX: usize = 16 << 20;
 
 /// What a command came to.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Default)]
 pub struct CommandOutput {
     /// Its exit code: 126 and 127 where it could not be run, 137 where it was killed.
     pub exit_code: i32,
@@ -102,10 +102,12 @@ pub type DuplexStream = Box<dyn Duplex>;
 
 /// The streams of a process in a container.
 ///
-/// Nothing is buffered beyond what the system does: whoever doesn't read holds up the process.
+/// Nothing is buffered beyond one read: whoever doesn't read holds up the process.
 /// Dropping the session ends what it started: the command of an exec with its whole process
 /// group, nothing of an attach.
 pub struct Session {
+    /// Whether it is a terminal's: one raw stream in each direction.
+    pub tty: bool,
     /// Standard input, where asked for. Shutting it down is its end for the process; dropping it
     /// is not.
     pub stdin: Option<Pin<Box<dyn AsyncWrite + Send>>>,

@@ -22,6 +22,7 @@ use crate::pod::observed::{PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
 
 pub mod cache;
+pub mod copy;
 pub mod docker;
 pub mod exec;
 pub mod fake;
@@ -32,7 +33,10 @@ pub mod objects;
 pub mod result;
 pub mod version;
 
-pub use exec::{CommandOutput, ExecOptions, Session, SessionControl, StreamOptions, TerminalSize};
+pub use copy::{PathKind, PathStat, TarInput, TarStream};
+pub use exec::{
+    CommandOutput, DuplexStream, ExecOptions, Session, SessionControl, StreamOptions, TerminalSize,
+};
 pub use image::{Image, ImageStats};
 pub use logs::{LogChunk, LogOptions, LogStream};
 pub use result::{PodSyncResult, SyncAction, SyncError, SyncErrorReason, SyncResult};
@@ -287,6 +291,40 @@ pub trait Runtime: Send + Sync + 'static {
         command: &[String],
         timeout: Duration,
     ) -> Result<CommandOutput>;
+
+    /// Runs a command in a running container and hands out its streams.
+    ///
+    /// # Errors
+    /// As [`run_in_container`](Self::run_in_container), which see, but for the time.
+    async fn exec_in_container(&self, id: &ContainerId, options: &ExecOptions) -> Result<Session>;
+
+    /// Attaches to the main process of a running container, from now on: nothing it wrote before
+    /// is repeated. Whether there is a terminal is the container's to say.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Conflict`] where the container does not run, or has no standard input and
+    /// that is asked for.
+    async fn attach_container(&self, id: &ContainerId, streams: StreamOptions) -> Result<Session>;
+
+    /// Connects to a TCP port inside of a pod's network, on its loopback address: IPv4, else IPv6.
+    ///
+    /// # Errors
+    /// The sandbox does not run, its network can't be entered, nobody listens on that port.
+    async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream>;
+
+    /// What is at a path in a container, running or not.
+    ///
+    /// # Errors
+    /// [`RuntimeError::NotFound`] where nothing is.
+    async fn stat_in_container(&self, id: &ContainerId, path: &str) -> Result<PathStat>;
+
+    /// A file or directory of a container, running or not, as a tar archive. Everything in it lies
+    /// below its own name.
+    async fn copy_from_container(&self, id: &ContainerId, path: &str) -> Result<TarStream>;
+
+    /// Unpacks a tar archive into a directory of a container, running or not. What is a directory
+    /// is not replaced by something else, nor the other way round.
+    async fn copy_to_container(&self, id: &ContainerId, dir: &str, tar: TarInput) -> Result<()>;
 
     /// The log of one container instance.
     async fn get_container_logs(&self, id: &ContainerId, options: &LogOptions)

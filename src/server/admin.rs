@@ -1,7 +1,9 @@
 //! The agent's own API, on a Unix socket under the root that only root may open.
 //!
 //! `GET /v1/status[?watch=true]`, `GET /v1/pods/{uid}/logs[/{container}]`,
-//! `GET /v1/explain?pod=…`, `GET /v1/config`.
+//! `GET /v1/explain?pod=…`, `GET /v1/config`; and what goes both ways, in [`access`](super::access):
+//! `POST /v1/pods/{uid}/exec`, `…/attach`, `…/portforward`; and files, in [`files`](super::files):
+//! `GET` and `PUT /v1/pods/{uid}/files?path=…`, `GET /v1/pods/{uid}/files/stat?path=…`.
 //! Errors are `{"error": …, "help": …}` with a fitting status.
 
 use std::io;
@@ -14,16 +16,17 @@ use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use super::frame::Frame;
-use super::listen;
+use super::frame::{Frame, FrameWriter};
 use super::view::{AgentView, ViewError};
+use super::{access, files, listen};
 use crate::api::{PodUid, Timestamp};
 use crate::runtime::{LogChunk, LogOptions};
 
@@ -109,22 +112,34 @@ pub async fn serve(
     view: Arc<dyn AgentView>,
     cancel: CancellationToken,
 ) -> io::Result<()> {
-    let app = router(view, cancel.clone());
-    listen::serve(listener, app, cancel).await
+    let sessions = TaskTracker::new();
+    let app = router(view, sessions.clone(), cancel.clone());
+    listen::serve(listener, app, cancel).await?;
+    // They end by the same token, and hold nothing that takes long to let go.
+    sessions.close();
+    sessions.wait().await;
+    Ok(())
 }
 
 #[derive(Clone)]
-struct Shared {
-    view: Arc<dyn AgentView>,
-    cancel: CancellationToken,
+pub(super) struct Shared {
+    pub(super) view: Arc<dyn AgentView>,
+    pub(super) cancel: CancellationToken,
+    /// What goes on over connections that were taken over.
+    pub(super) sessions: TaskTracker,
     requests: Arc<tokio::sync::Semaphore>,
 }
 
-/// The routes; can be called without a socket.
-pub fn router(view: Arc<dyn AgentView>, cancel: CancellationToken) -> Router {
+/// The routes; can be called without a socket. Whoever owns `sessions` waits for them.
+pub fn router(
+    view: Arc<dyn AgentView>,
+    sessions: TaskTracker,
+    cancel: CancellationToken,
+) -> Router {
     let shared = Shared {
         view,
         cancel,
+        sessions,
         requests: Arc::new(tokio::sync::Semaphore::new(REQUESTS_MAX)),
     };
     Router::new()
@@ -133,12 +148,17 @@ pub fn router(view: Arc<dyn AgentView>, cancel: CancellationToken) -> Router {
         .route("/v1/explain", get(explain))
         .route("/v1/pods/{uid}/logs", get(default_logs))
         .route("/v1/pods/{uid}/logs/{container}", get(container_logs))
+        .route("/v1/pods/{uid}/exec", post(access::exec))
+        .route("/v1/pods/{uid}/attach", post(access::attach))
+        .route("/v1/pods/{uid}/portforward", post(access::port_forward))
+        .route("/v1/pods/{uid}/files", get(files::download).put(files::upload))
+        .route("/v1/pods/{uid}/files/stat", get(files::stat))
         .fallback(|| async {
             ApiError::new(StatusCode::NOT_FOUND, "no such path").help(
                 "this command and the running agent may be of different versions; compare mirrorlet version with mirrorlet status -o json",
             )
         })
-        // No route reads a body, so none can fill memory.
+        // Bodies are passed on as they come, so none can fill memory.
         .with_state(shared)
 }
 
@@ -152,13 +172,13 @@ pub struct ErrorBody {
     pub help: Option<String>,
 }
 
-struct ApiError {
+pub(super) struct ApiError {
     status: StatusCode,
     body: ErrorBody,
 }
 
 impl ApiError {
-    fn new(status: StatusCode, error: impl Into<String>) -> Self {
+    pub(super) fn new(status: StatusCode, error: impl Into<String>) -> Self {
         Self {
             status,
             body: ErrorBody {
@@ -168,7 +188,7 @@ impl ApiError {
         }
     }
 
-    fn help(mut self, help: impl Into<String>) -> Self {
+    pub(super) fn help(mut self, help: impl Into<String>) -> Self {
         self.body.help = Some(help.into());
         self
     }
@@ -179,6 +199,7 @@ impl From<ViewError> for ApiError {
         let status = match &error {
             ViewError::NotFound { .. } => StatusCode::NOT_FOUND,
             ViewError::Invalid { .. } => StatusCode::BAD_REQUEST,
+            ViewError::Conflict { .. } => StatusCode::CONFLICT,
             ViewError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
             ViewError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
@@ -195,13 +216,13 @@ impl IntoResponse for ApiError {
 }
 
 impl Shared {
-    fn admit(&self) -> Result<tokio::sync::OwnedSemaphorePermit, ApiError> {
+    pub(super) fn admit(&self) -> Result<tokio::sync::OwnedSemaphorePermit, ApiError> {
         Arc::clone(&self.requests).try_acquire_owned().map_err(|_| {
             ApiError::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 format!("the agent serves {REQUESTS_MAX} requests already"),
             )
-            .help("end some mirrorlet status --watch or mirrorlet logs -f")
+            .help("end some mirrorlet status --watch, logs -f, exec or port-forward")
         })
     }
 }
@@ -232,7 +253,7 @@ async fn status(
         .into_response())
 }
 
-fn bad_query(error: &axum::extract::rejection::QueryRejection) -> ApiError {
+pub(super) fn bad_query(error: &axum::extract::rejection::QueryRejection) -> ApiError {
     ApiError::new(StatusCode::BAD_REQUEST, error.body_text())
 }
 
@@ -296,6 +317,9 @@ pub struct LogsQuery {
     /// Only lines of the last so many seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since_seconds: Option<u64>,
+    /// Only lines written at or after that time; with both, the later one counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since_time: Option<Timestamp>,
     /// End after that many bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<u64>,
@@ -330,7 +354,7 @@ async fn logs(
     let options = LogOptions {
         follow: query.follow,
         tail: query.tail,
-        since: query.since_seconds.map(seconds_ago),
+        since: query.since_seconds.map(seconds_ago).max(query.since_time),
         timestamps: query.timestamps,
         limit_bytes: query.limit_bytes,
     };
@@ -344,14 +368,10 @@ async fn logs(
         )
         .await?;
     let frames = log
-        .map(move |chunk| {
+        .ready_chunks(CHUNKS_MAX)
+        .map(move |chunks| {
             let _held = &permit;
-            let frame = match chunk {
-                Ok(LogChunk::Stdout(bytes)) => Frame::Stdout(bytes),
-                Ok(LogChunk::Stderr(bytes)) => Frame::Stderr(bytes),
-                Err(error) => Frame::Failed(error.to_string()),
-            };
-            Ok::<_, io::Error>(frame.encode())
+            Ok::<_, io::Error>(encode_log(chunks))
         })
         .take_until(shared.cancel.cancelled_owned());
     Ok((
@@ -359,6 +379,23 @@ async fn logs(
         Body::from_stream(frames),
     )
         .into_response())
+}
+
+/// Pieces of a log that are sent together, when they have all come: most logs are many short
+/// lines, each of which is a piece.
+const CHUNKS_MAX: usize = 512;
+
+/// Frames of a log, what follows one another on the same stream in one.
+fn encode_log(chunks: Vec<crate::runtime::Result<LogChunk>>) -> Bytes {
+    let mut frames = FrameWriter::default();
+    for chunk in chunks {
+        frames.push(&match chunk {
+            Ok(LogChunk::Stdout(bytes)) => Frame::Stdout(bytes),
+            Ok(LogChunk::Stderr(bytes)) => Frame::Stderr(bytes),
+            Err(error) => Frame::Failed(error.to_string()),
+        });
+    }
+    frames.finish()
 }
 
 /// The time so many seconds ago; the epoch when that lies before it.

@@ -1,15 +1,23 @@
 //! An [`AgentView`] for tests: says what it is told to say.
 
-use std::sync::Mutex;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use futures::{StreamExt, stream};
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
+use tokio_util::io::ReaderStream;
 
 use super::view::{AgentView, Check, ViewError};
 use crate::api::report::{AgentReport, EngineReport, ExplainReport, StatusReport};
 use crate::api::{PodUid, Timestamp};
-use crate::runtime::{LogChunk, LogOptions, LogStream, RuntimeError};
+use crate::runtime::copy::{PathKind, PathStat, TarInput, TarStream};
+use crate::runtime::{
+    DuplexStream, ExecOptions, LogChunk, LogOptions, LogStream, RuntimeError, Session,
+    SessionControl, StreamOptions, TerminalSize,
+};
 
 /// What a log request asked for.
 pub(crate) type Asked = (PodUid, Option<String>, LogOptions, bool);
@@ -19,6 +27,38 @@ pub(crate) struct FakeView {
     pub(crate) report: Mutex<StatusReport>,
     pub(crate) checks: Mutex<Vec<Check>>,
     pub(crate) asked: Mutex<Vec<Asked>>,
+    /// Sizes that terminals were given.
+    pub(crate) sizes: Arc<Mutex<Vec<TerminalSize>>>,
+    /// What was sent for containers.
+    pub(crate) uploaded: Mutex<Vec<u8>>,
+    /// How many sessions were dropped.
+    pub(crate) dropped: watch::Sender<u64>,
+}
+
+/// Most bytes on their way through an echo.
+const ECHO_BYTES: usize = 16;
+
+/// A process that ends with 7.
+struct FakeControl {
+    sizes: Arc<Mutex<Vec<TerminalSize>>>,
+    dropped: watch::Sender<u64>,
+}
+
+#[async_trait]
+impl SessionControl for FakeControl {
+    async fn resize(&self, size: TerminalSize) {
+        self.sizes.lock().unwrap().push(size);
+    }
+
+    async fn exit_code(&self) -> Result<Option<i32>, RuntimeError> {
+        Ok(Some(7))
+    }
+}
+
+impl Drop for FakeControl {
+    fn drop(&mut self) {
+        self.dropped.send_modify(|count| *count += 1);
+    }
 }
 
 impl FakeView {
@@ -45,6 +85,9 @@ impl FakeView {
             }),
             checks: Mutex::default(),
             asked: Mutex::default(),
+            sizes: Arc::default(),
+            uploaded: Mutex::default(),
+            dropped: watch::Sender::new(0),
         }
     }
 
@@ -96,6 +139,111 @@ impl AgentView for FakeView {
             "endless" => Ok(stream::iter(head).chain(stream::pending()).boxed()),
             _ => Ok(stream::iter(head).boxed()),
         }
+    }
+
+    /// Pod `gone` does not exist; in all others a command writes its arguments and what it is
+    /// given, and ends with 7.
+    async fn exec(
+        &self,
+        uid: &PodUid,
+        _container: Option<&str>,
+        options: &ExecOptions,
+    ) -> Result<Session, ViewError> {
+        if uid.as_str() == "gone" {
+            return Err(ViewError::NotFound {
+                message: "there is no pod gone".to_owned(),
+                help: Some("look again".to_owned()),
+            });
+        }
+        let args = Bytes::from(options.command.join(" "));
+        let (input, echo) = tokio::io::duplex(ECHO_BYTES);
+        let echo = ReaderStream::new(echo)
+            .map(|read| read.map_err(|e| RuntimeError::Local(e.to_string())))
+            .map_ok(LogChunk::Stderr);
+        let output = stream::iter([Ok(LogChunk::Stdout(args))]);
+        let (stdin, output): (Option<Pin<Box<dyn AsyncWrite + Send>>>, _) = if options.streams.stdin
+        {
+            (Some(Box::pin(input)), output.chain(echo).boxed())
+        } else {
+            (None, output.boxed())
+        };
+        Ok(Session {
+            tty: options.streams.tty,
+            stdin,
+            output,
+            control: Box::new(FakeControl {
+                sizes: Arc::clone(&self.sizes),
+                dropped: self.dropped.clone(),
+            }),
+        })
+    }
+
+    async fn attach(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        streams: StreamOptions,
+    ) -> Result<Session, ViewError> {
+        let options = ExecOptions {
+            command: vec!["attached".to_owned()],
+            streams,
+            size: None,
+        };
+        self.exec(uid, container, &options).await
+    }
+
+    /// Port 7 echoes, nobody listens on others.
+    async fn port_forward(&self, _uid: &PodUid, port: u16) -> Result<DuplexStream, ViewError> {
+        if port != 7 {
+            return Err(ViewError::Failed("connection refused".to_owned()));
+        }
+        let (ours, theirs) = tokio::io::duplex(ECHO_BYTES);
+        tokio::spawn(async move {
+            let (mut read, mut write) = tokio::io::split(ours);
+            let _ = tokio::io::copy(&mut read, &mut write).await;
+            let _ = write.shutdown().await;
+        });
+        Ok(Box::new(theirs))
+    }
+
+    /// `/dir` is a directory, nothing else is there.
+    async fn stat_path(
+        &self,
+        _uid: &PodUid,
+        _container: Option<&str>,
+        path: &str,
+    ) -> Result<PathStat, ViewError> {
+        if path == "/dir" {
+            return Ok(PathStat {
+                kind: PathKind::Dir,
+                link_target: String::new(),
+            });
+        }
+        Err(RuntimeError::NotFound(format!("there is no {path}")).into())
+    }
+
+    async fn copy_from(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        path: &str,
+    ) -> Result<TarStream, ViewError> {
+        self.stat_path(uid, container, path).await?;
+        Ok(stream::iter([Ok(Bytes::from("a tar"))]).boxed())
+    }
+
+    async fn copy_to(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        dir: &str,
+        tar: TarInput,
+    ) -> Result<(), ViewError> {
+        self.stat_path(uid, container, dir).await?;
+        let sent: Result<Vec<Bytes>, _> = tar.try_collect().await;
+        let sent = sent.map_err(|error| ViewError::Failed(error.to_string()))?;
+        self.uploaded.lock().unwrap().extend(sent.concat());
+        Ok(())
     }
 
     /// Pod `gone` has a story, and is gone; all others never were.

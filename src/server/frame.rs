@@ -1,9 +1,15 @@
-//! Logs on the wire: frames that keep standard output, standard error and a late failure apart.
+//! Logs and the streams of processes on the wire: frames that keep standard output, standard error
+//! and a late failure apart, and standard input, the terminal's size and the exit code too.
 //!
 //! A frame is one byte for its kind, four bytes for the length of what follows (big endian), and
 //! that many bytes.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+pub use crate::runtime::TerminalSize;
+
+/// What a connection that carries frames of a process, or forwarded bytes, asks to become.
+pub const PROTOCOL: &str = "mirrorlet";
 
 /// Largest payload the reader takes, in bytes. The Engine sends lines in pieces of 16 KiB; this
 /// leaves room for time stamps and for a writer that joins some.
@@ -13,6 +19,10 @@ const HEADER_BYTES: usize = 5;
 const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
 const FAILED: u8 = 3;
+const STDIN: u8 = 4;
+const STDIN_END: u8 = 5;
+const RESIZE: u8 = 6;
+const EXIT: u8 = 7;
 
 /// One frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,29 +31,54 @@ pub enum Frame {
     Stdout(Bytes),
     /// Standard error.
     Stderr(Bytes),
-    /// The log broke off, for this reason. Nothing follows.
+    /// The log or the process broke off, for this reason. Nothing follows.
     Failed(String),
+    /// For the standard input of a process.
+    Stdin(Bytes),
+    /// Nothing more is written to the standard input.
+    StdinEnd,
+    /// The terminal has another size.
+    Resize(TerminalSize),
+    /// The process has ended; its exit code, where that is known. Nothing follows.
+    Exit(Option<i32>),
 }
 
 /// Bytes that are not frames.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// No such kind.
-    #[error("the agent sent a log frame of the unknown kind {0}; is it of another version?")]
+    #[error("a frame of the unknown kind {0} came; is the agent of another version?")]
     Kind(u8),
     /// Longer than [`PAYLOAD_MAX`].
-    #[error("the agent sent a log frame of {0} bytes")]
+    #[error("a frame of {0} bytes came")]
     TooLong(usize),
+    /// It does not hold what its kind holds.
+    #[error("a frame of the kind {0} came that does not hold what it should")]
+    Payload(u8),
 }
 
 impl Frame {
     /// The frame's bytes; a payload beyond [`PAYLOAD_MAX`] is cut into several frames.
     #[must_use]
     pub fn encode(&self) -> Bytes {
+        let size;
+        let code;
         let (kind, payload): (u8, &[u8]) = match self {
             Self::Stdout(bytes) => (STDOUT, bytes),
             Self::Stderr(bytes) => (STDERR, bytes),
             Self::Failed(words) => (FAILED, words.as_bytes()),
+            Self::Stdin(bytes) => (STDIN, bytes),
+            Self::StdinEnd => return header(STDIN_END, 0).freeze(),
+            Self::Resize(wanted) => {
+                let (width, height) = (u32::from(wanted.width), u32::from(wanted.height));
+                size = (width << 16 | height).to_be_bytes();
+                (RESIZE, &size)
+            }
+            Self::Exit(None) => return header(EXIT, 0).freeze(),
+            Self::Exit(Some(exit)) => {
+                code = exit.to_be_bytes();
+                (EXIT, &code)
+            }
         };
         let mut out = BytesMut::with_capacity(HEADER_BYTES + payload.len());
         for piece in payload.chunks(PAYLOAD_MAX) {
@@ -52,6 +87,58 @@ impl Frame {
             out.put_slice(piece);
         }
         out.freeze()
+    }
+}
+
+/// Encodes frames one after the other. Output that follows output of the same stream goes into
+/// its frame, as far as there is room.
+#[derive(Debug, Default)]
+pub struct FrameWriter {
+    wire: BytesMut,
+    /// Kind of the last frame, where it begins, and the bytes it holds.
+    last: Option<(u8, usize, usize)>,
+}
+
+impl FrameWriter {
+    /// Adds a frame.
+    pub fn push(&mut self, frame: &Frame) {
+        let (kind, payload) = match frame {
+            Frame::Stdout(bytes) => (STDOUT, bytes),
+            Frame::Stderr(bytes) => (STDERR, bytes),
+            Frame::Failed(_)
+            | Frame::Stdin(_)
+            | Frame::StdinEnd
+            | Frame::Resize(_)
+            | Frame::Exit(_) => {
+                self.last = None;
+                self.wire.put_slice(&frame.encode());
+                return;
+            }
+        };
+        match self.last {
+            Some((last, at, held)) if last == kind && held + payload.len() <= PAYLOAD_MAX => {
+                let length = held + payload.len();
+                self.wire.put_slice(payload);
+                let header = header(kind, u32::try_from(length).unwrap_or(u32::MAX));
+                self.wire[at..at + HEADER_BYTES].copy_from_slice(&header);
+                self.last = Some((kind, at, length));
+            }
+            Some(_) | None => {
+                self.last =
+                    (payload.len() <= PAYLOAD_MAX).then(|| (kind, self.wire.len(), payload.len()));
+                if payload.is_empty() {
+                    self.wire.put_slice(&header(kind, 0));
+                } else {
+                    self.wire.put_slice(&frame.encode());
+                }
+            }
+        }
+    }
+
+    /// The frames' bytes.
+    #[must_use]
+    pub fn finish(self) -> Bytes {
+        self.wire.freeze()
     }
 }
 
@@ -86,20 +173,44 @@ impl FrameReader {
         if length > PAYLOAD_MAX {
             return Err(FrameError::TooLong(length));
         }
-        if !matches!(kind, STDOUT | STDERR | FAILED) {
+        if !(STDOUT..=EXIT).contains(&kind) {
             return Err(FrameError::Kind(kind));
         }
         if self.buffer.len() < HEADER_BYTES + length {
             return Ok(None);
         }
         self.buffer.advance(HEADER_BYTES);
-        let payload = self.buffer.split_to(length).freeze();
-        Ok(Some(match kind {
-            STDOUT => Frame::Stdout(payload),
-            STDERR => Frame::Stderr(payload),
-            _ => Frame::Failed(String::from_utf8_lossy(&payload).into_owned()),
-        }))
+        parse(kind, self.buffer.split_to(length).freeze()).map(Some)
     }
+}
+
+/// The beginning of a frame.
+fn header(kind: u8, length: u32) -> BytesMut {
+    let mut out = BytesMut::with_capacity(HEADER_BYTES);
+    out.put_u8(kind);
+    out.put_u32(length);
+    out
+}
+
+fn parse(kind: u8, payload: Bytes) -> Result<Frame, FrameError> {
+    let four = || <[u8; 4]>::try_from(&payload[..]).map_err(|_| FrameError::Payload(kind));
+    Ok(match kind {
+        STDOUT => Frame::Stdout(payload),
+        STDERR => Frame::Stderr(payload),
+        FAILED => Frame::Failed(String::from_utf8_lossy(&payload).into_owned()),
+        STDIN => Frame::Stdin(payload),
+        STDIN_END => Frame::StdinEnd,
+        RESIZE => {
+            let [a, b, c, d] = four()?;
+            Frame::Resize(TerminalSize {
+                width: u16::from_be_bytes([a, b]),
+                height: u16::from_be_bytes([c, d]),
+            })
+        }
+        EXIT if payload.is_empty() => Frame::Exit(None),
+        EXIT => Frame::Exit(Some(i32::from_be_bytes(four()?))),
+        unknown => return Err(FrameError::Kind(unknown)),
+    })
 }
 
 #[cfg(test)]
@@ -113,11 +224,31 @@ mod tests {
         prop::collection::vec(
             prop_oneof![
                 bytes.clone().prop_map(Frame::Stdout),
-                bytes.prop_map(Frame::Stderr),
+                bytes.clone().prop_map(Frame::Stderr),
                 "[a-z ]{1,20}".prop_map(Frame::Failed),
+                bytes.prop_map(Frame::Stdin),
+                Just(Frame::StdinEnd),
+                any::<(u16, u16)>()
+                    .prop_map(|(width, height)| Frame::Resize(TerminalSize { width, height })),
+                any::<Option<i32>>().prop_map(Frame::Exit),
             ],
             0..10,
         )
+    }
+
+    /// The same with output that follows output of its stream put together.
+    fn joined(frames: &[Frame]) -> Vec<Frame> {
+        let mut all: Vec<Frame> = Vec::new();
+        for frame in frames {
+            match (all.last_mut(), frame) {
+                (Some(Frame::Stdout(before)), Frame::Stdout(more))
+                | (Some(Frame::Stderr(before)), Frame::Stderr(more)) => {
+                    *before = [before.as_ref(), more.as_ref()].concat().into();
+                }
+                (_, frame) => all.push(frame.clone()),
+            }
+        }
+        all
     }
 
     proptest! {
@@ -137,6 +268,29 @@ mod tests {
         }
 
         #[test]
+        fn joined_frames_hold_the_same(sent in frames()) {
+            let mut writer = FrameWriter::default();
+            for frame in &sent {
+                writer.push(frame);
+            }
+            let mut reader = FrameReader::default();
+            reader.push(&writer.finish());
+            let mut got = Vec::new();
+            while let Some(frame) = reader.next_frame().unwrap() {
+                got.push(frame);
+            }
+            prop_assert!(reader.is_empty());
+            prop_assert_eq!(joined(&got), joined(&sent));
+            let same = |pair: &[Frame]| {
+                matches!(
+                    pair,
+                    [Frame::Stdout(_), Frame::Stdout(_)] | [Frame::Stderr(_), Frame::Stderr(_)]
+                )
+            };
+            prop_assert!(!got.windows(2).any(same), "not joined: {got:?}");
+        }
+
+        #[test]
         fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let mut reader = FrameReader::default();
             reader.push(&bytes);
@@ -152,5 +306,8 @@ mod tests {
         let mut reader = FrameReader::default();
         reader.push(&[9, 0, 0, 0, 0]);
         assert_eq!(reader.next_frame(), Err(FrameError::Kind(9)));
+        let mut reader = FrameReader::default();
+        reader.push(&[RESIZE, 0, 0, 0, 1, 80]);
+        assert_eq!(reader.next_frame(), Err(FrameError::Payload(RESIZE)));
     }
 }

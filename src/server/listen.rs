@@ -20,8 +20,9 @@ const CONNECTIONS_MAX: usize = 128;
 /// How long a client may take to send the head of a request, or stay idle between two.
 const HEAD_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Largest head of a request, in bytes; ours are a few hundred.
-const HEAD_BYTES_MAX: usize = 16 << 10;
+/// Largest head of a request, in bytes; ours are a few hundred, unless they carry a command, of
+/// which a script can be an argument.
+const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// How long answers under way may go on after the agent was told to stop. Streams end by
 /// themselves at once; this bounds a client that does not read. Well below the second within
@@ -73,7 +74,8 @@ async fn connection<L: Listener>(io: L::Io, router: Router, cancel: Cancellation
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_DEADLINE)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(io), service);
+        .serve_connection(TokioIo::new(io), service)
+        .with_upgrades();
     let mut serving = std::pin::pin!(serving);
     tokio::select! {
         // Both arms only borrow the connection, which goes on below.

@@ -2,11 +2,15 @@
 //! loopback port ([`health`]).
 //!
 //! Both see the agent through [`view::AgentView`], which `app` implements; nothing here decides
-//! anything about pods. [`listen`] holds the limits both share; [`frame`] is the wire form of logs, shared with the client in `cli`.
+//! anything about pods. [`listen`] holds the limits both share; [`frame`] is the wire form of logs
+//! and processes, shared with the client in `cli`; [`access`] carries what goes both ways,
+//! `files` what is copied.
 
+pub mod access;
 pub mod admin;
 #[cfg(test)]
 pub(crate) mod fake;
+mod files;
 pub mod frame;
 pub mod health;
 pub mod listen;

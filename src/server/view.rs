@@ -7,7 +7,10 @@ use tokio::sync::watch;
 use crate::api::PodUid;
 use crate::api::report::{ExplainReport, StatusReport};
 use crate::pod::select::ContainerNotFound;
-use crate::runtime::{LogOptions, LogStream};
+use crate::runtime::{
+    DuplexStream, ExecOptions, LogOptions, LogStream, PathStat, RuntimeError, Session,
+    StreamOptions, TarInput, TarStream,
+};
 
 /// One readiness check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +41,14 @@ pub enum ViewError {
         /// What to do.
         help: Option<String>,
     },
+    /// What is asked for does not go with the state of the thing named.
+    #[error("{message}")]
+    Conflict {
+        /// Why not.
+        message: String,
+        /// What to do.
+        help: Option<String>,
+    },
     /// The Engine doesn't answer.
     #[error("{0}")]
     Unavailable(String),
@@ -51,7 +62,9 @@ impl ViewError {
     #[must_use]
     pub fn help(&self) -> Option<&str> {
         match self {
-            Self::NotFound { help, .. } | Self::Invalid { help, .. } => help.as_deref(),
+            Self::NotFound { help, .. }
+            | Self::Invalid { help, .. }
+            | Self::Conflict { help, .. } => help.as_deref(),
             Self::Unavailable(_) | Self::Failed(_) => None,
         }
     }
@@ -67,8 +80,29 @@ impl From<ContainerNotFound> for ViewError {
     }
 }
 
+impl From<RuntimeError> for ViewError {
+    fn from(error: RuntimeError) -> Self {
+        match error {
+            RuntimeError::NotFound(message) => Self::NotFound {
+                message,
+                help: None,
+            },
+            RuntimeError::Conflict(message) => Self::Conflict {
+                message,
+                help: None,
+            },
+            RuntimeError::Unavailable(_) | RuntimeError::Timeout { .. } => {
+                Self::Unavailable(error.to_string())
+            }
+            RuntimeError::Refused { .. } | RuntimeError::Local(_) => {
+                Self::Failed(error.to_string())
+            }
+        }
+    }
+}
+
 /// What the servers ask of the agent. Methods are cheap, and never wait for the Engine except
-/// [`logs`](Self::logs).
+/// those that hand out a stream.
 #[async_trait]
 pub trait AgentView: Send + Sync + 'static {
     /// One look at everything.
@@ -90,6 +124,69 @@ pub trait AgentView: Send + Sync + 'static {
         options: &LogOptions,
         previous: bool,
     ) -> Result<LogStream, ViewError>;
+
+    /// Runs a command in a container that runs; with none named, in the pod's only or default one.
+    ///
+    /// # Errors
+    /// The pod or container is not there, or does not run; none was named and the pod has
+    /// several; the Engine refused.
+    async fn exec(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        options: &ExecOptions,
+    ) -> Result<Session, ViewError>;
+
+    /// Attaches to the main process of a container that runs.
+    ///
+    /// # Errors
+    /// As [`exec`](Self::exec); and the container has no standard input though that is asked for.
+    async fn attach(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        streams: StreamOptions,
+    ) -> Result<Session, ViewError>;
+
+    /// Connects to a TCP port of a pod, from the inside.
+    ///
+    /// # Errors
+    /// The pod is not there or does not run; nobody listens on that port.
+    async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream, ViewError>;
+
+    /// What is at a path in a container, running or not.
+    ///
+    /// # Errors
+    /// The pod, container, instance or path is not there.
+    async fn stat_path(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        path: &str,
+    ) -> Result<PathStat, ViewError>;
+
+    /// A file or directory of a container, running or not, as a tar archive.
+    ///
+    /// # Errors
+    /// As [`stat_path`](Self::stat_path).
+    async fn copy_from(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        path: &str,
+    ) -> Result<TarStream, ViewError>;
+
+    /// Unpacks a tar archive into a directory of a container, running or not.
+    ///
+    /// # Errors
+    /// As [`stat_path`](Self::stat_path); the archive broke off, or the Engine refused it.
+    async fn copy_to(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+        dir: &str,
+        tar: TarInput,
+    ) -> Result<(), ViewError>;
 
     /// The story of a pod, named as [`find_pod`](crate::pod::select::find_pod) takes it; also of
     /// one that is gone.

@@ -13,12 +13,14 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use mirrorlet::api::Timestamp;
+use mirrorlet::runtime::copy::{PathStat, TarInput};
 use mirrorlet::runtime::docker::engine::{
-    Engine, EngineError, EngineVersion, ExecState, LogFrames, PullProgress, RegistryAuth, Result,
+    Engine, EngineError, EngineTar, EngineVersion, ExecState, LogFrames, PullProgress,
+    RegistryAuth, Result,
 };
 use mirrorlet::runtime::docker::{BollardEngine, Operation};
 use mirrorlet::runtime::exec::DuplexStream;
-use mirrorlet::runtime::{ExecOptions, LogOptions, TerminalSize};
+use mirrorlet::runtime::{ExecOptions, LogOptions, StreamOptions, TerminalSize};
 use tokio::task::JoinHandle;
 
 /// A call the agent makes.
@@ -241,6 +243,36 @@ impl<S: Script> Engine for ScriptedEngine<S> {
         let owned = exec.to_owned();
         let real = owned!(self, |engine| engine.resize_exec(&owned, size));
         self.pass(Operation::ResizeExec, exec, real).await
+    }
+
+    async fn attach_container(&self, id: &str, streams: StreamOptions) -> Result<DuplexStream> {
+        let owned = id.to_owned();
+        let real = owned!(self, |engine| engine.attach_container(&owned, streams));
+        self.pass(Operation::AttachContainer, id, real).await
+    }
+
+    async fn resize_container(&self, id: &str, size: TerminalSize) -> Result<()> {
+        let owned = id.to_owned();
+        let real = owned!(self, |engine| engine.resize_container(&owned, size));
+        self.pass(Operation::ResizeContainer, id, real).await
+    }
+
+    async fn stat_path(&self, id: &str, path: &str) -> Result<PathStat> {
+        let (owned, path) = (id.to_owned(), path.to_owned());
+        let real = owned!(self, |engine| engine.stat_path(&owned, &path));
+        self.pass(Operation::StatPath, id, real).await
+    }
+
+    async fn download(&self, id: &str, path: &str) -> Result<EngineTar> {
+        let (owned, path) = (id.to_owned(), path.to_owned());
+        let real = owned!(self, |engine| engine.download(&owned, &path));
+        self.pass(Operation::Download, id, real).await
+    }
+
+    async fn upload(&self, id: &str, dir: &str, tar: TarInput) -> Result<()> {
+        let (owned, dir) = (id.to_owned(), dir.to_owned());
+        let real = owned!(self, |engine| engine.upload(&owned, &dir, tar));
+        self.pass(Operation::Upload, id, real).await
     }
 
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect> {

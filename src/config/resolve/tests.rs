@@ -3,9 +3,12 @@ use super::*;
 /// Four valid values of each setting, one for each rung but the default.
 fn samples(key: Key) -> [&'static str; 3] {
     match key {
-        Key::Root | Key::Manifests | Key::ManifestUrlCa | Key::DockerConfig | Key::ResolvConf => {
-            ["/flag", "/env", "/file"]
-        }
+        Key::Root
+        | Key::Manifests
+        | Key::ManifestUrlCa
+        | Key::DockerConfig
+        | Key::ResolvConf
+        | Key::PodLogsDir => ["/flag", "/env", "/file"],
         Key::ManifestUrls => ["http://flag/", "http://env/", "http://file/"],
         Key::ManifestUrlHeaders => ["Flag: 1", "Env: 2", "File: 3"],
         Key::UrlPeriod | Key::RescanPeriod | Key::SweepPeriod | Key::MaxContainerBackoff => {

@@ -12,6 +12,9 @@ use crate::pod::spec;
 
 use super::{StatusInput, time};
 
+/// What the id of an image begins with, and no name does.
+const IMAGE_ID: &str = "sha256:";
+
 /// Exit code of a container nobody saw ending.
 const EXIT_CODE_UNKNOWN: i32 = 137;
 /// Reason of such a container.
@@ -73,6 +76,10 @@ fn status(
         return absent(input, container, before);
     };
     let mut status = of_instance(newest, before);
+    // Made by the image's id: of the same container the spec knows its name.
+    if newest.image.starts_with(IMAGE_ID) && newest.hash == spec::container_hash(container) {
+        status.image = container.image.clone().unwrap_or_default();
+    }
     if let Some(second) = instances.next() {
         status.last_state = of_instance(second, before).state;
     }

@@ -18,8 +18,11 @@ use futures::stream::BoxStream;
 
 use crate::api::Timestamp;
 pub use crate::pod::credentials::RegistryAuth;
+use crate::runtime::copy::{PathStat, TarInput};
 use crate::runtime::exec::DuplexStream;
-use crate::runtime::{ExecOptions, LogChunk, LogOptions, RuntimeError, TerminalSize};
+use crate::runtime::{
+    ExecOptions, LogChunk, LogOptions, RuntimeError, StreamOptions, TerminalSize,
+};
 
 /// Deadline of every call that only reads or changes records. Start is among them: it includes
 /// the runtime's own start of the process, slow only when storage is.
@@ -156,6 +159,9 @@ pub struct ExecState {
 /// Output of a container as the Engine sends it, one frame an item.
 pub type LogFrames = BoxStream<'static, Result<LogChunk>>;
 
+/// A tar archive as the Engine sends it.
+pub type EngineTar = BoxStream<'static, Result<Bytes>>;
+
 /// The calls made to a Docker Engine.
 ///
 /// Every method ends within a deadline of its own. Streams are unbounded in time; dropping one
@@ -210,6 +216,22 @@ pub trait Engine: Send + Sync + 'static {
 
     /// `POST /exec/{id}/resize`. Fails before the command runs and after it ended.
     async fn resize_exec(&self, exec: &str, size: TerminalSize) -> Result<()>;
+
+    /// `POST /containers/{id}/attach?stream=1` over a connection of its own, which is handed out as
+    /// by [`start_exec`](Self::start_exec).
+    async fn attach_container(&self, id: &str, streams: StreamOptions) -> Result<DuplexStream>;
+
+    /// `POST /containers/{id}/resize`.
+    async fn resize_container(&self, id: &str, size: TerminalSize) -> Result<()>;
+
+    /// `HEAD /containers/{id}/archive`.
+    async fn stat_path(&self, id: &str, path: &str) -> Result<PathStat>;
+
+    /// `GET /containers/{id}/archive`.
+    async fn download(&self, id: &str, path: &str) -> Result<EngineTar>;
+
+    /// `PUT /containers/{id}/archive`. Takes as long as the archive comes.
+    async fn upload(&self, id: &str, dir: &str, tar: TarInput) -> Result<()>;
 
     /// `GET /images/{name}/json`.
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect>;

@@ -13,12 +13,14 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 
 use super::engine::{
-    Engine, EngineVersion, ExecState, LogFrames, PullProgress, RegistryAuth, Result, SharedEngine,
+    Engine, EngineTar, EngineVersion, ExecState, LogFrames, PullProgress, RegistryAuth, Result,
+    SharedEngine,
 };
 use super::operation::Operation;
 use crate::api::Timestamp;
+use crate::runtime::copy::{PathStat, TarInput};
 use crate::runtime::exec::DuplexStream;
-use crate::runtime::{ExecOptions, LogOptions, TerminalSize};
+use crate::runtime::{ExecOptions, LogOptions, StreamOptions, TerminalSize};
 use crate::store::looks::LookRequests;
 use crate::telemetry::{Metrics, calls};
 
@@ -172,6 +174,31 @@ impl Engine for InstrumentedEngine {
     async fn resize_exec(&self, exec: &str, size: TerminalSize) -> Result<()> {
         let call = self.inner.resize_exec(exec, size);
         self.observe(Operation::ResizeExec, exec, call).await
+    }
+
+    async fn attach_container(&self, id: &str, streams: StreamOptions) -> Result<DuplexStream> {
+        let call = self.inner.attach_container(id, streams);
+        self.observe(Operation::AttachContainer, id, call).await
+    }
+
+    async fn resize_container(&self, id: &str, size: TerminalSize) -> Result<()> {
+        let call = self.inner.resize_container(id, size);
+        self.observe(Operation::ResizeContainer, id, call).await
+    }
+
+    async fn stat_path(&self, id: &str, path: &str) -> Result<PathStat> {
+        let call = self.inner.stat_path(id, path);
+        self.observe(Operation::StatPath, id, call).await
+    }
+
+    async fn download(&self, id: &str, path: &str) -> Result<EngineTar> {
+        let call = self.inner.download(id, path);
+        self.observe(Operation::Download, id, call).await
+    }
+
+    async fn upload(&self, id: &str, dir: &str, tar: TarInput) -> Result<()> {
+        let call = self.inner.upload(id, dir, tar);
+        self.observe(Operation::Upload, id, call).await
     }
 
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect> {

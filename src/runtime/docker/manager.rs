@@ -7,7 +7,7 @@
 mod tests;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use super::engine::{EngineError, SharedEngine};
 use super::exec::ExecSessions;
 use super::image::{self, ImageFacts, ImagePuller};
 use super::index::{Index, Record, pod_status};
+use super::log_links::LogLinks;
 use super::logs::container_logs;
 use super::network::{EngineNetwork, NetworkPlugin};
 use super::sandbox_image::ensure_sandbox_image;
@@ -36,12 +37,13 @@ use crate::pod::gc::ContainerGcPolicy;
 use crate::pod::observed::{ContainerState, PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
 use crate::probe::Client;
+use crate::runtime::copy::{PathStat, TarInput, TarStream};
 use crate::runtime::gc::{GcOutcome, PodStateProvider};
 use crate::runtime::objects::Objects;
 use crate::runtime::{
-    CommandOutput, Image, ImageStats, LogOptions, LogStream, NETWORK_READY, PodEvent,
-    PodSyncResult, RUNTIME_READY, Result, Runtime, RuntimeCondition, RuntimeError, RuntimeStatus,
-    SyncError, Version,
+    CommandOutput, DuplexStream, ExecOptions, Image, ImageStats, LogOptions, LogStream,
+    NETWORK_READY, PodEvent, PodSyncResult, RUNTIME_READY, Result, Runtime, RuntimeCondition,
+    RuntimeError, RuntimeStatus, Session, StreamOptions, SyncError, Version,
 };
 use crate::telemetry::{Telemetry, calls, occurrences};
 use crate::volume::VolumeManager;
@@ -91,6 +93,8 @@ pub struct DockerManager {
     /// last ones begin.
     pub(super) newcomers: Semaphore,
     pub(super) sessions: ExecSessions,
+    /// Where kubelet's links to logs are made; nowhere when none.
+    pub(super) log_links: Option<LogLinks>,
     pod_infra_image: Option<String>,
     facts: Mutex<Facts>,
     version: VersionCache,
@@ -137,10 +141,18 @@ impl DockerManager {
             changes: Semaphore::new(options.engine_concurrency.max(1)),
             newcomers: Semaphore::new(options.engine_concurrency.max(1)),
             sessions: ExecSessions::default(),
+            log_links: None,
             pod_infra_image: options.pod_infra_image,
             facts: Mutex::default(),
             listing: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// The same, with links to the logs of containers in kubelet's layout under `dir`.
+    #[must_use]
+    pub fn with_pod_logs_dir(mut self, dir: Option<&Path>) -> Self {
+        self.log_links = dir.map(LogLinks::new);
+        self
     }
 
     fn with_facts<T>(&self, f: impl FnOnce(&mut Facts) -> T) -> T {
@@ -340,6 +352,7 @@ impl DockerManager {
         }
         self.index.removed(id);
         if let Some(record) = record {
+            self.unlink_log(id, &record.ours).await;
             self.remove_termination_log(record).await;
         }
         Ok(())
@@ -524,6 +537,7 @@ impl Runtime for DockerManager {
     }
 
     async fn list_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<PodUid> {
+        self.clean_log_links().await;
         // A directory that can't be read holds nothing that could be removed.
         let on_disk = self.on_disk(VolumeManager::list_pod_dirs).await;
         let mut orphans = on_disk.unwrap_or_default();
@@ -592,6 +606,31 @@ impl Runtime for DockerManager {
         timeout: Duration,
     ) -> Result<CommandOutput> {
         self.run_command(id, command, timeout).await
+    }
+
+    async fn exec_in_container(&self, id: &ContainerId, options: &ExecOptions) -> Result<Session> {
+        self.exec(id, options).await
+    }
+
+    async fn attach_container(&self, id: &ContainerId, streams: StreamOptions) -> Result<Session> {
+        self.attach(id, streams).await
+    }
+
+    async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream> {
+        self.forward(uid, port).await
+    }
+
+    async fn stat_in_container(&self, id: &ContainerId, path: &str) -> Result<PathStat> {
+        Ok(self.engine.stat_path(&id.id, path).await?)
+    }
+
+    async fn copy_from_container(&self, id: &ContainerId, path: &str) -> Result<TarStream> {
+        let tar = self.engine.download(&id.id, path).await?;
+        Ok(tar.map(|piece| piece.map_err(RuntimeError::from)).boxed())
+    }
+
+    async fn copy_to_container(&self, id: &ContainerId, dir: &str, tar: TarInput) -> Result<()> {
+        Ok(self.engine.upload(&id.id, dir, tar).await?)
     }
 
     async fn get_container_logs(

@@ -29,6 +29,16 @@ pub enum Operation {
     InspectExec,
     /// `POST /exec/{id}/resize`.
     ResizeExec,
+    /// `POST /containers/{id}/attach`.
+    AttachContainer,
+    /// `POST /containers/{id}/resize`.
+    ResizeContainer,
+    /// `HEAD /containers/{id}/archive`.
+    StatPath,
+    /// `GET /containers/{id}/archive`.
+    Download,
+    /// `PUT /containers/{id}/archive`.
+    Upload,
     /// `GET /images/{name}/json`.
     InspectImage,
     /// `GET /images/json`.
@@ -51,7 +61,7 @@ pub enum Operation {
 
 impl Operation {
     /// Every operation, in the order of [`index`](Self::index).
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 26] = [
         Self::Version,
         Self::Info,
         Self::ListContainers,
@@ -64,6 +74,11 @@ impl Operation {
         Self::StartExec,
         Self::InspectExec,
         Self::ResizeExec,
+        Self::AttachContainer,
+        Self::ResizeContainer,
+        Self::StatPath,
+        Self::Download,
+        Self::Upload,
         Self::InspectImage,
         Self::ListImages,
         Self::PullImage,
@@ -97,6 +112,11 @@ impl Operation {
             Self::StartExec => "start_exec",
             Self::InspectExec => "inspect_exec",
             Self::ResizeExec => "resize_exec",
+            Self::AttachContainer => "attach",
+            Self::ResizeContainer => "resize_container",
+            Self::StatPath => "stat_path",
+            Self::Download => "download_archive",
+            Self::Upload => "upload_archive",
             Self::InspectImage => "inspect_image",
             Self::ListImages => "list_images",
             Self::PullImage => "pull_image",

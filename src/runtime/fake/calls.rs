@@ -1,6 +1,7 @@
 //! [`Runtime`] for [`FakeRuntime`].
 
 use std::collections::BTreeSet;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
+use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -17,11 +19,13 @@ use crate::pod::gc::{ContainerGcPolicy, GcInput, compute_container_gc};
 use crate::pod::observed::{PodStatus, Pods, Role, RunningPod};
 use crate::pod::plan::{Plan, Step};
 use crate::pod::spec;
+use crate::runtime::copy::{PathStat, TarInput, TarStream};
 use crate::runtime::gc::{GcOutcome, PodStateProvider};
 use crate::runtime::{
-    CommandOutput, Image, ImageStats, LogChunk, LogOptions, LogStream, PodEvent, PodEventKind,
-    PodSyncResult, Result, Runtime, RuntimeError, RuntimeStatus, SyncAction, SyncError,
-    SyncErrorReason, SyncResult, Version,
+    CommandOutput, DuplexStream, ExecOptions, Image, ImageStats, LogChunk, LogOptions, LogStream,
+    PodEvent, PodEventKind, PodSyncResult, Result, Runtime, RuntimeError, RuntimeStatus, Session,
+    SessionControl, StreamOptions, SyncAction, SyncError, SyncErrorReason, SyncResult,
+    TerminalSize, Version,
 };
 
 use super::{FakeRuntime, healthy};
@@ -312,12 +316,55 @@ impl Runtime for FakeRuntime {
             after: timeout,
         })??;
         let result = self.state().command_results.get(command).cloned();
-        result.unwrap_or_else(|| {
-            Ok(CommandOutput {
-                exit_code: 0,
-                output: Bytes::new(),
-            })
-        })
+        result.unwrap_or_else(|| Ok(CommandOutput::default()))
+    }
+
+    async fn exec_in_container(&self, id: &ContainerId, options: &ExecOptions) -> Result<Session> {
+        let command = options.command.clone();
+        self.change(|s| s.commands.push((id.clone(), command.clone())));
+        self.enter("exec_in_container", None).await?;
+        let result = self.state().command_results.get(&command).cloned();
+        let done = result.unwrap_or_else(|| Ok(CommandOutput::default()))?;
+        Ok(canned_session(done, options.streams))
+    }
+
+    async fn attach_container(&self, id: &ContainerId, streams: StreamOptions) -> Result<Session> {
+        self.enter("attach_container", None).await?;
+        let text = self.state().logs.get(id).cloned().unwrap_or_default();
+        let done = CommandOutput {
+            exit_code: 0,
+            output: Bytes::from(text),
+        };
+        Ok(canned_session(done, streams))
+    }
+
+    /// An echo: what is written comes back.
+    async fn port_forward(&self, uid: &PodUid, _port: u16) -> Result<DuplexStream> {
+        self.enter("port_forward", Some(uid)).await?;
+        let (ours, theirs) = tokio::io::duplex(ECHO_BYTES);
+        tokio::spawn(async move {
+            let (mut read, mut write) = tokio::io::split(ours);
+            // Ends with the other end.
+            let _ = tokio::io::copy(&mut read, &mut write).await;
+            let _ = write.shutdown().await;
+        });
+        Ok(Box::new(theirs))
+    }
+
+    /// Containers of the fake have no files.
+    async fn stat_in_container(&self, _id: &ContainerId, path: &str) -> Result<PathStat> {
+        self.enter("stat_in_container", None).await?;
+        Err(RuntimeError::NotFound(format!("there is no {path}")))
+    }
+
+    async fn copy_from_container(&self, _id: &ContainerId, path: &str) -> Result<TarStream> {
+        self.enter("copy_from_container", None).await?;
+        Err(RuntimeError::NotFound(format!("there is no {path}")))
+    }
+
+    async fn copy_to_container(&self, _id: &ContainerId, dir: &str, _tar: TarInput) -> Result<()> {
+        self.enter("copy_to_container", None).await?;
+        Err(RuntimeError::NotFound(format!("there is no {dir}")))
     }
 
     async fn get_container_logs(
@@ -413,6 +460,34 @@ impl FakeRuntime {
             }
             outcome.results
         })
+    }
+}
+
+/// Most bytes on their way through an echo.
+const ECHO_BYTES: usize = 64 << 10;
+
+/// A process that has written all it writes, and takes any input.
+fn canned_session(done: CommandOutput, streams: StreamOptions) -> Session {
+    let output = Some(done.output).filter(|output| streams.stdout && !output.is_empty());
+    Session {
+        tty: streams.tty,
+        stdin: streams
+            .stdin
+            .then(|| Box::pin(tokio::io::sink()) as Pin<Box<_>>),
+        output: stream::iter(output.map(|output| Ok(LogChunk::Stdout(output)))).boxed(),
+        control: Box::new(Canned(done.exit_code)),
+    }
+}
+
+/// A process that has ended.
+struct Canned(i32);
+
+#[async_trait]
+impl SessionControl for Canned {
+    async fn resize(&self, _size: TerminalSize) {}
+
+    async fn exit_code(&self) -> Result<Option<i32>> {
+        Ok(Some(self.0))
     }
 }
 

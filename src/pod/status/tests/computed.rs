@@ -284,6 +284,26 @@ fn a_passed_deadline_fails_the_pod() {
 }
 
 #[test]
+fn a_container_made_by_its_images_id_has_the_name_of_the_spec() {
+    let pod = pod("Always", vec![], &["web"]);
+    let (_, container) = spec::find_container(&pod, "web").unwrap();
+    let hash = spec::container_hash(container);
+    let shown = |image: &str, hash| {
+        let seen = observed(vec![ContainerStatus {
+            image: image.into(),
+            hash,
+            ..running(&pod, "web")
+        }]);
+        let status = compute_pod_status(&input(&pod, &seen));
+        state_of(&status, "web").image.clone()
+    };
+    assert_eq!(Some(shown("sha256:12", hash)), container.image);
+    assert_eq!(shown("web:0", hash), "web:0");
+    // One that is still to be replaced.
+    assert_eq!(shown("sha256:12", ContainerHash(1)), "sha256:12");
+}
+
+#[test]
 fn a_done_pod_is_completed() {
     let pod = pod("Never", vec![container("init")], &["web"]);
     let seen = observed(vec![exited(&pod, "web", 0), exited(&pod, "init", 0)]);

@@ -7,7 +7,7 @@ use crate::api::core::{
     ContainerStateWaiting, ContainerStatus as ApiContainer,
 };
 use crate::api::{ContainerId, FullName, PodUid};
-use crate::pod::observed::{ContainerState, ContainerStatus, SandboxStatus};
+use crate::pod::observed::{ContainerHash, ContainerState, ContainerStatus, SandboxStatus};
 
 mod computed;
 mod phases;

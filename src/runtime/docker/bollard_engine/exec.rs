@@ -16,7 +16,7 @@ use super::BollardEngine;
 use super::streams::error_text;
 use crate::runtime::docker::engine::{CALL_DEADLINE, ExecState, READ_DEADLINE, Result};
 use crate::runtime::exec::DuplexStream;
-use crate::runtime::{ExecOptions, TerminalSize};
+use crate::runtime::{ExecOptions, StreamOptions, TerminalSize};
 
 impl BollardEngine {
     pub(super) async fn make_exec(&self, id: &str, options: &ExecOptions) -> Result<String> {
@@ -26,6 +26,10 @@ impl BollardEngine {
             attach_stdout: Some(streams.stdout),
             attach_stderr: Some(streams.stderr),
             tty: Some(streams.tty),
+            // Engines before API 1.42 don't know it; they are told by a resize after the start.
+            console_size: options
+                .size
+                .map(|size| vec![size.height.into(), size.width.into()]),
             cmd: Some(options.command.clone()),
             ..ExecConfig::default()
         };
@@ -39,6 +43,23 @@ impl BollardEngine {
             .header(CONTENT_TYPE, "application/json")
             .body(Full::from(body));
         self.hijack("exec start", request).await
+    }
+
+    pub(super) async fn open_attach(
+        &self,
+        id: &str,
+        streams: StreamOptions,
+    ) -> Result<DuplexStream> {
+        let wanted = [
+            ("&stdin=1", streams.stdin),
+            ("&stdout=1", streams.stdout),
+            ("&stderr=1", streams.stderr),
+        ];
+        let wanted = wanted.into_iter().filter(|(_, wanted)| *wanted);
+        let query: String = wanted.map(|(flag, _)| flag).collect();
+        let request =
+            Request::post(format!("/containers/{id}/attach?stream=1{query}")).body(Full::default());
+        self.hijack("attach", request).await
     }
 
     pub(super) async fn look_at_exec(&self, exec: &str) -> Result<ExecState> {

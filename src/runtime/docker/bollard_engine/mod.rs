@@ -3,6 +3,7 @@
 //! Built without touching the Engine, so that the agent can start before it. Every call has a
 //! deadline that covers the whole answer, body included, since bollard's own covers the head only.
 
+mod archive;
 mod errors;
 mod exec;
 mod lines;
@@ -30,12 +31,13 @@ use futures::TryStreamExt;
 use futures::stream::BoxStream;
 
 use super::engine::{
-    CALL_DEADLINE, Engine, EngineError, EngineVersion, ExecState, LogFrames, PullProgress,
-    READ_DEADLINE, RegistryAuth, Result, STOP_SLACK,
+    CALL_DEADLINE, Engine, EngineError, EngineTar, EngineVersion, ExecState, LogFrames,
+    PullProgress, READ_DEADLINE, RegistryAuth, Result, STOP_SLACK,
 };
 use crate::api::{Timestamp, keys};
+use crate::runtime::copy::{PathStat, TarInput};
 use crate::runtime::exec::DuplexStream;
-use crate::runtime::{ExecOptions, LogOptions, TerminalSize};
+use crate::runtime::{ExecOptions, LogOptions, StreamOptions, TerminalSize};
 use transport::{Address, ApiVersion, Transport};
 
 /// The newest API the models of this client were written for.
@@ -297,6 +299,27 @@ impl Engine for BollardEngine {
     async fn resize_exec(&self, exec: &str, size: TerminalSize) -> Result<()> {
         let path = format!("/exec/{}/resize", path_part(exec)?);
         self.resize("exec resize", &path, size).await
+    }
+
+    async fn attach_container(&self, id: &str, streams: StreamOptions) -> Result<DuplexStream> {
+        self.open_attach(path_part(id)?, streams).await
+    }
+
+    async fn resize_container(&self, id: &str, size: TerminalSize) -> Result<()> {
+        let path = format!("/containers/{}/resize", path_part(id)?);
+        self.resize("container resize", &path, size).await
+    }
+
+    async fn stat_path(&self, id: &str, path: &str) -> Result<PathStat> {
+        self.look_at_path(path_part(id)?, path).await
+    }
+
+    async fn download(&self, id: &str, path: &str) -> Result<EngineTar> {
+        self.open_download(path_part(id)?, path).await
+    }
+
+    async fn upload(&self, id: &str, dir: &str, tar: TarInput) -> Result<()> {
+        self.send_upload(path_part(id)?, dir, tar).await
     }
 
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect> {

@@ -35,6 +35,9 @@ use crate::runtime::{LogChunk, LogOptions};
 /// Largest error text read from an answer, in bytes.
 const MAX_ERROR_BYTES: usize = 64 << 10;
 
+/// Bytes of a log decoded at a time.
+const LOG_READ_BYTES: usize = 64 << 10;
+
 /// What happens to a container that changes what we know of it. Renames and execs don't.
 const EVENTS: [&str; 5] = ["create", "start", "die", "oom", "destroy"];
 
@@ -137,9 +140,11 @@ impl BollardEngine {
                 .map_err(move |e| unavailable(&endpoint, &e))
                 .boxed());
         }
-        Ok(FramedRead::new(StreamReader::new(body), FrameDecoder)
-            .map_err(move |e| unavailable(&endpoint, &e))
-            .boxed())
+        Ok(
+            FramedRead::with_capacity(StreamReader::new(body), FrameDecoder, LOG_READ_BYTES)
+                .map_err(move |e| unavailable(&endpoint, &e))
+                .boxed(),
+        )
     }
 }
 

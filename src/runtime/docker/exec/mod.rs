@@ -4,7 +4,8 @@
 //! the create says, unless it is known already.
 
 mod command;
-mod process;
+pub(super) mod process;
+mod session;
 #[cfg(test)]
 mod tests;
 

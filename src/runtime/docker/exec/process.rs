@@ -82,7 +82,7 @@ fn processes(proc: &Path) -> BTreeMap<i32, Proc> {
 
 /// Whether a process is in the control group of a container: its path holds the container's id
 /// with every driver, also as seen from within another control group.
-pub(super) fn is_of_container(pid: i32, container: &str) -> bool {
+pub(in crate::runtime::docker) fn is_of_container(pid: i32, container: &str) -> bool {
     fs::read_to_string(format!("/proc/{pid}/cgroup"))
         .is_ok_and(|text| !container.is_empty() && text.contains(container))
 }

@@ -89,6 +89,28 @@ impl State {
         Ok((wire, ours, Box::new(theirs)))
     }
 
+    /// What a container has written by now, as if it ended then.
+    pub(super) fn attach(&mut self, id: &str) -> Result<(BytesMut, Pipe, DuplexStream)> {
+        let container = self.known(id)?;
+        if container.phase != Phase::Running {
+            let id = &container.id;
+            return Err(api_error(
+                409,
+                format!("You cannot attach to {id}: it is stopped"),
+            ));
+        }
+        let wire = wire(&container.logs, container.body.tty.unwrap_or(false));
+        let (ours, theirs) = tokio::io::duplex(wire.len().max(1));
+        Ok((wire, ours, Box::new(theirs)))
+    }
+
+    /// Containers of the fake have no files.
+    pub(super) fn no_file<T>(&self, id: &str, path: &str) -> Result<T> {
+        let id = &self.known(id)?.id;
+        let words = format!("Could not find the file {path} in container {id}");
+        Err(api_error(404, words))
+    }
+
     /// Ends what was written, or leaves the stream open.
     pub(super) fn written(&mut self, exec: &str, pipe: Pipe) {
         if let Ok(found) = self.exec(exec)

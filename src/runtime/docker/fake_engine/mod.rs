@@ -25,12 +25,14 @@ use futures::{StreamExt, stream};
 use tokio::sync::{mpsc, watch};
 
 use super::engine::{
-    Engine, EngineError, EngineVersion, ExecState, LogFrames, PullProgress, RegistryAuth, Result,
+    Engine, EngineError, EngineTar, EngineVersion, ExecState, LogFrames, PullProgress,
+    RegistryAuth, Result,
 };
 use super::operation::Operation;
 use crate::api::Timestamp;
+use crate::runtime::copy::{PathStat, TarInput};
 use crate::runtime::exec::DuplexStream;
-use crate::runtime::{ExecOptions, LogChunk, LogOptions, TerminalSize};
+use crate::runtime::{ExecOptions, LogChunk, LogOptions, StreamOptions, TerminalSize};
 use state::{State, api_error};
 
 pub use execs::ExecScript;
@@ -413,6 +415,36 @@ impl Engine for FakeEngine {
             state.exec_state(exec).map(drop)
         })
         .await
+    }
+
+    async fn attach_container(&self, id: &str, _streams: StreamOptions) -> Result<DuplexStream> {
+        let (wire, mut pipe, theirs) = self
+            .call(Operation::AttachContainer, id, |state| state.attach(id))
+            .await?;
+        execs::write(&mut pipe, &wire).await;
+        Ok(theirs)
+    }
+
+    async fn resize_container(&self, id: &str, _size: TerminalSize) -> Result<()> {
+        self.call(Operation::ResizeContainer, id, |state| {
+            state.known(id).map(drop)
+        })
+        .await
+    }
+
+    async fn stat_path(&self, id: &str, path: &str) -> Result<PathStat> {
+        self.call(Operation::StatPath, id, |state| state.no_file(id, path))
+            .await
+    }
+
+    async fn download(&self, id: &str, path: &str) -> Result<EngineTar> {
+        self.call(Operation::Download, id, |state| state.no_file(id, path))
+            .await
+    }
+
+    async fn upload(&self, id: &str, dir: &str, _tar: TarInput) -> Result<()> {
+        self.call(Operation::Upload, id, |state| state.no_file(id, dir))
+            .await
     }
 
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect> {

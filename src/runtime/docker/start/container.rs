@@ -96,7 +96,16 @@ impl DockerManager {
             start.name,
             &ContainerId::docker(id.as_str()),
         );
-        match self.start(&id).await {
+        let started = self.start(&id).await;
+        if started
+            .as_ref()
+            .err()
+            .is_none_or(|error| !refuses_oom_score(error))
+        {
+            // Also of one that failed to start: collectors find out why.
+            self.link_log(&id).await;
+        }
+        match started {
             Ok(()) => {
                 occurrences::container_started(
                     &self.telemetry,
@@ -205,7 +214,8 @@ impl DockerManager {
                 volumes: &files.volumes,
                 objects: &files.objects,
                 image: Some(ImageFacts {
-                    id: &image.reference,
+                    id: &image.facts.id,
+                    name: &image.reference,
                     user: image.facts.user.as_deref().unwrap_or_default(),
                 }),
                 seccomp_json: seccomp.as_deref(),

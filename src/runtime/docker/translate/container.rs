@@ -28,8 +28,10 @@ const INVALID_NAMES: &str = "InvalidEnvironmentVariableNames";
 /// What is known of a container's image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageFacts<'a> {
-    /// Id or digest reference: naming it, a tag that moves can't swap the image meanwhile.
+    /// The Engine's id of it.
     pub id: &'a str,
+    /// The name it was found by: what `docker ps` shows.
+    pub name: &'a str,
     /// `Config.User` of the image; empty for root.
     pub user: &'a str,
 }
@@ -121,7 +123,10 @@ pub fn container_request(input: &ContainerInput<'_>) -> Result<Request, ConfigEr
     let environment = input.environment()?;
     let (command, args) = expand_container_command_and_args(container, &env::by_name(&environment));
     let image = match input.image {
-        Some(image) => image.id,
+        // What was verified of the image must hold for the one that runs, though its tag moves
+        // meanwhile.
+        Some(image) if security::relies_on_image_user(pod, container) => image.id,
+        Some(image) => image.name,
         None => container.image.as_deref().unwrap_or_default(),
     };
     let body = ContainerCreateBody {

@@ -209,6 +209,18 @@ fn user_part(image_user: &str) -> &str {
     image_user.split(':').next().unwrap_or_default()
 }
 
+fn wants_non_root(pod: &Pod, container: &Container) -> bool {
+    let non_root = of_container(container)
+        .and_then(|s| s.run_as_non_root)
+        .or_else(|| of_pod(pod).and_then(|s| s.run_as_non_root));
+    non_root == Some(true)
+}
+
+/// Whether it is the image's user alone that keeps the container from running as root.
+pub(super) fn relies_on_image_user(pod: &Pod, container: &Container) -> bool {
+    wants_non_root(pod, container) && run_as_user(pod, container).is_none()
+}
+
 /// Checks `runAsNonRoot` before the container is created.
 ///
 /// Upstream: `verifyRunAsNonRoot` of `pkg/kubelet/kuberuntime/security_context.go`.
@@ -217,10 +229,7 @@ pub(super) fn verify_run_as_non_root(
     container: &Container,
     image_user: Option<&str>,
 ) -> Result<(), ConfigError> {
-    let non_root = of_container(container)
-        .and_then(|s| s.run_as_non_root)
-        .or_else(|| of_pod(pod).and_then(|s| s.run_as_non_root));
-    if non_root != Some(true) {
+    if !wants_non_root(pod, container) {
         return Ok(());
     }
     let fail = |what: String| {

@@ -221,7 +221,11 @@ fn users_come_from_the_spec_and_then_from_the_image() {
             &json!({"securityContext": pod_context}),
         );
         let request = container_with(&pod, |input| ContainerInput {
-            image: image_user.map(|user| ImageFacts { id: "i", user }),
+            image: image_user.map(|user| ImageFacts {
+                id: "i",
+                name: "n",
+                user,
+            }),
             ..input
         });
         assert_eq!(
@@ -273,10 +277,17 @@ fn run_as_non_root_is_shown_to_hold_or_refused() {
         let request = container_with(&pod, |input| ContainerInput {
             image: Some(ImageFacts {
                 id: "i",
+                name: "n",
                 user: image_user,
             }),
             ..input
         });
+        // By its id where its user was verified: a tag that moves can't swap it.
+        if let Ok(request) = &request {
+            let by_id = user.is_null();
+            let named = request.body.image.as_deref();
+            assert_eq!(named, Some(if by_id { "i" } else { "n" }), "{user}");
+        }
         let refused = request.err().map(|e| e.to_string());
         let expected = refusal.map(|text| format!("{text} (container: c)"));
         assert_eq!(refused, expected, "{user} {image_user:?}");

@@ -94,7 +94,8 @@ fn container_with(
         volumes: &volumes,
         objects: &objects,
         image: Some(ImageFacts {
-            id: "sha256:1234",
+            id: "sha256:5678",
+            name: "sha256:1234",
             user: "",
         }),
         seccomp_json: None,

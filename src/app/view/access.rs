@@ -1,0 +1,89 @@
+//! Which instance of a container somebody means who wants to enter it or read it.
+
+use super::View;
+use crate::api::{ContainerId, Pod, PodUid, core};
+use crate::pod::logs::{NoLog, choose_log_instance};
+use crate::pod::observed::{ContainerState, ContainerStatus};
+use crate::pod::select::choose_container;
+use crate::server::view::ViewError;
+
+impl View {
+    /// The running instance of a container; with none named, of the pod's only or default one.
+    pub(super) fn running_instance(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+    ) -> Result<ContainerId, ViewError> {
+        let (name, newest) = self.newest(uid, container)?;
+        running(newest.as_ref(), &name)
+    }
+
+    /// The newest instance of a container, whether it runs or not.
+    pub(super) fn newest_instance(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+    ) -> Result<ContainerId, ViewError> {
+        let (name, newest) = self.newest(uid, container)?;
+        match newest {
+            Some(newest) => Ok(newest.id),
+            None => running(None, &name),
+        }
+    }
+
+    /// The instance whose log is meant, by what the pod's status says.
+    pub(super) fn log_instance(
+        &self,
+        pod: &Pod,
+        uid: &PodUid,
+        container: &str,
+        previous: bool,
+    ) -> Result<ContainerId, ViewError> {
+        let status = self.board.get(uid).and_then(|view| view.status);
+        let empty = core::PodStatus::default();
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        let status = status.as_deref().unwrap_or(&empty);
+        choose_log_instance(status, name, container, previous).map_err(|error| {
+            let message = error.to_string();
+            let help = Some("mirrorlet explain tells why".to_owned());
+            match error {
+                NoLog::NotAvailable { .. } | NoLog::NoPrevious { .. } => ViewError::NotFound {
+                    message,
+                    help: None,
+                },
+                NoLog::Terminated { .. } | NoLog::Waiting { .. } => {
+                    ViewError::Conflict { message, help }
+                }
+            }
+        })
+    }
+
+    fn newest(
+        &self,
+        uid: &PodUid,
+        container: Option<&str>,
+    ) -> Result<(String, Option<ContainerStatus>), ViewError> {
+        let pod = self.wanted_pod(uid)?;
+        let name = choose_container(&pod, container)?;
+        let entry = self.cache.get(uid);
+        let mut instances = entry.status.containers.iter();
+        let newest = instances.find(|c| *c.name == *name).cloned();
+        Ok((name, newest))
+    }
+}
+
+/// The newest instance, if it runs.
+fn running(newest: Option<&ContainerStatus>, name: &str) -> Result<ContainerId, ViewError> {
+    match newest {
+        Some(newest) if newest.state == ContainerState::Running => Ok(newest.id.clone()),
+        newest => Err(ViewError::Conflict {
+            message: match newest.and_then(|newest| newest.exit_code) {
+                Some(code) => {
+                    format!("container {name:?} does not run: it ended with exit code {code}")
+                }
+                None => format!("container {name:?} does not run yet"),
+            },
+            help: Some("mirrorlet explain tells why".to_owned()),
+        }),
+    }
+}

@@ -1,0 +1,426 @@
+//! `mirrorlet cp`: files and directories out of and into containers, by the rules of `docker cp`.
+//!
+//! The Engine's archive calls carry them, so that the image needs no `tar` and the container need
+//! not run. Modes, times and links are kept; owners are not: what is copied out is ours, what is
+//! copied in is root's. Whatever an archive says, nothing is written outside of the destination,
+//! and nothing through a link in it ([`unpack`]).
+
+mod pack;
+mod unpack;
+
+use std::ffi::OsStr;
+use std::io::{self, Write as _};
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context as _, anyhow, bail};
+use bytes::Bytes;
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use serde::Deserialize;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Failure, Outcome, client, logs::escape, status};
+use crate::config::args::CpArgs;
+use crate::pod::select::find_pod;
+
+/// Pieces of an archive on their way.
+const PIECES_MAX: usize = 8;
+
+/// One end of a copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
+    /// A path here.
+    Here(PathBuf),
+    /// A path in a pod.
+    There { pod: String, path: String },
+}
+
+impl Place {
+    /// `[NAMESPACE/]POD:PATH`, or a path here; one with a colon in it is written `./…`.
+    fn parse(text: &Path) -> anyhow::Result<Self> {
+        let here = || Ok(Self::Here(text.to_owned()));
+        let Some(words) = text.to_str() else {
+            return here();
+        };
+        match words.split_once(':') {
+            Some((pod, path)) if !words.starts_with(['/', '.']) => {
+                if pod.is_empty() || path.is_empty() {
+                    bail!("{words:?} names no file of a pod: expected [NAMESPACE/]POD:PATH");
+                }
+                let (pod, path) = (pod.to_owned(), path.to_owned());
+                Ok(Self::There { pod, path })
+            }
+            Some(_) | None => here(),
+        }
+    }
+}
+
+/// Copies.
+pub async fn cp(args: &CpArgs, root: &Path) -> Outcome {
+    let place = |path| Place::parse(path).map_err(Failure::Usage);
+    match (place(&args.source)?, place(&args.destination)?) {
+        (Place::There { pod, path }, Place::Here(destination)) => {
+            let container = Container::find(args, root, &pod).await?;
+            container.copy_from(&path, &destination).await
+        }
+        (Place::Here(source), Place::There { pod, path }) => {
+            let container = Container::find(args, root, &pod).await?;
+            container.copy_to(&source, &path).await
+        }
+        (Place::Here(_), Place::Here(_)) => Err(Failure::Usage(anyhow!(
+            "neither is in a pod; one has to be [NAMESPACE/]POD:PATH"
+        ))),
+        (Place::There { .. }, Place::There { .. }) => Err(Failure::Usage(anyhow!(
+            "both are in pods; copy by way of this machine"
+        ))),
+    }
+}
+
+/// What the agent says of a path; `kind` is `dir`, `file`, `symlink` or `other`.
+#[derive(Debug, Deserialize)]
+struct Stat {
+    kind: String,
+    #[serde(default)]
+    link_target: String,
+}
+
+impl Stat {
+    fn is_dir(&self) -> bool {
+        self.kind == "dir"
+    }
+}
+
+/// A container whose files are meant.
+struct Container<'a> {
+    root: &'a Path,
+    uid: String,
+    name: Option<&'a str>,
+}
+
+impl<'a> Container<'a> {
+    async fn find(args: &'a CpArgs, root: &'a Path, pod: &str) -> Result<Self, Failure> {
+        let report = status::fetch(root).await?;
+        let pod = find_pod(&report.pods, pod)?;
+        Ok(Self {
+            root,
+            uid: pod.uid.to_string(),
+            name: args.container.as_deref(),
+        })
+    }
+
+    fn query(&self, verb: &str, path: &str) -> String {
+        let mut query = format!("/v1/pods/{}/{verb}?path={}", self.uid, escape(path));
+        if let Some(name) = self.name {
+            query.push_str("&container=");
+            query.push_str(&escape(name));
+        }
+        query
+    }
+
+    async fn stat(&self, path: &str) -> Result<Stat, Failure> {
+        let answer = client::get(self.root, &self.query("files/stat", path)).await?;
+        Ok(serde_json::from_slice(&answer.whole().await?)?)
+    }
+
+    /// The same with the links followed that it leads through.
+    async fn stat_followed(&self, path: &str) -> Result<(String, Stat), Failure> {
+        let found = self.stat(path).await?;
+        if found.link_target.is_empty() {
+            return Ok((path.to_owned(), found));
+        }
+        let target = self.stat(&found.link_target).await?;
+        Ok((found.link_target, target))
+    }
+
+    async fn copy_from(&self, source: &str, destination: &Path) -> Outcome {
+        let (wanted, contents_only) = without_dot(source);
+        let found = self.stat(wanted).await?;
+        if contents_only && !found.is_dir() {
+            return Err(anyhow!("{wanted} is no directory").into());
+        }
+        let name = Path::new(wanted).file_name().map(OsStr::to_owned);
+        let target = target_here(destination, name.as_deref(), found.is_dir(), contents_only)?;
+        let mut answer = client::get(self.root, &self.query("files", wanted)).await?;
+        let (sender, receiver) = mpsc::channel(PIECES_MAX);
+        let (tell, done) = oneshot::channel();
+        std::thread::spawn(move || {
+            let unpacked = unpack::unpack(Pieces::new(receiver), name.as_deref(), &target);
+            // Nobody may want to know.
+            let _ = tell.send(unpacked);
+        });
+        let mut broken = None;
+        loop {
+            match answer.next().await {
+                Ok(Some(piece)) => {
+                    if sender.send(piece).await.is_err() {
+                        break;
+                    }
+                }
+                Ok(None) => break,
+                Err(failure) => {
+                    broken = Some(failure);
+                    break;
+                }
+            }
+        }
+        drop(sender);
+        let unpacked = done.await.context("unpacking failed")?;
+        if let Some(failure) = broken {
+            return Err(failure);
+        }
+        for skipped in unpacked.context("failed to unpack")? {
+            warn(&skipped);
+        }
+        Ok(())
+    }
+
+    async fn copy_to(&self, source: &Path, destination: &str) -> Outcome {
+        let text = source.to_string_lossy();
+        let contents_only = text.ends_with("/.") || text == ".";
+        let found = std::fs::symlink_metadata(source)
+            .with_context(|| format!("failed to read {}", source.display()))?;
+        let is_dir = if contents_only {
+            source.is_dir()
+        } else {
+            found.is_dir()
+        };
+        let (dir, name) = self
+            .target_there(source, destination, is_dir, contents_only)
+            .await?;
+        let (sender, receiver) = mpsc::channel::<io::Result<Bytes>>(PIECES_MAX);
+        let (tell, done) = oneshot::channel();
+        let source = source.to_owned();
+        std::thread::spawn(move || {
+            // Nobody may want to know.
+            let _ = tell.send(pack::pack(&source, name.as_deref(), &sender));
+        });
+        let frames = futures::stream::unfold(receiver, |mut receiver| async move {
+            let piece = receiver.recv().await?;
+            Some((piece.map(Frame::data), receiver))
+        });
+        let path = self.query("files", &dir);
+        let sent = client::put(self.root, &path, StreamBody::new(Box::pin(frames))).await;
+        let packed = done.await.context("packing failed")?;
+        // What failed here is the reason of what failed there, unless nobody took it any more.
+        let skipped = match (packed, sent) {
+            (Ok(skipped), sent) => {
+                sent?;
+                skipped
+            }
+            (Err(error), Err(failure)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                return Err(failure);
+            }
+            (Err(error), _) => return Err(anyhow::Error::from(error).into()),
+        };
+        for skipped in skipped {
+            warn(&skipped);
+        }
+        Ok(())
+    }
+
+    /// The directory of the container to unpack into, and the name in it; none where the contents
+    /// of the source go right into it.
+    async fn target_there(
+        &self,
+        source: &Path,
+        destination: &str,
+        source_is_dir: bool,
+        contents_only: bool,
+    ) -> Result<(String, Option<PathBuf>), Failure> {
+        let base = || -> anyhow::Result<PathBuf> {
+            let whole = std::fs::canonicalize(source)?;
+            let named = source.file_name().or(whole.file_name());
+            Ok(named.context("the source has no name")?.into())
+        };
+        match self.stat_followed(destination).await {
+            Ok((path, found)) if found.is_dir() => {
+                let name = if contents_only { None } else { Some(base()?) };
+                Ok((path, name))
+            }
+            Ok((path, _)) => {
+                if source_is_dir {
+                    let words = format!("a directory can't replace {path}, which is none");
+                    return Err(anyhow!(words).into());
+                }
+                split(&path)
+            }
+            // Not there: it gets that name, if its directory is there.
+            Err(Failure::Failed(missing)) => {
+                if destination.ends_with('/') && !source_is_dir {
+                    return Err(missing.into());
+                }
+                let (dir, name) = split(destination.trim_end_matches('/'))?;
+                match self.stat_followed(&dir).await {
+                    Ok((dir, found)) if found.is_dir() => Ok((dir, name)),
+                    Ok((dir, _)) => Err(anyhow!("{dir} is no directory").into()),
+                    Err(failure) => Err(failure),
+                }
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+}
+
+/// A path without a `/.` at its end, and whether there was one: the contents of a directory are
+/// meant, rather than the directory.
+fn without_dot(path: &str) -> (&str, bool) {
+    match path.strip_suffix("/.") {
+        Some("") => ("/", true),
+        Some(dir) => (dir, true),
+        None => (
+            path.strip_suffix('/')
+                .filter(|p| !p.is_empty())
+                .unwrap_or(path),
+            false,
+        ),
+    }
+}
+
+/// A path of a container as its directory and its name.
+fn split(path: &str) -> Result<(String, Option<PathBuf>), Failure> {
+    let (dir, name) = path.rsplit_once('/').unwrap_or((".", path));
+    let dir = if dir.is_empty() { "/" } else { dir };
+    if name.is_empty() || name == "." || name == ".." {
+        return Err(anyhow!("{path:?} has no name to copy to").into());
+    }
+    Ok((dir.to_owned(), Some(name.into())))
+}
+
+/// Where something that is copied out goes, by the rules of `cp -r`.
+fn target_here(
+    destination: &Path,
+    name: Option<&OsStr>,
+    is_dir: bool,
+    contents_only: bool,
+) -> anyhow::Result<PathBuf> {
+    let shown = destination.display();
+    match std::fs::metadata(destination) {
+        Ok(found) if found.is_dir() => match name {
+            Some(name) if !contents_only => Ok(destination.join(name)),
+            Some(_) | None => Ok(destination.to_owned()),
+        },
+        Ok(_) if is_dir => bail!("a directory can't replace {shown}, which is none"),
+        Ok(_) => Ok(destination.to_owned()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if !is_dir && destination.as_os_str().as_encoded_bytes().ends_with(b"/") {
+                bail!("there is no directory {shown}");
+            }
+            let parent = destination.parent().filter(|p| !p.as_os_str().is_empty());
+            if !parent.unwrap_or(Path::new(".")).is_dir() {
+                bail!("there is no directory to hold {shown}");
+            }
+            Ok(destination.to_owned())
+        }
+        Err(error) => Err(error).with_context(|| format!("failed to read {shown}")),
+    }
+}
+
+fn warn(words: &str) {
+    // Standard error gone: nobody is to be told.
+    let _ = writeln!(anstream::stderr(), "mirrorlet: warning: {words}");
+}
+
+/// Whether a path says where it leads: names only, no way up and no root.
+fn is_plain(path: &Path) -> bool {
+    path.components()
+        .all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// What comes in pieces, to be read as a whole by a thread.
+struct Pieces {
+    receiver: mpsc::Receiver<Bytes>,
+    piece: Bytes,
+}
+
+impl Pieces {
+    fn new(receiver: mpsc::Receiver<Bytes>) -> Self {
+        Self {
+            receiver,
+            piece: Bytes::new(),
+        }
+    }
+}
+
+impl io::Read for Pieces {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.piece.is_empty() {
+            match self.receiver.blocking_recv() {
+                Some(piece) => self.piece = piece,
+                None => return Ok(0),
+            }
+        }
+        let length = buffer.len().min(self.piece.len());
+        buffer[..length].copy_from_slice(&self.piece.split_to(length));
+        Ok(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_colon_makes_a_pod_unless_a_path_begins() {
+        let there = |pod: &str, path: &str| Place::There {
+            pod: pod.to_owned(),
+            path: path.to_owned(),
+        };
+        for (text, place) in [
+            ("web:/etc", there("web", "/etc")),
+            ("ns/web:a:b", there("ns/web", "a:b")),
+            ("a/b", Place::Here("a/b".into())),
+            ("./a:b", Place::Here("./a:b".into())),
+            ("/a:b", Place::Here("/a:b".into())),
+        ] {
+            assert_eq!(Place::parse(Path::new(text)).unwrap(), place, "{text}");
+        }
+        for bad in [":/etc", "web:"] {
+            assert!(Place::parse(Path::new(bad)).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_and_directories_are_told_apart() {
+        for (path, wanted) in [
+            ("/a/b", ("/a", Some("b"))),
+            ("/b", ("/", Some("b"))),
+            ("b", (".", Some("b"))),
+            ("/a/..", ("", None)),
+            ("", ("", None)),
+        ] {
+            match (split(path), wanted) {
+                (Ok((dir, name)), (wanted_dir, Some(wanted_name))) => {
+                    assert_eq!((dir.as_str(), name), (wanted_dir, Some(wanted_name.into())));
+                }
+                (Err(_), (_, None)) => {}
+                (other, _) => panic!("{path}: {other:?}"),
+            }
+        }
+        assert_eq!(without_dot("/a/."), ("/a", true));
+        assert_eq!(without_dot("/."), ("/", true));
+        assert_eq!(without_dot("/a/"), ("/a", false));
+        assert_eq!(without_dot("/"), ("/", false));
+    }
+
+    #[test]
+    fn what_is_copied_out_lands_where_cp_would_put_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| dir.path().join(path);
+        std::fs::write(at("file"), "").unwrap();
+        let name = Some(OsStr::new("x"));
+        let target = |path: &str, is_dir, contents| target_here(&at(path), name, is_dir, contents);
+        assert_eq!(target("", false, false).unwrap(), at("x"));
+        assert_eq!(target("", true, true).unwrap(), at(""));
+        assert_eq!(target("file", false, false).unwrap(), at("file"));
+        assert_eq!(target("new", true, false).unwrap(), at("new"));
+        assert_eq!(target("new/", true, false).unwrap(), at("new/"));
+        for (path, is_dir, words) in [
+            ("file", true, "can't replace"),
+            ("new/", false, "there is no directory"),
+            ("no/new", false, "there is no directory to hold"),
+        ] {
+            let error = target(path, is_dir, false).unwrap_err().to_string();
+            assert!(error.contains(words), "{path}: {error}");
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! An archive out of a container, unpacked here.
+//!
+//! What a container holds is not to be trusted: an entry may name a way up, or lie below a link that
+//! an earlier entry made. Every step of every path is looked at before something is written, and
+//! only directories that are directories are gone through.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, bail};
+use tar::{Archive, Entry, EntryType};
+
+use super::is_plain;
+
+/// Unpacks everything to `target`, which takes the place of `name`, the archive's own top. Returns
+/// what was left out, and why.
+pub(super) fn unpack(
+    archive: impl Read,
+    name: Option<&OsStr>,
+    target: &Path,
+) -> anyhow::Result<Vec<String>> {
+    let mut unpacking = Unpacking {
+        name,
+        target,
+        skipped: Vec::new(),
+        dirs: Vec::new(),
+    };
+    for entry in Archive::new(archive).entries()? {
+        let entry = entry.context("the archive broke off")?;
+        unpacking.put(entry)?;
+    }
+    unpacking.finish()
+}
+
+struct Unpacking<'a> {
+    name: Option<&'a OsStr>,
+    target: &'a Path,
+    skipped: Vec<String>,
+    /// Directories with their modes and times, which are set last: what is put into them needs
+    /// the right to write, and changes their time.
+    dirs: Vec<(PathBuf, u32, SystemTime)>,
+}
+
+impl Unpacking<'_> {
+    fn put(&mut self, mut entry: Entry<'_, impl Read>) -> anyhow::Result<()> {
+        let path = entry.path()?.into_owned();
+        let to = self.place(&path)?;
+        let mode = entry.header().mode()? & 0o7777;
+        let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(entry.header().mtime()?);
+        let failed = || format!("failed to write {}", to.display());
+        match entry.header().entry_type() {
+            EntryType::Directory => {
+                if !fs::symlink_metadata(&to).is_ok_and(|found| found.is_dir()) {
+                    fs::create_dir(&to).with_context(failed)?;
+                }
+                self.dirs.push((to, mode, changed));
+            }
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+                make_way(&to).with_context(failed)?;
+                let mut file = File::options()
+                    .write(true)
+                    .create_new(true)
+                    .mode(0o600)
+                    .open(&to)
+                    .with_context(failed)?;
+                io::copy(&mut entry, &mut file).with_context(failed)?;
+                file.set_permissions(Permissions::from_mode(mode))
+                    .and_then(|()| file.set_modified(changed))
+                    .with_context(failed)?;
+            }
+            EntryType::Symlink => {
+                let link = entry.link_name()?.context("a link leads nowhere")?;
+                make_way(&to).with_context(failed)?;
+                symlink(link, &to).with_context(failed)?;
+            }
+            EntryType::Link => {
+                let link = entry.link_name()?.context("a link leads nowhere")?;
+                let from = self.place(&link)?;
+                make_way(&to).with_context(failed)?;
+                fs::hard_link(from, &to).with_context(failed)?;
+            }
+            other => self.skipped.push(format!(
+                "left out {}: it is no file, directory or link ({other:?})",
+                path.display()
+            )),
+        }
+        Ok(())
+    }
+
+    /// Where an entry of that path goes. Every directory on the way to it is one.
+    fn place(&self, path: &Path) -> anyhow::Result<PathBuf> {
+        // The top of an archive of a whole file system is `/` or `./`.
+        let path = path.strip_prefix("/").unwrap_or(path);
+        let path = path.strip_prefix(".").unwrap_or(path);
+        let below = match self.name {
+            Some(name) => path.strip_prefix(name).unwrap_or(path),
+            None => path,
+        };
+        if !is_plain(below) {
+            bail!(
+                "refused {}: it leads out of the destination",
+                path.display()
+            );
+        }
+        let mut to = self.target.to_owned();
+        let mut parts = below.components().peekable();
+        while let Some(part) = parts.next() {
+            to.push(part);
+            let is_last = parts.peek().is_none();
+            if !is_last && !fs::symlink_metadata(&to).is_ok_and(|found| found.is_dir()) {
+                bail!(
+                    "refused {}: {} is no directory, and nothing is written through a link",
+                    path.display(),
+                    to.display()
+                );
+            }
+        }
+        Ok(to)
+    }
+
+    /// Sets what was put off, the innermost first.
+    fn finish(self) -> anyhow::Result<Vec<String>> {
+        for (dir, mode, changed) in self.dirs.into_iter().rev() {
+            File::open(&dir)
+                .and_then(|file| file.set_modified(changed))
+                .and_then(|()| fs::set_permissions(&dir, Permissions::from_mode(mode)))
+                .with_context(|| format!("failed to set the mode of {}", dir.display()))?;
+        }
+        Ok(self.skipped)
+    }
+}
+
+/// Removes what is in a file's or link's place, unless it is a directory: that stays, and what
+/// should come there fails.
+fn make_way(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => Err(io::Error::new(
+            io::ErrorKind::IsADirectory,
+            "a directory is in its place",
+        )),
+        Ok(_) => fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tar::{Builder, Header};
+
+    fn archive(entries: &[(EntryType, &str, &str)]) -> Vec<u8> {
+        let mut tar = Builder::new(Vec::new());
+        for (kind, path, data) in entries {
+            let mut header = Header::new_gnu();
+            header.set_entry_type(*kind);
+            header.set_mode(if kind.is_dir() { 0o555 } else { 0o640 });
+            header.set_mtime(1_000_000_000);
+            let is_link = matches!(kind, EntryType::Symlink | EntryType::Link);
+            if is_link {
+                header.set_link_name_literal(data).unwrap();
+            }
+            // Set by hand: the library would refuse what is to be refused here.
+            header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
+            let content = if is_link { "" } else { *data };
+            header.set_size(content.len() as u64);
+            header.set_cksum();
+            tar.append(&header, content.as_bytes()).unwrap();
+        }
+        tar.into_inner().unwrap()
+    }
+
+    fn unpacked(entries: &[(EntryType, &str, &str)], dir: &Path) -> anyhow::Result<Vec<String>> {
+        let bytes = archive(entries);
+        unpack(&bytes[..], Some(OsStr::new("top")), &dir.join("here"))
+    }
+
+    #[test]
+    fn a_tree_is_unpacked_under_its_new_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let skipped = unpacked(
+            &[
+                (EntryType::Directory, "top/", ""),
+                (EntryType::Regular, "top/a", "first"),
+                (EntryType::Regular, "top/a", "second"),
+                (EntryType::Directory, "top/sub/", ""),
+                (EntryType::Regular, "top/sub/b", "deep"),
+                (EntryType::Symlink, "top/sub/link", "/etc/passwd"),
+                (EntryType::Link, "top/hard", "top/a"),
+                (EntryType::Fifo, "top/pipe", ""),
+            ],
+            dir.path(),
+        )
+        .unwrap();
+        let at = |path: &str| dir.path().join("here").join(path);
+        assert_eq!(fs::read_to_string(at("a")).unwrap(), "second");
+        assert_eq!(fs::read_to_string(at("sub/b")).unwrap(), "deep");
+        assert_eq!(fs::read_to_string(at("hard")).unwrap(), "second");
+        assert_eq!(
+            fs::read_link(at("sub/link")).unwrap(),
+            Path::new("/etc/passwd")
+        );
+        let file = fs::metadata(at("a")).unwrap();
+        assert_eq!(file.permissions().mode() & 0o7777, 0o640);
+        let sub = fs::metadata(at("sub")).unwrap();
+        assert_eq!(sub.permissions().mode() & 0o7777, 0o555);
+        let age = sub
+            .modified()
+            .unwrap()
+            .duration_since(SystemTime::UNIX_EPOCH);
+        assert_eq!(age.unwrap().as_secs(), 1_000_000_000);
+        assert_eq!(skipped.len(), 1, "{skipped:?}");
+        assert!(skipped[0].contains("top/pipe"), "{skipped:?}");
+        // So that it can be removed by whoever isn't root.
+        fs::set_permissions(at("sub"), Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(at(""), Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn nothing_leaves_the_destination() {
+        let outside = tempfile::tempdir().unwrap();
+        let victim = outside.path().join("victim");
+        fs::write(&victim, "untouched").unwrap();
+        let outside_dir = outside.path().to_str().unwrap();
+        let up = "top/../../victim";
+        for entries in [
+            &[(EntryType::Regular, up, "bad")][..],
+            &[(EntryType::Regular, "../victim", "bad")],
+            &[
+                (EntryType::Directory, "top/", ""),
+                (EntryType::Symlink, "top/out", outside_dir),
+                (EntryType::Regular, "top/out/victim", "bad"),
+            ],
+            &[
+                (EntryType::Directory, "top/", ""),
+                (EntryType::Symlink, "top/out", outside_dir),
+                (EntryType::Directory, "top/out/sub/", ""),
+            ],
+            &[
+                (EntryType::Directory, "top/", ""),
+                (EntryType::Link, "top/hard", "../victim"),
+            ],
+        ] {
+            let dir = tempfile::tempdir_in(outside.path()).unwrap();
+            let refused = unpacked(entries, dir.path()).unwrap_err().to_string();
+            assert!(refused.starts_with("refused "), "{refused}");
+            assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
+        }
+        // A link in a file's place is replaced, not followed.
+        let dir = tempfile::tempdir().unwrap();
+        let entries = [
+            (EntryType::Directory, "top/", ""),
+            (EntryType::Symlink, "top/x", victim.to_str().unwrap()),
+            (EntryType::Regular, "top/x", "mine"),
+        ];
+        unpacked(&entries, dir.path()).unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
+        assert_eq!(
+            fs::read_to_string(dir.path().join("here/x")).unwrap(),
+            "mine"
+        );
+        fs::set_permissions(dir.path().join("here"), Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn an_archive_that_breaks_off_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let whole = archive(&[(EntryType::Regular, "top", "0123456789")]);
+        let target = dir.path().join("here");
+        unpack(&whole[..515], None, &target).unwrap_err();
+    }
+}

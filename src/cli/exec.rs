@@ -1,0 +1,260 @@
+//! `mirrorlet exec` and `mirrorlet attach`: a process in a container, as if it were here.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+use bytes::BytesMut;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::client::Upgraded;
+use super::stdio::{self, Output, Piece};
+use super::terminal::{self, RawTerminal};
+use super::{Failure, Outcome, client, logs::escape, status};
+use crate::config::args::{AttachArgs, ExecArgs};
+use crate::pod::select::find_pod;
+use crate::server::frame::{Frame, FrameReader, TerminalSize};
+
+/// Bytes read from the agent at a time.
+const READ_BYTES: usize = 64 << 10;
+
+/// What a shell adds to the number of the signal that ended a program.
+const SIGNALLED: u8 = 128;
+
+/// Runs a command in a container; its exit code becomes ours.
+pub async fn exec(args: &ExecArgs, root: &Path) -> Outcome {
+    let talk = Talk::new(args.stdin, args.tty);
+    let report = status::fetch(root).await?;
+    let pod = find_pod(&report.pods, &args.pod)?;
+    let mut path = talk.path(pod.uid.as_str(), "exec", args.container.as_deref());
+    for word in &args.command {
+        path.push_str("&command=");
+        path.push_str(&escape(word));
+    }
+    talk.over(client::upgrade(root, &path).await?).await
+}
+
+/// Attaches to the main process of a container.
+pub async fn attach(args: &AttachArgs, root: &Path) -> Outcome {
+    let talk = Talk::new(args.stdin, args.tty);
+    let report = status::fetch(root).await?;
+    let pod = find_pod(&report.pods, &args.pod)?;
+    let path = talk.path(pod.uid.as_str(), "attach", args.container.as_deref());
+    talk.over(client::upgrade(root, &path).await?).await
+}
+
+/// How we talk with a process.
+struct Talk {
+    stdin: bool,
+    tty: bool,
+    size: Option<TerminalSize>,
+}
+
+impl Talk {
+    /// What was asked for, as far as it can be had here. Upstream: `SetupTTY` of
+    /// `k8s.io/kubectl/pkg/cmd/exec/exec.go`.
+    fn new(stdin: bool, tty: bool) -> Self {
+        let usable = !stdin || terminal::stdin_is_terminal();
+        if tty && !usable {
+            // Standard error gone: nobody is to be told.
+            let _ = writeln!(
+                anstream::stderr(),
+                "Unable to use a TTY - input is not a terminal or the right kind of file"
+            );
+        }
+        let tty = tty && usable;
+        Self {
+            stdin,
+            tty,
+            size: tty.then(terminal::size).flatten(),
+        }
+    }
+
+    /// The path and query that ask for it.
+    fn path(&self, uid: &str, verb: &str, container: Option<&str>) -> String {
+        let mut path = format!("/v1/pods/{uid}/{verb}?stdout=true&stderr={}", !self.tty);
+        if self.stdin {
+            path.push_str("&stdin=true");
+        }
+        if self.tty {
+            path.push_str("&tty=true");
+        }
+        if let Some(size) = self.size {
+            let (width, height) = (size.width, size.height);
+            path = format!("{path}&width={width}&height={height}");
+        }
+        if let Some(container) = container {
+            path.push_str("&container=");
+            path.push_str(&escape(container));
+        }
+        path
+    }
+
+    /// Talks until the process has ended.
+    async fn over(&self, upgraded: Upgraded) -> Outcome {
+        let raw = (self.tty && self.stdin)
+            .then(RawTerminal::enter)
+            .transpose()
+            .context("failed to switch the terminal to raw mode")?;
+        let mut told = Told::new(raw.is_some())?;
+        let (read, write) = upgraded.stream.into_split();
+        let mut output = Output::new().context("failed to write")?;
+        let ended = tokio::select! {
+            ended = receive(read, upgraded.early, &mut output) => ended,
+            () = self.send(write) => Err(broken_off()),
+            signal = told.any() => Err(Failure::Exit(SIGNALLED.saturating_add(signal))),
+        };
+        if ended.is_ok() {
+            output.finish().await?;
+        }
+        drop(raw);
+        match ended? {
+            None | Some(0) => Ok(()),
+            // As wait(2) hands it out: the lowest eight bits.
+            Some(code) => Err(Failure::Exit(code.to_le_bytes()[0])),
+        }
+    }
+
+    /// Sends what is typed and the terminal's sizes. Goes on for ever, since the process may
+    /// have something to say after its input has ended.
+    async fn send(&self, mut write: OwnedWriteHalf) {
+        let mut input = self.stdin.then(stdio::input);
+        let mut resized = self
+            .tty
+            .then(|| signal(SignalKind::window_change()).ok())
+            .flatten();
+        loop {
+            let frame = tokio::select! {
+                piece = next(&mut input) => if let Some(bytes) = piece {
+                    Frame::Stdin(bytes)
+                } else {
+                    input = None;
+                    Frame::StdinEnd
+                },
+                () = again(&mut resized) => match terminal::size() {
+                    Some(size) => Frame::Resize(size),
+                    None => continue,
+                },
+            };
+            if write.write_all(&frame.encode()).await.is_err() {
+                // What became of the process is read on the other half.
+                return std::future::pending().await;
+            }
+        }
+    }
+}
+
+/// The next piece of input; never comes where there is none.
+async fn next(
+    input: &mut Option<tokio::sync::mpsc::Receiver<bytes::Bytes>>,
+) -> Option<bytes::Bytes> {
+    match input {
+        Some(input) => input.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The next time of a signal; never comes where it is not listened for.
+async fn again(signal: &mut Option<Signal>) {
+    let heard = match signal {
+        Some(signal) => signal.recv().await,
+        None => None,
+    };
+    if heard.is_none() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Shows what the process writes until it has ended; its exit code.
+async fn receive(
+    mut read: OwnedReadHalf,
+    early: bytes::Bytes,
+    output: &mut Output,
+) -> Result<Option<i32>, Failure> {
+    let mut frames = FrameReader::default();
+    frames.push(&early);
+    let mut buffer = BytesMut::with_capacity(READ_BYTES);
+    loop {
+        while let Some(frame) = frames.next_frame()? {
+            match frame {
+                Frame::Stdout(bytes) => output.write(Piece::Out(bytes)).await?,
+                Frame::Stderr(bytes) => output.write(Piece::Err(bytes)).await?,
+                Frame::Exit(code) => return Ok(code),
+                Frame::Failed(words) => return Err(anyhow::anyhow!("{words}").into()),
+                Frame::Stdin(_) | Frame::StdinEnd | Frame::Resize(_) => return Err(broken_off()),
+            }
+        }
+        buffer.clear();
+        let got = read.read_buf(&mut buffer).await;
+        if got.context("failed to read from the agent")? == 0 {
+            return Err(broken_off());
+        }
+        frames.push(&buffer);
+    }
+}
+
+fn broken_off() -> Failure {
+    anyhow::anyhow!("the agent broke off the session").into()
+}
+
+/// Signals that end us, heard while the terminal has to be put back first.
+struct Told {
+    signals: Vec<(u8, Signal)>,
+}
+
+impl Told {
+    fn new(listen: bool) -> Result<Self, Failure> {
+        let mut signals = Vec::new();
+        if listen {
+            for (number, kind) in [
+                (1, SignalKind::hangup()),
+                (2, SignalKind::interrupt()),
+                (3, SignalKind::quit()),
+                (15, SignalKind::terminate()),
+            ] {
+                signals.push((
+                    number,
+                    signal(kind).context("failed to listen for signals")?,
+                ));
+            }
+        }
+        Ok(Self { signals })
+    }
+
+    /// The number of the first one that comes.
+    async fn any(&mut self) -> u8 {
+        std::future::poll_fn(|cx| {
+            for (number, signal) in &mut self.signals {
+                if signal.poll_recv(cx).is_ready() {
+                    return std::task::Poll::Ready(*number);
+                }
+            }
+            std::task::Poll::Pending
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_becomes_a_query() {
+        let talk = |stdin, tty, size| Talk { stdin, tty, size };
+        let size = Some(TerminalSize {
+            width: 80,
+            height: 24,
+        });
+        assert_eq!(
+            talk(false, false, None).path("u", "exec", None),
+            "/v1/pods/u/exec?stdout=true&stderr=true"
+        );
+        assert_eq!(
+            talk(true, true, size).path("u", "attach", Some("a&b")),
+            "/v1/pods/u/attach?stdout=true&stderr=false&stdin=true&tty=true&width=80&height=24&container=a%26b"
+        );
+    }
+}

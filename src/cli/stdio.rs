@@ -1,0 +1,112 @@
+//! Standard streams of ours, each on a thread of its own: reading and writing them may block for
+//! as long as the other side likes, and nothing else here may wait for that. The threads are not
+//! waited for at the end, as one that reads could not be.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+
+/// Bytes read at a time.
+const READ_BYTES: usize = 64 << 10;
+
+/// Pieces on their way in each direction; with [`READ_BYTES`] the bound of what is buffered.
+const PIECES_MAX: usize = 4;
+
+/// What comes over standard input; ends with it.
+pub(super) fn input() -> mpsc::Receiver<Bytes> {
+    let (sender, receiver) = mpsc::channel(PIECES_MAX);
+    std::thread::spawn(move || {
+        let mut stdin = io::stdin().lock();
+        let mut buffer = vec![0; READ_BYTES];
+        loop {
+            match stdin.read(&mut buffer) {
+                Ok(0) => return,
+                Ok(read) => {
+                    let piece = Bytes::copy_from_slice(&buffer[..read]);
+                    if sender.blocking_send(piece).is_err() {
+                        return;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // What can't be read has ended.
+                Err(_) => return,
+            }
+        }
+    });
+    receiver
+}
+
+/// A piece of output.
+pub(super) enum Piece {
+    /// For standard output.
+    Out(Bytes),
+    /// For standard error.
+    Err(Bytes),
+}
+
+/// Writes pieces of output in their order.
+pub(super) struct Output {
+    sender: Option<mpsc::Sender<Piece>>,
+    done: oneshot::Receiver<io::Result<()>>,
+}
+
+impl Output {
+    /// Begins.
+    ///
+    /// # Errors
+    /// A standard stream is closed.
+    pub(super) fn new() -> io::Result<Self> {
+        // Unbuffered: what comes is shown as it comes.
+        let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        let mut err = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+        let (sender, mut receiver) = mpsc::channel(PIECES_MAX);
+        let (tell, done) = oneshot::channel();
+        std::thread::spawn(move || {
+            let mut written = Ok(());
+            while let Some(piece) = receiver.blocking_recv() {
+                written = match piece {
+                    Piece::Out(bytes) => out.write_all(&bytes),
+                    Piece::Err(bytes) => err.write_all(&bytes),
+                };
+                if written.is_err() {
+                    break;
+                }
+            }
+            // Nobody may want to know.
+            let _ = tell.send(written);
+        });
+        Ok(Self {
+            sender: Some(sender),
+            done,
+        })
+    }
+
+    /// Writes a piece after all before it.
+    ///
+    /// # Errors
+    /// The stream has been closed by who read it.
+    pub(super) async fn write(&mut self, piece: Piece) -> io::Result<()> {
+        if let Some(sender) = &self.sender
+            && sender.send(piece).await.is_ok()
+        {
+            return Ok(());
+        }
+        self.finish().await?;
+        Err(io::ErrorKind::BrokenPipe.into())
+    }
+
+    /// Waits until everything is written.
+    ///
+    /// # Errors
+    /// Something was not.
+    pub(super) async fn finish(&mut self) -> io::Result<()> {
+        self.sender = None;
+        match (&mut self.done).await {
+            Ok(written) => written,
+            Err(_) => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The terminal of the person at the other end: raw while a remote one is shown, and always as it
+//! was afterwards.
+
+use std::io::{self, IsTerminal};
+
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+
+use crate::server::frame::TerminalSize;
+
+/// Standard input's terminal in raw mode. Dropping it, also by a panic, puts it back.
+pub(super) struct RawTerminal {
+    before: Termios,
+}
+
+impl RawTerminal {
+    /// Switches to raw mode: every key goes to the other side, Ctrl-C too.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub(super) fn enter() -> io::Result<Self> {
+        let before = tcgetattr(io::stdin())?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for RawTerminal {
+    fn drop(&mut self) {
+        // A terminal that is gone needs nothing.
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
+    }
+}
+
+/// Whether somebody can type.
+pub(super) fn stdin_is_terminal() -> bool {
+    io::stdin().is_terminal()
+}
+
+/// The size of the terminal we are on, if we are on one.
+pub(super) fn size() -> Option<TerminalSize> {
+    let size = tcgetwinsize(io::stdin()).or_else(|_| tcgetwinsize(io::stdout()));
+    size.ok()
+        .map(|size| TerminalSize {
+            width: size.ws_col,
+            height: size.ws_row,
+        })
+        .filter(|size| size.is_usable())
+}

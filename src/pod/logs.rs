@@ -1,0 +1,200 @@
+//! Which instance's log is meant.
+//!
+//! Upstream: `validateContainerLogStatus` of `pkg/kubelet/kubelet_pods.go`, with its words.
+
+use crate::api::{ContainerId, core};
+
+/// Why there is no log to read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoLog {
+    /// The container has no status yet.
+    #[error("container {container:?} in pod {pod:?} is not available")]
+    NotAvailable {
+        /// The container.
+        container: String,
+        /// Its pod.
+        pod: String,
+    },
+    /// There is no instance before the present one.
+    #[error("previous terminated container {container:?} in pod {pod:?} not found")]
+    NoPrevious {
+        /// The container.
+        container: String,
+        /// Its pod.
+        pod: String,
+    },
+    /// It ended, and what it left is gone.
+    #[error("container {container:?} in pod {pod:?} is terminated")]
+    Terminated {
+        /// The container.
+        container: String,
+        /// Its pod.
+        pod: String,
+    },
+    /// It never ran.
+    #[error("container {container:?} in pod {pod:?} is waiting to start{}", waits_for(.reason))]
+    Waiting {
+        /// The container.
+        container: String,
+        /// Its pod.
+        pod: String,
+        /// The reason in its status; empty where there is none.
+        reason: String,
+    },
+}
+
+fn waits_for(reason: &str) -> String {
+    match reason {
+        "ErrImagePull" => ": image can't be pulled".to_owned(),
+        "ImagePullBackOff" => ": trying and failing to pull image".to_owned(),
+        "" => " - no logs yet".to_owned(),
+        reason => format!(": {reason}"),
+    }
+}
+
+/// The instance whose log is meant: the one that runs, else the one that ended last; with
+/// `previous` the one that ended before that.
+///
+/// # Errors
+/// There is none.
+pub fn choose_log_instance(
+    status: &core::PodStatus,
+    pod: &str,
+    container: &str,
+    previous: bool,
+) -> Result<ContainerId, NoLog> {
+    let named = || (container.to_owned(), pod.to_owned());
+    let all = status.container_statuses.iter().flatten();
+    let all = all.chain(status.init_container_statuses.iter().flatten());
+    let mut all = all.chain(status.ephemeral_container_statuses.iter().flatten());
+    let Some(found) = all.find(|status| status.name == container) else {
+        let (container, pod) = named();
+        return Err(NoLog::NotAvailable { container, pod });
+    };
+    let ended = |state: Option<&core::ContainerState>| {
+        let terminated = state?.terminated.as_ref()?;
+        Some(terminated.container_id.as_deref().and_then(parse))
+    };
+    let last = ended(found.last_state.as_ref());
+    if previous {
+        let (container, pod) = named();
+        let missing = NoLog::NoPrevious { container, pod };
+        return last.flatten().ok_or(missing);
+    }
+    let state = found.state.as_ref();
+    if state.is_some_and(|state| state.running.is_some())
+        && let Some(id) = found.container_id.as_deref().and_then(parse)
+    {
+        return Ok(id);
+    }
+    let (container, pod) = named();
+    match (ended(state), last) {
+        (Some(Some(id)), _) | (_, Some(Some(id))) => Ok(id),
+        (Some(None), _) | (_, Some(None)) => Err(NoLog::Terminated { container, pod }),
+        (None, None) => {
+            let waiting = state.and_then(|state| state.waiting.as_ref());
+            let reason = waiting.and_then(|waiting| waiting.reason.clone());
+            Err(NoLog::Waiting {
+                container,
+                pod,
+                reason: reason.unwrap_or_default(),
+            })
+        }
+    }
+}
+
+fn parse(id: &str) -> Option<ContainerId> {
+    id.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(state: &serde_json::Value, last: &serde_json::Value, previous: bool) -> String {
+        let status: core::PodStatus = serde_json::from_value(serde_json::json!({
+            "initContainerStatuses": [{
+                "name": "init", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                "state": {"terminated": {"exitCode": 0, "containerID": "docker://init"}},
+            }],
+            "containerStatuses": [{
+                "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                "containerID": "docker://now", "state": state, "lastState": last,
+            }],
+        }))
+        .unwrap();
+        match choose_log_instance(&status, "p", "c", previous) {
+            Ok(id) => id.id.to_string(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn the_log_that_is_meant_or_upstreams_words_why_there_is_none() {
+        let none = serde_json::json!({});
+        let running = serde_json::json!({"running": {}});
+        let ended =
+            |id: &str| serde_json::json!({"terminated": {"exitCode": 1, "containerID": id}});
+        let lost = serde_json::json!({"terminated": {"exitCode": 1}});
+        let waits = |reason: &str| serde_json::json!({"waiting": {"reason": reason}});
+        let before = ended("docker://before");
+        for (state, last, previous, wanted) in [
+            (&running, &none, false, "now"),
+            (&running, &before, false, "now"),
+            (&running, &before, true, "before"),
+            (
+                &running,
+                &none,
+                true,
+                "previous terminated container \"c\" in pod \"p\" not found",
+            ),
+            (&ended("docker://now"), &before, false, "now"),
+            (&lost, &before, false, "before"),
+            (
+                &lost,
+                &none,
+                false,
+                "container \"c\" in pod \"p\" is terminated",
+            ),
+            // In a crash loop both are the one that crashed last.
+            (&waits("CrashLoopBackOff"), &before, false, "before"),
+            (&waits("CrashLoopBackOff"), &before, true, "before"),
+            (
+                &waits("ErrImagePull"),
+                &none,
+                false,
+                "container \"c\" in pod \"p\" is waiting to start: image can't be pulled",
+            ),
+            (
+                &waits("ImagePullBackOff"),
+                &none,
+                false,
+                "container \"c\" in pod \"p\" is waiting to start: trying and failing to pull image",
+            ),
+            (
+                &waits("PodInitializing"),
+                &none,
+                false,
+                "container \"c\" in pod \"p\" is waiting to start: PodInitializing",
+            ),
+            (
+                &none,
+                &none,
+                false,
+                "container \"c\" in pod \"p\" is waiting to start - no logs yet",
+            ),
+        ] {
+            assert_eq!(
+                chosen(state, last, previous),
+                wanted,
+                "{state} {last} {previous}"
+            );
+        }
+        let empty = core::PodStatus::default();
+        let error = choose_log_instance(&empty, "p", "c", false).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "container \"c\" in pod \"p\" is not available"
+        );
+    }
+}

@@ -1,0 +1,39 @@
+//! Files in containers: what is there, and tar streams out of and into them.
+
+use std::io;
+
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use serde::{Deserialize, Serialize};
+
+use super::Result;
+
+/// What a path in a container leads to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathStat {
+    /// What it is, links not followed.
+    pub kind: PathKind,
+    /// Where a link leads to within the container, all links on the way followed; else empty.
+    #[serde(default)]
+    pub link_target: String,
+}
+
+/// What something in a file system is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PathKind {
+    /// A directory.
+    Dir,
+    /// A regular file.
+    File,
+    /// A symbolic link.
+    Symlink,
+    /// A device, a socket or a pipe.
+    Other,
+}
+
+/// A tar archive as it comes out of a container.
+pub type TarStream = BoxStream<'static, Result<Bytes>>;
+
+/// A tar archive on its way into a container. One that fails is broken off.
+pub type TarInput = BoxStream<'static, io::Result<Bytes>>;

@@ -1,0 +1,90 @@
+//! Files of containers over the agent's socket, as tar archives that are passed on as they come.
+
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Json, Response};
+use futures::{StreamExt, TryStreamExt};
+use serde::Deserialize;
+
+use super::admin::{ApiError, Shared, bad_query};
+use crate::api::PodUid;
+
+/// Which file, of which container.
+#[derive(Debug, Deserialize)]
+pub(super) struct FileQuery {
+    path: String,
+    #[serde(default)]
+    container: Option<String>,
+}
+
+type FileQueryResult = Result<Query<FileQuery>, QueryRejection>;
+
+/// What is at a path.
+pub(super) async fn stat(
+    State(shared): State<Shared>,
+    Path(uid): Path<String>,
+    query: FileQueryResult,
+) -> Result<Response, ApiError> {
+    let Query(query) = query.map_err(|e| bad_query(&e))?;
+    let _permit = shared.admit()?;
+    let (uid, container) = (PodUid::from(uid), query.container.as_deref());
+    let found = shared.view.stat_path(&uid, container, &query.path).await?;
+    Ok(Json(found).into_response())
+}
+
+/// A file or directory. One that breaks off breaks off the connection.
+pub(super) async fn download(
+    State(shared): State<Shared>,
+    Path(uid): Path<String>,
+    query: FileQueryResult,
+) -> Result<Response, ApiError> {
+    let Query(query) = query.map_err(|e| bad_query(&e))?;
+    let permit = shared.admit()?;
+    let (uid, container) = (PodUid::from(uid), query.container.as_deref());
+    let tar = shared.view.copy_from(&uid, container, &query.path).await?;
+    // Stopping must not look like an end.
+    let stopped = futures::stream::once(shared.cancel.cancelled_owned())
+        .map(|()| Err(std::io::Error::other("the agent stops")));
+    let ended = futures::stream::once(std::future::ready(None));
+    let pieces = tar
+        .map_err(std::io::Error::other)
+        .map(move |piece| {
+            let _held = &permit;
+            Some(piece)
+        })
+        .chain(ended);
+    let body = futures::stream::select(pieces, stopped.map(Some))
+        .take_while(|piece| std::future::ready(piece.is_some()))
+        .filter_map(std::future::ready);
+    Ok((
+        [(header::CONTENT_TYPE, "application/x-tar")],
+        Body::from_stream(body),
+    )
+        .into_response())
+}
+
+/// Unpacks the body into a directory.
+pub(super) async fn upload(
+    State(shared): State<Shared>,
+    Path(uid): Path<String>,
+    query: FileQueryResult,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let Query(query) = query.map_err(|e| bad_query(&e))?;
+    let _permit = shared.admit()?;
+    let (uid, container) = (PodUid::from(uid), query.container.as_deref());
+    let tar = body.into_data_stream().map_err(std::io::Error::other);
+    let unpacked = shared
+        .view
+        .copy_to(&uid, container, &query.path, tar.boxed());
+    tokio::select! {
+        unpacked = unpacked => unpacked?,
+        () = shared.cancel.cancelled() => {
+            let words = "the agent stops";
+            return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, words));
+        }
+    }
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
