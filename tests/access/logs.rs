@@ -169,11 +169,13 @@ async fn all_containers_of_a_pod_are_shown_with_their_names() {
         "[pod/web-box/c] of c\n[pod/web-box/other] of other\n"
     );
     assert_eq!(text(&done.stderr), "[pod/web-box/other] err\n");
+    // Both of its lines: which of two streams came last is nobody's to say.
     let one = ask(
         &bed,
-        &["logs", "web", "-c", "other", "--prefix", "--tail=1"],
+        &["logs", "web", "-c", "other", "--prefix", "--tail=2"],
     );
     assert_eq!(text(&one.stdout), "[pod/web-box/other] of other\n");
+    assert_eq!(text(&one.stderr), "[pod/web-box/other] err\n");
     // Followed side by side, to the end of both.
     let following = super::mirrorlet(&bed, &[&all[..], &["-f", "--prefix"]].concat())
         .stdout(std::process::Stdio::piped())

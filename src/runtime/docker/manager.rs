@@ -8,7 +8,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,24 +17,23 @@ use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::{self, BoxStream};
 use tokio::sync::{Semaphore, watch};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::engine::{EngineError, SharedEngine};
+use super::engine::SharedEngine;
 use super::exec::ExecSessions;
+use super::facts::Facts;
 use super::image::{self, ImageFacts, ImagePuller};
 use super::index::{Index, Record, pod_status};
 use super::log_links::LogLinks;
 use super::logs::container_logs;
 use super::network::{EngineNetwork, NetworkPlugin};
-use super::sandbox_image::ensure_sandbox_image;
-use super::translate::{CgroupDriver, EngineFacts, Kind, NodeFacts, parse_ours};
+use super::translate::{Kind, NodeFacts, parse_ours};
 use super::version_cache::VersionCache;
 use super::{events, termination};
 use crate::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
 use crate::pod::credentials::PullSecrets;
 use crate::pod::gc::ContainerGcPolicy;
-use crate::pod::observed::{ContainerState, PodStatus, Pods, RunningPod};
+use crate::pod::observed::{PodStatus, Pods, RunningPod};
 use crate::pod::plan::Plan;
 use crate::probe::Client;
 use crate::runtime::copy::{PathStat, TarInput, TarStream};
@@ -50,10 +49,6 @@ use crate::volume::VolumeManager;
 
 /// Attempts to get an inspect that is not older than the newest event.
 const INSPECT_ATTEMPTS: usize = 3;
-/// How long somebody else's removal of a container is waited for, and how often it is asked for:
-/// the Engine tells nobody but its event stream when it is done.
-const REMOVAL_WAIT: Duration = Duration::from_secs(10);
-const REMOVAL_POLL: Duration = Duration::from_millis(100);
 /// Oldest API this program speaks (Engine 20.10).
 pub const API_VERSION_MIN: (u32, u32) = (1, 41);
 
@@ -95,21 +90,10 @@ pub struct DockerManager {
     pub(super) sessions: ExecSessions,
     /// Where kubelet's links to logs are made; nowhere when none.
     pub(super) log_links: Option<LogLinks>,
-    pod_infra_image: Option<String>,
-    facts: Mutex<Facts>,
-    version: VersionCache,
+    pub(super) pod_infra_image: Option<String>,
+    pub(super) facts: Mutex<Facts>,
+    pub(super) version: VersionCache,
     listing: tokio::sync::Mutex<()>,
-}
-
-/// What is known of the Engine behind the socket; asked for anew after every reconnect.
-#[derive(Debug, Clone, Default)]
-struct Facts {
-    engine: Option<EngineFacts>,
-    sandbox_image: Option<String>,
-    /// Set once the Engine refused a negative OOM score. Outlives reconnects: it is a property
-    /// of the machine.
-    no_negative_oom_score: bool,
-    last_contact: Option<Timestamp>,
 }
 
 impl DockerManager {
@@ -155,80 +139,6 @@ impl DockerManager {
         self
     }
 
-    fn with_facts<T>(&self, f: impl FnOnce(&mut Facts) -> T) -> T {
-        f(&mut self.facts.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Facts of the Engine, from memory where they are known.
-    pub(super) async fn engine_facts(&self) -> Result<EngineFacts> {
-        if let Some(facts) = self.with_facts(|facts| facts.engine) {
-            return Ok(facts);
-        }
-        let version = self.version.get().await?;
-        let api_version = parse_api_version(&version.negotiated).ok_or_else(|| {
-            RuntimeError::Local(format!(
-                "the Docker Engine names its API version {:?}, which is not a version",
-                version.negotiated
-            ))
-        })?;
-        if api_version < API_VERSION_MIN {
-            return Err(RuntimeError::Local(format!(
-                "the Docker Engine speaks API {}, mirrorlet needs {}.{} or newer (Engine 20.10): upgrade it",
-                version.negotiated, API_VERSION_MIN.0, API_VERSION_MIN.1
-            )));
-        }
-        let info = self.engine.info().await?;
-        let driver = info
-            .cgroup_driver
-            .map(|driver| driver.to_string())
-            .unwrap_or_default();
-        let cgroup_driver = CgroupDriver::parse(&driver).ok_or_else(|| {
-            RuntimeError::Local(format!(
-                "the Docker Engine uses an unknown cgroup driver {driver:?}"
-            ))
-        })?;
-        Ok(self.with_facts(|facts| {
-            let engine = EngineFacts {
-                cgroup_driver,
-                api_version,
-                negative_oom_score: !facts.no_negative_oom_score,
-            };
-            facts.engine = Some(engine);
-            facts.last_contact = Some(Timestamp::now());
-            engine
-        }))
-    }
-
-    /// From now on no container is given an OOM score below 0.
-    pub(super) fn learn_no_negative_oom_score(&self) {
-        let news = self.with_facts(|facts| {
-            if let Some(engine) = &mut facts.engine {
-                engine.negative_oom_score = false;
-            }
-            !std::mem::replace(&mut facts.no_negative_oom_score, true)
-        });
-        if news {
-            occurrences::negative_oom_score_refused();
-        }
-    }
-
-    /// The sandbox image to create with; loaded or pulled where it isn't known to be there.
-    pub(super) async fn sandbox_image(&self) -> Result<String, EngineError> {
-        if let Some(image) = self.with_facts(|facts| facts.sandbox_image.clone()) {
-            return Ok(image);
-        }
-        let infra_image = self.pod_infra_image.as_deref();
-        let image = ensure_sandbox_image(&*self.engine, &self.images, infra_image).await?;
-        self.with_facts(|facts| facts.sandbox_image = Some(image.clone()));
-        Ok(image)
-    }
-
-    /// The sandbox image is gone: the next one who needs it makes it anew.
-    pub(super) fn forget_sandbox_image(&self) {
-        self.with_facts(|facts| facts.sandbox_image = None);
-    }
-
-    /// Lists everything into the index. Callers that come while a list is under way share it
     /// when `only_if_incomplete`.
     async fn list(&self, only_if_incomplete: bool) -> Result<()> {
         let _one_at_a_time = self.listing.lock().await;
@@ -295,97 +205,6 @@ impl DockerManager {
         )
         .await
     }
-
-    /// All containers of a pod, unless one of them runs.
-    fn stopped_records(&self, uid: &PodUid) -> Result<Vec<Record>> {
-        let records = self.index.of_pod(uid);
-        match records.iter().find(|r| r.state == ContainerState::Running) {
-            None => Ok(records),
-            Some(running) => Err(RuntimeError::Conflict(format!(
-                "container {} of the pod is still running",
-                running.id.get(..12).unwrap_or(&running.id)
-            ))),
-        }
-    }
-
-    /// Removes the cgroups the Engine made for a pod and leaves behind. They hold nothing any
-    /// more, so one that can't be removed, in a container that does not see them say, is told
-    /// and left.
-    async fn remove_cgroups(&self, uid: &PodUid) {
-        if self.node.cgroup_root.is_empty() {
-            return;
-        }
-        let (root, for_disk) = (self.node.cgroup_root.clone(), uid.clone());
-        if let Err(error) = self
-            .on_disk(move |volumes| volumes.remove_pod_cgroups(&root, &for_disk))
-            .await
-        {
-            occurrences::cgroups_left(uid, &error.to_string());
-        }
-    }
-
-    /// Removes a container that is not running. One that is gone is success; a removal that is
-    /// under way already, of an agent before this one say, is waited for.
-    pub(super) async fn remove(&self, id: &str) -> Result<()> {
-        self.tear_down_network(id)
-            .await
-            .map_err(|error| RuntimeError::Local(error.to_string()))?;
-        let record = self.index.get(id);
-        let began = Instant::now();
-        loop {
-            let removed = {
-                let _permit = self.changes.acquire().await;
-                self.engine.remove_container(id, false).await
-            };
-            match removed {
-                Ok(()) => break,
-                Err(error) if error.is_not_found() => break,
-                Err(error)
-                    if error.is_conflict()
-                        && is_being_removed(&error)
-                        && began.elapsed() < REMOVAL_WAIT =>
-                {
-                    tokio::time::sleep(REMOVAL_POLL).await;
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        self.index.removed(id);
-        if let Some(record) = record {
-            self.unlink_log(id, &record.ours).await;
-            self.remove_termination_log(record).await;
-        }
-        Ok(())
-    }
-
-    /// Removes the termination message of a container that is gone. One that stays, goes with
-    /// its pod.
-    async fn remove_termination_log(&self, record: Record) {
-        let Kind::Container { name, .. } = &record.ours.kind else {
-            return;
-        };
-        let Some(path) = record.termination_log else {
-            return;
-        };
-        let (uid, name) = (record.ours.uid.clone(), name.clone());
-        let removed = self
-            .on_disk(move |volumes| volumes.remove_termination_log(&uid, &name, &path))
-            .await;
-        if let Err(error) = removed {
-            tracing::debug!(error = %error, "left a termination message behind");
-        }
-    }
-}
-
-/// Whether a conflict says that the container is being removed already.
-fn is_being_removed(error: &EngineError) -> bool {
-    error.to_string().contains("is already in progress")
-}
-
-/// `1.41` as numbers.
-fn parse_api_version(text: &str) -> Option<(u32, u32)> {
-    let (major, minor) = text.split_once('.')?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 #[async_trait]
