@@ -59,7 +59,13 @@ pub(super) fn recreate(draft: &mut Draft<'_>, reason: Reason) {
         .status
         .sandboxes
         .iter()
-        .map(|s| s.attempt.saturating_add(1))
+        .map(|s| match s.state {
+            // Taken over: a start of it may be under way still, of an agent before this one.
+            ContainerState::Created => s.attempt,
+            ContainerState::Running | ContainerState::Exited | ContainerState::Unknown => {
+                s.attempt.saturating_add(1)
+            }
+        })
         .max()
         .unwrap_or(0);
     draft.before.push(Step::CreateSandbox { attempt, reason });

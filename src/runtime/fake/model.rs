@@ -139,6 +139,10 @@ impl Model {
             vec![address]
         };
         let seen = self.pod(&uid, full_name.clone());
+        // One that was only created is taken over.
+        let taken_over =
+            |s: &SandboxStatus| s.attempt == attempt && s.state == ContainerState::Created;
+        seen.sandboxes.retain(|s| !taken_over(s));
         if seen.sandboxes.iter().any(|s| s.attempt == attempt) {
             let message = format!("the name of sandbox {attempt} of {full_name} is in use");
             let error = SyncError::new(SyncErrorReason::CreatePodSandboxError, message);

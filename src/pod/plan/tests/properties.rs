@@ -217,7 +217,9 @@ impl World {
                 end(seen.expect("what is killed is there"), 143, now);
             }
             Step::CreateSandbox { attempt, .. } => {
-                let others = &self.status.sandboxes;
+                // One that was only created is taken over under its name.
+                let others = &mut self.status.sandboxes;
+                others.retain(|s| s.attempt != *attempt || s.state != Created);
                 assert!(
                     others
                         .iter()

@@ -10,8 +10,10 @@ use serde_json::{Value, json};
 use super::*;
 use crate::pod::backoff::Backoff;
 use crate::pod::gc::ContainerGcPolicy;
+use crate::pod::observed::ContainerState;
 use crate::pod::plan::{PlanInput, compute_pod_actions};
 use crate::pod::probe::ProbeResults;
+use crate::runtime::docker::engine::EngineError;
 use crate::runtime::docker::fake_engine::{
     Call, FakeEngine, FakeImage, FaultPoint, PullScript, StartScript,
 };

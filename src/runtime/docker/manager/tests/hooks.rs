@@ -2,6 +2,7 @@
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 
 use super::*;
 use crate::runtime::docker::fake_engine::ExecScript;
