@@ -38,7 +38,6 @@ use crate::pod::admit::AdmitNode;
 use crate::pod::image_gc::ImageGcPolicy;
 use crate::pod::manifest::unsupported_fields;
 use crate::pod::merge::Merged;
-use crate::probe::Client;
 use crate::prober::{KEPT_FILE, ProbeManager};
 use crate::runtime::Runtime;
 use crate::runtime::docker::engine::SharedEngine;
@@ -133,7 +132,6 @@ impl Agent {
             Some(cluster) => Arc::clone(&cluster.objects) as Arc<dyn Objects>,
             None => Arc::new(NoObjects::default()),
         };
-        let probe_client = Client::new();
         let images = Arc::new(ImagePuller::new(
             Arc::clone(&engine),
             PullerOptions {
@@ -157,6 +155,7 @@ impl Agent {
             },
         );
         let runtime = Arc::new(runtime.with_pod_logs_dir(config.pod_logs_dir.as_deref()));
+        let probe_client = runtime.probe_client();
         let sessions = runtime.exec_sessions();
         spawn(&mut parts, "exec sessions", sessions.run(cancel.clone()));
         let runtime: Arc<dyn Runtime> = runtime;

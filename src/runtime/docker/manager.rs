@@ -132,6 +132,12 @@ impl DockerManager {
         }
     }
 
+    /// What sends the requests of hooks; probes' go the same way.
+    #[must_use]
+    pub fn probe_client(&self) -> Client {
+        self.probe.clone()
+    }
+
     /// The same, with links to the logs of containers in kubelet's layout under `dir`.
     #[must_use]
     pub fn with_pod_logs_dir(mut self, dir: Option<&Path>) -> Self {
