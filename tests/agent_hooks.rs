@@ -73,7 +73,11 @@ async fn a_post_start_hook_is_done_before_the_next_container_starts() {
     let apps = [("a", WAIT, hook), ("b", check, "")];
     bed.write("ab.yaml", &manifest(&bed, "ab", 1, &[], &apps));
     agent.until_running("ab").await;
-    assert!(read(&bed, "seen").unwrap().contains("hooked"));
+    // It is running before its shell has looked.
+    let seen = eventually("what b saw when it began", || {
+        read(&bed, "seen").filter(|seen| seen.contains("seen"))
+    });
+    assert!(seen.await.contains("hooked"));
     agent.stop().await;
 }
 
@@ -131,7 +135,7 @@ async fn a_pre_stop_hook_that_outlives_the_grace_is_cut_off() {
     let agent = bed.agent().await;
     // Longer than any test waits, as is what it then still has to do.
     let hook = "lifecycle: {preStop: {exec: {command: [sh, -c, 'touch /out/began; sleep 1000']}}}";
-    let manifest = manifest(&bed, "deaf", 2, &[], &[("deaf", DEAF, hook)]);
+    let manifest = manifest(&bed, "deaf", 5, &[], &[("deaf", DEAF, hook)]);
     bed.write("deaf.yaml", &manifest);
     agent.until_running("deaf").await;
     bed.remove("deaf.yaml");
