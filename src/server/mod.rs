@@ -14,6 +14,8 @@ mod files;
 pub mod frame;
 pub mod health;
 pub mod listen;
+pub mod stats;
 pub mod view;
 
+pub use stats::NodeStats;
 pub use view::{AgentView, Check, ViewError};
