@@ -132,7 +132,8 @@ impl Agent {
         let mut sources = start_sources(&config, &mut parts, cancel)?;
         let cluster = Cluster::start(&config, &owner, &telemetry, &mut parts, cancel)?;
         sources.extend(cluster.as_ref().map(|cluster| cluster.pods.clone()));
-        let node = facts::node_facts(&config);
+        let mut node = facts::node_facts(&config);
+        node.allocatable = facts::without_reserved(node.allocatable, &config.system_reserved);
         let node_ips = node.node_ips.clone();
         let objects: Arc<dyn Objects> = match &cluster {
             Some(cluster) => Arc::clone(&cluster.objects) as Arc<dyn Objects>,
