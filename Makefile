@@ -93,6 +93,10 @@ bench: release ## figures beside a floor measured in the same run, as a table an
 	hack/kube-build.sh
 	BENCH_BINARY=target/$(TARGET)/release/mirrorlet $(CARGO) bench --locked --profile quick --bench agent --bench cluster
 
+conformance: release ## Kubernetes' own node specs against the agent: the score, and what failed; AREA="probes" runs one area
+	hack/docker-up.sh
+	MIRRORLET=target/$(TARGET)/release/mirrorlet hack/conformance/run.sh
+
 kube: ## etcd, kube-apiserver and the other programs of a control plane, built once (some minutes)
 	hack/kube-build.sh
 
