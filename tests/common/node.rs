@@ -235,7 +235,9 @@ spec:
         let list = self
             .cluster
             .object(&["events", "-n", &self.namespace, &selector]);
-        let mut events = list.unwrap()["items"].as_array().unwrap().clone();
+        // An empty list is told by no words at all.
+        let mut events =
+            list.map_or_else(Vec::new, |list| list["items"].as_array().unwrap().clone());
         events.sort_by_key(|event| event["firstTimestamp"].to_string());
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         events
