@@ -43,6 +43,7 @@ test: ## everything: sets up Docker, images and Kubernetes, then check and all t
 	hack/images.sh
 	hack/registry.sh
 	$(MAKE) check
+	$(CARGO) test --locked --package jsonpath-rust
 	$(CARGO) test --locked --all-targets
 	$(CARGO) test --locked --doc
 
