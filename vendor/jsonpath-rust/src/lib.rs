@@ -58,7 +58,16 @@ mod tests {
         let query = |path| answer.query(path);
         assert_eq!(query("$.credential.access_token"), Ok(vec![&json!("t")]));
         assert_eq!(query("$.credential.none.at-all"), Ok(vec![]));
-        for more in ["", "$", "credential", "$.", "$.a..b", "$.list[0]", "$.*", "$.list[?@ > 0]"] {
+        for more in [
+            "",
+            "$",
+            "credential",
+            "$.",
+            "$.a..b",
+            "$.list[0]",
+            "$.*",
+            "$.list[?@ > 0]",
+        ] {
             assert_eq!(query(more), Err(Unsupported(more.into())));
         }
     }
