@@ -44,11 +44,11 @@ test: ## everything: sets up Docker, images and Kubernetes, then check and all t
 	hack/registry.sh
 	$(MAKE) check
 	$(CARGO) test --locked --package jsonpath-rust
-	$(CARGO) test --locked --all-targets
+	$(CARGO) test --locked --all-targets --no-fail-fast
 	$(CARGO) test --locked --doc
 
 # What meets an Engine: all of it has to hold on both ends of the versions.
-ENGINE_TESTS := agent agent_binary agent_containers agent_edits agent_failures agent_hooks \
+ENGINE_TESTS := access agent agent_binary agent_containers agent_edits agent_failures agent_hooks \
 	agent_lifecycle agent_probes corruption crash docker_engine docker_exec docker_gc \
 	docker_network docker_pull docker_volumes engine_faults image_gc registry_faults
 

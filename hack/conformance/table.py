@@ -84,7 +84,8 @@ def focus(wanted):
     pattern = dict(AREAS).get(wanted)
     if not pattern:
         sys.exit(f"there is no area {wanted!r}; there are: " + ", ".join(area for area, pattern in AREAS if pattern))
-    return f"({pattern}).*\\[NodeConformance\\]"
+    label = r"\[NodeConformance\]"
+    return f"({pattern}).*{label}|{label}.*({pattern})"
 
 
 def print_areas(specs):
