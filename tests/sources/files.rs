@@ -58,6 +58,13 @@ impl Bench {
         fs::write(self.path(name), text).unwrap();
     }
 
+    /// Puts what is `aside` in the place of a file, and the file aside, in one step.
+    fn exchange(&self, name: &str, aside: &Path) {
+        let (here, name) = (rustix::fs::CWD, self.path(name));
+        let flags = rustix::fs::RenameFlags::EXCHANGE;
+        rustix::fs::renameat_with(here, aside, here, &name, flags).unwrap();
+    }
+
     async fn expect(&mut self, pods: &[&str], problems: &[&str]) {
         expect(&mut self.reader, pods, problems).await;
     }
@@ -232,11 +239,14 @@ async fn a_bad_edit_never_hurts() {
     bench.expect(&["web-node a:1 held empty"], &[]).await;
     bench.write("web.yaml", "a: ]\n");
     bench.expect(&["web-node a:1 held syntax"], &[]).await;
-    fs::remove_file(bench.path("web.yaml")).unwrap();
-    fs::create_dir(bench.path("web.yaml")).unwrap();
+    // In one step: without a file there would be no pod.
+    let aside = bench.temp.path().join("aside");
+    fs::create_dir(&aside).unwrap();
+    bench.exchange("web.yaml", &aside);
     bench.expect(&["web-node a:1 held unreadable"], &[]).await;
-    fs::remove_dir(bench.path("web.yaml")).unwrap();
-    symlink("web.yaml", bench.path("web.yaml")).unwrap();
+    fs::remove_file(&aside).unwrap();
+    symlink("web.yaml", &aside).unwrap();
+    bench.exchange("web.yaml", &aside);
     bench.expect(&["web-node a:1 held unreadable"], &[]).await;
     fs::remove_file(bench.path("web.yaml")).unwrap();
     bench.expect(&[], &[]).await;
