@@ -13,6 +13,12 @@ KUBE_VERSION="$(awk '$1 == "k8s.io/kubernetes" && $2 ~ /^v1/ { print $2; exit }'
 KUBE_BIN="${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/mirrorlet-dev/kube/$KUBE_VERSION"
 export KUBE_VERSION KUBE_BIN
 
+# The metrics-server of the tests (hack/metrics-server-build.sh); tests/node_stats.rs looks in the
+# same place.
+METRICS_SERVER_VERSION="$(awk '/sigs.k8s.io\/metrics-server v/ { for (i = 1; i <= NF; i++) if ($i ~ /^v[0-9]/) { print $i; exit } }' "$REPO/hack/metrics-server/go.mod")"
+METRICS_SERVER="${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/mirrorlet-dev/metrics-server/$METRICS_SERVER_VERSION/metrics-server"
+export METRICS_SERVER_VERSION METRICS_SERVER
+
 # Helm (hack/helm-build.sh).
 HELM_VERSION=v4.3.1
 HELM="${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/mirrorlet-dev/helm/$HELM_VERSION/helm"

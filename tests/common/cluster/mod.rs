@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use rustix::process::Signal;
@@ -36,6 +36,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 pub struct Options {
     no_scheduler: bool,
     no_controller_manager: bool,
+    aggregates: bool,
     apiserver: Vec<String>,
     controller_manager: Vec<String>,
 }
@@ -52,6 +53,13 @@ impl Options {
     #[must_use]
     pub fn without_controller_manager(mut self) -> Self {
         self.no_controller_manager = true;
+        self
+    }
+
+    /// Groups of the API may be served by other servers, at the addresses of their endpoints.
+    #[must_use]
+    pub fn aggregating(mut self) -> Self {
+        self.aggregates = true;
         self
     }
 
@@ -174,6 +182,11 @@ impl Cluster {
         format!("https://{}:443", self.address.server())
     }
 
+    /// The address that the API server listens on; other servers of this cluster may, too.
+    pub fn host(&self) -> std::net::Ipv4Addr {
+        self.address.server()
+    }
+
     /// The certificate authority of the cluster.
     pub fn authority(&self) -> PathBuf {
         self.authority.file("ca.crt")
@@ -216,6 +229,18 @@ impl Cluster {
             format!("--audit-policy-file={}", path("audit-policy.json")),
             format!("--audit-log-path={}", path("audit.log")),
         ];
+        if self.options.aggregates {
+            args.extend([
+                format!("--proxy-client-cert-file={}", pki("kubelet-client.crt")),
+                format!("--proxy-client-key-file={}", pki("kubelet-client.key")),
+                format!("--requestheader-client-ca-file={}", pki("ca.crt")),
+                "--requestheader-allowed-names=kube-apiserver".to_owned(),
+                "--requestheader-username-headers=X-Remote-User".to_owned(),
+                "--requestheader-group-headers=X-Remote-Group".to_owned(),
+                "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+                "--enable-aggregator-routing=true".to_owned(),
+            ]);
+        }
         args.extend(self.options.apiserver.iter().cloned());
         let mut program = self.program("kube-apiserver", &args);
         let end = tokio::time::Instant::now() + PATIENCE;
@@ -308,7 +333,21 @@ impl Cluster {
         let rbac = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/rbac.yaml");
         self.kubectl(&["apply", "-f", rbac]);
         let token = self.kubectl(&["create", "token", "-n", "kube-system", "mirrorlet"]);
-        self.authority.token_kubeconfig("service-account", &token)
+        let kubeconfig = self.authority.token_kubeconfig("service-account", &token);
+        // The authorizer knows of each binding after a moment: one right by each is waited for.
+        let lease = "leases.coordination.k8s.io";
+        let end = Instant::now() + PATIENCE;
+        for right in [
+            &["create", "nodes"][..],
+            &["update", lease, "-n", "kube-node-lease"],
+        ] {
+            let args = [&["auth", "can-i"][..], right].concat();
+            while let Err(answer) = self.try_kubectl_as(&kubeconfig, &args) {
+                assert!(Instant::now() < end, "{right:?} is never given: {answer}");
+                std::thread::sleep(PAUSE);
+            }
+        }
+        kubeconfig
     }
 
     /// A new namespace in which pods can be made: it has its `ServiceAccount` and root certificate.
