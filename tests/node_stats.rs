@@ -127,6 +127,7 @@ fn start_metrics_server(cluster: &Cluster) -> Program {
         "--kubelet-preferred-address-types=InternalIP".to_owned(),
         // The shortest it takes.
         "--metric-resolution=10s".to_owned(),
+        "--kubelet-request-timeout=9s".to_owned(),
     ];
     let program = Program::start(&metrics_server(), &args, cluster.path());
     let metadata = json!({"name": "metrics-server", "namespace": "kube-system"});
@@ -159,8 +160,9 @@ fn start_metrics_server(cluster: &Cluster) -> Program {
 
 /// Lines of `kubectl top` in columns.
 fn top(bed: &NodeBed, args: &[&str]) -> Result<Vec<Vec<String>>, String> {
-    let mut all = vec!["top", "--no-headers"];
+    let mut all = vec!["top"];
     all.extend(args);
+    all.push("--no-headers");
     let text = bed.cluster.try_kubectl(&all)?;
     let columns = |line: &str| line.split_whitespace().map(str::to_owned).collect();
     Ok(text.lines().map(columns).collect())

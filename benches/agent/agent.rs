@@ -114,7 +114,8 @@ impl Agent {
         Ok(())
     }
 
-    async fn get(&self, path: &str) -> anyhow::Result<String> {
+    /// What its port answers: head and body.
+    pub async fn get(&self, path: &str) -> anyhow::Result<String> {
         let mut stream = TcpStream::connect(&self.address).await?;
         let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;

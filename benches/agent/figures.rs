@@ -15,6 +15,7 @@ use crate::floor::{Floor, kill, millis, pid_of};
 use crate::idle;
 use crate::probes;
 use crate::report::{Figure, median};
+use crate::stats;
 
 /// Window the agent may add to a start: the longest that `--settle` takes.
 const SETTLE_MILLIS: f64 = 50.0;
@@ -59,6 +60,7 @@ pub async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
     figures.extend(measured?);
     // The bed stays until the end: its sweep removes the pods of the idle window.
     let Run { bed, agent, .. } = run;
+    figures.push(stats::measure(settings, &agent).await?);
     figures.extend(idle::measure(settings, agent).await?);
     drop(bed);
     figures.extend(probes::idle(settings).await?);

@@ -21,6 +21,7 @@ mod process;
 mod report;
 #[path = "../common/settings.rs"]
 mod settings;
+mod stats;
 
 use std::path::PathBuf;
 

@@ -20,6 +20,7 @@ pub mod lock;
 mod node_api;
 pub mod owner;
 mod readings;
+mod serve;
 mod stats;
 mod tell;
 mod view;
@@ -53,7 +54,6 @@ use crate::runtime::objects::{NoObjects, Objects};
 use crate::server::NodeStats;
 use crate::server::health::Served;
 use crate::server::view::AgentView;
-use crate::server::{admin, health};
 use crate::source::files::FileSource;
 use crate::source::http::{HttpOptions, HttpSource};
 use crate::source::last_good::DIRECTORY as LAST_GOOD_DIR;
@@ -303,7 +303,7 @@ impl Agent {
             let parts = &mut parts;
             node_api::start(&config, listener, &machine, client, &served, parts, cancel)?;
         }
-        start_servers(&config, served, &mut parts, cancel).await?;
+        serve::start(&config, served, &mut parts, cancel).await?;
         Ok(Self {
             parts,
             view,
@@ -524,29 +524,4 @@ async fn engine_report(
             ..before.clone()
         },
     }
-}
-
-async fn start_servers(
-    config: &Config,
-    served: Served,
-    parts: &mut Parts,
-    cancel: &CancellationToken,
-) -> anyhow::Result<()> {
-    let socket = admin::bind(&config.socket())?;
-    let (serving, told) = (Arc::clone(&served.view), cancel.clone());
-    spawn(parts, "socket", async move {
-        if let Err(error) = admin::serve(socket, serving, told).await {
-            occurrences::server_failed("the agent's socket", &error.to_string());
-        }
-    });
-    if let Some(address) = config.metrics_address {
-        let listener = health::bind(address).await?;
-        let told = cancel.clone();
-        spawn(parts, "metrics", async move {
-            if let Err(error) = health::serve(listener, served, told).await {
-                occurrences::server_failed("metrics", &error.to_string());
-            }
-        });
-    }
-    Ok(())
 }

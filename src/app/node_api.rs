@@ -89,7 +89,7 @@ pub(super) fn start(
         }
     }
     let reviews = Reviews::new(client.clone(), config.node_name.clone());
-    let server = NodeApi::new(NodeApiParts {
+    let node_api = NodeApi::new(NodeApiParts {
         served: served.clone(),
         reviewer: Arc::new(ClusterReviewer(reviews)),
         authorities,
@@ -101,7 +101,7 @@ pub(super) fn start(
         },
     })?;
     occurrences::node_api_served(listener.local_addr()?);
-    spawn(parts, "node API", server.serve(listener, cancel.clone()));
+    spawn(parts, "node API", node_api.serve(listener, cancel.clone()));
     Ok(())
 }
 

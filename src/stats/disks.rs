@@ -71,21 +71,14 @@ impl Disks {
         entries.retain(|target, _| targets.contains(target));
         let mut known = HashMap::with_capacity(targets.len());
         for target in targets {
-            match entries.get_mut(target) {
-                Some(entry) => {
-                    entry.is_asked = true;
-                    known.extend(entry.found.map(|disk| (target.clone(), disk)));
-                }
-                None => {
-                    let entry = Entry {
-                        found: None,
-                        is_asked: true,
-                        due: None,
-                        wait: WAIT,
-                    };
-                    entries.insert(target.clone(), entry);
-                }
-            }
+            let entry = entries.entry(target.clone()).or_insert(Entry {
+                found: None,
+                is_asked: true,
+                due: None,
+                wait: WAIT,
+            });
+            entry.is_asked = true;
+            known.extend(entry.found.map(|disk| (target.clone(), disk)));
         }
         self.asked.notify_one();
         known
@@ -106,15 +99,12 @@ impl Disks {
         let Some(entry) = entries.get_mut(target) else {
             return;
         };
-        match found {
-            Ok(found) => {
-                entry.found = found;
-                entry.wait = WAIT;
-            }
-            Err(TooLong) => {
-                entry.wait = (entry.wait * 2).min(WAIT_MAX);
-                entry.due = Some(Instant::now() + entry.wait);
-            }
+        if let Ok(found) = found {
+            entry.found = found;
+            entry.wait = WAIT;
+        } else {
+            entry.wait = (entry.wait * 2).min(WAIT_MAX);
+            entry.due = Some(Instant::now() + entry.wait);
         }
     }
 

@@ -47,7 +47,7 @@ struct Kept {
     usage: Usage,
     scope: Scope,
     /// Where the window of the next rate begins.
-    base: Option<(Timestamp, u64)>,
+    base: Option<Edge>,
     /// The look that it was last a part of.
     look: u64,
 }
@@ -56,9 +56,21 @@ struct Kept {
 #[derive(Clone)]
 struct Place {
     cgroup: Arc<str>,
-    /// Where it writes its own files to, once looked for.
-    upper: Option<Option<PathBuf>>,
+    upper: Upper,
 }
+
+/// Where a container writes its own files to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Upper {
+    /// Nobody has looked yet.
+    Unknown,
+    /// It has no layer of its own, or none that can be told.
+    None,
+    At(PathBuf),
+}
+
+/// The end of a window: when, and how many nanoseconds had been used by then.
+type Edge = (Timestamp, u64);
 
 /// Looks, and remembers what it takes to tell rates and to find things again.
 pub(super) struct Looker {
@@ -171,7 +183,7 @@ impl Looker {
     fn found(&mut self, id: &str, path: &str) {
         let place = Place {
             cgroup: path.into(),
-            upper: None,
+            upper: Upper::Unknown,
         };
         self.places.insert(id.into(), place);
     }
@@ -209,11 +221,7 @@ impl Looker {
 
     /// Remembers what was read of a cgroup, and adds its rate.
     fn rated(&mut self, path: Arc<str>, mut usage: Usage, asked: &Asked<'_>) -> Usage {
-        let before = self.kept.get(&path);
-        let (base, rate) = rate(
-            before.map(|kept| (kept.base, kept.usage.nano_cores)),
-            &usage,
-        );
+        let (base, rate) = rate(self.kept.get(&path), &usage);
         usage.nano_cores = rate;
         let kept = Kept {
             usage: usage.clone(),
@@ -277,6 +285,7 @@ impl Looker {
         if pod.containers.is_empty() && sandbox_place.is_none() {
             return None;
         }
+        pod.containers.sort_by(|a, b| a.name.cmp(&b.name));
         let own = parent.as_deref().and_then(|path| path.rsplit_once('/'));
         let own = own.filter(|(parent, _)| place::is_of_pod(parent, &view.uid));
         let own_usage = own.and_then(|(parent, _)| self.usage(&parent.into(), asked));
@@ -391,15 +400,18 @@ impl Looker {
     /// Where a container writes its own files to.
     fn upper(&mut self, id: &str, asked: &Asked<'_>) -> Option<PathBuf> {
         let place = self.places.get(id)?;
-        if let Some(known) = &place.upper {
-            return known.clone();
+        match &place.upper {
+            Upper::Unknown => {}
+            Upper::None => return None,
+            Upper::At(path) => return Some(path.clone()),
         }
         let mut files = self.cgroups.open(&place.cgroup, &mut self.buffer);
         let pid = cgroup::first_process(&mut files)?;
         let mountinfo = asked.options.kernel.proc.join(format!("{pid}/mountinfo"));
         let upper = self.buffer.read(mountinfo).map(proc::upper_dir)?;
         let upper = upper.map(PathBuf::from);
-        self.places.get_mut(id)?.upper = Some(upper.clone());
+        let known = upper.clone().map_or(Upper::None, Upper::At);
+        self.places.get_mut(id)?.upper = known;
         upper
     }
 
@@ -465,15 +477,13 @@ impl Targets {
 }
 
 /// The window of the next rate, and the rate of this one. A window that is too short goes on.
-fn rate(
-    before: Option<(Option<(Timestamp, u64)>, Option<u64>)>,
-    usage: &Usage,
-) -> (Option<(Timestamp, u64)>, Option<u64>) {
+fn rate(before: Option<&Kept>, usage: &Usage) -> (Option<Edge>, Option<u64>) {
     let now = usage.cpu.map(|cpu| (usage.time, cpu.usage_nanos));
-    let Some(((base, known), now)) = before.zip(now) else {
+    let Some((kept, now)) = before.zip(now) else {
         return (now, None);
     };
-    match base {
+    let known = kept.usage.nano_cores;
+    match kept.base {
         Some(base) if base.0 <= now.0 && elapsed(base.0, now.0) < FRESH && base.1 <= now.1 => {
             (Some(base), known)
         }

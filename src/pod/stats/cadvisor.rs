@@ -11,11 +11,16 @@
 //! Upstream: cAdvisor's `metrics/prometheus.go` and `metrics/prometheus_machine.go`;
 //! `containerPrometheusLabelsFunc` of `pkg/kubelet/server/server.go`.
 
-use super::cgroup::{Cpu, Detail, Io, Memory};
-use super::proc::Interface;
+mod devices;
+
+use self::devices::{disks, machine, network, pressure, processes};
+use super::cgroup::{Cpu, Detail, Memory};
 use super::text::{Kind, Page, labels, seconds, since_epoch};
 use super::{ContainerReading, Disk, Network, PodReading, Reading, Usage};
 use crate::api::Timestamp;
+
+/// A family: its name, its help, and what its value is of.
+type Of<T, V = u64> = (&'static str, &'static str, fn(&T) -> V);
 
 /// One cgroup with its labels.
 struct Series<'a> {
@@ -53,16 +58,16 @@ pub fn render(reading: Option<&Reading>) -> String {
 
 fn series(reading: &Reading) -> Vec<Series<'_>> {
     let node = &reading.node;
-    let none = ["", "", "", "", ""];
+    let nobody = ["", "", "", "", ""];
     let mut all = vec![Series {
-        labels: names("/", none),
+        labels: names("/", nobody),
         usage: &node.usage,
         started_at: Some(node.booted_at),
         network: node.network.as_ref(),
         rootfs: node.fs.as_ref(),
     }];
     all.extend(node.systems.iter().map(|system| Series {
-        labels: names(&system.cgroup, none),
+        labels: names(&system.cgroup, nobody),
         usage: &system.usage,
         started_at: system.started_at,
         network: None,
@@ -165,7 +170,7 @@ fn cpu(page: &mut Page, all: &[Series<'_>]) {
             page.sample(name, &series.labels, "cpu=\"total\"", used, time);
         }
     }
-    let times: [(&str, &str, fn(&Cpu) -> u64); 2] = [
+    let times: [Of<Cpu>; 2] = [
         (
             "container_cpu_user_seconds_total",
             "Cumulative user cpu time consumed in seconds.",
@@ -182,24 +187,24 @@ fn cpu(page: &mut Page, all: &[Series<'_>]) {
             Some(seconds(of(usage.cpu.as_ref()?)))
         });
     }
-    let held = |usage: &Usage| {
+    let throttling = |usage: &Usage| {
         usage.detail.as_ref()?.cpu_quota?;
         usage.cpu?.throttling
     };
     let name = "container_cpu_cfs_periods_total";
     let help = "Number of elapsed enforcement period intervals.";
     one(page, (name, Counter, help), all, |usage| {
-        Some(held(usage)?.periods.to_string())
+        Some(throttling(usage)?.periods.to_string())
     });
     let name = "container_cpu_cfs_throttled_periods_total";
     let help = "Number of throttled period intervals.";
     one(page, (name, Counter, help), all, |usage| {
-        Some(held(usage)?.throttled.to_string())
+        Some(throttling(usage)?.throttled.to_string())
     });
     let name = "container_cpu_cfs_throttled_seconds_total";
     let help = "Total time duration the container has been throttled.";
     one(page, (name, Counter, help), all, |usage| {
-        Some(seconds(held(usage)?.nanos))
+        Some(seconds(throttling(usage)?.nanos))
     });
     details(
         page,
@@ -239,7 +244,7 @@ fn details(page: &mut Page, all: &[Series<'_>], families: &[OfDetail]) {
 
 fn memory(page: &mut Page, all: &[Series<'_>]) {
     use Kind::{Counter, Gauge};
-    let now: [(&str, &str, fn(&Memory) -> u64); 8] = [
+    let now: [Of<Memory>; 8] = [
         (
             "container_memory_cache",
             "Number of bytes of page cache memory.",
@@ -352,195 +357,4 @@ fn memory(page: &mut Page, all: &[Series<'_>]) {
             ),
         ],
     );
-}
-
-fn disks(page: &mut Page, all: &[Series<'_>], reading: &Reading) {
-    let sizes: [(&str, &str, fn(&Disk) -> Option<u64>); 4] = [
-        (
-            "container_fs_inodes_free",
-            "Number of available Inodes",
-            |disk| disk.inodes_free,
-        ),
-        ("container_fs_inodes_total", "Number of Inodes", |disk| {
-            disk.inodes
-        }),
-        (
-            "container_fs_limit_bytes",
-            "Number of bytes that can be consumed by the container on this filesystem.",
-            |disk| disk.capacity_bytes,
-        ),
-        (
-            "container_fs_usage_bytes",
-            "Number of bytes that are consumed by the container on this filesystem.",
-            |disk| disk.used_bytes,
-        ),
-    ];
-    for (name, help, of) in sizes {
-        page.family(name, Kind::Gauge, help);
-        for series in all {
-            if let Some((disk, value)) = series.rootfs.and_then(|disk| Some((disk, of(disk)?))) {
-                page.sample(name, &series.labels, "device=\"\"", value, Some(disk.time));
-            }
-        }
-    }
-    let traffic: [(&str, &str, fn(&Io) -> u64); 4] = [
-        (
-            "container_fs_reads_bytes_total",
-            "Cumulative count of bytes read",
-            |io| io.read_bytes,
-        ),
-        (
-            "container_fs_reads_total",
-            "Cumulative count of reads completed",
-            |io| io.reads,
-        ),
-        (
-            "container_fs_writes_bytes_total",
-            "Cumulative count of bytes written",
-            |io| io.write_bytes,
-        ),
-        (
-            "container_fs_writes_total",
-            "Cumulative count of writes completed",
-            |io| io.writes,
-        ),
-    ];
-    for (name, help, of) in traffic {
-        page.family(name, Kind::Counter, help);
-        for series in all {
-            let io = series.usage.detail.iter().flat_map(|detail| &detail.io);
-            for io in io {
-                let device = match reading.node.devices.get(&io.device) {
-                    Some(name) => format!("/dev/{name}"),
-                    None => format!("{}:{}", io.device.0, io.device.1),
-                };
-                let more = labels(&[("device", &device)]);
-                let time = Some(series.usage.time);
-                page.sample(name, &series.labels, &more, of(io), time);
-            }
-        }
-    }
-}
-
-fn network(page: &mut Page, all: &[Series<'_>]) {
-    let counters: [(&str, &str, fn(&Interface) -> u64); 8] = [
-        ("receive_bytes", "bytes received", |i| i.received.bytes),
-        ("receive_packets", "packets received", |i| {
-            i.received.packets
-        }),
-        (
-            "receive_packets_dropped",
-            "packets dropped while receiving",
-            |i| i.received.dropped,
-        ),
-        (
-            "receive_errors",
-            "errors encountered while receiving",
-            |i| i.received.errors,
-        ),
-        ("transmit_bytes", "bytes transmitted", |i| i.sent.bytes),
-        ("transmit_packets", "packets transmitted", |i| {
-            i.sent.packets
-        }),
-        (
-            "transmit_packets_dropped",
-            "packets dropped while transmitting",
-            |i| i.sent.dropped,
-        ),
-        (
-            "transmit_errors",
-            "errors encountered while transmitting",
-            |i| i.sent.errors,
-        ),
-    ];
-    for (what, help, of) in counters {
-        let name = format!("container_network_{what}_total");
-        page.family(&name, Kind::Counter, &format!("Cumulative count of {help}"));
-        for (series, network) in all.iter().filter_map(|s| Some((s, s.network?))) {
-            for interface in &network.interfaces {
-                let more = labels(&[("interface", &interface.name)]);
-                let time = Some(network.time);
-                page.sample(&name, &series.labels, &more, of(interface), time);
-            }
-        }
-    }
-}
-
-fn processes(page: &mut Page, all: &[Series<'_>]) {
-    let name = "container_processes";
-    let help = "Number of processes running inside the container.";
-    one(page, (name, Kind::Gauge, help), all, |usage| {
-        Some(usage.processes?.to_string())
-    });
-    details(
-        page,
-        all,
-        &[
-            (
-                "container_threads",
-                Kind::Gauge,
-                "Number of threads running inside the container",
-                |detail| Some(detail.threads),
-            ),
-            (
-                "container_threads_max",
-                Kind::Gauge,
-                "Maximum number of threads allowed inside the container, infinity if value is zero",
-                |detail| Some(detail.threads_max),
-            ),
-        ],
-    );
-}
-
-fn pressure(page: &mut Page, all: &[Series<'_>]) {
-    let told = |series: &Series<'_>| {
-        let detail = series.usage.detail.as_ref();
-        detail.is_some_and(|detail| detail.pressure.is_some())
-    };
-    if !all.iter().any(told) {
-        return;
-    }
-    for (at, what) in ["cpu", "memory", "io"].into_iter().enumerate() {
-        for (word, is_full) in [("stalled", true), ("waiting", false)] {
-            let name = format!("container_pressure_{what}_{word}_seconds_total");
-            let help = if is_full {
-                format!("Total time no task of the container could go on for want of {what}.")
-            } else {
-                format!("Total time tasks of the container have waited for {what}.")
-            };
-            one(page, (&name, Kind::Counter, &help), all, |usage| {
-                let pressure = usage.detail.as_ref()?.pressure?[at];
-                let micros = if is_full {
-                    pressure.full_micros
-                } else {
-                    pressure.some_micros
-                };
-                Some(seconds(micros.saturating_mul(1000)))
-            });
-        }
-    }
-}
-
-fn machine(page: &mut Page, reading: &Reading) {
-    let node = &reading.node;
-    for (name, help, value) in [
-        (
-            "machine_cpu_cores",
-            "Number of logical CPU cores.",
-            node.cpus,
-        ),
-        (
-            "machine_memory_bytes",
-            "Amount of memory installed on the machine.",
-            node.memory_bytes,
-        ),
-        (
-            "machine_swap_bytes",
-            "Amount of swap memory available on the machine.",
-            node.swap_bytes,
-        ),
-    ] {
-        page.family(name, Kind::Gauge, help);
-        page.sample(name, "", "", value, Some(reading.time));
-    }
 }

@@ -385,7 +385,7 @@ pub fn detail(version: Version, files: &mut impl Files) -> Detail {
             detail.io = io_v1(files);
         }
         Version::V2 => {
-            detail.cpu_shares = get(C, "cpu.weight").map(shares_of_weight).unwrap_or(0);
+            detail.cpu_shares = get(C, "cpu.weight").map_or(0, shares_of_weight);
             detail.memory_limit = none_as_zero(get(M, "memory.max"));
             detail.swap_limit = none_as_zero(get(M, "memory.swap.max"));
             detail.memory_reservation = none_as_zero(get(M, "memory.low"));
@@ -504,15 +504,13 @@ fn io_v2(text: &str) -> Vec<Io> {
 
 /// The entry of a device: there are a few at most.
 fn entry(all: &mut Vec<Io>, device: (u32, u32)) -> &mut Io {
-    let at = match all.iter().position(|io| io.device == device) {
-        Some(at) => at,
-        None => {
-            all.push(Io {
-                device,
-                ..Io::default()
-            });
-            all.len() - 1
-        }
-    };
+    let known = all.iter().position(|io| io.device == device);
+    let at = known.unwrap_or_else(|| {
+        all.push(Io {
+            device,
+            ..Io::default()
+        });
+        all.len() - 1
+    });
     &mut all[at]
 }

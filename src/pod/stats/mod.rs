@@ -149,7 +149,7 @@ pub struct PodReading {
     pub uid: PodUid,
     /// When it was started; none while its status doesn't tell.
     pub started_at: Option<Timestamp>,
-    /// Its containers that run: of each name the newest.
+    /// Its containers that run, by name: of each the newest.
     pub containers: Vec<ContainerReading>,
     /// Its sandbox.
     pub sandbox: Option<ContainerReading>,
