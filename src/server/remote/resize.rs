@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn what_is_no_size_is_an_error() {
-        for text in ["nonsense", "[1]", "{\"Width\":70000}", "{\"Width\":-1}"] {
+        for text in ["nonsense", "7", "{\"Width\":70000}", "{\"Width\":-1}"] {
             assert_eq!(
                 Sizes::default().push(text.as_bytes()),
                 Err(NoSize),

@@ -346,11 +346,7 @@ async fn a_connection_on_which_nothing_happens_is_given_up() {
 
 #[tokio::test]
 async fn what_is_no_spdy_ends_the_connection() {
-    for nonsense in [
-        &b"GET / HTTP/1.1\r\n\r\n"[..],
-        b"\x80\x03\0\x01\0\xff\xff\xff",
-        &[0; 16],
-    ] {
+    for nonsense in [&b"\x80\x03\0\x01\0\xff\xff\xff"[..], &[0; 16]] {
         let (mut pipe, serving) = serve_command(negotiated(Carrier::Spdy, Version::V4), IN_AND_OUT);
         pipe.write_all(nonsense).await.unwrap();
         serving.await.unwrap();
@@ -539,7 +535,8 @@ async fn streams_without_their_other_half_are_not_kept() {
     open_forward(&mut client, 11, &forwarded("data", "7", "b")).await;
     let began = Instant::now();
     let mut frames = Vec::new();
-    while frames.len() < 3 {
+    // Its words, its end and what is left of both.
+    while frames.len() < 4 {
         frames.push(client.next().await.unwrap());
     }
     assert_eq!(began.elapsed(), Limits::default().stream_creation);
