@@ -576,7 +576,14 @@ fn a_kubeconfig_that_is_wrong_ends_the_program_with_2() {
     let root = tempfile::tempdir().unwrap();
     let missing = root.path().join("kubeconfig");
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_mirrorlet"))
-        .args(["run", "--metrics-address", "none", "--root"])
+        .args([
+            "run",
+            "--metrics-address",
+            "none",
+            "--node-api-port",
+            "0",
+            "--root",
+        ])
         .arg(root.path())
         .arg("--kubeconfig")
         .arg(&missing)

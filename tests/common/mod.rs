@@ -115,6 +115,7 @@ impl Bed {
         config.docker.clone_from(&self.docker);
         config.node_name = "box".into();
         config.metrics_address = None;
+        config.node_api.port = None;
         resolved
     }
 
