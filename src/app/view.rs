@@ -167,6 +167,11 @@ impl AgentView for View {
         })
     }
 
+    fn mirror_uid(&self, namespace: &str, name: &str) -> Option<String> {
+        let cluster = self.cluster.as_ref()?;
+        cluster.mirror(&FullName::new(name, namespace)).uid
+    }
+
     fn pods(&self) -> Vec<Pod> {
         let merged = self.merged.get();
         let wanted = merged.pods.iter();

@@ -123,6 +123,10 @@ impl AgentView for FakeView {
         pod.into_iter().map(|pod| (*pod).clone()).collect()
     }
 
+    fn mirror_uid(&self, _namespace: &str, name: &str) -> Option<String> {
+        (name == "web").then(|| "mirror".to_owned())
+    }
+
     /// Pod `gone` does not exist, pod `broken` breaks off, pod `endless` goes on for ever.
     async fn logs(
         &self,

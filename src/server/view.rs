@@ -116,6 +116,9 @@ pub trait AgentView: Send + Sync + 'static {
     /// The pod of that namespace and name, whether static or of the API server; never a mirror.
     fn pod_by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>>;
 
+    /// The UID of the mirror pod of the static pod of that namespace and name, where there is one.
+    fn mirror_uid(&self, namespace: &str, name: &str) -> Option<String>;
+
     /// All pods that are wanted here, with their status as it is now; no mirrors.
     fn pods(&self) -> Vec<Pod>;
 

@@ -11,6 +11,7 @@ pub mod auth;
 pub mod certificate;
 mod listen;
 mod logs;
+mod streams;
 mod tls;
 
 use std::io;
@@ -23,6 +24,7 @@ use axum::middleware;
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use self::auth::{ClientAuthorities, Gate, Reviewer};
 use self::certificate::{CertificateError, CertificateTask, Names};
@@ -90,11 +92,15 @@ impl NodeApi {
 
     /// Serves until `cancel`; streams end then.
     pub async fn serve(self, listener: TcpListener, cancel: CancellationToken) {
-        let router = router(self.view, self.gate, cancel.clone());
+        let sessions = TaskTracker::new();
+        let router = router(self.view, self.gate, sessions.clone(), cancel.clone());
         tokio::join!(
             listen::serve(listener, self.tls, router, cancel.clone()),
             self.certificates.run(cancel),
         );
+        // They end by the same token, and hold nothing that takes long to let go.
+        sessions.close();
+        sessions.wait().await;
     }
 }
 
@@ -102,17 +108,37 @@ impl NodeApi {
 struct Shared {
     view: Arc<dyn AgentView>,
     cancel: CancellationToken,
+    /// What goes on over connections that were taken over.
+    sessions: TaskTracker,
 }
 
 /// The routes behind their gate; can be called without a socket.
-fn router(view: Arc<dyn AgentView>, gate: Arc<Gate>, cancel: CancellationToken) -> Router {
+fn router(
+    view: Arc<dyn AgentView>,
+    gate: Arc<Gate>,
+    sessions: TaskTracker,
+    cancel: CancellationToken,
+) -> Router {
+    let exec = || get(streams::exec).post(streams::exec);
+    let attach = || get(streams::attach).post(streams::attach);
+    let port_forward = || get(streams::port_forward).post(streams::port_forward);
     let guarded = Router::new()
         .route(
             "/containerLogs/{namespace}/{pod}/{container}",
             get(logs::container_logs),
         )
+        .route("/exec/{namespace}/{pod}/{container}", exec())
+        .route("/exec/{namespace}/{pod}/{uid}/{container}", exec())
+        .route("/attach/{namespace}/{pod}/{container}", attach())
+        .route("/attach/{namespace}/{pod}/{uid}/{container}", attach())
+        .route("/portForward/{namespace}/{pod}", port_forward())
+        .route("/portForward/{namespace}/{pod}/{uid}", port_forward())
         .fallback(|| async { (StatusCode::NOT_FOUND, "404 page not found\n") })
         .layer(middleware::from_fn_with_state(gate, auth::guard))
-        .with_state(Shared { view, cancel });
+        .with_state(Shared {
+            view,
+            cancel,
+            sessions,
+        });
     guarded
 }
