@@ -167,11 +167,6 @@ impl AgentView for View {
         })
     }
 
-    fn mirror_uid(&self, namespace: &str, name: &str) -> Option<String> {
-        let cluster = self.cluster.as_ref()?;
-        cluster.mirror(&FullName::new(name, namespace)).uid
-    }
-
     fn pods(&self) -> Vec<Pod> {
         let merged = self.merged.get();
         let wanted = merged.pods.iter();
@@ -184,6 +179,19 @@ impl AgentView for View {
                 pod
             })
             .collect()
+    }
+
+    fn running_pods(&self) -> Vec<Pod> {
+        let entries = self.cache.all();
+        let pods = entries
+            .iter()
+            .map(|entry| access::running_pod(&entry.status));
+        pods.flatten().collect()
+    }
+
+    fn mirror_uid(&self, pod: &Pod) -> Option<String> {
+        let cluster = self.cluster.as_ref()?;
+        cluster.mirror(&FullName::of(pod)).uid
     }
 
     async fn logs(

@@ -1,20 +1,19 @@
-//! `exec`, `attach` and `portForward`: connections that become streams of a process or of ports.
+//! `exec`, `attach` and `portForward`, with a UID in the path or without: who is meant, and how
+//! their connections are taken over. What goes over those then is [`remote`](super::super::remote)'s.
 //!
-//! `GET` or `POST /exec/{namespace}/{pod}[/{uid}]/{container}`, `…/attach/…` likewise, and
-//! `…/portForward/{namespace}/{pod}[/{uid}]`. Whatever can be refused is refused with an ordinary
-//! answer; after 101 [`remote`] has the connection. It ends with the agent.
-//!
-//! Upstream: `getExec`, `getAttach` and `getPortForward` of `pkg/kubelet/server/server.go`.
+//! Upstream: `getExec`, `getAttach`, `getPortForward` of `pkg/kubelet/server/server.go`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use hyper::upgrade::Upgraded;
+use axum::routing::get;
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use serde::Deserialize;
 
 use super::Shared;
 use super::listen::Claim;
@@ -25,68 +24,73 @@ use crate::server::remote::{
     Kind, Limits, PortForward, Refusal, RemoteCommand, serve_port_forward, serve_session,
 };
 
-/// Which pod and container a path names.
-#[derive(Debug, Deserialize)]
-pub(super) struct Named {
-    namespace: String,
-    pod: String,
-    /// Its own UID, or its mirror's: that is the one that the API server shows.
-    #[serde(default)]
-    uid: Option<String>,
-    #[serde(default)]
-    container: String,
+/// The routes: `GET` is what WebSockets come with, `POST` SPDY.
+pub(super) fn routes() -> Router<Shared> {
+    Router::new()
+        .route("/exec/{namespace}/{pod}/{container}", get(exec).post(exec))
+        .route(
+            "/exec/{namespace}/{pod}/{uid}/{container}",
+            get(exec).post(exec),
+        )
+        .route(
+            "/attach/{namespace}/{pod}/{container}",
+            get(attach).post(attach),
+        )
+        .route(
+            "/attach/{namespace}/{pod}/{uid}/{container}",
+            get(attach).post(attach),
+        )
+        .route(
+            "/portForward/{namespace}/{pod}",
+            get(port_forward).post(port_forward),
+        )
+        .route(
+            "/portForward/{namespace}/{pod}/{uid}",
+            get(port_forward).post(port_forward),
+        )
 }
 
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        (self.status, self.headers, self.message + "\n").into_response()
-    }
-}
+/// What a path names: `namespace`, `pod`, and where it has them `uid` and `container`.
+type Named = Path<HashMap<String, String>>;
 
 /// Runs a command.
-pub(super) async fn exec(
+async fn exec(
     State(shared): State<Shared>,
-    Path(named): Path<Named>,
+    Path(named): Named,
     request: Request,
 ) -> Result<Response, Response> {
-    command(&shared, named, request, Kind::Exec)
+    command(&shared, &named, request, Kind::Exec)
 }
 
 /// Attaches to a container's main process.
-pub(super) async fn attach(
+async fn attach(
     State(shared): State<Shared>,
-    Path(named): Path<Named>,
+    Path(named): Named,
     request: Request,
 ) -> Result<Response, Response> {
-    command(&shared, named, request, Kind::Attach)
+    command(&shared, &named, request, Kind::Attach)
 }
 
 fn command(
     shared: &Shared,
-    named: Named,
+    named: &HashMap<String, String>,
     request: Request,
     kind: Kind,
 ) -> Result<Response, Response> {
     let query = request.uri().query().unwrap_or_default();
-    let RemoteCommand { command, streams } =
-        RemoteCommand::parse(query).map_err(IntoResponse::into_response)?;
-    let pod = named.find(shared)?;
-    let container = named.container;
-    if !all_container_names(&pod).any(|known| known == container) {
-        // Upstream's words and status.
-        let words = format!("container not found ({container:?})");
-        return Err(refuse(StatusCode::INTERNAL_SERVER_ERROR, words));
-    }
+    let asked = RemoteCommand::parse(query).map_err(IntoResponse::into_response)?;
+    let (uid, container) = container(shared, named)?;
     let negotiated =
         RemoteCommand::negotiate(request.headers()).map_err(IntoResponse::into_response)?;
     let headers = negotiated.headers.clone();
-    let (view, uid) = (Arc::clone(&shared.view), PodUid::of(&pod));
+    let view = Arc::clone(&shared.view);
+    let RemoteCommand { command, streams } = asked;
     let options = ExecOptions {
         command,
         streams,
         size: None,
     };
-    let serve = async move |stream| {
+    let work = async move |stream| {
         let start = || async {
             match kind {
                 Kind::Exec => view.exec(&uid, Some(&container), &options).await,
@@ -96,74 +100,113 @@ fn command(
         let limits = Limits::default();
         serve_session(stream, &negotiated, streams, kind, start, limits).await;
     };
-    Ok(carry(shared, request, headers, serve))
+    Ok(Entry::of(shared, request).carry(headers, work))
 }
 
-/// Forwards ports.
-pub(super) async fn port_forward(
+/// Connects to ports of a pod.
+async fn port_forward(
     State(shared): State<Shared>,
-    Path(named): Path<Named>,
+    Path(named): Named,
     request: Request,
 ) -> Result<Response, Response> {
-    let pod = named.find(&shared)?;
+    let uid = PodUid::of(&*pod(&shared, &named)?);
     let query = request.uri().query().unwrap_or_default();
     let asked =
         PortForward::negotiate(request.headers(), query).map_err(IntoResponse::into_response)?;
     let headers = asked.negotiated.headers.clone();
-    let (view, uid) = (Arc::clone(&shared.view), PodUid::of(&pod));
-    let serve = async move |stream| {
+    let view = Arc::clone(&shared.view);
+    let work = async move |stream| {
         let connect = |port| view.port_forward(&uid, port);
         serve_port_forward(stream, &asked, connect, Limits::default()).await;
     };
-    Ok(carry(&shared, request, headers, serve))
+    Ok(Entry::of(&shared, request).carry(headers, work))
 }
 
-impl Named {
-    /// The pod, if the UID is one of its.
-    fn find(&self, shared: &Shared) -> Result<Arc<Pod>, Response> {
-        let gone = || refuse(StatusCode::NOT_FOUND, "pod does not exist".to_owned());
-        let (namespace, name) = (&self.namespace, &self.pod);
-        let pod = shared.view.pod_by_name(namespace, name).ok_or_else(gone)?;
-        if let Some(uid) = &self.uid
-            && PodUid::of(&pod).as_str() != uid
-            && shared.view.mirror_uid(namespace, name).as_ref() != Some(uid)
-        {
-            return Err(gone());
-        }
-        Ok(pod)
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.status, self.headers, self.message).into_response()
     }
 }
 
-fn refuse(status: StatusCode, words: String) -> Response {
-    (status, words + "\n").into_response()
+/// The pod that a path names. Its UID may be its own or its mirror's: people read the mirror's
+/// off the API server.
+pub(super) fn pod(shared: &Shared, named: &HashMap<String, String>) -> Result<Arc<Pod>, Response> {
+    let word = |key: &str| named.get(key).map(String::as_str).unwrap_or_default();
+    let pod = shared.view.pod_by_name(word("namespace"), word("pod"));
+    let missing = |words: &'static str| (StatusCode::NOT_FOUND, words).into_response();
+    let pod = pod.ok_or_else(|| missing("pod does not exist"))?;
+    match named.get("uid") {
+        Some(uid)
+            if PodUid::of(&pod).as_str() != uid
+                && shared.view.mirror_uid(&pod).as_deref() != Some(uid) =>
+        {
+            Err(missing("pod not found"))
+        }
+        Some(_) | None => Ok(pod),
+    }
 }
 
-/// Answers 101, and lets `serve` have the connection until the agent stops.
-fn carry<F>(
+/// The container that a path names, and the UID of its pod.
+pub(super) fn container(
     shared: &Shared,
-    mut request: Request,
-    headers: HeaderMap,
-    serve: impl FnOnce(TokioIo<Upgraded>) -> F + Send + 'static,
-) -> Response
-where
-    F: Future<Output = ()> + Send,
-{
-    let upgrade = hyper::upgrade::on(&mut request);
-    // A connection that was taken over is still one of those that there may be.
-    let claim = request.extensions().get::<Claim>().cloned();
-    let cancel = shared.cancel.clone();
-    shared.sessions.spawn(async move {
-        let _held = claim;
-        let carried = async {
-            // None from a client that went away before its answer.
-            if let Ok(upgraded) = upgrade.await {
-                serve(TokioIo::new(upgraded)).await;
-            }
-        };
-        tokio::select! {
-            () = cancel.cancelled() => {}
-            () = carried => {}
+    named: &HashMap<String, String>,
+) -> Result<(PodUid, String), Response> {
+    let pod = pod(shared, named)?;
+    let name = named
+        .get("container")
+        .map(String::as_str)
+        .unwrap_or_default();
+    if all_container_names(&pod).any(|known| known == name) {
+        return Ok((PodUid::of(&pod), name.to_owned()));
+    }
+    let words = format!("container not found ({name:?})");
+    Err((StatusCode::NOT_FOUND, words).into_response())
+}
+
+/// A request whose connection may be taken over.
+pub(super) struct Entry {
+    shared: Shared,
+    claim: Option<Claim>,
+    upgrade: OnUpgrade,
+}
+
+impl Entry {
+    pub(super) fn of(shared: &Shared, mut request: Request) -> Self {
+        Self {
+            shared: shared.clone(),
+            claim: request.extensions_mut().remove(),
+            upgrade: hyper::upgrade::on(&mut request),
         }
-    });
-    (StatusCode::SWITCHING_PROTOCOLS, headers, Body::empty()).into_response()
+    }
+
+    /// Answers 101 with these headers, and lets `work` have the connection. It is dropped when
+    /// the agent stops; until then it counts as a connection.
+    pub(super) fn carry<F>(
+        self,
+        headers: HeaderMap,
+        work: impl FnOnce(TokioIo<Upgraded>) -> F + Send + 'static,
+    ) -> Response
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let Self {
+            shared,
+            claim,
+            upgrade,
+        } = self;
+        let cancel = shared.cancel.clone();
+        shared.sessions.spawn(async move {
+            let _held = claim;
+            let carried = async {
+                // A client that went away before its answer.
+                let Ok(upgraded) = upgrade.await else { return };
+                work(TokioIo::new(upgraded)).await;
+            };
+            tokio::select! {
+                () = cancel.cancelled() => {}
+                () = carried => {}
+            }
+        });
+        (StatusCode::SWITCHING_PROTOCOLS, headers, Body::empty()).into_response()
+    }
 }
