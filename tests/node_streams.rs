@@ -13,6 +13,7 @@ use std::process::{Output, Stdio};
 
 use common::cluster::Cluster;
 use common::node::{NodeBed, is_ready};
+use common::terminal::Terminal;
 use common::{IMAGE, eventually};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -205,6 +206,28 @@ async fn streams_work(websockets: bool) {
         assert_eq!(text(&answer), text(wanted));
         forwarder.kill().await.unwrap();
     }
+
+    // A terminal, and its size.
+    let script = "while read line; do stty size; done; exit 5";
+    let args = ["exec", "-it", "web", "--", "sh", "-c", script];
+    let mut terminal = Terminal::with(kubectl.command(&args).as_std());
+    terminal.types("\r");
+    terminal.until_shown(b"24 80\r\n").await;
+    terminal.resize(101, 33);
+    // The news travels on its own way: asked again until it has come.
+    eventually("the new size", || {
+        terminal.types("\r");
+        terminal.shows(b"33 101\r\n").then_some(())
+    })
+    .await;
+    // Ctrl-D goes to the other side, and is the end of input there.
+    terminal.types("\x04");
+    assert_eq!(
+        terminal.child.ended().await,
+        Some(5),
+        "{}",
+        terminal.screen()
+    );
 
     // A client that is gone ends what it ran.
     let script = "echo begun; exec sleep 54321";

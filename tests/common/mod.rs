@@ -23,6 +23,7 @@ pub mod link;
 pub mod node;
 pub mod proxy;
 pub mod registry;
+pub mod terminal;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufRead as _, BufReader};
