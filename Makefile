@@ -49,7 +49,7 @@ test: ## everything: sets up Docker, images and Kubernetes, then check and all t
 # What meets an Engine: all of it has to hold on both ends of the versions.
 ENGINE_TESTS := agent agent_binary agent_containers agent_edits agent_failures agent_hooks \
 	agent_lifecycle agent_probes corruption crash docker_engine docker_exec docker_gc \
-	docker_network docker_pull docker_volumes engine_faults image_gc registry_faults
+	docker_network docker_pull docker_volumes engine_faults image_gc in_container registry_faults
 
 test-engine29: ## the tests that meet an Engine, on a current one with its containerd image store (built once, ten minutes)
 	export DOCKER_HOST; DOCKER_HOST="$$(hack/engine29-up.sh)"; hack/images.sh; \
