@@ -8,7 +8,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 TARGET ?= x86_64-unknown-linux-gnu
 
-.PHONY: help build release check fmt lint core test test-engine29 test-helm test-unit image deny scripts demo run bench up down kube cluster-up cluster-down
+.PHONY: help build release check fmt lint core test test-engine29 chart versions test-helm test-unit image deny scripts demo run bench up down kube cluster-up cluster-down
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,7 +35,13 @@ core: ## the deciding modules alone: no async runtime, no Engine, no HTTP
 scripts:
 	@for script in hack/*.sh .ci/run .ci/check; do bash -n "$$script"; done
 
-check: fmt scripts core lint ## format, lints, the core alone: no Docker needed
+versions: ## the chart and manifests say the version of Cargo.toml
+	@hack/versions.sh >/dev/null
+
+chart: ## the chart and the manifests made from it, without a cluster (builds Helm once, minutes)
+	hack/test-chart.sh
+
+check: fmt scripts versions core lint ## format, lints, the core alone: no Docker needed
 
 test: ## everything: sets up Docker, images and Kubernetes, then check and all tests
 	hack/docker-up.sh
@@ -43,6 +49,7 @@ test: ## everything: sets up Docker, images and Kubernetes, then check and all t
 	hack/images.sh
 	hack/registry.sh
 	$(MAKE) check
+	$(MAKE) chart
 	$(CARGO) test --locked --package jsonpath-rust
 	$(CARGO) test --locked --all-targets --no-fail-fast
 	$(CARGO) test --locked --doc
@@ -50,7 +57,7 @@ test: ## everything: sets up Docker, images and Kubernetes, then check and all t
 # What meets an Engine: all of it has to hold on both ends of the versions.
 ENGINE_TESTS := access agent agent_binary agent_containers agent_edits agent_failures agent_hooks \
 	agent_lifecycle agent_probes corruption crash docker_engine docker_exec docker_gc \
-	docker_network docker_pull docker_volumes engine_faults image_gc registry_faults
+	docker_network docker_pull docker_volumes engine_faults image_gc in_container registry_faults
 
 test-engine29: ## the tests that meet an Engine, on a current one with its containerd image store (built once, ten minutes)
 	export DOCKER_HOST; DOCKER_HOST="$$(hack/engine29-up.sh)"; hack/images.sh; \

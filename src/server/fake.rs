@@ -68,6 +68,7 @@ impl FakeView {
             report: Mutex::new(StatusReport {
                 pulls: Vec::new(),
                 image_gc: None,
+                lacks: Vec::new(),
                 agent: AgentReport {
                     version: "0.1.0".to_owned(),
                     pid: 1,

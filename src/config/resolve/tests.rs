@@ -9,7 +9,8 @@ fn samples(key: Key) -> [&'static str; 3] {
         | Key::DockerConfig
         | Key::ResolvConf
         | Key::PodLogsDir
-        | Key::ClientCaFile => ["/flag", "/env", "/file"],
+        | Key::ClientCaFile
+        | Key::HostRoot => ["/flag", "/env", "/file"],
         Key::ManifestUrls => ["http://flag/", "http://env/", "http://file/"],
         Key::ManifestUrlHeaders => ["Flag: 1", "Env: 2", "File: 3"],
         Key::UrlPeriod | Key::RescanPeriod | Key::SweepPeriod | Key::MaxContainerBackoff => {
