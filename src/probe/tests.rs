@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
@@ -16,7 +16,7 @@ use super::*;
 use crate::pod::handler::Scheme;
 
 /// Longer than anything that answers needs.
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_mins(2);
 
 /// A server that is gone with its test.
 struct Server {
@@ -223,7 +223,10 @@ async fn a_closed_port_is_told_as_such() {
     let client = Client::new();
     let host = address.ip().to_string();
     assert_eq!(client.tcp_socket(&host, address.port(), LONG).await, Ok(()));
-    drop(listener);
+    // Taken, so that no other test listens there.
+    let taken = TcpSocket::new_v4().unwrap();
+    taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = taken.local_addr().unwrap();
     let refused = ProbeError::Connect {
         address: address.to_string(),
         why: "connect: connection refused".to_owned(),
