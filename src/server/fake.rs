@@ -288,3 +288,28 @@ impl AgentView for FakeView {
         self.checks.lock().unwrap().clone()
     }
 }
+
+/// Statistics that tell of themselves; CPU and memory alone can't be told.
+pub(crate) struct FakeStats;
+
+#[async_trait]
+impl super::NodeStats for FakeStats {
+    async fn summary(&self, only_cpu_and_memory: bool) -> Result<String, String> {
+        if only_cpu_and_memory {
+            return Err("no".to_owned());
+        }
+        Ok("{}".to_owned())
+    }
+
+    async fn resource_metrics(&self) -> String {
+        "resource".to_owned()
+    }
+
+    async fn cadvisor_metrics(&self) -> String {
+        "cadvisor".to_owned()
+    }
+
+    fn probe_metrics(&self) -> String {
+        "probes".to_owned()
+    }
+}

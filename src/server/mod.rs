@@ -15,6 +15,8 @@ pub mod frame;
 pub mod health;
 pub mod listen;
 pub mod node;
+pub mod stats;
 pub mod view;
 
+pub use stats::NodeStats;
 pub use view::{AgentView, Check, ViewError};
