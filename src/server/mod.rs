@@ -15,11 +15,8 @@ pub mod frame;
 pub mod health;
 pub mod listen;
 pub mod node;
-<<<<<<< HEAD
-pub mod stats;
-=======
 pub mod remote;
->>>>>>> stream
+pub mod stats;
 pub mod view;
 
 pub use stats::NodeStats;
