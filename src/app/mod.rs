@@ -318,8 +318,10 @@ impl Agent {
             cluster,
         });
         if let (Some(listener), Some(client)) = (node_listener, &client) {
+            let metrics = &telemetry.metrics;
+            let parts = &mut parts;
             node_api::start(
-                &config, listener, &machine, client, &view, &mut parts, cancel,
+                &config, listener, &machine, client, &view, metrics, parts, cancel,
             )?;
         }
         let served = Served {
