@@ -9,6 +9,7 @@
 
 mod common;
 #[path = "streaming/server.rs"]
+#[expect(unreachable_pub, reason = "a module of this program alone")]
 mod server;
 
 use std::process::{Output, Stdio};
