@@ -402,7 +402,11 @@ fn event(line: &str) -> Option<Event> {
 pub fn unmount_all(root: &Path) {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     // What was mounted last goes first.
-    for target in mounts.lines().rev().filter_map(|line| line.split(' ').nth(1)) {
+    for target in mounts
+        .lines()
+        .rev()
+        .filter_map(|line| line.split(' ').nth(1))
+    {
         if Path::new(target).starts_with(root) {
             let _ = Command::new("umount").arg(target).output();
         }
