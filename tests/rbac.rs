@@ -10,6 +10,7 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::process::Command;
 
 use common::TestAgent;
 use common::cluster::audit::AuditEntry;
@@ -43,8 +44,16 @@ const RULES: &[(&str, &str)] = &[
     ),
     ("services", "without_services_no_bound_pod_starts"),
     ("events", "without_events_nothing_is_told"),
+    ("tokenreviews", "without_token_reviews_no_token_is_known"),
+    (
+        "subjectaccessreviews",
+        "without_access_reviews_nobody_may_anything",
+    ),
     ("leases", "without_leases_there_is_no_heartbeat"),
 ];
+
+/// End of the name of the binding to a role of Kubernetes' own.
+const AUTHORITIES: &str = "client-authorities";
 
 /// The documents of the manifest.
 fn documents() -> Vec<Value> {
@@ -86,7 +95,11 @@ fn rbac(account: &str, without: Option<&str>) -> String {
         if document["kind"] == "ServiceAccount" {
             continue;
         }
-        document["metadata"]["name"] = json!(account);
+        let name = document["metadata"]["name"].as_str().unwrap();
+        if without == Some(AUTHORITIES) && name.ends_with(AUTHORITIES) {
+            continue;
+        }
+        document["metadata"]["name"] = json!(name.replace("mirrorlet", account));
         if let Some(rules) = document["rules"].as_array_mut() {
             for rule in rules.iter_mut() {
                 let resources = rule["resources"].as_array_mut().unwrap();
@@ -94,7 +107,8 @@ fn rbac(account: &str, without: Option<&str>) -> String {
             }
             rules.retain(|rule| !rule["resources"].as_array().unwrap().is_empty());
         } else {
-            document["roleRef"]["name"] = json!(account);
+            let role = document["roleRef"]["name"].as_str().unwrap();
+            document["roleRef"]["name"] = json!(role.replace("mirrorlet", account));
             document["subjects"][0]["name"] = json!(account);
         }
         all.push(document.to_string());
@@ -167,6 +181,43 @@ impl Run {
             .await;
     }
 
+    /// Waits until `kubectl logs` of the pod `web` does what is expected of it.
+    async fn until_logs(&self, works: bool) {
+        let (namespace, name) = (&self.bed.namespace, self.bed.name("web"));
+        until("kubectl logs", async || {
+            let got = self
+                .bed
+                .cluster
+                .try_kubectl(&["logs", "-n", namespace, &name]);
+            if got.is_ok() == works {
+                Ok(())
+            } else {
+                Err(got)
+            }
+        })
+        .await;
+    }
+
+    /// Asks the node API with the token of an account that may nothing: the HTTP status.
+    async fn ask_with_token(&self) -> String {
+        let has_port = |node: &Value| port(node).is_some_and(|port| port > 0);
+        let node = self.bed.until_node("with a node API", has_port).await;
+        let create = ["create", "token", "-n", &self.bed.namespace, "default"];
+        let token = self.bed.cluster.kubectl(&create);
+        let path = format!(
+            "containerLogs/{}/{}/web",
+            self.bed.namespace,
+            self.bed.name("web")
+        );
+        let output = Command::new("curl")
+            .args(["-sk", "-o", "/dev/null", "-w", "%{http_code}", "-H"])
+            .arg(format!("Authorization: Bearer {token}"))
+            .arg(format!("https://127.0.0.1:{}/{path}", port(&node).unwrap()))
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     fn requests(&self) -> Vec<AuditEntry> {
         self.bed.cluster.audit_of(&self.user)
     }
@@ -188,6 +239,11 @@ impl Run {
             .await;
         assert_eq!(report.ready, 0);
     }
+}
+
+/// Port of the node API.
+fn port(node: &Value) -> Option<u64> {
+    node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64()
 }
 
 /// What a request is about, as a rule says it.
@@ -218,6 +274,12 @@ async fn every_verb_is_used_and_none_is_missing() {
     run.bed.until_mirrored("web").await;
     run.bind_client().await;
     run.bed.until_pod("client", common::node::is_ready).await;
+    run.until_logs(true).await;
+    assert_eq!(
+        run.ask_with_token().await,
+        "403",
+        "nobody lets that account"
+    );
     // A mirror of a namespace that comes later.
     let later = unique("later");
     run.write_late(&later);
@@ -372,6 +434,24 @@ async fn without_events_nothing_is_told() {
     run.until_refused("events").await;
     let web = run.agent.pod("web").unwrap();
     assert!(run.bed.events(web.uid.as_str()).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_token_reviews_no_token_is_known() {
+    let run = Run::without("tokenreviews").await;
+    run.bed.until_mirrored("web").await;
+    assert_ne!(run.ask_with_token().await, "403");
+    run.until_refused("tokenreviews").await;
+    // Who comes with a certificate is known by it.
+    run.until_logs(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_access_reviews_nobody_may_anything() {
+    let run = Run::without("subjectaccessreviews").await;
+    run.bed.until_mirrored("web").await;
+    run.until_logs(false).await;
+    run.until_refused("subjectaccessreviews").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -76,7 +76,7 @@ async fn a_slow_download_is_followed_and_one_that_is_cut_goes_on() {
     let bed = Bed::new();
     let agent = bed.agent().await;
 
-    proxy.set(Fault::Slow(Duration::from_millis(200)));
+    proxy.set(Fault::Slow(Duration::from_secs(1)));
     let mut changes = agent.view().changed();
     bed.write("slow.yaml", &sleeper_of("slow", &slow));
     // Who watches the report is told of every step.
@@ -93,6 +93,7 @@ async fn a_slow_download_is_followed_and_one_that_is_cut_goes_on() {
             steps.insert(pull.bytes_done);
         }
     }
+    proxy.set(Fault::None);
     agent.until_running("slow").await;
     assert!(agent.status().pulls.is_empty());
 

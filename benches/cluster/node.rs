@@ -36,7 +36,14 @@ impl Agent {
         let log = std::env::var("BENCH_LOG").unwrap_or("warn".into());
         let child = Command::new(&settings.binary)
             .args(["run", "--node-name", node, "--docker", &bed.docker])
-            .args(["--metrics-address", "none", "--log-level", &log])
+            .args([
+                "--metrics-address",
+                "none",
+                "--node-api-port",
+                "0",
+                "--log-level",
+                &log,
+            ])
             .arg("--kubeconfig")
             .arg(cluster.node_kubeconfig(node))
             .arg("--root")

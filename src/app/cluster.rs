@@ -93,7 +93,7 @@ impl Cluster {
     /// is configured.
     pub(super) fn start(
         config: &Config,
-        owner: &str,
+        facts: NodeFacts,
         telemetry: &Telemetry,
         parts: &mut Parts,
         cancel: &CancellationToken,
@@ -104,7 +104,7 @@ impl Cluster {
         };
         spawn(parts, "credentials", credentials.run(cancel.clone()));
 
-        let (facts, facts_reader) = cell(readings::node_facts(config, owner));
+        let (facts, facts_reader) = cell(facts);
         let (readings, readings_reader) = cell(Readings::default());
         let (mirror_problems, problems_reader) = cell(Vec::new());
         let inputs = NodeInputs {

@@ -18,6 +18,7 @@ mod gc;
 mod host;
 mod images;
 pub mod lock;
+mod node_api;
 pub mod owner;
 mod readings;
 mod tell;
@@ -33,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::Timestamp;
 use crate::api::report::{EngineReport, ImageGcReport};
-use crate::config::{Config, ImageGcMode, Resolved};
+use crate::config::{ApiAccess, Config, ImageGcMode, Resolved};
 use crate::observe::{Observer, Reach};
 use crate::pod::admit::AdmitNode;
 use crate::pod::image_gc::ImageGcPolicy;
@@ -127,7 +128,17 @@ impl Agent {
         occurrences::agent_started(&config.root, config.node_name.as_str(), &config.docker);
 
         let mut sources = start_sources(&config, &mut parts, cancel)?;
-        let cluster = Cluster::start(&config, &owner, &telemetry, &mut parts, cancel)?;
+        let node_listener = match config.kubeconfig {
+            ApiAccess::None => None,
+            ApiAccess::Kubeconfig(_) | ApiAccess::InCluster => node_api::listen(&config).await?,
+        };
+        let mut machine = readings::node_facts(&config, &owner);
+        machine.node_api_port = match &node_listener {
+            Some(listener) => Some(listener.local_addr()?.port()),
+            None => None,
+        };
+        let cluster = Cluster::start(&config, machine.clone(), &telemetry, &mut parts, cancel)?;
+        let client = cluster.as_ref().map(|cluster| cluster.client.clone());
         sources.extend(cluster.as_ref().map(|cluster| cluster.pods.clone()));
         let node = facts::node_facts(&config);
         let node_ips = node.node_ips.clone();
@@ -289,6 +300,11 @@ impl Agent {
             journal: telemetry.journal.clone(),
             cluster,
         });
+        if let (Some(listener), Some(client)) = (node_listener, &client) {
+            node_api::start(
+                &config, listener, &machine, client, &view, &mut parts, cancel,
+            )?;
+        }
         start_servers(&config, &view, &telemetry.metrics, &mut parts, cancel).await?;
         Ok(Self {
             parts,

@@ -42,6 +42,7 @@ pub(super) fn node_facts(config: &Config, owner: &str) -> NodeFacts {
         hostname: line("/proc/sys/kernel/hostname"),
         arch: go_arch(std::env::consts::ARCH).to_owned(),
         addresses: machine.node_ips,
+        node_api_port: None,
         labels: config.node_labels.clone(),
         taints: config.register_with_taints.clone(),
         capacity: Amounts {

@@ -158,6 +158,32 @@ impl AgentView for View {
         self.changes.clone()
     }
 
+    fn pod_by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        let name = FullName::new(name, namespace);
+        let merged = self.merged.get();
+        let mut wanted = merged.pods.values().map(|wanted| &wanted.pod);
+        let found = wanted.find(|pod| FullName::of(pod) == name).cloned();
+        // One that is being stopped has something to tell, too.
+        found.or_else(|| {
+            let mut views = self.board.all().into_iter();
+            views.find(|view| view.full_name == name)?.pod
+        })
+    }
+
+    fn pods(&self) -> Vec<Pod> {
+        let merged = self.merged.get();
+        let wanted = merged.pods.iter();
+        wanted
+            .map(|(uid, wanted)| {
+                let mut pod = (*wanted.pod).clone();
+                if let Some(status) = self.board.get(uid).and_then(|view| view.status) {
+                    pod.status = Some((*status).clone());
+                }
+                pod
+            })
+            .collect()
+    }
+
     async fn logs(
         &self,
         uid: &PodUid,

@@ -17,7 +17,9 @@ pub mod mirror;
 pub mod node;
 pub mod objects;
 mod pause;
+mod published;
 pub mod reach;
+mod reviews;
 pub mod status;
 #[cfg(test)]
 mod tests;
@@ -31,4 +33,5 @@ pub use mirror::{MirrorClient, MirrorInputs, MirrorTask};
 pub use node::{NodeInputs, NodeStanding, NodeTask};
 pub use objects::{ClusterObjects, ObjectsTask};
 pub use reach::ApiReach;
+pub use reviews::Reviews;
 pub use status::{StatusInputs, StatusTask};

@@ -93,6 +93,25 @@ pub struct ConfigFile {
     /// Where metrics, health and readiness are served, as `IP:PORT`; `none` for nowhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics_address: Option<String>,
+    /// Where the node API is served; `::` for IPv6 too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_api_address: Option<String>,
+    /// Port of the node API; 0 for no node API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_api_port: Option<u32>,
+    /// PEM file of the CAs whose client certificates the node API believes; those that the API
+    /// server publishes when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_ca_file: Option<String>,
+    /// PEM file of the node API's certificate and its intermediates; self-signed when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_cert_file: Option<String>,
+    /// PEM file of the private key of `tlsCertFile`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_private_key_file: Option<String>,
+    /// Whether the node API's certificate is requested from the cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotate_server_certificates: Option<bool>,
     /// Longest wait before a crashing container is restarted, `1s` to `5m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_container_backoff: Option<String>,
@@ -299,6 +318,12 @@ impl ConfigFile {
             pod_logs_dir,
             host_root,
             metrics_address,
+            node_api_address,
+            node_api_port,
+            client_ca_file,
+            tls_cert_file,
+            tls_private_key_file,
+            rotate_server_certificates,
             max_container_backoff,
             minimum_container_ttl_duration,
             maximum_dead_containers_per_container,
@@ -342,6 +367,15 @@ impl ConfigFile {
             (Key::PodLogsDir, one(pod_logs_dir)),
             (Key::HostRoot, one(host_root)),
             (Key::MetricsAddress, one(metrics_address)),
+            (Key::NodeApiAddress, one(node_api_address)),
+            (Key::NodeApiPort, number(*node_api_port)),
+            (Key::ClientCaFile, one(client_ca_file)),
+            (Key::TlsCertFile, one(tls_cert_file)),
+            (Key::TlsPrivateKeyFile, one(tls_private_key_file)),
+            (
+                Key::RotateServerCertificates,
+                flag(*rotate_server_certificates),
+            ),
             (Key::MaxContainerBackoff, one(max_container_backoff)),
             (
                 Key::MinimumContainerTtlDuration,

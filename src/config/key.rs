@@ -35,6 +35,12 @@ pub enum Key {
     PodLogsDir,
     HostRoot,
     MetricsAddress,
+    NodeApiAddress,
+    NodeApiPort,
+    ClientCaFile,
+    TlsCertFile,
+    TlsPrivateKeyFile,
+    RotateServerCertificates,
     MaxContainerBackoff,
     MinimumContainerTtlDuration,
     MaximumDeadContainersPerContainer,
@@ -168,6 +174,18 @@ rows! {
         "Where the host's file system is mounted for an agent in a container, to check hostPath volumes; / says that it is the agent's own [default: the agent's own, where the Engine has the same]";
     MetricsAddress "metricsAddress" "metrics-address" "MIRRORLET_METRICS_ADDRESS" "IP:PORT" Arity::One,
         "Where /metrics, /healthz and /readyz are served; none for nowhere [default: 127.0.0.1:10351]";
+    NodeApiAddress "nodeApiAddress" "node-api-address" "MIRRORLET_NODE_API_ADDRESS" "IP" Arity::One,
+        "Where the node API is served, with an API server: kubectl logs, exec and top come there; :: for IPv6 too [default: 0.0.0.0]";
+    NodeApiPort "nodeApiPort" "node-api-port" "MIRRORLET_NODE_API_PORT" "PORT" Arity::One,
+        "Port of the node API, told in the Node; 0 for no node API [default: 10350]";
+    ClientCaFile "clientCaFile" "client-ca-file" "MIRRORLET_CLIENT_CA_FILE" "FILE" Arity::One,
+        "PEM file of the CAs whose client certificates the node API believes [default: those that the API server publishes, if we may read them]";
+    TlsCertFile "tlsCertFile" "tls-cert-file" "MIRRORLET_TLS_CERT_FILE" "FILE" Arity::One,
+        "PEM file of the node API's certificate and its intermediates; read again when it changes [default: self-signed]";
+    TlsPrivateKeyFile "tlsPrivateKeyFile" "tls-private-key-file" "MIRRORLET_TLS_PRIVATE_KEY_FILE" "FILE" Arity::One,
+        "PEM file of the private key of --tls-cert-file";
+    RotateServerCertificates "rotateServerCertificates" "rotate-server-certificates" "MIRRORLET_ROTATE_SERVER_CERTIFICATES" "BOOL" Arity::One,
+        "true: the node API's certificate is requested from the cluster, signer kubernetes.io/kubelet-serving, once somebody approves it [default: false]";
     MaxContainerBackoff "maxContainerBackoff" "max-container-backoff" "MIRRORLET_MAX_CONTAINER_BACKOFF" "DURATION" Arity::One,
         "Longest wait before a crashing container is restarted, 1s to 5m [default: 5m]";
     MinimumContainerTtlDuration "minimumContainerTtlDuration" "minimum-container-ttl-duration" "MIRRORLET_MINIMUM_CONTAINER_TTL_DURATION" "DURATION" Arity::One,

@@ -87,6 +87,8 @@ pub struct Config {
     pub host_root: Option<PathBuf>,
     /// Where metrics, health and readiness are served; nowhere when none.
     pub metrics_address: Option<SocketAddr>,
+    /// How `kubectl logs`, `exec` and `top` get here.
+    pub node_api: NodeApi,
     /// Longest crash-loop back-off.
     pub max_container_backoff: Duration,
     /// How many dead containers are kept, and for how long.
@@ -166,6 +168,46 @@ impl ImageGcMode {
             Self::Off => "off",
         }
     }
+}
+
+/// The HTTPS server that the API server calls. Without an API server there is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeApi {
+    /// Address it listens at.
+    pub address: IpAddr,
+    /// Its port; nothing is served when none. The system chooses one for 0, which only tests ask
+    /// for: as a setting, 0 is none.
+    pub port: Option<u16>,
+    /// PEM file of the CAs whose client certificates are believed; those that the API server
+    /// publishes when none.
+    pub client_ca_file: Option<PathBuf>,
+    /// What it shows for itself.
+    pub certificate: ServingCertificate,
+}
+
+impl NodeApi {
+    /// Where to listen; nowhere when none.
+    #[must_use]
+    pub fn listen(&self) -> Option<SocketAddr> {
+        self.port.map(|port| SocketAddr::new(self.address, port))
+    }
+}
+
+/// Where the node API's certificate is from.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ServingCertificate {
+    /// Made by the agent itself at each start.
+    #[default]
+    SelfSigned,
+    /// PEM files, read again when they change.
+    Files {
+        /// Certificate and intermediates.
+        certificate: PathBuf,
+        /// Private key.
+        key: PathBuf,
+    },
+    /// Requested from the cluster; self-signed until somebody has approved it.
+    Requested,
 }
 
 /// How many dead containers are kept, and for how long, in the kubelet's terms.

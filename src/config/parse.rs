@@ -98,6 +98,15 @@ pub fn address(text: &str) -> Result<Option<SocketAddr>, Fault> {
         .map_err(|_| format!("{text:?} is not IP:PORT, for example 127.0.0.1:10351, or none"))
 }
 
+/// A port; none for 0.
+pub fn port(text: &str) -> Result<Option<u16>, Fault> {
+    match text.trim().parse() {
+        Ok(0) => Ok(None),
+        Ok(port) => Ok(Some(port)),
+        Err(_) => Err(format!("{text:?} is not a port from 0 to 65535")),
+    }
+}
+
 /// An http or https URL with a host. A password in it is refused: it would show in every message.
 pub fn url(text: &str) -> Result<String, Fault> {
     let rest = text

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use super::file::LocatedFile;
 use super::key::{Arity, Key, ROWS, Setting};
 use super::{
     ApiAccess, Config, ContainerGc, DEFAULT_RESOLV_CONF, DEFAULT_ROOT, ImageGcMode, LogFormat,
-    duration, node, parse,
+    NodeApi, ServingCertificate, duration, node, parse,
 };
 use crate::api::NodeName;
 use crate::api::core::Taint;
@@ -29,6 +30,9 @@ const DOCKER_CONFIG: &str = "DOCKER_CONFIG";
 
 /// Where root is at home, when nobody says.
 const ROOT_HOME: &str = "/root";
+
+/// Port of the node API: a kubelet's, plus 100, so that one can run beside us.
+const NODE_API_PORT: u16 = 10350;
 
 /// Largest number of pods a Node may say it takes: ten times what a kubelet takes.
 const MAX_PODS_MAX: usize = 1100;
@@ -285,6 +289,51 @@ impl<'a> Rungs<'a> {
         })
     }
 
+    fn node_api(&mut self) -> NodeApi {
+        let cwd = self.ambient.cwd.clone();
+        let file = |text: &str| parse::path(text, &cwd).map(Some);
+        let certificate = self.one(Key::TlsCertFile, None, file);
+        let key = self.one(Key::TlsPrivateKeyFile, None, file);
+        let requested = self.one(Key::RotateServerCertificates, false, parse::boolean);
+        let certificate = match (certificate, key) {
+            (Some(certificate), Some(key)) => ServingCertificate::Files { certificate, key },
+            (Some(_), None) => {
+                let (_, origin) = self.pick(Key::TlsCertFile);
+                self.fault(
+                    Key::TlsCertFile,
+                    &origin,
+                    "its key has to be named too, with tlsPrivateKeyFile",
+                );
+                ServingCertificate::default()
+            }
+            (None, Some(_)) => {
+                let (_, origin) = self.pick(Key::TlsPrivateKeyFile);
+                self.fault(
+                    Key::TlsPrivateKeyFile,
+                    &origin,
+                    "its certificate has to be named too, with tlsCertFile",
+                );
+                ServingCertificate::default()
+            }
+            (None, None) if requested => ServingCertificate::Requested,
+            (None, None) => ServingCertificate::SelfSigned,
+        };
+        if requested && certificate != ServingCertificate::Requested {
+            let (_, origin) = self.pick(Key::RotateServerCertificates);
+            self.fault(
+                Key::RotateServerCertificates,
+                &origin,
+                "a certificate is either requested or named with tlsCertFile",
+            );
+        }
+        NodeApi {
+            address: self.one(Key::NodeApiAddress, IpAddr::from([0, 0, 0, 0]), parse::ip),
+            port: self.one(Key::NodeApiPort, Some(NODE_API_PORT), parse::port),
+            client_ca_file: self.one(Key::ClientCaFile, None, file),
+            certificate,
+        }
+    }
+
     fn root(&mut self) -> PathBuf {
         let cwd = self.ambient.cwd.clone();
         self.one(Key::Root, PathBuf::from(DEFAULT_ROOT), |text| {
@@ -365,6 +414,7 @@ impl<'a> Rungs<'a> {
                 parse::path(text, &cwd).map(Some)
             }),
             metrics_address: self.one(Key::MetricsAddress, Some(metrics), parse::address),
+            node_api: self.node_api(),
             // Upstream's bounds of maxContainerRestartPeriod.
             max_container_backoff: self.duration(
                 Key::MaxContainerBackoff,
@@ -474,6 +524,26 @@ impl Config {
                 self.metrics_address
                     .map_or_else(|| "none".to_owned(), |address| address.to_string()),
             ],
+            Key::NodeApiAddress => vec![self.node_api.address.to_string()],
+            Key::NodeApiPort => vec![self.node_api.port.unwrap_or(0).to_string()],
+            Key::ClientCaFile => self
+                .node_api
+                .client_ca_file
+                .as_deref()
+                .map(path)
+                .unwrap_or_default(),
+            Key::TlsCertFile => match &self.node_api.certificate {
+                ServingCertificate::Files { certificate, .. } => path(certificate),
+                ServingCertificate::SelfSigned | ServingCertificate::Requested => Vec::new(),
+            },
+            Key::TlsPrivateKeyFile => match &self.node_api.certificate {
+                ServingCertificate::Files { key, .. } => path(key),
+                ServingCertificate::SelfSigned | ServingCertificate::Requested => Vec::new(),
+            },
+            Key::RotateServerCertificates => {
+                let requested = self.node_api.certificate == ServingCertificate::Requested;
+                vec![requested.to_string()]
+            }
             Key::MaxContainerBackoff => vec![duration::render(self.max_container_backoff)],
             Key::MinimumContainerTtlDuration => {
                 vec![duration::render(

@@ -5,6 +5,7 @@
 //! comes in as values ([`observed`], [`desired`]); what to do about it goes out as values
 //! ([`plan::Plan`], [`merge::Merged`], statuses).
 
+pub mod access;
 pub mod admit;
 pub mod backoff;
 pub mod credentials;

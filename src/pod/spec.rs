@@ -55,6 +55,13 @@ pub fn all_containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
     init.chain(&spec.containers)
 }
 
+/// Names of all containers, those added for debugging included.
+pub fn all_container_names(pod: &Pod) -> impl Iterator<Item = &str> {
+    let ephemeral = spec(pod).ephemeral_containers.iter().flatten();
+    let all = all_containers(spec(pod)).map(|c| c.name.as_str());
+    all.chain(ephemeral.map(|c| c.name.as_str()))
+}
+
 /// Role of an entry of `spec.initContainers`.
 #[must_use]
 pub fn init_role(container: &Container) -> Role {

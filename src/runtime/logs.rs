@@ -6,6 +6,18 @@ use futures::stream::BoxStream;
 use super::Result;
 use crate::api::Timestamp;
 
+/// Which of a container's outputs are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogSource {
+    /// Both.
+    #[default]
+    All,
+    /// Standard output; of a container with a terminal, all there is.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
 /// Which part of a log is wanted, and in which form.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LogOptions {
@@ -19,6 +31,8 @@ pub struct LogOptions {
     pub timestamps: bool,
     /// End after that many bytes.
     pub limit_bytes: Option<u64>,
+    /// Of which output.
+    pub source: LogSource,
 }
 
 /// A piece of a container's output, never cut inside of a line's time stamp.

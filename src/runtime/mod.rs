@@ -38,7 +38,7 @@ pub use exec::{
     CommandOutput, DuplexStream, ExecOptions, Session, SessionControl, StreamOptions, TerminalSize,
 };
 pub use image::{Image, ImageStats};
-pub use logs::{LogChunk, LogOptions, LogStream};
+pub use logs::{LogChunk, LogOptions, LogSource, LogStream};
 pub use result::{PodSyncResult, SyncAction, SyncError, SyncErrorReason, SyncResult};
 pub use version::Version;
 

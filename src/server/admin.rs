@@ -28,7 +28,7 @@ use super::frame::{Frame, FrameWriter};
 use super::view::{AgentView, ViewError};
 use super::{access, files, listen};
 use crate::api::{PodUid, Timestamp};
-use crate::runtime::{LogChunk, LogOptions};
+use crate::runtime::{LogChunk, LogOptions, LogSource};
 
 /// Longest path of a Unix socket, in bytes: `sun_path` less its NUL.
 pub const SOCKET_PATH_MAX: usize = 107;
@@ -357,6 +357,7 @@ async fn logs(
         since: query.since_seconds.map(seconds_ago).max(query.since_time),
         timestamps: query.timestamps,
         limit_bytes: query.limit_bytes,
+        source: LogSource::All,
     };
     let log = shared
         .view

@@ -12,7 +12,7 @@ use tokio_util::io::ReaderStream;
 
 use super::view::{AgentView, Check, ViewError};
 use crate::api::report::{AgentReport, EngineReport, ExplainReport, StatusReport};
-use crate::api::{PodUid, Timestamp};
+use crate::api::{Pod, PodUid, Timestamp};
 use crate::runtime::copy::{PathKind, PathStat, TarInput, TarStream};
 use crate::runtime::{
     DuplexStream, ExecOptions, LogChunk, LogOptions, LogStream, RuntimeError, Session,
@@ -107,6 +107,21 @@ impl AgentView for FakeView {
 
     fn changed(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+
+    /// In namespace `ns` is any pod but `gone`; its UID is its name, its container `c`.
+    fn pod_by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        let pod = serde_json::json!({
+            "metadata": {"name": name, "namespace": namespace, "uid": name},
+            "spec": {"containers": [{"name": "c"}]},
+        });
+        let is_there = namespace == "ns" && name != "gone";
+        is_there.then(|| Arc::new(serde_json::from_value(pod).unwrap()))
+    }
+
+    fn pods(&self) -> Vec<Pod> {
+        let pod = self.pod_by_name("ns", "web");
+        pod.into_iter().map(|pod| (*pod).clone()).collect()
     }
 
     /// Pod `gone` does not exist, pod `broken` breaks off, pod `endless` goes on for ever.

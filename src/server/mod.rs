@@ -14,6 +14,7 @@ mod files;
 pub mod frame;
 pub mod health;
 pub mod listen;
+pub mod node;
 pub mod view;
 
 pub use view::{AgentView, Check, ViewError};

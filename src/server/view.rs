@@ -1,11 +1,13 @@
 //! What the servers ask of the agent.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::api::PodUid;
 use crate::api::report::{ExplainReport, StatusReport};
+use crate::api::{Pod, PodUid};
 use crate::pod::select::ContainerNotFound;
 use crate::runtime::{
     DuplexStream, ExecOptions, LogOptions, LogStream, PathStat, RuntimeError, Session,
@@ -110,6 +112,12 @@ pub trait AgentView: Send + Sync + 'static {
 
     /// Changes value whenever [`status`](Self::status) may have changed. A burst may count once.
     fn changed(&self) -> watch::Receiver<u64>;
+
+    /// The pod of that namespace and name, whether static or of the API server; never a mirror.
+    fn pod_by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>>;
+
+    /// All pods that are wanted here, with their status as it is now; no mirrors.
+    fn pods(&self) -> Vec<Pod>;
 
     /// The log of a container; with none named, of the pod's only or default one. With
     /// `previous`, of the instance before the newest.

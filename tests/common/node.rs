@@ -102,6 +102,9 @@ impl NodeBed {
         let mut resolved = self.bed.resolved();
         resolved.config.node_name = self.node.as_str().into();
         resolved.config.kubeconfig = ApiAccess::Kubeconfig(self.kubeconfig.clone());
+        // Any that is free: many agents run on this machine.
+        resolved.config.node_api.port = Some(0);
+        resolved.config.node_api.client_ca_file = Some(self.cluster.authority());
         resolved
     }
 
@@ -249,7 +252,9 @@ spec:
         let list = self
             .cluster
             .object(&["events", "-n", &self.namespace, &selector]);
-        let mut events = list.unwrap()["items"].as_array().unwrap().clone();
+        // An empty list is told by no words at all.
+        let mut events =
+            list.map_or_else(Vec::new, |list| list["items"].as_array().unwrap().clone());
         events.sort_by_key(|event| event["firstTimestamp"].to_string());
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         events

@@ -9,7 +9,8 @@ fn samples(key: Key) -> [&'static str; 3] {
         | Key::DockerConfig
         | Key::ResolvConf
         | Key::PodLogsDir
-        | Key::HostRoot => ["/flag", "/env", "/file"],
+        | Key::HostRoot
+        | Key::ClientCaFile => ["/flag", "/env", "/file"],
         Key::ManifestUrls => ["http://flag/", "http://env/", "http://file/"],
         Key::ManifestUrlHeaders => ["Flag: 1", "Env: 2", "File: 3"],
         Key::UrlPeriod | Key::RescanPeriod | Key::SweepPeriod | Key::MaxContainerBackoff => {
@@ -29,6 +30,11 @@ fn samples(key: Key) -> [&'static str; 3] {
         Key::SystemReserved => ["cpu=1m", "memory=2Gi", "ephemeral-storage=3Mi"],
         Key::MaxPods | Key::ImageGcLowThreshold => ["1", "2", "3"],
         Key::MetricsAddress => ["127.0.0.1:1", "127.0.0.1:2", "none"],
+        Key::NodeApiAddress => ["10.0.0.1", "::", "127.0.0.1"],
+        Key::NodeApiPort => ["1", "0", "65535"],
+        Key::RotateServerCertificates => ["true", "false", "true"],
+        // Neither can be set alone: see below.
+        Key::TlsCertFile | Key::TlsPrivateKeyFile => ["", "", ""],
         Key::EngineConcurrency | Key::PullConcurrency => ["1", "2", "4"],
         Key::ImageGc => ["pulled", "all", "off"],
         Key::ImageGcHighThreshold => ["97", "98", "99"],
@@ -69,7 +75,8 @@ fn flag_beats_env_beats_file_beats_default_for_every_key() {
         ..Ambient::default()
     };
     let default = resolve(&BTreeMap::new(), None, &plain).unwrap();
-    for row in ROWS {
+    let paired = [Key::TlsCertFile, Key::TlsPrivateKeyFile];
+    for row in ROWS.iter().filter(|row| !paired.contains(&row.key)) {
         let key = row.key;
         let [flag, env, file] = samples(key);
         let flags = BTreeMap::from([(key, Setting(vec![flag.to_owned()]))]);
@@ -114,6 +121,46 @@ fn flag_beats_env_beats_file_beats_default_for_every_key() {
                 assert_eq!(resolved.provenance[&other.key], Origin::Default);
             }
         }
+    }
+}
+
+#[test]
+fn the_node_apis_certificate_has_one_origin_and_its_key() {
+    let given = |settings: &[(Key, &str)]| {
+        let flags = settings
+            .iter()
+            .map(|(key, value)| (*key, Setting(vec![(*value).to_owned()])))
+            .collect();
+        let resolved = resolve(&flags, None, &Ambient::default());
+        resolved.map(|resolved| resolved.config.node_api.certificate)
+    };
+    let (cert, key, rotate) = (
+        (Key::TlsCertFile, "/c"),
+        (Key::TlsPrivateKeyFile, "/k"),
+        (Key::RotateServerCertificates, "true"),
+    );
+    assert_eq!(given(&[]), Ok(ServingCertificate::SelfSigned));
+    assert_eq!(given(&[rotate]), Ok(ServingCertificate::Requested));
+    let files = ServingCertificate::Files {
+        certificate: "/c".into(),
+        key: "/k".into(),
+    };
+    assert_eq!(given(&[cert, key]), Ok(files));
+    for (settings, words) in [
+        (
+            vec![cert],
+            "--tls-cert-file: its key has to be named too, with tlsPrivateKeyFile",
+        ),
+        (
+            vec![key],
+            "--tls-private-key-file: its certificate has to be named too, with tlsCertFile",
+        ),
+        (
+            vec![cert, key, rotate],
+            "--rotate-server-certificates: a certificate is either requested or named with tlsCertFile",
+        ),
+    ] {
+        assert_eq!(given(&settings).unwrap_err().to_string(), words);
     }
 }
 

@@ -8,7 +8,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use super::conditions::{Pressures, compute_conditions};
 use super::{Amounts, NodeFacts, Readings, kubelet_version};
 use crate::api::core::{
-    ContainerImage, Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo,
+    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints,
+    NodeSpec, NodeStatus, NodeSystemInfo,
 };
 use crate::api::meta::ObjectMeta;
 use crate::api::{Timestamp, keys};
@@ -88,9 +89,19 @@ pub fn compute_node_status(
             before,
             now,
         )),
+        daemon_endpoints: facts.node_api_port.map(daemon_endpoints),
         node_info: Some(node_info(facts)),
         images: Some(images(facts)).filter(|images| !images.is_empty()),
         ..NodeStatus::default()
+    }
+}
+
+/// Where the API server calls us: at this port of one of the addresses.
+fn daemon_endpoints(port: u16) -> NodeDaemonEndpoints {
+    NodeDaemonEndpoints {
+        kubelet_endpoint: Some(DaemonEndpoint {
+            port: i32::from(port),
+        }),
     }
 }
 

@@ -69,6 +69,8 @@ pub struct NodeFacts {
     pub arch: String,
     /// Addresses, primary first.
     pub addresses: Vec<IpAddr>,
+    /// Port of the node API; none where it isn't served.
+    pub node_api_port: Option<u16>,
     /// Labels that were configured.
     pub labels: BTreeMap<String, String>,
     /// Taints it is registered with.

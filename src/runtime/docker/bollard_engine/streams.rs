@@ -30,7 +30,7 @@ use crate::runtime::docker::engine::{
     CALL_DEADLINE, EngineError, LogFrames, PullProgress, READ_DEADLINE, RegistryAuth, Result,
 };
 use crate::runtime::docker::logs::FrameDecoder;
-use crate::runtime::{LogChunk, LogOptions};
+use crate::runtime::{LogChunk, LogOptions, LogSource};
 
 /// Largest error text read from an answer, in bytes.
 const MAX_ERROR_BYTES: usize = 64 << 10;
@@ -196,7 +196,12 @@ fn event_query(owner: &str, since: Option<Timestamp>) -> String {
 
 fn log_query(options: &LogOptions) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
-    query.append_pair("stdout", "1").append_pair("stderr", "1");
+    if options.source != LogSource::Stderr {
+        query.append_pair("stdout", "1");
+    }
+    if options.source != LogSource::Stdout {
+        query.append_pair("stderr", "1");
+    }
     if options.follow {
         query.append_pair("follow", "1");
     }

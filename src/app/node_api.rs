@@ -1,0 +1,207 @@
+//! The node API, wired: the server asks the API server through the cluster's client, and believes
+//! the client certificates of the authorities that are kept here.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use async_trait::async_trait;
+use sha2::{Digest, Sha256};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::{Parts, spawn};
+use crate::cluster::{ApiError, ClusterClient, Reviews};
+use crate::config::Config;
+use crate::pod::access::User;
+use crate::pod::node::NodeFacts;
+use crate::server::node::auth::{ClientAuthorities, ReviewError, Reviewer};
+use crate::server::node::certificate::Names;
+use crate::server::node::{NodeApi, NodeApiParts, bind};
+use crate::server::view::AgentView;
+use crate::telemetry::occurrences;
+
+/// How often a file of authorities is looked at: it is small.
+const FILE_PERIOD: Duration = Duration::from_secs(10);
+/// How often the API server is asked for the authorities that it publishes: they change once in
+/// years, and new ones are published well before they are used.
+const PUBLISHED_PERIOD: Duration = Duration::from_mins(10);
+/// Pause after the API server could not be asked.
+const PUBLISHED_PAUSE: Duration = Duration::from_secs(5);
+/// Largest file of authorities, in bytes; a CA's certificate has about a thousand.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Asks the API server who may.
+struct ClusterReviewer(Reviews);
+
+fn unknown(error: &ApiError) -> ReviewError {
+    ReviewError(error.to_string())
+}
+
+#[async_trait]
+impl Reviewer for ClusterReviewer {
+    async fn review_token(&self, token: &str) -> Result<Option<User>, ReviewError> {
+        self.0.token(token).await.map_err(|error| unknown(&error))
+    }
+
+    async fn review_access(
+        &self,
+        user: &User,
+        verb: &str,
+        subresource: &str,
+    ) -> Result<bool, ReviewError> {
+        let access = self.0.access(user, verb, subresource);
+        access.await.map_err(|error| unknown(&error))
+    }
+}
+
+/// Binds the port of the node API, unless there is none. Done before the Node tells of it.
+pub(super) async fn listen(config: &Config) -> anyhow::Result<Option<TcpListener>> {
+    match config.node_api.listen() {
+        Some(address) => Ok(Some(bind(address).await?)),
+        None => Ok(None),
+    }
+}
+
+/// Starts the node API on that port.
+pub(super) fn start(
+    config: &Config,
+    listener: TcpListener,
+    facts: &NodeFacts,
+    client: &ClusterClient,
+    view: &Arc<dyn AgentView>,
+    parts: &mut Parts,
+    cancel: &CancellationToken,
+) -> anyhow::Result<()> {
+    let authorities = Arc::new(ClientAuthorities::default());
+    match &config.node_api.client_ca_file {
+        Some(file) => {
+            let mut file = AuthoritiesFile::new(file);
+            file.look(&authorities)
+                .with_context(|| format!("can't use --client-ca-file {}", file.path.display()))?;
+            let keeping = file.keep(Arc::clone(&authorities), cancel.clone());
+            spawn(parts, "client authorities", keeping);
+        }
+        None => {
+            let keeping = keep_published(client.clone(), Arc::clone(&authorities), cancel.clone());
+            spawn(parts, "client authorities", keeping);
+        }
+    }
+    let reviews = Reviews::new(client.clone(), config.node_name.clone());
+    let server = NodeApi::new(NodeApiParts {
+        view: Arc::clone(view),
+        reviewer: Arc::new(ClusterReviewer(reviews)),
+        authorities,
+        certificate: config.node_api.certificate.clone(),
+        names: Names {
+            node: config.node_name.to_string(),
+            hostname: facts.hostname.clone(),
+            addresses: facts.addresses.clone(),
+        },
+    })?;
+    occurrences::node_api_served(listener.local_addr()?);
+    spawn(parts, "node API", server.serve(listener, cancel.clone()));
+    Ok(())
+}
+
+/// A file of authorities.
+struct AuthoritiesFile {
+    path: PathBuf,
+    /// Hash of what is believed.
+    seen: Option<[u8; 32]>,
+}
+
+impl AuthoritiesFile {
+    fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            seen: None,
+        }
+    }
+
+    /// Reads the file, and believes what is in it from now on if that has changed. Blocks on the
+    /// disk.
+    fn look(&mut self, authorities: &ClientAuthorities) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            std::fs::metadata(&self.path)?.len() <= FILE_BYTES_MAX,
+            "it is larger than 1 MiB"
+        );
+        let pem = std::fs::read(&self.path)?;
+        let hash: [u8; 32] = Sha256::digest(&pem).into();
+        if self.seen != Some(hash) {
+            authorities.replace(&pem)?;
+            self.seen = Some(hash);
+            occurrences::client_authorities_replaced(&self.path.display().to_string());
+        }
+        Ok(())
+    }
+
+    /// Follows the file until cancelled. Where it can't be used, those that were believed stay.
+    async fn keep(mut self, authorities: Arc<ClientAuthorities>, cancel: CancellationToken) {
+        let mut told = None;
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = tokio::time::sleep(FILE_PERIOD) => {}
+            }
+            let authorities = Arc::clone(&authorities);
+            let looked = tokio::task::spawn_blocking(move || {
+                let words = self
+                    .look(&authorities)
+                    .err()
+                    .map(|error| format!("{error:#}"));
+                (self, words)
+            });
+            // It only fails when the runtime ends.
+            let Ok((file, words)) = looked.await else {
+                return;
+            };
+            self = file;
+            tell(&self.path.display().to_string(), words, &mut told);
+        }
+    }
+}
+
+fn tell(from: &str, words: Option<String>, told: &mut Option<String>) {
+    if let Some(words) = &words
+        && told.as_ref() != Some(words)
+    {
+        occurrences::client_authorities_unusable(from, words);
+    }
+    *told = words;
+}
+
+/// Follows the authorities that the API server publishes, until cancelled.
+async fn keep_published(
+    client: ClusterClient,
+    authorities: Arc<ClientAuthorities>,
+    cancel: CancellationToken,
+) {
+    let (mut seen, mut told) = (None, None);
+    loop {
+        let asked = tokio::select! {
+            () = cancel.cancelled() => return,
+            asked = client.published_client_authorities() => asked,
+        };
+        let (pause, words) = match asked {
+            Ok(pem) if seen.as_ref() == Some(&pem) => (PUBLISHED_PERIOD, None),
+            Ok(pem) => match authorities.replace(pem.as_bytes()) {
+                Ok(()) => {
+                    seen = Some(pem);
+                    occurrences::client_authorities_replaced("the API server");
+                    (PUBLISHED_PERIOD, None)
+                }
+                Err(error) => (PUBLISHED_PERIOD, Some(error.to_string())),
+            },
+            // It is away: somebody else tells that.
+            Err(error) if error.is_away() => (PUBLISHED_PAUSE, None),
+            Err(error) => (PUBLISHED_PERIOD, Some(error.to_string())),
+        };
+        tell("the API server", words, &mut told);
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}

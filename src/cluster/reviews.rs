@@ -1,0 +1,98 @@
+//! Questions to the API server about others: whose a token is, and what somebody may do.
+
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
+use kube::Api;
+use kube::api::PostParams;
+
+use super::client::{CALL_DEADLINE, ClusterClient};
+use super::error::ApiError;
+use crate::api::NodeName;
+use crate::pod::access::User;
+
+/// Asks about those who call our node API. Answers aren't kept here.
+#[derive(Debug, Clone)]
+pub struct Reviews {
+    client: ClusterClient,
+    node: NodeName,
+}
+
+impl Reviews {
+    /// Questions about our Node of that name.
+    #[must_use]
+    pub fn new(client: ClusterClient, node: NodeName) -> Self {
+        Self { client, node }
+    }
+
+    /// Whose token it is, as the API server itself would take it; none when it is nobody's.
+    ///
+    /// # Errors
+    /// As the API server says.
+    pub async fn token(&self, token: &str) -> Result<Option<User>, ApiError> {
+        let review = TokenReview {
+            spec: TokenReviewSpec {
+                token: token.to_owned(),
+                audiences: None,
+            },
+            ..TokenReview::default()
+        };
+        let reviews: Api<TokenReview> = Api::all(self.client.client());
+        let params = PostParams::default();
+        // Nothing is kept by the API server, so it counts as a read: who tries to get in must not
+        // hold up what we have to tell.
+        let call = reviews.create(&params, &review);
+        let answer = self.client.read(CALL_DEADLINE, call).await?;
+        let status = answer.status.unwrap_or_default();
+        let is_somebody = status.authenticated == Some(true);
+        Ok(status.user.filter(|_| is_somebody).and_then(user))
+    }
+
+    /// Whether somebody may do that with a subresource of our Node.
+    ///
+    /// # Errors
+    /// As the API server says.
+    pub async fn access(
+        &self,
+        user: &User,
+        verb: &str,
+        subresource: &str,
+    ) -> Result<bool, ApiError> {
+        let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        let review = SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                user: some(&user.name),
+                uid: some(&user.uid),
+                groups: Some(user.groups.clone()),
+                extra: Some(user.extra.clone()),
+                resource_attributes: Some(ResourceAttributes {
+                    verb: some(verb),
+                    version: some("v1"),
+                    resource: some("nodes"),
+                    subresource: some(subresource),
+                    name: some(self.node.as_str()),
+                    ..ResourceAttributes::default()
+                }),
+                ..SubjectAccessReviewSpec::default()
+            },
+            ..SubjectAccessReview::default()
+        };
+        let reviews: Api<SubjectAccessReview> = Api::all(self.client.client());
+        let params = PostParams::default();
+        let call = reviews.create(&params, &review);
+        let answer = self.client.read(CALL_DEADLINE, call).await?;
+        let status = answer.status.unwrap_or_default();
+        Ok(status.allowed && status.denied != Some(true))
+    }
+}
+
+/// A user without a name is nobody.
+fn user(info: UserInfo) -> Option<User> {
+    Some(User {
+        name: info.username.filter(|name| !name.is_empty())?,
+        uid: info.uid.unwrap_or_default(),
+        groups: info.groups.unwrap_or_default(),
+        extra: info.extra.unwrap_or_default(),
+    })
+}

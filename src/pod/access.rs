@@ -1,0 +1,140 @@
+//! Who asks the node API, and what they have to be allowed for it.
+//!
+//! Upstream: `pkg/kubelet/server/auth.go` (`GetRequestAttributes`).
+
+use std::collections::BTreeMap;
+
+/// Group of everybody who has proved to be somebody.
+pub const AUTHENTICATED: &str = "system:authenticated";
+
+/// Somebody who has proved who they are.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct User {
+    /// Name, for example `kube-apiserver-kubelet-client`.
+    pub name: String,
+    /// UID; empty where there is none.
+    pub uid: String,
+    /// Groups.
+    pub groups: Vec<String>,
+    /// What else is known of them.
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+/// What a request needs to be allowed: `verb` on any one of these subresources of our Node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Needed {
+    /// API verb; empty for a method that has none, which is never allowed but to who may
+    /// everything.
+    pub verb: &'static str,
+    /// Subresources of `nodes`, in the order they are asked for. Whoever may any of them may.
+    pub subresources: &'static [&'static str],
+}
+
+/// Paths with rights of their own, and those below them. What comes first counts.
+///
+/// `proxy` is everything that is not named here: containers are entered with it.
+const TABLE: &[(&str, &[&str])] = &[
+    ("/pods", &["pods", "proxy"]),
+    ("/healthz", &["healthz", "proxy"]),
+    ("/configz", &["configz", "proxy"]),
+    ("/runningpods", &["pods", "proxy"]),
+    ("/stats", &["stats"]),
+    ("/metrics", &["metrics"]),
+    ("/logs", &["log"]),
+    ("/checkpoint", &["checkpoint"]),
+    ("/statusz", &["statusz"]),
+    ("/flagz", &["configz"]),
+];
+
+/// What a request needs to be allowed.
+#[must_use]
+pub fn needed(method: &str, path: &str) -> Needed {
+    let verb = match method {
+        "POST" => "create",
+        "GET" => "get",
+        "PUT" => "update",
+        "PATCH" => "patch",
+        "DELETE" => "delete",
+        _ => "",
+    };
+    let found = TABLE.iter().find(|(prefix, _)| {
+        path.strip_prefix(prefix)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    });
+    let subresources = found.map_or(&["proxy"][..], |(_, subresources)| subresources);
+    Needed { verb, subresources }
+}
+
+impl Needed {
+    /// What somebody is told who may not.
+    #[must_use]
+    pub fn refusal(&self, user: &str) -> String {
+        format!(
+            "Forbidden (user={user}, verb={}, resource=nodes, subresource(s)=[{}])\n",
+            self.verb,
+            self.subresources.join(" ")
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn paths_and_methods_need_what_they_need_upstream() {
+        for (method, path, verb, subresources) in [
+            ("GET", "/pods", "get", &["pods", "proxy"][..]),
+            ("GET", "/pods/", "get", &["pods", "proxy"]),
+            ("GET", "/podsx", "get", &["proxy"]),
+            ("GET", "/runningpods/", "get", &["pods", "proxy"]),
+            ("GET", "/healthz/ping", "get", &["healthz", "proxy"]),
+            ("GET", "/configz", "get", &["configz", "proxy"]),
+            ("GET", "/flagz", "get", &["configz"]),
+            ("GET", "/statusz", "get", &["statusz"]),
+            ("GET", "/stats/summary", "get", &["stats"]),
+            ("GET", "/metrics", "get", &["metrics"]),
+            ("GET", "/metrics/cadvisor", "get", &["metrics"]),
+            ("GET", "/logs/", "get", &["log"]),
+            ("POST", "/checkpoint/a/b/c", "create", &["checkpoint"]),
+            ("GET", "/containerLogs/a/b/c", "get", &["proxy"]),
+            ("GET", "/exec/a/b/c", "get", &["proxy"]),
+            ("POST", "/exec/a/b/c", "create", &["proxy"]),
+            ("POST", "/run/a/b/c", "create", &["proxy"]),
+            ("PUT", "/debug/flags/v", "update", &["proxy"]),
+            ("PATCH", "/", "patch", &["proxy"]),
+            ("DELETE", "/nowhere", "delete", &["proxy"]),
+            ("OPTIONS", "/exec/a/b/c", "", &["proxy"]),
+            ("get", "/pods", "", &["pods", "proxy"]),
+            ("GET", "//pods", "get", &["proxy"]),
+            ("GET", "/Pods", "get", &["proxy"]),
+            ("GET", "", "get", &["proxy"]),
+        ] {
+            let needed = needed(method, path);
+            assert_eq!(
+                (needed.verb, needed.subresources),
+                (verb, subresources),
+                "{method} {path}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_what_upstreams_says() {
+        assert_eq!(
+            needed("GET", "/pods").refusal("alice"),
+            "Forbidden (user=alice, verb=get, resource=nodes, subresource(s)=[pods proxy])\n"
+        );
+    }
+
+    proptest! {
+        /// Whatever a path looks like, it needs something.
+        #[test]
+        fn every_request_needs_something(method in "[A-Za-z]{0,8}", path in "[/.%a-z0-9]{0,24}") {
+            let needed = needed(&method, &path);
+            prop_assert!(!needed.subresources.is_empty());
+        }
+    }
+}

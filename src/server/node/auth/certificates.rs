@@ -1,0 +1,88 @@
+//! Whose client certificates are believed.
+//!
+//! Upstream: `apiserver/pkg/authentication/request/x509/x509.go` (`CommonNameUserConversion`).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::RootCertStore;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use sha2::{Digest, Sha256};
+
+use super::der::Leaf;
+use crate::pod::access::User;
+
+/// Where a user's certificate is told from others of the same name.
+const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
+
+/// Why authorities can't be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadAuthorities(pub String);
+
+/// The authorities whose client certificates are believed. There are none at first, and then
+/// whatever [`replace`](Self::replace) was given last.
+#[derive(Debug, Default)]
+pub struct ClientAuthorities {
+    verifier: RwLock<Option<Arc<dyn ClientCertVerifier>>>,
+}
+
+impl ClientAuthorities {
+    /// Believes these authorities (PEM) from now on, and no others. Certificates that were
+    /// believed are looked at anew at their next request.
+    ///
+    /// # Errors
+    /// It holds no certificate, or something that is none; nothing has changed then.
+    pub fn replace(&self, pem: &[u8]) -> Result<(), BadAuthorities> {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(pem) {
+            let bad = |error: &dyn std::fmt::Display| BadAuthorities(error.to_string());
+            let certificate = certificate.map_err(|error| bad(&error))?;
+            roots.add(certificate).map_err(|error| bad(&error))?;
+        }
+        if roots.is_empty() {
+            return Err(BadAuthorities("there is no certificate in it".to_owned()));
+        }
+        let provider = Arc::new(ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .map_err(|error| BadAuthorities(error.to_string()))?;
+        *self
+            .verifier
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Some(verifier);
+        Ok(())
+    }
+
+    /// Who shows these certificates, their own first; nobody, unless an authority vouches for
+    /// them now.
+    pub(super) fn user(&self, shown: &[CertificateDer<'static>]) -> Option<User> {
+        let (own, between) = shown.split_first()?;
+        let verifier = {
+            let verifier = self.verifier.read();
+            verifier.unwrap_or_else(PoisonError::into_inner).clone()
+        }?;
+        verifier
+            .verify_client_cert(own, between, UnixTime::now())
+            .ok()?;
+        let leaf = Leaf::read(own)?;
+        if leaf.common_name.is_empty() {
+            return None;
+        }
+        let id = hex(&Sha256::digest(own));
+        Some(User {
+            name: leaf.common_name,
+            uid: String::new(),
+            groups: leaf.organizations,
+            extra: BTreeMap::from([(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={id}")])]),
+        })
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

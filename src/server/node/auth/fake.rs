@@ -1,0 +1,65 @@
+//! An API server that knows a few people, for tests.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+
+use super::{ReviewError, Reviewer};
+use crate::pod::access::User;
+
+/// What it was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::server::node) enum Question {
+    /// Whose that token is.
+    Token(String),
+    /// Whether somebody may: name, verb, subresource.
+    Access(String, String, String),
+}
+
+/// Knows the token `token-of-<name>` of everybody; everything else is told to it.
+#[derive(Default)]
+pub(in crate::server::node) struct FakeReviewer {
+    /// Who may everything.
+    pub(in crate::server::node) admins: BTreeSet<String>,
+    /// Name, verb and subresource of what is allowed beside.
+    pub(in crate::server::node) allowed: Mutex<BTreeSet<(String, String, String)>>,
+    /// Whether it is away.
+    pub(in crate::server::node) away: Mutex<bool>,
+    pub(in crate::server::node) asked: Mutex<Vec<Question>>,
+}
+
+impl FakeReviewer {
+    fn answers(&self, question: Question) -> Result<(), ReviewError> {
+        self.asked.lock().unwrap().push(question);
+        if *self.away.lock().unwrap() {
+            return Err(ReviewError("it is away".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Reviewer for FakeReviewer {
+    async fn review_token(&self, token: &str) -> Result<Option<User>, ReviewError> {
+        self.answers(Question::Token(token.to_owned()))?;
+        Ok(token.strip_prefix("token-of-").map(|name| User {
+            name: name.to_owned(),
+            groups: vec!["people".to_owned()],
+            ..User::default()
+        }))
+    }
+
+    async fn review_access(
+        &self,
+        user: &User,
+        verb: &str,
+        subresource: &str,
+    ) -> Result<bool, ReviewError> {
+        let question = (user.name.clone(), verb.to_owned(), subresource.to_owned());
+        let (name, verb, subresource) = question.clone();
+        self.answers(Question::Access(name, verb, subresource))?;
+        let is_admin = self.admins.contains(&user.name);
+        Ok(is_admin || self.allowed.lock().unwrap().contains(&question))
+    }
+}

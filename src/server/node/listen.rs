@@ -1,0 +1,277 @@
+//! Accepts TLS connections and serves a router on them, over HTTP/1.1 and HTTP/2, within limits,
+//! until told to stop.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use hyper::Request;
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use rustls::ServerConfig;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::auth::Shown;
+
+/// Most connections at a time; further ones wait in the listener's queue. A stream of `exec` or
+/// `port-forward` is one, a log that is followed at most one: hundreds at once are a busy day.
+const CONNECTIONS_MAX: usize = 1024;
+/// How long a client may take for its part of the TLS handshake: a few packets.
+const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a client may take to send the head of a request.
+const HEAD_DEADLINE: Duration = Duration::from_secs(30);
+/// How long a connection may be idle.
+///
+/// Upstream: `IdleTimeout` in `pkg/kubelet/server/server.go`.
+const IDLE_MAX: Duration = Duration::from_secs(90);
+/// Largest head of a request, in bytes. A command can be a script; the `http` crate takes no
+/// longer path than this anyway.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+/// Most requests at a time over one HTTP/2 connection: as many as Go's servers take.
+const STREAMS_MAX: u32 = 250;
+/// Bytes that an answer over HTTP/2 may have waiting for a client that does not read.
+const SEND_BYTES_MAX: usize = 64 << 10;
+/// How often an HTTP/2 client that says nothing is asked whether it is there, and how long it may
+/// take to say so.
+const PING_PERIOD: Duration = Duration::from_secs(30);
+const PING_DEADLINE: Duration = Duration::from_secs(20);
+/// How long answers under way may go on after the agent was told to stop; well below the second
+/// within which it has to be gone.
+const DRAIN_MAX: Duration = Duration::from_millis(300);
+/// Pause after a connection could not be accepted: mostly for want of file descriptors, which
+/// does not pass at once.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// A connection's claim on one of [`CONNECTIONS_MAX`]. It is in the extensions of each of its
+/// requests; who takes the connection over keeps it.
+#[derive(Debug, Clone)]
+pub(super) struct Claim {
+    _permit: Arc<OwnedSemaphorePermit>,
+}
+
+/// Serves until `cancel`, then lets answers under way end, for [`DRAIN_MAX`] at most.
+pub(super) async fn serve(
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    router: Router,
+    cancel: CancellationToken,
+) {
+    let acceptor = TlsAcceptor::from(tls);
+    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    // What hyper runs beside a connection: each answer over HTTP/2.
+    let beside = TaskTracker::new();
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = async {
+            // Never closed, so a permit always comes.
+            let permit = Arc::clone(&room).acquire_owned().await.ok();
+            (permit, listener.accept().await)
+        };
+        tokio::select! {
+            () = cancel.cancelled() => break,
+            // Cancel-safe: a permit that was taken is given back, accept loses no connection.
+            (permit, accepted) = accepted => match (permit, accepted) {
+                (Some(permit), Ok((stream, from))) => {
+                    let claim = Claim { _permit: Arc::new(permit) };
+                    let connection = Connection {
+                        acceptor: acceptor.clone(),
+                        router: router.clone(),
+                        beside: beside.clone(),
+                        claim,
+                        from,
+                        cancel: cancel.clone(),
+                    };
+                    connections.spawn(connection.run(stream));
+                }
+                (_, Err(error)) if is_of_one_connection(&error) => {}
+                _ => tokio::select! {
+                    () = cancel.cancelled() => break,
+                    () = tokio::time::sleep(ACCEPT_PAUSE) => {}
+                },
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+    drop(listener);
+    let drained = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(DRAIN_MAX, drained).await.is_err() {
+        connections.shutdown().await;
+    }
+    // They end with their connections.
+    beside.close();
+    beside.wait().await;
+}
+
+/// Whether only the connection that was to be accepted is lost.
+fn is_of_one_connection(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionRefused | ConnectionReset
+    )
+}
+
+struct Connection {
+    acceptor: TlsAcceptor,
+    router: Router,
+    beside: TaskTracker,
+    claim: Claim,
+    from: SocketAddr,
+    cancel: CancellationToken,
+}
+
+impl Connection {
+    /// Serves one connection. How it ends is the client's business: answers carry no state.
+    async fn run(self, stream: TcpStream) {
+        // Small pieces of a log or a terminal are not held back; without it they only come later.
+        let _ = stream.set_nodelay(true);
+        let shaking = tokio::time::timeout(HANDSHAKE_DEADLINE, self.acceptor.accept(stream));
+        let stream = tokio::select! {
+            () = self.cancel.cancelled() => return,
+            shaken = shaking => match shaken {
+                Ok(Ok(stream)) => stream,
+                // Who speaks no TLS, or only tries the port.
+                Ok(Err(_)) | Err(_) => return,
+            },
+        };
+        let (_, session) = stream.get_ref();
+        let shown = session.peer_certificates().unwrap_or_default();
+        let shown = Shown(shown.iter().map(|one| one.clone().into_owned()).collect());
+        let is_http2 = session.alpn_protocol() == Some(b"h2");
+
+        let mut builder = auto::Builder::new(Beside(self.beside));
+        builder = if is_http2 {
+            builder.http2_only()
+        } else {
+            builder.http1_only()
+        };
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_DEADLINE)
+            .max_buf_size(HEAD_BYTES_MAX);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS_MAX)
+            .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
+            .max_send_buf_size(SEND_BYTES_MAX)
+            .keep_alive_interval(PING_PERIOD)
+            .keep_alive_timeout(PING_DEADLINE);
+        let busy = watch::Sender::new(0_usize);
+        let (router, claim, from) = (self.router, self.claim, self.from);
+        let answering = busy.clone();
+        let service = tower::service_fn(move |request: Request<Incoming>| {
+            let mut request = request.map(Body::new);
+            let extensions = request.extensions_mut();
+            extensions.insert(shown.clone());
+            extensions.insert(claim.clone());
+            extensions.insert(from);
+            let busy = Busy::begin(&answering);
+            let answered = tower::ServiceExt::oneshot(router.clone(), request);
+            async move { answered.await.map(|answer| busy.until_the_end_of(answer)) }
+        });
+        let serving = builder.serve_connection_with_upgrades(
+            TokioIo::new(stream),
+            TowerToHyperService::new(service),
+        );
+        let mut serving = std::pin::pin!(serving);
+        tokio::select! {
+            // All arms only borrow the connection, which goes on below.
+            _ = serving.as_mut() => return,
+            () = self.cancel.cancelled() => {}
+            () = idle(busy.subscribe()) => {}
+        }
+        serving.as_mut().graceful_shutdown();
+        // A client that does not take leave is left.
+        let _ = tokio::time::timeout(HEAD_DEADLINE, serving).await;
+    }
+}
+
+/// Done when nothing was asked for as long as a connection may be idle.
+async fn idle(mut busy: watch::Receiver<usize>) {
+    loop {
+        if busy.wait_for(|answers| *answers == 0).await.is_err() {
+            return;
+        }
+        if tokio::time::timeout(IDLE_MAX, busy.changed())
+            .await
+            .is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// One answer under way, counted until its body has ended.
+struct Busy(watch::Sender<usize>);
+
+impl Busy {
+    fn begin(answers: &watch::Sender<usize>) -> Self {
+        answers.send_modify(|answers| *answers += 1);
+        Self(answers.clone())
+    }
+
+    fn until_the_end_of(self, answer: Response) -> Response {
+        answer.map(|body| Body::new(Held { body, _busy: self }))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.send_modify(|answers| *answers -= 1);
+    }
+}
+
+/// A body, and what is to be held as long as it is sent.
+struct Held {
+    body: Body,
+    _busy: Busy,
+}
+
+impl hyper::body::Body for Held {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Runs what hyper wants to run beside a connection, where it is waited for.
+#[derive(Clone)]
+struct Beside(TaskTracker);
+
+impl<F> hyper::rt::Executor<F> for Beside
+where
+    F: Future + Send + 'static,
+    F::Output: Send,
+{
+    fn execute(&self, task: F) {
+        self.0.spawn(task);
+    }
+}
