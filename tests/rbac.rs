@@ -52,9 +52,6 @@ const RULES: &[(&str, &str)] = &[
     ("leases", "without_leases_there_is_no_heartbeat"),
 ];
 
-/// End of the name of the binding to a role of Kubernetes' own.
-const AUTHORITIES: &str = "client-authorities";
-
 /// The documents of the manifest.
 fn documents() -> Vec<Value> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/rbac.yaml");
@@ -95,11 +92,7 @@ fn rbac(account: &str, without: Option<&str>) -> String {
         if document["kind"] == "ServiceAccount" {
             continue;
         }
-        let name = document["metadata"]["name"].as_str().unwrap();
-        if without == Some(AUTHORITIES) && name.ends_with(AUTHORITIES) {
-            continue;
-        }
-        document["metadata"]["name"] = json!(name.replace("mirrorlet", account));
+        document["metadata"]["name"] = json!(account);
         if let Some(rules) = document["rules"].as_array_mut() {
             for rule in rules.iter_mut() {
                 let resources = rule["resources"].as_array_mut().unwrap();
@@ -107,8 +100,7 @@ fn rbac(account: &str, without: Option<&str>) -> String {
             }
             rules.retain(|rule| !rule["resources"].as_array().unwrap().is_empty());
         } else {
-            let role = document["roleRef"]["name"].as_str().unwrap();
-            document["roleRef"]["name"] = json!(role.replace("mirrorlet", account));
+            document["roleRef"]["name"] = json!(account);
             document["subjects"][0]["name"] = json!(account);
         }
         all.push(document.to_string());
