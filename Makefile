@@ -19,7 +19,9 @@ build: ## debug binary
 # Static; relocations packed and equal functions folded, which takes some 5 % off.
 RELEASE_FLAGS := -C target-feature=+crt-static -C link-arg=-Wl,--pack-dyn-relocs=relr -C link-arg=-Wl,--icf=all
 
-release: ## the binary of record: static, optimised for size (some minutes)
+# The binary of record: static, optimised for size (some minutes).
+.PHONY: binary deb test-deb
+binary:
 	RUSTFLAGS='$(RELEASE_FLAGS)' $(CARGO) build --locked --release --target $(TARGET)
 	@ls -l target/$(TARGET)/release/mirrorlet
 
@@ -65,10 +67,21 @@ test-engine29: ## the tests that meet an Engine, on a current one with its conta
 
 IMAGE_TAR := target/image/mirrorlet.tar
 
-image: release ## the image as a tar that Docker and containerd load, the same bytes every time
+release: binary ## what a release hands out, into target/dist: program, image, chart, package, SBOM, checksums
+	hack/release.sh target/$(TARGET)/release/mirrorlet
+
+deb: binary ## the Debian package, into target/dist
+	hack/deb.sh target/$(TARGET)/release/mirrorlet target/dist
+
+test-deb: deb ## the package on this machine: installed by apt, used, removed, purged
+	hack/docker-up.sh
+	hack/images.sh
+	hack/test-deb.sh target/dist/*.deb
+
+image: binary ## the image as a tar that Docker and containerd load, the same bytes every time
 	hack/image.sh target/$(TARGET)/release/mirrorlet $(IMAGE_TAR)
 
-test-helm: release ## the chart, installed as a DaemonSet by a real kubelet beside the Engine
+test-helm: binary ## the chart, installed as a DaemonSet by a real kubelet beside the Engine
 	hack/docker-up.sh
 	hack/images.sh
 	BINARY=target/$(TARGET)/release/mirrorlet hack/test-helm.sh
@@ -95,7 +108,7 @@ run: ## the agent on a copy of examples/, left running
 	hack/images.sh
 	hack/demo.sh --leave-running
 
-bench: release ## figures beside a floor measured in the same run, as a table and JSON
+bench: binary ## figures beside a floor measured in the same run, as a table and JSON
 	hack/docker-up.sh
 	hack/images.sh
 	hack/kube-build.sh

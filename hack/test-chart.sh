@@ -50,6 +50,11 @@ has 'kind: NetworkPolicy' --set networkPolicy.enabled=true
 has 'kind: PodMonitor' --set podMonitor.enabled=true,metrics.address=0.0.0.0
 has 'kind: ServiceMonitor' --set serviceMonitor.enabled=true,metrics.address=0.0.0.0
 has '- --max-container-backoff=1m' --set 'extraArgs={--max-container-backoff=1m}'
+has '- --node-api-port=10350'
+has '- --tls-cert-file=/etc/x/c.crt' --set nodeApi.hostDirectory=/etc/x,nodeApi.tlsCertFile=c.crt,nodeApi.tlsPrivateKeyFile=c.key
+lacks 'name: node-api' --set nodeApi.port=0
+has 'name: system:nodes' --set identity.mode=node
+lacks 'name: system:nodes'
 has 'value: "none"' --set 'node.taints=null'
 has 'value: "cpu=1,memory=2Gi"' --set-string node.systemReserved.cpu=1,node.systemReserved.memory=2Gi
 has 'helm.sh/hook: test'
@@ -71,6 +76,10 @@ refuses /podMonitor/interval --set podMonitor.interval=often
 refuses /podDisruptionBudget/minAvailable --set podDisruptionBudget.minAvailable=50%
 refuses metrics.address --set podMonitor.enabled=true
 refuses serviceMonitor.enabled --set podMonitor.enabled=true,serviceMonitor.enabled=true,metrics.address=0.0.0.0
+refuses nodeApi.hostDirectory --set nodeApi.clientCaFile=ca.crt
+refuses nodeApi.tlsPrivateKeyFile --set nodeApi.hostDirectory=/etc/x,nodeApi.tlsCertFile=c.crt
+refuses nodeApi.port --set nodeApi.port=10351
+refuses /nodeApi/clientCaFile --set nodeApi.clientCaFile=/etc/ca.crt
 refuses unheardOf --set unheardOf=1
 
 "$REPO/hack/manifests.sh" --check

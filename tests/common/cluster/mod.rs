@@ -326,6 +326,15 @@ impl Cluster {
         kubeconfig
     }
 
+    /// A kubeconfig of `ServiceAccount` `kube-system/<name>`, which has the rights that `rbac` gives
+    /// it and no others.
+    pub fn account_kubeconfig(&self, name: &str, rbac: &str) -> PathBuf {
+        self.kubectl(&["create", "serviceaccount", "-n", "kube-system", name]);
+        self.apply(rbac);
+        let token = self.kubectl(&["create", "token", "-n", "kube-system", name]);
+        self.authority.token_kubeconfig(name, &token)
+    }
+
     /// A new namespace in which pods can be made: it has its `ServiceAccount` and root certificate.
     pub async fn namespace(&self, prefix: &str) -> String {
         let name = unique(prefix);
