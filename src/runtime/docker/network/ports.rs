@@ -48,13 +48,12 @@ pub(super) fn conflict(words: &str) -> Option<HostPort> {
     if !words.contains("address already in use") {
         return None;
     }
-    let (network, address) = match words.rsplit_once("listen ") {
-        Some((_, listen)) => listen.split_once(' ')?,
-        None => {
-            let (_, bind) = words.rsplit_once("failed to bind host port ")?;
-            let (address, network) = bind.split_once(": ")?.0.rsplit_once('/')?;
-            (network, address)
-        }
+    let (network, address) = if let Some((_, listen)) = words.rsplit_once("listen ") {
+        listen.split_once(' ')?
+    } else {
+        let (_, bind) = words.rsplit_once("failed to bind host port ")?;
+        let (address, network) = bind.split_once(": ")?.0.rsplit_once('/')?;
+        (network, address)
     };
     let protocol = ["tcp", "udp", "sctp"]
         .into_iter()
