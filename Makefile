@@ -114,7 +114,7 @@ bench: binary ## figures beside a floor measured in the same run, as a table and
 	hack/kube-build.sh
 	BENCH_BINARY=target/$(TARGET)/release/mirrorlet $(CARGO) bench --locked --profile quick --bench agent --bench cluster
 
-conformance: release ## Kubernetes' own node specs against the agent: the score, and what failed; AREA="probes" runs one area
+conformance: binary ## Kubernetes' own node specs against the agent: the score, and what failed; AREA="probes" runs one area
 	hack/docker-up.sh
 	MIRRORLET=target/$(TARGET)/release/mirrorlet hack/conformance/run.sh
 
