@@ -17,6 +17,8 @@ pub mod health;
 pub mod listen;
 pub mod node;
 pub mod remote;
+pub mod stats;
 pub mod view;
 
+pub use stats::NodeStats;
 pub use view::{AgentView, Check, ViewError};

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use rustix::process::Signal;
@@ -309,7 +309,30 @@ impl Cluster {
         let rbac = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/rbac.yaml");
         self.kubectl(&["apply", "-f", rbac]);
         let token = self.kubectl(&["create", "token", "-n", "kube-system", "mirrorlet"]);
-        self.authority.token_kubeconfig("service-account", &token)
+        let kubeconfig = self.authority.token_kubeconfig("service-account", &token);
+        // The authorizer knows of each binding after a moment: one right by each is waited for.
+        let lease = "leases.coordination.k8s.io";
+        let end = Instant::now() + PATIENCE;
+        for right in [
+            &["create", "nodes"][..],
+            &["update", lease, "-n", "kube-node-lease"],
+        ] {
+            let args = [&["auth", "can-i"][..], right].concat();
+            while let Err(answer) = self.try_kubectl_as(&kubeconfig, &args) {
+                assert!(Instant::now() < end, "{right:?} is never given: {answer}");
+                std::thread::sleep(PAUSE);
+            }
+        }
+        kubeconfig
+    }
+
+    /// A kubeconfig of `ServiceAccount` `kube-system/<name>`, which has the rights that `rbac` gives
+    /// it and no others.
+    pub fn account_kubeconfig(&self, name: &str, rbac: &str) -> PathBuf {
+        self.kubectl(&["create", "serviceaccount", "-n", "kube-system", name]);
+        self.apply(rbac);
+        let token = self.kubectl(&["create", "token", "-n", "kube-system", name]);
+        self.authority.token_kubeconfig(name, &token)
     }
 
     /// A new namespace in which pods can be made: it has its `ServiceAccount` and root certificate.
