@@ -348,7 +348,12 @@ fn report(
         _ => name.clone(),
     };
     let containers = containers(pod, status);
-    let counted = || containers.iter().filter(|c| c.role != Role::Init.as_str());
+    let counted = || {
+        containers.iter().filter(|c| {
+            let uncounted = [Role::Init, Role::Ephemeral].map(Role::as_str);
+            !uncounted.contains(&c.role.as_str())
+        })
+    };
     PodReport {
         manifest_name,
         namespace: pod.metadata.namespace.clone().unwrap_or_default(),
@@ -419,13 +424,16 @@ fn containers(pod: &Pod, status: &core::PodStatus) -> Vec<ContainerReport> {
             .iter()
             .flatten()
             .chain(status.container_statuses.iter().flatten())
+            .chain(status.ephemeral_container_statuses.iter().flatten())
     };
-    spec::containers(pod)
-        .map(|(role, container)| {
-            let found = statuses().find(|s| s.name == container.name);
-            container_report(role, container, found)
-        })
-        .collect()
+    let report = |role: Role, container: &core::Container| {
+        let found = statuses().find(|s| s.name == container.name);
+        container_report(role, container, found)
+    };
+    let regular = spec::containers(pod).map(|(role, container)| report(role, container));
+    let added = spec::ephemeral_containers(pod);
+    let added = added.map(|container| report(Role::Ephemeral, &container));
+    regular.chain(added).collect()
 }
 
 fn container_report(

@@ -67,6 +67,7 @@ pub fn compute_pod_status(input: &StatusInput<'_>) -> core::PodStatus {
     let started = started(input);
     let init_statuses = containers::init_statuses(input);
     let app_statuses = containers::app_statuses(input);
+    let ephemeral_statuses = containers::ephemeral_statuses(input);
     let verdict = verdict(input, started, &init_statuses, &app_statuses);
     let view = conditions::View {
         input,
@@ -99,6 +100,7 @@ pub fn compute_pod_status(input: &StatusInput<'_>) -> core::PodStatus {
         pod_ips: non_empty(pod_ips.into_iter().map(|ip| PodIP { ip }).collect()),
         init_container_statuses: non_empty(init_statuses),
         container_statuses: non_empty(app_statuses),
+        ephemeral_container_statuses: non_empty(ephemeral_statuses),
         resource_claim_statuses: before.and_then(|s| s.resource_claim_statuses.clone()),
         ..core::PodStatus::default()
     }

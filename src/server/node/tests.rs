@@ -177,9 +177,9 @@ fn connector(holder: Option<&Holder>, protocols: &[&str]) -> TlsConnector {
         None => builder.with_no_client_auth(),
         Some(holder) => {
             let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(holder.key.clone()));
-            builder
-                .with_client_auth_cert(vec![holder.certificate.clone()], key)
-                .unwrap()
+            let key = rustls::crypto::ring::sign::any_supported_type(&key).unwrap();
+            let shown = rustls::sign::CertifiedKey::new(vec![holder.certificate.clone()], key);
+            builder.with_client_cert_resolver(Arc::new(Shows(Arc::new(shown))))
         }
     };
     config.alpn_protocols = protocols
@@ -187,6 +187,24 @@ fn connector(holder: Option<&Holder>, protocols: &[&str]) -> TlsConnector {
         .map(|name| name.as_bytes().to_vec())
         .collect();
     TlsConnector::from(Arc::new(config))
+}
+
+/// A client that shows a certificate, whether it has its key or not.
+#[derive(Debug)]
+struct Shows(Arc<rustls::sign::CertifiedKey>);
+
+impl rustls::client::ResolvesClientCert for Shows {
+    fn resolve(
+        &self,
+        _: &[&[u8]],
+        _: &[rustls::SignatureScheme],
+    ) -> Option<Arc<rustls::sign::CertifiedKey>> {
+        Some(Arc::clone(&self.0))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
 }
 
 /// A client that takes any server.

@@ -169,10 +169,8 @@ async fn a_request_waits_for_people_and_is_made_again_when_they_refuse() {
     task.look(at(1000)).await;
     task.look(at(1000)).await;
     assert_eq!(made(), 2);
-    assert_ne!(
-        cluster.requests.lock().unwrap()[0],
-        cluster.requests.lock().unwrap()[1]
-    );
+    let requests = cluster.requests.lock().unwrap().clone();
+    assert_ne!(requests[0], requests[1]);
     let away = SignError {
         cause: "away".to_owned(),
         is_away: true,
