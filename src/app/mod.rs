@@ -21,6 +21,7 @@ pub mod lock;
 mod node_api;
 pub mod owner;
 mod readings;
+mod stats;
 mod tell;
 mod view;
 
@@ -50,6 +51,8 @@ use crate::runtime::docker::{
 };
 use crate::runtime::gc::ContainerGc;
 use crate::runtime::objects::{NoObjects, Objects};
+use crate::server::NodeStats;
+use crate::server::health::Served;
 use crate::server::view::AgentView;
 use crate::server::{admin, health};
 use crate::source::files::FileSource;
@@ -62,12 +65,13 @@ use crate::store::cell::cell;
 use crate::store::looks::look_requests;
 use crate::store::pods::PodManager;
 use crate::store::probes::probe_results;
-use crate::telemetry::{Metrics, Telemetry, occurrences};
+use crate::telemetry::{Telemetry, occurrences};
 use crate::volume::HostFiles;
 use crate::worker::{Clock, Context, PodWorkers, Wanted};
 use cluster::{Cluster, Links};
 use desired::MergeTask;
 use host::HostLook;
+use stats::ServedStats;
 use view::{ClusterView, View};
 
 /// How long the parts are given to end once the agent is told to stop. They only drop what they
@@ -99,6 +103,8 @@ pub struct Agent {
     parts: Parts,
     /// What it tells about itself.
     pub view: Arc<dyn AgentView>,
+    /// What its pods and its machine use.
+    pub stats: Arc<dyn NodeStats>,
     /// What it counts.
     pub telemetry: Telemetry,
     // Held as long as the agent runs.
@@ -140,7 +146,8 @@ impl Agent {
         let cluster = Cluster::start(&config, machine.clone(), &telemetry, &mut parts, cancel)?;
         let client = cluster.as_ref().map(|cluster| cluster.client.clone());
         sources.extend(cluster.as_ref().map(|cluster| cluster.pods.clone()));
-        let node = facts::node_facts(&config);
+        let mut node = facts::node_facts(&config);
+        node.allocatable = facts::without_reserved(node.allocatable, &config.system_reserved);
         let node_ips = node.node_ips.clone();
         let objects: Arc<dyn Objects> = match &cluster {
             Some(cluster) => Arc::clone(&cluster.objects) as Arc<dyn Objects>,
@@ -170,7 +177,7 @@ impl Agent {
             &config, &engine, &images, disk, &telemetry, &mut parts, cancel,
         );
         let runtime = DockerManager::new(
-            engine,
+            Arc::clone(&engine),
             Arc::clone(&images),
             telemetry.clone(),
             DockerManagerOptions {
@@ -282,6 +289,16 @@ impl Agent {
             let telling = tell_cluster_news(cluster, version, cancel.clone());
             spawn(&mut parts, "cluster news", telling);
         }
+        let seen = cluster.as_ref().map(|cluster| cluster.images.clone());
+        let provider = Arc::new(stats::provider(&config, engine, seen, board.clone()));
+        let (measuring, told) = (Arc::clone(&provider), cancel.clone());
+        spawn(&mut parts, "disk usage", async move {
+            measuring.run(told).await;
+        });
+        let stats: Arc<dyn NodeStats> = Arc::new(ServedStats {
+            provider,
+            metrics: telemetry.metrics.clone(),
+        });
         let view: Arc<dyn AgentView> = Arc::new(View {
             resolved,
             owner,
@@ -301,14 +318,22 @@ impl Agent {
             cluster,
         });
         if let (Some(listener), Some(client)) = (node_listener, &client) {
+            let metrics = &telemetry.metrics;
+            let parts = &mut parts;
             node_api::start(
-                &config, listener, &machine, client, &view, &mut parts, cancel,
+                &config, listener, &machine, client, &view, metrics, parts, cancel,
             )?;
         }
-        start_servers(&config, &view, &telemetry.metrics, &mut parts, cancel).await?;
+        let served = Served {
+            view: Arc::clone(&view),
+            stats: Arc::clone(&stats),
+            metrics: telemetry.metrics.clone(),
+        };
+        start_servers(&config, served, &mut parts, cancel).await?;
         Ok(Self {
             parts,
             view,
+            stats,
             telemetry,
             _lock: lock,
         })
@@ -528,13 +553,12 @@ async fn engine_report(
 
 async fn start_servers(
     config: &Config,
-    view: &Arc<dyn AgentView>,
-    metrics: &Metrics,
+    served: Served,
     parts: &mut Parts,
     cancel: &CancellationToken,
 ) -> anyhow::Result<()> {
     let socket = admin::bind(&config.socket())?;
-    let (serving, told) = (Arc::clone(view), cancel.clone());
+    let (serving, told) = (Arc::clone(&served.view), cancel.clone());
     spawn(parts, "socket", async move {
         if let Err(error) = admin::serve(socket, serving, told).await {
             occurrences::server_failed("the agent's socket", &error.to_string());
@@ -542,9 +566,9 @@ async fn start_servers(
     });
     if let Some(address) = config.metrics_address {
         let listener = health::bind(address).await?;
-        let (serving, metrics, told) = (Arc::clone(view), metrics.clone(), cancel.clone());
+        let told = cancel.clone();
         spawn(parts, "metrics", async move {
-            if let Err(error) = health::serve(listener, serving, metrics, told).await {
+            if let Err(error) = health::serve(listener, served, told).await {
                 occurrences::server_failed("metrics", &error.to_string());
             }
         });

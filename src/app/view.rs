@@ -184,6 +184,19 @@ impl AgentView for View {
             .collect()
     }
 
+    fn running_pods(&self) -> Vec<Pod> {
+        let entries = self.cache.all();
+        let pods = entries
+            .iter()
+            .map(|entry| access::running_pod(&entry.status));
+        pods.flatten().collect()
+    }
+
+    fn mirror_uid(&self, pod: &Pod) -> Option<String> {
+        let cluster = self.cluster.as_ref()?;
+        cluster.mirror(&FullName::of(pod)).uid
+    }
+
     async fn logs(
         &self,
         uid: &PodUid,

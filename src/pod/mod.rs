@@ -35,5 +35,6 @@ pub mod resources;
 pub mod restart;
 pub mod select;
 pub mod spec;
+pub mod stats;
 pub mod status;
 pub mod volumes;

@@ -10,6 +10,7 @@ mod gc;
 mod images;
 mod pods;
 mod probes;
+mod stats;
 
 use std::path::Path;
 use std::time::Duration;
@@ -27,6 +28,7 @@ pub use gc::*;
 pub use images::*;
 pub use pods::*;
 pub use probes::*;
+pub use stats::*;
 
 /// A pod as its log field shows it: `namespace/name`.
 struct Shown<'a>(&'a FullName);

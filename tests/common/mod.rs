@@ -519,6 +519,11 @@ impl TestAgent {
         .await;
     }
 
+    /// What its pods and its machine use.
+    pub fn stats(&self) -> Arc<dyn mirrorlet::server::NodeStats> {
+        Arc::clone(&self.agent.as_ref().unwrap().stats)
+    }
+
     /// What is counted, as it is served.
     pub fn metrics(&self) -> String {
         self.agent.as_ref().unwrap().telemetry.metrics.encode()
