@@ -43,7 +43,9 @@ fn write_all(dir: &Path) -> io::Result<()> {
 
 /// One page a command, `mirrorlet-config-show.1` say, as git has it.
 fn write_pages(dir: &Path, name: &str, command: &Command) -> io::Result<()> {
-    let page = clap_mangen::Man::new(command.clone().name(name.to_owned()))
+    // clap takes names that last; this program doesn't.
+    let lasting: &'static str = name.to_owned().leak();
+    let page = clap_mangen::Man::new(command.clone().name(lasting))
         .section("1")
         .manual("mirrorlet");
     let mut text = Vec::new();

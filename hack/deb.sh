@@ -9,7 +9,7 @@ set -euo pipefail
 
 [ "$#" = 2 ] || die "usage: hack/deb.sh BINARY DIRECTORY"
 binary="$(realpath "$1")" out="$2"
-[ -x "$binary" ] || die "$1 is not there; run: make release"
+[ -x "$binary" ] || die "$1 is not there; run: make binary"
 deb="$("$REPO/hack/tool.sh" cargo-deb 3.7.0)"
 cd "$REPO"
 rm -rf target/deb

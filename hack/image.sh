@@ -12,10 +12,10 @@ set -euo pipefail
 
 [ "$#" = 2 ] || die "usage: hack/image.sh BINARY OUT.tar"
 binary="$1" out="$2"
-[ -x "$binary" ] || die "$binary is not there; run: make release"
+[ -x "$binary" ] || die "$binary is not there; run: make binary"
 libraries=()
 if ! LC_ALL=C ldd "$binary" 2>&1 | grep -q -e 'statically linked' -e 'not a dynamic executable'; then
-    [ "${IMAGE_LIBRARIES:-}" = 1 ] || die "$binary is not static; run: make release"
+    [ "${IMAGE_LIBRARIES:-}" = 1 ] || die "$binary is not static; run: make binary"
     mapfile -t libraries < <(ldd "$binary" | grep -o '/[^ ]*')
 fi
 version="$(awk -F '"' '/^version = / { print $2; exit }' "$REPO/Cargo.toml")"

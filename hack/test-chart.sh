@@ -36,6 +36,10 @@ refuses() {
 "$HELM" lint --quiet "$CHART"
 has '- --host-root=/host'
 lacks '- --host-root=/host' --set host.files=false
+has '- --manifests=/etc/mirrorlet/manifests'
+has '- --manifests=/drained' --set drain=true
+has 'emptyDir: {}' --set drain=true
+lacks 'emptyDir: {}'
 has '- --kubeconfig=in-cluster'
 has 'kind: ClusterRole'
 lacks 'kind: ClusterRole' --set rbac.create=false

@@ -222,9 +222,10 @@ wait_for 60 "another agent" replaced
 [ "$(owned | sort)" = "$before" ] || die "a deleted agent cost containers"
 
 step "a second release on the host: another root, another Node, the same Engine"
-helm install second "$CHART" --namespace kube-system --set nodeNameSuffix=other \
-    --set "host.root=$OTHER/root" --set "host.manifests=$OTHER/manifests" --set metrics.port=10393 \
-    --set nodeApi.port=10394 --set image.pullPolicy=Never --set host.filesPropagation=None --wait --timeout 120s >/dev/null
+others=(--namespace kube-system --set nodeNameSuffix=other --set "host.root=$OTHER/root"
+    --set "host.manifests=$OTHER/manifests" --set metrics.port=10393 --set nodeApi.port=10394
+    --set image.pullPolicy=Never --set host.filesPropagation=None --wait --timeout 120s)
+helm install second "$CHART" "${others[@]}" >/dev/null
 wait_for 60 "Node $OTHER_NODE to be Ready" node_ready "$OTHER_NODE"
 manifest web mirrorlet.test/busybox:1 "$OTHER"
 other_runs() { [ "$(kubectl get pod "web-$OTHER_NODE" -o 'jsonpath={.status.phase}' 2>/dev/null)" = Running ]; }
@@ -241,6 +242,13 @@ kubectl get node "$NODE" >/dev/null || die "the uninstall took the Node"
 kubectl get pod "web-$NODE" >/dev/null || die "the uninstall took the mirror"
 node_ready "$OTHER_NODE" || die "the other release is not Ready"
 [ "$(owned_by "$OTHER/root" | sort)" = "$theirs" ] || die "the uninstall touched the other release's containers"
+
+step "drained: its pods end, their mirrors go, the manifests stay"
+helm upgrade second "$CHART" "${others[@]}" --set drain=true >/dev/null
+drained() { [ -z "$(owned_by "$OTHER/root" --all)" ] && ! kubectl get pod "web-$OTHER_NODE" >/dev/null 2>&1; }
+wait_for 60 "the other release's pods and mirrors to go" drained
+[ -f "$OTHER/manifests/web.yaml" ] || die "a drain took a manifest"
+[ "$(owned | sort)" = "$before" ] || die "a drain of one release touched the other's containers"
 
 step "as a static pod of a kubelet without an API server"
 helm uninstall second --namespace kube-system --wait >/dev/null
