@@ -56,8 +56,10 @@ async fn a_tag_that_is_not_there_is_told_in_the_registrys_words() {
         &sleeper_of("web", &registry.image("a/app:none")),
     );
     let refused = until_refused(&agent, "web").await;
+    // A current Engine has words of its own for that.
+    let said = |words: &str| refused.message.contains(words);
     assert!(
-        refused.message.contains("manifest unknown"),
+        said("manifest unknown") || said("a/app:none: not found"),
         "{}",
         refused.message
     );

@@ -15,6 +15,7 @@ mod counts;
 pub mod desired;
 mod facts;
 mod gc;
+mod host;
 mod images;
 pub mod lock;
 mod node_api;
@@ -65,9 +66,11 @@ use crate::store::looks::look_requests;
 use crate::store::pods::PodManager;
 use crate::store::probes::probe_results;
 use crate::telemetry::{Telemetry, occurrences};
+use crate::volume::HostFiles;
 use crate::worker::{Clock, Context, PodWorkers, Wanted};
 use cluster::{Cluster, Links};
 use desired::MergeTask;
+use host::HostLook;
 use stats::ServedStats;
 use view::{ClusterView, View};
 
@@ -158,7 +161,21 @@ impl Agent {
                 record: Some(config.root.join(PULLED_IMAGES)),
             },
         ));
-        let image_gc = start_image_gc(&config, &engine, &images, &telemetry, &mut parts, cancel);
+        let host_files = HostFiles::new(config.host_root.clone());
+        let disk = LocalDisk {
+            is_engine_local: config.docker.starts_with("unix://"),
+            host: host_files.clone(),
+        };
+        let (host_look, lacks) = HostLook::new(
+            &config,
+            Arc::clone(&engine) as SharedEngine,
+            host_files.clone(),
+            telemetry.clone(),
+        )
+        .await;
+        let image_gc = start_image_gc(
+            &config, &engine, &images, disk, &telemetry, &mut parts, cancel,
+        );
         let runtime = DockerManager::new(
             Arc::clone(&engine),
             Arc::clone(&images),
@@ -172,7 +189,10 @@ impl Agent {
                 objects,
             },
         );
-        let runtime = Arc::new(runtime.with_pod_logs_dir(config.pod_logs_dir.as_deref()));
+        let runtime = runtime
+            .with_host_files(host_files)
+            .with_pod_logs_dir(config.pod_logs_dir.as_deref());
+        let runtime = Arc::new(runtime);
         let probe_client = runtime.probe_client();
         let sessions = runtime.exec_sessions();
         spawn(&mut parts, "exec sessions", sessions.run(cancel.clone()));
@@ -187,6 +207,8 @@ impl Agent {
             telemetry.clone(),
         );
         spawn(&mut parts, "observer", observer.run(cancel.clone()));
+        let looking = host_look.run(reach.clone(), cancel.clone());
+        spawn(&mut parts, "host access", looking);
 
         let (merged_writer, merged) = cell(Merged::default());
         let (wanted_writer, wanted) = watch::channel(Arc::new(Wanted::default()));
@@ -287,6 +309,7 @@ impl Agent {
             cache: cache_reader,
             reach,
             engine: engine_reader,
+            lacks,
             images,
             image_gc,
             runtime,
@@ -384,6 +407,7 @@ fn start_image_gc(
     config: &Config,
     engine: &SharedEngine,
     images: &Arc<ImagePuller>,
+    disk: LocalDisk,
     telemetry: &Telemetry,
     parts: &mut Parts,
     cancel: &CancellationToken,
@@ -404,9 +428,7 @@ fn start_image_gc(
         policy,
         all: config.image_gc == ImageGcMode::All,
         pod_infra_image: config.pod_infra_image.clone(),
-        disk: Arc::new(LocalDisk {
-            is_engine_local: config.docker.starts_with("unix://"),
-        }),
+        disk: Arc::new(disk),
     };
     let (engine, images) = (Arc::clone(engine), Arc::clone(images));
     let gc = ImageGc::new(engine, images, telemetry.clone(), options, Timestamp::now());

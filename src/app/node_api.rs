@@ -12,13 +12,13 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{Parts, spawn};
-use crate::cluster::{ApiError, ClusterClient, Reviews};
-use crate::config::Config;
+use crate::cluster::{ApiError, CertificateRequests, ClusterClient, RequestOutcome, Reviews};
+use crate::config::{Config, ServingCertificate};
 use crate::pod::access::User;
 use crate::pod::node::NodeFacts;
 use crate::server::health::Served;
 use crate::server::node::auth::{ClientAuthorities, ReviewError, Reviewer};
-use crate::server::node::certificate::Names;
+use crate::server::node::certificate::{Names, Origin, Outcome, SignError, Signer};
 use crate::server::node::{NodeApi, NodeApiParts, bind};
 use crate::telemetry::occurrences;
 
@@ -56,6 +56,34 @@ impl Reviewer for ClusterReviewer {
     }
 }
 
+/// Has the API server sign.
+struct ClusterSigner(CertificateRequests);
+
+fn unsigned(error: &ApiError) -> SignError {
+    SignError {
+        cause: error.to_string(),
+        is_away: error.is_away(),
+    }
+}
+
+#[async_trait]
+impl Signer for ClusterSigner {
+    async fn request(&self, request: &str) -> Result<String, SignError> {
+        let made = self.0.request(request).await;
+        made.map_err(|error| unsigned(&error))
+    }
+
+    async fn outcome(&self, name: &str) -> Result<Outcome, SignError> {
+        match self.0.outcome(name).await {
+            Ok(RequestOutcome::Pending) => Ok(Outcome::Pending),
+            Ok(RequestOutcome::Issued(chain)) => Ok(Outcome::Issued(chain)),
+            Ok(RequestOutcome::Refused(words)) => Ok(Outcome::Refused(words)),
+            Err(ApiError::NotFound(_)) => Ok(Outcome::Gone),
+            Err(error) => Err(unsigned(&error)),
+        }
+    }
+}
+
 /// Binds the port of the node API, unless there is none. Done before the Node tells of it.
 pub(super) async fn listen(config: &Config) -> anyhow::Result<Option<TcpListener>> {
     match config.node_api.listen() {
@@ -64,7 +92,59 @@ pub(super) async fn listen(config: &Config) -> anyhow::Result<Option<TcpListener
     }
 }
 
+/// Directory below the root where the certificate is kept that the cluster signs.
+const PKI_DIRECTORY: &str = "pki";
+
+/// Where the node API's certificate is from.
+fn origin(config: &Config, client: &ClusterClient) -> Origin {
+    match &config.node_api.certificate {
+        ServingCertificate::SelfSigned => Origin::Own,
+        ServingCertificate::Files { certificate, key } => Origin::Files {
+            certificate: certificate.clone(),
+            key: key.clone(),
+        },
+        ServingCertificate::Requested => Origin::Cluster {
+            signer: Arc::new(ClusterSigner(CertificateRequests::new(client.clone()))),
+            directory: config.root.join(PKI_DIRECTORY),
+        },
+    }
+}
+
+/// What of our settings a kubelet has, by its names for them.
+fn configz(config: &Config, port: u16) -> serde_json::Value {
+    serde_json::json!({
+        "enableServer": true,
+        "staticPodPath": config.manifests,
+        "address": config.node_api.address,
+        "port": port,
+        "rotateCertificates": config.node_api.certificate == ServingCertificate::Requested,
+        "authentication": {
+            "x509": {"clientCAFile": config.node_api.client_ca_file},
+            "webhook": {"enabled": true, "cacheTTL": "2m0s"},
+            "anonymous": {"enabled": false},
+        },
+        "authorization": {
+            "mode": "Webhook",
+            "webhook": {"cacheAuthorizedTTL": "5m0s", "cacheUnauthorizedTTL": "30s"},
+        },
+        "clusterDomain": config.cluster_domain,
+        "clusterDNS": config.cluster_dns,
+        "resolvConf": config.resolv_conf,
+        "cgroupRoot": config.cgroup_root,
+        "maxPods": config.max_pods,
+        "podLogsDir": config.pod_logs_dir,
+        "serializeImagePulls": config.serialize_image_pulls,
+        "imageGCHighThresholdPercent": config.image_gc_high_threshold,
+        "imageGCLowThresholdPercent": config.image_gc_low_threshold,
+        "containerRuntimeEndpoint": config.docker,
+    })
+}
+
 /// Starts the node API on that port.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "called once, to wire what there is"
+)]
 pub(super) fn start(
     config: &Config,
     listener: TcpListener,
@@ -89,11 +169,15 @@ pub(super) fn start(
         }
     }
     let reviews = Reviews::new(client.clone(), config.node_name.clone());
+    let port = listener.local_addr()?.port();
     let node_api = NodeApi::new(NodeApiParts {
-        served: served.clone(),
+        view: Arc::clone(&served.view),
+        stats: Arc::clone(&served.stats),
+        metrics: served.metrics.clone(),
+        configz: configz(config, port),
         reviewer: Arc::new(ClusterReviewer(reviews)),
         authorities,
-        certificate: config.node_api.certificate.clone(),
+        certificate: origin(config, client),
         names: Names {
             node: config.node_name.to_string(),
             hostname: facts.hostname.clone(),

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::api::report::{
-    AgentReport, ContainerReport, EngineReport, ExplainReport, ImageGcReport, PodReport,
-    StatusReport,
+    AgentReport, ContainerReport, EngineReport, ExplainReport, ImageGcReport, LackReport,
+    PodReport, StatusReport,
 };
 use crate::api::{Diagnostic, FullName, Pod, PodUid, Timestamp, core};
 use crate::config::Resolved;
@@ -48,6 +48,8 @@ pub(super) struct View {
     pub(super) cache: CacheReader,
     pub(super) reach: watch::Receiver<Reach>,
     pub(super) engine: watch::Receiver<EngineReport>,
+    /// What is lacking of what the agent needs of its host.
+    pub(super) lacks: watch::Receiver<Vec<LackReport>>,
     pub(super) images: Arc<ImagePuller>,
     /// None where no images are collected.
     pub(super) image_gc: Option<watch::Receiver<ImageGcReport>>,
@@ -137,6 +139,7 @@ impl AgentView for View {
         );
         StatusReport {
             agent: self.agent(),
+            lacks: self.lacks.borrow().clone(),
             engine: self.engine.borrow().clone(),
             api: self.cluster.as_ref().map(ClusterView::api),
             node: self
@@ -179,6 +182,19 @@ impl AgentView for View {
                 pod
             })
             .collect()
+    }
+
+    fn running_pods(&self) -> Vec<Pod> {
+        let entries = self.cache.all();
+        let pods = entries
+            .iter()
+            .map(|entry| access::running_pod(&entry.status));
+        pods.flatten().collect()
+    }
+
+    fn mirror_uid(&self, pod: &Pod) -> Option<String> {
+        let cluster = self.cluster.as_ref()?;
+        cluster.mirror(&FullName::of(pod)).uid
     }
 
     async fn logs(
@@ -332,7 +348,12 @@ fn report(
         _ => name.clone(),
     };
     let containers = containers(pod, status);
-    let counted = || containers.iter().filter(|c| c.role != Role::Init.as_str());
+    let counted = || {
+        containers.iter().filter(|c| {
+            let uncounted = [Role::Init, Role::Ephemeral].map(Role::as_str);
+            !uncounted.contains(&c.role.as_str())
+        })
+    };
     PodReport {
         manifest_name,
         namespace: pod.metadata.namespace.clone().unwrap_or_default(),
@@ -403,13 +424,16 @@ fn containers(pod: &Pod, status: &core::PodStatus) -> Vec<ContainerReport> {
             .iter()
             .flatten()
             .chain(status.container_statuses.iter().flatten())
+            .chain(status.ephemeral_container_statuses.iter().flatten())
     };
-    spec::containers(pod)
-        .map(|(role, container)| {
-            let found = statuses().find(|s| s.name == container.name);
-            container_report(role, container, found)
-        })
-        .collect()
+    let report = |role: Role, container: &core::Container| {
+        let found = statuses().find(|s| s.name == container.name);
+        container_report(role, container, found)
+    };
+    let regular = spec::containers(pod).map(|(role, container)| report(role, container));
+    let added = spec::ephemeral_containers(pod);
+    let added = added.map(|container| report(Role::Ephemeral, &container));
+    regular.chain(added).collect()
 }
 
 fn container_report(

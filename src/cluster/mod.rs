@@ -19,6 +19,7 @@ pub mod objects;
 mod pause;
 mod published;
 pub mod reach;
+mod requests;
 mod reviews;
 pub mod status;
 #[cfg(test)]
@@ -33,5 +34,6 @@ pub use mirror::{MirrorClient, MirrorInputs, MirrorTask};
 pub use node::{NodeInputs, NodeStanding, NodeTask};
 pub use objects::{ClusterObjects, ObjectsTask};
 pub use reach::ApiReach;
+pub use requests::{CertificateRequests, RequestOutcome};
 pub use reviews::Reviews;
 pub use status::{StatusInputs, StatusTask};

@@ -18,6 +18,7 @@ pub mod expand;
 pub mod gc;
 pub mod handler;
 pub mod hold;
+pub mod host_access;
 pub mod image_gc;
 pub mod logs;
 pub mod manager;

@@ -3,6 +3,7 @@
 //! [`references`] says what a pod needs; whoever can ask fills an [`ObjectSet`]; environment and
 //! volumes are decided from that alone. Values of objects never reach a message or a `Debug` text.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -348,7 +349,9 @@ pub fn references(pod: &Pod) -> References {
     for name in pull_secret_names(pod) {
         found.add(pod, ObjectKind::Secret, name);
     }
-    for (_, container) in spec::containers(pod) {
+    let regular = spec::containers(pod).map(|(_, container)| Cow::Borrowed(container));
+    let added = spec::ephemeral_containers(pod).map(Cow::Owned);
+    for container in regular.chain(added) {
         for from in container.env_from.iter().flatten() {
             if let Some(config_map) = &from.config_map_ref {
                 found.add(pod, ObjectKind::ConfigMap, &config_map.name);

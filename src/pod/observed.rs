@@ -46,6 +46,8 @@ pub enum Role {
     Sidecar,
     /// A regular container.
     App,
+    /// A container that was added to a running pod to look into it; never started twice.
+    Ephemeral,
 }
 
 impl Role {
@@ -56,6 +58,7 @@ impl Role {
             Self::Init => "init",
             Self::Sidecar => "sidecar",
             Self::App => "app",
+            Self::Ephemeral => "ephemeral",
         }
     }
 
@@ -66,6 +69,7 @@ impl Role {
             "init" => Some(Self::Init),
             "sidecar" => Some(Self::Sidecar),
             "app" => Some(Self::App),
+            "ephemeral" => Some(Self::Ephemeral),
             _ => None,
         }
     }

@@ -126,6 +126,7 @@ pub fn pod_memory_limit(pod: &Pod) -> Option<u64> {
         match role {
             Role::App | Role::Sidecar => together = together.saturating_add(limit?),
             Role::Init => largest_init = largest_init.max(limit?),
+            Role::Ephemeral => {}
         }
     }
     u64::try_from(together.max(largest_init).ceil())

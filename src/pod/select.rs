@@ -2,6 +2,7 @@
 
 use crate::api::report::PodReport;
 use crate::api::{FullName, Pod};
+use crate::pod::spec::all_container_names;
 
 /// Shortest beginning of a UID that is taken for one; shorter ones collide, or are names.
 pub const UID_PREFIX_MIN: usize = 6;
@@ -159,17 +160,11 @@ pub enum ContainerNotFound {
 /// # Errors
 /// There is no such container, or several and none named.
 pub fn choose_container(pod: &Pod, asked: Option<&str>) -> Result<String, ContainerNotFound> {
-    let (init, app): (&[_], &[_]) = match &pod.spec {
-        Some(spec) => (
-            spec.init_containers.as_deref().unwrap_or_default(),
-            &spec.containers,
-        ),
-        None => (&[], &[]),
-    };
-    let names = || -> Vec<String> { init.iter().chain(app).map(|c| c.name.clone()).collect() };
+    let app: &[_] = pod.spec.as_ref().map_or(&[], |spec| &spec.containers);
+    let names = || -> Vec<String> { all_container_names(pod).map(str::to_owned).collect() };
     let full_name = FullName::of(pod);
     let shown = || format!("{}/{}", full_name.namespace, full_name.name);
-    let has = |name: &str| init.iter().chain(app).any(|c| c.name == name);
+    let has = |name: &str| all_container_names(pod).any(|known| known == name);
     let annotated = pod
         .metadata
         .annotations

@@ -1,9 +1,10 @@
 //! Reading a pod's spec: the questions every decision asks of it.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::api::Pod;
-use crate::api::core::{Container, PodSpec};
+use crate::api::core::{Container, EphemeralContainer, PodSpec};
 use crate::pod::observed::{ContainerHash, Role};
 use crate::pod::plan::Reason;
 
@@ -72,7 +73,58 @@ pub fn init_role(container: &Container) -> Role {
     }
 }
 
-/// The container of that name, in whichever list it is.
+/// Containers that were added to look into the running pod, in order, each as the container that
+/// it is.
+pub fn ephemeral_containers(pod: &Pod) -> impl Iterator<Item = Container> {
+    let all = spec(pod).ephemeral_containers.iter().flatten();
+    all.map(ephemeral_container)
+}
+
+/// Upstream converts one type into the other; they have the same fields but for the target.
+fn ephemeral_container(added: &EphemeralContainer) -> Container {
+    let added = added.clone();
+    // Those that only a regular container may have are refused by the API server.
+    Container {
+        args: added.args,
+        command: added.command,
+        env: added.env,
+        env_from: added.env_from,
+        image: added.image,
+        image_pull_policy: added.image_pull_policy,
+        name: added.name,
+        security_context: added.security_context,
+        stdin: added.stdin,
+        stdin_once: added.stdin_once,
+        termination_message_path: added.termination_message_path,
+        termination_message_policy: added.termination_message_policy,
+        tty: added.tty,
+        volume_devices: added.volume_devices,
+        volume_mounts: added.volume_mounts,
+        working_dir: added.working_dir,
+        ..Container::default()
+    }
+}
+
+/// The container whose processes an added one is to see, if it names one.
+#[must_use]
+pub fn target_container<'a>(pod: &'a Pod, added: &str) -> Option<&'a str> {
+    let mut all = spec(pod).ephemeral_containers.iter().flatten();
+    let found = all.find(|container| container.name == added)?;
+    let target = found.target_container_name.as_deref();
+    target.filter(|name| !name.is_empty())
+}
+
+/// The container of that name, in whichever list it is, added ones included.
+#[must_use]
+pub fn find_any_container<'a>(pod: &'a Pod, name: &str) -> Option<(Role, Cow<'a, Container>)> {
+    let found = find_container(pod, name).map(|(role, found)| (role, Cow::Borrowed(found)));
+    found.or_else(|| {
+        let added = ephemeral_containers(pod).find(|container| container.name == name);
+        added.map(|container| (Role::Ephemeral, Cow::Owned(container)))
+    })
+}
+
+/// The container of that name, whether init, sidecar or regular.
 #[must_use]
 pub fn find_container<'a>(pod: &'a Pod, name: &str) -> Option<(Role, &'a Container)> {
     containers(pod).find(|(_, c)| c.name == name)

@@ -33,6 +33,26 @@ pub(crate) struct FakeView {
     pub(crate) uploaded: Mutex<Vec<u8>>,
     /// How many sessions were dropped.
     pub(crate) dropped: watch::Sender<u64>,
+    /// How many logs without end are read.
+    pub(crate) logs_open: watch::Sender<u64>,
+    /// What comes last in those.
+    said: watch::Sender<String>,
+}
+
+/// Counts a log without end as long as it is read.
+struct OpenLog(watch::Sender<u64>);
+
+impl OpenLog {
+    fn new(open: &watch::Sender<u64>) -> Self {
+        open.send_modify(|open| *open += 1);
+        Self(open.clone())
+    }
+}
+
+impl Drop for OpenLog {
+    fn drop(&mut self) {
+        self.0.send_modify(|open| *open -= 1);
+    }
 }
 
 /// Most bytes on their way through an echo.
@@ -68,6 +88,7 @@ impl FakeView {
             report: Mutex::new(StatusReport {
                 pulls: Vec::new(),
                 image_gc: None,
+                lacks: Vec::new(),
                 agent: AgentReport {
                     version: "0.1.0".to_owned(),
                     pid: 1,
@@ -88,7 +109,14 @@ impl FakeView {
             sizes: Arc::default(),
             uploaded: Mutex::default(),
             dropped: watch::Sender::new(0),
+            logs_open: watch::Sender::new(0),
+            said: watch::Sender::default(),
         }
+    }
+
+    /// Has all logs without end go on with that.
+    pub(crate) fn say(&self, words: &str) {
+        self.said.send_replace(words.to_owned());
     }
 
     /// Changes the report, or only says so when `version` is the present one.
@@ -123,6 +151,15 @@ impl AgentView for FakeView {
         pod.into_iter().map(|pod| (*pod).clone()).collect()
     }
 
+    fn running_pods(&self) -> Vec<Pod> {
+        self.pods()
+    }
+
+    /// `mirror-<name>`.
+    fn mirror_uid(&self, pod: &Pod) -> Option<String> {
+        Some(format!("mirror-{}", pod.metadata.name.as_deref()?))
+    }
+
     /// Pod `gone` does not exist, pod `broken` breaks off, pod `endless` goes on for ever.
     async fn logs(
         &self,
@@ -151,7 +188,15 @@ impl AgentView for FakeView {
                 let cause = RuntimeError::Unavailable("socket gone".to_owned());
                 Ok(stream::iter(head).chain(stream::iter([Err(cause)])).boxed())
             }
-            "endless" => Ok(stream::iter(head).chain(stream::pending()).boxed()),
+            "endless" => {
+                let state = (self.said.subscribe(), OpenLog::new(&self.logs_open));
+                let more = stream::unfold(state, |(mut said, open)| async move {
+                    said.changed().await.ok()?;
+                    let words = said.borrow_and_update().clone();
+                    Some((Ok(LogChunk::Stdout(words.into())), (said, open)))
+                });
+                Ok(stream::iter(head).chain(more).boxed())
+            }
             _ => Ok(stream::iter(head).boxed()),
         }
     }

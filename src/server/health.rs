@@ -10,17 +10,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::listen;
-use super::node::stats;
 use super::stats::NodeStats;
 use super::view::{AgentView, Check};
+use super::{listen, stats};
 use crate::telemetry::Metrics;
 
 /// Content type of the metrics: `OpenMetrics` text.
@@ -77,14 +76,30 @@ pub fn router(served: Served) -> Router {
         .route("/metrics", get(scrape))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
-        .route("/stats/summary", get(stats::summary))
-        .route("/metrics/resource", get(stats::resource))
-        .route("/metrics/cadvisor", get(stats::cadvisor))
-        .route("/metrics/probes", get(stats::probes))
+        .route("/stats/summary", get(summary))
+        .route("/metrics/resource", get(resource))
+        .route("/metrics/cadvisor", get(cadvisor))
+        .route("/metrics/probes", get(probes))
         .with_state(served)
 }
 
-pub(super) async fn scrape(State(shared): State<Served>) -> Response {
+async fn summary(State(served): State<Served>, RawQuery(query): RawQuery) -> Response {
+    stats::summary(&*served.stats, query.as_deref()).await
+}
+
+async fn resource(State(served): State<Served>) -> Response {
+    stats::resource(&*served.stats).await
+}
+
+async fn cadvisor(State(served): State<Served>) -> Response {
+    stats::cadvisor(&*served.stats).await
+}
+
+async fn probes(State(served): State<Served>) -> Response {
+    stats::probes(&*served.stats)
+}
+
+async fn scrape(State(shared): State<Served>) -> Response {
     (
         [(header::CONTENT_TYPE, OPEN_METRICS)],
         shared.metrics.encode(),

@@ -119,6 +119,12 @@ pub trait AgentView: Send + Sync + 'static {
     /// All pods that are wanted here, with their status as it is now; no mirrors.
     fn pods(&self) -> Vec<Pod>;
 
+    /// The pods of which a container runs, with those containers, as the Engine has them.
+    fn running_pods(&self) -> Vec<Pod>;
+
+    /// UID of the mirror of a static pod in the API server, once it has one.
+    fn mirror_uid(&self, pod: &Pod) -> Option<String>;
+
     /// The log of a container; with none named, of the pod's only or default one. With
     /// `previous`, of the instance before the newest.
     ///

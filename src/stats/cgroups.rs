@@ -119,7 +119,8 @@ impl Buffer {
 }
 
 /// Reads a file into `text`, which grows as it must. Not `read_to_string`: that asks for the
-/// length of each file first, which the kernel says is 0.
+/// length of each file first, which the kernel says is 0, and for its end in the end. The kernel
+/// fills the room it is given (`fs/seq_file.c`), so a text that leaves room over is whole.
 fn fill(text: &mut Vec<u8>, path: &Path) -> Option<usize> {
     let mut file = File::open(path).ok()?;
     if text.is_empty() {
@@ -131,8 +132,12 @@ fn fill(text: &mut Vec<u8>, path: &Path) -> Option<usize> {
             text.resize(2 * len, 0);
         }
         match file.read(&mut text[len..]) {
-            Ok(0) => break,
-            Ok(read) => len += read,
+            Ok(read) => {
+                len += read;
+                if len < text.len() {
+                    break;
+                }
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => return None,
         }

@@ -26,6 +26,9 @@ use crate::telemetry::occurrences;
 /// rate. Who scrapes does so every 15 to 60 seconds; cAdvisor's numbers are up to 15 seconds old.
 const FRESH: Duration = Duration::from_secs(5);
 
+/// The same of a sandbox, whose one process sleeps for ever.
+const SANDBOX_FRESH: Duration = Duration::from_mins(1);
+
 /// Shortest time between two searches of all cgroups for those that aren't where they should be.
 const SEARCH_WAIT: Duration = Duration::from_mins(1);
 
@@ -190,10 +193,19 @@ impl Looker {
 
     /// What a cgroup uses: read now, or told again. None when it is gone.
     fn usage(&mut self, path: &Arc<str>, asked: &Asked<'_>) -> Option<Usage> {
+        self.usage_within(FRESH, path, asked)
+    }
+
+    fn usage_within(
+        &mut self,
+        fresh: Duration,
+        path: &Arc<str>,
+        asked: &Asked<'_>,
+    ) -> Option<Usage> {
         if let Some(kept) = self.kept.get_mut(path)
             && kept.scope >= asked.scope
             && kept.usage.time <= asked.now
-            && elapsed(kept.usage.time, asked.now) < FRESH
+            && elapsed(kept.usage.time, asked.now) < fresh
         {
             kept.look = self.look;
             return Some(kept.usage.clone());
@@ -294,7 +306,7 @@ impl Looker {
         }
         let sandbox_usage = match &sandbox_place {
             Some(place) if with_sandbox || own_usage.is_none() => {
-                self.usage(&Arc::clone(&place.cgroup), asked)
+                self.usage_within(SANDBOX_FRESH, &place.cgroup, asked)
             }
             _ => None,
         };

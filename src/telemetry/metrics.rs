@@ -2,6 +2,7 @@
 //! only the kubelet's own series of its probes have others.
 
 mod mirrors;
+mod node_api;
 mod probes;
 
 use std::collections::BTreeMap;
@@ -227,6 +228,7 @@ pub struct Metrics {
     mirrors: Family<Label, Gauge>,
     mirror_problems: Family<Label, Gauge>,
     probes: probes::ProbeSeries,
+    node_api: node_api::NodeApiSeries,
 }
 
 impl Default for Metrics {
@@ -275,6 +277,7 @@ impl Metrics {
             mirrors: Family::default(),
             mirror_problems: Family::default(),
             probes: probes::ProbeSeries::default(),
+            node_api: node_api::NodeApiSeries::default(),
         };
         metrics.registry = Arc::new(metrics.register());
         metrics
@@ -468,6 +471,7 @@ impl Metrics {
         // without the end mark, which scrapers report.
         let probes = encode_registry(&mut text, &self.probes.registry);
         if probes
+            .and_then(|()| encode_registry(&mut text, &self.node_api.registry))
             .and_then(|()| encode(&mut text, &self.registry))
             .is_err()
         {

@@ -4,6 +4,7 @@
 //! series and notes it in the [`journal`], so that they can't drift apart. A node where nothing changes logs nothing.
 
 pub mod calls;
+mod exposition;
 pub mod fields;
 pub mod journal;
 pub mod log;
@@ -12,6 +13,7 @@ pub mod occurrences;
 mod refs;
 mod requests;
 
+pub use exposition::prometheus_text;
 pub use journal::Journal;
 pub use metrics::{EventOutcome, ImageGcCause, Metrics, PodState};
 pub use requests::ApiRequest;

@@ -23,6 +23,7 @@ pub mod link;
 pub mod node;
 pub mod proxy;
 pub mod registry;
+pub mod terminal;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufRead as _, BufReader};
@@ -408,7 +409,12 @@ fn event(line: &str) -> Option<Event> {
 /// Unmounts what is mounted below `root`, so that the directory can be removed.
 pub fn unmount_all(root: &Path) {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    for target in mounts.lines().filter_map(|line| line.split(' ').nth(1)) {
+    // What was mounted last goes first.
+    for target in mounts
+        .lines()
+        .rev()
+        .filter_map(|line| line.split(' ').nth(1))
+    {
         if Path::new(target).starts_with(root) {
             let _ = Command::new("umount").arg(target).output();
         }

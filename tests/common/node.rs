@@ -83,6 +83,20 @@ impl NodeBed {
         }
     }
 
+    /// A fresh one whose agent is who that kubeconfig says.
+    pub async fn as_whom(cluster: Arc<Cluster>, kubeconfig: PathBuf) -> Self {
+        let namespace = cluster.namespace("test").await;
+        let client = cluster.admin().await;
+        Self {
+            bed: Bed::new(),
+            cluster,
+            node: unique("node"),
+            namespace,
+            kubeconfig,
+            client,
+        }
+    }
+
     /// The configuration of an agent on this bed.
     pub fn resolved(&self) -> Resolved {
         let mut resolved = self.bed.resolved();

@@ -3,7 +3,7 @@
 use super::View;
 use crate::api::{ContainerId, Pod, PodUid, core};
 use crate::pod::logs::{NoLog, choose_log_instance};
-use crate::pod::observed::{ContainerState, ContainerStatus};
+use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus};
 use crate::pod::select::choose_container;
 use crate::server::view::ViewError;
 
@@ -86,4 +86,32 @@ fn running(newest: Option<&ContainerStatus>, name: &str) -> Result<ContainerId, 
             help: Some("mirrorlet explain tells why".to_owned()),
         }),
     }
+}
+
+/// A pod as the Engine has it, with the containers of it that run; none where none does.
+///
+/// Upstream: `ToAPIPod` of `pkg/kubelet/container/runtime.go`.
+pub(super) fn running_pod(status: &PodStatus) -> Option<Pod> {
+    let running = status.containers.iter();
+    let running = running.filter(|container| container.state == ContainerState::Running);
+    let containers: Vec<_> = running
+        .map(|container| core::Container {
+            name: container.name.to_string(),
+            image: Some(container.image.to_string()),
+            ..core::Container::default()
+        })
+        .collect();
+    (!containers.is_empty()).then(|| Pod {
+        metadata: crate::api::meta::ObjectMeta {
+            name: Some(status.full_name.name.to_string()),
+            namespace: Some(status.full_name.namespace.to_string()),
+            uid: Some(status.uid.to_string()),
+            ..Default::default()
+        },
+        spec: Some(core::PodSpec {
+            containers,
+            ..core::PodSpec::default()
+        }),
+        status: None,
+    })
 }

@@ -128,6 +128,8 @@ pub fn pod_requests(pod: &Pod) -> BTreeMap<String, Quantity> {
                     initializing = initializing.max(sidecars);
                 }
                 Role::App => apps = apps.saturating_add(wanted),
+                // It takes of what its pod has.
+                Role::Ephemeral => {}
             }
         }
         let parsed =

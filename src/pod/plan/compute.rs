@@ -12,7 +12,7 @@ use super::init::{InitStart, Initialization, initialization};
 use super::prune::prune;
 use super::sandbox::{recreate, sandbox_changed};
 use super::{Plan, PlanInput, Reason};
-use crate::pod::observed::Role;
+use crate::pod::observed::{ContainerState, Role};
 
 /// Decides the next steps for one pod. Reads nothing but its argument.
 #[must_use]
@@ -40,6 +40,7 @@ fn decide(draft: &mut Draft<'_>) {
     if let Some(reason) = changed {
         return recreate(draft, reason);
     }
+    start_ephemerals(draft);
     match initialization(pod, status, draft.input.probes) {
         Initialization::Failed(reason) => draft.finish(reason),
         Initialization::Running(starts) => {
@@ -72,6 +73,22 @@ fn shrink(draft: &mut Draft<'_>, sandbox_changed: Option<Reason>) {
         Some(reason) => draft.finish(reason),
         None if !runs => draft.finish(Reason::Completed),
         None => {}
+    }
+}
+
+/// Starts what was added to look into the pod: also while it initializes, since that may be what
+/// there is to look into. Nothing of it is ever started twice, and it holds nobody back.
+fn start_ephemerals(draft: &mut Draft<'_>) {
+    let (pod, status) = (draft.input.pod, draft.input.status);
+    for container in spec::ephemeral_containers(pod) {
+        let name = container.name.as_str().into();
+        let newest = status.find_container_status_by_name(&container.name);
+        let reason = match newest.map(|seen| seen.state) {
+            None => Reason::NeverStarted { container: name },
+            Some(ContainerState::Created) => Reason::CreatedOnly { container: name },
+            Some(_) => continue,
+        };
+        draft.start(Role::Ephemeral, &container, reason);
     }
 }
 

@@ -85,7 +85,7 @@ pub(super) fn initialization<'a>(
         }
         let verdict = match role {
             Role::Init => judge_init(pod, container, seen),
-            Role::Sidecar | Role::App => judge_sidecar(container, seen, probes),
+            Role::Sidecar | Role::App | Role::Ephemeral => judge_sidecar(container, seen, probes),
         };
         let restart = match verdict {
             Verdict::Fatal(reason) => return Initialization::Failed(reason),

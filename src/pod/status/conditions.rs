@@ -109,7 +109,7 @@ fn containers_ready(view: &View<'_>) -> Value {
     let mut unready = Vec::new();
     for (role, container) in spec::containers(view.input.pod) {
         let statuses = match role {
-            Role::Init => continue,
+            Role::Init | Role::Ephemeral => continue,
             Role::Sidecar => view.init,
             Role::App => view.apps,
         };
@@ -134,7 +134,7 @@ fn initialized(view: &View<'_>) -> Value {
     for (role, container) in spec::containers(view.input.pod) {
         let status = view.init.iter().find(|s| s.name == container.name);
         let complete = match role {
-            Role::App => continue,
+            Role::App | Role::Ephemeral => continue,
             Role::Init => status.map(|s| s.ready),
             Role::Sidecar => status.map(|s| s.started == Some(true)),
         };

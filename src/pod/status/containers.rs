@@ -40,6 +40,24 @@ pub(super) fn app_statuses(input: &StatusInput<'_>) -> Vec<core::ContainerStatus
     statuses
 }
 
+/// Statuses of containers that were added to look into the pod, by name. They have no part in
+/// whether it is ready.
+pub(super) fn ephemeral_statuses(input: &StatusInput<'_>) -> Vec<core::ContainerStatus> {
+    let previous = input.before();
+    let previous = previous.and_then(|s| s.ephemeral_container_statuses.as_deref());
+    let mut statuses: Vec<_> = spec::ephemeral_containers(input.pod)
+        .map(|container| {
+            let mut before = previous.unwrap_or_default().iter();
+            let before = before.find(|s| s.name == container.name);
+            let mut status = status(input, &container, before);
+            overlay_waiting(input, Role::Ephemeral, &mut status);
+            status
+        })
+        .collect();
+    statuses.sort_by(|a, b| a.name.cmp(&b.name));
+    statuses
+}
+
 fn statuses(
     input: &StatusInput<'_>,
     previous: Option<&[core::ContainerStatus]>,
@@ -191,6 +209,7 @@ fn should_be_started(input: &StatusInput<'_>, role: Role, name: &str) -> bool {
     match newest.state {
         ContainerState::Running => false,
         ContainerState::Created | ContainerState::Unknown => true,
+        ContainerState::Exited if role == Role::Ephemeral => false,
         ContainerState::Exited if role == Role::Init && newest.succeeded() => false,
         ContainerState::Exited => {
             spec::find_container(input.pod, name).is_some_and(|(_, container)| {
@@ -221,6 +240,7 @@ fn judge(
             status.started = Some(false);
             status.ready = succeeded;
         }
+        Role::Ephemeral => {}
         Role::Sidecar | Role::App => {
             let probes = input.probes;
             let started = newest.is_some_and(|seen| probes.has_started(container, seen));

@@ -277,7 +277,7 @@ fn normalize(pod: &Pod, status: &mut PodStatus) {
             *time = super::time(time.0);
         }
     };
-    let count = spec::containers(pod).count().max(1);
+    let count = spec::all_container_names(pod).count().max(1);
     let cut = |state: &mut Option<ContainerState>| {
         let Some(state) = state else { return };
         if let Some(running) = &mut state.running {
@@ -298,7 +298,8 @@ fn normalize(pod: &Pod, status: &mut PodStatus) {
     }
     let inits = status.init_container_statuses.iter_mut().flatten();
     let apps = status.container_statuses.iter_mut().flatten();
-    for container in inits.chain(apps) {
+    let added = status.ephemeral_container_statuses.iter_mut().flatten();
+    for container in inits.chain(apps).chain(added) {
         cut(&mut container.state);
         cut(&mut container.last_state);
     }

@@ -67,6 +67,7 @@ pub fn compute_pod_status(input: &StatusInput<'_>) -> core::PodStatus {
     let started = started(input);
     let init_statuses = containers::init_statuses(input);
     let app_statuses = containers::app_statuses(input);
+    let ephemeral_statuses = containers::ephemeral_statuses(input);
     let verdict = verdict(input, started, &init_statuses, &app_statuses);
     let view = conditions::View {
         input,
@@ -99,20 +100,24 @@ pub fn compute_pod_status(input: &StatusInput<'_>) -> core::PodStatus {
         pod_ips: non_empty(pod_ips.into_iter().map(|ip| PodIP { ip }).collect()),
         init_container_statuses: non_empty(init_statuses),
         container_statuses: non_empty(app_statuses),
+        ephemeral_container_statuses: non_empty(ephemeral_statuses),
         resource_claim_statuses: before.and_then(|s| s.resource_claim_statuses.clone()),
         ..core::PodStatus::default()
     }
 }
 
-/// When the pod was started: as its status has always said; for one whose status was forgotten,
-/// when its oldest sandbox was created; now, for a new one.
+/// When the pod was started: as its status has always said, but no later than its oldest sandbox
+/// was created, which a status didn't know that was made while nothing could be seen; now, for a
+/// new one.
 fn started(input: &StatusInput<'_>) -> Timestamp {
     let of =
         |status: Option<&core::PodStatus>| status.and_then(|s| s.start_time.as_ref()).map(|t| t.0);
     let sandboxes = || input.observed.sandboxes.iter().map(|s| s.created_at).min();
     of(input.before())
         .or_else(|| of(input.pod.status.as_ref()))
-        .or_else(sandboxes)
+        .into_iter()
+        .chain(sandboxes())
+        .min()
         .unwrap_or(input.now)
 }
 

@@ -143,6 +143,7 @@ pub(super) fn phase(
             Role::Init => count.init(seen(init, &container.name), again),
             Role::Sidecar => count.sidecar(seen(init, &container.name)),
             Role::App => count.app(seen(apps, &container.name), again),
+            Role::Ephemeral => {}
         }
     }
     if count.failed_init > 0 {

@@ -494,7 +494,7 @@ impl SessionControl for Canned {
 /// Whether the round goes on when this step fails.
 fn is_independent(step: &Step) -> bool {
     match step {
-        Step::StartContainer { role, .. } => matches!(role, Role::App | Role::Sidecar),
+        Step::StartContainer { role, .. } => *role != Role::Init,
         Step::KillPod { .. }
         | Step::KillContainer { .. }
         | Step::CreateSandbox { .. }

@@ -3,6 +3,7 @@
 //! Upstream: `getContainerLogs` of `pkg/kubelet/server/server.go`, with its statuses and words.
 
 use std::io;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -12,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, stream};
 
 use super::Shared;
-use crate::api::Timestamp;
+use crate::api::{PodUid, Timestamp};
 use crate::pod::spec::all_container_names;
 use crate::runtime::{LogChunk, LogOptions, LogSource};
 use crate::server::view::ViewError;
@@ -20,6 +21,10 @@ use crate::server::view::ViewError;
 /// Pieces of a log that are sent together, when they have all come: most logs are many short
 /// lines, each of which is a piece.
 const CHUNKS_MAX: usize = 512;
+
+/// Most logs read at a time. Each holds a connection to the Engine; a screen full of them is a
+/// dozen.
+pub(super) const READERS_MAX: usize = 256;
 
 /// Why a query can't be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +138,13 @@ pub(super) async fn container_logs(
         let words = format!("container {container:?} not found in pod {name:?}");
         return Err(refuse(StatusCode::NOT_FOUND, words));
     }
-    let uid = crate::api::PodUid::of(&pod);
+    let permit = Arc::clone(&shared.followers)
+        .try_acquire_owned()
+        .map_err(|_| {
+            let words = format!("{READERS_MAX} logs are read at present");
+            refuse(StatusCode::TOO_MANY_REQUESTS, words)
+        })?;
+    let uid = PodUid::of(&pod);
     let log = shared
         .view
         .logs(&uid, Some(&container), &asked.options, asked.previous)
@@ -152,9 +163,10 @@ pub(super) async fn container_logs(
         })?;
     // An empty piece first: the head of the answer goes out before the first line comes.
     let begin = stream::iter([Ok(Bytes::new())]);
-    let pieces = log
-        .ready_chunks(CHUNKS_MAX)
-        .map(|chunks| Ok::<_, io::Error>(joined(chunks)));
+    let pieces = log.ready_chunks(CHUNKS_MAX).map(move |chunks| {
+        let _held = &permit;
+        Ok::<_, io::Error>(joined(chunks))
+    });
     let body = begin
         .chain(pieces)
         .take_until(shared.cancel.clone().cancelled_owned());

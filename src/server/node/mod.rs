@@ -1,9 +1,8 @@
 //! The node API: what the API server asks a node, over HTTPS on a port of its own.
 //!
 //! `kubectl logs`, `exec`, `attach`, `port-forward` and `top` come here. Everything but `/healthz`
-//! passes the `Gate` of [`auth`] first: there is no route beside it, since it wraps the whole router, what is not
-//! there included. Anonymous requests, a read-only port and switches to turn the guard off don't
-//! exist.
+//! passes the gate of [`auth`] first: it wraps the whole router, what is not there included. There
+//! are no anonymous requests, there is no read-only port, and nothing turns the gate off.
 //!
 //! Upstream: `pkg/kubelet/server/server.go`.
 
@@ -11,25 +10,37 @@ pub mod auth;
 pub mod certificate;
 mod listen;
 mod logs;
-pub(super) mod stats;
+mod stats;
+mod streams;
+#[cfg(test)]
+mod tests;
 mod tls;
+mod told;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use axum::middleware;
+use axum::http::header::CONTENT_LENGTH;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use self::auth::{ClientAuthorities, Gate, Reviewer};
-use self::certificate::{CertificateError, CertificateTask, Names};
-use super::health::Served;
+use self::certificate::{CertificateError, CertificateTask, Names, Origin};
+use super::stats::NodeStats;
 use super::view::AgentView;
-use crate::config::ServingCertificate;
+use crate::telemetry::Metrics;
+
+/// Longest body that a request may announce, in bytes.
+const BODY_BYTES_MAX: u64 = 1 << 20;
 
 /// Why the node API can't be served.
 #[derive(Debug, thiserror::Error)]
@@ -56,13 +67,19 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
 /// What the node API is made of.
 pub struct NodeApiParts {
     /// What it tells.
-    pub served: Served,
+    pub view: Arc<dyn AgentView>,
+    /// What pods and the machine use.
+    pub stats: Arc<dyn NodeStats>,
+    /// What it counts, and tells of.
+    pub metrics: Metrics,
+    /// What `/configz` tells.
+    pub configz: serde_json::Value,
     /// Whom it asks who may.
     pub reviewer: Arc<dyn Reviewer>,
     /// Whose client certificates it believes.
     pub authorities: Arc<ClientAuthorities>,
     /// Where its own certificate is from.
-    pub certificate: ServingCertificate,
+    pub certificate: Origin,
     /// For whom that is.
     pub names: Names,
 }
@@ -71,8 +88,11 @@ pub struct NodeApiParts {
 pub struct NodeApi {
     tls: Arc<rustls::ServerConfig>,
     certificates: CertificateTask,
-    served: Served,
     gate: Arc<Gate>,
+    view: Arc<dyn AgentView>,
+    stats: Arc<dyn NodeStats>,
+    metrics: Metrics,
+    configz: Arc<serde_json::Value>,
 }
 
 impl NodeApi {
@@ -81,42 +101,95 @@ impl NodeApi {
     /// # Errors
     /// There is no certificate to begin with.
     pub fn new(parts: NodeApiParts) -> Result<Self, CertificateError> {
-        let (served, certificates) = CertificateTask::begin(&parts.certificate, parts.names)?;
+        let (served, certificates) = CertificateTask::begin(parts.certificate, parts.names)?;
         Ok(Self {
             tls: Arc::new(tls::config(served)),
             certificates,
-            served: parts.served,
             gate: Arc::new(Gate::new(parts.reviewer, parts.authorities)),
+            view: parts.view,
+            stats: parts.stats,
+            metrics: parts.metrics,
+            configz: Arc::new(parts.configz),
         })
     }
 
     /// Serves until `cancel`; streams end then.
     pub async fn serve(self, listener: TcpListener, cancel: CancellationToken) {
-        let router = router(self.served, self.gate, cancel.clone());
+        let shared = Shared {
+            view: self.view,
+            stats: self.stats,
+            metrics: self.metrics,
+            configz: self.configz,
+            followers: Arc::new(Semaphore::new(logs::READERS_MAX)),
+            sessions: TaskTracker::new(),
+            cancel: cancel.clone(),
+        };
+        let sessions = shared.sessions.clone();
         tokio::join!(
-            listen::serve(listener, self.tls, router, cancel.clone()),
+            listen::serve(
+                listener,
+                self.tls,
+                router(shared, self.gate),
+                cancel.clone()
+            ),
             self.certificates.run(cancel),
         );
+        // They end by the same token, and hold nothing that takes long to let go.
+        sessions.close();
+        sessions.wait().await;
     }
 }
 
 #[derive(Clone)]
 struct Shared {
     view: Arc<dyn AgentView>,
+    stats: Arc<dyn NodeStats>,
+    metrics: Metrics,
+    configz: Arc<serde_json::Value>,
+    /// How many may read logs at a time.
+    followers: Arc<Semaphore>,
+    /// What goes on over connections that were taken over.
+    sessions: TaskTracker,
     cancel: CancellationToken,
 }
 
 /// The routes behind their gate; can be called without a socket.
-fn router(served: Served, gate: Arc<Gate>, cancel: CancellationToken) -> Router {
-    let view = Arc::clone(&served.view);
+///
+/// Only `/healthz` itself lies outside, as a kubelet's does on its own port for health.
+fn router(shared: Shared, gate: Arc<Gate>) -> Router {
+    let metrics = shared.metrics.clone();
     let guarded = Router::new()
         .route(
             "/containerLogs/{namespace}/{pod}/{container}",
             get(logs::container_logs),
         )
-        .merge(stats::routes(served))
+        .merge(told::routes())
+        .merge(streams::routes())
+        .merge(stats::routes())
         .fallback(|| async { (StatusCode::NOT_FOUND, "404 page not found\n") })
-        .layer(middleware::from_fn_with_state(gate, auth::guard))
-        .with_state(Shared { view, cancel });
-    guarded
+        .with_state(shared)
+        // Wraps what stands above it, the fallback included.
+        .layer(middleware::from_fn_with_state(gate, auth::guard));
+    Router::new()
+        .route("/healthz", get(told::healthz))
+        .fallback_service(guarded)
+        .layer(middleware::from_fn(bound))
+        .layer(middleware::from_fn_with_state(metrics, count))
+}
+
+/// Refuses what announces a body beyond bounds: nothing that is served takes any, and what comes
+/// unannounced is not read.
+async fn bound(request: Request, next: Next) -> Response {
+    let length = request.headers().get(CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if length.is_some_and(|length| length > BODY_BYTES_MAX) {
+        return StatusCode::PAYLOAD_TOO_LARGE.into_response();
+    }
+    next.run(request).await
+}
+
+/// Counts requests, until their answers have begun.
+async fn count(State(metrics): State<Metrics>, request: Request, next: Next) -> Response {
+    let _under_way = metrics.node_api_asked(request.method().as_str(), request.uri().path());
+    next.run(request).await
 }

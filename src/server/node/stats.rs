@@ -1,42 +1,35 @@
-//! What pods and the node use, and what the agent counts, for `metrics-server` and Prometheus.
-//!
-//! Upstream: `InstallAuthNotRequiredHandlers` of `pkg/kubelet/server/server.go`.
+//! What is used: `/stats/summary`, and the metrics of containers, resources and probes, for
+//! `metrics-server` and Prometheus.
 
 use axum::Router;
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use axum::routing::get;
 
-use crate::server::health::{self, Served};
+use super::Shared;
 use crate::server::stats;
 
 /// The routes.
-pub(super) fn routes<S: Clone + Send + Sync + 'static>(served: Served) -> Router<S> {
+pub(super) fn routes() -> Router<Shared> {
     Router::new()
-        // Upstream takes a POST, too.
-        .route("/stats/summary", get(summary).post(summary))
-        .route("/metrics", get(health::scrape))
-        .route("/metrics/resource", get(resource))
+        .route("/stats/summary", get(summary))
         .route("/metrics/cadvisor", get(cadvisor))
+        .route("/metrics/resource", get(resource))
         .route("/metrics/probes", get(probes))
-        .with_state(served)
 }
 
-pub(in crate::server) async fn summary(
-    State(served): State<Served>,
-    RawQuery(query): RawQuery,
-) -> Response {
-    stats::summary(&*served.stats, query.as_deref()).await
+async fn summary(State(shared): State<Shared>, RawQuery(query): RawQuery) -> Response {
+    stats::summary(&*shared.stats, query.as_deref()).await
 }
 
-pub(in crate::server) async fn resource(State(served): State<Served>) -> Response {
-    stats::resource(&*served.stats).await
+async fn cadvisor(State(shared): State<Shared>) -> Response {
+    stats::cadvisor(&*shared.stats).await
 }
 
-pub(in crate::server) async fn cadvisor(State(served): State<Served>) -> Response {
-    stats::cadvisor(&*served.stats).await
+async fn resource(State(shared): State<Shared>) -> Response {
+    stats::resource(&*shared.stats).await
 }
 
-pub(in crate::server) async fn probes(State(served): State<Served>) -> Response {
-    stats::probes(&*served.stats)
+async fn probes(State(shared): State<Shared>) -> Response {
+    stats::probes(&*shared.stats)
 }

@@ -14,12 +14,10 @@ use prometheus_client::registry::Registry;
 use super::Metrics;
 use crate::api::{FullName, PodUid};
 use crate::pod::probe::{ProbeKind, ProbeResult};
+use crate::telemetry::prometheus_text;
 
 type Labels<const N: usize> = [(&'static str, String); N];
 type Durations = Family<Labels<4>, Histogram, fn() -> Histogram>;
-
-/// The family of attempts, whose samples end in `_total`.
-const ATTEMPTS: &str = "prober_probe";
 
 /// Upper bounds in seconds: Prometheus' usual ones.
 const BUCKETS: [f64; 11] = [
@@ -46,7 +44,7 @@ impl Default for ProbeSeries {
         let durations = Family::new_with_constructor(histogram);
         let mut registry = Registry::default();
         registry.register(
-            ATTEMPTS,
+            "prober_probe",
             "Cumulative number of a liveness, readiness or startup probe for a container by result",
             attempts.clone(),
         );
@@ -98,19 +96,14 @@ fn duration_labels(pod: &FullName, container: &str, kind: ProbeKind) -> Labels<4
 }
 
 impl Metrics {
-    /// The series of probes alone, in Prometheus' text format 0.0.4: there a counter's family has
-    /// the name of its samples.
+    /// The series of probes alone, in Prometheus' text format 0.0.4.
     #[must_use]
     pub fn encode_probes(&self) -> String {
         let mut text = String::new();
         if encode_registry(&mut text, &self.probes.registry).is_err() {
             tracing::error!("failed to encode the metrics of probes");
         }
-        for word in ["HELP", "TYPE"] {
-            let family = |name: &str| format!("# {word} {name} ");
-            text = text.replace(&family(ATTEMPTS), &family(&format!("{ATTEMPTS}_total")));
-        }
-        text
+        prometheus_text(&text)
     }
 
     /// Counts one attempt of a probe; an unknown result is one that could not be made.

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use rustix::process::Signal;
+use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use self::address::Address;
@@ -350,6 +351,15 @@ impl Cluster {
         kubeconfig
     }
 
+    /// A kubeconfig of `ServiceAccount` `kube-system/<name>`, which has the rights that `rbac` gives
+    /// it and no others.
+    pub fn account_kubeconfig(&self, name: &str, rbac: &str) -> PathBuf {
+        self.kubectl(&["create", "serviceaccount", "-n", "kube-system", name]);
+        self.apply(rbac);
+        let token = self.kubectl(&["create", "token", "-n", "kube-system", name]);
+        self.authority.token_kubeconfig(name, &token)
+    }
+
     /// A new namespace in which pods can be made: it has its `ServiceAccount` and root certificate.
     pub async fn namespace(&self, prefix: &str) -> String {
         let name = unique(prefix);
@@ -470,6 +480,29 @@ pub async fn client(kubeconfig: &Path) -> kube::Client {
 
 /// Where hack/kube-build.sh puts the programs of the version that hack/kube/go.mod pins.
 fn bin() -> PathBuf {
+    let bin = bin_dir();
+    let programs = ["kube-apiserver", "kube-controller-manager"];
+    for program in programs.iter().chain(&["kube-scheduler", "kubectl"]) {
+        let file = bin.join(program);
+        assert!(file.exists(), "no {}: run `make kube`", file.display());
+    }
+    bin
+}
+
+/// The client of exec and port-forward that is made of client-go, from this very source.
+pub fn stream_client() -> PathBuf {
+    let source = include_bytes!("../../../hack/kube/streamclient/main.go");
+    let sum: String = Sha256::digest(source)
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let file = bin_dir().join(format!("streamclient-{sum}"));
+    assert!(file.exists(), "no {}: run `make kube`", file.display());
+    file
+}
+
+fn bin_dir() -> PathBuf {
     let pinned = include_str!("../../../hack/kube/go.mod");
     let version = pinned
         .lines()
@@ -479,13 +512,7 @@ fn bin() -> PathBuf {
         || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into())).join(".cache"),
         PathBuf::from,
     );
-    let bin = cache.join(format!("mirrorlet-dev/kube/v{version}"));
-    let programs = ["kube-apiserver", "kube-controller-manager"];
-    for program in programs.iter().chain(&["kube-scheduler", "kubectl"]) {
-        let file = bin.join(program);
-        assert!(file.exists(), "no {}: run `make kube`", file.display());
-    }
-    bin
+    cache.join(format!("mirrorlet-dev/kube/v{version}"))
 }
 
 fn start_etcd(address: &Address, dir: &Path) -> Program {

@@ -10,6 +10,7 @@ use crate::api::{PodUid, meta};
 use crate::pod::observed::{ContainerHash, ContainerStatus, SandboxStatus};
 
 mod apps;
+mod ephemeral;
 mod inits;
 mod probes;
 mod properties;
@@ -75,7 +76,7 @@ fn sandbox(attempt: u32, state: ContainerState) -> SandboxStatus {
 
 /// An instance of a container of the pod: `Exited` ones ended badly a second ago.
 fn instance(pod: &Pod, name: &str, restart_count: u32, state: ContainerState) -> ContainerStatus {
-    let (role, container) = spec::find_container(pod, name).unwrap();
+    let (role, container) = spec::find_any_container(pod, name).unwrap();
     let exited = state == ContainerState::Exited;
     ContainerStatus {
         id: ContainerId::docker(format!("{name}-{restart_count}")),
@@ -88,7 +89,7 @@ fn instance(pod: &Pod, name: &str, restart_count: u32, state: ContainerState) ->
         exit_code: exited.then_some(1),
         image: container.image.as_deref().unwrap().into(),
         image_id: "".into(),
-        hash: spec::container_hash(container),
+        hash: spec::container_hash(&container),
         restart_count,
         reason: if exited { "Error" } else { "" }.into(),
         message: "".into(),

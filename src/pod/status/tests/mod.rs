@@ -10,6 +10,7 @@ use crate::api::{ContainerId, FullName, PodUid};
 use crate::pod::observed::{ContainerHash, ContainerState, ContainerStatus, SandboxStatus};
 
 mod computed;
+mod ephemeral;
 mod phases;
 mod words;
 
@@ -75,7 +76,7 @@ fn instance(
     state: ContainerState,
     code: Option<i32>,
 ) -> ContainerStatus {
-    let (role, container) = spec::find_container(pod, name).unwrap();
+    let (role, container) = spec::find_any_container(pod, name).unwrap();
     ContainerStatus {
         id: ContainerId::docker(format!("{name}-{count}")),
         name: name.into(),
@@ -87,7 +88,7 @@ fn instance(
         exit_code: code,
         image: container.image.as_deref().unwrap().into(),
         image_id: format!("docker-pullable://{name}@sha256:0").into(),
-        hash: spec::container_hash(container),
+        hash: spec::container_hash(&container),
         restart_count: count,
         reason: match code {
             None => "",

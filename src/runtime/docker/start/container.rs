@@ -10,7 +10,7 @@ use super::super::image::{EnsuredImage, PullPolicy};
 use super::super::kill::{Stop, reason_of};
 use super::super::manager::DockerManager;
 use super::super::translate::{
-    ContainerInput, ImageFacts, SeccompWanted, container_request, seccomp_wanted,
+    ContainerInput, ImageFacts, Kind, SeccompWanted, container_request, seccomp_wanted,
 };
 use super::{Start, Up, refuses_oom_score, runtime_error, tell_notes};
 use crate::api::core::Container;
@@ -36,12 +36,13 @@ impl DockerManager {
         start: Start<'_>,
         cancel: &CancellationToken,
     ) -> Result<(), SyncError> {
-        let Some((_, container)) = spec::find_container(pod, start.name) else {
+        let Some((_, container)) = spec::find_any_container(pod, start.name) else {
             return Err(SyncError::new(
                 SyncErrorReason::CreateContainerConfigError,
                 "no matching container",
             ));
         };
+        let container = &*container;
         let policy = PullPolicy::of(container);
         let image = tokio::select! {
             image = self.image(pod, container, policy, &files.pull_secrets) => image,
@@ -201,6 +202,7 @@ impl DockerManager {
             .engine_facts()
             .await
             .map_err(|error| runtime_error(&error))?;
+        let target = self.target(pod, start.name)?;
         let mut pulled_anew = false;
         loop {
             let mut input = ContainerInput {
@@ -210,6 +212,7 @@ impl DockerManager {
                 role: start.role,
                 restart_count: start.restart_count,
                 sandbox_id,
+                target: target.as_deref(),
                 pod_ips: &pod_ips,
                 volumes: &files.volumes,
                 objects: &files.objects,
@@ -253,6 +256,31 @@ impl DockerManager {
                 }
             }
         }
+    }
+
+    /// Id of the container whose processes an added one is to see, if it names one.
+    ///
+    /// Upstream: `getTargetID` of `pkg/kubelet/kuberuntime/kuberuntime_container.go`.
+    fn target(&self, pod: &Pod, name: &str) -> Result<Option<String>, SyncError> {
+        let Some(target) = spec::target_container(pod, name) else {
+            return Ok(None);
+        };
+        let records = self.index.of_pod(&PodUid::of(pod));
+        let instances = records.iter().filter_map(|record| match &record.ours.kind {
+            Kind::Container {
+                name,
+                restart_count,
+                ..
+            } if name == target => Some((*restart_count, record.id.to_string())),
+            Kind::Container { .. } | Kind::Sandbox { .. } => None,
+        });
+        let newest = instances.max_by_key(|(restart_count, _)| *restart_count);
+        newest.map(|(_, id)| Some(id)).ok_or_else(|| {
+            SyncError::new(
+                SyncErrorReason::CreateContainerConfigError,
+                format!("unable to find target container {target}"),
+            )
+        })
     }
 
     /// Makes sure that the container's image is there, and tells of its pull.

@@ -186,7 +186,7 @@ impl DockerManager {
                 let _done = done.map(CancellationToken::drop_guard);
                 let action = match start.role {
                     Role::Init => SyncAction::InitContainer,
-                    Role::Sidecar | Role::App => SyncAction::StartContainer,
+                    Role::Sidecar | Role::App | Role::Ephemeral => SyncAction::StartContainer,
                 };
                 let mut result = SyncResult::new(action, start.name);
                 let start = self.counted_on(pod, *start, files);

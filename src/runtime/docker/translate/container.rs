@@ -51,6 +51,8 @@ pub struct ContainerInput<'a> {
     pub restart_count: u32,
     /// Full id of the sandbox.
     pub sandbox_id: &'a str,
+    /// Full id of the container whose processes it is to see, too.
+    pub target: Option<&'a str>,
     /// Addresses of the pod; those of the node in the host's network.
     pub pod_ips: &'a [IpAddr],
     /// What its mounts are bound to.
@@ -188,7 +190,10 @@ fn host_config(input: &ContainerInput<'_>) -> Result<HostConfig, ConfigError> {
         network_mode: Some(sandbox.clone()),
         ipc_mode: Some(sandbox.clone()),
         uts_mode: spec::is_host_network(pod).then(|| "host".to_owned()),
-        pid_mode: pid_mode(pod, sandbox),
+        pid_mode: input
+            .target
+            .map(|id| format!("container:{id}"))
+            .or_else(|| pid_mode(pod, sandbox)),
         cgroup_parent: resources::cgroup_parent(
             pod,
             &input.node.cgroup_root,
@@ -208,6 +213,8 @@ fn host_config(input: &ContainerInput<'_>) -> Result<HostConfig, ConfigError> {
             input.termination_log,
             input.engine,
         )?),
+        binds: Some(mounts::binds(container, input.volumes, input.engine)?)
+            .filter(|binds| !binds.is_empty()),
         cap_add: capabilities.and_then(|c| c.add.clone()),
         cap_drop: capabilities.and_then(|c| c.drop.clone()),
         group_add: security::group_add(pod),

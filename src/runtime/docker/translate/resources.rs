@@ -79,7 +79,7 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, role: Role, node: &NodeFa
             let own = score_of_request(container, node);
             let score = match role {
                 Role::Sidecar => own.min(score_of_smallest_app(pod, node)),
-                Role::Init | Role::App => own,
+                Role::Init | Role::App | Role::Ephemeral => own,
             };
             score.clamp(MILLI + OOM_GUARANTEED, OOM_BEST_EFFORT - 1)
         }

@@ -170,7 +170,7 @@ fn ports(pod: &Pod) -> (Option<Vec<String>>, Option<PortMap>) {
     let mut bindings = PortMap::new();
     let containers = spec::containers(pod).filter(|(role, _)| match role {
         Role::App | Role::Sidecar => true,
-        Role::Init => false,
+        Role::Init | Role::Ephemeral => false,
     });
     for port in containers.flat_map(|(_, c)| c.ports.iter().flatten()) {
         let Some(host_port) = port.host_port.filter(|port| *port != 0) else {

@@ -13,7 +13,7 @@ pub(in crate::server::node) mod der;
 #[cfg(test)]
 pub(in crate::server::node) mod fake;
 #[cfg(test)]
-mod tests;
+pub(in crate::server::node) mod tests;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

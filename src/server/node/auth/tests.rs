@@ -38,9 +38,22 @@ impl Authority {
         params.distinguished_name.push(group, "system:masters");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         change(&mut params);
+        Shown([self.sign(&params).0].into())
+    }
+
+    fn sign(&self, params: &CertificateParams) -> (CertificateDer<'static>, Vec<u8>) {
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.0).unwrap();
-        Shown([certificate.der().clone()].into())
+        (certificate.der().clone(), key.serialize_der())
+    }
+
+    /// A client certificate and its key (PKCS #8).
+    pub(in crate::server::node) fn holder(&self, name: &str) -> (CertificateDer<'static>, Vec<u8>) {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(&params)
     }
 }
 

@@ -46,6 +46,12 @@ pub enum CertificateError {
     /// None could be made.
     #[error("failed to make a certificate: {0}")]
     Unmade(String),
+    /// The cluster did not sign one.
+    #[error("the cluster has signed no certificate: {0}")]
+    Unsigned(String),
+    /// What was signed can't be kept for the next start.
+    #[error("failed to keep the certificate that the cluster has signed: {0}")]
+    Unkept(String),
 }
 
 /// A certificate, its intermediates and its key out of their PEM forms.
@@ -113,4 +119,52 @@ pub(super) fn alternative_names(names: &Names) -> Result<Vec<SanType>, rcgen::Er
         .iter()
         .map(|address| Ok(SanType::IpAddress(*address)));
     texts.chain(addresses).collect()
+}
+
+/// A request for a certificate, and the key that goes with what is signed.
+pub(super) struct Request {
+    /// The request, in PEM.
+    pub(super) pem: String,
+    /// The key, in PEM.
+    pub(super) key: String,
+}
+
+/// A request for a serving certificate of our Node, for the addresses that the Node tells: who
+/// approves it compares them.
+///
+/// Upstream: `newGetTemplateFn` of `pkg/kubelet/certificate/kubelet.go`.
+pub(super) fn request(names: &Names) -> Result<Request, CertificateError> {
+    let unmade = |error: rcgen::Error| CertificateError::Unmade(error.to_string());
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    let organization = DnType::OrganizationName;
+    params.distinguished_name.push(organization, "system:nodes");
+    let name = format!("system:node:{}", names.node);
+    params.distinguished_name.push(DnType::CommonName, name);
+    let told = Names {
+        node: String::new(),
+        ..names.clone()
+    };
+    params.subject_alt_names = alternative_names(&told).map_err(unmade)?;
+    let key = KeyPair::generate().map_err(unmade)?;
+    let request = params.serialize_request(&key).map_err(unmade)?;
+    Ok(Request {
+        pem: pem("CERTIFICATE REQUEST", request.der()),
+        key: pem("PRIVATE KEY", key.serialized_der()),
+    })
+}
+
+/// RFC 7468.
+fn pem(label: &str, der: &[u8]) -> String {
+    use base64::Engine as _;
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    let mut pem = format!("-----BEGIN {label}-----\n");
+    for (at, character) in text.chars().enumerate() {
+        if at > 0 && at % 64 == 0 {
+            pem.push('\n');
+        }
+        pem.push(character);
+    }
+    pem.push_str(&format!("\n-----END {label}-----\n"));
+    pem
 }

@@ -4,8 +4,9 @@
 //! Upstream: `pkg/kubelet/certificate/kubelet.go`.
 
 mod keys;
+mod requested;
 #[cfg(test)]
-mod tests;
+pub(in crate::server::node) mod tests;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -18,9 +19,10 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::keys::CertificateError;
 use self::keys::{from_pem, self_signed};
+use self::requested::Requested;
+pub use self::requested::{Outcome, SignError, Signer};
 use super::tls::Served;
 use crate::api::Timestamp;
-use crate::config::ServingCertificate;
 use crate::telemetry::occurrences;
 
 /// How often files are looked at: a few small ones, and certificates are replaced long before
@@ -40,16 +42,46 @@ pub struct Names {
     pub addresses: Vec<IpAddr>,
 }
 
+/// Where the certificate is from, with what it takes to have it.
+pub enum Origin {
+    /// Made by ourselves.
+    Own,
+    /// Files.
+    Files {
+        /// Certificate and intermediates.
+        certificate: PathBuf,
+        /// Private key.
+        key: PathBuf,
+    },
+    /// Signed by the cluster.
+    Cluster {
+        /// Who has it signed.
+        signer: Arc<dyn Signer>,
+        /// Where it is kept.
+        directory: PathBuf,
+    },
+}
+
+/// Where the certificate is from, and what is remembered of that.
+enum Source {
+    Own,
+    Files {
+        certificate: PathBuf,
+        key: PathBuf,
+        /// Hash of what was taken last.
+        seen: [u8; 32],
+    },
+    Cluster(Box<Requested>),
+}
+
 /// Keeps the certificate of the node API.
 pub(super) struct CertificateTask {
     served: Arc<Served>,
     names: Names,
-    from: ServingCertificate,
-    /// Hash of what was taken from files last.
-    seen: Option<[u8; 32]>,
+    source: Source,
     /// The problem that was told last.
     told: Option<String>,
-    /// When a certificate of our own is to be replaced.
+    /// When a certificate of our own, where one is in use, is to be replaced.
     renew_at: Timestamp,
 }
 
@@ -59,26 +91,35 @@ impl CertificateTask {
     /// # Errors
     /// The files that were named can't be used; the system gives no random numbers.
     pub(super) fn begin(
-        from: &ServingCertificate,
+        origin: Origin,
         names: Names,
     ) -> Result<(Arc<Served>, Self), CertificateError> {
         let now = Timestamp::now();
-        let (first, seen, renew_at) = match from {
-            ServingCertificate::Files { certificate, key } => {
-                let (read, hash) = read(certificate, key)?;
-                (read, Some(hash), Timestamp::MAX)
+        let (first, source) = match origin {
+            Origin::Own => (None, Source::Own),
+            Origin::Files { certificate, key } => {
+                let (read, seen) = read(&certificate, &key)?;
+                let files = Source::Files {
+                    certificate,
+                    key,
+                    seen,
+                };
+                (Some(read), files)
             }
-            ServingCertificate::SelfSigned | ServingCertificate::Requested => {
-                let (made, renew_at) = self_signed(&names, now)?;
-                (made, None, renew_at)
+            Origin::Cluster { signer, directory } => {
+                let (kept, requested) = Requested::begin(signer, names.clone(), &directory, now);
+                (kept, Source::Cluster(Box::new(requested)))
             }
+        };
+        let (first, renew_at) = match first {
+            Some(first) => (first, Timestamp::MAX),
+            None => self_signed(&names, now)?,
         };
         let served = Arc::new(Served::new(first));
         let task = Self {
             served: Arc::clone(&served),
             names,
-            from: from.clone(),
-            seen,
+            source,
             told: None,
             renew_at,
         };
@@ -87,52 +128,72 @@ impl CertificateTask {
 
     /// Runs until cancelled.
     pub(super) async fn run(mut self, cancel: CancellationToken) {
+        let mut pause = Duration::ZERO;
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return,
-                () = tokio::time::sleep(LOOK_PERIOD) => {}
+                () = tokio::time::sleep(pause) => {}
             }
-            self = match tokio::task::spawn_blocking(move || self.looked(Timestamp::now())).await {
-                Ok(task) => task,
-                // The runtime ends.
-                Err(_) => return,
+            pause = tokio::select! {
+                () = cancel.cancelled() => return,
+                pause = self.look(Timestamp::now()) => pause,
             };
         }
     }
 
-    /// Looks once whether there is a better certificate. Blocks on the disk.
-    fn looked(mut self, now: Timestamp) -> Self {
-        let better = match &self.from {
-            ServingCertificate::Files { certificate, key } => read(certificate, key)
-                .map(|(read, hash)| (self.seen.replace(hash) != Some(hash)).then_some(read)),
-            ServingCertificate::SelfSigned | ServingCertificate::Requested => self.renewed(now),
+    /// Looks once whether there is a better certificate; says how long to wait for the next look.
+    async fn look(&mut self, now: Timestamp) -> Duration {
+        let (better, pause) = match &mut self.source {
+            Source::Own => (Ok(None), LOOK_PERIOD),
+            Source::Files {
+                certificate,
+                key,
+                seen,
+            } => {
+                let paths = (certificate.clone(), key.clone());
+                let reading = tokio::task::spawn_blocking(move || read(&paths.0, &paths.1));
+                let better = match reading.await {
+                    Ok(read) => read.map(|(read, hash)| {
+                        (std::mem::replace(seen, hash) != hash).then_some(read)
+                    }),
+                    // The runtime ends.
+                    Err(_) => Ok(None),
+                };
+                (better, LOOK_PERIOD)
+            }
+            Source::Cluster(requested) => requested.look(now).await,
         };
         match better {
             Ok(None) => {}
             Ok(Some(better)) => {
                 self.served.replace(better);
                 self.told = None;
+                self.renew_at = Timestamp::MAX;
                 occurrences::node_certificate_replaced();
             }
-            // Replaced files that don't fit together yet: those in use stay.
-            Err(error) => {
-                let words = error.to_string();
-                if self.told.as_ref() != Some(&words) {
-                    occurrences::node_certificate_unusable(&words);
-                    self.told = Some(words);
+            // Replaced files that don't fit together yet, or nobody who signs: the one in use
+            // stays.
+            Err(error) => self.tell(&error),
+        }
+        if now >= self.renew_at {
+            match self_signed(&self.names, now) {
+                Ok((made, renew_at)) => {
+                    self.served.replace(made);
+                    self.renew_at = renew_at;
+                    occurrences::node_certificate_replaced();
                 }
+                Err(error) => self.tell(&error),
             }
         }
-        self
+        pause
     }
 
-    fn renewed(&mut self, now: Timestamp) -> Result<Option<CertifiedKey>, CertificateError> {
-        if now < self.renew_at {
-            return Ok(None);
+    fn tell(&mut self, error: &CertificateError) {
+        let words = error.to_string();
+        if self.told.as_ref() != Some(&words) {
+            occurrences::node_certificate_unusable(&words);
+            self.told = Some(words);
         }
-        let (made, renew_at) = self_signed(&self.names, now)?;
-        self.renew_at = renew_at;
-        Ok(Some(made))
     }
 }
 

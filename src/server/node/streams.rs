@@ -1,0 +1,212 @@
+//! `exec`, `attach` and `portForward`, with a UID in the path or without: who is meant, and how
+//! their connections are taken over. What goes over those then is [`remote`](super::super::remote)'s.
+//!
+//! Upstream: `getExec`, `getAttach`, `getPortForward` of `pkg/kubelet/server/server.go`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+
+use super::Shared;
+use super::listen::Claim;
+use crate::api::{Pod, PodUid};
+use crate::pod::spec::all_container_names;
+use crate::runtime::ExecOptions;
+use crate::server::remote::{
+    Kind, Limits, PortForward, Refusal, RemoteCommand, serve_port_forward, serve_session,
+};
+
+/// The routes: `GET` is what WebSockets come with, `POST` SPDY.
+pub(super) fn routes() -> Router<Shared> {
+    Router::new()
+        .route("/exec/{namespace}/{pod}/{container}", get(exec).post(exec))
+        .route(
+            "/exec/{namespace}/{pod}/{uid}/{container}",
+            get(exec).post(exec),
+        )
+        .route(
+            "/attach/{namespace}/{pod}/{container}",
+            get(attach).post(attach),
+        )
+        .route(
+            "/attach/{namespace}/{pod}/{uid}/{container}",
+            get(attach).post(attach),
+        )
+        .route(
+            "/portForward/{namespace}/{pod}",
+            get(port_forward).post(port_forward),
+        )
+        .route(
+            "/portForward/{namespace}/{pod}/{uid}",
+            get(port_forward).post(port_forward),
+        )
+}
+
+/// What a path names: `namespace`, `pod`, and where it has them `uid` and `container`.
+type Named = Path<HashMap<String, String>>;
+
+/// Runs a command.
+async fn exec(
+    State(shared): State<Shared>,
+    Path(named): Named,
+    request: Request,
+) -> Result<Response, Response> {
+    command(&shared, &named, request, Kind::Exec)
+}
+
+/// Attaches to a container's main process.
+async fn attach(
+    State(shared): State<Shared>,
+    Path(named): Named,
+    request: Request,
+) -> Result<Response, Response> {
+    command(&shared, &named, request, Kind::Attach)
+}
+
+fn command(
+    shared: &Shared,
+    named: &HashMap<String, String>,
+    request: Request,
+    kind: Kind,
+) -> Result<Response, Response> {
+    let query = request.uri().query().unwrap_or_default();
+    let asked = RemoteCommand::parse(query).map_err(IntoResponse::into_response)?;
+    let (uid, container) = container(shared, named)?;
+    let negotiated =
+        RemoteCommand::negotiate(request.headers()).map_err(IntoResponse::into_response)?;
+    let headers = negotiated.headers.clone();
+    let view = Arc::clone(&shared.view);
+    let RemoteCommand { command, streams } = asked;
+    let options = ExecOptions {
+        command,
+        streams,
+        size: None,
+    };
+    let work = async move |stream| {
+        let start = || async {
+            match kind {
+                Kind::Exec => view.exec(&uid, Some(&container), &options).await,
+                Kind::Attach => view.attach(&uid, Some(&container), streams).await,
+            }
+        };
+        let limits = Limits::default();
+        serve_session(stream, &negotiated, streams, kind, start, limits).await;
+    };
+    Ok(Entry::of(shared, request).carry(headers, work))
+}
+
+/// Connects to ports of a pod.
+async fn port_forward(
+    State(shared): State<Shared>,
+    Path(named): Named,
+    request: Request,
+) -> Result<Response, Response> {
+    let uid = PodUid::of(&*pod(&shared, &named)?);
+    let query = request.uri().query().unwrap_or_default();
+    let asked =
+        PortForward::negotiate(request.headers(), query).map_err(IntoResponse::into_response)?;
+    let headers = asked.negotiated.headers.clone();
+    let view = Arc::clone(&shared.view);
+    let work = async move |stream| {
+        let connect = |port| view.port_forward(&uid, port);
+        serve_port_forward(stream, &asked, connect, Limits::default()).await;
+    };
+    Ok(Entry::of(&shared, request).carry(headers, work))
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.status, self.headers, self.message).into_response()
+    }
+}
+
+/// The pod that a path names. Its UID may be its own or its mirror's: people read the mirror's
+/// off the API server.
+pub(super) fn pod(shared: &Shared, named: &HashMap<String, String>) -> Result<Arc<Pod>, Response> {
+    let word = |key: &str| named.get(key).map(String::as_str).unwrap_or_default();
+    let pod = shared.view.pod_by_name(word("namespace"), word("pod"));
+    let missing = |words: &'static str| (StatusCode::NOT_FOUND, words).into_response();
+    let pod = pod.ok_or_else(|| missing("pod does not exist"))?;
+    match named.get("uid") {
+        Some(uid)
+            if PodUid::of(&pod).as_str() != uid
+                && shared.view.mirror_uid(&pod).as_deref() != Some(uid) =>
+        {
+            Err(missing("pod not found"))
+        }
+        Some(_) | None => Ok(pod),
+    }
+}
+
+/// The container that a path names, and the UID of its pod.
+pub(super) fn container(
+    shared: &Shared,
+    named: &HashMap<String, String>,
+) -> Result<(PodUid, String), Response> {
+    let pod = pod(shared, named)?;
+    let name = named
+        .get("container")
+        .map(String::as_str)
+        .unwrap_or_default();
+    if all_container_names(&pod).any(|known| known == name) {
+        return Ok((PodUid::of(&pod), name.to_owned()));
+    }
+    let words = format!("container not found ({name:?})");
+    Err((StatusCode::NOT_FOUND, words).into_response())
+}
+
+/// A request whose connection may be taken over.
+pub(super) struct Entry {
+    shared: Shared,
+    claim: Option<Claim>,
+    upgrade: OnUpgrade,
+}
+
+impl Entry {
+    pub(super) fn of(shared: &Shared, mut request: Request) -> Self {
+        Self {
+            shared: shared.clone(),
+            claim: request.extensions_mut().remove(),
+            upgrade: hyper::upgrade::on(&mut request),
+        }
+    }
+
+    /// Answers 101 with these headers, and lets `work` have the connection. It is dropped when
+    /// the agent stops; until then it counts as a connection.
+    pub(super) fn carry<F>(
+        self,
+        headers: HeaderMap,
+        work: impl FnOnce(TokioIo<Upgraded>) -> F + Send + 'static,
+    ) -> Response
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let Self {
+            shared,
+            claim,
+            upgrade,
+        } = self;
+        let cancel = shared.cancel.clone();
+        shared.sessions.spawn(async move {
+            let _held = claim;
+            let carried = async {
+                // A client that went away before its answer.
+                let Ok(upgraded) = upgrade.await else { return };
+                work(TokioIo::new(upgraded)).await;
+            };
+            tokio::select! {
+                () = cancel.cancelled() => {}
+                () = carried => {}
+            }
+        });
+        (StatusCode::SWITCHING_PROTOCOLS, headers, Body::empty()).into_response()
+    }
+}

@@ -1,0 +1,71 @@
+//! What the agent tells of itself: its pods, its settings, its metrics.
+//!
+//! Upstream: `getPods`, `getRunningPods` of `pkg/kubelet/server/server.go`.
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get};
+use serde_json::json;
+
+use super::Shared;
+use crate::api::Pod;
+use crate::telemetry::prometheus_text;
+
+/// Content type of metrics in Prometheus' older text form, which every scraper and Kubernetes'
+/// own parsers read.
+pub(super) const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The routes. What a kubelet has and can switch off is switched off here.
+pub(super) fn routes() -> Router<Shared> {
+    let disabled =
+        |words: &'static str| any(move || async move { (StatusCode::METHOD_NOT_ALLOWED, words) });
+    let no_logs = || disabled("logs endpoint is disabled.\n");
+    let no_profiles = || disabled("profiling endpoint is disabled.\n");
+    Router::new()
+        // Others than `/healthz` itself, which is open, are not.
+        .route("/healthz/{check}", get(healthz))
+        .route("/pods", get(pods))
+        .route("/pods/", get(pods))
+        .route("/runningpods", get(running_pods))
+        .route("/runningpods/", get(running_pods))
+        .route("/configz", get(configz))
+        .route("/metrics", get(metrics))
+        .route("/logs/", no_logs())
+        .route("/logs/{*path}", no_logs())
+        .route("/debug/pprof/", no_profiles())
+        .route("/debug/pprof/{*path}", no_profiles())
+        .route("/debug/flags/v", disabled("flags endpoint is disabled.\n"))
+}
+
+/// The agent answers: that is all there is to a kubelet's checks `ping`, `log` and `syncloop`.
+pub(super) async fn healthz() -> &'static str {
+    "ok"
+}
+
+/// The pods that are wanted, static ones included, with their status.
+async fn pods(State(shared): State<Shared>) -> Response {
+    pod_list(&shared.view.pods())
+}
+
+/// The pods of which something runs, as the Engine has them.
+async fn running_pods(State(shared): State<Shared>) -> Response {
+    pod_list(&shared.view.running_pods())
+}
+
+fn pod_list(pods: &[Pod]) -> Response {
+    // The items of a typed list don't say their kind.
+    let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods});
+    axum::Json(list).into_response()
+}
+
+async fn configz(State(shared): State<Shared>) -> Response {
+    let config = &*shared.configz;
+    axum::Json(json!({"kubeletconfig": config})).into_response()
+}
+
+async fn metrics(State(shared): State<Shared>) -> Response {
+    let text = prometheus_text(&shared.metrics.encode());
+    ([(header::CONTENT_TYPE, PROMETHEUS_TEXT)], text).into_response()
+}
