@@ -598,3 +598,20 @@ proptest! {
         prop_assert!(told.memory.is_none_or(|bytes| bytes > 0));
     }
 }
+
+#[test]
+fn one_with_a_target_sees_the_targets_processes() {
+    let pid = |over: &serde_json::Value, target| {
+        let request = container_with(&one(&json!({}), over), |input| ContainerInput {
+            target,
+            ..input
+        });
+        json_of(&request.unwrap())["HostConfig"]["PidMode"].clone()
+    };
+    assert_eq!(pid(&json!({}), Some("abc")), "container:abc");
+    assert_eq!(
+        pid(&json!({"shareProcessNamespace": true}), Some("abc")),
+        "container:abc"
+    );
+    assert_eq!(pid(&json!({"hostPID": true}), None), "host");
+}
