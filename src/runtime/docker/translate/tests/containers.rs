@@ -509,6 +509,7 @@ fn container_in(pod: &Pod, engine: &EngineFacts) -> Result<Request, ConfigError>
         role: Role::App,
         restart_count: 0,
         sandbox_id: SANDBOX,
+        target: None,
         pod_ips: &[],
         volumes: &volumes,
         image: None,
