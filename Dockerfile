@@ -1,7 +1,7 @@
 # The image: one static binary, nothing else. `make image` makes the same without a builder, byte for
 # byte alike every time; this file is for who builds with Docker:
 #
-#   make release && docker build -t mirrorlet target/x86_64-unknown-linux-gnu/release -f Dockerfile
+#   make binary && docker build -t mirrorlet target/x86_64-unknown-linux-gnu/release -f Dockerfile
 FROM scratch
 LABEL org.opencontainers.image.title="mirrorlet" \
       org.opencontainers.image.description="Turns a Docker Engine into a Kubernetes node for static pods" \

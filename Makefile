@@ -8,7 +8,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 TARGET ?= x86_64-unknown-linux-gnu
 
-.PHONY: help build release check fmt lint core test test-engine29 test-helm test-unit image deny scripts demo run bench up down kube cluster-up cluster-down
+.PHONY: help build release check fmt lint core test test-engine29 chart versions test-helm test-unit image deny scripts demo run bench up down kube cluster-up cluster-down
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,7 +19,9 @@ build: ## debug binary
 # Static; relocations packed and equal functions folded, which takes some 5 % off.
 RELEASE_FLAGS := -C target-feature=+crt-static -C link-arg=-Wl,--pack-dyn-relocs=relr -C link-arg=-Wl,--icf=all
 
-release: ## the binary of record: static, optimised for size (some minutes)
+# The binary of record: static, optimised for size (some minutes).
+.PHONY: binary deb test-deb
+binary:
 	RUSTFLAGS='$(RELEASE_FLAGS)' $(CARGO) build --locked --release --target $(TARGET)
 	@ls -l target/$(TARGET)/release/mirrorlet
 
@@ -35,7 +37,13 @@ core: ## the deciding modules alone: no async runtime, no Engine, no HTTP
 scripts:
 	@for script in hack/*.sh .ci/run .ci/check; do bash -n "$$script"; done
 
-check: fmt scripts core lint ## format, lints, the core alone: no Docker needed
+versions: ## the chart and manifests say the version of Cargo.toml
+	@hack/versions.sh >/dev/null
+
+chart: ## the chart and the manifests made from it, without a cluster (builds Helm once, minutes)
+	hack/test-chart.sh
+
+check: fmt scripts versions core lint ## format, lints, the core alone: no Docker needed
 
 test: ## everything: sets up Docker, images and Kubernetes, then check and all tests
 	hack/docker-up.sh
@@ -43,13 +51,15 @@ test: ## everything: sets up Docker, images and Kubernetes, then check and all t
 	hack/images.sh
 	hack/registry.sh
 	$(MAKE) check
-	$(CARGO) test --locked --all-targets
+	$(MAKE) chart
+	$(CARGO) test --locked --package jsonpath-rust
+	$(CARGO) test --locked --all-targets --no-fail-fast
 	$(CARGO) test --locked --doc
 
 # What meets an Engine: all of it has to hold on both ends of the versions.
-ENGINE_TESTS := agent agent_binary agent_containers agent_edits agent_failures agent_hooks \
+ENGINE_TESTS := access agent agent_binary agent_containers agent_edits agent_failures agent_hooks \
 	agent_lifecycle agent_probes corruption crash docker_engine docker_exec docker_gc \
-	docker_network docker_pull docker_volumes engine_faults image_gc registry_faults
+	docker_network docker_pull docker_volumes engine_faults image_gc in_container registry_faults
 
 test-engine29: ## the tests that meet an Engine, on a current one with its containerd image store (built once, ten minutes)
 	export DOCKER_HOST; DOCKER_HOST="$$(hack/engine29-up.sh)"; hack/images.sh; \
@@ -57,10 +67,21 @@ test-engine29: ## the tests that meet an Engine, on a current one with its conta
 
 IMAGE_TAR := target/image/mirrorlet.tar
 
-image: release ## the image as a tar that Docker and containerd load, the same bytes every time
+release: binary ## what a release hands out, into target/dist: program, image, chart, package, SBOM, checksums
+	hack/release.sh target/$(TARGET)/release/mirrorlet
+
+deb: binary ## the Debian package, into target/dist
+	hack/deb.sh target/$(TARGET)/release/mirrorlet target/dist
+
+test-deb: deb ## the package on this machine: installed by apt, used, removed, purged
+	hack/docker-up.sh
+	hack/images.sh
+	hack/test-deb.sh target/dist/*.deb
+
+image: binary ## the image as a tar that Docker and containerd load, the same bytes every time
 	hack/image.sh target/$(TARGET)/release/mirrorlet $(IMAGE_TAR)
 
-test-helm: release ## the chart, installed as a DaemonSet by a real kubelet beside the Engine
+test-helm: binary ## the chart, installed as a DaemonSet by a real kubelet beside the Engine
 	hack/docker-up.sh
 	hack/images.sh
 	BINARY=target/$(TARGET)/release/mirrorlet hack/test-helm.sh
@@ -87,11 +108,15 @@ run: ## the agent on a copy of examples/, left running
 	hack/images.sh
 	hack/demo.sh --leave-running
 
-bench: release ## figures beside a floor measured in the same run, as a table and JSON
+bench: binary ## figures beside a floor measured in the same run, as a table and JSON
 	hack/docker-up.sh
 	hack/images.sh
 	hack/kube-build.sh
 	BENCH_BINARY=target/$(TARGET)/release/mirrorlet $(CARGO) bench --locked --profile quick --bench agent --bench cluster
+
+conformance: binary ## Kubernetes' own node specs against the agent: the score, and what failed; AREA="probes" runs one area
+	hack/docker-up.sh
+	MIRRORLET=target/$(TARGET)/release/mirrorlet hack/conformance/run.sh
 
 kube: ## etcd, kube-apiserver and the other programs of a control plane, built once (some minutes)
 	hack/kube-build.sh

@@ -14,6 +14,7 @@
 //! | `prober` | one task per probe |
 //! | `observe` | Engine events and a seldom list → observed pods |
 //! | `worker` | one task per pod UID |
+//! | `stats` | reads what pods and the machine use, when asked |
 //! | `volume` | what pods mount, on disk |
 //! | `cluster` | the API server: Node, Lease, mirror pods, status, events |
 //! | `server` | the agent's socket, metrics and health |
@@ -46,6 +47,8 @@ pub mod runtime;
 pub mod server;
 #[cfg(feature = "daemon")]
 pub mod source;
+#[cfg(feature = "daemon")]
+pub mod stats;
 #[cfg(feature = "daemon")]
 pub mod store;
 #[cfg(feature = "daemon")]

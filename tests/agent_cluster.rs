@@ -116,12 +116,13 @@ async fn a_client_in_a_pod_talks_to_the_api_server_with_its_token() {
         &account,
     ]);
     // kubectl finds address, token and authority as any client in a pod does.
-    let script = "kubectl get pods -o name > /tmp/seen && exec sleep 100000";
+    // It may look before it is known that it may.
+    let script = "until kubectl get pods -o name > /tmp/seen; do sleep 1; done; exec sleep 100000";
     let pod = bound(&bed, "client", IMAGE_KUBECTL, script);
     bed.cluster.apply(&pod.to_string());
     bed.until_pod("client", is_ready).await;
     until("the client's answer", async || {
-        let seen = bed.exec("client", "cat /tmp/seen");
+        let seen = bed.exec("client", "cat /tmp/seen || true");
         if seen.contains("pod/client") {
             Ok(())
         } else {

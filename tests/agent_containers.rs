@@ -9,10 +9,10 @@
 mod common;
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 
-use common::{Bed, TestAgent, eventually};
+use common::{Bed, TestAgent, eventually, free_port};
 
 /// A pod from the lines of its `spec`, which are indented by two.
 fn pod(name: &str, spec: &str) -> String {
@@ -114,11 +114,7 @@ async fn variables_reach_the_process_expanded() {
 async fn containers_of_a_pod_share_network_ipc_and_processes_as_asked() {
     let bed = Bed::new();
     let agent = bed.agent().await;
-    let free = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let free = free_port();
     let spec = format!(
         r#"  shareProcessNamespace: true
   hostname: front

@@ -3,10 +3,11 @@
 mod common;
 
 use common::{Bed, IMAGE, IMAGE_2, TestAgent, sleeper, sleeper_of};
+use mirrorlet::api::PodUid;
 use mirrorlet::api::report::PodReport;
 
-/// A pod that takes the seconds given to stop, and is granted more.
-fn slow_to_stop(name: &str, seconds: u32, note: &str) -> String {
+/// A pod that, told to stop, waits until it is let go, and is granted the time.
+fn slow_to_stop(name: &str, note: &str) -> String {
     format!(
         r#"apiVersion: v1
 kind: Pod
@@ -14,13 +15,21 @@ metadata:
   name: {name}
   labels: {{note: "{note}"}}
 spec:
-  terminationGracePeriodSeconds: 30
+  terminationGracePeriodSeconds: 600
   containers:
   - name: {name}
     image: {IMAGE}
-    command: ["sh", "-c", "trap 'sleep {seconds}; exit 0' TERM; while :; do sleep 1 & wait $!; done"]
+    command: ["sh", "-c", "trap 'until test -e /data/go; do sleep 0.1; done; exit 0' TERM; while :; do sleep 1 & wait $!; done"]
+    volumeMounts: [{{name: data, mountPath: /data}}]
+  volumes: [{{name: data, emptyDir: {{}}}}]
 "#
     )
+}
+
+/// Lets such a pod go.
+fn let_go(bed: &Bed, uid: &PodUid) {
+    let volumes = bed.path().join(format!("pods/{uid}/volumes"));
+    std::fs::write(volumes.join("kubernetes.io~empty-dir/data/go"), "").unwrap();
 }
 
 /// A pod whose manifest names its UID, of two containers.
@@ -31,7 +40,7 @@ fn with_uid(uid: &str, image_a: &str, image_b: &str, label: &str) -> String {
         )
     };
     format!(
-        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: pinned\n  uid: {uid}\n  labels: {{v: \"{label}\"}}\nspec:\n  terminationGracePeriodSeconds: 2\n  containers:\n{}{}",
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: pinned\n  uid: {uid}\n  labels: {{v: \"{label}\"}}\nspec:\n  terminationGracePeriodSeconds: 60\n  containers:\n{}{}",
         container("a", image_a),
         container("b", image_b)
     )
@@ -83,15 +92,12 @@ async fn of_many_edits_during_a_grace_only_the_last_one_starts() {
     let bed = Bed::new();
     let agent = bed.agent().await;
     let events = bed.record();
-    bed.write("slow.yaml", &slow_to_stop("slow", 3, "first"));
+    bed.write("slow.yaml", &slow_to_stop("slow", "first"));
     let first = agent.until_running("slow").await;
     bed.until_traps("slow").await;
     let mut waiting = Vec::new();
     for edit in 0..5 {
-        bed.write(
-            "slow.yaml",
-            &slow_to_stop("slow", 0, &format!("edit-{edit}")),
-        );
+        bed.write("slow.yaml", &slow_to_stop("slow", &format!("edit-{edit}")));
         let queued = |pod: &PodReport| {
             pod.uid != first.uid
                 && !waiting.contains(&pod.uid)
@@ -102,6 +108,7 @@ async fn of_many_edits_during_a_grace_only_the_last_one_starts() {
         waiting.push(pod.uid);
     }
     let last = waiting.pop().unwrap();
+    let_go(&bed, &first.uid);
     let pod = agent
         .until_pod("slow", |pod| pod.uid == last && pod.status == "Running")
         .await;
@@ -134,7 +141,7 @@ async fn a_pod_removed_and_added_again_is_the_same_pod() {
     let bed = Bed::new();
     let agent = bed.agent().await;
     let events = bed.record();
-    let manifest = slow_to_stop("again", 1, "same");
+    let manifest = slow_to_stop("again", "same");
     bed.write("again.yaml", &manifest);
     let before = agent.until_running("again").await;
     bed.until_traps("again").await;
@@ -143,6 +150,9 @@ async fn a_pod_removed_and_added_again_is_the_same_pod() {
         .until_pod("again", |pod| pod.status == "Terminating")
         .await;
     bed.write("again.yaml", &manifest);
+    // It is known to be wanted again before it has ended.
+    a_round(&bed, &agent).await;
+    let_go(&bed, &before.uid);
     let after = agent
         .until_pod("again", |pod| pod.status == "Running" && pod.restarts == 1)
         .await;

@@ -10,9 +10,12 @@ mod common;
 
 use std::net::TcpListener;
 
+use common::node::until;
 use common::{Bed, IMAGE, TestAgent, eventually, sleeper, sleeper_of};
 use futures::TryStreamExt as _;
-use mirrorlet::runtime::{LogChunk, LogOptions};
+use mirrorlet::api::report::ContainerReport;
+use mirrorlet::runtime::{LogChunk, LogOptions, LogStream};
+use tokio::net::TcpSocket;
 
 /// A pod of a container `bad` with those lines, and one `fine` beside it.
 fn beside(name: &str, bad: &str) -> String {
@@ -35,11 +38,10 @@ spec:
 async fn an_image_that_cant_be_had_stops_nobody_else() {
     let bed = Bed::new();
     let agent = bed.agent().await;
-    // A port on which nobody listens: the registry refuses every pull at once.
-    let closed = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    // A port that is taken and on which nobody listens: every pull is refused at once.
+    let taken = TcpSocket::new_v4().unwrap();
+    taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let closed = taken.local_addr().unwrap();
     for (name, image, policy, first) in [
         (
             "never",
@@ -62,16 +64,22 @@ async fn an_image_that_cant_be_had_stops_nobody_else() {
     ] {
         let lines = format!("    image: {image}\n    imagePullPolicy: {policy}\n");
         bed.write(&format!("{name}.yaml"), &beside(name, &lines));
-        let bad = agent
-            .until_container(name, "bad", |c| c.reason == first)
+        // Both in one report: a pull that is tried again has another reason meanwhile.
+        let is_so = |c: &ContainerReport| match c.name.as_str() {
+            "bad" => c.reason == first,
+            _ => c.state == "running",
+        };
+        let pod = agent
+            .until_pod(name, |pod| {
+                !pod.containers.is_empty() && pod.containers.iter().all(is_so)
+            })
             .await;
+        let [bad, fine] = &pod.containers[..] else {
+            panic!("{pod:?}")
+        };
         assert_eq!(bad.state, "waiting");
         assert!(bad.message.contains(&image), "{bad:?}");
-        let fine = agent
-            .until_container(name, "fine", |c| c.state == "running")
-            .await;
         assert!(fine.ready && fine.restarts == 0);
-        let pod = agent.pod(name).unwrap();
         assert_eq!(
             (pod.status.as_str(), pod.phase.as_str()),
             (first, "Pending")
@@ -146,9 +154,13 @@ async fn a_missing_program_is_told_and_retried_with_back_off() {
         .until_container("absent", "bad", |c| c.reason == "CrashLoopBackOff")
         .await;
     assert!(waiting.restarts <= 2, "{waiting:?}");
-    let (_, newest) = bed.instances("bad").into_iter().next_back().unwrap();
-    assert_eq!(bed.inspect(&newest)["State"]["ExitCode"], 127);
     agent.stop().await;
+    // It may just have been about to try again.
+    let failed = |id: &String| (bed.inspect(id)["State"]["ExitCode"] == 127).then_some(());
+    eventually("an instance that could not start", || {
+        bed.instances("bad").values().find_map(failed)
+    })
+    .await;
 
     // For good where it is not restarted.
     let agent = bed.agent().await;
@@ -205,22 +217,30 @@ async fn a_memory_limit_kills_and_says_so() {
     agent.stop().await;
 }
 
-/// The text of a log, both streams together.
+/// The text of a log: standard output, and standard error behind it. Which of two lines in
+/// different streams was first is nobody's to say.
 async fn log(agent: &TestAgent, pod: &str, options: &LogOptions, previous: bool) -> String {
+    let stream = open(agent, pod, options, previous).await;
+    read(stream).await
+}
+
+async fn open(agent: &TestAgent, pod: &str, options: &LogOptions, previous: bool) -> LogStream {
     let uid = agent.pod(pod).unwrap().uid;
-    let stream = agent
-        .view()
-        .logs(&uid, None, options, previous)
-        .await
-        .unwrap();
+    let view = agent.view();
+    let opened = view.logs(&uid, None, options, previous).await;
+    opened.unwrap()
+}
+
+async fn read(stream: LogStream) -> String {
     let chunks: Vec<LogChunk> = stream.try_collect().await.unwrap();
-    chunks
-        .iter()
-        .map(|chunk| match chunk {
-            LogChunk::Stdout(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-            LogChunk::Stderr(bytes) => format!("!{}", String::from_utf8_lossy(bytes)),
-        })
-        .collect()
+    let (mut out, mut err) = (String::new(), String::new());
+    for chunk in &chunks {
+        match chunk {
+            LogChunk::Stdout(bytes) => out += &String::from_utf8_lossy(bytes),
+            LogChunk::Stderr(bytes) => err += &format!("!{}", String::from_utf8_lossy(bytes)),
+        }
+    }
+    out + &err
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -230,14 +250,15 @@ async fn logs_of_this_instance_and_the_one_before() {
     let manifest = sleeper("talk").replace(
         "trap 'exit 0' TERM;",
         "trap 'echo bye; exit 0' TERM; \
-         echo $(hostname) one; sleep 0.3; echo two >&2; sleep 0.3; echo three;",
+         echo $(hostname) one; echo two >&2; echo three;",
     );
     bed.write("talk.yaml", &manifest);
     agent.until_running("talk").await;
     let spoken = || async {
-        let id = bed.running_id("talk");
-        eventually("its words", || {
-            bed.output(&id).contains("three").then_some(())
+        until("its words", async || {
+            let words = log(&agent, "talk", &LogOptions::default(), false).await;
+            let all = words.contains("three") && words.contains("two");
+            if all { Ok(()) } else { Err(words) }
         })
         .await;
     };
@@ -262,7 +283,7 @@ async fn logs_of_this_instance_and_the_one_before() {
     let all = LogOptions::default();
     assert_eq!(
         log(&agent, "talk", &all, true).await,
-        "talk-box one\n!two\nthree\nbye\n"
+        "talk-box one\nthree\nbye\n!two\n"
     );
     let tail = LogOptions {
         tail: Some(1),
@@ -285,9 +306,9 @@ async fn logs_of_this_instance_and_the_one_before() {
         follow: true,
         ..all
     };
-    let (followed, ()) = tokio::join!(log(&agent, "talk", &follow, false), async {
-        bed.docker(&["kill", "--signal", "TERM", &bed.running_id("talk")]);
-    });
-    assert!(followed.ends_with("bye\n"), "{followed}");
+    let following = open(&agent, "talk", &follow, false).await;
+    bed.docker(&["kill", "--signal", "TERM", &bed.running_id("talk")]);
+    let followed = read(following).await;
+    assert!(followed.ends_with("bye\n!two\n"), "{followed}");
     agent.stop().await;
 }

@@ -119,7 +119,7 @@ async fn a_pre_stop_hook_comes_before_the_stop() {
     let command = r#"["sh", "-c", "trap 'echo stopped >> /out/story; exit 0' TERM; while :; do sleep 1 & wait $!; done"]"#;
     let hook =
         "lifecycle: {preStop: {exec: {command: [sh, -c, 'sleep 1; echo hooked >> /out/story']}}}";
-    let manifest = manifest(&bed, "web", 30, &[], &[("web", command, hook)]);
+    let manifest = manifest(&bed, "web", 120, &[], &[("web", command, hook)]);
     bed.write("web.yaml", &manifest);
     agent.until_running("web").await;
     bed.until_traps("web").await;
@@ -135,7 +135,8 @@ async fn a_pre_stop_hook_that_outlives_the_grace_is_cut_off() {
     let agent = bed.agent().await;
     // Longer than any test waits, as is what it then still has to do.
     let hook = "lifecycle: {preStop: {exec: {command: [sh, -c, 'touch /out/began; sleep 1000']}}}";
-    let manifest = manifest(&bed, "deaf", 5, &[], &[("deaf", DEAF, hook)]);
+    // Time enough for a loaded machine to begin with the hook.
+    let manifest = manifest(&bed, "deaf", 15, &[], &[("deaf", DEAF, hook)]);
     bed.write("deaf.yaml", &manifest);
     agent.until_running("deaf").await;
     bed.remove("deaf.yaml");
@@ -149,7 +150,7 @@ async fn a_pre_stop_hook_that_fails_changes_nothing() {
     let bed = Bed::new();
     let agent = bed.agent().await;
     let hook = "lifecycle: {preStop: {exec: {command: [sh, -c, 'echo secret; exit 1']}}}";
-    let manifest = manifest(&bed, "web", 30, &[], &[("web", WAIT, hook)]);
+    let manifest = manifest(&bed, "web", 120, &[], &[("web", WAIT, hook)]);
     bed.write("web.yaml", &manifest);
     agent.until_running("web").await;
     bed.remove("web.yaml");
@@ -166,12 +167,12 @@ async fn hooks_are_rebuilt_from_labels_when_the_manifest_is_gone() {
     let bed = Bed::new();
     let agent = bed.agent().await;
     let exec = "lifecycle: {preStop: {exec: {command: [touch, /out/exec]}}}";
-    let serve = r#"["sh", "-c", "mkdir -p /w/cgi-bin; printf '#!/bin/sh\ntouch /out/http\necho\n' > /w/cgi-bin/bye; chmod +x /w/cgi-bin/bye; exec httpd -f -p 8080 -h /w"]"#;
+    let serve = r#"["sh", "-c", "mkdir -p /w/cgi-bin; printf '#!/bin/sh\ntouch /out/http\necho\n' > /w/cgi-bin/bye; chmod +x /w/cgi-bin/bye; trap 'exit 0' TERM; httpd -f -p 8080 -h /w & wait $!"]"#;
     let get = "ports: [{name: web, containerPort: 8080}]
     readinessProbe: {tcpSocket: {port: web}, periodSeconds: 1}
     lifecycle: {preStop: {httpGet: {port: web, path: /cgi-bin/bye}}}";
     let apps = [("a", WAIT, exec), ("b", serve, get)];
-    bed.write("ab.yaml", &manifest(&bed, "ab", 10, &[], &apps));
+    bed.write("ab.yaml", &manifest(&bed, "ab", 60, &[], &apps));
     agent.until_running("ab").await;
     agent.kill();
     bed.remove("ab.yaml");
@@ -199,7 +200,7 @@ async fn all_pre_stop_hooks_run_at_once_and_sidecars_stop_last_in_reverse() {
     let (one, two, app) = (sidecar("one"), sidecar("two"), hook("app"));
     let inits = [("one", WAIT, one.as_str()), ("two", WAIT, two.as_str())];
     let apps = [("app", WAIT, app.as_str())];
-    bed.write("pod.yaml", &manifest(&bed, "pod", 40, &inits, &apps));
+    bed.write("pod.yaml", &manifest(&bed, "pod", 120, &inits, &apps));
     agent
         .until_container("pod", "app", |c| c.state == "running" && c.ready)
         .await;
@@ -237,7 +238,7 @@ async fn a_sleep_hook_waits_within_the_grace() {
     let bed = Bed::new();
     let agent = bed.agent().await;
     let hook = "lifecycle: {postStart: {sleep: {seconds: 1}}, preStop: {sleep: {seconds: 2}}}";
-    let manifest = manifest(&bed, "web", 10, &[], &[("web", WAIT, hook)]);
+    let manifest = manifest(&bed, "web", 60, &[], &[("web", WAIT, hook)]);
     bed.write("web.yaml", &manifest);
     agent.until_running("web").await;
     bed.until_traps("web").await;

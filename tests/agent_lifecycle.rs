@@ -127,13 +127,20 @@ async fn a_crash_loop_waits_longer_and_longer_and_says_so() {
             .starts_with("back-off 2s restarting failed container=loop pod=loop-box"),
         "{container:?}"
     );
-    // The last instance is there to be looked into, and was started when its turn came.
-    let (_, last) = bed.instances("loop").into_iter().next_back().unwrap();
-    let last = bed.inspect(&last);
-    assert_eq!(last["State"]["ExitCode"], 3);
-    let instances = bed.instances("loop");
-    assert!(instances.len() <= 2, "{instances:?}");
+    eventually("the first instance to be removed", || {
+        (!bed.instances("loop").contains_key(&0)).then_some(())
+    })
+    .await;
     agent.stop().await;
+    // The last instance is there to be looked into, or is about to end.
+    let ended = |id: &String| {
+        let state = &bed.inspect(id)["State"];
+        (state["Status"] == "exited" && state["ExitCode"] == 3).then_some(())
+    };
+    eventually("an instance that ended with 3", || {
+        bed.instances("loop").values().find_map(ended)
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -267,7 +274,7 @@ async fn a_pod_removed_while_the_agent_was_away_gets_its_own_grace() {
     let slow = "trap 'echo told; while ! test -e /data/go; do sleep 0.1; done; exit 7' TERM; \
                 while :; do sleep 1 & wait $!; done";
     let manifest =
-        script("slow", "Always", slow).replace("GracePeriodSeconds: 1", "GracePeriodSeconds: 45");
+        script("slow", "Always", slow).replace("GracePeriodSeconds: 1", "GracePeriodSeconds: 120");
     bed.write("slow.yaml", &manifest);
     let pod = agent.until_running("slow").await;
     bed.until_traps("slow").await;
@@ -324,12 +331,16 @@ async fn who_ignores_sigterm_is_killed_after_the_grace() {
     agent.until_gone("deaf").await;
     let died = events.until("die", "k8s_deaf_").await;
     assert_eq!(died.attributes["exitCode"], "137");
-    let signals: Vec<_> = events
-        .events()
-        .into_iter()
-        .filter(|event| event.container.starts_with("k8s_deaf_") && event.action == "kill")
-        .map(|event| (event.attributes["signal"].clone(), event.at))
-        .collect();
+    // The Engine tells of a signal after it has sent it: of the last one perhaps after the end.
+    let signals = eventually("both signals to be told", || {
+        let told = events.events().into_iter();
+        let signals: Vec<_> = told
+            .filter(|event| event.container.starts_with("k8s_deaf_") && event.action == "kill")
+            .map(|event| (event.attributes["signal"].clone(), event.at))
+            .collect();
+        (signals.len() >= 2).then_some(signals)
+    })
+    .await;
     let [(first, asked), (second, killed)] = &signals[..] else {
         panic!("{signals:?}")
     };
@@ -338,12 +349,14 @@ async fn who_ignores_sigterm_is_killed_after_the_grace() {
     agent.stop().await;
 }
 
+/// `two` waits for what `side`, which started before it, writes at last; told to stop, `app` waits
+/// for `other` to be told as well.
 const STAGED: &str = r#"apiVersion: v1
 kind: Pod
 metadata:
   name: staged
 spec:
-  terminationGracePeriodSeconds: 5
+  terminationGracePeriodSeconds: 60
   initContainers:
   - name: one
     image: mirrorlet.test/busybox:1
@@ -356,20 +369,28 @@ spec:
     volumeMounts: [{name: data, mountPath: /data}]
   - name: two
     image: mirrorlet.test/busybox:1
-    command: ["sh", "-c", "sleep 0.3; echo two >> /data/order"]
+    command: ["sh", "-c", "until test $(grep -c side /data/order) -gt $(grep -c two /data/order); do sleep 0.1; done; echo two >> /data/order"]
     volumeMounts: [{name: data, mountPath: /data}]
   containers:
   - name: app
     image: mirrorlet.test/busybox:1
-    command: ["sh", "-c", "echo app >> /data/order; trap 'sleep 0.5; exit 0' TERM; while :; do sleep 1 & wait $!; done"]
+    command: ["sh", "-c", "echo app >> /data/order; trap 'until test -e /data/told; do sleep 0.1; done; exit 0' TERM; while :; do sleep 1 & wait $!; done"]
     volumeMounts: [{name: data, mountPath: /data}]
   - name: other
     image: mirrorlet.test/busybox:1
-    command: ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done"]
+    command: ["sh", "-c", "trap 'touch /data/told; exit 0' TERM; while :; do sleep 1 & wait $!; done"]
+    volumeMounts: [{name: data, mountPath: /data}]
   volumes:
   - name: data
     emptyDir: {}
 "#;
+
+/// Waits until all that the running containers of that pod write at their start is written.
+async fn until_staged(bed: &Bed) {
+    for name in ["app", "other", "side"] {
+        bed.until_traps(name).await;
+    }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn init_containers_and_sidecars_keep_their_order() {
@@ -379,15 +400,15 @@ async fn init_containers_and_sidecars_keep_their_order() {
     bed.write("staged.yaml", STAGED);
     let pod = agent.until_running("staged").await;
     assert_eq!((pod.ready, pod.containers_total, pod.restarts), (3, 3, 0));
-    for name in ["app", "other", "side"] {
-        bed.until_traps(name).await;
-    }
+    until_staged(&bed).await;
     assert_eq!(bed.exec("app", "cat /data/order"), "one\nside\ntwo\napp");
     for app in ["k8s_app_", "k8s_other_"] {
         let started = events.until("start", app).await.at;
         assert!(events.until("die", "k8s_two_").await.at < started);
     }
-    assert!(events.until("die", "k8s_one_").await.at < events.until("start", "k8s_side_").await.at);
+    let started = events.until("start", "k8s_side_").await.at;
+    assert!(events.until("die", "k8s_one_").await.at < started);
+    assert!(started < events.until("start", "k8s_two_").await.at);
 
     bed.remove("staged.yaml");
     agent.until_gone("staged").await;
@@ -398,10 +419,11 @@ async fn init_containers_and_sidecars_keep_their_order() {
             "the sidecar went first"
         );
     }
-    // Regular containers are told together.
-    assert!(events.until("kill", "k8s_other_").await.at < events.until("die", "k8s_app_").await.at);
-    let side = events.until("die", "k8s_side_").await;
-    assert_eq!(side.attributes["exitCode"], "0");
+    // Regular containers are told together: one waited for the other, and was not cut off.
+    for name in ["k8s_app_", "k8s_other_", "k8s_side_"] {
+        let died = events.until("die", name).await;
+        assert_eq!(died.attributes["exitCode"], "0", "{name}");
+    }
     agent.stop().await;
 }
 
@@ -411,6 +433,7 @@ async fn a_killed_sandbox_is_replaced_with_everything_in_it() {
     let agent = bed.agent().await;
     bed.write("staged.yaml", STAGED);
     let before = agent.until_running("staged").await;
+    until_staged(&bed).await;
     let events = bed.record();
     let first = bed.running_id("POD");
     bed.docker(&["kill", &first]);
@@ -437,19 +460,14 @@ async fn a_killed_sandbox_is_replaced_with_everything_in_it() {
         assert_eq!(report.restarts, 1, "{report:?}");
     }
     // The volumes are the pod's, and stay.
+    until_staged(&bed).await;
     assert_eq!(
         bed.exec("app", "cat /data/order"),
         "one\nside\ntwo\napp\none\nside\ntwo\napp"
     );
     // Nothing of the old sandbox ran on when the new one came up.
-    let new_sandbox = events
-        .events()
-        .into_iter()
-        .find(|e| {
-            e.action == "start"
-                && e.container == format!("k8s_POD_staged-box_default_{}_1", after.uid)
-        })
-        .unwrap();
+    let name = format!("k8s_POD_staged-box_default_{}_1", after.uid);
+    let new_sandbox = events.until("start", &name).await;
     for old in ["k8s_app_", "k8s_other_", "k8s_side_"] {
         assert!(events.until("die", old).await.at < new_sandbox.at, "{old}");
     }
@@ -501,6 +519,7 @@ async fn a_sidecar_that_ends_is_restarted_alone() {
     let agent = bed.agent().await;
     bed.write("staged.yaml", STAGED);
     agent.until_running("staged").await;
+    until_staged(&bed).await;
     let (app, sandbox) = (bed.running_id("app"), bed.running_id("POD"));
     bed.docker(&["kill", &bed.running_id("side")]);
     let side = agent
@@ -515,6 +534,7 @@ async fn a_sidecar_that_ends_is_restarted_alone() {
         (app, sandbox)
     );
     // Init containers don't run again.
+    until_staged(&bed).await;
     assert_eq!(
         bed.exec("app", "cat /data/order"),
         "one\nside\ntwo\napp\nside"
@@ -526,9 +546,22 @@ async fn a_sidecar_that_ends_is_restarted_alone() {
 async fn a_deadline_ends_the_pod_for_good() {
     let bed = Bed::new();
     let agent = bed.agent().await;
-    let manifest = sleeper("late").replace("spec:\n", "spec:\n  activeDeadlineSeconds: 10\n");
-    bed.write("late.yaml", &manifest);
+    // The same pod: its manifest names its UID. Its deadline is far until it has been seen to run.
+    let uid = bed.owner().unwrap();
+    let manifest = |seconds: u32| {
+        sleeper("late")
+            .replace(
+                "name: late\nspec",
+                &format!("name: late\n  uid: {uid}\nspec"),
+            )
+            .replace(
+                "spec:\n",
+                &format!("spec:\n  activeDeadlineSeconds: {seconds}\n"),
+            )
+    };
+    bed.write("late.yaml", &manifest(100_000));
     agent.until_running("late").await;
+    bed.write("late.yaml", &manifest(1));
     let pod = agent.until_pod("late", |pod| pod.phase == "Failed").await;
     assert_eq!(pod.status, "DeadlineExceeded");
     eventually("it to be stopped", || {

@@ -15,6 +15,10 @@ use common::node::{Identity, NodeBed, QUIET, STUBBORN, condition, is_ready, uid,
 use common::{IMAGE, IMAGE_2, eventually};
 use serde_json::{Value, json};
 
+/// A script that, told to stop, goes on until there is `/tmp/go`.
+const WAITS_TO_BE_LET_GO: &str = "trap 'until test -e /tmp/go; do sleep 0.1; done; exit 0' TERM; \
+    while :; do sleep 1 & wait $!; done";
+
 /// What every mirror has to be.
 async fn a_manifest_has_a_mirror(identity: Identity) {
     let bed = NodeBed::on(Cluster::shared().await, identity).await;
@@ -138,17 +142,25 @@ async fn a_mirror_stays_for_the_whole_grace_of_a_removed_pod() {
 async fn the_last_of_many_edits_during_a_grace_has_the_mirror() {
     let bed = NodeBed::new().await;
     let agent = bed.joined().await;
-    bed.write("web.yaml", &bed.pod("web", IMAGE, 5, STUBBORN));
+    bed.write("web.yaml", &bed.pod("web", IMAGE, 600, WAITS_TO_BE_LET_GO));
     let before = bed.until_mirrored("web").await;
+    bed.until_traps("web").await;
     let old = bed.running_id("web");
     for edit in 0..30 {
         let script = format!("echo {edit}; {QUIET}");
         bed.write("web.yaml", &bed.pod("web", IMAGE, 1, &script));
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
+    // Another pod's start says that the last edit has been read.
+    bed.sleeper("other");
+    bed.until_mirrored("other").await;
+    let now = bed.mirror("web").await.expect("a mirror");
+    assert_eq!(uid(&now), uid(&before));
+    bed.docker(&["exec", &old, "touch", "/tmp/go"]);
     until("the old instance to end", async || {
         let mirror = bed.mirror("web").await;
-        let runs = bed.inspect(&old)["State"]["Running"] == true;
+        // Looked at after the mirror: it may end between.
+        let runs = bed.running().values().any(|id| *id == old);
         if runs {
             assert_eq!(uid(&mirror.expect("a mirror")), uid(&before));
             return Err(runs);
@@ -171,10 +183,12 @@ async fn the_last_of_many_edits_during_a_grace_has_the_mirror() {
 async fn a_manifest_removed_and_put_back_is_the_same_pod_restarted() {
     let bed = NodeBed::new().await;
     let agent = bed.joined().await;
-    let manifest = bed.pod("web", IMAGE, 4, STUBBORN);
+    let manifest = bed.pod("web", IMAGE, 600, WAITS_TO_BE_LET_GO);
     bed.write("web.yaml", &manifest);
     bed.until_mirrored("web").await;
     let before = agent.until_running("web").await;
+    bed.until_traps("web").await;
+    let old = bed.running_id("web");
     bed.remove("web.yaml");
     agent
         .until("the pod to end", |report| {
@@ -183,6 +197,10 @@ async fn a_manifest_removed_and_put_back_is_the_same_pod_restarted() {
         })
         .await;
     bed.write("web.yaml", &manifest);
+    // Another pod's start says that it is known to be wanted again, before it has ended.
+    bed.sleeper("other");
+    agent.until_running("other").await;
+    bed.docker(&["exec", &old, "touch", "/tmp/go"]);
     let restarted = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"] == 1;
     bed.until_mirror("web", |pod| is_ready(pod) && restarted(pod))
         .await;
@@ -288,9 +306,13 @@ async fn a_deleted_node_is_back_with_its_mirrors() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_of_another_node_keeps_its_name() {
     let bed = NodeBed::new().await;
+    // A Node that there is: pods of others are soon collected.
+    let another = common::cluster::unique("another");
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": another}});
+    bed.cluster.apply(&node.to_string());
     let foreign = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": bed.name("web"), "namespace": bed.namespace},
-        "spec": {"nodeName": "another", "containers": [{"name": "main", "image": IMAGE}]}});
+        "spec": {"nodeName": another, "containers": [{"name": "main", "image": IMAGE}]}});
     bed.cluster.apply(&foreign.to_string());
     let before = bed.mirror("web").await.unwrap();
     let agent = bed.joined().await;
@@ -439,7 +461,7 @@ async fn events_of_a_static_pod_are_its_mirrors() {
 async fn a_mirror_follows_its_pods_readiness() {
     let bed = NodeBed::new().await;
     let agent = bed.joined().await;
-    let probe = "readinessProbe: {exec: {command: [test, -e, /tmp/ok]}, periodSeconds: 1, failureThreshold: 1}\n    command:";
+    let probe = "readinessProbe: {exec: {command: [test, -e, /tmp/ok]}, periodSeconds: 1, failureThreshold: 1, timeoutSeconds: 60}\n    command:";
     let manifest = bed.pod("web", IMAGE, 1, QUIET);
     let probed = manifest.replacen("command:", probe, 1);
     assert_ne!(probed, manifest);

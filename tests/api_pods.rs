@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use common::cluster::{Cluster, Options};
 use common::node::{Identity, NodeBed, QUIET, STUBBORN, is_ready, uid, until};
-use common::{IMAGE, IMAGE_2, eventually};
+use common::{IMAGE, IMAGE_2, eventually, free_port};
 use serde_json::{Value, json};
 
 /// The taint that every Node of ours has, tolerated.
@@ -79,12 +79,16 @@ async fn a_pod_runs_and_is_deleted(identity: Identity) {
     bed.delete_pod("web", false).await;
     bed.until_pod_gone("web").await;
     until_no_containers(&bed).await;
-    let agent_deletes = bed.cluster.audit("mirrorlet/");
-    let ours = agent_deletes.iter().filter(|entry| {
-        entry.what() == "delete pods" && entry.namespace == bed.namespace && entry.code == 200
-    });
-    assert_eq!(ours.count(), 1, "the agent removes the object");
-    assert!(agent.pod("web").is_none());
+    agent.until_gone("web").await;
+    let ours = eventually("the removal of the object to be on record", || {
+        let mut deletes = bed.cluster.audit("mirrorlet/");
+        deletes.retain(|entry| {
+            entry.what() == "delete pods" && entry.namespace == bed.namespace && entry.code == 200
+        });
+        (!deletes.is_empty()).then_some(deletes.len())
+    })
+    .await;
+    assert_eq!(ours, 1, "the agent removes the object");
     agent.stop().await;
 }
 
@@ -196,7 +200,7 @@ async fn a_drained_node_has_its_pods_evicted() {
     bed.until_pod("web", is_ready).await;
     let (cluster, node) = (Arc::clone(&bed.cluster), bed.node.clone());
     let drained = tokio::task::spawn_blocking(move || {
-        cluster.kubectl(&["drain", &node, "--force", "--timeout=60s"])
+        cluster.kubectl(&["drain", &node, "--force", "--timeout=240s"])
     });
     drained.await.unwrap();
     assert!(bed.api_pod("web").await.is_none());
@@ -211,8 +215,12 @@ async fn a_drained_node_has_its_pods_evicted() {
 async fn a_pod_that_outlives_its_deadline_fails() {
     let bed = NodeBed::new().await;
     let agent = bed.joined().await;
-    let over = json!({"activeDeadlineSeconds": 3});
-    apply(&bed, &bound(&bed, "web", QUIET, &over));
+    apply(&bed, &bound(&bed, "web", QUIET, &json!({})));
+    bed.until_pod("web", is_ready).await;
+    // Once it has been seen to run.
+    let deadline = json!({"spec": {"activeDeadlineSeconds": 1}}).to_string();
+    let patch = ["patch", "pod", "web", "-n", &bed.namespace, "-p", &deadline];
+    bed.cluster.kubectl(&patch);
     let pod = until_phase(&bed, "web", "Failed").await;
     assert_eq!(pod["status"]["reason"], "DeadlineExceeded");
     eventually("it to be stopped", || {
@@ -271,7 +279,12 @@ async fn a_job_is_tried_again_until_it_succeeds() {
                 .any(|pod| pod.name == *name && pod.phase == "Succeeded")
         })
         .await;
-    assert!(bed.running().is_empty());
+    eventually("its sandbox to be stopped", || {
+        bed.running().is_empty().then_some(())
+    })
+    .await;
+    let container = &bed.api_pod(name).await.unwrap()["status"]["containerStatuses"][0];
+    assert_eq!(container["restartCount"], 1);
     bed.cluster
         .kubectl(&["delete", "job", "work", "-n", &bed.namespace]);
     bed.until_pod_gone(name).await;
@@ -283,9 +296,7 @@ async fn a_job_is_tried_again_until_it_succeeds() {
 async fn a_pod_that_the_node_does_not_take_fails_with_the_reason() {
     let bed = NodeBed::new().await;
     let agent = bed.joined().await;
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free.local_addr().unwrap().port();
-    drop(free);
+    let port = free_port();
     let ports = |mut pod: Value| {
         pod["spec"]["containers"][0]["ports"] =
             json!([{"containerPort": 80, "hostPort": port, "hostIP": "127.0.0.1"}]);

@@ -60,7 +60,11 @@ async fn a_node_certificate_speaks_for_one_node() {
     // NodeRestriction: mirrors on its own Node, and nothing but mirrors.
     let own = cluster.object(&["node", &own]).unwrap();
     let good = mirror(&namespace, "good", &own);
-    create(&cluster, &identity, &good.to_string()).unwrap();
+    // Admission knows of the Node after a moment.
+    eventually("the mirror to be allowed", || {
+        create(&cluster, &identity, &good.to_string()).ok()
+    })
+    .await;
     let mut plain = mirror(&namespace, "plain", &own);
     plain["metadata"]["annotations"].take();
     let refused = create(&cluster, &identity, &plain.to_string()).unwrap_err();
@@ -121,7 +125,13 @@ async fn every_request_is_on_record() {
     let identity = cluster.node_kubeconfig(&own);
     create(&cluster, &identity, &node(&own)).unwrap();
     create(&cluster, &identity, &node(&own)).unwrap_err();
-    let record = cluster.audit_of(&format!("system:node:{own}"));
+    // A request is on record after its answer.
+    let record = eventually("both to be on record", || {
+        let record = cluster.audit_of(&format!("system:node:{own}"));
+        let writes = record.iter().filter(|entry| entry.writes());
+        (writes.count() >= 2).then_some(record)
+    })
+    .await;
     let writes: Vec<_> = record.iter().filter(|entry| entry.writes()).collect();
     let told: Vec<_> = writes
         .iter()
@@ -234,9 +244,10 @@ fn asked_from_a_container(cluster: &Cluster, namespace: &str) -> Result<String, 
 async fn containers_reach_the_api_server_where_its_service_says() {
     let cluster = Cluster::shared().await;
     let namespace = cluster.namespace("client").await;
-    let service = cluster
-        .object(&["service", "kubernetes", "-n", "default"])
-        .unwrap();
+    let service = eventually("the API server's Service", || {
+        cluster.object(&["service", "kubernetes", "-n", "default"])
+    })
+    .await;
     let address = service["spec"]["clusterIP"].as_str().unwrap();
     assert_eq!(cluster.server(), format!("https://{address}:443"));
     assert_eq!(service["spec"]["ports"][0]["port"], json!(443));

@@ -32,7 +32,7 @@ use tokio::net::UnixListener;
 const BUSYBOX: &str = "mirrorlet-test/engine-busybox:1";
 
 /// How long a test waits for something that is about to happen, before it fails.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(4);
 
 fn endpoint() -> String {
     std::env::var("DOCKER_HOST").unwrap_or_else(|_| "unix:///var/run/docker.sock".to_owned())
@@ -103,6 +103,25 @@ impl Bed {
         tokio::time::timeout(PATIENCE, ended).await.unwrap()
     }
 
+    /// Waits until a container catches SIGTERM: before, as the first process of its namespace, it
+    /// would not notice one.
+    async fn traps(&self, id: &str) {
+        let seen = self.engine.inspect_container(id).await.unwrap();
+        let pid = seen.state.unwrap().pid.unwrap();
+        let caught = || {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            let caught = status.lines().find_map(|l| l.strip_prefix("SigCgt:"));
+            let caught = u64::from_str_radix(caught.unwrap().trim(), 16).unwrap();
+            caught & (1 << 14) != 0
+        };
+        let trapped = async {
+            while !caught() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, trapped).await.unwrap();
+    }
+
     async fn log(&self, id: &str, options: &LogOptions, tty: bool) -> (Vec<u8>, Vec<u8>) {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let mut log = container_logs(&self.engine, id, options, tty)
@@ -142,6 +161,15 @@ impl Drop for Bed {
             self.owner
         );
     }
+}
+
+/// Makes an empty file in a container.
+fn touch(id: &str, file: &str) {
+    let done = std::process::Command::new("docker")
+        .args(["-H", &endpoint(), "exec", id, "/busybox", "touch", file])
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{done:?}");
 }
 
 fn tar_of(files: &[(&str, u32, &[u8])]) -> io::Result<Vec<u8>> {
@@ -231,8 +259,9 @@ async fn a_container_lives_its_whole_life() {
             .is_conflict()
     );
 
+    bed.traps(&id).await;
     bed.engine
-        .stop_container(&id, Duration::from_secs(30))
+        .stop_container(&id, Duration::from_secs(60))
         .await
         .unwrap();
     bed.engine
@@ -359,8 +388,9 @@ async fn the_sandbox_image_is_loaded_runs_and_comes_back() {
         .state
         .unwrap();
     assert_eq!(state.status, Some(ContainerStateStatusEnum::RUNNING));
+    bed.traps(&id).await;
     bed.engine
-        .stop_container(&id, Duration::from_secs(10))
+        .stop_container(&id, Duration::from_secs(60))
         .await
         .unwrap();
     assert_eq!(
@@ -378,7 +408,8 @@ async fn the_sandbox_image_is_loaded_runs_and_comes_back() {
 async fn logs_are_demultiplexed_joined_cut_and_followed() {
     let bed = Bed::with_busybox("logs").await;
     let script = "/busybox head -c 40000 /dev/zero | /busybox tr '\\0' x; echo; \
-        echo err >&2; /busybox sleep 0.3; echo last; exec /busybox sleep 600";
+        echo err >&2; until [ -e /go ]; do /busybox sleep 0.1; done; echo last; \
+        exec /busybox sleep 600";
     let id = bed.run("l", bed.body(script)).await;
     let follow = LogOptions {
         follow: true,
@@ -388,7 +419,13 @@ async fn logs_are_demultiplexed_joined_cut_and_followed() {
         .await
         .unwrap();
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let mut told = false;
     while !stdout.ends_with(b"last\n") || stderr.is_empty() {
+        // The last line is written once the others are in the log.
+        if !told && stdout.ends_with(b"\n") && !stderr.is_empty() {
+            touch(&id, "/go");
+            told = true;
+        }
         let chunk = tokio::time::timeout(PATIENCE, log.next()).await.unwrap();
         match chunk.unwrap().unwrap() {
             LogChunk::Stdout(data) => stdout.extend(data),

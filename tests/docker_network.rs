@@ -12,7 +12,7 @@ use std::net::{IpAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 
-use common::{Bed, IMAGE, eventually};
+use common::{Bed, IMAGE, eventually, free_port};
 use mirrorlet::config::Resolved;
 
 /// A Docker network that goes with the test.
@@ -136,12 +136,6 @@ async fn a_network_that_is_missing_is_named_and_pods_start_once_it_is_there() {
     agent.stop().await;
 }
 
-/// A port that nobody has.
-fn free_port() -> u16 {
-    let socket = TcpListener::bind("0.0.0.0:0").unwrap();
-    socket.local_addr().unwrap().port()
-}
-
 fn publishing(name: &str, port: u16) -> String {
     pod(name, "").replace(
         "    command:",
@@ -176,8 +170,8 @@ async fn a_host_port_that_a_foreign_container_holds_is_told_and_taken_when_it_is
 async fn a_host_port_that_a_process_holds_is_told() {
     let bed = Bed::new();
     let agent = bed.agent().await;
-    let socket = TcpListener::bind("0.0.0.0:0").unwrap();
-    let port = socket.local_addr().unwrap().port();
+    let port = free_port();
+    let socket = TcpListener::bind(("0.0.0.0", port)).unwrap();
     bed.write("web.yaml", &publishing("web", port));
     let told = agent
         .until_pod("web", |pod| pod.message.contains("is in use by"))

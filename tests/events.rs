@@ -235,7 +235,9 @@ async fn what_fails_is_an_event() {
     );
     assert_eq!(events[1]["message"], "Error: ErrImageNeverPull");
     let pod = agent
-        .until_pod("wrong", |pod| pod.status == "RunContainerError")
+        .until_pod("wrong", |pod| {
+            ["RunContainerError", "CrashLoopBackOff"].contains(&pod.status.as_str())
+        })
         .await;
     let events = until_events(&bed, &bed.namespace, pod.uid.as_str(), &["Failed"]).await;
     let failed = events.iter().find(|event| event["reason"] == "Failed");
@@ -299,8 +301,8 @@ async fn events_wait_for_an_api_server_that_is_away_and_status_says_so() {
         })
         .await;
     assert!(report.api.unwrap().error.is_some());
-    let mirror = agent.pod("web").unwrap().mirror.unwrap();
-    assert_ne!(mirror.state, "Synced");
+    let web = agent.until_pod("web", |pod| pod.mirror.is_some()).await;
+    assert_ne!(web.mirror.unwrap().state, "Synced");
     cluster.start_apiserver().await;
     let events = until_events(&bed, &bed.namespace, pod.uid.as_str(), &["Started"]).await;
     assert_eq!(reasons(&events), ["Pulled", "Created", "Started"]);

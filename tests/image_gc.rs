@@ -160,9 +160,12 @@ async fn the_engines_disk_can_be_read() {
     let engine = BollardEngine::connect(&docker_host()).unwrap();
     let root = engine.info().await.unwrap().docker_root_dir.unwrap();
     let read = |is_engine_local, directory: &str| {
-        LocalDisk { is_engine_local }
-            .read(Path::new(directory))
-            .unwrap()
+        LocalDisk {
+            is_engine_local,
+            ..LocalDisk::default()
+        }
+        .read(Path::new(directory))
+        .unwrap()
     };
     let usage = read(true, &root).unwrap();
     assert!(usage.capacity_bytes >= usage.available_bytes && usage.capacity_bytes > 0);

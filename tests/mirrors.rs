@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::cluster::{Cluster, unique};
+use common::eventually;
 use common::node::until;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
@@ -217,8 +218,12 @@ impl Bed {
         assert!(problem.message.contains(words), "{problem:?}");
         mend(&self);
         self.synced().await;
-        let metrics = self.telemetry.metrics.encode();
-        assert!(metrics.contains("mirrorlet_mirror_pods{state=\"synced\"} 1"));
+        until("the mirror to be counted", async || {
+            let metrics = self.telemetry.metrics.encode();
+            let counted = metrics.contains("mirrorlet_mirror_pods{state=\"synced\"} 1");
+            if counted { Ok(()) } else { Err(metrics) }
+        })
+        .await;
         let mirror = self.there().unwrap();
         assert_eq!(mirror["spec"]["nodeName"], self.node.as_str());
         self.stop().await;
@@ -283,6 +288,7 @@ async fn a_pod_security_level() {
     };
     label(&bed, &format!("{level}=restricted"));
     let words = "violates PodSecurity \"restricted:latest\"";
+    until_refused(&bed, words).await;
     bed.refused_until(ProblemKind::PodSecurity, words, |bed| {
         label(bed, &format!("{level}-"));
     })
@@ -295,7 +301,6 @@ async fn a_quota() {
     let namespace = bed.namespace.clone();
     bed.cluster
         .kubectl(&["create", "quota", "-n", &namespace, "none", "--hard=pods=0"]);
-    // Admission knows of it after a moment.
     until("the quota to count", async || {
         let quota = bed.cluster.object(&["quota", "-n", &namespace, "none"]);
         match quota {
@@ -304,6 +309,7 @@ async fn a_quota() {
         }
     })
     .await;
+    until_refused(&bed, "exceeded quota: none").await;
     bed.refused_until(ProblemKind::Quota, "exceeded quota: none", |bed| {
         bed.cluster
             .kubectl(&["delete", "quota", "-n", &bed.namespace, "none"]);
@@ -419,6 +425,9 @@ async fn a_foreign_pod(bed: Bed, words: &str) {
         bed.cluster.try_kubectl(&account)
     })
     .await;
+    // A Node that there is: pods of others are soon collected.
+    let another = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "another"}});
+    bed.cluster.apply(&another.to_string());
     bed.cluster.apply(&foreign(&bed));
     let before = bed.there().unwrap();
     bed.refused_until(ProblemKind::NameTaken, words, |bed| {
@@ -588,6 +597,10 @@ async fn statuses_are_patched_as_the_api_server_takes_them() {
             .map(|e| (e.what(), e.code))
             .collect::<Vec<_>>()
     };
+    eventually("the writes to be on record", || {
+        (writes(&bed).len() >= 3).then_some(())
+    })
+    .await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     let patched = ("patch pods/status".to_owned(), 200);
     let expected = [("create pods".to_owned(), 201), patched.clone(), patched];

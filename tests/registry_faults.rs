@@ -56,8 +56,10 @@ async fn a_tag_that_is_not_there_is_told_in_the_registrys_words() {
         &sleeper_of("web", &registry.image("a/app:none")),
     );
     let refused = until_refused(&agent, "web").await;
+    // A current Engine has words of its own for that.
+    let said = |words: &str| refused.message.contains(words);
     assert!(
-        refused.message.contains("manifest unknown"),
+        said("manifest unknown") || said("a/app:none: not found"),
         "{}",
         refused.message
     );
@@ -76,7 +78,7 @@ async fn a_slow_download_is_followed_and_one_that_is_cut_goes_on() {
     let bed = Bed::new();
     let agent = bed.agent().await;
 
-    proxy.set(Fault::Slow(Duration::from_millis(200)));
+    proxy.set(Fault::Slow(Duration::from_secs(1)));
     let mut changes = agent.view().changed();
     bed.write("slow.yaml", &sleeper_of("slow", &slow));
     // Who watches the report is told of every step.
@@ -93,6 +95,7 @@ async fn a_slow_download_is_followed_and_one_that_is_cut_goes_on() {
             steps.insert(pull.bytes_done);
         }
     }
+    proxy.set(Fault::None);
     agent.until_running("slow").await;
     assert!(agent.status().pulls.is_empty());
 

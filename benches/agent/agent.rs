@@ -80,6 +80,20 @@ impl Agent {
         Ok(text.lines().filter(well).count())
     }
 
+    /// Seconds that all probes have taken, and how many there were.
+    pub async fn probe_seconds(&self) -> anyhow::Result<(f64, f64)> {
+        let text = self.get("/metrics").await?;
+        let sum = |series: &str| {
+            let values = text.lines().filter(|line| line.starts_with(series));
+            let values = values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+            values.sum::<f64>()
+        };
+        Ok((
+            sum("prober_probe_duration_seconds_sum{"),
+            sum("prober_probe_duration_seconds_count{"),
+        ))
+    }
+
     /// Waits until the agent asks the Engine nothing any more.
     pub async fn quiet(&self) -> anyhow::Result<BTreeMap<String, u64>> {
         let mut before = self.engine_calls().await?;

@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use mirrorlet::runtime::docker::BollardEngine;
 
 use crate::Settings;
+use crate::access;
 use crate::agent::Agent;
 use crate::bed::Bed;
 use crate::events::Events;
@@ -61,6 +62,7 @@ pub async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
     figures.extend(idle::measure(settings, agent).await?);
     drop(bed);
     figures.extend(probes::idle(settings).await?);
+    figures.extend(access::measure(settings).await?);
     figures.push(binary(settings)?);
     Ok(figures)
 }

@@ -8,6 +8,7 @@
 #![allow(unreachable_pub, reason = "a program's own modules")]
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
+mod access;
 mod agent;
 mod bed;
 mod events;
@@ -37,6 +38,8 @@ pub struct Settings {
     pub pods: usize,
     /// Length of the idle window, in seconds.
     pub idle_seconds: u64,
+    /// Length of the large transfers, in millions of bytes.
+    pub stream_mb: u64,
 }
 
 impl Settings {
@@ -48,6 +51,7 @@ impl Settings {
             rounds: usize::try_from(number("BENCH_ROUNDS", 15)?)?,
             pods: usize::try_from(number("BENCH_PODS", 50)?)?,
             idle_seconds: number("BENCH_IDLE", 60)?,
+            stream_mb: number("BENCH_STREAM_MB", 1000)?,
         })
     }
 }
@@ -68,7 +72,7 @@ fn main() -> anyhow::Result<()> {
         "agent",
         serde_json::json!({
             "rounds": settings.rounds, "pods": settings.pods,
-            "idleSeconds": settings.idle_seconds,
+            "idleSeconds": settings.idle_seconds, "streamMb": settings.stream_mb,
         }),
         &figures,
     )?;

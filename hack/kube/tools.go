@@ -10,4 +10,9 @@ import (
 	_ "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	_ "k8s.io/kubectl/pkg/cmd"
 	_ "k8s.io/kubernetes/cmd/kubelet/app"
+
+	// Its own word on a Node (hack/conformance).
+	_ "github.com/onsi/ginkgo/v2/ginkgo/command"
+	_ "k8s.io/kubernetes/test/e2e"
+	_ "k8s.io/kubernetes/test/images/agnhost/netexec"
 )

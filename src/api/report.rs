@@ -14,6 +14,9 @@ use super::{Diagnostic, PodUid, Timestamp};
 pub struct StatusReport {
     /// The agent itself.
     pub agent: AgentReport,
+    /// What it needs of its host and hasn't got.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lacks: Vec<LackReport>,
     /// The Engine it drives.
     pub engine: EngineReport,
     /// The API server it works with, if one is configured.
@@ -52,6 +55,18 @@ pub struct AgentReport {
     pub root: String,
     /// The value of its ownership label.
     pub owner: String,
+}
+
+/// Something the agent needs of its host and hasn't got.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LackReport {
+    /// Which need, in one word: `Socket`, `Root`, `Network`, `Propagation`, `Processes`, `HostRoot`.
+    pub need: String,
+    /// What is missing, and what doesn't work without.
+    pub message: String,
+    /// How it is mended.
+    pub help: String,
 }
 
 /// The Engine.

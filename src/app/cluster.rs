@@ -181,7 +181,7 @@ impl Cluster {
             readings,
             links.reach,
             links.engine,
-            images_reader,
+            images_reader.clone(),
             cancel.clone(),
         );
         spawn(parts, "node readings", keeping);
@@ -217,6 +217,7 @@ impl Cluster {
             standing: self.standing,
             lease: self.lease,
             mirrors,
+            images: images_reader,
         }
     }
 }

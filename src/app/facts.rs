@@ -3,7 +3,7 @@
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 
-use crate::config::{Config, DEFAULT_RESOLV_CONF};
+use crate::config::{Config, DEFAULT_RESOLV_CONF, SystemReserved};
 use crate::pod::env::Allocatable;
 use crate::runtime::docker::translate::{NodeFacts, ResolvConf};
 
@@ -46,6 +46,18 @@ pub(super) fn node_facts(config: &Config) -> NodeFacts {
     }
 }
 
+/// What of that pods can have: what is kept for the system isn't theirs, and no limit of a
+/// container that has none is told as more.
+pub(super) fn without_reserved(machine: Allocatable, reserved: &SystemReserved) -> Allocatable {
+    Allocatable {
+        cpu_milli: machine.cpu_milli.saturating_sub(reserved.cpu_milli),
+        memory_bytes: machine.memory_bytes.saturating_sub(reserved.memory_bytes),
+        ephemeral_storage_bytes: machine
+            .ephemeral_storage_bytes
+            .saturating_sub(reserved.ephemeral_storage_bytes),
+    }
+}
+
 /// A line of `/proc/meminfo`, in bytes.
 pub(super) fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
     let rest = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
@@ -74,6 +86,26 @@ fn own_ips() -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_reserved_is_not_for_pods() {
+        let machine = Allocatable {
+            cpu_milli: 2000,
+            memory_bytes: 1000,
+            ephemeral_storage_bytes: 10,
+        };
+        let reserved = SystemReserved {
+            cpu_milli: 500,
+            memory_bytes: 1,
+            ephemeral_storage_bytes: 11,
+        };
+        let left = Allocatable {
+            cpu_milli: 1500,
+            memory_bytes: 999,
+            ephemeral_storage_bytes: 0,
+        };
+        assert_eq!(without_reserved(machine, &reserved), left);
+    }
 
     #[test]
     fn memory_is_read_in_bytes() {

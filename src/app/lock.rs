@@ -38,6 +38,15 @@ pub struct RootLock {
     file: File,
 }
 
+impl Drop for RootLock {
+    /// Lets go of it, also where a child that is being started holds a copy of the open file for
+    /// the moment between fork and exec.
+    fn drop(&mut self) {
+        // What can't be unlocked is let go of by closing it, which follows.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 impl RootLock {
     /// Creates the root directory (0700) where missing, and takes its lock.
     ///

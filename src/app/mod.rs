@@ -15,11 +15,13 @@ mod counts;
 pub mod desired;
 mod facts;
 mod gc;
+mod host;
 mod images;
 pub mod lock;
 mod node_api;
 pub mod owner;
 mod readings;
+mod stats;
 mod tell;
 mod view;
 
@@ -49,6 +51,8 @@ use crate::runtime::docker::{
 };
 use crate::runtime::gc::ContainerGc;
 use crate::runtime::objects::{NoObjects, Objects};
+use crate::server::NodeStats;
+use crate::server::health::Served;
 use crate::server::view::AgentView;
 use crate::server::{admin, health};
 use crate::source::files::FileSource;
@@ -61,10 +65,13 @@ use crate::store::cell::cell;
 use crate::store::looks::look_requests;
 use crate::store::pods::PodManager;
 use crate::store::probes::probe_results;
-use crate::telemetry::{Metrics, Telemetry, occurrences};
+use crate::telemetry::{Telemetry, occurrences};
+use crate::volume::HostFiles;
 use crate::worker::{Clock, Context, PodWorkers, Wanted};
 use cluster::{Cluster, Links};
 use desired::MergeTask;
+use host::HostLook;
+use stats::ServedStats;
 use view::{ClusterView, View};
 
 /// How long the parts are given to end once the agent is told to stop. They only drop what they
@@ -96,6 +103,8 @@ pub struct Agent {
     parts: Parts,
     /// What it tells about itself.
     pub view: Arc<dyn AgentView>,
+    /// What its pods and its machine use.
+    pub stats: Arc<dyn NodeStats>,
     /// What it counts.
     pub telemetry: Telemetry,
     // Held as long as the agent runs.
@@ -137,7 +146,8 @@ impl Agent {
         let cluster = Cluster::start(&config, machine.clone(), &telemetry, &mut parts, cancel)?;
         let client = cluster.as_ref().map(|cluster| cluster.client.clone());
         sources.extend(cluster.as_ref().map(|cluster| cluster.pods.clone()));
-        let node = facts::node_facts(&config);
+        let mut node = facts::node_facts(&config);
+        node.allocatable = facts::without_reserved(node.allocatable, &config.system_reserved);
         let node_ips = node.node_ips.clone();
         let objects: Arc<dyn Objects> = match &cluster {
             Some(cluster) => Arc::clone(&cluster.objects) as Arc<dyn Objects>,
@@ -151,9 +161,23 @@ impl Agent {
                 record: Some(config.root.join(PULLED_IMAGES)),
             },
         ));
-        let image_gc = start_image_gc(&config, &engine, &images, &telemetry, &mut parts, cancel);
+        let host_files = HostFiles::new(config.host_root.clone());
+        let disk = LocalDisk {
+            is_engine_local: config.docker.starts_with("unix://"),
+            host: host_files.clone(),
+        };
+        let (host_look, lacks) = HostLook::new(
+            &config,
+            Arc::clone(&engine) as SharedEngine,
+            host_files.clone(),
+            telemetry.clone(),
+        )
+        .await;
+        let image_gc = start_image_gc(
+            &config, &engine, &images, disk, &telemetry, &mut parts, cancel,
+        );
         let runtime = DockerManager::new(
-            engine,
+            Arc::clone(&engine),
             Arc::clone(&images),
             telemetry.clone(),
             DockerManagerOptions {
@@ -165,7 +189,10 @@ impl Agent {
                 objects,
             },
         );
-        let runtime = Arc::new(runtime.with_pod_logs_dir(config.pod_logs_dir.as_deref()));
+        let runtime = runtime
+            .with_host_files(host_files)
+            .with_pod_logs_dir(config.pod_logs_dir.as_deref());
+        let runtime = Arc::new(runtime);
         let probe_client = runtime.probe_client();
         let sessions = runtime.exec_sessions();
         spawn(&mut parts, "exec sessions", sessions.run(cancel.clone()));
@@ -180,6 +207,8 @@ impl Agent {
             telemetry.clone(),
         );
         spawn(&mut parts, "observer", observer.run(cancel.clone()));
+        let looking = host_look.run(reach.clone(), cancel.clone());
+        spawn(&mut parts, "host access", looking);
 
         let (merged_writer, merged) = cell(Merged::default());
         let (wanted_writer, wanted) = watch::channel(Arc::new(Wanted::default()));
@@ -260,6 +289,16 @@ impl Agent {
             let telling = tell_cluster_news(cluster, version, cancel.clone());
             spawn(&mut parts, "cluster news", telling);
         }
+        let seen = cluster.as_ref().map(|cluster| cluster.images.clone());
+        let provider = Arc::new(stats::provider(&config, engine, seen, board.clone()));
+        let (measuring, told) = (Arc::clone(&provider), cancel.clone());
+        spawn(&mut parts, "disk usage", async move {
+            measuring.run(told).await;
+        });
+        let stats: Arc<dyn NodeStats> = Arc::new(ServedStats {
+            provider,
+            metrics: telemetry.metrics.clone(),
+        });
         let view: Arc<dyn AgentView> = Arc::new(View {
             resolved,
             owner,
@@ -270,6 +309,7 @@ impl Agent {
             cache: cache_reader,
             reach,
             engine: engine_reader,
+            lacks,
             images,
             image_gc,
             runtime,
@@ -284,10 +324,16 @@ impl Agent {
                 &config, listener, &machine, client, &view, metrics, parts, cancel,
             )?;
         }
-        start_servers(&config, &view, &telemetry.metrics, &mut parts, cancel).await?;
+        let served = Served {
+            view: Arc::clone(&view),
+            stats: Arc::clone(&stats),
+            metrics: telemetry.metrics.clone(),
+        };
+        start_servers(&config, served, &mut parts, cancel).await?;
         Ok(Self {
             parts,
             view,
+            stats,
             telemetry,
             _lock: lock,
         })
@@ -364,6 +410,7 @@ fn start_image_gc(
     config: &Config,
     engine: &SharedEngine,
     images: &Arc<ImagePuller>,
+    disk: LocalDisk,
     telemetry: &Telemetry,
     parts: &mut Parts,
     cancel: &CancellationToken,
@@ -384,9 +431,7 @@ fn start_image_gc(
         policy,
         all: config.image_gc == ImageGcMode::All,
         pod_infra_image: config.pod_infra_image.clone(),
-        disk: Arc::new(LocalDisk {
-            is_engine_local: config.docker.starts_with("unix://"),
-        }),
+        disk: Arc::new(disk),
     };
     let (engine, images) = (Arc::clone(engine), Arc::clone(images));
     let gc = ImageGc::new(engine, images, telemetry.clone(), options, Timestamp::now());
@@ -508,13 +553,12 @@ async fn engine_report(
 
 async fn start_servers(
     config: &Config,
-    view: &Arc<dyn AgentView>,
-    metrics: &Metrics,
+    served: Served,
     parts: &mut Parts,
     cancel: &CancellationToken,
 ) -> anyhow::Result<()> {
     let socket = admin::bind(&config.socket())?;
-    let (serving, told) = (Arc::clone(view), cancel.clone());
+    let (serving, told) = (Arc::clone(&served.view), cancel.clone());
     spawn(parts, "socket", async move {
         if let Err(error) = admin::serve(socket, serving, told).await {
             occurrences::server_failed("the agent's socket", &error.to_string());
@@ -522,9 +566,9 @@ async fn start_servers(
     });
     if let Some(address) = config.metrics_address {
         let listener = health::bind(address).await?;
-        let (serving, metrics, told) = (Arc::clone(view), metrics.clone(), cancel.clone());
+        let told = cancel.clone();
         spawn(parts, "metrics", async move {
-            if let Err(error) = health::serve(listener, serving, metrics, told).await {
+            if let Err(error) = health::serve(listener, served, told).await {
                 occurrences::server_failed("metrics", &error.to_string());
             }
         });

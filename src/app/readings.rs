@@ -16,6 +16,7 @@ use crate::pod::node::{
     Amounts, DiskReading, EngineSeen, ImageSeen, NodeFacts, PidReading, Readings, is_short_of_disk,
 };
 use crate::store::cell::{Reader, Writer};
+use crate::volume::HostFiles;
 
 /// How often the machine is read: as often as the Node's status is computed.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -23,8 +24,14 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// The facts, but for those of the Engine.
 pub(super) fn node_facts(config: &Config, owner: &str) -> NodeFacts {
     let machine = facts::node_facts(config);
+    let host = HostFiles::new(config.host_root.clone());
+    // What the host has there, where it is seen.
+    let of_host = |path: &str| match host.path(Path::new(path)) {
+        Ok(Some(path)) => std::fs::read_to_string(path).unwrap_or_default(),
+        _ => String::new(),
+    };
     let first = |paths: &[&str]| {
-        let mut read = paths.iter().map(|path| line(path));
+        let mut read = paths.iter().map(|path| of_host(path).trim().to_owned());
         read.find(|text| !text.is_empty()).unwrap_or_default()
     };
     let machine_id = first(&["/etc/machine-id", "/var/lib/dbus/machine-id"]);
@@ -53,7 +60,7 @@ pub(super) fn node_facts(config: &Config, owner: &str) -> NodeFacts {
         machine_id,
         boot_id: line("/proc/sys/kernel/random/boot_id"),
         kernel_version: line("/proc/sys/kernel/osrelease"),
-        os_image: os_image(&text("/etc/os-release")),
+        os_image: os_image(&of_host("/etc/os-release")),
         engine_version: None,
         images: Vec::new(),
     }

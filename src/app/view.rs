@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::api::report::{
-    AgentReport, ContainerReport, EngineReport, ExplainReport, ImageGcReport, PodReport,
-    StatusReport,
+    AgentReport, ContainerReport, EngineReport, ExplainReport, ImageGcReport, LackReport,
+    PodReport, StatusReport,
 };
 use crate::api::{Diagnostic, FullName, Pod, PodUid, Timestamp, core};
 use crate::config::Resolved;
@@ -48,6 +48,8 @@ pub(super) struct View {
     pub(super) cache: CacheReader,
     pub(super) reach: watch::Receiver<Reach>,
     pub(super) engine: watch::Receiver<EngineReport>,
+    /// What is lacking of what the agent needs of its host.
+    pub(super) lacks: watch::Receiver<Vec<LackReport>>,
     pub(super) images: Arc<ImagePuller>,
     /// None where no images are collected.
     pub(super) image_gc: Option<watch::Receiver<ImageGcReport>>,
@@ -137,6 +139,7 @@ impl AgentView for View {
         );
         StatusReport {
             agent: self.agent(),
+            lacks: self.lacks.borrow().clone(),
             engine: self.engine.borrow().clone(),
             api: self.cluster.as_ref().map(ClusterView::api),
             node: self

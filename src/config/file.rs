@@ -87,6 +87,9 @@ pub struct ConfigFile {
     /// Where links to the containers' logs are made in kubelet's layout; `none` for nowhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_logs_dir: Option<String>,
+    /// Where the host's file system is mounted for an agent in a container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_root: Option<String>,
     /// Where metrics, health and readiness are served, as `IP:PORT`; `none` for nowhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics_address: Option<String>,
@@ -313,6 +316,7 @@ impl ConfigFile {
             network,
             cgroup_root,
             pod_logs_dir,
+            host_root,
             metrics_address,
             node_api_address,
             node_api_port,
@@ -361,6 +365,7 @@ impl ConfigFile {
             (Key::Network, one(network)),
             (Key::CgroupRoot, one(cgroup_root)),
             (Key::PodLogsDir, one(pod_logs_dir)),
+            (Key::HostRoot, one(host_root)),
             (Key::MetricsAddress, one(metrics_address)),
             (Key::NodeApiAddress, one(node_api_address)),
             (Key::NodeApiPort, number(*node_api_port)),

@@ -33,6 +33,7 @@ pub enum Key {
     Network,
     CgroupRoot,
     PodLogsDir,
+    HostRoot,
     MetricsAddress,
     NodeApiAddress,
     NodeApiPort,
@@ -169,6 +170,8 @@ rows! {
         "cgroup under which pods live, instead of the Engine's own";
     PodLogsDir "podLogsDir" "pod-logs-dir" "MIRRORLET_POD_LOGS_DIR" "DIR" Arity::One,
         "Where links to the containers' logs are made in kubelet's layout, /var/log/pods for collectors that look there; none for nowhere [default: none]";
+    HostRoot "hostRoot" "host-root" "MIRRORLET_HOST_ROOT" "DIR" Arity::One,
+        "Where the host's file system is mounted for an agent in a container, to check hostPath volumes; / says that it is the agent's own [default: the agent's own, where the Engine has the same]";
     MetricsAddress "metricsAddress" "metrics-address" "MIRRORLET_METRICS_ADDRESS" "IP:PORT" Arity::One,
         "Where /metrics, /healthz and /readyz are served; none for nowhere [default: 127.0.0.1:10351]";
     NodeApiAddress "nodeApiAddress" "node-api-address" "MIRRORLET_NODE_API_ADDRESS" "IP" Arity::One,

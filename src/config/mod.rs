@@ -82,6 +82,9 @@ pub struct Config {
     pub cgroup_root: String,
     /// Where links to the containers' logs are made in kubelet's layout; nowhere when none.
     pub pod_logs_dir: Option<PathBuf>,
+    /// Where the host's file system is mounted for an agent in a container; none where it is the
+    /// agent's own, or isn't seen.
+    pub host_root: Option<PathBuf>,
     /// Where metrics, health and readiness are served; nowhere when none.
     pub metrics_address: Option<SocketAddr>,
     /// How `kubectl logs`, `exec` and `top` get here.

@@ -410,6 +410,9 @@ impl<'a> Rungs<'a> {
                 "none" => Ok(None),
                 _ => parse::path(text, &cwd).map(Some),
             }),
+            host_root: self.one(Key::HostRoot, None, |text| {
+                parse::path(text, &cwd).map(Some)
+            }),
             metrics_address: self.one(Key::MetricsAddress, Some(metrics), parse::address),
             node_api: self.node_api(),
             // Upstream's bounds of maxContainerRestartPeriod.
@@ -516,6 +519,7 @@ impl Config {
                     .as_deref()
                     .map_or_else(|| "none".to_owned(), |dir| dir.display().to_string()),
             ],
+            Key::HostRoot => self.host_root.as_deref().map(path).unwrap_or_default(),
             Key::MetricsAddress => vec![
                 self.metrics_address
                     .map_or_else(|| "none".to_owned(), |address| address.to_string()),

@@ -186,6 +186,23 @@ pub fn container_hash(container: &Container) -> ContainerHash {
     ContainerHash(hash)
 }
 
+/// `net/ipv4/conf/eth0.1/x` → `net.ipv4.conf.eth0/1.x`; a name whose first separator is a dot
+/// stays. Upstream: `k8s.io/component-helpers/node/util/sysctl` (`NormalizeName`).
+#[must_use]
+pub fn normalized_sysctl(name: &str) -> String {
+    match name.find(['.', '/']) {
+        Some(at) if name.as_bytes()[at] == b'/' => name
+            .chars()
+            .map(|c| match c {
+                '/' => '.',
+                '.' => '/',
+                other => other,
+            })
+            .collect(),
+        _ => name.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -107,6 +107,8 @@ pub struct VolumeMap {
     pub subpaths: BTreeMap<(String, usize), PathBuf>,
     /// Volumes that containers must not write to, whatever their mounts say.
     pub read_only: BTreeSet<String>,
+    /// Volumes whose directory the Engine makes when it is missing, where the agent can't.
+    pub made_by_engine: BTreeSet<String>,
     /// Volumes that hold what they held before, and why they could not be brought up to date.
     pub kept: BTreeMap<String, String>,
 }

@@ -1,6 +1,6 @@
 //! One GET request, and those that it is sent on to.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header::{CONNECTION, HOST, HeaderName, LOCATION};
 use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt, Empty};
@@ -24,22 +24,42 @@ const BODY_MAX: usize = 10 * 1024;
 /// Room for an answer's head: more than any server sends that can be called well.
 const HEAD_MAX: usize = 64 * 1024;
 
+/// What a server said at last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpAnswer {
+    /// The answer's status.
+    pub status: u16,
+    /// The beginning of its body, kept of redirects alone.
+    pub body: Bytes,
+}
+
+/// An answer of one of the servers on the way.
+struct Step {
+    status: StatusCode,
+    location: Option<String>,
+    body: Bytes,
+}
+
 impl Client {
     /// Follows a request to its last answer.
-    pub(super) async fn follow(&self, get: &HttpGet) -> Result<u16, ProbeError> {
+    pub(super) async fn follow(&self, get: &HttpGet) -> Result<HttpAnswer, ProbeError> {
         let mut url = url_of(get)?;
         let mut headers = headers_of(get)?;
         let first_host = url.host_str().unwrap_or_default().to_owned();
         for _ in 0..REQUESTS_MAX {
-            let (status, location) = self.ask(&url, &headers).await?;
-            let Some(location) = location.filter(|_| is_redirect(status)) else {
-                return Ok(status.as_u16());
+            let step = self.ask(&url, &headers).await?;
+            let answer = HttpAnswer {
+                status: step.status.as_u16(),
+                body: step.body,
+            };
+            let Some(location) = step.location.filter(|_| is_redirect(step.status)) else {
+                return Ok(answer);
             };
             let next = url
                 .join(&location)
                 .map_err(|_| ProbeError::Broken("the redirect's Location is no URL".to_owned()))?;
             if next.host_str() != Some(first_host.as_str()) {
-                return Ok(status.as_u16());
+                return Ok(answer);
             }
             if Url::parse(&location).is_ok() {
                 // The host that was asked for by a header is not the one that it says now.
@@ -50,12 +70,8 @@ impl Client {
         Err(ProbeError::TooManyRedirects(REQUESTS_MAX))
     }
 
-    /// Sends one request: the status of its answer, and where it sends us.
-    async fn ask(
-        &self,
-        url: &Url,
-        headers: &HeaderMap,
-    ) -> Result<(StatusCode, Option<String>), ProbeError> {
+    /// Sends one request.
+    async fn ask(&self, url: &Url, headers: &HeaderMap) -> Result<Step, ProbeError> {
         let request = request(url, headers)?;
         let host = url.host_str().unwrap_or_default();
         let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -131,10 +147,7 @@ fn request(url: &Url, headers: &HeaderMap) -> Result<Request<Empty<Bytes>>, Prob
 }
 
 /// One request and its answer on a connection of its own.
-async fn exchange<S>(
-    stream: S,
-    request: Request<Empty<Bytes>>,
-) -> Result<(StatusCode, Option<String>), hyper::Error>
+async fn exchange<S>(stream: S, request: Request<Empty<Bytes>>) -> Result<Step, hyper::Error>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -150,22 +163,32 @@ where
         let location = response.headers().get(LOCATION);
         let location = location.and_then(|value| value.to_str().ok());
         let location = location.filter(|text| !text.is_empty()).map(str::to_owned);
-        read_some(response.into_body()).await?;
-        Ok((status, location))
+        let keep = status.is_redirection();
+        let body = read_some(response.into_body(), keep).await?;
+        Ok(Step {
+            status,
+            location,
+            body,
+        })
     };
     drive(answered, connection).await
 }
 
 /// Reads a body, so that its server need not see a broken connection; of a long one only the
-/// beginning.
-async fn read_some(mut body: Incoming) -> Result<(), hyper::Error> {
-    let mut read = 0;
+/// beginning. Returns what was read, where it is to be kept.
+async fn read_some(mut body: Incoming, keep: bool) -> Result<Bytes, hyper::Error> {
+    let (mut read, mut kept) = (0, BytesMut::new());
     while read < BODY_MAX
         && let Some(frame) = body.frame().await
     {
-        read += frame?.data_ref().map_or(0, Bytes::len);
+        if let Some(data) = frame?.data_ref() {
+            read += data.len();
+            if keep {
+                kept.extend_from_slice(data);
+            }
+        }
     }
-    Ok(())
+    Ok(kept.freeze())
 }
 
 /// An error with its causes: hyper's own words alone rarely tell.

@@ -24,6 +24,7 @@ use tokio_rustls::TlsConnector;
 use crate::pod::handler::{GrpcCheck, HttpGet, authority};
 
 pub use grpc::Health;
+pub use http::HttpAnswer;
 
 /// Why a server could not be asked, or gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -92,7 +93,11 @@ impl Client {
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
-    pub async fn http_get(&self, get: &HttpGet, timeout: Duration) -> Result<u16, ProbeError> {
+    pub async fn http_get(
+        &self,
+        get: &HttpGet,
+        timeout: Duration,
+    ) -> Result<HttpAnswer, ProbeError> {
         within(timeout, self.follow(get)).await
     }
 

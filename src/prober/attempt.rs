@@ -68,7 +68,7 @@ async fn attempt_once(
         Handler::HttpGet(get) => {
             let asked = shared.client.http_get(&get, timeout).await;
             Ok(match asked {
-                Ok(status) => of_http(status),
+                Ok(answer) => of_http(answer.status, &answer.body),
                 Err(error) => Outcome::Failure(format!("Get \"{get}\": {error}")),
             })
         }

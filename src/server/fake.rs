@@ -88,6 +88,7 @@ impl FakeView {
             report: Mutex::new(StatusReport {
                 pulls: Vec::new(),
                 image_gc: None,
+                lacks: Vec::new(),
                 agent: AgentReport {
                     version: "0.1.0".to_owned(),
                     pid: 1,
@@ -329,5 +330,30 @@ impl AgentView for FakeView {
 
     fn checks(&self) -> Vec<Check> {
         self.checks.lock().unwrap().clone()
+    }
+}
+
+/// Statistics that tell of themselves; CPU and memory alone can't be told.
+pub(crate) struct FakeStats;
+
+#[async_trait]
+impl super::NodeStats for FakeStats {
+    async fn summary(&self, only_cpu_and_memory: bool) -> Result<String, String> {
+        if only_cpu_and_memory {
+            return Err("no".to_owned());
+        }
+        Ok("{}".to_owned())
+    }
+
+    async fn resource_metrics(&self) -> String {
+        "resource".to_owned()
+    }
+
+    async fn cadvisor_metrics(&self) -> String {
+        "cadvisor".to_owned()
+    }
+
+    fn probe_metrics(&self) -> String {
+        "probes".to_owned()
     }
 }

@@ -1,4 +1,6 @@
-//! `/metrics`, `/healthz` and `/readyz`, on a loopback port unless told otherwise.
+//! `/metrics`, `/healthz` and `/readyz`, and what pods use (`/stats/summary`, `/metrics/resource`,
+//! `/metrics/cadvisor`, `/metrics/probes`), on a loopback port unless told otherwise: so a machine
+//! without an API server has the kubelet's numbers, too.
 //!
 //! Nothing served here is secret, and nothing changes anything.
 
@@ -8,15 +10,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::listen;
+use super::stats::NodeStats;
 use super::view::{AgentView, Check};
+use super::{listen, stats};
 use crate::telemetry::Metrics;
 
 /// Content type of the metrics: `OpenMetrics` text.
@@ -50,29 +53,53 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
 /// The listener failed for good.
 pub async fn serve(
     listener: TcpListener,
-    view: Arc<dyn AgentView>,
-    metrics: Metrics,
+    served: Served,
     cancel: CancellationToken,
 ) -> io::Result<()> {
-    listen::serve(listener, router(view, metrics), cancel).await
+    listen::serve(listener, router(served), cancel).await
 }
 
+/// What is served.
 #[derive(Clone)]
-struct Shared {
-    view: Arc<dyn AgentView>,
-    metrics: Metrics,
+pub struct Served {
+    /// The agent.
+    pub view: Arc<dyn AgentView>,
+    /// What its pods and its machine use.
+    pub stats: Arc<dyn NodeStats>,
+    /// What it counts.
+    pub metrics: Metrics,
 }
 
 /// The routes; can be called without a socket.
-pub fn router(view: Arc<dyn AgentView>, metrics: Metrics) -> Router {
+pub fn router(served: Served) -> Router {
     Router::new()
         .route("/metrics", get(scrape))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
-        .with_state(Shared { view, metrics })
+        .route("/stats/summary", get(summary))
+        .route("/metrics/resource", get(resource))
+        .route("/metrics/cadvisor", get(cadvisor))
+        .route("/metrics/probes", get(probes))
+        .with_state(served)
 }
 
-async fn scrape(State(shared): State<Shared>) -> Response {
+async fn summary(State(served): State<Served>, RawQuery(query): RawQuery) -> Response {
+    stats::summary(&*served.stats, query.as_deref()).await
+}
+
+async fn resource(State(served): State<Served>) -> Response {
+    stats::resource(&*served.stats).await
+}
+
+async fn cadvisor(State(served): State<Served>) -> Response {
+    stats::cadvisor(&*served.stats).await
+}
+
+async fn probes(State(served): State<Served>) -> Response {
+    stats::probes(&*served.stats)
+}
+
+async fn scrape(State(shared): State<Served>) -> Response {
     (
         [(header::CONTENT_TYPE, OPEN_METRICS)],
         shared.metrics.encode(),
@@ -80,7 +107,7 @@ async fn scrape(State(shared): State<Shared>) -> Response {
         .into_response()
 }
 
-async fn ready(State(shared): State<Shared>) -> Response {
+async fn ready(State(shared): State<Served>) -> Response {
     let checks = shared.view.checks();
     let status = if checks.iter().all(|check| check.failing.is_none()) {
         StatusCode::OK

@@ -4,7 +4,8 @@
 //! Both see the agent through [`view::AgentView`], which `app` implements; nothing here decides
 //! anything about pods. [`listen`] holds the limits both share; [`frame`] is the wire form of logs
 //! and processes, shared with the client in `cli`; [`access`] carries what goes both ways,
-//! `files` what is copied.
+//! `files` what is copied. [`remote`] carries the same processes and ports as Kubernetes' clients
+//! speak of them, for the [`node`] API.
 
 pub mod access;
 pub mod admin;
@@ -15,6 +16,9 @@ pub mod frame;
 pub mod health;
 pub mod listen;
 pub mod node;
+pub mod remote;
+pub mod stats;
 pub mod view;
 
+pub use stats::NodeStats;
 pub use view::{AgentView, Check, ViewError};

@@ -10,6 +10,7 @@ mod gc;
 mod images;
 mod pods;
 mod probes;
+mod stats;
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use super::{Metrics, Telemetry};
 use crate::api::{Diagnostic, FullName, Timestamp};
 use crate::pod::desired::PodSource;
+use crate::pod::host_access::{Lack, Need};
 use crate::telemetry::journal::Kind;
 
 pub use access::*;
@@ -26,6 +28,7 @@ pub use gc::*;
 pub use images::*;
 pub use pods::*;
 pub use probes::*;
+pub use stats::*;
 
 /// A pod as its log field shows it: `namespace/name`.
 struct Shown<'a>(&'a FullName);
@@ -112,6 +115,30 @@ pub fn manifest_mended(problem: &Diagnostic) {
 /// A server of the agent ended by itself.
 pub fn server_failed(server: &str, error: &str) {
     tracing::error!(error = error, "{server} can't be served any more");
+}
+
+/// The agent needs something of its host that isn't there. Call it when that is found.
+pub fn host_access_lacking(telemetry: &Telemetry, lack: &Lack) {
+    let message = format!("{}; {}", lack.message, lack.help);
+    let journal = &telemetry.journal;
+    journal.node(Kind::Warning, "HostAccessLacking", message.as_str());
+    tracing::error!(reason = lack.need.as_str(), "{message}");
+}
+
+/// What the agent lacked of its host is there now.
+pub fn host_access_had(need: Need) {
+    tracing::info!(
+        reason = need.as_str(),
+        "what was lacking of the host is there"
+    );
+}
+
+/// What the Engine sees of the agent's host can't be found out.
+pub fn host_access_unknown(error: &str) {
+    tracing::debug!(
+        error = error,
+        "what the Engine sees of the agent's files is not known"
+    );
 }
 
 /// The Engine can't give OOM scores below 0. Logged once.

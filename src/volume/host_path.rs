@@ -9,6 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::api::core::HostPathVolumeSource;
 
+use super::host_root::{HostFiles, SeenAt};
 use super::{Result, VolumeError, set_mode};
 
 /// Mode of directories made on demand.
@@ -16,8 +17,20 @@ const DIR_MODE: u32 = 0o755;
 /// Mode of files made on demand.
 const FILE_MODE: u32 = 0o644;
 
-/// Checks a host path, makes it where its type says so, and returns it.
-pub(super) fn ensure(volume: &str, source: &HostPathVolumeSource) -> Result<PathBuf> {
+/// A path of the host, ready to be bound.
+pub(super) struct HostPath {
+    pub(super) path: PathBuf,
+    /// Whether the Engine is to make a directory there when it is missing.
+    pub(super) made_by_engine: bool,
+}
+
+/// Checks a host path, makes it where its type says so, and returns it. What the agent sees in a
+/// container, or not at all, it can't make.
+pub(super) fn ensure(
+    volume: &str,
+    source: &HostPathVolumeSource,
+    host: &HostFiles,
+) -> Result<HostPath> {
     let path = PathBuf::from(&source.path);
     let problem = |problem: String| VolumeError::Volume {
         volume: volume.to_owned(),
@@ -35,8 +48,43 @@ pub(super) fn ensure(volume: &str, source: &HostPathVolumeSource) -> Result<Path
             source.path
         )));
     }
-    let found = type_of(&path)?;
-    match source.type_.as_deref().unwrap_or_default() {
+    let kind = source.type_.as_deref().unwrap_or_default();
+    let by_engine = |path: PathBuf| {
+        // The form of a mount that has the Engine make its source can't say such a path.
+        if source.path.contains(':') {
+            return Err(problem(format!(
+                "hostPath {:?} can't be made from within a container; make it on the host",
+                source.path
+            )));
+        }
+        Ok(HostPath {
+            path,
+            made_by_engine: true,
+        })
+    };
+    let seen = host
+        .seen(&path)
+        .map_err(|e| VolumeError::io("look at", &path, e))?;
+    let (at, is_own) = match seen {
+        SeenAt::Own(at) => (at, true),
+        SeenAt::Below(at) => (at, false),
+        SeenAt::Nowhere if kind.is_empty() => return by_engine(path),
+        SeenAt::Nowhere => {
+            return Err(problem(format!(
+                "hostPath {:?} can't be checked to be a {kind}: the agent doesn't see the host's files; mount / of the host and name it with --host-root",
+                source.path
+            )));
+        }
+    };
+    let found = type_of(&at)?;
+    match kind {
+        "" | "DirectoryOrCreate" if found.is_none() && !is_own => return by_engine(path),
+        "FileOrCreate" if found.is_none() && !is_own => {
+            return Err(problem(format!(
+                "hostPath {:?} is missing, and the agent sees the host's files without making any; make it on the host",
+                source.path
+            )));
+        }
         // "" checks nothing, but runtimes make a missing directory for their bind mount, and not
         // every Engine does.
         "" | "DirectoryOrCreate" if found.is_none() => make_dir(&path)?,
@@ -51,7 +99,10 @@ pub(super) fn ensure(volume: &str, source: &HostPathVolumeSource) -> Result<Path
         "BlockDevice" => expect(&path, found, FileType::is_block_device, "block device")?,
         other => return Err(problem(format!("{other} is an invalid volume type"))),
     }
-    Ok(path)
+    Ok(HostPath {
+        path,
+        made_by_engine: false,
+    })
 }
 
 /// Type of what is at the path, symlinks followed; none when nothing is.
@@ -103,3 +154,6 @@ fn make_file(path: &Path) -> Result<()> {
         Err(e) => Err(VolumeError::io("create file", path, e)),
     }
 }
+
+#[cfg(test)]
+mod tests;

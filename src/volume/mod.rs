@@ -21,15 +21,19 @@ mod cgroup;
 mod empty_dir;
 mod files;
 mod host_path;
+mod host_root;
 mod mountinfo;
 mod remove;
 mod subpath;
 mod tmpfs;
+mod trial;
 mod values;
 
 use tmpfs::Limits;
 
 pub use files::{TERMINATION_MESSAGE_MAX, overwrite, read_termination_message};
+pub use host_root::HostFiles;
+pub use trial::TrialMount;
 
 /// Mode of every directory of ours that is not itself mounted into containers.
 const DIR_MODE: u32 = 0o750;
@@ -126,12 +130,23 @@ pub type Result<T, E = VolumeError> = std::result::Result<T, E>;
 #[derive(Debug, Clone)]
 pub struct VolumeManager {
     root: PathBuf,
+    host: HostFiles,
 }
 
 impl VolumeManager {
     /// The pod directories under that root directory.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        Self {
+            root: root.into(),
+            host: HostFiles::default(),
+        }
+    }
+
+    /// The same, with that view of the host's files.
+    #[must_use]
+    pub fn with_host_files(mut self, host: HostFiles) -> Self {
+        self.host = host;
+        self
     }
 
     /// Makes all volumes of a pod, or finds them made. `payloads` are the files of those that are
@@ -147,12 +162,11 @@ impl VolumeManager {
         let limits = limits(pod, node_memory_bytes);
         let mut map = VolumeMap::default();
         for volume in spec::spec(pod).volumes.iter().flatten() {
-            ensure_volume(pod, volume, payloads, &paths, limits, &mut map).map_err(|cause| {
-                VolumeError::SetUp {
+            self.ensure_volume(pod, volume, payloads, &paths, limits, &mut map)
+                .map_err(|cause| VolumeError::SetUp {
                     volume: volume.name.clone(),
                     cause: Box::new(cause),
-                }
-            })?;
+                })?;
         }
         Ok(map)
     }
@@ -214,7 +228,7 @@ impl VolumeManager {
         map: &mut VolumeMap,
     ) -> Result<()> {
         let paths = self.paths(&PodUid::of(pod))?;
-        subpath::ensure(pod, container, environment, &paths, map)
+        subpath::ensure(pod, container, environment, &paths, &self.host, map)
     }
 
     /// Makes an empty, world-writable file for the termination message of one more start.
@@ -297,6 +311,42 @@ impl VolumeManager {
         Ok(uids)
     }
 
+    fn ensure_volume(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        payloads: &Payloads,
+        paths: &PodPaths,
+        limits: Limits,
+        map: &mut VolumeMap,
+    ) -> Result<()> {
+        let name = &volume.name;
+        checked_name(name)?;
+        let path = if let Some(host_path) = &volume.host_path {
+            let found = host_path::ensure(name, host_path, &self.host)?;
+            if found.made_by_engine {
+                map.made_by_engine.insert(name.clone());
+            }
+            found.path
+        } else if let Some(source) = &volume.empty_dir {
+            empty_dir::ensure(name, source, paths, limits, payload::fs_group(pod))?
+        } else if let (Some(kind), Some(files)) = (Kind::of(volume), payloads.get(name)) {
+            let made = values::ensure(pod, name, kind, files, paths, limits)?;
+            map.read_only.insert(name.clone());
+            if let Some(error) = made.kept {
+                map.kept.insert(name.clone(), error.to_string());
+            }
+            made.path
+        } else {
+            return Err(VolumeError::Volume {
+                volume: name.clone(),
+                problem: "volumes of this type are not supported".to_owned(),
+            });
+        };
+        map.volumes.insert(name.clone(), path);
+        Ok(())
+    }
+
     fn paths(&self, uid: &PodUid) -> Result<PodPaths> {
         checked_name(uid.as_str())?;
         Ok(PodPaths::new(&self.root, uid))
@@ -309,37 +359,6 @@ fn limits(pod: &Pod, node_memory_bytes: u64) -> Limits {
         pod: crate::pod::resources::pod_memory_limit(pod),
         node: node_memory_bytes,
     }
-}
-
-fn ensure_volume(
-    pod: &Pod,
-    volume: &Volume,
-    payloads: &Payloads,
-    paths: &PodPaths,
-    limits: Limits,
-    map: &mut VolumeMap,
-) -> Result<()> {
-    let name = &volume.name;
-    checked_name(name)?;
-    let path = if let Some(host_path) = &volume.host_path {
-        host_path::ensure(name, host_path)?
-    } else if let Some(source) = &volume.empty_dir {
-        empty_dir::ensure(name, source, paths, limits, payload::fs_group(pod))?
-    } else if let (Some(kind), Some(files)) = (Kind::of(volume), payloads.get(name)) {
-        let made = values::ensure(pod, name, kind, files, paths, limits)?;
-        map.read_only.insert(name.clone());
-        if let Some(error) = made.kept {
-            map.kept.insert(name.clone(), error.to_string());
-        }
-        made.path
-    } else {
-        return Err(VolumeError::Volume {
-            volume: name.clone(),
-            problem: "volumes of this type are not supported".to_owned(),
-        });
-    };
-    map.volumes.insert(name.clone(), path);
-    Ok(())
 }
 
 /// Whether the volume's files were written anew.

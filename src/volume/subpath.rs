@@ -10,9 +10,10 @@ use std::fs::OpenOptions;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Component, Path};
 
+use rustix::fs::StatVfsMountFlags;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount};
 
 use crate::api::Pod;
 use crate::api::core::VolumeMount;
@@ -20,6 +21,7 @@ use crate::pod::expand::{Variables, expand_strict};
 use crate::pod::spec;
 use crate::pod::volumes::{PodPaths, VolumeMap};
 
+use super::host_root::{HostFiles, SeenAt};
 use super::{Result, VolumeError, checked_name, make_dir, mountinfo};
 
 /// Bits of a mode that say who may do what.
@@ -31,6 +33,7 @@ pub(super) fn ensure(
     container: &str,
     environment: &Variables,
     paths: &PodPaths,
+    host: &HostFiles,
     map: &mut VolumeMap,
 ) -> Result<()> {
     let Some((_, spec)) = spec::find_container(pod, container) else {
@@ -51,9 +54,35 @@ pub(super) fn ensure(
             .volumes
             .get(&mount.name)
             .ok_or_else(|| fail("no such volume".to_owned()))?;
-        let opened = open_or_create(volume, &subpath).map_err(|e| fail(e.to_string()))?;
+        let seen = if volume.starts_with(paths.pod_dir()) {
+            SeenAt::Own(volume.clone())
+        } else {
+            host.seen(volume).map_err(|e| fail(e.to_string()))?
+        };
+        let (at, shown) = match seen {
+            SeenAt::Own(at) => (at, None),
+            SeenAt::Below(at) => (at, host.root()),
+            SeenAt::Nowhere => {
+                return Err(fail(
+                    "the agent doesn't see the host's files; mount / of the host and name it with --host-root"
+                        .to_owned(),
+                ));
+            }
+        };
+        let opened = open_or_create(&at, &subpath).map_err(|e| {
+            fail(match (e, shown) {
+                (Errno::ROFS, Some(_)) => {
+                    "it is missing, and the agent sees the host's files without making any; make it on the host"
+                        .to_owned()
+                }
+                (e, _) => e.to_string(),
+            })
+        })?;
         let target = paths.subpath(&mount.name, container, index);
         bind(&opened, &target, &mount.name)?;
+        if let Some(root) = shown {
+            write_through(&opened, root, &target)?;
+        }
         map.subpaths.insert((container.to_owned(), index), target);
     }
     Ok(())
@@ -139,6 +168,34 @@ fn bind(source: &OwnedFd, target: &Path, volume: &str) -> Result<()> {
         },
         e => fail(e),
     })
+}
+
+/// Lets what was bound from the host's files be written to. They are mounted read-only for the
+/// agent, which a bind inherits; what the pod may write is for its own mount to say. Mounts of the
+/// host's below its root have kept their own flags.
+fn write_through(source: &OwnedFd, host_root: &Path, target: &Path) -> Result<()> {
+    let fail = |e: Errno| VolumeError::io("share a sub-path on", target, e);
+    let is_of_root = rustix::fs::fstat(source).map_err(fail)?.st_dev
+        == rustix::fs::stat(host_root).map_err(fail)?.st_dev;
+    let bound = rustix::fs::statvfs(target).map_err(fail)?.f_flag;
+    if !is_of_root || !bound.contains(StatVfsMountFlags::RDONLY) {
+        return Ok(());
+    }
+    // What isn't said again is taken away.
+    let mut flags = MountFlags::BIND;
+    for (is, keep) in [
+        (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
+        (StatVfsMountFlags::NODEV, MountFlags::NODEV),
+        (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
+        (StatVfsMountFlags::NOATIME, MountFlags::NOATIME),
+        (StatVfsMountFlags::NODIRATIME, MountFlags::NODIRATIME),
+        (StatVfsMountFlags::RELATIME, MountFlags::RELATIME),
+    ] {
+        if bound.contains(is) {
+            flags |= keep;
+        }
+    }
+    mount_remount(target, flags, "").map_err(fail)
 }
 
 fn same(a: &Stat, b: &Stat) -> bool {

@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use super::common::{Bed, PATIENCE, eventually};
-use super::terminal::Terminal;
+use super::terminal::terminal_with;
 use super::{fed, mirrorlet, pod, sh, started, text};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -60,7 +60,7 @@ async fn attaching_to_a_terminal_is_being_there() {
     let bed = Bed::new();
     let more = "    stdin: true\n    tty: true\n";
     let agent = started(&bed, &pod("web", more, "exec sh"), "web").await;
-    let mut terminal = Terminal::with(&bed, &["attach", "web", "-it"]);
+    let mut terminal = terminal_with(&bed, &["attach", "web", "-it"]);
     // Sent again until it is there: what is typed before is the local terminal's.
     let end = Instant::now() + PATIENCE;
     while !terminal.shows(b"42\r\n") {

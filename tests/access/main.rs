@@ -19,9 +19,10 @@ mod ports;
 mod terminal;
 
 use std::io::Write as _;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
-use common::{Bed, TestAgent, eventually};
+use common::terminal::Guarded;
+use common::{Bed, TestAgent};
 
 /// A pod of one container, `c`, that runs that script.
 fn pod(name: &str, more: &str, script: &str) -> String {
@@ -90,27 +91,4 @@ fn text(bytes: &[u8]) -> String {
 fn processes(bed: &Bed, container: &str, holding: &str) -> usize {
     let top = bed.docker(&["top", &bed.running_id(container), "-eo", "pid,args"]);
     top.lines().filter(|line| line.contains(holding)).count()
-}
-
-/// A child that is killed when a test ends before it does.
-struct Guarded(Child);
-
-impl Drop for Guarded {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Guarded {
-    /// Its exit code, once it has ended.
-    async fn ended(&mut self) -> Option<i32> {
-        let mut status = None;
-        eventually("the command's end", || {
-            status = self.0.try_wait().unwrap();
-            status.map(drop)
-        })
-        .await;
-        status.unwrap().code()
-    }
 }

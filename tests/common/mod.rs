@@ -23,13 +23,16 @@ pub mod link;
 pub mod node;
 pub mod proxy;
 pub mod registry;
+pub mod terminal;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mirrorlet::api::FullName;
 use mirrorlet::api::report::{ContainerReport, PodReport, StatusReport};
@@ -47,8 +50,9 @@ pub const IMAGE: &str = "mirrorlet.test/busybox:1";
 pub const IMAGE_2: &str = "mirrorlet.test/busybox:2";
 /// The same with kubectl in it.
 pub const IMAGE_KUBECTL: &str = "mirrorlet.test/kubectl:1";
-/// Longest wait for something that must come: reached only by a defect.
-pub const PATIENCE: Duration = Duration::from_mins(1);
+/// Longest wait for something that must come: reached only by a defect. On two cores with twenty
+/// busy programs a command of Docker's takes seconds, and some tests wait for fifty of them.
+pub const PATIENCE: Duration = Duration::from_mins(4);
 /// Address of the Engine under test: the machine's own, or the one that `DOCKER_HOST` names.
 pub fn docker_host() -> String {
     std::env::var("DOCKER_HOST").unwrap_or_else(|_| "unix:///var/run/docker.sock".to_owned())
@@ -324,12 +328,14 @@ pub struct Recorder {
 impl Recorder {
     fn start(bed: &Bed) -> Self {
         let owner = bed.owner().expect("an agent has made an owner id");
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let since = format!("{}.{:09}", now.as_secs(), now.subsec_nanos());
         let mut client = Command::new("docker")
             .args(["-H", &bed.docker, "events", "--format", "{{json .}}"])
             .args(["--filter", "type=container", "--filter"])
             .arg(format!("label=mirrorlet.dev/owner={owner}"))
-            // From a second ago on: the client takes a while to arrive.
-            .args(["--since", "1s"])
+            // The client takes a while to arrive; it is told the time as it is now.
+            .args(["--since", &since])
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -344,7 +350,8 @@ impl Recorder {
         Self { client, events }
     }
 
-    /// What happened so far.
+    /// What was told so far. What has just happened may not be told yet, and the signal that ended
+    /// a container may be told after its end.
     pub fn events(&self) -> Vec<Event> {
         self.events.lock().unwrap().clone()
     }
@@ -402,7 +409,12 @@ fn event(line: &str) -> Option<Event> {
 /// Unmounts what is mounted below `root`, so that the directory can be removed.
 pub fn unmount_all(root: &Path) {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    for target in mounts.lines().filter_map(|line| line.split(' ').nth(1)) {
+    // What was mounted last goes first.
+    for target in mounts
+        .lines()
+        .rev()
+        .filter_map(|line| line.split(' ').nth(1))
+    {
         if Path::new(target).starts_with(root) {
             let _ = Command::new("umount").arg(target).output();
         }
@@ -508,6 +520,11 @@ impl TestAgent {
         .await;
     }
 
+    /// What its pods and its machine use.
+    pub fn stats(&self) -> Arc<dyn mirrorlet::server::NodeStats> {
+        Arc::clone(&self.agent.as_ref().unwrap().stats)
+    }
+
     /// What is counted, as it is served.
     pub fn metrics(&self) -> String {
         self.agent.as_ref().unwrap().telemetry.metrics.encode()
@@ -566,6 +583,23 @@ pub async fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> 
         }
         assert!(Instant::now() < end, "waited in vain for: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A port of the host that nobody has, and that nobody is given who doesn't ask for it by number:
+/// one below those that the kernel hands out by itself.
+pub fn free_port() -> u16 {
+    /// The first of them, and how many there are.
+    const FIRST: u16 = 20_000;
+    const PORTS: u16 = 10_000;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Programs that run side by side begin in different places.
+    let mine = u16::try_from(std::process::id() % 97).unwrap() * 101;
+    loop {
+        let port = FIRST + (mine + NEXT.fetch_add(1, Ordering::Relaxed)) % PORTS;
+        if TcpListener::bind(("0.0.0.0", port)).is_ok() {
+            return port;
+        }
     }
 }
 

@@ -83,6 +83,20 @@ impl NodeBed {
         }
     }
 
+    /// A fresh one whose agent is who that kubeconfig says.
+    pub async fn as_whom(cluster: Arc<Cluster>, kubeconfig: PathBuf) -> Self {
+        let namespace = cluster.namespace("test").await;
+        let client = cluster.admin().await;
+        Self {
+            bed: Bed::new(),
+            cluster,
+            node: unique("node"),
+            namespace,
+            kubeconfig,
+            client,
+        }
+    }
+
     /// The configuration of an agent on this bed.
     pub fn resolved(&self) -> Resolved {
         let mut resolved = self.bed.resolved();
@@ -238,7 +252,9 @@ spec:
         let list = self
             .cluster
             .object(&["events", "-n", &self.namespace, &selector]);
-        let mut events = list.unwrap()["items"].as_array().unwrap().clone();
+        // An empty list is told by no words at all.
+        let mut events =
+            list.map_or_else(Vec::new, |list| list["items"].as_array().unwrap().clone());
         events.sort_by_key(|event| event["firstTimestamp"].to_string());
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         events

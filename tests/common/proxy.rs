@@ -30,7 +30,7 @@ pub enum Fault {
     None,
     /// Every answer is 503.
     Busy,
-    /// Large blobs come in pieces, with a pause before each.
+    /// Large blobs come in pieces, with a pause before each, as long as this is so.
     Slow(Duration),
     /// The next large blob ends in its middle, with the connection.
     CutOnce,
@@ -125,9 +125,14 @@ async fn forward(
         Fault::None | Fault::Busy => Body::from(whole),
         Fault::Slow(pause) => {
             let pieces: Vec<Bytes> = whole.chunks(PIECE).map(Bytes::copy_from_slice).collect();
-            Body::from_stream(futures::stream::iter(pieces).then(move |piece| async move {
-                tokio::time::sleep(pause).await;
-                Ok::<_, Infallible>(piece)
+            Body::from_stream(futures::stream::iter(pieces).then(move |piece| {
+                let is_slow = matches!(*shared.fault.lock().unwrap(), Fault::Slow(_));
+                async move {
+                    if is_slow {
+                        tokio::time::sleep(pause).await;
+                    }
+                    Ok::<_, Infallible>(piece)
+                }
             }))
         }
         Fault::CutOnce => {

@@ -15,7 +15,7 @@ use mirrorlet::pod::desired::{SourceSet, SourceState};
 use mirrorlet::source::SourceReader;
 
 /// Longest wait for a value; reached only when it never comes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A manifest of one pod.
 fn pod(name: &str, image: &str) -> String {

@@ -37,3 +37,30 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $map := . -}}
 {{- range $index, $key := keys . | sortAlpha }}{{ if $index }},{{ end }}{{ $key }}={{ get $map $key }}{{ end -}}
 {{- end -}}
+
+{{- /* What a schema can't say: values that don't go together. */ -}}
+{{- define "mirrorlet.check" -}}
+{{- $reads := or .Values.podMonitor.enabled .Values.serviceMonitor.enabled -}}
+{{- if and $reads (eq .Values.metrics.address "127.0.0.1") -}}
+{{- fail "podMonitor.enabled, serviceMonitor.enabled: Prometheus can't reach metrics.address 127.0.0.1; set it to an address of the host, or 0.0.0.0" -}}
+{{- end -}}
+{{- if and .Values.podMonitor.enabled .Values.serviceMonitor.enabled -}}
+{{- fail "podMonitor.enabled, serviceMonitor.enabled: one of them is enough; both count everything twice" -}}
+{{- end -}}
+{{- range list "clientCaFile" "tlsCertFile" "tlsPrivateKeyFile" -}}
+{{- if and (get $.Values.nodeApi .) (not $.Values.nodeApi.hostDirectory) -}}
+{{- fail (printf "nodeApi.%s: name the directory of the host that it is in: nodeApi.hostDirectory" .) -}}
+{{- end -}}
+{{- end -}}
+{{- if ne (empty .Values.nodeApi.tlsCertFile) (empty .Values.nodeApi.tlsPrivateKeyFile) -}}
+{{- fail "nodeApi.tlsCertFile, nodeApi.tlsPrivateKeyFile: one is of no use without the other" -}}
+{{- end -}}
+{{- if eq (int .Values.nodeApi.port) (int .Values.metrics.port) -}}
+{{- fail "nodeApi.port, metrics.port: they can't be the same" -}}
+{{- end -}}
+{{- range list "root" "manifests" "dockerSocketDirectory" -}}
+{{- if eq (get $.Values.host .) "/" -}}
+{{- fail (printf "host.%s: can't be / itself" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

@@ -7,6 +7,7 @@ use crate::api::report::{ApiReport, ConditionReport, MirrorReport, NodeReport};
 use crate::api::{FullName, NodeName, Timestamp, core};
 use crate::cluster::{ApiReach, NodeStanding};
 use crate::pod::mirror::MirrorState;
+use crate::pod::node::ImageSeen;
 use crate::store::cell::Reader;
 
 /// What the parts that talk to the API server publish.
@@ -24,6 +25,8 @@ pub(in crate::app) struct ClusterView {
     pub(in crate::app) lease: Reader<Option<Timestamp>>,
     /// How static pods stand with their mirrors.
     pub(in crate::app) mirrors: Reader<BTreeMap<FullName, MirrorState>>,
+    /// Images on the Engine.
+    pub(in crate::app) images: Reader<Vec<ImageSeen>>,
 }
 
 impl ClusterView {

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use anstyle::{AnsiColor, Style};
 
 use crate::api::report::{
-    ApiReport, EngineReport, ImageGcReport, MirrorReport, NodeReport, PodReport, PullPhase,
-    PullReport, SourceReport, StatusReport,
+    ApiReport, EngineReport, ImageGcReport, LackReport, MirrorReport, NodeReport, PodReport,
+    PullPhase, PullReport, SourceReport, StatusReport,
 };
 use crate::api::{Diagnostic, Severity, Timestamp};
 use crate::cli::table::{self, Cell, one_line};
@@ -23,6 +23,7 @@ pub fn render(report: &StatusReport, now: Timestamp, wide: bool) -> String {
     let mut out = String::new();
     banner(&mut out, &report.engine, now);
     api_banner(&mut out, report.api.as_ref(), now);
+    lacks(&mut out, &report.lacks);
     if report.pods.is_empty() {
         line(&mut out, "No pods.");
     } else {
@@ -67,6 +68,16 @@ fn banner(out: &mut String, engine: &EngineReport, now: Timestamp) {
         out,
         "What follows is what was last seen. The agent goes on as soon as the Engine answers.\n",
     );
+}
+
+fn lacks(out: &mut String, lacks: &[LackReport]) {
+    for lack in lacks {
+        line(out, &styled(&one_line(&lack.message), BAD.bold()));
+        line(out, &format!("  help: {}", one_line(&lack.help)));
+    }
+    if !lacks.is_empty() {
+        out.push('\n');
+    }
 }
 
 fn api_banner(out: &mut String, api: Option<&ApiReport>, now: Timestamp) {

@@ -76,6 +76,7 @@ fn report(pods: Vec<PodReport>) -> StatusReport {
     StatusReport {
         pulls: Vec::new(),
         image_gc: None,
+        lacks: Vec::new(),
         agent: AgentReport {
             version: "0.1.0".to_owned(),
             pid: 1,

@@ -9,7 +9,8 @@ fn samples(key: Key) -> [&'static str; 3] {
         | Key::DockerConfig
         | Key::ResolvConf
         | Key::PodLogsDir
-        | Key::ClientCaFile => ["/flag", "/env", "/file"],
+        | Key::ClientCaFile
+        | Key::HostRoot => ["/flag", "/env", "/file"],
         Key::ManifestUrls => ["http://flag/", "http://env/", "http://file/"],
         Key::ManifestUrlHeaders => ["Flag: 1", "Env: 2", "File: 3"],
         Key::UrlPeriod | Key::RescanPeriod | Key::SweepPeriod | Key::MaxContainerBackoff => {
@@ -31,7 +32,6 @@ fn samples(key: Key) -> [&'static str; 3] {
         Key::MetricsAddress => ["127.0.0.1:1", "127.0.0.1:2", "none"],
         Key::NodeApiAddress => ["10.0.0.1", "::", "127.0.0.1"],
         Key::NodeApiPort => ["1", "0", "65535"],
-        Key::RotateServerCertificates => ["true", "false", "true"],
         // Neither can be set alone: see below.
         Key::TlsCertFile | Key::TlsPrivateKeyFile => ["", "", ""],
         Key::EngineConcurrency | Key::PullConcurrency => ["1", "2", "4"],
@@ -41,7 +41,7 @@ fn samples(key: Key) -> [&'static str; 3] {
         Key::MinimumContainerTtlDuration => ["1s", "2m", "3h"],
         Key::MaximumDeadContainersPerContainer => ["-1", "0", "2"],
         Key::MaximumDeadContainers => ["0", "-1", "240"],
-        Key::SerializeImagePulls => ["true", "false", "true"],
+        Key::RotateServerCertificates | Key::SerializeImagePulls => ["true", "false", "true"],
         Key::LogFormat => ["text", "json", "text"],
         Key::LogLevel => ["trace", "debug", "warn"],
     }

@@ -5,7 +5,7 @@
 //! know, and is not tried again.
 //!
 //! Upstream: `pkg/kubelet/lifecycle/predicate.go`, `pkg/kubelet/preemption/preemption.go`,
-//! `pkg/scheduler/eventhandlers.go` (`AdmissionCheck`).
+//! `pkg/scheduler/eventhandlers.go` (`AdmissionCheck`), `pkg/kubelet/sysctl/allowlist.go`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use crate::pod::{resources, spec};
 mod affinity;
 mod fit;
 mod preempt;
+mod sysctls;
 #[cfg(test)]
 mod tests;
 
@@ -135,6 +136,11 @@ pub struct AdmitInput<'a> {
 #[must_use]
 pub fn admit(input: &AdmitInput<'_>) -> Verdict {
     let pod = input.pod;
+    if is_api_pod(pod)
+        && let Some(message) = sysctls::forbidden(pod)
+    {
+        return Verdict::Refused(Failure::refused("SysctlForbidden", &message));
+    }
     let labels = pod.metadata.labels.as_ref();
     if labels.is_some_and(|l| l.get(OS_LABEL).is_some_and(|os| os != OS)) {
         let message =

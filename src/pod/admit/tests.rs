@@ -430,3 +430,58 @@ fn pods_are_asked_in_an_order_that_disturbs_nobody() {
         ["running manifest", "running", "manifest", "old", "young"]
     );
 }
+
+#[test]
+fn only_safe_sysctls_are_set_for_others() {
+    let spec = |name: &str, host: &str| {
+        json!({
+            "hostNetwork": host == "net",
+            "hostIPC": host == "ipc",
+            "tolerations": tolerates(),
+            "securityContext": {"sysctls": [
+                {"name": "net.ipv4.tcp_syncookies", "value": "1"},
+                {"name": name, "value": "1"},
+            ]},
+        })
+    };
+    let own = |name| spec(name, "");
+    for (spec, expected) in [
+        (own("kernel.shm_rmid_forced"), None),
+        (own("kernel/shm_rmid_forced"), None),
+        (own("net/ipv4/ping_group_range"), None),
+        (
+            own("kernel.msgmax"),
+            Some("forbidden sysctl: \"kernel.msgmax\" not allowlisted"),
+        ),
+        (
+            own("fs.mount-max"),
+            Some("forbidden sysctl: \"fs.mount-max\" not allowlisted"),
+        ),
+        (
+            spec("kernel.shm_rmid_forced", "ipc"),
+            Some("forbidden sysctl: \"kernel.shm_rmid_forced\" not allowed with host IPC enabled"),
+        ),
+        (
+            spec("net.ipv4.tcp_wmem", "net"),
+            Some("forbidden sysctl: \"net.ipv4.tcp_syncookies\" not allowed with host Net enabled"),
+        ),
+    ] {
+        let verdict = |source| {
+            admit(&AdmitInput {
+                pod: &named("a", source, spec.clone()),
+                others: &[],
+                node: &AdmitNode::default(),
+            })
+        };
+        let told = match verdict("api") {
+            Verdict::Admitted { .. } => None,
+            Verdict::Refused(failure) => {
+                assert_eq!(&*failure.reason, "SysctlForbidden");
+                Some(failure.message.to_string())
+            }
+        };
+        assert_eq!(told.as_deref(), expected, "{spec}");
+        // Who writes a manifest is master of the machine.
+        assert!(matches!(verdict("file"), Verdict::Admitted { .. }));
+    }
+}

@@ -105,7 +105,7 @@ const RULES: &[Rule] = &[
     Rule(
         "spec.readinessGates",
         NonEmpty,
-        Unsupported("readiness gates are not supported yet"),
+        NotInManifest("nobody can set conditions of a static pod for its gates to wait for"),
     ),
     Rule(
         "spec.evictionResponders",
@@ -374,6 +374,7 @@ mod tests {
             "spec": {
                 "serviceAccountName": "sa",
                 "nodeSelector": {"a": "b"},
+                "readinessGates": [{"conditionType": "x"}],
                 "imagePullSecrets": [{"name": "s"}],
                 "containers": [{
                     "name": "c",

@@ -60,6 +60,12 @@ pub(super) fn labels(facts: &NodeFacts) -> BTreeMap<String, String> {
     labels
 }
 
+/// Feature by which an API server from 1.36 on knows that it may pass WebSockets on to us as they
+/// are, instead of speaking SPDY. Older ones don't know the field, and drop it.
+///
+/// Upstream: `ExtendWebSocketsToKubelet`, KEP-4006.
+const EXTEND_WEBSOCKETS: &str = "ExtendWebSocketsToKubelet";
+
 /// Annotations that our Node has whatever else it has.
 pub(super) fn annotations(facts: &NodeFacts) -> BTreeMap<String, String> {
     BTreeMap::from([
@@ -90,6 +96,9 @@ pub fn compute_node_status(
             now,
         )),
         daemon_endpoints: facts.node_api_port.map(daemon_endpoints),
+        declared_features: facts
+            .node_api_port
+            .map(|_| vec![EXTEND_WEBSOCKETS.to_owned()]),
         node_info: Some(node_info(facts)),
         images: Some(images(facts)).filter(|images| !images.is_empty()),
         ..NodeStatus::default()

@@ -359,6 +359,29 @@ fn heartbeats_alone_are_written_seldom() {
 }
 
 #[test]
+fn the_node_api_is_told_and_what_it_speaks_too() {
+    let mut facts = facts();
+    facts.node_api_port = Some(10350);
+    let desired = status_of(&facts, &up(), &first(), 10);
+    let features = json!(["ExtendWebSocketsToKubelet"]);
+    let status = serde_json::to_value(&desired).unwrap();
+    assert_eq!(status["declaredFeatures"], features);
+    // A Node that was there before knows neither, and is told at once.
+    let patch = write(&first(), &desired, Some(9), 10).unwrap();
+    let endpoint = json!({ "kubeletEndpoint": { "Port": 10350 } });
+    assert_eq!(patch["status"]["daemonEndpoints"], endpoint);
+    assert_eq!(patch["status"]["declaredFeatures"], features);
+    // An API server that drops the features is not told again for their sake alone.
+    let mut kept = desired.clone();
+    kept.declared_features = None;
+    assert_eq!(write(&kept, &desired, Some(9), 10), None);
+    let patch = write(&kept, &desired, Some(0), 300).unwrap();
+    assert_eq!(patch["status"]["declaredFeatures"], features);
+    // Without the node API nothing is said of it.
+    assert_eq!(first().declared_features, None);
+}
+
+#[test]
 fn a_change_is_written_at_once_and_alone() {
     let base = first();
     let mut facts = facts();

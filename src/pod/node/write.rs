@@ -51,6 +51,11 @@ pub fn decide_write(
     if base.node_info != desired.node_info {
         status.insert("nodeInfo".to_owned(), json!(desired.node_info));
     }
+    // Where there is none of ours, the API server shows one of port 0.
+    if desired.daemon_endpoints.is_some() && base.daemon_endpoints != desired.daemon_endpoints {
+        let endpoints = json!(desired.daemon_endpoints);
+        status.insert("daemonEndpoints".to_owned(), endpoints);
+    }
     if base.images != desired.images {
         status.insert("images".to_owned(), json!(desired.images));
     }
@@ -59,6 +64,11 @@ pub fn decide_write(
     let is_fresh = written.is_some_and(|at| now.duration_since(at).unsigned_abs() < REPORT_PERIOD);
     if status.is_empty() && !differ(old, new) && is_fresh {
         return None;
+    }
+    // No reason to write: an API server that does not know the field would never have it.
+    if base.declared_features != desired.declared_features {
+        let features = json!(desired.declared_features);
+        status.insert("declaredFeatures".to_owned(), features);
     }
     let order: Vec<Value> = new.iter().map(|c| json!({ "type": c.type_ })).collect();
     status.insert("conditions".to_owned(), json!(new));

@@ -2,7 +2,7 @@
 
 use super::ProbeResult;
 
-/// Longest output of a probed command that is told.
+/// Longest output of a probed command, and longest body of an answer, that is told.
 ///
 /// Upstream: `maxReadLength` of `pkg/probe/exec/exec.go`.
 const OUTPUT_MAX: usize = 10 * 1024;
@@ -29,15 +29,21 @@ impl Outcome {
     }
 }
 
-/// What an HTTP answer means: the last one, where redirects were followed. Its body is nobody's
-/// business but the author's, so it isn't told.
+/// What an HTTP answer means: the last one, where redirects were followed. Of its body only what a
+/// redirect says that leads elsewhere is told.
 ///
 /// Upstream: `DoHTTPProbe` of `pkg/probe/http/http.go`.
 #[must_use]
-pub fn of_http(status: u16) -> Outcome {
+pub fn of_http(status: u16, body: &[u8]) -> Outcome {
     match status {
         200..300 => Outcome::Success,
-        300..400 => Outcome::Warning("Probe terminated redirects".to_owned()),
+        300..400 => {
+            let body = String::from_utf8_lossy(body.get(..OUTPUT_MAX).unwrap_or(body));
+            Outcome::Warning(format!(
+                "Probe terminated redirects, Response body: {}",
+                body.trim_end()
+            ))
+        }
         _ => Outcome::Failure(format!("HTTP probe failed with statuscode: {status}")),
     }
 }

@@ -340,12 +340,15 @@ fn what_answers_and_exit_codes_mean() {
     for (status, outcome) in [
         (200, Outcome::Success),
         (299, Outcome::Success),
-        (304, Outcome::Warning("Probe terminated redirects".into())),
+        (
+            304,
+            Outcome::Warning("Probe terminated redirects, Response body: <a>".into()),
+        ),
         (400, failure("HTTP probe failed with statuscode: 400")),
         (500, failure("HTTP probe failed with statuscode: 500")),
         (101, failure("HTTP probe failed with statuscode: 101")),
     ] {
-        assert_eq!(of_http(status), outcome);
+        assert_eq!(of_http(status, b"<a>\n\n"), outcome);
     }
     assert_eq!(of_exec(0, b"noise"), Outcome::Success);
     assert_eq!(

@@ -4,6 +4,7 @@
 //! one counts and times calls, and tests inject faults before and after any call.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -185,6 +186,11 @@ pub trait Engine: Send + Sync + 'static {
 
     /// `GET /networks/{name}`: its driver.
     async fn network_driver(&self, name: &str) -> Result<String>;
+
+    /// `GET /networks/{name}`: the addresses its Engine has in it. An Engine that can't tell has none.
+    async fn network_gateways(&self, _name: &str) -> Result<Vec<IpAddr>> {
+        Ok(Vec::new())
+    }
 
     /// `GET /containers/{id}/json`.
     async fn inspect_container(&self, id: &str) -> Result<ContainerInspectResponse>;

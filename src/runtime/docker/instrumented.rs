@@ -1,6 +1,7 @@
 //! Counts and times every Engine call in the agent's metrics, and logs it at debug.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -128,6 +129,11 @@ impl Engine for InstrumentedEngine {
 
     async fn network_driver(&self, name: &str) -> Result<String> {
         let call = self.inner.network_driver(name);
+        self.observe(Operation::InspectNetwork, name, call).await
+    }
+
+    async fn network_gateways(&self, name: &str) -> Result<Vec<IpAddr>> {
+        let call = self.inner.network_gateways(name);
         self.observe(Operation::InspectNetwork, name, call).await
     }
 

@@ -16,26 +16,33 @@ use super::manager::DockerManager;
 use super::translate::{Kind, OurContainer};
 use crate::api::ContainerId;
 use crate::telemetry::occurrences;
+use crate::volume::HostFiles;
 
 /// Longest file name, in bytes, of the usual file systems.
 const NAME_MAX: usize = 255;
+
+/// How many links are followed to a log: ours are two.
+const LINKS_MAX: usize = 4;
 
 /// End of every log's name.
 const SUFFIX: &str = ".log";
 
 /// Where the links are.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct LogLinks {
     pods: PathBuf,
     containers: PathBuf,
+    /// Where the Engine's files are looked at.
+    host: HostFiles,
 }
 
 impl LogLinks {
     /// Links under that directory and in `containers` beside it.
-    pub(super) fn new(pod_logs_dir: &Path) -> Self {
+    pub(super) fn new(pod_logs_dir: &Path, host: HostFiles) -> Self {
         Self {
             pods: pod_logs_dir.to_owned(),
             containers: pod_logs_dir.with_file_name("containers"),
+            host,
         }
     }
 
@@ -93,7 +100,7 @@ impl LogLinks {
         for pod in children(&self.pods)? {
             for container in children(&pod)? {
                 for log in children(&container)? {
-                    if is_dead(&log) {
+                    if self.is_dead(&log) {
                         remove_link(&log)?;
                         self.remove_emptied(&log);
                     }
@@ -102,11 +109,35 @@ impl LogLinks {
         }
         for flat in children(&self.containers)? {
             let ours = fs::read_link(&flat).is_ok_and(|target| target.starts_with(&self.pods));
-            if ours && is_dead(&flat) {
+            if ours && self.is_dead(&flat) {
                 remove_link(&flat)?;
             }
         }
         Ok(())
+    }
+
+    /// Whether a link leads nowhere. It is one of the host's, and never dead where those aren't
+    /// seen.
+    fn is_dead(&self, path: &Path) -> bool {
+        let is_link = fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+        is_link && self.leads(path, LINKS_MAX).is_ok_and(|leads| !leads)
+    }
+
+    /// Whether something is at the end of a link. Links of ours lead to links of ours, which the
+    /// agent has where the host has them; the Engine's file may be elsewhere for it.
+    fn leads(&self, link: &Path, left: usize) -> io::Result<bool> {
+        let target = match fs::read_link(link) {
+            Ok(target) => link.parent().unwrap_or(link).join(target),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        if left > 0 && fs::symlink_metadata(&target).is_ok_and(|found| found.is_symlink()) {
+            return self.leads(&target, left - 1);
+        }
+        match self.host.path(&target)? {
+            Some(seen) => seen.try_exists(),
+            None => Ok(true),
+        }
     }
 
     /// Removes the directory of a container and of its pod if nothing is in them. One that is
@@ -134,13 +165,6 @@ fn children(dir: &Path) -> io::Result<Vec<PathBuf>> {
         }
         Err(error) => Err(error),
     }
-}
-
-/// Whether a link leads nowhere.
-fn is_dead(path: &Path) -> bool {
-    let is_link = fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
-    let leads = fs::metadata(path);
-    is_link && leads.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// Removes a link. Something else in its place is somebody else's.
@@ -245,7 +269,7 @@ mod tests {
     impl Bed {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
-            let links = LogLinks::new(&dir.path().join("pods"));
+            let links = LogLinks::new(&dir.path().join("pods"), HostFiles::default());
             Self { dir, links }
         }
 
@@ -347,7 +371,7 @@ mod tests {
 
     #[test]
     fn long_names_are_cut_as_upstream_cuts_them() {
-        let links = LogLinks::new(Path::new("/var/log/pods"));
+        let links = LogLinks::new(Path::new("/var/log/pods"), HostFiles::default());
         let (_, flat) = links
             .of(&ours(&"p".repeat(250), 0), &"f".repeat(64))
             .unwrap();

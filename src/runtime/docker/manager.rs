@@ -45,7 +45,7 @@ use crate::runtime::{
     RuntimeError, RuntimeStatus, Session, StreamOptions, SyncError, Version,
 };
 use crate::telemetry::{Telemetry, calls, occurrences};
-use crate::volume::VolumeManager;
+use crate::volume::{HostFiles, VolumeManager};
 
 /// Attempts to get an inspect that is not older than the newest event.
 const INSPECT_ATTEMPTS: usize = 3;
@@ -88,6 +88,7 @@ pub struct DockerManager {
     /// last ones begin.
     pub(super) newcomers: Semaphore,
     pub(super) sessions: ExecSessions,
+    host_files: HostFiles,
     /// Where kubelet's links to logs are made; nowhere when none.
     pub(super) log_links: Option<LogLinks>,
     pub(super) pod_infra_image: Option<String>,
@@ -108,6 +109,7 @@ impl DockerManager {
     ) -> Self {
         Self {
             volumes: VolumeManager::new(&options.root),
+            host_files: HostFiles::default(),
             version: VersionCache::new(Arc::clone(&engine)),
             network: Box::new(EngineNetwork::new(
                 Arc::clone(&engine),
@@ -138,10 +140,18 @@ impl DockerManager {
         self.probe.clone()
     }
 
+    /// The same, with that view of the host's files, also for links to logs that are told of later.
+    #[must_use]
+    pub fn with_host_files(mut self, host: HostFiles) -> Self {
+        self.volumes = self.volumes.with_host_files(host.clone());
+        self.host_files = host;
+        self
+    }
+
     /// The same, with links to the logs of containers in kubelet's layout under `dir`.
     #[must_use]
     pub fn with_pod_logs_dir(mut self, dir: Option<&Path>) -> Self {
-        self.log_links = dir.map(LogLinks::new);
+        self.log_links = dir.map(|dir| LogLinks::new(dir, self.host_files.clone()));
         self
     }
 

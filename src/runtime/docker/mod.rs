@@ -21,6 +21,7 @@ pub mod operation;
 mod port_forward;
 mod remove;
 pub mod sandbox_image;
+pub mod sees;
 mod start;
 mod sync;
 mod termination;

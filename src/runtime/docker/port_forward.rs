@@ -145,7 +145,10 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         connect(sockets(), port).await.unwrap();
-        drop(listener);
+        // Taken, so that no other test listens there.
+        let taken = TcpSocket::new_v4().unwrap();
+        taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let port = taken.local_addr().unwrap().port();
         let error = connect(sockets(), port).await.unwrap_err().to_string();
         assert!(error.contains("IPv4: Connection refused"), "{error}");
         assert!(error.contains("IPv6: unsupported"), "{error}");

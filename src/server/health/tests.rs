@@ -4,10 +4,18 @@ use http_body_util::BodyExt;
 use tower::ServiceExt;
 
 use super::*;
-use crate::server::fake::FakeView;
+use crate::server::fake::{FakeStats, FakeView};
+
+fn served(view: Arc<dyn AgentView>) -> Served {
+    Served {
+        view,
+        stats: Arc::new(FakeStats),
+        metrics: Metrics::new(),
+    }
+}
 
 async fn get_path(view: &Arc<FakeView>, path: &str) -> (StatusCode, String) {
-    let app = router(Arc::clone(view) as Arc<dyn AgentView>, Metrics::new());
+    let app = router(served(Arc::clone(view) as Arc<dyn AgentView>));
     let request = Request::get(path).body(Body::empty()).unwrap();
     let response = app.oneshot(request).await.unwrap();
     let status = response.status();
@@ -67,5 +75,24 @@ async fn serving_ends_with_the_agent() {
     let view: Arc<dyn AgentView> = Arc::new(FakeView::new());
     let cancel = CancellationToken::new();
     cancel.cancel();
-    serve(listener, view, Metrics::new(), cancel).await.unwrap();
+    serve(listener, served(view), cancel).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_pods_use_is_served_as_a_kubelet_does() {
+    let view = Arc::new(FakeView::new());
+    let get = async |path: &str| get_path(&view, path).await;
+    let ok = |text: &str| (StatusCode::OK, text.to_owned());
+    assert_eq!(get("/stats/summary").await, ok("{}"));
+    let less = "/stats/summary?only_cpu_and_memory=true";
+    assert_eq!(
+        get(less).await,
+        (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "Internal Error: no".to_owned()
+        )
+    );
+    assert_eq!(get("/metrics/resource").await, ok("resource"));
+    assert_eq!(get("/metrics/cadvisor").await, ok("cadvisor"));
+    assert_eq!(get("/metrics/probes").await, ok("probes"));
 }

@@ -1,5 +1,5 @@
 //! `exec`, `attach` and `portForward`, with a UID in the path or without: who is meant, and how
-//! their connections are taken over. What goes over those then is spoken elsewhere.
+//! their connections are taken over. What goes over those then is [`remote`](super::super::remote)'s.
 //!
 //! Upstream: `getExec`, `getAttach`, `getPortForward` of `pkg/kubelet/server/server.go`.
 
@@ -19,6 +19,10 @@ use super::Shared;
 use super::listen::Claim;
 use crate::api::{Pod, PodUid};
 use crate::pod::spec::all_container_names;
+use crate::runtime::ExecOptions;
+use crate::server::remote::{
+    Kind, Limits, PortForward, Refusal, RemoteCommand, serve_port_forward, serve_session,
+};
 
 /// The routes: `GET` is what WebSockets come with, `POST` SPDY.
 pub(super) fn routes() -> Router<Shared> {
@@ -55,9 +59,7 @@ async fn exec(
     Path(named): Named,
     request: Request,
 ) -> Result<Response, Response> {
-    let (_uid, _container) = container(&shared, &named)?;
-    let _entry = Entry::of(&shared, request);
-    Err(not_yet())
+    command(&shared, &named, request, Kind::Exec)
 }
 
 /// Attaches to a container's main process.
@@ -66,9 +68,39 @@ async fn attach(
     Path(named): Named,
     request: Request,
 ) -> Result<Response, Response> {
-    let (_uid, _container) = container(&shared, &named)?;
-    let _entry = Entry::of(&shared, request);
-    Err(not_yet())
+    command(&shared, &named, request, Kind::Attach)
+}
+
+fn command(
+    shared: &Shared,
+    named: &HashMap<String, String>,
+    request: Request,
+    kind: Kind,
+) -> Result<Response, Response> {
+    let query = request.uri().query().unwrap_or_default();
+    let asked = RemoteCommand::parse(query).map_err(IntoResponse::into_response)?;
+    let (uid, container) = container(shared, named)?;
+    let negotiated =
+        RemoteCommand::negotiate(request.headers()).map_err(IntoResponse::into_response)?;
+    let headers = negotiated.headers.clone();
+    let view = Arc::clone(&shared.view);
+    let RemoteCommand { command, streams } = asked;
+    let options = ExecOptions {
+        command,
+        streams,
+        size: None,
+    };
+    let work = async move |stream| {
+        let start = || async {
+            match kind {
+                Kind::Exec => view.exec(&uid, Some(&container), &options).await,
+                Kind::Attach => view.attach(&uid, Some(&container), streams).await,
+            }
+        };
+        let limits = Limits::default();
+        serve_session(stream, &negotiated, streams, kind, start, limits).await;
+    };
+    Ok(Entry::of(shared, request).carry(headers, work))
 }
 
 /// Connects to ports of a pod.
@@ -77,13 +109,23 @@ async fn port_forward(
     Path(named): Named,
     request: Request,
 ) -> Result<Response, Response> {
-    let _uid = PodUid::of(&*pod(&shared, &named)?);
-    let _entry = Entry::of(&shared, request);
-    Err(not_yet())
+    let uid = PodUid::of(&*pod(&shared, &named)?);
+    let query = request.uri().query().unwrap_or_default();
+    let asked =
+        PortForward::negotiate(request.headers(), query).map_err(IntoResponse::into_response)?;
+    let headers = asked.negotiated.headers.clone();
+    let view = Arc::clone(&shared.view);
+    let work = async move |stream| {
+        let connect = |port| view.port_forward(&uid, port);
+        serve_port_forward(stream, &asked, connect, Limits::default()).await;
+    };
+    Ok(Entry::of(&shared, request).carry(headers, work))
 }
 
-fn not_yet() -> Response {
-    StatusCode::NOT_IMPLEMENTED.into_response()
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.status, self.headers, self.message).into_response()
+    }
 }
 
 /// The pod that a path names. Its UID may be its own or its mirror's: people read the mirror's

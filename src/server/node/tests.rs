@@ -466,17 +466,27 @@ async fn answers_are_upstreams() {
             "{\"message\": \"Invalid request.\"}",
         ),
         (
-            "/exec/ns/gone/c".to_owned(),
+            "/exec/ns/gone/c?output=1".to_owned(),
             StatusCode::NOT_FOUND,
             "pod does not exist",
         ),
         (
-            "/exec/ns/web/x".to_owned(),
+            "/exec/ns/web/c".to_owned(),
+            StatusCode::BAD_REQUEST,
+            "you must specify at least 1 of stdin, stdout, stderr",
+        ),
+        (
+            "/exec/ns/web/c?output=1".to_owned(),
+            StatusCode::BAD_REQUEST,
+            "Upgrade request required",
+        ),
+        (
+            "/exec/ns/web/x?output=1".to_owned(),
             StatusCode::NOT_FOUND,
             "container not found (\"x\")",
         ),
         (
-            "/attach/ns/web/other-uid/c".to_owned(),
+            "/attach/ns/web/other-uid/c?output=1".to_owned(),
             StatusCode::NOT_FOUND,
             "pod not found",
         ),
@@ -533,7 +543,7 @@ async fn a_body_that_nobody_wants_is_refused() {
     let admin = bed.authority.shown("admin", |_| {});
     let length = |text| HeaderMap::from_iter([(CONTENT_LENGTH, HeaderValue::from_static(text))]);
     let ask = async |headers| {
-        bed.ask(Method::POST, "/exec/ns/gone/c", &admin, headers)
+        bed.ask(Method::POST, "/exec/ns/gone/c?output=1", &admin, headers)
             .await
             .0
     };

@@ -236,7 +236,8 @@ mod tests {
         let path = dir.path().join("a.yaml");
         fs::write(&path, "x").unwrap();
         let (_, identity) = read(&path).unwrap();
-        assert!(!identity.is_settled(SystemTime::now()));
-        assert!(identity.is_settled(SystemTime::now() + Duration::from_secs(10)));
+        let changed = fs::metadata(&path).unwrap().modified().unwrap();
+        assert!(!identity.is_settled(changed));
+        assert!(identity.is_settled(changed + Duration::from_secs(10)));
     }
 }

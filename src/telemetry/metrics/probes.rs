@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
@@ -16,6 +17,9 @@ use crate::pod::probe::{ProbeKind, ProbeResult};
 
 type Labels<const N: usize> = [(&'static str, String); N];
 type Durations = Family<Labels<4>, Histogram, fn() -> Histogram>;
+
+/// The family of attempts, whose samples end in `_total`.
+const ATTEMPTS: &str = "prober_probe";
 
 /// Upper bounds in seconds: Prometheus' usual ones.
 const BUCKETS: [f64; 11] = [
@@ -42,7 +46,7 @@ impl Default for ProbeSeries {
         let durations = Family::new_with_constructor(histogram);
         let mut registry = Registry::default();
         registry.register(
-            "prober_probe",
+            ATTEMPTS,
             "Cumulative number of a liveness, readiness or startup probe for a container by result",
             attempts.clone(),
         );
@@ -94,6 +98,21 @@ fn duration_labels(pod: &FullName, container: &str, kind: ProbeKind) -> Labels<4
 }
 
 impl Metrics {
+    /// The series of probes alone, in Prometheus' text format 0.0.4: there a counter's family has
+    /// the name of its samples.
+    #[must_use]
+    pub fn encode_probes(&self) -> String {
+        let mut text = String::new();
+        if encode_registry(&mut text, &self.probes.registry).is_err() {
+            tracing::error!("failed to encode the metrics of probes");
+        }
+        for word in ["HELP", "TYPE"] {
+            let family = |name: &str| format!("# {word} {name} ");
+            text = text.replace(&family(ATTEMPTS), &family(&format!("{ATTEMPTS}_total")));
+        }
+        text
+    }
+
     /// Counts one attempt of a probe; an unknown result is one that could not be made.
     pub(in crate::telemetry) fn probed(
         &self,
@@ -141,6 +160,15 @@ mod tests {
             assert!(text.contains(line), "{text}");
         }
         assert_eq!(text.matches("# EOF").count(), 1);
+        let alone = metrics.encode_probes();
+        assert!(
+            alone.contains("# TYPE prober_probe_total counter\nprober_probe_total{"),
+            "{alone}"
+        );
+        assert!(
+            !alone.contains("# EOF") && !alone.contains("mirrorlet_"),
+            "{alone}"
+        );
         metrics.probe_gone(&pod, &uid, "app", kind);
         assert!(!metrics.encode().contains("namespace=\"shop\""));
     }

@@ -14,10 +14,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use rustix::process::Signal;
+use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use self::address::Address;
@@ -308,7 +309,30 @@ impl Cluster {
         let rbac = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/rbac.yaml");
         self.kubectl(&["apply", "-f", rbac]);
         let token = self.kubectl(&["create", "token", "-n", "kube-system", "mirrorlet"]);
-        self.authority.token_kubeconfig("service-account", &token)
+        let kubeconfig = self.authority.token_kubeconfig("service-account", &token);
+        // The authorizer knows of each binding after a moment: one right by each is waited for.
+        let lease = "leases.coordination.k8s.io";
+        let end = Instant::now() + PATIENCE;
+        for right in [
+            &["create", "nodes"][..],
+            &["update", lease, "-n", "kube-node-lease"],
+        ] {
+            let args = [&["auth", "can-i"][..], right].concat();
+            while let Err(answer) = self.try_kubectl_as(&kubeconfig, &args) {
+                assert!(Instant::now() < end, "{right:?} is never given: {answer}");
+                std::thread::sleep(PAUSE);
+            }
+        }
+        kubeconfig
+    }
+
+    /// A kubeconfig of `ServiceAccount` `kube-system/<name>`, which has the rights that `rbac` gives
+    /// it and no others.
+    pub fn account_kubeconfig(&self, name: &str, rbac: &str) -> PathBuf {
+        self.kubectl(&["create", "serviceaccount", "-n", "kube-system", name]);
+        self.apply(rbac);
+        let token = self.kubectl(&["create", "token", "-n", "kube-system", name]);
+        self.authority.token_kubeconfig(name, &token)
     }
 
     /// A new namespace in which pods can be made: it has its `ServiceAccount` and root certificate.
@@ -431,6 +455,29 @@ pub async fn client(kubeconfig: &Path) -> kube::Client {
 
 /// Where hack/kube-build.sh puts the programs of the version that hack/kube/go.mod pins.
 fn bin() -> PathBuf {
+    let bin = bin_dir();
+    let programs = ["kube-apiserver", "kube-controller-manager"];
+    for program in programs.iter().chain(&["kube-scheduler", "kubectl"]) {
+        let file = bin.join(program);
+        assert!(file.exists(), "no {}: run `make kube`", file.display());
+    }
+    bin
+}
+
+/// The client of exec and port-forward that is made of client-go, from this very source.
+pub fn stream_client() -> PathBuf {
+    let source = include_bytes!("../../../hack/kube/streamclient/main.go");
+    let sum: String = Sha256::digest(source)
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let file = bin_dir().join(format!("streamclient-{sum}"));
+    assert!(file.exists(), "no {}: run `make kube`", file.display());
+    file
+}
+
+fn bin_dir() -> PathBuf {
     let pinned = include_str!("../../../hack/kube/go.mod");
     let version = pinned
         .lines()
@@ -440,13 +487,7 @@ fn bin() -> PathBuf {
         || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into())).join(".cache"),
         PathBuf::from,
     );
-    let bin = cache.join(format!("mirrorlet-dev/kube/v{version}"));
-    let programs = ["kube-apiserver", "kube-controller-manager"];
-    for program in programs.iter().chain(&["kube-scheduler", "kubectl"]) {
-        let file = bin.join(program);
-        assert!(file.exists(), "no {}: run `make kube`", file.display());
-    }
-    bin
+    cache.join(format!("mirrorlet-dev/kube/v{version}"))
 }
 
 fn start_etcd(address: &Address, dir: &Path) -> Program {

@@ -359,6 +359,9 @@ fn the_active_deadline_ends_a_pod_for_good() {
         start_time: Some(meta::Time(at(-40))),
         ..core::PodStatus::default()
     });
+    // So it does beside a status that knows of a later start only.
+    assert_eq!(steps(&plan(&pod, &status)), steps(&late));
+    status.sandboxes[0].created_at = at(-30);
     let early = plan(&pod, &status);
     assert!(early.is_empty() && !early.finished);
     assert_eq!(early.look_again, Some(Duration::from_mins(1)));

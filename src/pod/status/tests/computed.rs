@@ -252,10 +252,12 @@ fn a_start_time_is_kept_and_outlives_the_agent() {
     };
     let (new, first) = start(&PodStatus::empty("u1".into()), None);
     assert_eq!(new, at(0));
-    let seen = observed(vec![running(&pod, "web")]);
-    assert_eq!(start(&seen, Some(&first)).0, at(0));
-    // After a restart of the agent, the oldest sandbox tells.
+    let mut seen = observed(vec![running(&pod, "web")]);
+    // After a restart of the agent, the oldest sandbox tells; and where the first look failed.
     assert_eq!(start(&seen, None).0, at(-100));
+    assert_eq!(start(&seen, Some(&first)).0, at(-100));
+    seen.sandboxes[0].created_at = at(7);
+    assert_eq!(start(&seen, Some(&first)).0, at(0));
 }
 
 #[test]

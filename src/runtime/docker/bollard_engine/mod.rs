@@ -11,6 +11,7 @@ mod streams;
 mod transport;
 
 use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -240,6 +241,20 @@ impl Engine for BollardEngine {
         let work = self.docker.inspect_network(name, None);
         let found = self.call("network inspect", READ_DEADLINE, work).await?;
         Ok(found.driver.unwrap_or_default())
+    }
+
+    async fn network_gateways(&self, name: &str) -> Result<Vec<IpAddr>> {
+        let name = path_part(name)?;
+        let work = self.docker.inspect_network(name, None);
+        let found = self.call("network inspect", READ_DEADLINE, work).await?;
+        let configs = found
+            .ipam
+            .and_then(|ipam| ipam.config)
+            .into_iter()
+            .flatten();
+        Ok(configs
+            .filter_map(|config| config.gateway?.parse().ok())
+            .collect())
     }
 
     async fn inspect_container(&self, id: &str) -> Result<ContainerInspectResponse> {

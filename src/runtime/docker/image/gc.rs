@@ -29,6 +29,7 @@ use crate::pod::image_gc::{DiskUsage, Evictable, ImageGcPolicy, ImageLedger, See
 use crate::runtime::docker::engine::{EngineError, SharedEngine};
 use crate::runtime::docker::sandbox_image::SANDBOX_IMAGE;
 use crate::telemetry::{ImageGcCause, Telemetry, occurrences};
+use crate::volume::HostFiles;
 
 /// Time between two passes. Upstream: `ImageGCPeriod`.
 const PERIOD: Duration = Duration::from_mins(5);
@@ -46,10 +47,12 @@ pub trait DiskReader: Send + Sync + 'static {
 }
 
 /// The disk of this machine.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Default)]
 pub struct LocalDisk {
     /// Whether the Engine runs on this machine, so that its directories are ours.
     pub is_engine_local: bool,
+    /// How its files are seen from here.
+    pub host: HostFiles,
 }
 
 impl DiskReader for LocalDisk {
@@ -57,7 +60,10 @@ impl DiskReader for LocalDisk {
         if !self.is_engine_local {
             return Ok(None);
         }
-        let stat = match rustix::fs::statvfs(directory) {
+        let Some(directory) = self.host.path(directory)? else {
+            return Ok(None);
+        };
+        let stat = match rustix::fs::statvfs(&directory) {
             Ok(stat) => stat,
             // The agent runs in a container that does not see it.
             Err(rustix::io::Errno::NOENT) => return Ok(None),

@@ -31,7 +31,8 @@ impl fmt::Display for HostPort {
 /// The port that a start of a sandbox failed for, if it did for want of one.
 ///
 /// The Engine says `Bind for 0.0.0.0:80 failed: port is already allocated` when a container holds
-/// it, and `listen tcp4 0.0.0.0:80: bind: address already in use` when a process does.
+/// it, and `listen tcp4 0.0.0.0:80: bind: address already in use`, since Engine 29
+/// `failed to bind host port 0.0.0.0:80/tcp: address already in use`, when a process does.
 pub(super) fn conflict(words: &str) -> Option<HostPort> {
     let number = |address: &str| {
         let address = address.trim_end_matches([':', ',']);
@@ -47,16 +48,18 @@ pub(super) fn conflict(words: &str) -> Option<HostPort> {
     if !words.contains("address already in use") {
         return None;
     }
-    let (_, listen) = words.rsplit_once("listen ")?;
-    let mut listen = listen.split_whitespace();
-    let protocol = match listen.next()? {
-        network if network.starts_with("tcp") => "tcp",
-        network if network.starts_with("udp") => "udp",
-        network if network.starts_with("sctp") => "sctp",
-        _ => return None,
+    let (network, address) = if let Some((_, listen)) = words.rsplit_once("listen ") {
+        listen.split_once(' ')?
+    } else {
+        let (_, bind) = words.rsplit_once("failed to bind host port ")?;
+        let (address, network) = bind.split_once(": ")?.0.rsplit_once('/')?;
+        (network, address)
     };
+    let protocol = ["tcp", "udp", "sctp"]
+        .into_iter()
+        .find(|protocol| network.starts_with(protocol))?;
     Some(HostPort {
-        number: number(listen.next()?)?,
+        number: number(address.split_whitespace().next()?)?,
         protocol: Some(protocol),
     })
 }

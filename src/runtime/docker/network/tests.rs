@@ -61,6 +61,15 @@ fn port_conflicts_are_read_from_the_engines_words() {
             "failed to bind host port for 127.0.0.1:53:172.17.0.2:53/udp: listen udp 127.0.0.1:53: bind: address already in use",
             port(53, Some("udp")),
         ),
+        (
+            "failed to set up container networking: driver failed programming external connectivity on endpoint x (83): failed to bind host port 0.0.0.0:34749/tcp: address already in use",
+            port(34749, Some("tcp")),
+        ),
+        (
+            "failed to bind host port [::]:53/udp: address already in use",
+            port(53, Some("udp")),
+        ),
+        ("failed to bind host port: address already in use", None),
         ("address already in use", None),
         ("no such image", None),
         ("Bind for nowhere failed: port is already allocated", None),

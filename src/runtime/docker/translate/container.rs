@@ -213,6 +213,8 @@ fn host_config(input: &ContainerInput<'_>) -> Result<HostConfig, ConfigError> {
             input.termination_log,
             input.engine,
         )?),
+        binds: Some(mounts::binds(container, input.volumes, input.engine)?)
+            .filter(|binds| !binds.is_empty()),
         cap_add: capabilities.and_then(|c| c.add.clone()),
         cap_drop: capabilities.and_then(|c| c.drop.clone()),
         group_add: security::group_add(pod),

@@ -38,6 +38,9 @@ pub(super) fn mounts(
 ) -> Result<Vec<Mount>, ConfigError> {
     let mut mounts = Vec::new();
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+        if is_made_by_engine(mount, volumes) {
+            continue;
+        }
         let source = source(container, index, mount, volumes)?;
         let read_only = volumes.read_only.contains(&mount.name) || mount.read_only == Some(true);
         mounts.push(volume_mount(container, mount, &source, read_only, engine)?);
@@ -51,14 +54,55 @@ pub(super) fn mounts(
     Ok(mounts)
 }
 
+/// The mounts whose directory the Engine makes when it is missing, in the form that says so in
+/// every version of its API: `source:target:options`.
+pub(super) fn binds(
+    container: &Container,
+    volumes: &VolumeMap,
+    engine: &EngineFacts,
+) -> Result<Vec<String>, ConfigError> {
+    let mut binds = Vec::new();
+    for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+        if !is_made_by_engine(mount, volumes) {
+            continue;
+        }
+        let source = source(container, index, mount, volumes)?;
+        let read_only = mount.read_only == Some(true);
+        let bound = volume_mount(container, mount, &source, read_only, engine)?;
+        let target = bound.target.unwrap_or_default();
+        if target.contains(':') {
+            return Err(ConfigError::Mount {
+                path: target,
+                problem: "the Engine can't be told of a path with a colon here; make the volume's directory on the host",
+            });
+        }
+        let mut bind = format!("{}:{target}", source.display());
+        bind.push_str(if read_only { ":ro" } else { ":rw" });
+        if let Some(propagation) = bound.bind_options.and_then(|options| options.propagation) {
+            bind.push(',');
+            bind.push_str(propagation.as_ref());
+        }
+        binds.push(bind);
+    }
+    Ok(binds)
+}
+
+fn is_made_by_engine(mount: &VolumeMount, volumes: &VolumeMap) -> bool {
+    volumes.made_by_engine.contains(&mount.name) && !has_subpath(mount)
+}
+
+fn has_subpath(mount: &VolumeMount) -> bool {
+    let set = |text: &Option<String>| text.as_deref().is_some_and(|t| !t.is_empty());
+    set(&mount.sub_path) || set(&mount.sub_path_expr)
+}
+
 fn source(
     container: &Container,
     index: usize,
     mount: &VolumeMount,
     volumes: &VolumeMap,
 ) -> Result<PathBuf, ConfigError> {
-    let set = |text: &Option<String>| text.as_deref().is_some_and(|t| !t.is_empty());
-    if set(&mount.sub_path) || set(&mount.sub_path_expr) {
+    if has_subpath(mount) {
         let key = (container.name.clone(), index);
         return volumes
             .subpaths

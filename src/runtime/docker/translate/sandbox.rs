@@ -156,25 +156,9 @@ fn sysctls(pod: &Pod) -> Option<HashMap<String, String>> {
     (!sysctls.is_empty()).then(|| {
         sysctls
             .iter()
-            .map(|sysctl| (normalized_sysctl(&sysctl.name), sysctl.value.clone()))
+            .map(|sysctl| (spec::normalized_sysctl(&sysctl.name), sysctl.value.clone()))
             .collect()
     })
-}
-
-/// `net/ipv4/conf/eth0.1/x` → `net.ipv4.conf.eth0/1.x`; a name whose first separator is a dot
-/// stays. Upstream: `k8s.io/component-helpers/node/util/sysctl` (`NormalizeName`).
-fn normalized_sysctl(name: &str) -> String {
-    match name.find(['.', '/']) {
-        Some(at) if name.as_bytes()[at] == b'/' => name
-            .chars()
-            .map(|c| match c {
-                '/' => '.',
-                '.' => '/',
-                other => other,
-            })
-            .collect(),
-        _ => name.to_owned(),
-    }
 }
 
 /// Host ports of app containers and sidecars. In the host's network there is nothing to publish.

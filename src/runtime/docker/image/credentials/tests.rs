@@ -1,27 +1,29 @@
 //! Real files, and real programs as helpers.
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::io::Write as _;
 
 use super::*;
 
-/// A shell script as a helper; its path.
+/// A shell script as a helper; its path. It is written by another process: a file that this one
+/// has just written may be open in a child of another test for a moment, and can't be run then.
 fn program(directory: &Path, script: &str) -> String {
     let path = directory.join("helper");
-    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut install = std::process::Command::new("install")
+        .args(["-m", "755", "/dev/stdin"])
+        .arg(&path)
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut text = install.stdin.take().unwrap();
+    write!(text, "#!/bin/sh\n{script}\n").unwrap();
+    drop(text);
+    assert!(install.wait().unwrap().success());
     path.to_str().unwrap().to_owned()
 }
 
 async fn run(script: &str) -> Result<Option<RegistryAuth>, String> {
     let directory = tempfile::tempdir().unwrap();
-    let program = program(directory.path(), script);
-    loop {
-        match run_helper(&program, "r.io:5000").await {
-            // Another test's child may hold the fresh file open for writing for a moment.
-            Err(error) if error.contains("Text file busy") => tokio::task::yield_now().await,
-            answer => return answer,
-        }
-    }
+    run_helper(&program(directory.path(), script), "r.io:5000").await
 }
 
 #[tokio::test]

@@ -522,6 +522,38 @@ fn container_in(pod: &Pod, engine: &EngineFacts) -> Result<Request, ConfigError>
 }
 
 #[test]
+fn what_the_engine_is_to_make_is_said_in_the_form_that_makes_it() {
+    let mounts = json!([
+        {"name": "data", "mountPath": "/d"},
+        {"name": "data", "mountPath": "sub", "subPath": "x"},
+        {"name": "data", "mountPath": "ro", "readOnly": true, "mountPropagation": "HostToContainer"},
+        {"name": "cache", "mountPath": "/c"},
+    ]);
+    let pod = one(&json!({"volumeMounts": mounts}), &json!({}));
+    let made_by_engine = |names: &[&str]| -> &'static VolumeMap {
+        Box::leak(Box::new(VolumeMap {
+            made_by_engine: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..volumes()
+        }))
+    };
+    let with = |volumes| container_with(&pod, |input| ContainerInput { volumes, ..input }).unwrap();
+    assert_eq!(
+        host_config(&with(made_by_engine(&[])), "Binds"),
+        Value::Null
+    );
+    let request = with(made_by_engine(&["data"]));
+    let binds = json!(["/srv/data:/d:rw", "/srv/data:/ro:ro,rslave"]);
+    assert_eq!(host_config(&request, "Binds"), binds);
+    let targets: Vec<_> = host_config(&request, "Mounts")
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|mount| mount["Target"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(targets[..2], ["/sub", "/c"]);
+}
+
+#[test]
 fn our_own_mounts_come_last_and_give_way() {
     let targets = |container: &Value| -> Vec<String> {
         let request = container_of(&one(container, &json!({}))).unwrap();

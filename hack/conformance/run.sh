@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Kubernetes' own judgement: the e2e specs labelled [NodeConformance], run against an agent that is the
+# only Node of a real control plane, on the Engine of DOCKER_HOST. Prints the score, the areas and the
+# specs that failed; exit 1 if one fails that a kubelet on Docker passes (baseline.tsv).
+#
+#   hack/conformance/run.sh
+#
+# AREA: one area alone (table.py names them). FOCUS, SKIP: regular expressions instead. SLOW=1 runs the
+# two [Slow] specs too, one of which takes 27 minutes. PROCS: specs at a time (10; they mostly wait).
+# OUT: where reports and logs go. MIRRORLET: the binary to judge, instead of building one.
+set -euo pipefail
+# shellcheck source=hack/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+
+NODE=conformance
+AREA="${AREA:-}"
+FOCUS="${FOCUS:-\[NodeConformance\]}"
+SKIP="${SKIP:-}"
+SLOW="${SLOW:-0}"
+PROCS="${PROCS:-10}"
+# Longest time that the specs may take altogether.
+TIMEOUT="${TIMEOUT:-1h}"
+OUT="${OUT:-$REPO/target/conformance}"
+here="$REPO/hack/conformance"
+
+need python3 python3
+[ -z "$AREA" ] || FOCUS="$("$here/table.py" --focus "$AREA")"
+[ "$SLOW" = 1 ] || SKIP="${SKIP:+$SKIP|}\[Slow\]"
+
+"$REPO/hack/kube-build.sh" agnhost ginkgo e2e.test
+"$here/images.sh"
+
+# shellcheck source=hack/demo-lib.sh
+. "$REPO/hack/demo-lib.sh"
+CLUSTER_DIR="$root/cluster"
+# The demo's: both don't run at once.
+CLUSTER_NUMBER=254
+# shellcheck source=hack/cluster.sh
+. "$REPO/hack/cluster.sh"
+registry=""
+clean_up_more() {
+    export PATH="$PATH:/usr/sbin:/sbin"
+    [ -z "$registry" ] || kill -TERM "$registry" 2>/dev/null
+    cp "$log" "$OUT/agent.log" 2>/dev/null
+    cluster_down
+}
+
+mkdir -p "$OUT" "$manifests"
+rm -f "$OUT"/junit.xml
+say "bringing up Kubernetes $KUBE_VERSION …"
+cluster_up
+
+# The API server asks the Node there for logs and streams.
+node_ip="$(docker network inspect bridge --format '{{(index .IPAM.Config 0).Gateway}}')"
+if [ -z "$node_ip" ] || [ "$node_ip" = "<no value>" ]; then
+    node_ip="$(ip -4 -o addr show docker0 | awk '{ sub("/.*", "", $4); print $4; exit }')"
+fi
+agent_arguments=(--kubeconfig "$(cluster_node_kubeconfig "$NODE")" --register-with-taints none --node-ip "$node_ip")
+# shellcheck disable=SC2206 # words
+agent_arguments+=(${AGENT_ARGUMENTS:-})
+start_agent
+kubectl wait --for=create "node/$NODE" --timeout="${START_SECONDS}s" >/dev/null
+kubectl wait --for=condition=Ready "node/$NODE" --timeout="${START_SECONDS}s" >/dev/null
+
+# The spec that pulls from registry.k8s.io gets it from here.
+"$here/registry.py" registry.k8s.io/e2e-test-images/agnhost:2.59 >"$OUT/registry.log" 2>&1 &
+registry=$!
+registry_answers() {
+    curl --silent --insecure --output /dev/null --resolve registry.k8s.io:443:127.0.0.1 https://registry.k8s.io/v2/ \
+        || ! kill -0 "$registry" 2>/dev/null
+}
+wait_for 60 "the registry to answer" registry_answers
+kill -0 "$registry" 2>/dev/null || { cat "$OUT/registry.log" >&2; die "the registry ended at once"; }
+
+say "running the specs that match $FOCUS${SKIP:+, without $SKIP}; log in $OUT/e2e.log …"
+began=$SECONDS
+# Its verdict is in the report; what it says besides is in the log.
+"$KUBE_BIN/ginkgo" --procs="$PROCS" --timeout="$TIMEOUT" --no-color --silence-skips --keep-going \
+    --focus="$FOCUS" ${SKIP:+--skip="$SKIP"} --output-dir="$OUT" --junit-report=junit.xml \
+    "$KUBE_BIN/e2e.test" -- --kubeconfig="$CLUSTER_DIR/admin.kubeconfig" --provider=skeleton \
+    --allowed-not-ready-nodes=0 --num-nodes=1 --minStartupPods=0 --disable-log-dump --node-os-distro=custom \
+    --report-dir="$OUT/reports" >"$OUT/e2e.log" 2>&1 || true
+[ -s "$OUT/junit.xml" ] || { tail -n 20 "$OUT/e2e.log" >&2; die "the specs made no report; whole log: $OUT/e2e.log"; }
+printf 'wall time %s s, Node %s\n' "$((SECONDS - began))" \
+    "$(kubectl get node "$NODE" --output 'jsonpath={.status.nodeInfo.kubeletVersion}, {.status.nodeInfo.containerRuntimeVersion}')"
+"$here/table.py" --areas --against "$here/baseline.tsv" "$OUT/junit.xml"

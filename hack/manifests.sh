@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# The plain manifests, made from the chart: what `helm install` with no values makes, without Helm.
+#
+#   hack/manifests.sh            writes manifests/{mirrorlet,rbac}.yaml
+#   hack/manifests.sh --check    fails where they differ from the chart
+set -euo pipefail
+# shellcheck source=hack/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+"$REPO/hack/helm-build.sh"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+
+# Labels that say "this is Helm's" would be wrong.
+rendered() {
+    "$HELM" template mirrorlet "$REPO/charts/mirrorlet" --namespace kube-system --skip-tests "$@" \
+        | sed -e '/^ *helm.sh\/chart:/d' -e '/^ *app.kubernetes.io\/managed-by: Helm$/d' -e '/^# Source: /d' -e 's/[[:space:]]*$//'
+}
+
+{
+    echo "# mirrorlet as a DaemonSet, as \`helm install\` makes it. Made by hack/manifests.sh from"
+    echo "# charts/mirrorlet; where something has to differ, use the chart."
+    rendered
+} >"$work/mirrorlet.yaml"
+{
+    echo "# What mirrorlet may do when it is a ServiceAccount. Made by hack/manifests.sh from charts/mirrorlet."
+    echo "# In kube-system, because API priority and fairness serves ServiceAccounts of that namespace"
+    echo "# before others: heartbeats are to survive an overloaded API server."
+    rendered --show-only templates/serviceaccount.yaml --show-only templates/rbac.yaml
+} >"$work/rbac.yaml"
+
+for file in mirrorlet.yaml rbac.yaml; do
+    if [ "${1:-}" = --check ]; then
+        diff -u "$REPO/manifests/$file" "$work/$file" >&2 \
+            || die "manifests/$file is not what the chart makes; run: hack/manifests.sh"
+    else
+        cp "$work/$file" "$REPO/manifests/$file"
+    fi
+done

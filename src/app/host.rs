@@ -1,0 +1,312 @@
+//! Looks at what the agent has of its host, and tells what is lacking.
+
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::report::LackReport;
+use crate::config::Config;
+use crate::observe::Reach;
+use crate::pod::host_access::{Found, HostAccess, Lack, Need, lacks};
+use crate::runtime::RuntimeError;
+use crate::runtime::docker::engine::SharedEngine;
+use crate::runtime::docker::sees::engine_sees;
+use crate::telemetry::{Telemetry, occurrences};
+use crate::volume::{HostFiles, TrialMount};
+
+/// How long a connection to a socket of this machine may take: the kernel makes it, at once.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(1);
+
+/// The Engine's network of pods where none is named.
+const DEFAULT_NETWORK: &str = "bridge";
+
+/// Files that container runtimes put into every container of theirs.
+const CONTAINER_MARKS: [&str; 2] = ["/.dockerenv", "/run/.containerenv"];
+/// Set in every container of a kubelet.
+const KUBELET_MARK: &str = "KUBERNETES_SERVICE_HOST";
+
+/// What is looked at.
+pub(super) struct HostLook {
+    root: PathBuf,
+    docker: String,
+    host_root: Option<PathBuf>,
+    network: String,
+    engine: SharedEngine,
+    files: HostFiles,
+    telemetry: Telemetry,
+    told: watch::Sender<Vec<LackReport>>,
+    lacking: Vec<Lack>,
+}
+
+/// The process at the other end of the Engine's socket, and what is shared with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Peer {
+    /// Whether it is among our processes.
+    is_seen: Option<bool>,
+    /// Whether it has our mounts.
+    shares_mounts: Option<bool>,
+    /// Whether it has our network.
+    shares_network: Option<bool>,
+}
+
+impl HostLook {
+    /// Takes a first look, without the Engine's help, and hands out what will be told.
+    pub(super) async fn new(
+        config: &Config,
+        engine: SharedEngine,
+        files: HostFiles,
+        telemetry: Telemetry,
+    ) -> (Self, watch::Receiver<Vec<LackReport>>) {
+        let (told, reports) = watch::channel(Vec::new());
+        let look = Self {
+            root: config.root.clone(),
+            docker: config.docker.clone(),
+            host_root: config.host_root.clone(),
+            network: config
+                .network
+                .clone()
+                .unwrap_or_else(|| DEFAULT_NETWORK.to_owned()),
+            engine,
+            files,
+            telemetry,
+            told,
+            lacking: Vec::new(),
+        };
+        look.files.set_apart(is_apart(peer(&look.docker).await));
+        (look, reports)
+    }
+
+    /// Looks whenever the Engine begins to answer, until cancelled.
+    pub(super) async fn run(
+        mut self,
+        mut reach: watch::Receiver<Reach>,
+        cancel: CancellationToken,
+    ) {
+        self.tell(&HostAccess {
+            socket: self.socket(),
+            ..HostAccess::default()
+        });
+        loop {
+            let is_up = matches!(&*reach.borrow_and_update(), Reach::Up);
+            if is_up {
+                let looked = tokio::select! {
+                    () = cancel.cancelled() => return,
+                    looked = self.look() => looked,
+                };
+                match looked {
+                    Ok(access) => self.tell(&access),
+                    Err(error) => occurrences::host_access_unknown(&error.to_string()),
+                }
+            }
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                changed = reach.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// Whether the Engine's socket is there at all.
+    fn socket(&self) -> Found {
+        match self.docker.strip_prefix("unix://") {
+            Some(path) if !Path::new(path).exists() => {
+                Found::No(format!("there is no socket at {path}"))
+            }
+            _ => Found::Unknown,
+        }
+    }
+
+    async fn look(&self) -> Result<HostAccess, RuntimeError> {
+        let peer = peer(&self.docker).await;
+        let mut access = HostAccess {
+            is_apart: is_apart(peer),
+            socket: Found::Yes,
+            processes: peer.is_seen.map_or(Found::Unknown, |seen| {
+                Found::from_bool(seen, "the Engine's processes are not seen")
+            }),
+            ..HostAccess::default()
+        };
+        self.files.set_apart(access.is_apart);
+        access.network = self.network_seen(peer).await?;
+        if peer.shares_mounts == Some(true) {
+            return Ok(HostAccess {
+                root: Found::Yes,
+                propagation: Found::Yes,
+                host_root: Found::Yes,
+                ..access
+            });
+        }
+        let mark = self.root.join(format!("seen-{}", std::process::id()));
+        let looked = self.look_from_apart(&mark, access).await;
+        // It lies in the agent's own root, where the next one of the same process id overwrites it.
+        let _ = std::fs::remove_file(&mark);
+        looked
+    }
+
+    /// What the Engine says it sees of the agent's files.
+    async fn look_from_apart(
+        &self,
+        mark: &Path,
+        mut access: HostAccess,
+    ) -> Result<HostAccess, RuntimeError> {
+        let failed = |error: std::io::Error| RuntimeError::Unavailable(error.to_string());
+        std::fs::write(mark, "").map_err(failed)?;
+        let root = self.root.display();
+        let is_shared = engine_sees(&*self.engine, mark).await?;
+        access.root = Found::from_bool(
+            is_shared,
+            &format!("the Engine doesn't have the agent's root at {root}"),
+        );
+        access.host_root = match &self.host_root {
+            None => Found::Unknown,
+            Some(named) => {
+                let seen = self.files.path(mark).ok().flatten();
+                let has_mark = seen.is_some_and(|seen| seen.exists());
+                let why = format!("{} is not the host's file system", named.display());
+                // Without a root in common there is nothing to compare.
+                Found::from_bool(has_mark || (!is_shared && named.is_dir()), &why)
+            }
+        };
+        if is_shared {
+            access.propagation = self.propagation().await?;
+        }
+        Ok(access)
+    }
+
+    /// Whether the Engine sees a mount that is made below the root.
+    async fn propagation(&self) -> Result<Found, RuntimeError> {
+        let root = self.root.clone();
+        let made = tokio::task::spawn_blocking(move || TrialMount::make(&root)).await;
+        let made = made.map_err(|error| RuntimeError::Unavailable(error.to_string()))?;
+        let trial = match made {
+            Ok(trial) => trial,
+            Err(error) => return Ok(Found::No(format!("the agent can't mount ({error})"))),
+        };
+        let seen = engine_sees(&*self.engine, &trial.file()).await;
+        // Unmounting blocks, shortly.
+        let _ = tokio::task::spawn_blocking(move || drop(trial)).await;
+        Ok(Found::from_bool(
+            seen?,
+            "the Engine doesn't see what the agent mounts below its root",
+        ))
+    }
+
+    /// Whether the agent is in the network of the pods: the Engine's own, or one where its address
+    /// of the pods' network is ours.
+    async fn network_seen(&self, peer: Peer) -> Result<Found, RuntimeError> {
+        let why_not = "the agent is not in the host's network";
+        if let Some(shared) = peer.shares_network {
+            return Ok(Found::from_bool(shared, why_not));
+        }
+        let gateways = match self.engine.network_gateways(&self.network).await {
+            Ok(gateways) => gateways,
+            Err(error) if error.is_not_found() => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        // An address can be bound only where it is one's own.
+        Ok(match gateways.first() {
+            None => Found::Unknown,
+            Some(gateway) => Found::from_bool(UdpSocket::bind((*gateway, 0)).is_ok(), why_not),
+        })
+    }
+
+    /// Tells what is lacking now, and what no longer is.
+    fn tell(&mut self, access: &HostAccess) {
+        let now = lacks(access, &self.root, &self.docker);
+        let was = |need: Need, lacking: &[Lack]| lacking.iter().any(|lack| lack.need == need);
+        for lack in now.iter().filter(|lack| !was(lack.need, &self.lacking)) {
+            occurrences::host_access_lacking(&self.telemetry, lack);
+        }
+        for lack in self.lacking.iter().filter(|lack| !was(lack.need, &now)) {
+            occurrences::host_access_had(lack.need);
+        }
+        self.told.send_replace(now.iter().map(report).collect());
+        self.lacking = now;
+    }
+}
+
+fn report(lack: &Lack) -> LackReport {
+    LackReport {
+        need: lack.need.as_str().to_owned(),
+        message: lack.message.clone(),
+        help: lack.help.clone(),
+    }
+}
+
+/// Whether the Engine has other files than the agent; where its process can't be looked at, what
+/// runtimes leave in containers tells.
+fn is_apart(peer: Peer) -> bool {
+    match (peer.is_seen, peer.shares_mounts) {
+        (_, Some(shares)) => !shares,
+        (Some(false), None) => true,
+        (_, None) => {
+            CONTAINER_MARKS.iter().any(|mark| Path::new(mark).exists())
+                || std::env::var_os(KUBELET_MARK).is_some()
+        }
+    }
+}
+
+/// Who listens at the Engine's socket. All unknown where nobody does, or it is no socket of this
+/// machine.
+async fn peer(docker: &str) -> Peer {
+    let Some(path) = docker.strip_prefix("unix://") else {
+        return Peer::default();
+    };
+    let connecting = tokio::time::timeout(CONNECT_DEADLINE, UnixStream::connect(path));
+    let Ok(Ok(stream)) = connecting.await else {
+        return Peer::default();
+    };
+    let Some(pid) = stream.peer_cred().ok().and_then(|peer| peer.pid()) else {
+        return Peer::default();
+    };
+    // The kernel tells 0 of a process that is not among ours.
+    if pid <= 0 {
+        return Peer {
+            is_seen: Some(false),
+            ..Peer::default()
+        };
+    }
+    let shares = |namespace: &str| {
+        let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/{namespace}"));
+        Some(of(&pid.to_string()).ok()? == of("self").ok()?)
+    };
+    Peer {
+        is_seen: Some(true),
+        shares_mounts: shares("mnt"),
+        shares_network: shares("net"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_listens_here_shares_everything() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let docker = format!("unix://{}", path.display());
+        assert_eq!(peer(&docker).await, Peer::default());
+        let _listener = tokio::net::UnixListener::bind(&path).unwrap();
+        let found = peer(&docker).await;
+        let all = Peer {
+            is_seen: Some(true),
+            shares_mounts: Some(true),
+            shares_network: Some(true),
+        };
+        assert_eq!(found, all);
+        assert!(!is_apart(found));
+    }
+
+    #[test]
+    fn who_is_not_among_our_processes_has_other_files() {
+        let unseen = Peer {
+            is_seen: Some(false),
+            ..Peer::default()
+        };
+        assert!(is_apart(unseen));
+    }
+}

@@ -1,0 +1,117 @@
+//! Who tells what pods and the machine use: the provider, wired to the Engine's facts.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::OnceCell;
+
+use crate::api::Timestamp;
+use crate::config::Config;
+use crate::pod::node::ImageSeen;
+use crate::runtime::docker::engine::SharedEngine;
+use crate::runtime::docker::sandbox_image::SANDBOX_IMAGE;
+use crate::runtime::docker::translate::names::container_name;
+use crate::server::NodeStats;
+use crate::stats::{EngineDisk, Kernel, StatsOptions, StatsProvider};
+use crate::store::board::Board;
+use crate::store::cell::Reader;
+use crate::telemetry::Metrics;
+
+/// How long the Engine may take to say where its files are. It is asked once in its life; while it
+/// doesn't answer, all else is told.
+const ENGINE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// The Engine's disk, as far as it is this machine's.
+struct LocalEngine {
+    engine: SharedEngine,
+    is_local: bool,
+    root: OnceCell<PathBuf>,
+    /// None where nobody keeps a list of images.
+    images: Option<Reader<Vec<ImageSeen>>>,
+}
+
+#[async_trait]
+impl EngineDisk for LocalEngine {
+    async fn root_dir(&self) -> Option<PathBuf> {
+        if !self.is_local {
+            return None;
+        }
+        let ask = || async {
+            let asked = tokio::time::timeout(ENGINE_DEADLINE, self.engine.info()).await;
+            let told = asked.ok().and_then(Result::ok);
+            told.and_then(|info| info.docker_root_dir).ok_or(())
+        };
+        let root = self
+            .root
+            .get_or_try_init(|| async { ask().await.map(PathBuf::from) })
+            .await;
+        root.ok().cloned()
+    }
+
+    fn image_bytes(&self) -> Option<u64> {
+        let images = self.images.as_ref()?.get();
+        let sizes = images.iter().map(|image| image.size_bytes);
+        Some(sizes.fold(0, u64::saturating_add))
+    }
+}
+
+/// A provider over that Engine.
+pub(super) fn provider(
+    config: &Config,
+    engine: SharedEngine,
+    images: Option<Reader<Vec<ImageSeen>>>,
+    board: Board,
+) -> StatsProvider {
+    let infra = config.pod_infra_image.clone();
+    let options = StatsOptions {
+        node_name: config.node_name.to_string(),
+        root: config.root.clone(),
+        cgroup_root: config.cgroup_root.clone(),
+        sandbox_image: infra.unwrap_or_else(|| SANDBOX_IMAGE.to_owned()),
+        engine_name: container_name,
+        engine: Arc::new(LocalEngine {
+            engine,
+            is_local: is_local(&config.docker),
+            root: OnceCell::new(),
+            images,
+        }),
+        now: Timestamp::now,
+        kernel: Kernel::default(),
+    };
+    StatsProvider::new(options, board)
+}
+
+/// Whether an Engine at that address has its files on this machine.
+fn is_local(docker: &str) -> bool {
+    docker
+        .strip_prefix("unix://")
+        .is_some_and(|path| Path::new(path).is_absolute())
+}
+
+/// What the servers are given.
+pub(super) struct ServedStats {
+    pub(super) provider: Arc<StatsProvider>,
+    pub(super) metrics: Metrics,
+}
+
+#[async_trait]
+impl NodeStats for ServedStats {
+    async fn summary(&self, only_cpu_and_memory: bool) -> Result<String, String> {
+        let told = self.provider.summary(only_cpu_and_memory).await;
+        told.map_err(|error| error.to_string())
+    }
+
+    async fn resource_metrics(&self) -> String {
+        self.provider.resource_metrics().await
+    }
+
+    async fn cadvisor_metrics(&self) -> String {
+        self.provider.cadvisor_metrics().await
+    }
+
+    fn probe_metrics(&self) -> String {
+        self.metrics.encode_probes()
+    }
+}

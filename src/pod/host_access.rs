@@ -1,0 +1,264 @@
+//! What the agent needs of the machine whose Engine it drives, and what it can't do without.
+//!
+//! On the machine itself all of it is there. In a container each need has to be granted, and one
+//! that was forgotten shows long after the start and far from its cause; so it is told at once, with
+//! what it costs and how it is mended.
+
+use std::path::Path;
+
+/// One thing that the agent needs of its host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Need {
+    /// The Engine's socket.
+    Socket,
+    /// The root directory, at the same path for the agent and for the Engine.
+    Root,
+    /// The network in which the Engine's pods have their addresses.
+    Network,
+    /// Mounts that the agent makes below its root are seen by the Engine.
+    Propagation,
+    /// The Engine's process ids.
+    Processes,
+    /// The host's file system, to look at.
+    HostRoot,
+}
+
+impl Need {
+    /// Every need, in the order they are told.
+    pub const ALL: [Self; 6] = [
+        Self::Socket,
+        Self::Root,
+        Self::Network,
+        Self::Propagation,
+        Self::Processes,
+        Self::HostRoot,
+    ];
+
+    /// The name in reports and logs.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Socket => "Socket",
+            Self::Root => "Root",
+            Self::Network => "Network",
+            Self::Propagation => "Propagation",
+            Self::Processes => "Processes",
+            Self::HostRoot => "HostRoot",
+        }
+    }
+}
+
+/// Whether something is there; `Unknown` where nothing could tell.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Found {
+    /// Nothing could tell.
+    #[default]
+    Unknown,
+    /// It is.
+    Yes,
+    /// It is not, for that reason.
+    No(String),
+}
+
+impl Found {
+    /// From a yes or no.
+    #[must_use]
+    pub fn from_bool(yes: bool, why_not: &str) -> Self {
+        if yes {
+            Self::Yes
+        } else {
+            Self::No(why_not.to_owned())
+        }
+    }
+}
+
+/// What a look around has shown.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HostAccess {
+    /// Whether the Engine sees other files than the agent: it is in a container, or elsewhere.
+    pub is_apart: bool,
+    /// Whether the Engine's socket can be connected to.
+    pub socket: Found,
+    /// Whether the Engine finds the agent's root where the agent has it.
+    pub root: Found,
+    /// Whether the agent is in the Engine's network.
+    pub network: Found,
+    /// Whether the Engine sees what the agent mounts.
+    pub propagation: Found,
+    /// Whether the Engine's processes are seen.
+    pub processes: Found,
+    /// Whether what was named as the host's file system is that; `Unknown` where nothing was.
+    pub host_root: Found,
+}
+
+/// Something the agent needs and hasn't got.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lack {
+    /// What.
+    pub need: Need,
+    /// What is missing, and what doesn't work without.
+    pub message: String,
+    /// How it is mended.
+    pub help: String,
+}
+
+/// What is lacking of what is needed, in the order of [`Need::ALL`]. `root` is the agent's root,
+/// `docker` the Engine's address.
+#[must_use]
+pub fn lacks(seen: &HostAccess, root: &Path, docker: &str) -> Vec<Lack> {
+    Need::ALL
+        .into_iter()
+        .filter_map(|need| {
+            let why = missing(need, seen)?;
+            let (costs, help) = words(need, root, docker);
+            Some(Lack {
+                need,
+                message: format!("{why}: {costs}"),
+                help,
+            })
+        })
+        .collect()
+}
+
+/// Why a need isn't met; none when it is, or nothing could tell.
+fn missing(need: Need, seen: &HostAccess) -> Option<String> {
+    let found = match need {
+        Need::Socket => &seen.socket,
+        Need::Root => &seen.root,
+        Need::Network => &seen.network,
+        Need::Processes => &seen.processes,
+        // Nothing mounted below a root that the Engine doesn't have can be seen by it.
+        Need::Propagation if matches!(seen.root, Found::No(_)) => return None,
+        Need::Propagation => &seen.propagation,
+        // Only who is apart needs to be shown the host's files.
+        Need::HostRoot if seen.is_apart && seen.host_root == Found::Unknown => {
+            return Some("the host's file system is not seen".to_owned());
+        }
+        Need::HostRoot => &seen.host_root,
+    };
+    match found {
+        Found::No(why) => Some(why.clone()),
+        Found::Yes | Found::Unknown => None,
+    }
+}
+
+/// What doesn't work without, and how it is had.
+fn words(need: Need, root: &Path, docker: &str) -> (&'static str, String) {
+    let root = root.display();
+    match need {
+        Need::Socket => (
+            "nothing can be started, stopped or seen",
+            format!(
+                "start Docker; in a container, mount the directory of {} from the host",
+                docker.trim_start_matches("unix://")
+            ),
+        ),
+        Need::Root => (
+            "pods don't start, for their files are bound by the host's paths",
+            format!("mount {root} of the host at {root}, or name another --root"),
+        ),
+        Need::Network => (
+            "HTTP, TCP and gRPC probes and HTTP hooks don't reach pods, and a host port's holder isn't named",
+            "run the agent in the host's network (hostNetwork: true, --network host)".to_owned(),
+        ),
+        Need::Propagation => (
+            "pods with volumes in memory or sub-paths don't start: secret, projected, emptyDir with medium Memory, subPath",
+            format!(
+                "mount {root} with mountPropagation: Bidirectional in a privileged container (-v {root}:{root}:rshared), and share the host's tree: mount --make-rshared /"
+            ),
+        ),
+        Need::Processes => (
+            "port-forward doesn't work, and a command in a container that outlives its time isn't ended",
+            "run the agent among the host's processes (hostPID: true, --pid host)".to_owned(),
+        ),
+        Need::HostRoot => (
+            "hostPath volumes with a type that is to be checked don't start, and disk pressure of the Engine's images isn't seen",
+            "mount / of the host read-only and name it: --host-root DIR".to_owned(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(seen: &HostAccess) -> Vec<&'static str> {
+        lacks(seen, Path::new("/r"), "unix:///run/docker.sock")
+            .iter()
+            .map(|lack| lack.need.as_str())
+            .collect()
+    }
+
+    fn all() -> HostAccess {
+        HostAccess {
+            is_apart: true,
+            socket: Found::Yes,
+            root: Found::Yes,
+            network: Found::Yes,
+            propagation: Found::Yes,
+            processes: Found::Yes,
+            host_root: Found::Yes,
+        }
+    }
+
+    fn no() -> Found {
+        Found::No("it is not".to_owned())
+    }
+
+    #[test]
+    fn each_need_is_told_by_its_absence_alone() {
+        assert!(named(&all()).is_empty());
+        for need in Need::ALL {
+            let mut seen = all();
+            match need {
+                Need::Socket => seen.socket = no(),
+                Need::Root => seen.root = no(),
+                Need::Network => seen.network = no(),
+                Need::Propagation => seen.propagation = no(),
+                Need::Processes => seen.processes = no(),
+                Need::HostRoot => seen.host_root = no(),
+            }
+            assert_eq!(named(&seen), [need.as_str()]);
+        }
+    }
+
+    #[test]
+    fn nothing_is_told_of_what_nobody_knows() {
+        assert!(named(&HostAccess::default()).is_empty());
+    }
+
+    #[test]
+    fn the_hosts_files_are_needed_by_who_does_not_have_them() {
+        let seen = |is_apart| HostAccess {
+            is_apart,
+            host_root: Found::Unknown,
+            ..all()
+        };
+        assert_eq!(named(&seen(true)), ["HostRoot"]);
+        assert!(named(&seen(false)).is_empty());
+    }
+
+    #[test]
+    fn of_a_root_that_the_engine_lacks_nothing_else_is_said() {
+        let seen = HostAccess {
+            root: no(),
+            propagation: no(),
+            ..all()
+        };
+        assert_eq!(named(&seen), ["Root"]);
+    }
+
+    #[test]
+    fn a_lack_says_what_it_costs_and_how_it_is_mended() {
+        let seen = HostAccess {
+            root: Found::No("the Engine has no /r".to_owned()),
+            ..all()
+        };
+        let lack = &lacks(&seen, Path::new("/r"), "unix:///run/docker.sock")[0];
+        assert!(
+            lack.message
+                .starts_with("the Engine has no /r: pods don't start")
+        );
+        assert!(lack.help.contains("mount /r of the host at /r"));
+    }
+}

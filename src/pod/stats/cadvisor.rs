@@ -1,0 +1,546 @@
+//! What `/metrics/cadvisor` answers: the families that dashboards read, under the labels that a
+//! kubelet gives them. Sandboxes are there as container `POD`, as they are with a kubelet on
+//! Docker; pods with a cgroup of their own, parts of the system, and the machine as `/` have no
+//! container.
+//!
+//! Left out of cAdvisor's families: those that are always 0 on a container
+//! (`container_cpu_load_average_10s`, `container_tasks_state`, the kernel's disk queues), those
+//! that cost a look at every file of every process (`container_file_descriptors`,
+//! `container_sockets`), and `container_ulimits_soft`.
+//!
+//! Upstream: cAdvisor's `metrics/prometheus.go` and `metrics/prometheus_machine.go`;
+//! `containerPrometheusLabelsFunc` of `pkg/kubelet/server/server.go`.
+
+use super::cgroup::{Cpu, Detail, Io, Memory};
+use super::proc::Interface;
+use super::text::{Kind, Page, labels, seconds, since_epoch};
+use super::{ContainerReading, Disk, Network, PodReading, Reading, Usage};
+use crate::api::Timestamp;
+
+/// One cgroup with its labels.
+struct Series<'a> {
+    labels: String,
+    usage: &'a Usage,
+    started_at: Option<Timestamp>,
+    network: Option<&'a Network>,
+    rootfs: Option<&'a Disk>,
+}
+
+/// The page made of a look; none when the machine could not be looked at.
+#[must_use]
+pub fn render(reading: Option<&Reading>) -> String {
+    let mut page = Page::default();
+    if let Some(reading) = reading {
+        let all = series(reading);
+        start(&mut page, &all, reading.time);
+        cpu(&mut page, &all);
+        memory(&mut page, &all);
+        disks(&mut page, &all, reading);
+        network(&mut page, &all);
+        processes(&mut page, &all);
+        pressure(&mut page, &all);
+        machine(&mut page, reading);
+    }
+    let failed = u8::from(reading.is_none());
+    for what in ["container", "machine"] {
+        let name = format!("{what}_scrape_error");
+        let help = format!("1 if there was an error while getting {what} metrics, 0 otherwise.");
+        page.family(&name, Kind::Gauge, &help);
+        page.sample(&name, "", "", failed, None);
+    }
+    page.into_text()
+}
+
+fn series(reading: &Reading) -> Vec<Series<'_>> {
+    let node = &reading.node;
+    let none = ["", "", "", "", ""];
+    let mut all = vec![Series {
+        labels: names("/", none),
+        usage: &node.usage,
+        started_at: Some(node.booted_at),
+        network: node.network.as_ref(),
+        rootfs: node.fs.as_ref(),
+    }];
+    all.extend(node.systems.iter().map(|system| Series {
+        labels: names(&system.cgroup, none),
+        usage: &system.usage,
+        started_at: system.started_at,
+        network: None,
+        rootfs: None,
+    }));
+    for pod in &reading.pods {
+        if let Some(cgroup) = &pod.cgroup {
+            all.push(Series {
+                labels: names(cgroup, ["", "", "", &pod.name, &pod.namespace]),
+                usage: &pod.usage,
+                started_at: pod.started_at,
+                network: None,
+                rootfs: None,
+            });
+        }
+        if let Some(sandbox) = &pod.sandbox {
+            all.push(of_container(pod, sandbox, pod.network.as_ref()));
+        }
+        let containers = pod.containers.iter();
+        all.extend(containers.map(|container| of_container(pod, container, None)));
+    }
+    all
+}
+
+fn of_container<'a>(
+    pod: &'a PodReading,
+    container: &'a ContainerReading,
+    network: Option<&'a Network>,
+) -> Series<'a> {
+    Series {
+        labels: names(
+            &container.cgroup,
+            [
+                &container.engine_name,
+                &container.image,
+                &container.name,
+                &pod.name,
+                &pod.namespace,
+            ],
+        ),
+        usage: &container.usage,
+        started_at: Some(container.started_at),
+        network,
+        rootfs: container.rootfs.as_ref(),
+    }
+}
+
+/// The labels of a series; all of a family have the same, empty where they say nothing.
+fn names(id: &str, [name, image, container, pod, namespace]: [&str; 5]) -> String {
+    labels(&[
+        ("container", container),
+        ("id", id),
+        ("image", image),
+        ("name", name),
+        ("namespace", namespace),
+        ("pod", pod),
+    ])
+}
+
+/// A family of at most one sample a cgroup.
+fn one(
+    page: &mut Page,
+    (name, kind, help): (&str, Kind, &str),
+    all: &[Series<'_>],
+    value: impl Fn(&Usage) -> Option<String>,
+) {
+    page.family(name, kind, help);
+    for series in all {
+        if let Some(value) = value(series.usage) {
+            page.sample(name, &series.labels, "", value, Some(series.usage.time));
+        }
+    }
+}
+
+fn start(page: &mut Page, all: &[Series<'_>], now: Timestamp) {
+    let name = "container_last_seen";
+    let help = "Last time a container was seen by the exporter";
+    page.family(name, Kind::Gauge, help);
+    for series in all {
+        page.sample(name, &series.labels, "", now.as_second(), Some(now));
+    }
+    let name = "container_start_time_seconds";
+    let help = "Start time of the container since unix epoch in seconds.";
+    page.family(name, Kind::Gauge, help);
+    for series in all {
+        if let Some(started) = series.started_at {
+            page.sample(name, &series.labels, "", since_epoch(started), None);
+        }
+    }
+}
+
+fn cpu(page: &mut Page, all: &[Series<'_>]) {
+    use Kind::{Counter, Gauge};
+    let name = "container_cpu_usage_seconds_total";
+    page.family(name, Counter, "Cumulative cpu time consumed in seconds.");
+    for series in all {
+        if let Some(cpu) = &series.usage.cpu {
+            let used = seconds(cpu.usage_nanos);
+            let time = Some(series.usage.time);
+            page.sample(name, &series.labels, "cpu=\"total\"", used, time);
+        }
+    }
+    let times: [(&str, &str, fn(&Cpu) -> u64); 2] = [
+        (
+            "container_cpu_user_seconds_total",
+            "Cumulative user cpu time consumed in seconds.",
+            |cpu| cpu.user_nanos,
+        ),
+        (
+            "container_cpu_system_seconds_total",
+            "Cumulative system cpu time consumed in seconds.",
+            |cpu| cpu.system_nanos,
+        ),
+    ];
+    for (name, help, of) in times {
+        one(page, (name, Counter, help), all, |usage| {
+            Some(seconds(of(usage.cpu.as_ref()?)))
+        });
+    }
+    let held = |usage: &Usage| {
+        usage.detail.as_ref()?.cpu_quota?;
+        usage.cpu?.throttling
+    };
+    let name = "container_cpu_cfs_periods_total";
+    let help = "Number of elapsed enforcement period intervals.";
+    one(page, (name, Counter, help), all, |usage| {
+        Some(held(usage)?.periods.to_string())
+    });
+    let name = "container_cpu_cfs_throttled_periods_total";
+    let help = "Number of throttled period intervals.";
+    one(page, (name, Counter, help), all, |usage| {
+        Some(held(usage)?.throttled.to_string())
+    });
+    let name = "container_cpu_cfs_throttled_seconds_total";
+    let help = "Total time duration the container has been throttled.";
+    one(page, (name, Counter, help), all, |usage| {
+        Some(seconds(held(usage)?.nanos))
+    });
+    details(
+        page,
+        all,
+        &[
+            (
+                "container_spec_cpu_period",
+                Gauge,
+                "CPU period of the container.",
+                |detail| Some(detail.cpu_period),
+            ),
+            (
+                "container_spec_cpu_quota",
+                Gauge,
+                "CPU quota of the container.",
+                |detail| detail.cpu_quota,
+            ),
+            (
+                "container_spec_cpu_shares",
+                Gauge,
+                "CPU share of the container.",
+                |detail| Some(detail.cpu_shares),
+            ),
+        ],
+    );
+}
+
+type OfDetail = (&'static str, Kind, &'static str, fn(&Detail) -> Option<u64>);
+
+fn details(page: &mut Page, all: &[Series<'_>], families: &[OfDetail]) {
+    for (name, kind, help, of) in families {
+        one(page, (name, *kind, help), all, |usage| {
+            Some(of(usage.detail.as_ref()?)?.to_string())
+        });
+    }
+}
+
+fn memory(page: &mut Page, all: &[Series<'_>]) {
+    use Kind::{Counter, Gauge};
+    let now: [(&str, &str, fn(&Memory) -> u64); 8] = [
+        (
+            "container_memory_cache",
+            "Number of bytes of page cache memory.",
+            |memory| memory.cache,
+        ),
+        ("container_memory_rss", "Size of RSS in bytes.", |memory| {
+            memory.rss
+        }),
+        (
+            "container_memory_mapped_file",
+            "Size of memory mapped files in bytes.",
+            |memory| memory.mapped_file,
+        ),
+        (
+            "container_memory_swap",
+            "Container swap usage in bytes.",
+            |memory| memory.swap,
+        ),
+        (
+            "container_memory_usage_bytes",
+            "Current memory usage in bytes, including all memory regardless of when it was accessed",
+            |memory| memory.usage,
+        ),
+        (
+            "container_memory_working_set_bytes",
+            "Current working set in bytes.",
+            |memory| memory.working_set,
+        ),
+        (
+            "container_memory_total_active_file_bytes",
+            "Current total active file in bytes.",
+            |memory| memory.active_file,
+        ),
+        (
+            "container_memory_total_inactive_file_bytes",
+            "Current total inactive file in bytes.",
+            |memory| memory.inactive_file,
+        ),
+    ];
+    for (name, help, of) in now {
+        one(page, (name, Gauge, help), all, |usage| {
+            Some(of(usage.memory.as_ref()?).to_string())
+        });
+    }
+    let name = "container_memory_failures_total";
+    page.family(
+        name,
+        Counter,
+        "Cumulative count of memory allocation failures.",
+    );
+    for series in all {
+        let Some(memory) = &series.usage.memory else {
+            continue;
+        };
+        for scope in ["container", "hierarchy"] {
+            for (what, count) in [
+                ("pgfault", memory.page_faults),
+                ("pgmajfault", memory.major_page_faults),
+            ] {
+                let more = labels(&[("failure_type", what), ("scope", scope)]);
+                page.sample(name, &series.labels, &more, count, Some(series.usage.time));
+            }
+        }
+    }
+    details(
+        page,
+        all,
+        &[
+            (
+                "container_memory_kernel_usage",
+                Gauge,
+                "Size of kernel memory allocated in bytes.",
+                |detail| Some(detail.kernel_memory),
+            ),
+            (
+                "container_memory_failcnt",
+                Counter,
+                "Number of memory usage hits limits",
+                |detail| Some(detail.memory_failures),
+            ),
+            (
+                "container_memory_max_usage_bytes",
+                Gauge,
+                "Maximum memory usage recorded in bytes",
+                |detail| Some(detail.memory_max_usage),
+            ),
+            (
+                "container_oom_events_total",
+                Counter,
+                "Count of out of memory events observed for the container",
+                |detail| Some(detail.oom_kills),
+            ),
+            (
+                "container_spec_memory_limit_bytes",
+                Gauge,
+                "Memory limit for the container.",
+                |detail| Some(detail.memory_limit),
+            ),
+            (
+                "container_spec_memory_swap_limit_bytes",
+                Gauge,
+                "Memory swap limit for the container.",
+                |detail| Some(detail.swap_limit),
+            ),
+            (
+                "container_spec_memory_reservation_limit_bytes",
+                Gauge,
+                "Memory reservation limit for the container.",
+                |detail| Some(detail.memory_reservation),
+            ),
+        ],
+    );
+}
+
+fn disks(page: &mut Page, all: &[Series<'_>], reading: &Reading) {
+    let sizes: [(&str, &str, fn(&Disk) -> Option<u64>); 4] = [
+        (
+            "container_fs_inodes_free",
+            "Number of available Inodes",
+            |disk| disk.inodes_free,
+        ),
+        ("container_fs_inodes_total", "Number of Inodes", |disk| {
+            disk.inodes
+        }),
+        (
+            "container_fs_limit_bytes",
+            "Number of bytes that can be consumed by the container on this filesystem.",
+            |disk| disk.capacity_bytes,
+        ),
+        (
+            "container_fs_usage_bytes",
+            "Number of bytes that are consumed by the container on this filesystem.",
+            |disk| disk.used_bytes,
+        ),
+    ];
+    for (name, help, of) in sizes {
+        page.family(name, Kind::Gauge, help);
+        for series in all {
+            if let Some((disk, value)) = series.rootfs.and_then(|disk| Some((disk, of(disk)?))) {
+                page.sample(name, &series.labels, "device=\"\"", value, Some(disk.time));
+            }
+        }
+    }
+    let traffic: [(&str, &str, fn(&Io) -> u64); 4] = [
+        (
+            "container_fs_reads_bytes_total",
+            "Cumulative count of bytes read",
+            |io| io.read_bytes,
+        ),
+        (
+            "container_fs_reads_total",
+            "Cumulative count of reads completed",
+            |io| io.reads,
+        ),
+        (
+            "container_fs_writes_bytes_total",
+            "Cumulative count of bytes written",
+            |io| io.write_bytes,
+        ),
+        (
+            "container_fs_writes_total",
+            "Cumulative count of writes completed",
+            |io| io.writes,
+        ),
+    ];
+    for (name, help, of) in traffic {
+        page.family(name, Kind::Counter, help);
+        for series in all {
+            let io = series.usage.detail.iter().flat_map(|detail| &detail.io);
+            for io in io {
+                let device = match reading.node.devices.get(&io.device) {
+                    Some(name) => format!("/dev/{name}"),
+                    None => format!("{}:{}", io.device.0, io.device.1),
+                };
+                let more = labels(&[("device", &device)]);
+                let time = Some(series.usage.time);
+                page.sample(name, &series.labels, &more, of(io), time);
+            }
+        }
+    }
+}
+
+fn network(page: &mut Page, all: &[Series<'_>]) {
+    let counters: [(&str, &str, fn(&Interface) -> u64); 8] = [
+        ("receive_bytes", "bytes received", |i| i.received.bytes),
+        ("receive_packets", "packets received", |i| {
+            i.received.packets
+        }),
+        (
+            "receive_packets_dropped",
+            "packets dropped while receiving",
+            |i| i.received.dropped,
+        ),
+        (
+            "receive_errors",
+            "errors encountered while receiving",
+            |i| i.received.errors,
+        ),
+        ("transmit_bytes", "bytes transmitted", |i| i.sent.bytes),
+        ("transmit_packets", "packets transmitted", |i| {
+            i.sent.packets
+        }),
+        (
+            "transmit_packets_dropped",
+            "packets dropped while transmitting",
+            |i| i.sent.dropped,
+        ),
+        (
+            "transmit_errors",
+            "errors encountered while transmitting",
+            |i| i.sent.errors,
+        ),
+    ];
+    for (what, help, of) in counters {
+        let name = format!("container_network_{what}_total");
+        page.family(&name, Kind::Counter, &format!("Cumulative count of {help}"));
+        for (series, network) in all.iter().filter_map(|s| Some((s, s.network?))) {
+            for interface in &network.interfaces {
+                let more = labels(&[("interface", &interface.name)]);
+                let time = Some(network.time);
+                page.sample(&name, &series.labels, &more, of(interface), time);
+            }
+        }
+    }
+}
+
+fn processes(page: &mut Page, all: &[Series<'_>]) {
+    let name = "container_processes";
+    let help = "Number of processes running inside the container.";
+    one(page, (name, Kind::Gauge, help), all, |usage| {
+        Some(usage.processes?.to_string())
+    });
+    details(
+        page,
+        all,
+        &[
+            (
+                "container_threads",
+                Kind::Gauge,
+                "Number of threads running inside the container",
+                |detail| Some(detail.threads),
+            ),
+            (
+                "container_threads_max",
+                Kind::Gauge,
+                "Maximum number of threads allowed inside the container, infinity if value is zero",
+                |detail| Some(detail.threads_max),
+            ),
+        ],
+    );
+}
+
+fn pressure(page: &mut Page, all: &[Series<'_>]) {
+    let told = |series: &Series<'_>| {
+        let detail = series.usage.detail.as_ref();
+        detail.is_some_and(|detail| detail.pressure.is_some())
+    };
+    if !all.iter().any(told) {
+        return;
+    }
+    for (at, what) in ["cpu", "memory", "io"].into_iter().enumerate() {
+        for (word, is_full) in [("stalled", true), ("waiting", false)] {
+            let name = format!("container_pressure_{what}_{word}_seconds_total");
+            let help = if is_full {
+                format!("Total time no task of the container could go on for want of {what}.")
+            } else {
+                format!("Total time tasks of the container have waited for {what}.")
+            };
+            one(page, (&name, Kind::Counter, &help), all, |usage| {
+                let pressure = usage.detail.as_ref()?.pressure?[at];
+                let micros = if is_full {
+                    pressure.full_micros
+                } else {
+                    pressure.some_micros
+                };
+                Some(seconds(micros.saturating_mul(1000)))
+            });
+        }
+    }
+}
+
+fn machine(page: &mut Page, reading: &Reading) {
+    let node = &reading.node;
+    for (name, help, value) in [
+        (
+            "machine_cpu_cores",
+            "Number of logical CPU cores.",
+            node.cpus,
+        ),
+        (
+            "machine_memory_bytes",
+            "Amount of memory installed on the machine.",
+            node.memory_bytes,
+        ),
+        (
+            "machine_swap_bytes",
+            "Amount of swap memory available on the machine.",
+            node.swap_bytes,
+        ),
+    ] {
+        page.family(name, Kind::Gauge, help);
+        page.sample(name, "", "", value, Some(reading.time));
+    }
+}

@@ -1,0 +1,252 @@
+//! What pods and their node use: from the kernel's texts to values, and from values to what a
+//! kubelet serves.
+//!
+//! [`cgroup`] and [`proc`] read texts, [`Reading`] is what was read at one look, [`summary`],
+//! [`resource`] and [`cadvisor`] are the three forms it is served in. Who reads the files is
+//! `crate::stats`.
+//!
+//! Upstream: `pkg/kubelet/stats`, `pkg/kubelet/server/stats`,
+//! `pkg/kubelet/metrics/collectors/resource_metrics.go`, and cAdvisor, which does the reading there.
+
+pub mod cadvisor;
+pub mod cgroup;
+pub mod place;
+pub mod proc;
+pub mod resource;
+pub mod summary;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use self::cgroup::{Cpu, Detail, Memory};
+use self::proc::Interface;
+use crate::api::{PodUid, Timestamp};
+
+/// How much is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// CPU and memory.
+    CpuAndMemory,
+    /// Networks, disks and processes as well.
+    Everything,
+    /// What only dashboards ask for besides: throttling, disk traffic, limits.
+    Detailed,
+}
+
+/// What was read of one cgroup.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Usage {
+    /// When.
+    pub time: Timestamp,
+    /// Its processor time; none where that isn't counted.
+    pub cpu: Option<Cpu>,
+    /// How much of the processors it used between this look and the one before, in billionths of
+    /// a core; none at the first look.
+    pub nano_cores: Option<u64>,
+    /// Its memory; none where that isn't counted.
+    pub memory: Option<Memory>,
+    /// How many processes it has.
+    pub processes: Option<u64>,
+    /// What only [`Scope::Detailed`] asks for.
+    pub detail: Option<Detail>,
+}
+
+impl Usage {
+    /// Whether it has used processors and memory both: a container of which one is still 0 has
+    /// only just begun, and `metrics-server` would drop its whole pod for it.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.cpu.is_some_and(|cpu| cpu.usage_nanos > 0)
+            && self.memory.is_some_and(|memory| memory.working_set > 0)
+    }
+}
+
+/// Rate between two readings of a growing number of nanoseconds, in billionths of a core.
+/// None when no time passed, or the number has shrunk, as it does with a new cgroup of a name.
+///
+/// Upstream: cAdvisor's `info/v2/conversion.go` (`InstCpuStats`).
+#[must_use]
+pub fn nano_cores(before: (Timestamp, u64), now: (Timestamp, u64)) -> Option<u64> {
+    let window = now
+        .0
+        .as_nanosecond()
+        .checked_sub(before.0.as_nanosecond())?;
+    let window = u128::try_from(window).ok().filter(|nanos| *nanos > 0)?;
+    let used = u128::from(now.1.checked_sub(before.1)?);
+    u64::try_from(used * 1_000_000_000 / window).ok()
+}
+
+/// A file system, and how much of it something uses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Disk {
+    /// When it was looked at.
+    pub time: Timestamp,
+    /// Bytes that others than root can still have.
+    pub available_bytes: Option<u64>,
+    /// Its size in bytes.
+    pub capacity_bytes: Option<u64>,
+    /// Bytes used by the thing this is about.
+    pub used_bytes: Option<u64>,
+    /// Free inodes.
+    pub inodes_free: Option<u64>,
+    /// All inodes.
+    pub inodes: Option<u64>,
+    /// Inodes used by the thing this is about.
+    pub inodes_used: Option<u64>,
+}
+
+/// The network of a node or a pod.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Network {
+    /// When it was looked at.
+    pub time: Timestamp,
+    /// Its interfaces, but for loopback and the Engine's own.
+    pub interfaces: Vec<Interface>,
+}
+
+/// A container, or a sandbox, that runs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ContainerReading {
+    /// Name in the pod's spec; `POD` for a sandbox.
+    pub name: Arc<str>,
+    /// Its name on the Engine.
+    pub engine_name: String,
+    /// Image as named by the spec.
+    pub image: Arc<str>,
+    /// When it was started.
+    pub started_at: Timestamp,
+    /// Path of its cgroup below the hierarchy's root.
+    pub cgroup: String,
+    /// What it uses.
+    pub usage: Usage,
+    /// What it has written to its own file system.
+    pub rootfs: Option<Disk>,
+    /// Its log.
+    pub logs: Option<Disk>,
+}
+
+/// A volume of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeReading {
+    /// Its name in the spec.
+    pub name: String,
+    /// What it uses.
+    pub disk: Disk,
+}
+
+/// A pod of which something runs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PodReading {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its UID here. That of a static pod is not its mirror's, as with a kubelet.
+    pub uid: PodUid,
+    /// When it was started; none while its status doesn't tell.
+    pub started_at: Option<Timestamp>,
+    /// Its containers that run: of each name the newest.
+    pub containers: Vec<ContainerReading>,
+    /// Its sandbox.
+    pub sandbox: Option<ContainerReading>,
+    /// Path of its own cgroup, where it has one.
+    pub cgroup: Option<String>,
+    /// What it uses: of its own cgroup, or the sum over its containers.
+    pub usage: Usage,
+    /// Its network; none of one in the host's.
+    pub network: Option<Network>,
+    /// Its volumes on this machine's disks.
+    pub volumes: Vec<VolumeReading>,
+}
+
+/// A part of the machine beside the pods, for example the Engine.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SystemReading {
+    /// `kubelet`, `runtime` or `pods`.
+    pub name: &'static str,
+    /// Path of its cgroup.
+    pub cgroup: String,
+    /// When it began, where that is known.
+    pub started_at: Option<Timestamp>,
+    /// What it uses.
+    pub usage: Usage,
+}
+
+/// The machine.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NodeReading {
+    /// Name of the Node.
+    pub name: String,
+    /// When it was booted.
+    pub booted_at: Timestamp,
+    /// What all of it uses.
+    pub usage: Usage,
+    /// How many processors it has.
+    pub cpus: u64,
+    /// Its memory in bytes.
+    pub memory_bytes: u64,
+    /// Its swap in bytes.
+    pub swap_bytes: u64,
+    /// Its network.
+    pub network: Option<Network>,
+    /// The disk of the agent's root directory.
+    pub fs: Option<Disk>,
+    /// The Engine's disk.
+    pub image_fs: Option<Disk>,
+    /// Threads now, and the most there can be.
+    pub threads: Option<(u64, u64)>,
+    /// Parts of it beside the pods.
+    pub systems: Vec<SystemReading>,
+    /// Names of block devices by their numbers.
+    pub devices: BTreeMap<(u32, u32), String>,
+}
+
+/// One look at everything.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Reading {
+    /// When it was done.
+    pub time: Timestamp,
+    /// The machine.
+    pub node: NodeReading,
+    /// The pods, by namespace and name.
+    pub pods: Vec<PodReading>,
+}
+
+/// What a pod without a cgroup of its own uses: the sum over its containers and sandbox.
+#[must_use]
+pub fn sum(time: Timestamp, parts: &[&Usage]) -> Usage {
+    let cpus: Vec<&Cpu> = parts.iter().filter_map(|part| part.cpu.as_ref()).collect();
+    let add = |of: fn(&Cpu) -> u64| cpus.iter().map(|cpu| of(cpu)).fold(0, u64::saturating_add);
+    let cpu = (!cpus.is_empty()).then(|| Cpu {
+        usage_nanos: add(|cpu| cpu.usage_nanos),
+        user_nanos: add(|cpu| cpu.user_nanos),
+        system_nanos: add(|cpu| cpu.system_nanos),
+        throttling: None,
+    });
+    let rates: Option<Vec<u64>> = parts
+        .iter()
+        .filter(|part| part.cpu.is_some())
+        .map(|part| part.nano_cores)
+        .collect();
+    let memory = parts
+        .iter()
+        .filter_map(|part| part.memory.as_ref())
+        .copied()
+        .reduce(Memory::plus);
+    let processes: Vec<u64> = parts.iter().filter_map(|part| part.processes).collect();
+    Usage {
+        time,
+        cpu,
+        nano_cores: rates
+            .filter(|rates| !rates.is_empty())
+            .map(|rates| rates.iter().copied().fold(0, u64::saturating_add)),
+        memory,
+        processes: (!processes.is_empty())
+            .then(|| processes.iter().copied().fold(0, u64::saturating_add)),
+        detail: None,
+    }
+}

@@ -1,0 +1,138 @@
+//! A command or an attach on whatever carries its streams.
+
+use std::fmt::Display;
+use std::pin::Pin;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+
+use super::Kind;
+use super::drive::Piece;
+use super::negotiate::Version;
+use super::resize::Sizes;
+use super::status::{Outcome, error_text};
+use crate::runtime::{LogChunk, Session, SessionControl};
+
+/// A stream to the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Output {
+    Stdout,
+    Stderr,
+    /// How it ended.
+    Error,
+}
+
+/// The streams to a client.
+pub(super) trait Client: Sync {
+    /// Sends bytes. A stream that the client has not asked for, or has closed, takes them and
+    /// drops them.
+    fn send(&self, to: Output, bytes: Bytes) -> impl Future<Output = ()> + Send;
+
+    /// Ends all streams and the connection.
+    fn finish(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// The streams from a client.
+#[derive(Debug, Default)]
+pub(super) struct Inputs {
+    pub(super) stdin: Option<mpsc::Receiver<Piece>>,
+    pub(super) resize: Option<mpsc::Receiver<Piece>>,
+}
+
+/// Starts a command and carries its streams until it has ended and its client was told.
+pub(super) async fn run<F, E>(
+    client: impl Client,
+    inputs: Inputs,
+    version: Version,
+    kind: Kind,
+    start: impl FnOnce() -> F + Send,
+) where
+    F: Future<Output = Result<Session, E>> + Send,
+    E: Display + Send,
+{
+    let outcome = match start().await {
+        Ok(session) => carry(session, &client, inputs, kind).await,
+        Err(error) => Outcome::Failed(error.to_string()),
+    };
+    if let Some(text) = error_text(&outcome, kind, version) {
+        client.send(Output::Error, text).await;
+    }
+    client.finish().await;
+}
+
+async fn carry(mut session: Session, client: &impl Client, inputs: Inputs, kind: Kind) -> Outcome {
+    let stdin = session.stdin.take();
+    let Session {
+        output, control, ..
+    } = &mut session;
+    let sending = async {
+        loop {
+            match output.next().await {
+                Some(Ok(LogChunk::Stdout(bytes))) => client.send(Output::Stdout, bytes).await,
+                Some(Ok(LogChunk::Stderr(bytes))) => client.send(Output::Stderr, bytes).await,
+                Some(Err(error)) => return Outcome::Failed(error.to_string()),
+                None => break,
+            }
+        }
+        // Upstream tells nobody how a container ended that was attached to.
+        if kind == Kind::Attach {
+            return Outcome::Ended(None);
+        }
+        match control.exit_code().await {
+            Ok(code) => Outcome::Ended(code),
+            Err(error) => Outcome::Failed(error.to_string()),
+        }
+    };
+    let input = async {
+        tokio::join!(feed(inputs.stdin, stdin), resize(inputs.resize, &**control));
+        // A client that is gone ends the connection, and this with it.
+        std::future::pending().await
+    };
+    // What is dropped of the input is of no use to a process that has ended.
+    tokio::select! {
+        outcome = sending => outcome,
+        () = input => Outcome::Ended(None),
+    }
+}
+
+/// Feeds a process with what a client sends, and ends that if the client does.
+async fn feed(
+    pieces: Option<mpsc::Receiver<Piece>>,
+    stdin: Option<Pin<Box<dyn AsyncWrite + Send>>>,
+) {
+    let (Some(mut pieces), Some(mut stdin)) = (pieces, stdin) else {
+        return;
+    };
+    loop {
+        match pieces.recv().await {
+            Some(Piece::Data(bytes)) => {
+                // A process that takes no more: the rest is for nobody, and is dropped.
+                if stdin.write_all(&bytes).await.is_err() || stdin.flush().await.is_err() {
+                    return;
+                }
+            }
+            // A stream that was reset has no more either.
+            Some(Piece::End) | None => {
+                let _ = stdin.shutdown().await;
+                return;
+            }
+        }
+    }
+}
+
+/// Gives a terminal the sizes that a client sends.
+async fn resize(pieces: Option<mpsc::Receiver<Piece>>, control: &dyn SessionControl) {
+    let Some(mut pieces) = pieces else { return };
+    let mut sizes = Sizes::default();
+    while let Some(Piece::Data(bytes)) = pieces.recv().await {
+        match sizes.push(&bytes) {
+            // Those in between were never seen.
+            Ok(Some(size)) if size.is_usable() => control.resize(size).await,
+            Ok(_) => {}
+            // Upstream stops to listen, too.
+            Err(_) => return,
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What every connection has: somebody who reads, somebody who writes, the work they serve, and an
+//! end.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::{Instant, sleep_until, timeout};
+
+/// How long a client may take to close a connection that we have closed. Until then what it still
+/// sends is read: a connection closed with something unread takes with it what the client has not
+/// read.
+const LINGER_MAX: Duration = Duration::from_secs(30);
+
+/// Pieces of one stream that wait for whoever takes them. Then nothing more is read from the
+/// client.
+pub(super) const PIECES_MAX: usize = 4;
+
+/// Messages that wait to be sent. Then whoever has more waits.
+pub(super) const OUTGOING_MAX: usize = 4;
+
+/// Largest piece of output in one frame or message, in bytes: as much as upstream's `io.Copy`
+/// moves at once.
+pub(super) const PIECE_BYTES_MAX: usize = 32 << 10;
+
+/// What comes on one stream. Without an end, the stream was reset or its client is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// Bytes.
+    Data(Bytes),
+    /// The client sends no more.
+    End,
+}
+
+/// When a client last did something, or took something.
+#[derive(Debug)]
+pub(super) struct Activity {
+    began: Instant,
+    /// Milliseconds after that.
+    last: AtomicU64,
+}
+
+impl Activity {
+    pub(super) fn new() -> Self {
+        Self {
+            began: Instant::now(),
+            last: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn note(&self) {
+        let since = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last.store(since, Ordering::Relaxed);
+    }
+
+    /// Ends when there was none for so long.
+    pub(super) async fn idle(&self, limit: Duration) {
+        loop {
+            let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
+            let until = self.began + last + limit;
+            if Instant::now() >= until {
+                return;
+            }
+            sleep_until(until).await;
+        }
+    }
+}
+
+/// Runs the parts of a connection: until `reading` or `writing` ends, since the client is gone
+/// then; until it was idle for too long; or until `work` is done, which has `writing` end too.
+pub(super) async fn drive<E>(
+    reading: impl Future<Output = ()>,
+    writing: impl Future<Output = Result<(), E>>,
+    work: impl Future<Output = ()>,
+    idle: impl Future<Output = ()>,
+) {
+    let mut reading = pin!(reading);
+    let done = async {
+        let work = async {
+            work.await;
+            Ok(())
+        };
+        tokio::try_join!(work, writing).is_ok()
+    };
+    // Whichever arm is dropped, nothing goes on with the connection after it.
+    let done = tokio::select! {
+        () = &mut reading => false,
+        () = idle => false,
+        done = done => done,
+    };
+    if done {
+        // One who does not close is not waited for.
+        let _ = timeout(LINGER_MAX, reading).await;
+    }
+}

@@ -1,0 +1,397 @@
+//! Decides from the head of a request how its connection is going to speak, and what the answer
+//! is. Pure.
+//!
+//! Upstream: `httpstream.Handshake` and `spdy.UpgradeResponse` of `apimachinery/pkg/util`,
+//! `wsstream.Conn.handshake` there, `remotecommand.NewOptions` and `portforward.NewV4Options` of
+//! `kubelet/pkg/cri/streaming`.
+
+use axum::http::header::{
+    CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+
+use crate::runtime::StreamOptions;
+
+/// Names the protocols that a client of SPDY can speak, and in the answer the chosen one.
+const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("x-stream-protocol-version");
+/// Names the protocols that we speak, in a refusal.
+const ACCEPTED_VERSIONS: HeaderName =
+    HeaderName::from_static("x-accepted-stream-protocol-versions");
+const SPDY: &str = "SPDY/3.1";
+/// Most names of protocols that are looked at; clients send five.
+const OFFERED_MAX: usize = 64;
+
+/// What a command's streams mean: which there are, and how its end is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Version {
+    /// The error stream is plain text. So for `channel.k8s.io`, `v2` and no name at all.
+    V1,
+    /// As `V1`, and there is a stream of terminal sizes.
+    V3,
+    /// As `V3`, and the error stream is one `Status` as JSON.
+    V4,
+    /// As `V4`, and single channels of a WebSocket can be closed.
+    V5,
+}
+
+/// How the payload of a channel's message is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Codec {
+    /// As it is, in binary messages.
+    Binary,
+    /// In base64, in text messages.
+    Base64,
+}
+
+/// What carries the streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carrier {
+    /// Frames of SPDY/3.1.
+    Spdy,
+    /// One channel of WebSocket messages per stream.
+    WebSocket(Codec),
+    /// Frames of SPDY/3.1 as the bytes of binary WebSocket messages.
+    Tunnel,
+}
+
+/// An upgrade that goes ahead: the answer is 101 with these headers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Negotiated {
+    /// What carries the streams.
+    pub carrier: Carrier,
+    /// What they mean, where they are a command's.
+    pub version: Version,
+    /// Headers of the answer.
+    pub headers: HeaderMap,
+}
+
+/// An upgrade that does not go ahead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// The status of the answer.
+    pub status: StatusCode,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body, plain text.
+    pub message: String,
+}
+
+impl Refusal {
+    fn bad_request(message: impl Into<String>) -> Self {
+        Self {
+            status: StatusCode::BAD_REQUEST,
+            headers: HeaderMap::new(),
+            message: message.into(),
+        }
+    }
+}
+
+/// What a request to exec or attach asks for in its query.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RemoteCommand {
+    /// Program and arguments; empty for an attach.
+    pub command: Vec<String>,
+    /// The streams.
+    pub streams: StreamOptions,
+}
+
+impl RemoteCommand {
+    /// Reads the query of a request: `command` repeated, and `input`, `output`, `error` and `tty`,
+    /// which are on with `1`. With a terminal there is no standard error.
+    ///
+    /// # Errors
+    /// No stream is asked for.
+    pub fn parse(query: &str) -> Result<Self, Refusal> {
+        let mut asked = Self {
+            command: Vec::new(),
+            streams: StreamOptions::default(),
+        };
+        let streams = &mut asked.streams;
+        let mut seen = StreamOptionsSeen::default();
+        for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+            // The first value counts, as with Go's FormValue.
+            let (first, flag) = match key.as_ref() {
+                "command" => {
+                    asked.command.push(value.into_owned());
+                    continue;
+                }
+                "input" => (&mut seen.stdin, &mut streams.stdin),
+                "output" => (&mut seen.stdout, &mut streams.stdout),
+                "error" => (&mut seen.stderr, &mut streams.stderr),
+                "tty" => (&mut seen.tty, &mut streams.tty),
+                _ => continue,
+            };
+            if !std::mem::replace(first, true) {
+                *flag = value == "1";
+            }
+        }
+        streams.stderr &= !streams.tty;
+        if !streams.stdin && !streams.stdout && !streams.stderr {
+            let words = "you must specify at least 1 of stdin, stdout, stderr";
+            return Err(Refusal::bad_request(words));
+        }
+        Ok(asked)
+    }
+
+    /// Chooses the protocol of an exec or attach.
+    ///
+    /// # Errors
+    /// The request asks for no upgrade, or for none that we can give.
+    pub fn negotiate(headers: &HeaderMap) -> Result<Negotiated, Refusal> {
+        if is_websocket(headers) {
+            return websocket(headers, |name| {
+                Some(match name {
+                    "v5.channel.k8s.io" => (Carrier::WebSocket(Codec::Binary), Version::V5),
+                    "v4.channel.k8s.io" => (Carrier::WebSocket(Codec::Binary), Version::V4),
+                    "v4.base64.channel.k8s.io" => (Carrier::WebSocket(Codec::Base64), Version::V4),
+                    // Resizing was there from the beginning.
+                    "channel.k8s.io" | "" => (Carrier::WebSocket(Codec::Binary), Version::V3),
+                    "base64.channel.k8s.io" => (Carrier::WebSocket(Codec::Base64), Version::V3),
+                    _ => return None,
+                })
+            });
+        }
+        let (name, answer) = spdy(
+            headers,
+            &[
+                "v4.channel.k8s.io",
+                "v3.channel.k8s.io",
+                "v2.channel.k8s.io",
+                "channel.k8s.io",
+            ],
+        )?;
+        Ok(Negotiated {
+            carrier: Carrier::Spdy,
+            version: match name {
+                "v4.channel.k8s.io" => Version::V4,
+                "v3.channel.k8s.io" => Version::V3,
+                _ => Version::V1,
+            },
+            headers: answer,
+        })
+    }
+}
+
+impl std::fmt::Debug for RemoteCommand {
+    /// Without the arguments, which may be secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RemoteCommand")
+            .field("program", &self.command.first())
+            .field("streams", &self.streams)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Which flags a query has had.
+#[expect(clippy::struct_excessive_bools, reason = "one for each flag")]
+#[derive(Default)]
+struct StreamOptionsSeen {
+    stdin: bool,
+    stdout: bool,
+    stderr: bool,
+    tty: bool,
+}
+
+/// What a request to forward ports asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortForward {
+    /// How the connection speaks.
+    pub negotiated: Negotiated,
+    /// The ports, where the query names them: with one pair of channels for each.
+    pub ports: Vec<u16>,
+}
+
+/// Most ports of one WebSocket: two channels each, and a channel is one byte.
+const PORTS_MAX: usize = 128;
+
+impl PortForward {
+    /// Chooses the protocol of a port-forward.
+    ///
+    /// # Errors
+    /// The request asks for no upgrade, for none that we can give, or for no port where it has to.
+    pub fn negotiate(headers: &HeaderMap, query: &str) -> Result<Self, Refusal> {
+        if !is_websocket(headers) {
+            let (_, answer) = spdy(headers, &["portforward.k8s.io"])?;
+            return Ok(Self {
+                negotiated: Negotiated {
+                    carrier: Carrier::Spdy,
+                    version: Version::V1,
+                    headers: answer,
+                },
+                ports: Vec::new(),
+            });
+        }
+        let negotiated = websocket(headers, |name| {
+            Some(match name {
+                "SPDY/3.1+portforward.k8s.io" => (Carrier::Tunnel, Version::V1),
+                "v4.channel.k8s.io" | "" => (Carrier::WebSocket(Codec::Binary), Version::V4),
+                "v4.base64.channel.k8s.io" => (Carrier::WebSocket(Codec::Base64), Version::V4),
+                _ => return None,
+            })
+        })?;
+        let ports = match negotiated.carrier {
+            Carrier::Tunnel | Carrier::Spdy => Vec::new(),
+            Carrier::WebSocket(_) => ports(query)?,
+        };
+        Ok(Self { negotiated, ports })
+    }
+}
+
+/// Ports in a query: `port`, repeated or with commas.
+fn ports(query: &str) -> Result<Vec<u16>, Refusal> {
+    let mut found = Vec::new();
+    let mut named = false;
+    for (_, value) in form_urlencoded::parse(query.as_bytes()).filter(|(key, _)| key == "port") {
+        named = true;
+        if value.is_empty() {
+            let words = "query parameter \"port\" cannot be empty";
+            return Err(Refusal::bad_request(words));
+        }
+        for port in value.split(',') {
+            let wrong = || Refusal::bad_request(format!("unable to parse {value:?} as a port"));
+            let port: u16 = port.parse().map_err(|_| wrong())?;
+            if port == 0 {
+                let words = format!("port {value:?} must be > 0");
+                return Err(Refusal::bad_request(words));
+            }
+            found.push(port);
+        }
+    }
+    if !named {
+        let words = "query parameter \"port\" is required";
+        return Err(Refusal::bad_request(words));
+    }
+    if found.len() > PORTS_MAX {
+        let words = format!("at most {PORTS_MAX} ports can be forwarded at once");
+        return Err(Refusal::bad_request(words));
+    }
+    Ok(found)
+}
+
+fn has(headers: &HeaderMap, name: &HeaderName, wanted: &str) -> bool {
+    let wanted = wanted.to_ascii_lowercase();
+    let mut values = headers.get_all(name).iter();
+    values.any(|value| {
+        value
+            .to_str()
+            .is_ok_and(|value| value.to_ascii_lowercase().contains(&wanted))
+    })
+}
+
+fn is_websocket(headers: &HeaderMap) -> bool {
+    let upgrade = headers.get(UPGRADE).and_then(|value| value.to_str().ok());
+    upgrade.is_some_and(|value| value.eq_ignore_ascii_case("websocket"))
+        && has(headers, &CONNECTION, "upgrade")
+}
+
+/// The names in headers of this kind, which may be repeated or have commas.
+fn listed<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a str> {
+    let values = headers.get_all(name).iter();
+    let values = values.filter_map(|value| value.to_str().ok());
+    let names = values.flat_map(|value| value.split(',')).map(str::trim);
+    names
+        .filter(|name| !name.is_empty())
+        .take(OFFERED_MAX)
+        .collect()
+}
+
+fn spdy(
+    headers: &HeaderMap,
+    supported: &'static [&'static str],
+) -> Result<(&'static str, HeaderMap), Refusal> {
+    if !has(headers, &CONNECTION, "upgrade") {
+        return Err(Refusal::bad_request("Upgrade request required"));
+    }
+    if !headers.contains_key(PROTOCOL_VERSION) {
+        return Err(Refusal::bad_request(format!(
+            "unable to upgrade: header X-Stream-Protocol-Version does not exist in request with {} headers",
+            headers.keys_len()
+        )));
+    }
+    let offered = listed(headers, &PROTOCOL_VERSION);
+    if offered.is_empty() {
+        let words =
+            "unable to upgrade: header X-Stream-Protocol-Version contains no valid protocols";
+        return Err(Refusal::bad_request(words));
+    }
+    let chosen = offered
+        .iter()
+        .find_map(|name| supported.iter().find(|ours| *ours == name));
+    let Some(chosen) = chosen else {
+        let mut accepted = HeaderMap::new();
+        for name in supported {
+            accepted.append(ACCEPTED_VERSIONS, HeaderValue::from_static(name));
+        }
+        return Err(Refusal {
+            status: StatusCode::FORBIDDEN,
+            headers: accepted,
+            message: format!(
+                "unable to upgrade: unable to negotiate protocol: client supports [{}], server accepts [{}]",
+                offered.join(" "),
+                supported.join(" ")
+            ),
+        });
+    };
+    // Upstream looks here after it has chosen.
+    if !has(headers, &UPGRADE, SPDY) {
+        let words = "unable to upgrade: missing upgrade headers in request";
+        return Err(Refusal::bad_request(words));
+    }
+    let mut answer = HeaderMap::new();
+    answer.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    answer.insert(UPGRADE, HeaderValue::from_static(SPDY));
+    answer.insert(PROTOCOL_VERSION, HeaderValue::from_static(chosen));
+    Ok((chosen, answer))
+}
+
+fn websocket(
+    headers: &HeaderMap,
+    supported: impl Fn(&str) -> Option<(Carrier, Version)>,
+) -> Result<Negotiated, Refusal> {
+    if !has(headers, &SEC_WEBSOCKET_VERSION, "13") {
+        let mut refusal = Refusal::bad_request("missing or bad WebSocket Version");
+        let ours = HeaderValue::from_static("13");
+        refusal.headers.insert(SEC_WEBSOCKET_VERSION, ours);
+        return Err(refusal);
+    }
+    let Some(key) = headers.get(SEC_WEBSOCKET_KEY) else {
+        return Err(Refusal::bad_request("missing Sec-WebSocket-Key"));
+    };
+    let mut answer = HeaderMap::new();
+    let offered = listed(headers, &SEC_WEBSOCKET_PROTOCOL);
+    let chosen = if offered.is_empty() {
+        supported("")
+    } else {
+        offered.iter().find_map(|name| {
+            let chosen = supported(name)?;
+            answer.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_str(name).ok()?);
+            Some(chosen)
+        })
+    };
+    let Some((carrier, version)) = chosen else {
+        return Err(Refusal {
+            status: StatusCode::FORBIDDEN,
+            headers: HeaderMap::new(),
+            message: format!(
+                "requested protocol(s) are not supported: [{}]",
+                offered.join(" ")
+            ),
+        });
+    };
+    answer.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    answer.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    if let Ok(accept) = HeaderValue::from_str(&derive_accept_key(key.as_bytes())) {
+        answer.insert(SEC_WEBSOCKET_ACCEPT, accept);
+    }
+    Ok(Negotiated {
+        carrier,
+        version,
+        headers: answer,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,342 @@
+//! Forwarded connections on whatever carries their streams.
+//!
+//! Upstream: `kubelet/pkg/cri/streaming/portforward`.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use super::drive::{PIECE_BYTES_MAX, Piece};
+use super::spdy::{Connection, Headers, Opened, Reset};
+use super::websocket::Channels;
+use crate::runtime::DuplexStream;
+
+/// Most connections forwarded at a time; further ones wait until one has ended.
+const FORWARDED_MAX: usize = 256;
+
+/// Most streams that wait for the other one of their connection.
+const WAITING_MAX: usize = 256;
+
+/// How a forwarded connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// Both have said their last, or the pod has.
+    Done,
+    /// The pod's side broke off.
+    Broken,
+    /// The client wants no more of it.
+    Unwanted,
+}
+
+/// What a stream is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Half {
+    Data,
+    Error,
+}
+
+/// What the headers of a stream say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Asked {
+    port: u16,
+    half: Half,
+    /// The two streams of a connection have the same.
+    request: String,
+}
+
+impl Asked {
+    /// Reads a stream's headers; none where it has to be refused.
+    fn parse(id: u32, headers: &Headers) -> Option<Self> {
+        let port = headers.get("port")?.parse().ok().filter(|port| *port > 0)?;
+        let half = match headers.get("streamtype")? {
+            "data" => Half::Data,
+            "error" => Half::Error,
+            _ => return None,
+        };
+        let request = match headers.get("requestid") {
+            Some(request) if !request.is_empty() => request.to_owned(),
+            // Old clients don't name their requests; they open the error stream, then this one.
+            _ => match half {
+                Half::Error => id.to_string(),
+                Half::Data => id.saturating_sub(2).to_string(),
+            },
+        };
+        Some(Self {
+            port,
+            half,
+            request,
+        })
+    }
+}
+
+/// The first stream of a connection, that waits for the other.
+struct Waiting {
+    opened: Opened,
+    half: Half,
+    until: Instant,
+}
+
+/// Serves the connections that a client opens on a SPDY connection, until it opens no more.
+pub(super) async fn over_spdy<C, F, E>(
+    connection: Arc<Connection>,
+    mut opened: mpsc::Receiver<Opened>,
+    connect: &C,
+    creation: Duration,
+) where
+    C: Fn(u16) -> F + Send + Sync,
+    F: Future<Output = Result<DuplexStream, E>> + Send,
+    E: Display + Send,
+{
+    let mut waiting: HashMap<String, Waiting> = HashMap::new();
+    let mut forwarded = FuturesUnordered::new();
+    let mut more = true;
+    while more || !forwarded.is_empty() {
+        let overdue = waiting.values().map(|first| first.until).min();
+        // All arms are cancel-safe.
+        tokio::select! {
+            next = opened.recv(), if more && forwarded.len() < FORWARDED_MAX => {
+                let Some(stream) = next else {
+                    more = false;
+                    continue;
+                };
+                let Some(asked) = Asked::parse(stream.id, &stream.headers) else {
+                    connection.reset(stream.id, Reset::Cancel).await;
+                    continue;
+                };
+                match waiting.remove(&asked.request) {
+                    // A client may open and reset streams for ever.
+                    None if waiting.len() >= WAITING_MAX => {
+                        connection.reset(stream.id, Reset::Refused).await;
+                    }
+                    None => {
+                        let until = Instant::now() + creation;
+                        let half = asked.half;
+                        waiting.insert(asked.request, Waiting { opened: stream, half, until });
+                    }
+                    // The first of two is as good as the second.
+                    Some(first) if first.half == asked.half => {
+                        connection.reset(stream.id, Reset::Cancel).await;
+                        waiting.insert(asked.request, first);
+                    }
+                    Some(first) => {
+                        let (data, error) = match asked.half {
+                            Half::Data => (stream, first.opened),
+                            Half::Error => (first.opened, stream),
+                        };
+                        let (connection, port) = (Arc::clone(&connection), asked.port);
+                        let served = over_streams(connection, data, error.id, port, connect);
+                        forwarded.push(served.boxed());
+                    }
+                }
+            }
+            Some(()) = forwarded.next(), if !forwarded.is_empty() => {}
+            () = sleep_until(overdue.unwrap_or_else(Instant::now)), if overdue.is_some() => {
+                let now = Instant::now();
+                let late: Vec<_> = waiting.extract_if(|_, first| first.until <= now).collect();
+                for (request, first) in late {
+                    if first.half == Half::Error {
+                        let words = format!("request {request} timed out waiting for streams");
+                        let _ = connection.data(first.opened.id, words.into()).await;
+                        connection.finish(first.opened.id).await;
+                    }
+                    connection.reset(first.opened.id, Reset::Cancel).await;
+                }
+            }
+        }
+    }
+}
+
+/// Where what a pod sends goes.
+trait ToClient: Sync {
+    /// Sends bytes; whether there still is somebody who wants them.
+    fn send(&self, bytes: Bytes) -> impl Future<Output = bool> + Send;
+
+    /// Tells that there are no more; whether the client may go on to send.
+    fn end(&self) -> impl Future<Output = bool> + Send;
+}
+
+/// A stream of a SPDY connection.
+struct ToStream<'a> {
+    connection: &'a Connection,
+    id: u32,
+}
+
+impl ToClient for ToStream<'_> {
+    async fn send(&self, bytes: Bytes) -> bool {
+        self.connection.data(self.id, bytes).await.is_ok()
+    }
+
+    /// The client says when it does not go on.
+    async fn end(&self) -> bool {
+        self.connection.finish(self.id).await;
+        true
+    }
+}
+
+/// A channel of a WebSocket.
+struct ToChannel {
+    channels: Channels,
+    channel: u8,
+}
+
+impl ToClient for ToChannel {
+    async fn send(&self, bytes: Bytes) -> bool {
+        self.channels.send(self.channel, bytes).await.is_ok()
+    }
+
+    /// A channel has no end of its own, so that the pod's is the connection's.
+    async fn end(&self) -> bool {
+        false
+    }
+}
+
+/// Serves one connection over two streams.
+async fn over_streams<C, F, E>(
+    connection: Arc<Connection>,
+    mut data: Opened,
+    error: u32,
+    port: u16,
+    connect: &C,
+) where
+    C: Fn(u16) -> F + Send + Sync,
+    F: Future<Output = Result<DuplexStream, E>> + Send,
+    E: Display + Send,
+{
+    let id = data.id;
+    match connect(port).await {
+        Ok(target) => {
+            let client = ToStream {
+                connection: &connection,
+                id,
+            };
+            match forward(target, &mut data.data, &client).await {
+                Ended::Done => connection.finish(id).await,
+                Ended::Broken | Ended::Unwanted => connection.reset(id, Reset::Cancel).await,
+            }
+        }
+        // Whatever comes on the error stream has newer clients give up the whole connection, so
+        // that nothing but this is told there.
+        Err(cause) => {
+            let words = format!("error forwarding port {port}: {cause}");
+            let _ = connection.data(error, words.into()).await;
+            connection.finish(id).await;
+        }
+    }
+    connection.finish(error).await;
+}
+
+/// Serves one connection for each port on a WebSocket, until all have ended.
+pub(super) async fn over_channels<C, F, E>(
+    channels: Channels,
+    ports: Vec<(u16, mpsc::Receiver<Piece>)>,
+    connect: &C,
+) where
+    C: Fn(u16) -> F + Send + Sync,
+    F: Future<Output = Result<DuplexStream, E>> + Send,
+    E: Display + Send,
+{
+    let mut forwarded = FuturesUnordered::new();
+    // Channels are numbered in the order of the ports: data, error, data, error.
+    for (channel, (port, data)) in (0..=u8::MAX).step_by(2).zip(ports) {
+        for channel in [channel, channel + 1] {
+            let name = port.to_le_bytes();
+            if channels.message(channel, &name).await.is_err() {
+                return;
+            }
+        }
+        let channels = channels.clone();
+        let served = over_channel(ToChannel { channels, channel }, port, data, connect);
+        forwarded.push(served.boxed());
+    }
+    while forwarded.next().await.is_some() {}
+    channels.close().await;
+}
+
+async fn over_channel<C, F, E>(
+    client: ToChannel,
+    port: u16,
+    mut data: mpsc::Receiver<Piece>,
+    connect: &C,
+) where
+    C: Fn(u16) -> F + Send + Sync,
+    F: Future<Output = Result<DuplexStream, E>> + Send,
+    E: Display + Send,
+{
+    match connect(port).await {
+        Ok(target) => {
+            forward(target, &mut data, &client).await;
+        }
+        Err(cause) => {
+            let words = format!("error forwarding port {port}: {cause}");
+            let error = client.channel + 1;
+            let _ = client.channels.send(error, words.into()).await;
+        }
+    }
+}
+
+/// Carries bytes both ways until both sides have said their last, or one is gone.
+async fn forward(
+    target: DuplexStream,
+    from_client: &mut mpsc::Receiver<Piece>,
+    to_client: &impl ToClient,
+) -> Ended {
+    let (from_pod, to_pod) = tokio::io::split(target);
+    let mut up = pin!(upwards(from_client, to_pod));
+    let mut down = pin!(downwards(from_pod, to_client));
+    // Both arms go on below.
+    tokio::select! {
+        ended = &mut up => match ended {
+            Ended::Done => down.await,
+            other => other,
+        },
+        ended = &mut down => match ended {
+            Ended::Done if to_client.end().await => up.await,
+            other => other,
+        },
+    }
+}
+
+/// Passes on what a client sends, and its end.
+async fn upwards(from: &mut mpsc::Receiver<Piece>, mut to: impl AsyncWrite + Unpin) -> Ended {
+    loop {
+        match from.recv().await {
+            Some(Piece::Data(bytes)) => {
+                if to.write_all(&bytes).await.is_err() {
+                    // A pod that takes no more may still have something to say.
+                    return Ended::Done;
+                }
+            }
+            Some(Piece::End) => {
+                let _ = to.shutdown().await;
+                return Ended::Done;
+            }
+            None => return Ended::Unwanted,
+        }
+    }
+}
+
+/// Passes on what a pod sends.
+async fn downwards(mut from: impl AsyncRead + Unpin, to: &impl ToClient) -> Ended {
+    let mut buffer = BytesMut::new();
+    loop {
+        buffer.reserve(PIECE_BYTES_MAX);
+        match from.read_buf(&mut buffer).await {
+            Ok(0) => return Ended::Done,
+            Ok(_) => {
+                if !to.send(buffer.split().freeze()).await {
+                    return Ended::Unwanted;
+                }
+            }
+            Err(_) => return Ended::Broken,
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! A SPDY/3.1 connection on which a client opens streams.
+//!
+//! [`accept`] makes its parts: a [`Reader`] that hands out what comes and answers at once what has
+//! to be, a [`Writer`] that alone writes, and the [`Connection`] through which streams are written.
+//! Nobody spawns: the parts are futures of one task, see [`drive`](super::drive).
+//!
+//! [`frame`] knows the bytes, [`headers`] their compression, [`streams`] who may do what; all
+//! three are pure.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use super::Limits;
+use super::drive::{Activity, OUTGOING_MAX, PIECE_BYTES_MAX, PIECES_MAX, Piece};
+use frame::{Decoder, Encoder, FrameError, Send};
+use streams::{Event, Received, Streams};
+
+mod frame;
+mod headers;
+mod streams;
+
+/// For tests that play the client.
+#[cfg(test)]
+pub(super) mod frames {
+    pub(in crate::server::remote) use super::frame::{Decoder, Frame};
+}
+
+pub(super) use frame::Reset;
+pub(super) use headers::Headers;
+
+/// Bytes read from a client at a time, at least.
+const READ_BYTES: usize = 32 << 10;
+
+/// Frames are written together until there are so many bytes of them.
+const WRITE_BYTES: usize = 64 << 10;
+
+/// Opened streams that wait for whoever serves them.
+const OPENED_MAX: usize = 16;
+
+/// A stream can't be written any more, or the whole connection can't.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Closed;
+
+/// A stream that a client has opened.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) id: u32,
+    pub(super) headers: Headers,
+    /// What comes on it. Dropping it has what comes be dropped.
+    pub(super) data: mpsc::Receiver<Piece>,
+}
+
+/// The parts of a connection.
+pub(super) struct Parts<R, W> {
+    pub(super) connection: Arc<Connection>,
+    pub(super) reader: Reader<R>,
+    pub(super) writer: Writer<W>,
+    /// Ends when no more streams will be opened.
+    pub(super) opened: mpsc::Receiver<Opened>,
+}
+
+/// Makes the parts of a connection that was just upgraded.
+pub(super) fn accept<R, W>(read: R, write: W, limits: Limits) -> Parts<R, W> {
+    let (out, frames) = mpsc::channel(OUTGOING_MAX);
+    let (opening, opened) = mpsc::channel(OPENED_MAX);
+    let connection = Arc::new(Connection {
+        streams: Mutex::default(),
+        out,
+        activity: Activity::new(),
+    });
+    Parts {
+        reader: Reader {
+            read,
+            decoder: Decoder::new(),
+            connection: Arc::clone(&connection),
+            inbound: HashMap::new(),
+            opened: Some(opening),
+        },
+        writer: Writer {
+            write,
+            frames,
+            connection: Arc::clone(&connection),
+            ping: limits.ping,
+        },
+        connection,
+        opened,
+    }
+}
+
+/// What is written goes through this.
+pub(super) struct Connection {
+    streams: Mutex<Streams>,
+    out: mpsc::Sender<Send>,
+    pub(super) activity: Activity,
+}
+
+impl Connection {
+    fn streams(&self) -> MutexGuard<'_, Streams> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends bytes on a stream.
+    ///
+    /// # Cancel safety
+    /// Dropped, it has sent some of them.
+    pub(super) async fn data(&self, id: u32, mut bytes: Bytes) -> Result<(), Closed> {
+        while !bytes.is_empty() {
+            if !self.streams().writable(id) {
+                return Err(Closed);
+            }
+            let bytes = bytes.split_to(bytes.len().min(PIECE_BYTES_MAX));
+            let fin = false;
+            self.send(Send::Data { id, fin, bytes }).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends no more on a stream.
+    pub(super) async fn finish(&self, id: u32) {
+        if self.streams().finish(id) {
+            let (fin, bytes) = (true, Bytes::new());
+            // A client that is gone needs no end.
+            let _ = self.send(Send::Data { id, fin, bytes }).await;
+        }
+    }
+
+    /// Ends a stream in both directions.
+    pub(super) async fn reset(&self, id: u32, reset: Reset) {
+        if self.streams().reset(id) {
+            let _ = self.send(Send::RstStream { id, reset }).await;
+        }
+    }
+
+    /// Ends the connection, once all that was sent before is written.
+    pub(super) async fn go_away(&self) {
+        let last = self.streams().go_away();
+        let _ = self.send(Send::GoAway { last }).await;
+    }
+
+    async fn send(&self, frame: Send) -> Result<(), Closed> {
+        self.out.send(frame).await.map_err(|_| Closed)
+    }
+}
+
+/// Reads what a client sends.
+pub(super) struct Reader<R> {
+    read: R,
+    decoder: Decoder,
+    connection: Arc<Connection>,
+    inbound: HashMap<u32, mpsc::Sender<Piece>>,
+    opened: Option<mpsc::Sender<Opened>>,
+}
+
+/// Why a client is not read any more.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReadError {
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error(transparent)]
+    Read(#[from] io::Error),
+}
+
+impl<R: AsyncRead + Unpin> Reader<R> {
+    /// Reads until the client has closed the connection. While a stream's pieces are not taken,
+    /// nothing is read.
+    ///
+    /// # Errors
+    /// The connection broke, or what came is no SPDY.
+    pub(super) async fn run(&mut self) -> Result<(), ReadError> {
+        loop {
+            while let Some(frame) = self.decoder.next_frame()? {
+                let Received {
+                    answer,
+                    events,
+                    active,
+                } = self.connection.streams().receive(frame);
+                if active {
+                    self.connection.activity.note();
+                }
+                if let Some(answer) = answer {
+                    // After our GOAWAY nothing is answered; what comes is still read.
+                    let _ = self.connection.send(answer).await;
+                }
+                for event in events {
+                    self.hand_out(event).await;
+                }
+            }
+            self.decoder.buffer.reserve(READ_BYTES);
+            if self.read.read_buf(&mut self.decoder.buffer).await? == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn hand_out(&mut self, event: Event) {
+        match event {
+            Event::Opened { id, headers } => {
+                let (pieces, data) = mpsc::channel(PIECES_MAX);
+                let opened = Opened { id, headers, data };
+                let taken = match &self.opened {
+                    Some(opening) => opening.send(opened).await.is_ok(),
+                    None => false,
+                };
+                if taken {
+                    self.inbound.insert(id, pieces);
+                } else {
+                    self.connection.reset(id, Reset::Cancel).await;
+                }
+            }
+            Event::Data { id, bytes } => {
+                let Some(pieces) = self.inbound.get(&id) else {
+                    return;
+                };
+                if pieces.send(Piece::Data(bytes)).await.is_err() {
+                    self.inbound.remove(&id);
+                }
+            }
+            Event::End { id } => {
+                if let Some(pieces) = self.inbound.remove(&id) {
+                    // Nobody may want to know.
+                    let _ = pieces.send(Piece::End).await;
+                }
+            }
+            Event::Reset { id } => {
+                self.inbound.remove(&id);
+            }
+            Event::GoAway => self.opened = None,
+        }
+    }
+}
+
+/// Writes what is sent, and a ping now and then.
+pub(super) struct Writer<W> {
+    write: W,
+    frames: mpsc::Receiver<Send>,
+    connection: Arc<Connection>,
+    ping: Duration,
+}
+
+/// Where bytes go.
+pub(super) trait ByteSink {
+    /// Writes the bytes, which are none afterwards.
+    fn write(
+        &mut self,
+        bytes: &mut BytesMut,
+    ) -> impl Future<Output = io::Result<()>> + std::marker::Send;
+
+    /// Writes no more.
+    fn end(&mut self) -> impl Future<Output = io::Result<()>> + std::marker::Send;
+}
+
+impl<W: AsyncWrite + Unpin + std::marker::Send> ByteSink for W {
+    async fn write(&mut self, bytes: &mut BytesMut) -> io::Result<()> {
+        self.write_all_buf(bytes).await?;
+        self.flush().await
+    }
+
+    async fn end(&mut self) -> io::Result<()> {
+        self.shutdown().await
+    }
+}
+
+impl<W: ByteSink> Writer<W> {
+    /// Writes until [`Connection::go_away`].
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub(super) async fn run(mut self) -> io::Result<()> {
+        let mut encoder = Encoder::default();
+        let mut bytes = BytesMut::new();
+        let mut pings = interval_at(Instant::now() + self.ping, self.ping);
+        pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Ours are even.
+        let mut ping = 0_u32;
+        loop {
+            // Both arms are cancel-safe.
+            let mut next = tokio::select! {
+                frame = self.frames.recv() => frame,
+                _ = pings.tick() => {
+                    ping = (ping + 2) & 0x7fff_fffe;
+                    Some(Send::Ping { id: ping.max(2) })
+                }
+            };
+            let mut last = next.is_none();
+            let mut data = false;
+            while let Some(frame) = next {
+                encoder.encode(&frame, &mut bytes);
+                last = matches!(frame, Send::GoAway { .. });
+                data |= matches!(frame, Send::Data { .. });
+                next = if last || bytes.len() >= WRITE_BYTES {
+                    None
+                } else {
+                    self.frames.try_recv().ok()
+                };
+            }
+            self.write.write(&mut bytes).await?;
+            if data {
+                self.connection.activity.note();
+            }
+            if last {
+                return self.write.end().await;
+            }
+        }
+    }
+}

@@ -1,0 +1,632 @@
+//! Clients by hand, for what client-go never sends and for what it can't show; client-go itself is
+//! at the other end in `tests/streaming.rs`.
+
+use std::sync::Mutex;
+
+use axum::http::HeaderMap;
+use bytes::{BufMut, BytesMut};
+use futures::stream::{self, BoxStream};
+use futures::{SinkExt, StreamExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream as Pipe, duplex};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::Role;
+
+use super::spdy::frames::{Decoder, Frame};
+use super::*;
+use crate::api::PodUid;
+use crate::runtime::{ExecOptions, LogChunk, RuntimeError, SessionControl, TerminalSize};
+use crate::server::fake::FakeView;
+use crate::server::{AgentView, ViewError};
+
+/// Bytes on their way between client and server.
+const PIPE_BYTES: usize = 1 << 20;
+
+const IN_AND_OUT: StreamOptions = StreamOptions {
+    stdin: true,
+    stdout: true,
+    stderr: true,
+    tty: false,
+};
+
+fn negotiated(carrier: Carrier, version: Version) -> Negotiated {
+    Negotiated {
+        carrier,
+        version,
+        headers: HeaderMap::new(),
+    }
+}
+
+fn ports(carrier: Carrier, ports: &[u16]) -> PortForward {
+    PortForward {
+        negotiated: negotiated(carrier, Version::V4),
+        ports: ports.to_vec(),
+    }
+}
+
+/// Serves a command of [`FakeView`]: it writes `said`, then what it gets to standard error, and
+/// ends with 7.
+fn serve_command(negotiated: Negotiated, streams: StreamOptions) -> (Pipe, JoinHandle<()>) {
+    let (ours, theirs) = duplex(PIPE_BYTES);
+    let serving = tokio::spawn(async move {
+        let view = FakeView::new();
+        let uid = PodUid::from("u");
+        let options = ExecOptions {
+            command: vec!["said".to_owned()],
+            streams,
+            size: None,
+        };
+        let start = || view.exec(&uid, None, &options);
+        let limits = Limits::default();
+        serve_session(ours, &negotiated, streams, Kind::Exec, start, limits).await;
+    });
+    (theirs, serving)
+}
+
+/// Port 7 echoes, nobody listens on others.
+fn serve_ports(asked: PortForward) -> (Pipe, JoinHandle<()>) {
+    let (ours, theirs) = duplex(PIPE_BYTES);
+    let serving = tokio::spawn(async move {
+        let view = FakeView::new();
+        let uid = PodUid::from("u");
+        let connect = |port| view.port_forward(&uid, port);
+        serve_port_forward(ours, &asked, connect, Limits::default()).await;
+    });
+    (theirs, serving)
+}
+
+/// A client that writes and reads frames.
+struct Spdy {
+    pipe: Pipe,
+    decoder: Decoder,
+    begun: bool,
+}
+
+impl Spdy {
+    fn new(pipe: Pipe) -> Self {
+        Self {
+            pipe,
+            decoder: Decoder::new(),
+            begun: false,
+        }
+    }
+
+    /// Bytes that open a stream. Its headers are stored, not deflated.
+    fn syn(&mut self, id: u32, headers: &[(&str, &str)]) -> Vec<u8> {
+        let mut block = BytesMut::new();
+        block.put_u32(u32::try_from(headers.len()).unwrap());
+        for field in headers.iter().flat_map(|(name, value)| [name, value]) {
+            block.put_u32(u32::try_from(field.len()).unwrap());
+            block.put_slice(field.as_bytes());
+        }
+        let mut payload = BytesMut::new();
+        payload.put_u32(id);
+        payload.put_slice(&[0; 6]);
+        if !std::mem::replace(&mut self.begun, true) {
+            payload.put_slice(&[0x78, 0xbb, 0xe3, 0xc6, 0xa7, 0xc2]);
+        }
+        let length = u16::try_from(block.len()).unwrap();
+        payload.put_u8(0);
+        payload.put_u16_le(length);
+        payload.put_u16_le(!length);
+        payload.put_slice(&block);
+        payload.put_slice(&[0, 0, 0, 0xff, 0xff]);
+        control(1, &payload)
+    }
+
+    async fn open(&mut self, id: u32, headers: &[(&str, &str)]) {
+        let bytes = self.syn(id, headers);
+        self.pipe.write_all(&bytes).await.unwrap();
+    }
+
+    async fn send(&mut self, bytes: &[u8]) {
+        self.pipe.write_all(bytes).await.unwrap();
+    }
+
+    /// The next frame that is no ping of the server; none when the connection has ended.
+    async fn next(&mut self) -> Option<Frame> {
+        loop {
+            match self.decoder.next_frame().unwrap() {
+                Some(Frame::Ping { id }) if id % 2 == 0 => {}
+                Some(frame) => return Some(frame),
+                None => {
+                    if self.pipe.read_buf(&mut self.decoder.buffer).await.ok()? == 0 {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// All frames until the server goes away.
+    async fn rest(&mut self) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        while let Some(frame) = self.next().await {
+            frames.push(frame);
+        }
+        frames
+    }
+
+    /// Opens a command's streams; each is answered before the next.
+    async fn command(&mut self, types: &[(u32, &str)]) {
+        for (id, name) in types {
+            self.open(*id, &[("streamtype", name)]).await;
+            let (id, fin) = (*id, false);
+            assert_eq!(self.next().await, Some(Frame::Headers { id, fin }));
+        }
+    }
+}
+
+fn control(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0x80, 3, 0, kind, 0];
+    bytes.extend(&u32::try_from(payload.len()).unwrap().to_be_bytes()[1..]);
+    bytes.extend(payload);
+    bytes
+}
+
+fn data(id: u8, payload: &[u8], fin: bool) -> Vec<u8> {
+    let mut bytes = vec![0, 0, 0, id, u8::from(fin)];
+    bytes.extend(&u32::try_from(payload.len()).unwrap().to_be_bytes()[1..]);
+    bytes.extend(payload);
+    bytes
+}
+
+fn reset(id: u8) -> Vec<u8> {
+    control(3, &[0, 0, 0, id, 0, 0, 0, 5])
+}
+
+fn ping(id: u8) -> Vec<u8> {
+    control(6, &[0, 0, 0, id])
+}
+
+/// What came on a stream, and whether it was ended.
+fn on(id: u32, frames: &[Frame]) -> (String, bool) {
+    let mut all = Vec::new();
+    let mut ended = false;
+    for frame in frames {
+        if let Frame::Data { id: of, fin, bytes } = frame
+            && *of == id
+        {
+            assert!(!ended, "something came after the end of {id}");
+            all.extend_from_slice(bytes);
+            ended = *fin;
+        }
+    }
+    (String::from_utf8(all).unwrap(), ended)
+}
+
+const STREAMS: [(u32, &str); 4] = [(1, "error"), (3, "stdin"), (5, "stdout"), (7, "stderr")];
+
+#[tokio::test]
+async fn a_command_over_spdy_has_all_its_streams() {
+    let (pipe, serving) = serve_command(negotiated(Carrier::Spdy, Version::V4), IN_AND_OUT);
+    let mut client = Spdy::new(pipe);
+    client.command(&STREAMS).await;
+    client.send(&data(3, b"typed", true)).await;
+    let frames = client.rest().await;
+    assert_eq!(on(5, &frames), ("said".to_owned(), true));
+    assert_eq!(on(7, &frames), ("typed".to_owned(), true));
+    let (status, ended) = on(1, &frames);
+    assert!(status.contains("\"message\":\"7\"") && ended, "{status}");
+    assert_eq!(on(3, &frames), (String::new(), true));
+    assert_eq!(frames.last(), Some(&Frame::GoAway));
+    drop(client);
+    serving.await.unwrap();
+}
+
+#[tokio::test]
+async fn pings_are_answered_while_a_command_is_silent() {
+    let (pipe, _serving) = serve_command(negotiated(Carrier::Spdy, Version::V4), IN_AND_OUT);
+    let mut client = Spdy::new(pipe);
+    client.command(&STREAMS).await;
+    let said = client.next().await;
+    assert!(matches!(said, Some(Frame::Data { id: 5, .. })), "{said:?}");
+    client.send(&[ping(1), ping(2), ping(3)].concat()).await;
+    assert_eq!(client.next().await, Some(Frame::Ping { id: 1 }));
+    assert_eq!(client.next().await, Some(Frame::Ping { id: 3 }));
+}
+
+#[tokio::test]
+async fn a_stream_that_is_reset_does_not_end_the_others() {
+    let (pipe, serving) = serve_command(negotiated(Carrier::Spdy, Version::V4), IN_AND_OUT);
+    let mut client = Spdy::new(pipe);
+    client.command(&STREAMS).await;
+    let going_away = control(7, &[0; 8]);
+    client
+        .send(&[reset(5), going_away, data(3, b"typed", true)].concat())
+        .await;
+    let frames = client.rest().await;
+    assert_eq!(on(7, &frames), ("typed".to_owned(), true));
+    assert!(on(1, &frames).0.contains("\"message\":\"7\""));
+    drop(client);
+    serving.await.unwrap();
+}
+
+#[tokio::test]
+async fn streams_of_no_use_are_refused() {
+    let (pipe, _serving) = serve_command(negotiated(Carrier::Spdy, Version::V4), IN_AND_OUT);
+    let mut client = Spdy::new(pipe);
+    let (id, fin) = (1, false);
+    client.open(id, &[("streamtype", "nonsense")]).await;
+    assert_eq!(client.next().await, Some(Frame::Headers { id, fin }));
+    assert_eq!(client.next().await, Some(Frame::RstStream { id }));
+    // Even, and lower than one before.
+    for id in [2, 1] {
+        client.open(id, &[("streamtype", "error")]).await;
+        assert_eq!(client.next().await, Some(Frame::RstStream { id }));
+    }
+    // Once a command has its streams it takes no more.
+    client
+        .command(&[(3, "error"), (5, "stdin"), (7, "stdout"), (9, "stderr")])
+        .await;
+    client.open(11, &[("streamtype", "stdin")]).await;
+    let mut refused = false;
+    while !refused {
+        refused = client.next().await.unwrap() == Frame::RstStream { id: 11 };
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_opens_too_few_streams_is_let_go() {
+    let (pipe, serving) = serve_command(negotiated(Carrier::Spdy, Version::V4), IN_AND_OUT);
+    let began = Instant::now();
+    let mut client = Spdy::new(pipe);
+    client.command(&STREAMS[..3]).await;
+    assert_eq!(client.rest().await, [Frame::GoAway]);
+    assert_eq!(began.elapsed(), Limits::default().stream_creation);
+    drop(client);
+    serving.await.unwrap();
+}
+
+/// A process that neither says nor takes anything, and never ends.
+struct Silent;
+
+#[async_trait::async_trait]
+impl SessionControl for Silent {
+    async fn resize(&self, _size: TerminalSize) {}
+
+    async fn exit_code(&self) -> crate::runtime::Result<Option<i32>> {
+        Ok(None)
+    }
+}
+
+fn silent(output: BoxStream<'static, crate::runtime::Result<LogChunk>>) -> Session {
+    Session {
+        tty: false,
+        stdin: None,
+        output,
+        control: Box::new(Silent),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_on_which_nothing_happens_is_given_up() {
+    let idle = Limits::default().idle;
+    for carrier in [Carrier::Spdy, Carrier::WebSocket(Codec::Binary)] {
+        let (ours, theirs) = duplex(PIPE_BYTES);
+        let streams = StreamOptions {
+            stdout: true,
+            ..StreamOptions::default()
+        };
+        let serving = tokio::spawn(async move {
+            let start = || async { Ok::<_, RuntimeError>(silent(stream::pending().boxed())) };
+            let how = negotiated(carrier, Version::V4);
+            serve_session(ours, &how, streams, Kind::Exec, start, Limits::default()).await;
+        });
+        let began = Instant::now();
+        // The client's pings count, ours and their echoes don't.
+        let active = idle / 2;
+        match carrier {
+            Carrier::WebSocket(_) => {
+                let mut client = WebSocketStream::from_raw_socket(theirs, Role::Client, None).await;
+                tokio::time::sleep(active).await;
+                client.send(Message::Ping("hello".into())).await.unwrap();
+                while client.next().await.is_some_and(|message| message.is_ok()) {}
+            }
+            Carrier::Spdy | Carrier::Tunnel => {
+                let mut client = Spdy::new(theirs);
+                client.command(&[(1, "error"), (3, "stdout")]).await;
+                tokio::time::sleep(active).await;
+                client.send(&ping(1)).await;
+                assert_eq!(client.rest().await, [Frame::Ping { id: 1 }]);
+            }
+        }
+        serving.await.unwrap();
+        let lasted = began.elapsed();
+        let wanted = active + idle;
+        // To the accuracy of the stamps.
+        assert!(
+            lasted >= wanted && lasted < wanted + Limits::default().ping,
+            "{lasted:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_spdy_ends_the_connection() {
+    for nonsense in [&b"\x80\x03\0\x01\0\xff\xff\xff"[..], &[0; 16]] {
+        let (mut pipe, serving) = serve_command(negotiated(Carrier::Spdy, Version::V4), IN_AND_OUT);
+        pipe.write_all(nonsense).await.unwrap();
+        serving.await.unwrap();
+    }
+}
+
+async fn websocket(pipe: Pipe) -> WebSocketStream<Pipe> {
+    WebSocketStream::from_raw_socket(pipe, Role::Client, None).await
+}
+
+/// All messages until the server closes, and how it does.
+async fn messages(client: &mut WebSocketStream<Pipe>) -> (Vec<Message>, Option<u16>) {
+    let mut all = Vec::new();
+    while let Some(message) = client.next().await {
+        match message {
+            Ok(Message::Close(frame)) => return (all, frame.map(|frame| frame.code.into())),
+            Ok(Message::Ping(_) | Message::Pong(_)) => {}
+            Ok(message) => all.push(message),
+            Err(_) => break,
+        }
+    }
+    (all, None)
+}
+
+/// What came on a channel.
+fn channel(at: u8, messages: &[Message]) -> String {
+    let all: Vec<u8> = messages
+        .iter()
+        .map(|message| message.clone().into_data())
+        .filter(|message| message.first() == Some(&at))
+        .flat_map(|message| message[1..].to_vec())
+        .collect();
+    String::from_utf8(all).unwrap()
+}
+
+#[tokio::test]
+async fn a_command_over_a_websocket_has_all_its_channels() {
+    let how = negotiated(Carrier::WebSocket(Codec::Binary), Version::V5);
+    let (pipe, serving) = serve_command(how, IN_AND_OUT);
+    let mut client = websocket(pipe).await;
+    let hello = client.next().await.unwrap().unwrap();
+    assert_eq!(hello, Message::Binary(vec![1].into()));
+    // In two fragments, on a channel nobody asked for, empty, and then its end.
+    for message in [&b"\0ty"[..], b"\0ped", b"\x02no", b"\x63no", b"", b"\xff\0"] {
+        let message = message.to_vec();
+        client.send(Message::Binary(message.into())).await.unwrap();
+    }
+    let (all, closed) = messages(&mut client).await;
+    assert_eq!(channel(1, &all), "said");
+    assert_eq!(channel(2, &all), "typed");
+    assert!(channel(3, &all).contains("\"message\":\"7\""));
+    assert_eq!(
+        all.last().unwrap().clone().into_data()[0],
+        3,
+        "the status is the last"
+    );
+    assert_eq!(closed, Some(1000));
+    drop(client);
+    serving.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_wrong_close_of_a_channel_ends_the_connection() {
+    for wrong in [&b"\xff"[..], b"\xff\0\0", b"\xff\x05"] {
+        let how = negotiated(Carrier::WebSocket(Codec::Binary), Version::V5);
+        let (pipe, serving) = serve_command(how, IN_AND_OUT);
+        let mut client = websocket(pipe).await;
+        client
+            .send(Message::Binary(wrong.to_vec().into()))
+            .await
+            .unwrap();
+        serving.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn base64_goes_in_text_messages() {
+    let how = negotiated(Carrier::WebSocket(Codec::Base64), Version::V4);
+    let (pipe, _serving) = serve_command(how, IN_AND_OUT);
+    let mut client = websocket(pipe).await;
+    assert_eq!(
+        client.next().await.unwrap().unwrap(),
+        Message::Text("1".into())
+    );
+    // "said"
+    assert_eq!(
+        client.next().await.unwrap().unwrap(),
+        Message::Text("1c2FpZA==".into())
+    );
+    // "typed"
+    client
+        .send(Message::Text("0dHlwZWQ=".into()))
+        .await
+        .unwrap();
+    assert_eq!(
+        client.next().await.unwrap().unwrap(),
+        Message::Text("2dHlwZWQ=".into())
+    );
+}
+
+#[tokio::test]
+async fn a_message_beyond_the_bound_ends_the_connection() {
+    let how = negotiated(Carrier::WebSocket(Codec::Binary), Version::V4);
+    let (mut pipe, serving) = serve_command(how, IN_AND_OUT);
+    // A binary frame of 64 GB, masked.
+    let mut head = vec![0x82, 0xff];
+    head.extend((64_u64 << 30).to_be_bytes());
+    head.extend([0; 4]);
+    pipe.write_all(&head).await.unwrap();
+    serving.await.unwrap();
+}
+
+fn forwarded(kind: &str, port: &str, request: &str) -> [(&'static str, String); 3] {
+    [
+        ("streamtype", kind.to_owned()),
+        ("port", port.to_owned()),
+        ("requestid", request.to_owned()),
+    ]
+}
+
+async fn open_forward(client: &mut Spdy, id: u32, headers: &[(&str, String)]) {
+    let headers: Vec<_> = headers
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    client.open(id, &headers).await;
+    let fin = false;
+    assert_eq!(client.next().await, Some(Frame::Headers { id, fin }));
+}
+
+#[tokio::test]
+async fn a_connection_is_forwarded_over_two_streams() {
+    let (pipe, serving) = serve_ports(ports(Carrier::Spdy, &[]));
+    let mut client = Spdy::new(pipe);
+    open_forward(&mut client, 1, &forwarded("error", "7", "0")).await;
+    client.send(&data(1, b"", true)).await;
+    open_forward(&mut client, 3, &forwarded("data", "7", "0")).await;
+    // An old client that does not name its requests, and one that nobody listens for.
+    open_forward(&mut client, 5, &forwarded("error", "7", "")[..2]).await;
+    open_forward(&mut client, 7, &forwarded("data", "7", "")[..2]).await;
+    open_forward(&mut client, 9, &forwarded("error", "8", "x")).await;
+    open_forward(&mut client, 11, &forwarded("data", "8", "x")).await;
+    client.send(&data(3, b"one", true)).await;
+    client.send(&data(7, b"two", true)).await;
+    client.send(&control(7, &[0; 8])).await;
+    client.send(&reset(11)).await;
+    let frames = client.rest().await;
+    assert_eq!(on(3, &frames), ("one".to_owned(), true));
+    assert_eq!(
+        on(1, &frames),
+        (String::new(), true),
+        "nothing may come on an error stream"
+    );
+    assert_eq!(on(7, &frames), ("two".to_owned(), true));
+    assert_eq!(on(5, &frames), (String::new(), true));
+    let refused = "error forwarding port 8: connection refused".to_owned();
+    assert_eq!(on(9, &frames), (refused, true));
+    assert_eq!(frames.last(), Some(&Frame::GoAway));
+    drop(client);
+    serving.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_without_their_other_half_are_not_kept() {
+    let (pipe, _serving) = serve_ports(ports(Carrier::Spdy, &[]));
+    let mut client = Spdy::new(pipe);
+    for (id, kind, port) in [
+        (1, "error", "0"),
+        (3, "error", "70000"),
+        (5, "nonsense", "7"),
+    ] {
+        open_forward(&mut client, id, &forwarded(kind, port, "0")).await;
+        assert_eq!(
+            client.next().await,
+            Some(Frame::RstStream { id }),
+            "{kind} {port}"
+        );
+    }
+    open_forward(&mut client, 7, &forwarded("error", "7", "a")).await;
+    open_forward(&mut client, 9, &forwarded("error", "7", "a")).await;
+    assert_eq!(
+        client.next().await,
+        Some(Frame::RstStream { id: 9 }),
+        "it was there"
+    );
+    open_forward(&mut client, 11, &forwarded("data", "7", "b")).await;
+    let began = Instant::now();
+    let mut frames = Vec::new();
+    // Its words, its end and what is left of both.
+    while frames.len() < 4 {
+        frames.push(client.next().await.unwrap());
+    }
+    assert_eq!(began.elapsed(), Limits::default().stream_creation);
+    let told = "request a timed out waiting for streams".to_owned();
+    assert_eq!(on(7, &frames).0, told);
+    assert!(frames.contains(&Frame::RstStream { id: 11 }), "{frames:?}");
+}
+
+#[tokio::test]
+async fn a_tunnel_carries_bytes_in_any_pieces() {
+    let (pipe, serving) = serve_ports(ports(Carrier::Tunnel, &[]));
+    let mut client = websocket(pipe).await;
+    let (unused, _) = duplex(1);
+    let mut frames = Spdy::new(unused);
+    let error = [("streamtype", "error"), ("port", "7"), ("requestid", "0")];
+    let stream = [("streamtype", "data"), ("port", "7"), ("requestid", "0")];
+    let mut bytes = frames.syn(1, &error);
+    bytes.extend(frames.syn(3, &stream));
+    bytes.extend(data(3, b"hello", true));
+    bytes.extend(data(1, b"", true));
+    bytes.extend(control(7, &[0; 8]));
+    for byte in bytes {
+        client
+            .feed(Message::Binary(vec![byte].into()))
+            .await
+            .unwrap();
+    }
+    client.flush().await.unwrap();
+    let (all, closed) = messages(&mut client).await;
+    let mut got = Vec::new();
+    for message in all {
+        frames
+            .decoder
+            .buffer
+            .extend_from_slice(&message.into_data());
+        while let Some(frame) = frames.decoder.next_frame().unwrap() {
+            got.push(frame);
+        }
+    }
+    assert_eq!(on(3, &got), ("hello".to_owned(), true));
+    assert_eq!(on(1, &got), (String::new(), true));
+    assert_eq!(got.last(), Some(&Frame::GoAway));
+    assert_eq!(closed, Some(1000));
+    drop(client);
+    serving.await.unwrap();
+}
+
+#[tokio::test]
+async fn channels_begin_with_the_port_they_are_for() {
+    let asked = ports(Carrier::WebSocket(Codec::Binary), &[7, 0x0102]);
+    let (pipe, _serving) = serve_ports(asked);
+    let mut client = websocket(pipe).await;
+    for wanted in [[0, 7, 0], [1, 7, 0], [2, 2, 1], [3, 2, 1]] {
+        let message = client.next().await.unwrap().unwrap();
+        assert_eq!(message, Message::Binary(wanted.to_vec().into()));
+    }
+    let refused = client.next().await.unwrap().unwrap().into_data();
+    assert_eq!(refused[0], 3);
+    assert_eq!(
+        &refused[1..],
+        b"error forwarding port 258: connection refused"
+    );
+    client
+        .send(Message::Binary(b"\0hi".to_vec().into()))
+        .await
+        .unwrap();
+    let echoed = client.next().await.unwrap().unwrap();
+    assert_eq!(echoed, Message::Binary(b"\0hi".to_vec().into()));
+}
+
+/// How a session ends that nobody could start.
+#[tokio::test]
+async fn why_a_command_did_not_start_is_told_on_the_error_stream() {
+    let (ours, theirs) = duplex(PIPE_BYTES);
+    let started = Mutex::new(0);
+    let start = || async {
+        *started.lock().unwrap() += 1;
+        Err::<Session, _>(ViewError::Failed("no such container".to_owned()))
+    };
+    let how = negotiated(Carrier::WebSocket(Codec::Binary), Version::V4);
+    let limits = Limits::default();
+    let client = async {
+        let mut client = websocket(theirs).await;
+        let (all, closed) = messages(&mut client).await;
+        assert!(channel(3, &all).contains("no such container"), "{all:?}");
+        assert_eq!(closed, Some(1000));
+    };
+    tokio::join!(
+        serve_session(ours, &how, IN_AND_OUT, Kind::Attach, start, limits),
+        client
+    );
+    assert_eq!(*started.lock().unwrap(), 1);
+}

@@ -1,0 +1,92 @@
+//! What pods and the machine use, as a kubelet serves it. `app` hands in who knows.
+
+use async_trait::async_trait;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+/// Content type of Prometheus' text format.
+const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Tells what pods and the machine use.
+#[async_trait]
+pub trait NodeStats: Send + Sync + 'static {
+    /// The JSON of `/stats/summary`.
+    ///
+    /// # Errors
+    /// Why the machine can't be looked at.
+    async fn summary(&self, only_cpu_and_memory: bool) -> Result<String, String>;
+
+    /// The page of `/metrics/resource`.
+    async fn resource_metrics(&self) -> String;
+
+    /// The page of `/metrics/cadvisor`.
+    async fn cadvisor_metrics(&self) -> String;
+
+    /// The page of `/metrics/probes`.
+    fn probe_metrics(&self) -> String;
+}
+
+/// Answers `/stats/summary` with that query.
+///
+/// Upstream: `pkg/kubelet/server/stats/handler.go` (`handleSummary`).
+pub async fn summary(stats: &dyn NodeStats, query: Option<&str>) -> Response {
+    match stats.summary(only_cpu_and_memory(query)).await {
+        Ok(json) => ([(header::CONTENT_TYPE, "application/json")], json).into_response(),
+        Err(error) => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("Internal Error: {error}"),
+        )
+            .into_response(),
+    }
+}
+
+/// Answers `/metrics/resource`.
+pub async fn resource(stats: &dyn NodeStats) -> Response {
+    page(stats.resource_metrics().await)
+}
+
+/// Answers `/metrics/cadvisor`.
+pub async fn cadvisor(stats: &dyn NodeStats) -> Response {
+    page(stats.cadvisor_metrics().await)
+}
+
+/// Answers `/metrics/probes`.
+pub fn probes(stats: &dyn NodeStats) -> Response {
+    page(stats.probe_metrics())
+}
+
+fn page(text: String) -> Response {
+    ([(header::CONTENT_TYPE, PROMETHEUS_TEXT)], text).into_response()
+}
+
+/// Whether the one parameter there is says so: once, and `true`.
+fn only_cpu_and_memory(query: Option<&str>) -> bool {
+    let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+    let said: Vec<_> = pairs
+        .filter(|(name, _)| name == "only_cpu_and_memory")
+        .map(|(_, value)| value)
+        .collect();
+    matches!(&said[..], [value] if value == "true")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn less_is_asked_for_once_and_in_one_word() {
+        for (query, expected) in [
+            (None, false),
+            (Some("only_cpu_and_memory=true"), true),
+            (Some("x=y&only_cpu_and_memory=true"), true),
+            (Some("only_cpu_and_memory=True"), false),
+            (
+                Some("only_cpu_and_memory=true&only_cpu_and_memory=true"),
+                false,
+            ),
+            (Some("only_cpu_and_memory"), false),
+        ] {
+            assert_eq!(only_cpu_and_memory(query), expected, "{query:?}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The cgroups of this machine: which there are, and their files.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use crate::pod::stats::cgroup::{Controller, Files, Version};
+use crate::pod::stats::place;
+
+/// The file that only version 2 has at its root.
+const V2_MARK: &str = "cgroup.controllers";
+
+/// Longest text of a file, in bytes: a list of some hundred thousand processes. What is behind
+/// that is not read.
+const TEXT_BYTES_MAX: usize = 4 << 20;
+
+/// What a buffer begins with, in bytes: most texts are smaller than a page.
+const TEXT_BYTES: usize = 16 << 10;
+
+/// Most directories a search looks at, and how deep: far more than a machine full of pods has.
+const SEARCH_DIRECTORIES_MAX: usize = 50_000;
+const SEARCH_DEPTH_MAX: usize = 16;
+
+/// All cgroups.
+#[derive(Debug, Clone)]
+pub(super) struct Cgroups {
+    root: PathBuf,
+    pub(super) version: Version,
+}
+
+impl Cgroups {
+    pub(super) fn new(root: &Path) -> Self {
+        let version = if root.join(V2_MARK).exists() {
+            Version::V2
+        } else {
+            Version::V1
+        };
+        Self {
+            root: root.to_owned(),
+            version,
+        }
+    }
+
+    /// Where a controller's hierarchy is.
+    fn hierarchy(&self, controller: Controller) -> PathBuf {
+        match self.version {
+            Version::V1 => self.root.join(controller.directory()),
+            Version::V2 => self.root.clone(),
+        }
+    }
+
+    /// Whether there is a cgroup at that path.
+    pub(super) fn exists(&self, path: &str) -> bool {
+        self.hierarchy(Controller::Memory).join(path).is_dir()
+    }
+
+    /// The files of the cgroup at that path, read into that buffer.
+    pub(super) fn open<'a>(&self, path: &str, buffer: &'a mut Buffer) -> Directory<'a> {
+        buffer.paths = Controller::ALL.map(|controller| {
+            let mut path = self.hierarchy(controller).join(path).into_os_string();
+            path.push("/");
+            path.into_string().unwrap_or_default()
+        });
+        Directory { buffer }
+    }
+
+    /// Paths of the cgroups of these containers, wherever they are: what an Engine does that was
+    /// given a parent of its own, or runs without root.
+    pub(super) fn search(&self, wanted: &HashSet<&str>) -> HashMap<String, String> {
+        let root = self.hierarchy(Controller::Memory);
+        let mut found = HashMap::new();
+        let mut left = SEARCH_DIRECTORIES_MAX;
+        let mut open = vec![(root.clone(), 0)];
+        while let Some((directory, depth)) = open.pop() {
+            let Ok(entries) = fs::read_dir(&directory) else {
+                continue;
+            };
+            for entry in entries.flatten() {
+                if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    continue;
+                }
+                if left == 0 || found.len() == wanted.len() {
+                    return found;
+                }
+                left -= 1;
+                let path = entry.path();
+                let name = entry.file_name();
+                let id = name.to_str().and_then(place::container_of);
+                match id.filter(|id| wanted.contains(id)) {
+                    Some(id) => {
+                        let below = path.strip_prefix(&root).ok().and_then(Path::to_str);
+                        if let Some(below) = below {
+                            found.insert(id.to_owned(), below.to_owned());
+                        }
+                    }
+                    None if depth < SEARCH_DEPTH_MAX => open.push((path, depth + 1)),
+                    None => {}
+                }
+            }
+        }
+        found
+    }
+}
+
+/// Room for one text at a time.
+#[derive(Debug, Default)]
+pub(super) struct Buffer {
+    paths: [String; Controller::ALL.len()],
+    text: Vec<u8>,
+}
+
+impl Buffer {
+    /// The text of a file; none when it can't be read, or isn't text.
+    pub(super) fn read(&mut self, path: impl AsRef<Path>) -> Option<&str> {
+        let len = fill(&mut self.text, path.as_ref())?;
+        std::str::from_utf8(&self.text[..len]).ok()
+    }
+}
+
+/// Reads a file into `text`, which grows as it must. Not `read_to_string`: that asks for the
+/// length of each file first, which the kernel says is 0.
+fn fill(text: &mut Vec<u8>, path: &Path) -> Option<usize> {
+    let mut file = File::open(path).ok()?;
+    if text.is_empty() {
+        text.resize(TEXT_BYTES, 0);
+    }
+    let mut len = 0;
+    while len < TEXT_BYTES_MAX {
+        if len == text.len() {
+            text.resize(2 * len, 0);
+        }
+        match file.read(&mut text[len..]) {
+            Ok(0) => break,
+            Ok(read) => len += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+    Some(len)
+}
+
+/// The files of one cgroup.
+pub(super) struct Directory<'a> {
+    buffer: &'a mut Buffer,
+}
+
+impl Files for Directory<'_> {
+    fn read(&mut self, controller: Controller, file: &str) -> Option<&str> {
+        let at = Controller::ALL
+            .iter()
+            .position(|each| *each == controller)?;
+        let Buffer { paths, text } = &mut *self.buffer;
+        let path = &mut paths[at];
+        let len = path.len();
+        path.push_str(file);
+        let read = fill(text, Path::new(path.as_str()));
+        path.truncate(len);
+        std::str::from_utf8(&text[..read?]).ok()
+    }
+}

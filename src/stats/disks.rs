@@ -1,0 +1,350 @@
+//! How much directories hold: measured beside, told from memory.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::machine::file_system;
+use crate::api::Timestamp;
+use crate::pod::stats::Disk;
+
+/// Shortest time between two measurements of one thing, as the kubelet's
+/// (`--volume-stats-agg-period`).
+const WAIT: Duration = Duration::from_mins(1);
+
+/// Longest time between two measurements of something that takes too long.
+const WAIT_MAX: Duration = Duration::from_mins(20);
+
+/// Longest time one measurement may take. A tree that takes longer has millions of files: what
+/// it holds stays unknown, and it is tried again more and more seldom.
+const MEASURE_MAX: Duration = Duration::from_secs(5);
+
+/// Size of a block of `st_blocks`, in bytes, on any file system.
+const BLOCK_BYTES: u64 = 512;
+
+/// What is measured.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Target {
+    /// All below a directory, but for other file systems.
+    Tree(PathBuf),
+    /// The log files of a container, in the directory that the Engine keeps for it.
+    Logs(PathBuf),
+}
+
+#[derive(Debug)]
+struct Entry {
+    found: Option<Disk>,
+    /// Whether somebody has asked since it was last measured.
+    is_asked: bool,
+    /// When it may be measured again; at once before the first time.
+    due: Option<Instant>,
+    wait: Duration,
+}
+
+/// What is known of how much things hold.
+#[derive(Debug)]
+pub(super) struct Disks {
+    entries: Mutex<HashMap<Target, Entry>>,
+    asked: Notify,
+    now: fn() -> Timestamp,
+}
+
+impl Disks {
+    pub(super) fn new(now: fn() -> Timestamp) -> Self {
+        Self {
+            entries: Mutex::default(),
+            asked: Notify::new(),
+            now,
+        }
+    }
+
+    /// What is known of these, and wakes whoever measures. All others are forgotten.
+    pub(super) fn ask(&self, targets: &HashSet<Target>) -> HashMap<Target, Disk> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.retain(|target, _| targets.contains(target));
+        let mut known = HashMap::with_capacity(targets.len());
+        for target in targets {
+            match entries.get_mut(target) {
+                Some(entry) => {
+                    entry.is_asked = true;
+                    known.extend(entry.found.map(|disk| (target.clone(), disk)));
+                }
+                None => {
+                    let entry = Entry {
+                        found: None,
+                        is_asked: true,
+                        due: None,
+                        wait: WAIT,
+                    };
+                    entries.insert(target.clone(), entry);
+                }
+            }
+        }
+        self.asked.notify_one();
+        known
+    }
+
+    /// Something that is to be measured now.
+    fn next(&self, now: Instant) -> Option<Target> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = |entry: &Entry| entry.is_asked && entry.due.is_none_or(|due| due <= now);
+        let (target, entry) = entries.iter_mut().find(|(_, entry)| is_due(entry))?;
+        entry.is_asked = false;
+        entry.due = Some(now + entry.wait);
+        Some(target.clone())
+    }
+
+    fn keep(&self, target: &Target, found: Result<Option<Disk>, TooLong>) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = entries.get_mut(target) else {
+            return;
+        };
+        match found {
+            Ok(found) => {
+                entry.found = found;
+                entry.wait = WAIT;
+            }
+            Err(TooLong) => {
+                entry.wait = (entry.wait * 2).min(WAIT_MAX);
+                entry.due = Some(Instant::now() + entry.wait);
+            }
+        }
+    }
+
+    /// Measures what was asked for, one after the other, until cancelled.
+    pub(super) async fn run(&self, cancel: CancellationToken) {
+        let stop = Arc::new(AtomicBool::new(false));
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = self.asked.notified() => {}
+            }
+            while let Some(target) = self.next(Instant::now()) {
+                let (measured, told, now) = (target.clone(), Arc::clone(&stop), self.now);
+                let measuring = tokio::task::spawn_blocking(move || {
+                    let budget = Budget {
+                        end: Instant::now() + MEASURE_MAX,
+                        stop: &told,
+                    };
+                    measure(&measured, &budget, now())
+                });
+                tokio::select! {
+                    () = cancel.cancelled() => {
+                        // It ends at its next file.
+                        stop.store(true, Ordering::Relaxed);
+                        return;
+                    }
+                    done = measuring => self.keep(&target, done.unwrap_or(Err(TooLong))),
+                }
+            }
+        }
+    }
+}
+
+/// A measurement was given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct TooLong;
+
+struct Budget<'a> {
+    end: Instant,
+    stop: &'a AtomicBool,
+}
+
+impl Budget<'_> {
+    fn is_left(&self) -> Result<(), TooLong> {
+        if self.stop.load(Ordering::Relaxed) || Instant::now() > self.end {
+            return Err(TooLong);
+        }
+        Ok(())
+    }
+}
+
+/// What a target holds, and the file system it is on; none when it is gone.
+fn measure(target: &Target, budget: &Budget<'_>, now: Timestamp) -> Result<Option<Disk>, TooLong> {
+    let (path, held) = match target {
+        Target::Tree(path) => (path, tree(path, budget)?),
+        Target::Logs(path) => (path, logs(path, budget)?),
+    };
+    Ok(held.and_then(|held| {
+        Some(Disk {
+            used_bytes: Some(held.bytes),
+            inodes_used: Some(held.inodes),
+            ..file_system(path, now)?
+        })
+    }))
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Held {
+    bytes: u64,
+    inodes: u64,
+}
+
+impl Held {
+    fn add(&mut self, metadata: &fs::Metadata) {
+        self.inodes += 1;
+        self.bytes += metadata.blocks() * BLOCK_BYTES;
+    }
+}
+
+/// All below a directory and itself. A file with several names counts once.
+///
+/// Upstream: `pkg/volume/util/fs/fs.go` (`DiskUsage`).
+fn tree(root: &Path, budget: &Budget<'_>) -> Result<Option<Held>, TooLong> {
+    let Ok(metadata) = fs::symlink_metadata(root) else {
+        return Ok(None);
+    };
+    let device = metadata.dev();
+    let mut held = Held::default();
+    held.add(&metadata);
+    let mut linked = HashSet::new();
+    let mut open = vec![root.to_owned()];
+    while let Some(directory) = open.pop() {
+        budget.is_left()?;
+        // What goes away meanwhile holds nothing.
+        let Ok(entries) = fs::read_dir(&directory) else {
+            continue;
+        };
+        for entry in entries.flatten() {
+            budget.is_left()?;
+            let Ok(metadata) = entry.metadata() else {
+                continue;
+            };
+            if metadata.dev() != device {
+                continue;
+            }
+            let is_first =
+                metadata.is_dir() || metadata.nlink() < 2 || linked.insert(metadata.ino());
+            if is_first {
+                held.add(&metadata);
+            }
+            if metadata.is_dir() {
+                open.push(entry.path());
+            }
+        }
+    }
+    Ok(Some(held))
+}
+
+/// Files of a log driver: `<id>-json.log` and those rotated before, or all of `local-logs`.
+fn logs(directory: &Path, budget: &Budget<'_>) -> Result<Option<Held>, TooLong> {
+    let local = directory.join("local-logs");
+    if local.is_dir() {
+        return tree(&local, budget);
+    }
+    let Ok(entries) = fs::read_dir(directory) else {
+        return Ok(None);
+    };
+    let mut held = Held::default();
+    for entry in entries.flatten() {
+        budget.is_left()?;
+        let name = entry.file_name();
+        if name.to_str().is_some_and(|name| name.contains("-json.log"))
+            && let Ok(metadata) = entry.metadata()
+        {
+            held.add(&metadata);
+        }
+    }
+    Ok(Some(held))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(stop: &AtomicBool) -> Budget<'_> {
+        Budget {
+            end: Instant::now() + Duration::from_mins(10),
+            stop,
+        }
+    }
+
+    #[test]
+    fn a_tree_counts_blocks_and_each_file_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let stop = AtomicBool::new(false);
+        let empty = tree(dir.path(), &budget(&stop)).unwrap().unwrap();
+        assert_eq!(empty.inodes, 1);
+        fs::create_dir(dir.path().join("a")).unwrap();
+        fs::write(dir.path().join("a/one"), vec![1; 100_000]).unwrap();
+        fs::hard_link(dir.path().join("a/one"), dir.path().join("two")).unwrap();
+        std::os::unix::fs::symlink("/", dir.path().join("away")).unwrap();
+        let held = tree(dir.path(), &budget(&stop)).unwrap().unwrap();
+        assert_eq!(held.inodes, 4, "{held:?}");
+        let grown = held.bytes - empty.bytes;
+        assert!((100_000..200_000).contains(&grown), "{held:?}");
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(tree(dir.path(), &budget(&stop)), Err(TooLong));
+        assert_eq!(tree(&dir.path().join("gone"), &budget(&stop)), Ok(None));
+    }
+
+    #[test]
+    fn logs_are_those_of_the_engines_drivers() {
+        let dir = tempfile::tempdir().unwrap();
+        let stop = AtomicBool::new(false);
+        for file in ["x-json.log", "x-json.log.1", "hostname", "config.v2.json"] {
+            fs::write(dir.path().join(file), b"text").unwrap();
+        }
+        let held = logs(dir.path(), &budget(&stop)).unwrap().unwrap();
+        assert_eq!(held.inodes, 2);
+        fs::create_dir(dir.path().join("local-logs")).unwrap();
+        fs::write(dir.path().join("local-logs/container.log"), b"text").unwrap();
+        let held = logs(dir.path(), &budget(&stop)).unwrap().unwrap();
+        assert_eq!(held.inodes, 2);
+        assert_eq!(logs(&dir.path().join("gone"), &budget(&stop)), Ok(None));
+    }
+
+    #[test]
+    fn something_is_measured_when_asked_for_and_at_most_once_a_minute() {
+        let disks = Disks::new(Timestamp::now);
+        let target = Target::Tree("/t".into());
+        let targets = HashSet::from([target.clone()]);
+        let start = Instant::now();
+        assert_eq!(disks.next(start), None);
+        assert!(disks.ask(&targets).is_empty());
+        assert_eq!(disks.next(start), Some(target.clone()));
+        assert_eq!(disks.next(start), None);
+        disks.keep(&target, Ok(Some(Disk::default())));
+        assert_eq!(disks.ask(&targets).len(), 1);
+        assert_eq!(disks.next(start + WAIT / 2), None);
+        assert_eq!(disks.next(start + WAIT), Some(target.clone()));
+        // Nobody has asked since.
+        assert_eq!(disks.next(start + 10 * WAIT), None);
+        disks.keep(&target, Err(TooLong));
+        assert_eq!(disks.ask(&targets).len(), 1, "what is known stays");
+        assert_eq!(disks.next(Instant::now() + WAIT), None);
+        assert_eq!(disks.next(Instant::now() + 3 * WAIT), Some(target));
+        assert!(disks.ask(&HashSet::new()).is_empty());
+        assert_eq!(disks.next(Instant::now() + 100 * WAIT), None);
+    }
+
+    #[tokio::test]
+    async fn what_was_asked_for_is_measured_beside() {
+        let dir = tempfile::tempdir().unwrap();
+        let disks = Arc::new(Disks::new(Timestamp::now));
+        let cancel = CancellationToken::new();
+        let running = tokio::spawn({
+            let (disks, cancel) = (Arc::clone(&disks), cancel.clone());
+            async move { disks.run(cancel).await }
+        });
+        let target = Target::Tree(dir.path().to_owned());
+        let targets = HashSet::from([target.clone()]);
+        let found = loop {
+            if let Some(found) = disks.ask(&targets).remove(&target) {
+                break found;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        };
+        assert_eq!(found.inodes_used, Some(1));
+        assert!(found.capacity_bytes > Some(0));
+        cancel.cancel();
+        running.await.unwrap();
+    }
+}

@@ -1,0 +1,517 @@
+//! One look at everything that runs.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::cgroups::{Buffer, Cgroups};
+use super::disks::{Disks, Target};
+use super::{StatsError, StatsOptions, machine};
+use crate::api::{Pod, PodUid, Timestamp, core, keys};
+use crate::pod::backoff::elapsed;
+use crate::pod::observed::{ContainerState, PodStatus};
+use crate::pod::payload;
+use crate::pod::resources::qos_class;
+use crate::pod::spec;
+use crate::pod::stats::{
+    ContainerReading, Disk, Network, PodReading, Reading, Scope, SystemReading, Usage,
+    VolumeReading, cgroup, nano_cores, place, proc, sum,
+};
+use crate::pod::volumes::PodPaths;
+use crate::store::board::PodView;
+use crate::telemetry::occurrences;
+
+/// How long what was read is told again instead of being read anew, and the shortest window of a
+/// rate. Who scrapes does so every 15 to 60 seconds; cAdvisor's numbers are up to 15 seconds old.
+const FRESH: Duration = Duration::from_secs(5);
+
+/// Shortest time between two searches of all cgroups for those that aren't where they should be.
+const SEARCH_WAIT: Duration = Duration::from_mins(1);
+
+/// The service that an Engine installed as a package runs in.
+const ENGINE_SERVICE: &str = "system.slice/docker.service";
+
+/// A question.
+pub(super) struct Asked<'a> {
+    pub(super) options: &'a StatsOptions,
+    pub(super) disks: &'a Disks,
+    pub(super) scope: Scope,
+    /// The Engine's root directory, where it is this machine's.
+    pub(super) engine_root: Option<&'a Path>,
+    pub(super) now: Timestamp,
+}
+
+/// What was last read of a cgroup.
+struct Kept {
+    usage: Usage,
+    scope: Scope,
+    /// Where the window of the next rate begins.
+    base: Option<(Timestamp, u64)>,
+    /// The look that it was last a part of.
+    look: u64,
+}
+
+/// Where a container's things are.
+#[derive(Clone)]
+struct Place {
+    cgroup: Arc<str>,
+    /// Where it writes its own files to, once looked for.
+    upper: Option<Option<PathBuf>>,
+}
+
+/// Looks, and remembers what it takes to tell rates and to find things again.
+pub(super) struct Looker {
+    cgroups: Cgroups,
+    buffer: Buffer,
+    kept: HashMap<Arc<str>, Kept>,
+    places: HashMap<Arc<str>, Place>,
+    searched: Option<Timestamp>,
+    look: u64,
+    created_at: Timestamp,
+}
+
+impl Looker {
+    pub(super) fn new(options: &StatsOptions) -> Self {
+        Self {
+            cgroups: Cgroups::new(&options.kernel.cgroup),
+            buffer: Buffer::default(),
+            kept: HashMap::new(),
+            places: HashMap::new(),
+            searched: None,
+            look: 0,
+            created_at: (options.now)(),
+        }
+    }
+
+    /// Looks at the machine and at all pods of which something runs. Blocks.
+    ///
+    /// # Errors
+    /// The machine's own numbers can't be read.
+    pub(super) fn look(
+        &mut self,
+        asked: &Asked<'_>,
+        views: &[PodView],
+    ) -> Result<Reading, StatsError> {
+        self.look += 1;
+        let options = asked.options;
+        let mut node = machine::read(
+            &options.kernel,
+            &options.node_name,
+            &options.root,
+            asked.scope,
+            asked.now,
+            &mut self.buffer,
+        )?;
+        node.usage = self.rated("".into(), node.usage, asked);
+        if let Some(root) = asked.engine_root
+            && let Some(disk) = machine::file_system(root, asked.now)
+        {
+            let whole = machine::with_use(disk);
+            node.image_fs = Some(Disk {
+                used_bytes: options.engine.image_bytes(),
+                ..whole
+            });
+        }
+        node.systems = self.systems(asked);
+        self.find(options, views, asked.now);
+        let mut pods: Vec<PodReading> = views
+            .iter()
+            .filter_map(|view| self.pod(view, asked))
+            .collect();
+        pods.sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
+        if asked.scope > Scope::CpuAndMemory {
+            self.measure(&mut pods, views, asked);
+        }
+        let look = self.look;
+        self.kept.retain(|_, kept| kept.look == look);
+        Ok(Reading {
+            time: asked.now,
+            node,
+            pods,
+        })
+    }
+
+    /// Finds the cgroups of all containers that run and weren't found before.
+    fn find(&mut self, options: &StatsOptions, views: &[PodView], now: Timestamp) {
+        let mut running: HashSet<&str> = HashSet::new();
+        let mut missing: HashSet<&str> = HashSet::new();
+        for view in views {
+            let mut class = None;
+            for id in running_ids(&view.observed) {
+                running.insert(id);
+                if self.places.contains_key(id) {
+                    continue;
+                }
+                let class = *class.get_or_insert_with(|| view.pod.as_deref().map(qos_class));
+                let may_be = place::candidates(&options.cgroup_root, class, &view.uid, id);
+                match may_be.into_iter().find(|path| self.cgroups.exists(path)) {
+                    Some(path) => self.found(id, &path),
+                    None => {
+                        missing.insert(id);
+                    }
+                }
+            }
+        }
+        self.places.retain(|id, _| running.contains(&**id));
+        let may_search = |at: Timestamp| elapsed(at, now) >= SEARCH_WAIT;
+        if missing.is_empty() || !self.searched.is_none_or(may_search) {
+            return;
+        }
+        self.searched = Some(now);
+        let found = self.cgroups.search(&missing);
+        for (id, path) in &found {
+            self.found(id, path);
+        }
+        if found.len() < missing.len() {
+            occurrences::cgroups_missing(missing.len() - found.len());
+        }
+    }
+
+    fn found(&mut self, id: &str, path: &str) {
+        let place = Place {
+            cgroup: path.into(),
+            upper: None,
+        };
+        self.places.insert(id.into(), place);
+    }
+
+    /// What a cgroup uses: read now, or told again. None when it is gone.
+    fn usage(&mut self, path: &Arc<str>, asked: &Asked<'_>) -> Option<Usage> {
+        if let Some(kept) = self.kept.get_mut(path)
+            && kept.scope >= asked.scope
+            && kept.usage.time <= asked.now
+            && elapsed(kept.usage.time, asked.now) < FRESH
+        {
+            kept.look = self.look;
+            return Some(kept.usage.clone());
+        }
+        let version = self.cgroups.version;
+        let mut files = self.cgroups.open(path, &mut self.buffer);
+        let detailed = asked.scope == Scope::Detailed;
+        let mut usage = Usage {
+            time: asked.now,
+            cpu: cgroup::cpu(version, &mut files, detailed),
+            memory: cgroup::memory(version, &mut files),
+            ..Usage::default()
+        };
+        if usage.cpu.is_none() && usage.memory.is_none() {
+            return None;
+        }
+        if asked.scope > Scope::CpuAndMemory {
+            usage.processes = cgroup::processes(&mut files);
+        }
+        if detailed {
+            usage.detail = Some(cgroup::detail(version, &mut files));
+        }
+        Some(self.rated(Arc::clone(path), usage, asked))
+    }
+
+    /// Remembers what was read of a cgroup, and adds its rate.
+    fn rated(&mut self, path: Arc<str>, mut usage: Usage, asked: &Asked<'_>) -> Usage {
+        let before = self.kept.get(&path);
+        let (base, rate) = rate(
+            before.map(|kept| (kept.base, kept.usage.nano_cores)),
+            &usage,
+        );
+        usage.nano_cores = rate;
+        let kept = Kept {
+            usage: usage.clone(),
+            scope: asked.scope,
+            base,
+            look: self.look,
+        };
+        self.kept.insert(path, kept);
+        usage
+    }
+
+    fn pod(&mut self, view: &PodView, asked: &Asked<'_>) -> Option<PodReading> {
+        let observed = &view.observed;
+        let sandbox = observed
+            .sandboxes
+            .iter()
+            .find(|sandbox| sandbox.state == ContainerState::Running);
+        let with_sandbox = asked.scope == Scope::Detailed;
+        let sandbox_place = sandbox.and_then(|sandbox| self.places.get(&*sandbox.id.id).cloned());
+        let mut pod = PodReading {
+            name: (*view.full_name.name).into(),
+            namespace: (*view.full_name.namespace).into(),
+            uid: view.uid.clone(),
+            started_at: started_at(view),
+            ..PodReading::default()
+        };
+        let name = |container: &str, attempt| {
+            (asked.options.engine_name)(container, &view.full_name, &view.uid, attempt)
+        };
+        let mut names = HashSet::new();
+        let mut parent = sandbox_place
+            .as_ref()
+            .map(|place| Arc::clone(&place.cgroup));
+        for container in observed.running_containers() {
+            if !names.insert(&*container.name) {
+                continue;
+            }
+            let Some(place) = self.places.get(&*container.id.id) else {
+                continue;
+            };
+            let path = Arc::clone(&place.cgroup);
+            let Some(usage) = self.usage(&path, asked) else {
+                continue;
+            };
+            pod.containers.push(ContainerReading {
+                name: Arc::clone(&container.name),
+                engine_name: if with_sandbox {
+                    name(&container.name, container.restart_count)
+                } else {
+                    String::new()
+                },
+                image: Arc::clone(&container.image),
+                started_at: container.started_at.unwrap_or(container.created_at),
+                cgroup: format!("/{path}"),
+                usage,
+                rootfs: None,
+                logs: None,
+            });
+            parent.get_or_insert(path);
+        }
+        if pod.containers.is_empty() && sandbox_place.is_none() {
+            return None;
+        }
+        let own = parent.as_deref().and_then(|path| path.rsplit_once('/'));
+        let own = own.filter(|(parent, _)| place::is_of_pod(parent, &view.uid));
+        let own_usage = own.and_then(|(parent, _)| self.usage(&parent.into(), asked));
+        if let Some((parent, _)) = own.filter(|_| own_usage.is_some()) {
+            pod.cgroup = Some(format!("/{parent}"));
+        }
+        let sandbox_usage = match &sandbox_place {
+            Some(place) if with_sandbox || own_usage.is_none() => {
+                self.usage(&Arc::clone(&place.cgroup), asked)
+            }
+            _ => None,
+        };
+        let parts = pod.containers.iter().map(|container| &container.usage);
+        let parts: Vec<&Usage> = parts.chain(&sandbox_usage).collect();
+        let summed = sum(asked.now, &parts);
+        pod.usage = match own_usage {
+            // Processes are in the cgroups below.
+            Some(usage) => Usage {
+                processes: summed.processes,
+                ..usage
+            },
+            None => summed,
+        };
+        if let Some((sandbox, place)) = sandbox.zip(sandbox_place) {
+            if asked.scope > Scope::CpuAndMemory && !sandbox.host_network {
+                pod.network = self.network(&place.cgroup, asked);
+            }
+            if with_sandbox {
+                pod.sandbox = sandbox_usage.map(|usage| ContainerReading {
+                    name: keys::SANDBOX_NAME.into(),
+                    engine_name: name(keys::SANDBOX_NAME, sandbox.attempt),
+                    image: asked.options.sandbox_image.as_str().into(),
+                    started_at: sandbox.created_at,
+                    cgroup: format!("/{}", place.cgroup),
+                    usage,
+                    rootfs: None,
+                    logs: None,
+                });
+            }
+        }
+        Some(pod)
+    }
+
+    /// The network that the process in that cgroup is in.
+    fn network(&mut self, path: &str, asked: &Asked<'_>) -> Option<Network> {
+        let mut files = self.cgroups.open(path, &mut self.buffer);
+        let pid = cgroup::first_process(&mut files)?;
+        let net_dev = asked.options.kernel.proc.join(format!("{pid}/net/dev"));
+        Some(Network {
+            time: asked.now,
+            interfaces: proc::interfaces(self.buffer.read(net_dev)?),
+        })
+    }
+
+    /// Adds what is known of the pods' disks, and has the rest measured.
+    fn measure(&mut self, pods: &mut [PodReading], views: &[PodView], asked: &Asked<'_>) {
+        let by_uid: HashMap<&PodUid, &PodView> = views.iter().map(|v| (&v.uid, v)).collect();
+        let mut targets = HashSet::new();
+        let mut of_pods = Vec::with_capacity(pods.len());
+        for pod in &*pods {
+            let view = by_uid.get(&pod.uid);
+            let found = view.map(|view| self.targets(pod, view, asked));
+            let found = found.unwrap_or_default();
+            targets.extend(found.all().cloned());
+            of_pods.push(found);
+        }
+        let known = asked.disks.ask(&targets);
+        let get = |target: &Target| known.get(target).copied();
+        for (pod, targets) in pods.iter_mut().zip(of_pods) {
+            for container in &mut pod.containers {
+                let of_it = |of: &BTreeMap<Arc<str>, Target>| of.get(&container.name).and_then(get);
+                let (rootfs, logs) = (of_it(&targets.rootfs), of_it(&targets.logs));
+                (container.rootfs, container.logs) = (rootfs, logs);
+            }
+            let volumes = targets.volumes.into_iter();
+            pod.volumes = volumes
+                .filter_map(|(name, target)| {
+                    Some(VolumeReading {
+                        name,
+                        disk: get(&target)?,
+                    })
+                })
+                .collect();
+        }
+    }
+
+    fn targets(&mut self, pod: &PodReading, view: &PodView, asked: &Asked<'_>) -> Targets {
+        let mut targets = Targets::default();
+        for container in &pod.containers {
+            let name = &container.name;
+            let instance = view.observed.find_container_status_by_name(name);
+            let Some(instance) = instance.filter(|c| c.state == ContainerState::Running) else {
+                continue;
+            };
+            let id = &*instance.id.id;
+            if let Some(upper) = self.upper(id, asked) {
+                targets.rootfs.insert(Arc::clone(name), Target::Tree(upper));
+            }
+            if let Some(root) = asked.engine_root {
+                let directory = root.join("containers").join(id);
+                targets
+                    .logs
+                    .insert(Arc::clone(name), Target::Logs(directory));
+            }
+        }
+        let paths = PodPaths::new(&asked.options.root, &view.uid);
+        let volumes = view.pod.as_deref().map(|pod| volumes(pod, &paths));
+        targets.volumes = volumes.unwrap_or_default();
+        targets
+    }
+
+    /// Where a container writes its own files to.
+    fn upper(&mut self, id: &str, asked: &Asked<'_>) -> Option<PathBuf> {
+        let place = self.places.get(id)?;
+        if let Some(known) = &place.upper {
+            return known.clone();
+        }
+        let mut files = self.cgroups.open(&place.cgroup, &mut self.buffer);
+        let pid = cgroup::first_process(&mut files)?;
+        let mountinfo = asked.options.kernel.proc.join(format!("{pid}/mountinfo"));
+        let upper = self.buffer.read(mountinfo).map(proc::upper_dir)?;
+        let upper = upper.map(PathBuf::from);
+        self.places.get_mut(id)?.upper = Some(upper.clone());
+        upper
+    }
+
+    /// The parts of the machine that a kubelet tells of beside the pods.
+    ///
+    /// Upstream: `pkg/kubelet/server/stats/summary_sys_containers.go`.
+    fn systems(&mut self, asked: &Asked<'_>) -> Vec<SystemReading> {
+        let own = self.own_cgroup(asked);
+        let pods = asked.options.cgroup_root.trim_matches('/').to_owned();
+        let parts = [
+            ("kubelet", own, Some(self.created_at)),
+            ("runtime", Some(ENGINE_SERVICE.to_owned()), None),
+            ("pods", Some(pods), None),
+        ];
+        parts
+            .into_iter()
+            .filter_map(|(name, path, started_at)| {
+                let path = path.filter(|path| !path.is_empty())?;
+                let usage = self.usage(&path.as_str().into(), asked)?;
+                Some(SystemReading {
+                    name,
+                    cgroup: format!("/{path}"),
+                    started_at,
+                    usage,
+                })
+            })
+            .collect()
+    }
+
+    /// Our own cgroup; none where we have none, or where its name says nothing here.
+    fn own_cgroup(&mut self, asked: &Asked<'_>) -> Option<String> {
+        let text = self
+            .buffer
+            .read(asked.options.kernel.proc.join("self/cgroup"))?;
+        let path = match self.cgroups.version {
+            cgroup::Version::V2 => proc::cgroup_of(text, None)?,
+            cgroup::Version::V1 => {
+                let memory = proc::cgroup_of(text, Some("memory"))?;
+                let cpu = proc::cgroup_of(text, Some("cpuacct"))?;
+                (memory == cpu).then_some(memory)?
+            }
+        };
+        (!path.contains("..")).then(|| path.trim_matches('/').to_owned())
+    }
+}
+
+/// What is measured of a pod.
+#[derive(Default)]
+struct Targets {
+    rootfs: BTreeMap<Arc<str>, Target>,
+    logs: BTreeMap<Arc<str>, Target>,
+    volumes: Vec<(String, Target)>,
+}
+
+impl Targets {
+    fn all(&self) -> impl Iterator<Item = &Target> {
+        let volumes = self.volumes.iter().map(|(_, target)| target);
+        self.rootfs
+            .values()
+            .chain(self.logs.values())
+            .chain(volumes)
+    }
+}
+
+/// The window of the next rate, and the rate of this one. A window that is too short goes on.
+fn rate(
+    before: Option<(Option<(Timestamp, u64)>, Option<u64>)>,
+    usage: &Usage,
+) -> (Option<(Timestamp, u64)>, Option<u64>) {
+    let now = usage.cpu.map(|cpu| (usage.time, cpu.usage_nanos));
+    let Some(((base, known), now)) = before.zip(now) else {
+        return (now, None);
+    };
+    match base {
+        Some(base) if base.0 <= now.0 && elapsed(base.0, now.0) < FRESH && base.1 <= now.1 => {
+            (Some(base), known)
+        }
+        Some(base) => (Some(now), nano_cores(base, now)),
+        None => (Some(now), None),
+    }
+}
+
+fn running_ids(observed: &PodStatus) -> impl Iterator<Item = &str> {
+    let sandboxes = observed.sandboxes.iter();
+    let sandboxes = sandboxes.filter(|sandbox| sandbox.state == ContainerState::Running);
+    let containers = observed.running_containers().map(|c| &*c.id.id);
+    sandboxes.map(|sandbox| &*sandbox.id.id).chain(containers)
+}
+
+fn started_at(view: &PodView) -> Option<Timestamp> {
+    let told = view
+        .status
+        .as_ref()
+        .and_then(|status| status.start_time.as_ref());
+    let sandboxes = view.observed.sandboxes.iter();
+    told.map(|time| time.0)
+        .or_else(|| sandboxes.map(|sandbox| sandbox.created_at).min())
+}
+
+/// A pod's volumes on this machine's disks, as far as their files are the pod's own.
+///
+/// Upstream: `IsLocalEphemeralVolume` of `pkg/volume/util/util.go`.
+fn volumes(pod: &Pod, paths: &PodPaths) -> Vec<(String, Target)> {
+    let all = spec::spec(pod).volumes.iter().flatten();
+    all.filter_map(|volume: &core::Volume| {
+        let name = &volume.name;
+        let path = if volume.empty_dir.is_some() {
+            paths.empty_dir(name)
+        } else {
+            paths.volume(payload::Kind::of(volume)?.plugin(), name)
+        };
+        Some((name.clone(), Target::Tree(path)))
+    })
+    .collect()
+}

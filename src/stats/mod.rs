@@ -1,0 +1,203 @@
+//! Reads what pods and the machine use, when somebody asks.
+//!
+//! Files of cgroups and of `/proc` are all it takes: no call of the Engine's, whose own statistics
+//! take a second for each container. Nothing is read while nobody asks; what was read a moment
+//! ago is told again, so many who ask cost as one. Disks are measured beside, at most once a
+//! minute, and only those that were asked for.
+//!
+//! What the texts mean and what is made of them is decided in [`crate::pod::stats`]. Reads
+//! `store`'s board; `app` hands it to the servers.
+//!
+//! Upstream: `pkg/kubelet/stats/cadvisor_stats_provider.go` and cAdvisor, which reads all the time.
+
+mod cgroups;
+mod disks;
+mod look;
+mod machine;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use self::disks::Disks;
+use self::look::Looker;
+use crate::api::{FullName, PodUid, Timestamp};
+use crate::pod::stats::{Reading, Scope, cadvisor, resource, summary};
+use crate::store::board::Board;
+use crate::telemetry::occurrences;
+
+/// Longest wait for an answer. A look takes milliseconds; one that takes this long is stuck in
+/// the kernel, and those who scrape give up after ten seconds themselves.
+const LOOK_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StatsError {
+    /// The kernel did not answer in time.
+    #[error("the files of the kernel gave no answer in {} s", LOOK_DEADLINE.as_secs())]
+    Deadline,
+    /// The machine's own numbers can't be read.
+    #[error("{0} can't be read")]
+    Machine(&'static str),
+    /// Looking or writing failed in an unforeseen way.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// What has to be asked of the Engine: where it keeps its files, which never changes.
+#[async_trait]
+pub trait EngineDisk: Send + Sync + 'static {
+    /// Its root directory; none where that is another machine's, or as long as it doesn't answer.
+    async fn root_dir(&self) -> Option<PathBuf>;
+
+    /// Bytes that its images take, as far as that is known.
+    fn image_bytes(&self) -> Option<u64>;
+}
+
+/// What a [`StatsProvider`] is made with.
+pub struct StatsOptions {
+    /// Name of the Node.
+    pub node_name: String,
+    /// The agent's root directory.
+    pub root: PathBuf,
+    /// cgroup under which pods live, or empty.
+    pub cgroup_root: String,
+    /// Image of the sandboxes.
+    pub sandbox_image: String,
+    /// Name on the Engine of a container: of its name in the pod, the pod, and the attempt.
+    pub engine_name: fn(&str, &FullName, &PodUid, u32) -> String,
+    /// The Engine's disk.
+    pub engine: Arc<dyn EngineDisk>,
+    /// The present time.
+    pub now: fn() -> Timestamp,
+    /// Where the kernel's files are.
+    pub kernel: Kernel,
+}
+
+/// Where the kernel's files are.
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    /// Processes.
+    pub proc: PathBuf,
+    /// cgroups: one hierarchy, or a directory for each.
+    pub cgroup: PathBuf,
+}
+
+impl Default for Kernel {
+    fn default() -> Self {
+        Self {
+            proc: "/proc".into(),
+            cgroup: "/sys/fs/cgroup".into(),
+        }
+    }
+}
+
+/// Tells what pods and the machine use.
+pub struct StatsProvider {
+    options: Arc<StatsOptions>,
+    board: Board,
+    disks: Arc<Disks>,
+    /// Who looks; one at a time, so that two who ask at once cost as one.
+    looker: Arc<Mutex<Looker>>,
+}
+
+impl StatsProvider {
+    /// One that tells of the pods on that board.
+    #[must_use]
+    pub fn new(options: StatsOptions, board: Board) -> Self {
+        let options = Arc::new(options);
+        Self {
+            board,
+            disks: Arc::new(Disks::new(options.now)),
+            looker: Arc::new(Mutex::new(Looker::new(&options))),
+            options,
+        }
+    }
+
+    /// Measures disks that were asked for, until cancelled.
+    pub async fn run(&self, cancel: CancellationToken) {
+        self.disks.run(cancel).await;
+    }
+
+    /// What `/stats/summary` answers, as JSON.
+    ///
+    /// # Errors
+    /// The machine can't be looked at.
+    pub async fn summary(&self, only_cpu_and_memory: bool) -> Result<String, StatsError> {
+        let scope = if only_cpu_and_memory {
+            Scope::CpuAndMemory
+        } else {
+            Scope::Everything
+        };
+        self.look(scope, move |reading| {
+            serde_json::to_string(&summary::summary(reading, scope))
+                .map_err(|error| StatsError::Failed(error.to_string()))
+        })
+        .await
+        .and_then(|made| made)
+    }
+
+    /// What `/metrics/resource` answers. A machine that can't be looked at is told in it.
+    pub async fn resource_metrics(&self) -> String {
+        let made = self.look(Scope::CpuAndMemory, |reading| {
+            resource::render(Some(reading))
+        });
+        made.await.unwrap_or_else(|error| {
+            occurrences::stats_failed(&error.to_string());
+            resource::render(None)
+        })
+    }
+
+    /// What `/metrics/cadvisor` answers. A machine that can't be looked at is told in it.
+    pub async fn cadvisor_metrics(&self) -> String {
+        let made = self.look(Scope::Detailed, |reading| cadvisor::render(Some(reading)));
+        made.await.unwrap_or_else(|error| {
+            occurrences::stats_failed(&error.to_string());
+            cadvisor::render(None)
+        })
+    }
+
+    /// Looks, and makes something of what is seen where blocking is allowed.
+    async fn look<T: Send + 'static>(
+        &self,
+        scope: Scope,
+        make: impl FnOnce(&Reading) -> T + Send + 'static,
+    ) -> Result<T, StatsError> {
+        let looked = async {
+            let engine_root = match scope {
+                Scope::CpuAndMemory => None,
+                Scope::Everything | Scope::Detailed => self.options.engine.root_dir().await,
+            };
+            let mut looker = Arc::clone(&self.looker).lock_owned().await;
+            let (options, disks) = (Arc::clone(&self.options), Arc::clone(&self.disks));
+            let views = self.board.all();
+            let looking = tokio::task::spawn_blocking(move || {
+                let asked = look::Asked {
+                    options: &options,
+                    disks: &disks,
+                    scope,
+                    engine_root: engine_root.as_deref(),
+                    now: (options.now)(),
+                };
+                let reading = looker.look(&asked, &views)?;
+                // The next one need not wait for what is made of it.
+                drop(looker);
+                Ok(make(&reading))
+            });
+            looking
+                .await
+                .map_err(|error| StatsError::Failed(error.to_string()))?
+        };
+        match tokio::time::timeout(LOOK_DEADLINE, looked).await {
+            Ok(done) => done,
+            Err(_) => Err(StatsError::Deadline),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The host's file system, as the agent sees it.
+//!
+//! On the host its paths are the agent's own. In a container they are others, and what the host has
+//! at a path is found below a directory where the host's root is mounted, its symlinks followed as
+//! the host would follow them.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How many symlinks a path may lead over: the kernel's own limit.
+const SYMLINKS_MAX: usize = 40;
+
+/// How the agent sees the host's files. Clones share what they know.
+#[derive(Debug, Clone, Default)]
+pub struct HostFiles {
+    shown: Shown,
+    is_apart: Arc<AtomicBool>,
+}
+
+/// What was said of where the host's files are.
+#[derive(Debug, Clone, Default)]
+enum Shown {
+    #[default]
+    Unsaid,
+    /// They are the agent's own.
+    Own,
+    Below(PathBuf),
+}
+
+/// How one path of the host is seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum SeenAt {
+    /// The host's path is the agent's.
+    Own(PathBuf),
+    /// It is there for the agent, to look at and no more.
+    Below(PathBuf),
+    /// The agent doesn't see the host's files.
+    Nowhere,
+}
+
+impl HostFiles {
+    /// Those below `root`; without one the agent's own, unless it learns that it is apart.
+    #[must_use]
+    pub fn new(root: Option<PathBuf>) -> Self {
+        let shown = match root {
+            None => Shown::Unsaid,
+            Some(root) if root == Path::new("/") => Shown::Own,
+            Some(root) => Shown::Below(root),
+        };
+        Self {
+            shown,
+            is_apart: Arc::default(),
+        }
+    }
+
+    /// The directory below which the host's files are, if one was named that is not the agent's
+    /// own root.
+    pub(super) fn root(&self) -> Option<&Path> {
+        match &self.shown {
+            Shown::Below(root) => Some(root),
+            Shown::Unsaid | Shown::Own => None,
+        }
+    }
+
+    /// Tells whether the host has other files than the agent.
+    pub fn set_apart(&self, is_apart: bool) {
+        self.is_apart.store(is_apart, Ordering::Relaxed);
+    }
+
+    /// Where the agent finds what the host has at `path`; none where it doesn't see the host's
+    /// files.
+    ///
+    /// # Errors
+    /// What the system says on the way.
+    pub fn path(&self, path: &Path) -> io::Result<Option<PathBuf>> {
+        Ok(match self.seen(path)? {
+            SeenAt::Own(path) | SeenAt::Below(path) => Some(path),
+            SeenAt::Nowhere => None,
+        })
+    }
+
+    pub(super) fn seen(&self, path: &Path) -> io::Result<SeenAt> {
+        match &self.shown {
+            Shown::Below(root) => resolve_below(root, path).map(SeenAt::Below),
+            Shown::Unsaid if self.is_apart.load(Ordering::Relaxed) => Ok(SeenAt::Nowhere),
+            Shown::Unsaid | Shown::Own => Ok(SeenAt::Own(path.to_owned())),
+        }
+    }
+}
+
+/// The place below `root` that `path` leads to where `root` is `/`. What is missing of it is kept
+/// as it is.
+fn resolve_below(root: &Path, path: &Path) -> io::Result<PathBuf> {
+    let mut left: VecDeque<OsString> = parts(path).collect();
+    let mut at = root.to_owned();
+    let mut symlinks = 0;
+    while let Some(part) = left.pop_front() {
+        if part == ".." {
+            if at != root {
+                at.pop();
+            }
+            continue;
+        }
+        let next = at.join(&part);
+        let is_symlink = match next.symlink_metadata() {
+            Ok(found) => found.is_symlink(),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => false,
+            Err(e) => return Err(e),
+        };
+        if !is_symlink {
+            at = next;
+            continue;
+        }
+        symlinks += 1;
+        if symlinks > SYMLINKS_MAX {
+            return Err(io::Error::from(rustix::io::Errno::LOOP));
+        }
+        let target = next.read_link()?;
+        if target.is_absolute() {
+            root.clone_into(&mut at);
+        }
+        for part in parts(&target).collect::<Vec<_>>().into_iter().rev() {
+            left.push_front(part);
+        }
+    }
+    Ok(at)
+}
+
+fn parts(path: &Path) -> impl Iterator<Item = OsString> + '_ {
+    path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn symlinks_are_followed_as_the_host_follows_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        fs::create_dir_all(root.join("run/a")).unwrap();
+        fs::create_dir_all(root.join("var/lib")).unwrap();
+        symlink("/run", root.join("var/run")).unwrap();
+        symlink("../../run/a", root.join("var/lib/near")).unwrap();
+        symlink("../../../../../../run", root.join("var/lib/above")).unwrap();
+        symlink("loop", root.join("loop")).unwrap();
+        for (path, leads_to) in [
+            ("/", ""),
+            ("/run/a", "run/a"),
+            ("/var/run/a", "run/a"),
+            ("/var/lib/near", "run/a"),
+            ("/var/lib/above/a", "run/a"),
+            ("/../../run", "run"),
+            ("/var/run/missing/b", "run/missing/b"),
+        ] {
+            let found = resolve_below(root, Path::new(path)).unwrap();
+            assert_eq!(found, root.join(leads_to), "{path}");
+        }
+        assert!(resolve_below(root, Path::new("/loop/a")).is_err());
+    }
+
+    #[test]
+    fn who_is_apart_sees_nothing_unless_shown() {
+        let etc = Path::new("/etc");
+        let plain = HostFiles::new(None);
+        assert_eq!(plain.path(etc).unwrap(), Some(etc.to_owned()));
+        let clone = plain.clone();
+        plain.set_apart(true);
+        assert_eq!(clone.path(etc).unwrap(), None);
+
+        let named = HostFiles::new(Some("/".into()));
+        named.set_apart(true);
+        assert_eq!(named.path(etc).unwrap(), Some(etc.to_owned()));
+
+        let dir = tempfile::tempdir().unwrap();
+        let shown = HostFiles::new(Some(dir.path().to_owned()));
+        shown.set_apart(true);
+        assert_eq!(shown.path(etc).unwrap(), Some(dir.path().join("etc")));
+    }
+}

@@ -1,0 +1,81 @@
+//! A mount made to learn who else sees it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::{Result, VolumeError, make_dir, tmpfs};
+
+/// Where it is made, below the root.
+const DIR: &str = "trial-mount";
+/// What is in it.
+const FILE: &str = "seen";
+/// Its size in bytes: one empty file.
+const SIZE: u64 = 4096;
+/// Its mode: nobody but the agent has a use for it.
+const MODE: u32 = 0o700;
+
+/// A small file system in memory below the agent's root, gone when dropped.
+#[derive(Debug)]
+pub struct TrialMount {
+    dir: PathBuf,
+}
+
+impl TrialMount {
+    /// Mounts it under that root, as volumes in memory are. What a killed agent left is taken over.
+    ///
+    /// # Errors
+    /// The agent may not mount, or can't write below its root.
+    pub fn make(root: &Path) -> Result<Self> {
+        let dir = root.join(DIR);
+        make_dir(&dir)?;
+        let trial = Self { dir };
+        tmpfs::ensure(DIR, &trial.dir, SIZE, MODE)?;
+        let file = trial.file();
+        fs::write(&file, "").map_err(|e| VolumeError::io("write", &file, e))?;
+        Ok(trial)
+    }
+
+    /// A file that only who sees the mount has.
+    #[must_use]
+    pub fn file(&self) -> PathBuf {
+        self.dir.join(FILE)
+    }
+}
+
+impl Drop for TrialMount {
+    fn drop(&mut self) {
+        // Neither is needed by anybody; the next trial takes over what stays.
+        let _ = unmount(&self.dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+        let _: io::Result<()> = fs::remove_dir(&self.dir);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume::mountinfo;
+
+    #[test]
+    fn a_trial_mount_is_there_until_dropped() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join(DIR);
+        for _ in 0..2 {
+            let trial = TrialMount::make(root.path()).unwrap();
+            assert!(mountinfo::is_mount_point(&dir).unwrap());
+            assert!(trial.file().exists());
+            drop(trial);
+            assert!(!dir.exists());
+        }
+    }
+
+    #[test]
+    fn a_trial_takes_over_what_was_left() {
+        let root = tempfile::tempdir().unwrap();
+        std::mem::forget(TrialMount::make(root.path()).unwrap());
+        drop(TrialMount::make(root.path()).unwrap());
+        assert!(!root.path().join(DIR).exists());
+    }
+}
