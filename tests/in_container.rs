@@ -3,7 +3,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::panic,
     reason = "helpers of tests fail loudly, as tests do"
 )]
 
@@ -18,6 +17,7 @@ use mirrorlet::api::report::{PodReport, StatusReport};
 use serde_json::json;
 
 /// What the container is granted; all of it unless a test takes something away.
+#[expect(clippy::struct_excessive_bools, reason = "one a grant")]
 #[derive(Clone, Copy)]
 struct Grants {
     socket: bool,

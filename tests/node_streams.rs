@@ -3,6 +3,7 @@
 
 #![expect(
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::panic,
     reason = "helpers of tests fail loudly, as tests do"
 )]
@@ -208,9 +209,10 @@ async fn streams_work(websockets: bool) {
     }
 
     // A terminal, and its size.
-    let script = "while read line; do stty size; done; exit 5";
+    let script = "echo begun; while read line; do stty size; done; exit 5";
     let args = ["exec", "-it", "web", "--", "sh", "-c", script];
     let mut terminal = Terminal::with(kubectl.command(&args).as_std());
+    terminal.until_shown(b"begun\r\n").await;
     terminal.types("\r");
     terminal.until_shown(b"24 80\r\n").await;
     terminal.resize(101, 33);

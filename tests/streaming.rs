@@ -3,7 +3,7 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::panic,
+    clippy::expect_used,
     reason = "helpers of tests fail loudly, as tests do"
 )]
 

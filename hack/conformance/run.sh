@@ -55,7 +55,8 @@ node_ip="$(docker network inspect bridge --format '{{(index .IPAM.Config 0).Gate
 if [ -z "$node_ip" ] || [ "$node_ip" = "<no value>" ]; then
     node_ip="$(ip -4 -o addr show docker0 | awk '{ sub("/.*", "", $4); print $4; exit }')"
 fi
-agent_arguments=(--kubeconfig "$(cluster_node_kubeconfig "$NODE")" --register-with-taints none --node-ip "$node_ip")
+agent_arguments=(--kubeconfig "$(cluster_node_kubeconfig "$NODE")" --register-with-taints none
+    --node-ip "$node_ip" --client-ca-file "$CLUSTER_DIR/pki/ca.crt")
 # shellcheck disable=SC2206 # words
 agent_arguments+=(${AGENT_ARGUMENTS:-})
 start_agent

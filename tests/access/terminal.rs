@@ -1,5 +1,6 @@
 //! Commands on a terminal.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::common::terminal::Terminal;

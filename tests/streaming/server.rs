@@ -30,8 +30,8 @@ use tokio_util::io::ReaderStream;
 
 /// So that a client that is gone is noticed soon.
 const LIMITS: Limits = Limits {
-    idle: Duration::from_secs(3600),
-    stream_creation: Duration::from_secs(60),
+    idle: Duration::from_hours(1),
+    stream_creation: Duration::from_mins(1),
     ping: Duration::from_millis(50),
 };
 
@@ -147,7 +147,7 @@ async fn answer(
                 String::new(),
             )
         }
-        Err(refusal) => (refusal.status, refusal.headers, refusal.message),
+        Err(refusal) => (refusal.status, *refusal.headers, refusal.message),
     };
     let mut response = Response::new(Full::from(body));
     *response.status_mut() = status;

@@ -112,7 +112,7 @@ fn must_not_come_back(pod: &Pod, status: &PodStatus, nothing_to_start: bool) -> 
 fn purge(draft: &mut Draft<'_>) {
     let status = draft.input.status;
     for seen in &status.containers {
-        let is_init = seen.role != Role::App;
+        let is_init = matches!(seen.role, Role::Init | Role::Sidecar);
         if is_init || seen.state == ContainerState::Created {
             draft.remove_before(seen);
         }

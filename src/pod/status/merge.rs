@@ -195,6 +195,10 @@ fn overlay(new: &mut PodStatus, old: &PodStatus, input: &MergeInput<'_>) {
         |s| &mut s.init_container_statuses,
         &computed.init_container_statuses,
     );
+    lay(
+        |s| &mut s.ephemeral_container_statuses,
+        &computed.ephemeral_container_statuses,
+    );
     if computed.host_ip.is_some() {
         new.host_ip.clone_from(&computed.host_ip);
         new.host_ips.clone_from(&computed.host_ips);

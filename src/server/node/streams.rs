@@ -71,6 +71,7 @@ async fn attach(
     command(&shared, &named, request, Kind::Attach)
 }
 
+#[expect(clippy::result_large_err, reason = "an answer, either way")]
 fn command(
     shared: &Shared,
     named: &HashMap<String, String>,
@@ -124,7 +125,7 @@ async fn port_forward(
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        (self.status, self.headers, self.message).into_response()
+        (self.status, *self.headers, self.message).into_response()
     }
 }
 

@@ -88,12 +88,12 @@ async fn carry(mut session: Session, client: &impl Client, inputs: Inputs, kind:
     let input = async {
         tokio::join!(feed(inputs.stdin, stdin), resize(inputs.resize, &**control));
         // A client that is gone ends the connection, and this with it.
-        std::future::pending().await
+        std::future::pending::<Outcome>().await
     };
     // What is dropped of the input is of no use to a process that has ended.
     tokio::select! {
         outcome = sending => outcome,
-        () = input => Outcome::Ended(None),
+        outcome = input => outcome,
     }
 }
 

@@ -20,7 +20,7 @@ use tokio_util::io::StreamReader;
 use crate::runtime::exec::Duplex;
 use crate::runtime::{DuplexStream, Session, StreamOptions};
 use command::{Inputs, Output};
-use drive::{PIECES_MAX, drive};
+use drive::drive;
 use spdy::{Connection, Opened, Reset};
 use websocket::Channels;
 
@@ -51,7 +51,7 @@ impl Default for Limits {
     /// period in which kubectl and API servers ping.
     fn default() -> Self {
         Self {
-            idle: Duration::from_secs(4 * 60 * 60),
+            idle: Duration::from_hours(4),
             stream_creation: Duration::from_secs(30),
             ping: Duration::from_secs(5),
         }
@@ -111,7 +111,7 @@ pub async fn serve_session<S, F, E>(
         }
         Carrier::WebSocket(codec) => {
             let socket = websocket::accept(stream).await;
-            let channel = || mpsc::channel(PIECES_MAX);
+            let channel = || mpsc::channel(websocket::MESSAGES_MAX);
             let (to_stdin, stdin) = channel();
             let (to_resize, resize) = channel();
             let stdin_wanted = streams.stdin.then_some(to_stdin);
@@ -165,15 +165,15 @@ pub async fn serve_port_forward<S, C, F, E>(
         Carrier::WebSocket(codec) => {
             let socket = websocket::accept(stream).await;
             let mut inbound = Vec::new();
-            let mut ports = Vec::new();
+            let mut wanted = Vec::new();
             for port in &asked.ports {
-                let (pieces, data) = mpsc::channel(PIECES_MAX);
+                let (pieces, data) = mpsc::channel(websocket::MESSAGES_MAX);
                 inbound.extend([Some(pieces), None]);
-                ports.push((*port, data));
+                wanted.push((*port, data));
             }
             let version = asked.negotiated.version;
             let mut parts = websocket::parts(socket, inbound, codec, version, limits);
-            let work = port_forward::over_channels(parts.channels, ports, &connect);
+            let work = port_forward::over_channels(parts.channels, wanted, &connect);
             let idle = parts.activity.idle(limits.idle);
             drive(parts.reader.run(), parts.writer.run(), work, idle).await;
         }

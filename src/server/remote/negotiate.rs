@@ -74,7 +74,7 @@ pub struct Refusal {
     /// The status of the answer.
     pub status: StatusCode,
     /// Its headers.
-    pub headers: HeaderMap,
+    pub headers: Box<HeaderMap>,
     /// Its body, plain text.
     pub message: String,
 }
@@ -83,7 +83,7 @@ impl Refusal {
     fn bad_request(message: impl Into<String>) -> Self {
         Self {
             status: StatusCode::BAD_REQUEST,
-            headers: HeaderMap::new(),
+            headers: Box::default(),
             message: message.into(),
         }
     }
@@ -327,7 +327,7 @@ fn spdy(
         }
         return Err(Refusal {
             status: StatusCode::FORBIDDEN,
-            headers: accepted,
+            headers: Box::new(accepted),
             message: format!(
                 "unable to upgrade: unable to negotiate protocol: client supports [{}], server accepts [{}]",
                 offered.join(" "),
@@ -374,7 +374,7 @@ fn websocket(
     let Some((carrier, version)) = chosen else {
         return Err(Refusal {
             status: StatusCode::FORBIDDEN,
-            headers: HeaderMap::new(),
+            headers: Box::default(),
             message: format!(
                 "requested protocol(s) are not supported: [{}]",
                 offered.join(" ")

@@ -129,7 +129,7 @@ impl Spdy {
     async fn next(&mut self) -> Option<Frame> {
         loop {
             match self.decoder.next_frame().unwrap() {
-                Some(Frame::Ping { id }) if id % 2 == 0 => {}
+                Some(Frame::Ping { id }) if id.is_multiple_of(2) => {}
                 Some(frame) => return Some(frame),
                 None => {
                     if self.pipe.read_buf(&mut self.decoder.buffer).await.ok()? == 0 {

@@ -30,6 +30,9 @@ use crate::runtime::exec::Duplex;
 /// Some clients send a whole file as one.
 const MESSAGE_BYTES_MAX: usize = 32 << 20;
 
+/// Messages of one channel that wait for whoever takes them: few, since each can be that large.
+pub(super) const MESSAGES_MAX: usize = 1;
+
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 32 << 10;
 

@@ -412,7 +412,7 @@ fn assert_settled(world: &World) {
             (Role::App, Some((Exited, code))) => {
                 !should_restart(&world.pod, container, code.unwrap_or_default())
             }
-            (Role::Sidecar | Role::App, _) => false,
+            (Role::Sidecar | Role::App | Role::Ephemeral, _) => false,
         };
         assert!(fine, "{} is {newest:?}", container.name);
     }

@@ -538,3 +538,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_was_added_to_look_into_a_pod_is_told() {
+    let api = with_status(pod("Always"), json!({"phase": "Running"}));
+    let added = json!([{
+        "name": "debug", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"running": {"startedAt": "2023-11-14T22:13:20Z"}},
+    }]);
+    let computed = json!({"phase": "Running", "ephemeralContainerStatuses": added});
+    let patch = patched(&api, computed, false);
+    assert_eq!(patch["ephemeralContainerStatuses"][0]["name"], "debug");
+    assert!(patch["ephemeralContainerStatuses"][0]["state"]["running"].is_object());
+}

@@ -135,12 +135,11 @@ impl Decoder {
             let Some(head) = self.buffer.first_chunk::<HEAD_BYTES>() else {
                 return Ok(None);
             };
-            let [a, b, c, d, flags, length @ ..] = *head;
-            let [e, f, g] = length;
-            let length = usize::try_from(u32::from_be_bytes([0, e, f, g])).unwrap_or(usize::MAX);
-            let (first, kind) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+            let mut head = &head[..];
+            let (first, kind, flags) = (head.get_u16(), head.get_u16(), head.get_u8());
+            let length = usize::try_from(head.get_uint(3)).unwrap_or(usize::MAX);
             if first & CONTROL == 0 {
-                let id = u32::from_be_bytes([a, b, c, d]);
+                let id = u32::from(first) << 16 | u32::from(kind);
                 if id == 0 {
                     return Err(FrameError::NoStream);
                 }
@@ -247,7 +246,7 @@ impl Decoder {
             SETTINGS => {
                 let (count, rest) = payload.split_first_chunk::<4>().ok_or(wrong)?;
                 let count = usize::try_from(u32::from_be_bytes(*count)).unwrap_or(usize::MAX);
-                if count != rest.len() / 8 || rest.len() % 8 != 0 {
+                if count != rest.len() / 8 || !rest.len().is_multiple_of(8) {
                     return Err(FrameError::Payload(kind));
                 }
                 Ok(Frame::Ignored)

@@ -128,7 +128,7 @@ impl Streams {
         if self.gone_away {
             return Err(None);
         }
-        if id % 2 == 0 || id <= self.last {
+        if id.is_multiple_of(2) || id <= self.last {
             return Err(Some(Reset::Protocol));
         }
         if self.open.len() >= STREAMS_MAX {

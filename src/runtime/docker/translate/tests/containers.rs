@@ -509,6 +509,7 @@ fn container_in(pod: &Pod, engine: &EngineFacts) -> Result<Request, ConfigError>
         role: Role::App,
         restart_count: 0,
         sandbox_id: SANDBOX,
+        target: None,
         pod_ips: &[],
         volumes: &volumes,
         image: None,
@@ -629,4 +630,21 @@ proptest! {
         prop_assert!(told.cpu_quota.is_none_or(|quota| quota >= 1000));
         prop_assert!(told.memory.is_none_or(|bytes| bytes > 0));
     }
+}
+
+#[test]
+fn one_with_a_target_sees_the_targets_processes() {
+    let pid = |over: &serde_json::Value, target| {
+        let request = container_with(&one(&json!({}), over), |input| ContainerInput {
+            target,
+            ..input
+        });
+        json_of(&request.unwrap())["HostConfig"]["PidMode"].clone()
+    };
+    assert_eq!(pid(&json!({}), Some("abc")), "container:abc");
+    assert_eq!(
+        pid(&json!({"shareProcessNamespace": true}), Some("abc")),
+        "container:abc"
+    );
+    assert_eq!(pid(&json!({"hostPID": true}), None), "host");
 }

@@ -90,6 +90,7 @@ fn container_with(
         role: Role::App,
         restart_count: 0,
         sandbox_id: SANDBOX,
+        target: None,
         pod_ips: &["172.17.0.2".parse().unwrap()],
         volumes: &volumes,
         objects: &objects,
