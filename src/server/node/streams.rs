@@ -131,6 +131,7 @@ impl IntoResponse for Refusal {
 
 /// The pod that a path names. Its UID may be its own or its mirror's: people read the mirror's
 /// off the API server.
+#[expect(clippy::result_large_err, reason = "an answer, either way")]
 pub(super) fn pod(shared: &Shared, named: &HashMap<String, String>) -> Result<Arc<Pod>, Response> {
     let word = |key: &str| named.get(key).map(String::as_str).unwrap_or_default();
     let pod = shared.view.pod_by_name(word("namespace"), word("pod"));
@@ -148,6 +149,7 @@ pub(super) fn pod(shared: &Shared, named: &HashMap<String, String>) -> Result<Ar
 }
 
 /// The container that a path names, and the UID of its pod.
+#[expect(clippy::result_large_err, reason = "an answer, either way")]
 pub(super) fn container(
     shared: &Shared,
     named: &HashMap<String, String>,
