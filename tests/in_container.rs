@@ -307,6 +307,24 @@ async fn with_all_it_needs_it_does_in_a_container_what_it_does_outside() {
             .iter()
             .any(|pod| pod.manifest_name == "absent" && pod.status != "Running")
     );
+
+    // The next agent has what is mounted now among the host's files, too.
+    let uid = report
+        .pods
+        .iter()
+        .find(|pod| pod.manifest_name == "memory")
+        .unwrap()
+        .uid
+        .clone();
+    let dir = bed.path().join("pods").join(uid.as_str());
+    assert!(dir.exists());
+    bed.docker(&["restart", "--time", "5", &contained.name]);
+    contained.until_running("memory").await;
+    bed.remove("memory.json");
+    eventually("the directory of the pod to go", || {
+        (!dir.exists()).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

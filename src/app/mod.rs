@@ -162,6 +162,9 @@ impl Agent {
             },
         ));
         let host_files = HostFiles::new(config.host_root.clone());
+        if let Err(error) = host_files.forget_own_volumes(&config.root) {
+            occurrences::host_files_not_forgotten(&error.to_string());
+        }
         let disk = LocalDisk {
             is_engine_local: config.docker.starts_with("unix://"),
             host: host_files.clone(),

@@ -133,6 +133,15 @@ pub fn host_access_had(need: Need) {
     );
 }
 
+/// Copies of our own volumes among the host's files can't be unmounted: the directories of pods that
+/// have them can't be removed until the next start.
+pub fn host_files_not_forgotten(error: &str) {
+    tracing::warn!(
+        error = error,
+        "copies of volumes among the host's files can't be unmounted"
+    );
+}
+
 /// What the Engine sees of the agent's host can't be found out.
 pub fn host_access_unknown(error: &str) {
     tracing::debug!(

@@ -11,6 +11,10 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::{Result, VolumeError, mountinfo};
+
 /// How many symlinks a path may lead over: the kernel's own limit.
 const SYMLINKS_MAX: usize = 40;
 
@@ -55,6 +59,26 @@ impl HostFiles {
             shown,
             is_apart: Arc::default(),
         }
+    }
+
+    /// Unmounts the copies of our own volumes that came with the host's files when they were mounted
+    /// for us. Nobody needs them, and a directory that has something mounted on it in our own name
+    /// space can't be removed. What is shared with the host is left alone: that is the volumes
+    /// themselves. `agent_root` is the agent's root directory.
+    ///
+    /// # Errors
+    /// Mounts can't be read, or one can't be unmounted.
+    pub fn forget_own_volumes(&self, agent_root: &Path) -> Result<()> {
+        let Shown::Below(root) = &self.shown else {
+            return Ok(());
+        };
+        let fail = |e: io::Error| VolumeError::io("unmount below", root, e);
+        let copy = resolve_below(root, agent_root).map_err(fail)?;
+        for point in mountinfo::unshared_below(&copy)?.iter().rev() {
+            unmount(point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
+                .map_err(|e| fail(e.into()))?;
+        }
+        Ok(())
     }
 
     /// The directory below which the host's files are, if one was named that is not the agent's

@@ -25,10 +25,35 @@ pub(super) fn below(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(points)
 }
 
+/// Mount points below a directory that are this name space's alone, oldest first: what is done to
+/// them nobody else sees.
+pub(super) fn unshared_below(dir: &Path) -> Result<Vec<PathBuf>> {
+    let bytes = bytes()?;
+    let alone = bytes
+        .split(|b| *b == b'\n')
+        .filter(|line| !is_shared(line))
+        .collect::<Vec<_>>()
+        .join(&b'\n');
+    let mut points = parse(&alone);
+    points.retain(|point| point != dir && point.starts_with(dir));
+    Ok(points)
+}
+
+/// Whether a line has the tag of a peer group among its optional fields, which end with a dash.
+fn is_shared(line: &[u8]) -> bool {
+    line.split(|b| *b == b' ')
+        .skip(MOUNT_POINT_FIELD + 2)
+        .take_while(|field| *field != b"-")
+        .any(|field| field.starts_with(b"shared:"))
+}
+
 fn read() -> Result<Vec<PathBuf>> {
+    Ok(parse(&bytes()?))
+}
+
+fn bytes() -> Result<Vec<u8>> {
     let path = Path::new(MOUNTINFO);
-    let bytes = std::fs::read(path).map_err(|e| VolumeError::io("read", path, e))?;
-    Ok(parse(&bytes))
+    std::fs::read(path).map_err(|e| VolumeError::io("read", path, e))
 }
 
 fn parse(bytes: &[u8]) -> Vec<PathBuf> {
@@ -63,6 +88,22 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_shares_a_mount_is_read_before_the_dash() {
+        for (line, shared) in [
+            ("23 22 0:21 / /a rw,nosuid shared:5 - tmpfs tmpfs rw", true),
+            (
+                "23 22 0:21 / /a rw master:3 shared:5 - tmpfs tmpfs rw",
+                true,
+            ),
+            ("23 22 0:21 / /a rw master:3 - tmpfs tmpfs rw", false),
+            ("23 22 0:21 / /a rw - tmpfs shared:5 rw", false),
+            ("", false),
+        ] {
+            assert_eq!(is_shared(line.as_bytes()), shared, "{line}");
+        }
+    }
 
     #[test]
     fn mount_points_are_read_with_their_escapes() {
