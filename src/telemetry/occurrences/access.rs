@@ -2,7 +2,8 @@
 
 use crate::api::ContainerId;
 
-/// It could not be found out whether somebody may ask the node API what they asked.
+/// It could not be found out whether somebody may ask the node API what they asked. Call it when
+/// that begins.
 pub fn access_unknown(error: &str) {
     tracing::warn!(
         error = error,

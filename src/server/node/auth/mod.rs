@@ -15,6 +15,7 @@ pub(in crate::server::node) mod fake;
 #[cfg(test)]
 pub(in crate::server::node) mod tests;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -93,6 +94,9 @@ pub(super) struct Gate {
     tokens: Mutex<Cache<[u8; 32], Option<User>>>,
     verdicts: Mutex<Cache<(User, &'static str, &'static str), bool>>,
     questions: Semaphore,
+    /// Whether it was told that the API server doesn't say. Once is enough: strangers can ask as
+    /// often as they like.
+    told: AtomicBool,
 }
 
 impl std::fmt::Debug for Gate {
@@ -131,6 +135,7 @@ impl Gate {
             tokens: Mutex::new(Cache::new(ANSWERS_MAX)),
             verdicts: Mutex::new(Cache::new(ANSWERS_MAX)),
             questions: Semaphore::new(QUESTIONS_MAX),
+            told: AtomicBool::new(false),
         }
     }
 
@@ -149,7 +154,7 @@ impl Gate {
                 Ok(true) => return Ok(user),
                 Ok(false) => {}
                 Err(error) => {
-                    occurrences::access_unknown(&error.0);
+                    self.tell(&error);
                     let (name, verb) = (&user.name, needed.verb);
                     return Err(Refused::Unknown(format!(
                         "Authorization error (user={name}, verb={verb}, resource=nodes, subresource={subresource})"
@@ -185,7 +190,7 @@ impl Gate {
                 let reviewed = self.reviewer.review_token(token).await;
                 // What could not be found out is asked again the next time.
                 let user = reviewed.map_err(|error| {
-                    occurrences::access_unknown(&error.0);
+                    self.tell(&error);
                     Refused::Unauthorized
                 })?;
                 locked(&self.tokens).put(hash, user.clone(), TOKEN_TTL, Instant::now());
@@ -209,7 +214,15 @@ impl Gate {
         let may = self.reviewer.review_access(user, verb, subresource).await?;
         let good_for = if may { ALLOWED_TTL } else { DENIED_TTL };
         locked(&self.verdicts).put(key, may, good_for, Instant::now());
+        self.told.store(false, Ordering::Relaxed);
         Ok(may)
+    }
+
+    /// Tells that the API server doesn't say, when that begins.
+    fn tell(&self, error: &ReviewError) {
+        if !self.told.swap(true, Ordering::Relaxed) {
+            occurrences::access_unknown(&error.0);
+        }
     }
 }
 
