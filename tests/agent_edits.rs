@@ -1,5 +1,10 @@
 //! What happens to pods when somebody works on their manifests, under a whole agent.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests fail loudly, as tests do"
+)]
+
 mod common;
 
 use common::{Bed, IMAGE, IMAGE_2, TestAgent, sleeper, sleeper_of};

@@ -237,7 +237,10 @@ async fn read(stream: LogStream) -> String {
     for chunk in &chunks {
         match chunk {
             LogChunk::Stdout(bytes) => out += &String::from_utf8_lossy(bytes),
-            LogChunk::Stderr(bytes) => err += &format!("!{}", String::from_utf8_lossy(bytes)),
+            LogChunk::Stderr(bytes) => {
+                err.push('!');
+                err += &String::from_utf8_lossy(bytes);
+            }
         }
     }
     out + &err

@@ -261,7 +261,7 @@ async fn a_container_lives_its_whole_life() {
 
     bed.traps(&id).await;
     bed.engine
-        .stop_container(&id, Duration::from_secs(60))
+        .stop_container(&id, Duration::from_mins(1))
         .await
         .unwrap();
     bed.engine
@@ -390,7 +390,7 @@ async fn the_sandbox_image_is_loaded_runs_and_comes_back() {
     assert_eq!(state.status, Some(ContainerStateStatusEnum::RUNNING));
     bed.traps(&id).await;
     bed.engine
-        .stop_container(&id, Duration::from_secs(60))
+        .stop_container(&id, Duration::from_mins(1))
         .await
         .unwrap();
     assert_eq!(

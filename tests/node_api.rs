@@ -3,7 +3,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::panic,
     reason = "helpers of tests fail loudly, as tests do"
 )]
 

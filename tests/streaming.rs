@@ -135,7 +135,8 @@ async fn a_command_may_end_before_its_input() {
         let url = server.command("exec", "head -c 5; seq 1 100000; exit 3", ALL);
         let args = ["exec", "-url", &url, "-over", carrier, "-stdin"];
         let output = run_with(&args, &input).await;
-        let seq: String = (1..=100_000).map(|at| format!("{at}\n")).collect();
+        let seq: Vec<String> = (1..=100_000).map(|at| format!("{at}\n")).collect();
+        let seq = seq.concat();
         assert!(
             text(&output.stdout) == format!("xxxxx{seq}"),
             "{carrier}: output was lost"
@@ -379,7 +380,7 @@ async fn asked(port: u16, question: &[u8]) -> Vec<u8> {
         // Half of the connection ends; the answer comes on the other.
         write.shutdown().await.unwrap();
     };
-    let (_, read) = tokio::join!(ask, read.read_to_end(&mut answer));
+    let ((), read) = tokio::join!(ask, read.read_to_end(&mut answer));
     read.unwrap();
     answer
 }

@@ -141,10 +141,6 @@ fn configz(config: &Config, port: u16) -> serde_json::Value {
 }
 
 /// Starts the node API on that port.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "called once, to wire what there is"
-)]
 pub(super) fn start(
     config: &Config,
     listener: TcpListener,
@@ -155,18 +151,15 @@ pub(super) fn start(
     cancel: &CancellationToken,
 ) -> anyhow::Result<()> {
     let authorities = Arc::new(ClientAuthorities::default());
-    match &config.node_api.client_ca_file {
-        Some(file) => {
-            let mut file = AuthoritiesFile::new(file);
-            file.look(&authorities)
-                .with_context(|| format!("can't use --client-ca-file {}", file.path.display()))?;
-            let keeping = file.keep(Arc::clone(&authorities), cancel.clone());
-            spawn(parts, "client authorities", keeping);
-        }
-        None => {
-            let keeping = keep_published(client.clone(), Arc::clone(&authorities), cancel.clone());
-            spawn(parts, "client authorities", keeping);
-        }
+    if let Some(file) = &config.node_api.client_ca_file {
+        let mut file = AuthoritiesFile::new(file);
+        file.look(&authorities)
+            .with_context(|| format!("can't use --client-ca-file {}", file.path.display()))?;
+        let keeping = file.keep(Arc::clone(&authorities), cancel.clone());
+        spawn(parts, "client authorities", keeping);
+    } else {
+        let keeping = keep_published(client.clone(), Arc::clone(&authorities), cancel.clone());
+        spawn(parts, "client authorities", keeping);
     }
     let reviews = Reviews::new(client.clone(), config.node_name.clone());
     let port = listener.local_addr()?.port();

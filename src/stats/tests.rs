@@ -295,8 +295,8 @@ fn a_machine_that_cannot_be_read_is_no_answer() {
     let machine = Machine::new();
     machine.remove("proc");
     let mut looker = machine.looker();
-    let looked = machine.look(&mut looker, Scope::CpuAndMemory, 0, &[]);
-    assert_eq!(looked, Err(StatsError::Machine("/proc/stat")));
+    let answer = machine.look(&mut looker, Scope::CpuAndMemory, 0, &[]);
+    assert_eq!(answer, Err(StatsError::Machine("/proc/stat")));
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! The older text form of metrics.
 
+use std::fmt::Write as _;
+
 /// `OpenMetrics` text in Prometheus' older text form (0.0.4): what Kubernetes' own parsers read.
 /// There a counter's family has the name of its samples, and there are no units, no infos and no
 /// end mark.
@@ -20,9 +22,10 @@ pub fn prometheus_text(open_metrics: &str) -> String {
                 _ => ("", kind),
             };
             if let Some((_, words)) = described.take().filter(|(name, _)| *name == family) {
-                text.push_str(&format!("# HELP {family}{suffix} {words}\n"));
+                // Writing to a String can't fail.
+                let _ = writeln!(text, "# HELP {family}{suffix} {words}");
             }
-            text.push_str(&format!("# TYPE {family}{suffix} {kind}\n"));
+            let _ = writeln!(text, "# TYPE {family}{suffix} {kind}");
         } else if !line.starts_with('#') && !line.is_empty() {
             text.push_str(line);
             text.push('\n');

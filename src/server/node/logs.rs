@@ -180,7 +180,7 @@ fn joined(chunks: Vec<crate::runtime::Result<LogChunk>>) -> Bytes {
     for chunk in chunks {
         match chunk {
             Ok(LogChunk::Stdout(bytes) | LogChunk::Stderr(bytes)) => {
-                joined.extend_from_slice(&bytes)
+                joined.extend_from_slice(&bytes);
             }
             Err(error) => joined.extend_from_slice(error.to_string().as_bytes()),
         }

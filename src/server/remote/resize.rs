@@ -70,10 +70,11 @@ mod tests {
         fn the_last_size_counts_however_it_is_cut(
             sent in prop::collection::vec(any::<(u16, u16)>(), 1..50), cut in 1usize..80,
         ) {
-            let text: String = sent
+            let text: Vec<String> = sent
                 .iter()
                 .map(|(width, height)| format!("{{\"Width\":{width},\"Height\":{height}}}\n"))
                 .collect();
+            let text = text.concat();
             let mut sizes = Sizes::default();
             let mut last = None;
             for piece in text.as_bytes().chunks(cut) {

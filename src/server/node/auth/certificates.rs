@@ -84,5 +84,11 @@ impl ClientAuthorities {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    use std::fmt::Write as _;
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        // Writing to a String can't fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
 }

@@ -183,19 +183,18 @@ impl Gate {
     async fn token_user(&self, token: &str) -> Result<User, Refused> {
         let hash: [u8; 32] = Sha256::digest(token).into();
         let kept = locked(&self.tokens).get(&hash, Instant::now());
-        let user = match kept {
-            Some(kept) => kept,
-            None => {
-                let _turn = self.questions.acquire().await;
-                let reviewed = self.reviewer.review_token(token).await;
-                // What could not be found out is asked again the next time.
-                let user = reviewed.map_err(|error| {
-                    self.tell(&error);
-                    Refused::Unauthorized
-                })?;
-                locked(&self.tokens).put(hash, user.clone(), TOKEN_TTL, Instant::now());
-                user
-            }
+        let user = if let Some(kept) = kept {
+            kept
+        } else {
+            let _turn = self.questions.acquire().await;
+            let reviewed = self.reviewer.review_token(token).await;
+            // What could not be found out is asked again the next time.
+            let user = reviewed.map_err(|error| {
+                self.tell(&error);
+                Refused::Unauthorized
+            })?;
+            locked(&self.tokens).put(hash, user.clone(), TOKEN_TTL, Instant::now());
+            user
         };
         user.ok_or(Refused::Unauthorized)
     }

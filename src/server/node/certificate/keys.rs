@@ -165,6 +165,5 @@ fn pem(label: &str, der: &[u8]) -> String {
         }
         pem.push(character);
     }
-    pem.push_str(&format!("\n-----END {label}-----\n"));
-    pem
+    pem + "\n-----END " + label + "-----\n"
 }

@@ -94,7 +94,8 @@ fn the_dictionary_is_the_standards() {
     }
     assert_eq!(b << 16 | a, DICTIONARY_ID);
     let sum = Sha256::digest(&dictionary);
-    let sum: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
+    let sum: Vec<String> = sum.iter().map(|byte| format!("{byte:02x}")).collect();
+    let sum = sum.concat();
     let wanted = "51d27341373f923f3cd88e1eb7162aeaa3723d7585ff2399201dc06498407f02";
     assert_eq!(sum, wanted);
 }
@@ -183,7 +184,7 @@ fn what_is_sent_can_be_read() {
     }
 }
 
-/// A SYN_STREAM whose header block inflates to these bytes.
+/// A `SYN_STREAM` whose header block inflates to these bytes.
 fn syn_stream(blocks: &[Vec<u8>]) -> Vec<u8> {
     // Raw deflate; the header of zlib is written below, since this one has no dictionary.
     let mut compressor = CompressorOxide::new(create_comp_flags_from_zip_params(9, -15, 0));

@@ -16,8 +16,8 @@ fn data(id: u32, fin: bool) -> Frame {
     Frame::Data { id, fin, bytes }
 }
 
-fn reset(id: u32, reset: Reset) -> Option<Send> {
-    Some(Send::RstStream { id, reset })
+fn reset(id: u32, reset: Reset) -> Send {
+    Send::RstStream { id, reset }
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn every_stream_is_answered_at_once() {
     // Even, repeated and lower ids are not a client's to use.
     for id in [2, 10, 9, 5] {
         let received = streams.receive(syn(id));
-        assert_eq!(received.answer, reset(id, Reset::Protocol), "{id}");
+        assert_eq!(received.answer, Some(reset(id, Reset::Protocol)), "{id}");
         assert_eq!(received.events, []);
     }
     assert_eq!(streams.go_away(), 9);
@@ -46,7 +46,10 @@ fn streams_have_a_bound() {
         assert_eq!(streams.receive(syn(id)).answer, Some(Send::SynReply { id }));
         id += 2;
     }
-    assert_eq!(streams.receive(syn(id)).answer, reset(id, Reset::Refused));
+    assert_eq!(
+        streams.receive(syn(id)).answer,
+        Some(reset(id, Reset::Refused))
+    );
     assert!(streams.reset(1));
     id += 2;
     assert_eq!(streams.receive(syn(id)).answer, Some(Send::SynReply { id }));
@@ -157,11 +160,7 @@ proptest! {
             }
             match local {
                 0 => { streams.finish(id); }
-                1 => {
-                    if streams.reset(id) {
-                        listening.remove(&id);
-                    }
-                }
+                1 if streams.reset(id) => { listening.remove(&id); }
                 _ => {}
             }
             prop_assert!(streams.open.values().all(|open| !open.remote_done || !open.local_done));
