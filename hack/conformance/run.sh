@@ -7,6 +7,7 @@
 #
 # AREA: one area alone (table.py names them). FOCUS, SKIP: regular expressions instead. SLOW=1 runs the
 # two [Slow] specs too, one of which takes 27 minutes. PROCS: specs at a time (10; they mostly wait).
+# REPEAT: how often the same is run again, until something fails.
 # OUT: where reports and logs go. MIRRORLET: the binary to judge, instead of building one.
 set -euo pipefail
 # shellcheck source=hack/lib.sh
@@ -18,6 +19,7 @@ FOCUS="${FOCUS:-\[NodeConformance\]}"
 SKIP="${SKIP:-}"
 SLOW="${SLOW:-0}"
 PROCS="${PROCS:-10}"
+REPEAT="${REPEAT:-0}"
 # Longest time that the specs may take altogether.
 TIMEOUT="${TIMEOUT:-1h}"
 OUT="${OUT:-$REPO/target/conformance}"
@@ -76,7 +78,7 @@ kill -0 "$registry" 2>/dev/null || { cat "$OUT/registry.log" >&2; die "the regis
 say "running the specs that match $FOCUS${SKIP:+, without $SKIP}; log in $OUT/e2e.log …"
 began=$SECONDS
 # Its verdict is in the report; what it says besides is in the log.
-"$KUBE_BIN/ginkgo" --procs="$PROCS" --timeout="$TIMEOUT" --no-color --silence-skips --keep-going \
+"$KUBE_BIN/ginkgo" --procs="$PROCS" --repeat="$REPEAT" --timeout="$TIMEOUT" --no-color --silence-skips --keep-going \
     --focus="$FOCUS" ${SKIP:+--skip="$SKIP"} --output-dir="$OUT" --junit-report=junit.xml \
     "$KUBE_BIN/e2e.test" -- --kubeconfig="$CLUSTER_DIR/admin.kubeconfig" --provider=skeleton \
     --allowed-not-ready-nodes=0 --num-nodes=1 --minStartupPods=0 --disable-log-dump --node-os-distro=custom \
