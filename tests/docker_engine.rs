@@ -103,23 +103,21 @@ impl Bed {
         tokio::time::timeout(PATIENCE, ended).await.unwrap()
     }
 
-    /// Waits until a container catches SIGTERM: before, as the first process of its namespace, it
-    /// would not notice one.
-    async fn traps(&self, id: &str) {
+    /// Waits until the first process of a container is as wanted, by its `/proc/PID/status`.
+    async fn until_process(&self, id: &str, wanted: impl Fn(&HashMap<&str, &str>) -> bool) {
         let seen = self.engine.inspect_container(id).await.unwrap();
         let pid = seen.state.unwrap().pid.unwrap();
-        let caught = || {
+        let is_so = || {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-            let caught = status.lines().find_map(|l| l.strip_prefix("SigCgt:"));
-            let caught = u64::from_str_radix(caught.unwrap().trim(), 16).unwrap();
-            caught & (1 << 14) != 0
+            let fields = status.lines().filter_map(|line| line.split_once(':'));
+            wanted(&fields.map(|(name, value)| (name, value.trim())).collect())
         };
-        let trapped = async {
-            while !caught() {
+        let waiting = async {
+            while !is_so() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, trapped).await.unwrap();
+        tokio::time::timeout(PATIENCE, waiting).await.unwrap();
     }
 
     async fn log(&self, id: &str, options: &LogOptions, tty: bool) -> (Vec<u8>, Vec<u8>) {
@@ -259,7 +257,11 @@ async fn a_container_lives_its_whole_life() {
             .is_conflict()
     );
 
-    bed.traps(&id).await;
+    // Before it has set its trap, the first process of a namespace would not notice SIGTERM.
+    let traps = |field: &HashMap<&str, &str>| {
+        u64::from_str_radix(field["SigCgt"], 16).unwrap() & (1 << 14) != 0
+    };
+    bed.until_process(&id, traps).await;
     bed.engine
         .stop_container(&id, Duration::from_mins(1))
         .await
@@ -388,7 +390,10 @@ async fn the_sandbox_image_is_loaded_runs_and_comes_back() {
         .state
         .unwrap();
     assert_eq!(state.status, Some(ContainerStateStatusEnum::RUNNING));
-    bed.traps(&id).await;
+    // It sleeps nowhere but where it waits for its signals.
+    let waits =
+        |field: &HashMap<&str, &str>| field["Name"] == "pause" && field["State"].starts_with('S');
+    bed.until_process(&id, waits).await;
     bed.engine
         .stop_container(&id, Duration::from_mins(1))
         .await
