@@ -150,10 +150,12 @@ async fn who_may_is_asked_of_the_api_server(identity: Identity) {
     };
     let words = |answer: Result<String, String>| answer.unwrap_err();
     assert_eq!(ask("/healthz", &[]).await.as_deref(), Ok("ok"));
+    // kubectl's words for a 401.
+    let unauthorized = "the server has asked for the client to provide credentials";
     let refused = words(ask("/pods", &[]).await);
-    assert!(refused.contains("Unauthorized"), "{refused}");
+    assert!(refused.contains(unauthorized), "{refused}");
     let refused = words(ask("/pods", &["--token=nonsense"]).await);
-    assert!(refused.contains("Unauthorized"), "{refused}");
+    assert!(refused.contains(unauthorized), "{refused}");
 
     let namespace = bed.namespace.as_str();
     bed.cluster
