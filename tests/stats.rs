@@ -131,7 +131,7 @@ spec:
       echo written
       touch /ready
       sleep 1000 &
-      while [ ! -e /stop ]; do :; done
+      while :; do :; done
     volumeMounts: [{{name: data, mountPath: /data}}]
     readinessProbe: {{exec: {{command: [test, -e, /ready]}}, periodSeconds: 1}}
     resources: {{limits: {{cpu: 50m, memory: 64Mi}}}}
@@ -263,7 +263,7 @@ spec:
         p.contains(of_busy) && p.contains(of_calm)
     })
     .await;
-    bed.exec("busy", "touch /stop");
+    bed.docker(&["kill", &bed.running_id("busy")]);
     until_page(&agent, "one", |p| {
         !p.contains(of_busy) && p.contains(of_calm)
     })
