@@ -213,10 +213,13 @@ async fn streams_work(websockets: bool) {
     let args = ["exec", "-it", "web", "--", "sh", "-c", script];
     let mut terminal = Terminal::with(kubectl.command(&args).as_std());
     terminal.until_shown(b"begun\r\n").await;
-    terminal.types("\r");
-    terminal.until_shown(b"24 80\r\n").await;
+    // A size travels on its own way, the first one too: asked again until it has come.
+    eventually("the first size", || {
+        terminal.types("\r");
+        terminal.shows(b"24 80\r\n").then_some(())
+    })
+    .await;
     terminal.resize(101, 33);
-    // The news travels on its own way: asked again until it has come.
     eventually("the new size", || {
         terminal.types("\r");
         terminal.shows(b"33 101\r\n").then_some(())
