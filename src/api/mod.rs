@@ -4,12 +4,14 @@
 //! waits, reads a clock or knows an I/O library; every other module may import it.
 
 pub mod diagnostic;
+mod hex;
 pub mod ids;
 pub mod keys;
 pub mod quantity;
 pub mod report;
 
 pub use diagnostic::{Code, Diagnostic, Severity};
+pub use hex::hex;
 pub use ids::{ContainerId, FullName, MirrorPodUid, NodeName, PodUid, ResolvedPodUid};
 
 /// Kubernetes' core types, in the one version this crate speaks.

@@ -13,7 +13,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::kept::{Claim, KeptDir, SUFFIX};
-use crate::api::{Code, Diagnostic, FullName, NodeName, PodUid};
+use crate::api::{Code, Diagnostic, FullName, NodeName, PodUid, hex};
 use crate::pod::desired::PodSource;
 use crate::pod::hold::{LastGood, LastGoodPod};
 use crate::pod::manifest::{MANIFEST_BYTES_MAX, ParseContext, pod_from_canonical};
@@ -218,13 +218,7 @@ fn no_longer_good(location: &str, document: &StoredDocument, reasons: &[Diagnost
 /// longer than a file name.
 fn file_name(source: PodSource, location: &str) -> String {
     let digest = Sha256::digest(format!("{source}\0{location}"));
-    let hex = digest.iter().take(16).fold(String::new(), |mut hex, byte| {
-        use std::fmt::Write as _;
-        // Writing to a String can't fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    });
-    format!("{hex}{SUFFIX}")
+    format!("{}{SUFFIX}", hex(&digest[..16]))
 }
 
 #[cfg(test)]

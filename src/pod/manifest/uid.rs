@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::api::PodUid;
+use crate::api::{PodUid, hex};
 use crate::pod::desired::PodSource;
 
 use super::ParseContext;
@@ -42,12 +42,8 @@ pub(super) fn static_uid(canonical: &Value, ctx: &ParseContext<'_>) -> PodUid {
     text.push_str(source);
     quote(ctx.location, &mut text);
     text.push('\n');
-    let mut hex = String::with_capacity(2 * UID_BYTES);
-    for byte in Sha256::digest(text.as_bytes()).iter().take(UID_BYTES) {
-        // Writing to a `String` can't fail.
-        let _ = write!(hex, "{byte:02x}");
-    }
-    PodUid::from(hex)
+    let digest = Sha256::digest(text.as_bytes());
+    PodUid::from(hex(&digest[..UID_BYTES]))
 }
 
 /// Compact JSON with sorted keys and without the keys whose value is null.

@@ -492,9 +492,7 @@ fn bin() -> PathBuf {
 /// The client of exec and port-forward that is made of client-go, from this very source.
 pub fn stream_client() -> PathBuf {
     let source = include_bytes!("../../../hack/kube/streamclient/main.go");
-    let digest = Sha256::digest(source);
-    let sum: Vec<String> = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    let sum = &sum.concat()[..16];
+    let sum = mirrorlet::api::hex(&Sha256::digest(source)[..8]);
     let file = bin_dir().join(format!("streamclient-{sum}"));
     assert!(file.exists(), "no {}: run `make kube`", file.display());
     file

@@ -9,12 +9,11 @@ pub mod puller;
 pub mod reference;
 mod remove;
 
-use std::fmt::Write as _;
-
 use bollard::models::ImageSummary;
 use sha2::{Digest, Sha256};
 
 use crate::api::core::Container;
+use crate::api::hex;
 use crate::runtime::Image;
 
 pub use facts::ImageFacts;
@@ -39,12 +38,7 @@ pub(super) fn listed(image: ImageSummary, infra: Option<&str>) -> Image {
 /// The digest of some content as images have it: `sha256:` and 64 digits.
 #[must_use]
 pub fn digest(content: &[u8]) -> String {
-    let mut text = "sha256:".to_owned();
-    for byte in Sha256::digest(content) {
-        // Writing to a String can't fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    format!("sha256:{}", hex(&Sha256::digest(content)))
 }
 
 /// When an image is pulled.

@@ -14,6 +14,7 @@ use rustls::server::danger::ClientCertVerifier;
 use sha2::{Digest, Sha256};
 
 use super::der::Leaf;
+use crate::api::hex;
 use crate::pod::access::User;
 
 /// Where a user's certificate is told from others of the same name.
@@ -81,14 +82,4 @@ impl ClientAuthorities {
             extra: BTreeMap::from([(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={id}")])]),
         })
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        // Writing to a String can't fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }

@@ -4,6 +4,8 @@ use miniz_oxide::deflate::core::{
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
 
+use crate::api::hex;
+
 use super::super::headers::{DICTIONARY_ID, dictionary};
 use super::*;
 
@@ -93,9 +95,7 @@ fn the_dictionary_is_the_standards() {
         b = (b + a) % 65521;
     }
     assert_eq!(b << 16 | a, DICTIONARY_ID);
-    let sum = Sha256::digest(&dictionary);
-    let sum: Vec<String> = sum.iter().map(|byte| format!("{byte:02x}")).collect();
-    let sum = sum.concat();
+    let sum = hex(&Sha256::digest(&dictionary));
     let wanted = "51d27341373f923f3cd88e1eb7162aeaa3723d7585ff2399201dc06498407f02";
     assert_eq!(sum, wanted);
 }
