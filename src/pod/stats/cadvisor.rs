@@ -130,16 +130,12 @@ fn names(id: &str, [name, image, container, pod, namespace]: [&str; 5]) -> Strin
 /// A family of at most one sample a cgroup.
 fn one(
     page: &mut Page,
-    (name, kind, help): (&str, Kind, &str),
+    family: (&str, Kind, &str),
     all: &[Series<'_>],
     value: impl Fn(&Usage) -> Option<String>,
 ) {
-    page.family(name, kind, help);
-    for series in all {
-        if let Some(value) = value(series.usage) {
-            page.sample(name, &series.labels, "", value, Some(series.usage.time));
-        }
-    }
+    let all = all.iter().map(|series| (&*series.labels, series.usage));
+    page.usages(family, all, value);
 }
 
 fn start(page: &mut Page, all: &[Series<'_>], now: Timestamp) {

@@ -59,6 +59,7 @@ fn families(page: &mut Page, reading: &Reading) {
         (&containers[..], "container", "container"),
         (&pods[..], "pod", "pod"),
     ] {
+        let usages = || all.iter().map(|series| (&*series.labels, series.usage));
         if prefix == "container" {
             let name = "container_start_time_seconds";
             let help = "Start time of the container since unix epoch in seconds";
@@ -71,41 +72,25 @@ fn families(page: &mut Page, reading: &Reading) {
         }
         let name = format!("{prefix}_cpu_usage_seconds_total");
         let help = format!("Cumulative cpu time consumed by the {what} in core-seconds");
-        family(page, &name, Kind::Counter, &help, all, |usage| {
+        page.usages((&name, Kind::Counter, &help), usages(), |usage| {
             Some(seconds(usage.cpu?.usage_nanos))
         });
         let name = format!("{prefix}_memory_working_set_bytes");
         let help = format!("Current working set of the {what} in bytes");
-        family(page, &name, Kind::Gauge, &help, all, |usage| {
+        page.usages((&name, Kind::Gauge, &help), usages(), |usage| {
             Some(usage.memory?.working_set.to_string())
         });
         let name = format!("{prefix}_swap_usage_bytes");
         let help = format!("Current swap usage of the {what} in bytes");
-        family(page, &name, Kind::Gauge, &help, all, |usage| {
+        page.usages((&name, Kind::Gauge, &help), usages(), |usage| {
             Some(usage.memory?.swap.to_string())
         });
         if prefix == "container" {
             let name = "container_swap_limit_bytes";
             let help = "Current amount of the container swap limit in bytes";
-            family(page, name, Kind::Gauge, help, all, |usage| {
+            page.usages((name, Kind::Gauge, help), usages(), |usage| {
                 Some(usage.memory?.swap_limit?.to_string())
             });
-        }
-    }
-}
-
-fn family(
-    page: &mut Page,
-    name: &str,
-    kind: Kind,
-    help: &str,
-    all: &[Series<'_>],
-    value: impl Fn(&Usage) -> Option<String>,
-) {
-    page.family(name, kind, help);
-    for series in all {
-        if let Some(value) = value(series.usage) {
-            page.sample(name, &series.labels, "", value, Some(series.usage.time));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
+use super::Usage;
 use crate::api::Timestamp;
 
 /// A page of series.
@@ -30,6 +31,21 @@ impl Page {
             Kind::Gauge => "gauge",
         };
         self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
+    }
+
+    /// A family of at most one sample a cgroup, of each its labels and what it uses.
+    pub(super) fn usages<'a>(
+        &mut self,
+        (name, kind, help): (&str, Kind, &str),
+        all: impl Iterator<Item = (&'a str, &'a Usage)>,
+        value: impl Fn(&Usage) -> Option<String>,
+    ) {
+        self.family(name, kind, help);
+        for (labels, usage) in all {
+            if let Some(value) = value(usage) {
+                self.sample(name, labels, "", value, Some(usage.time));
+            }
+        }
     }
 
     /// A sample. `labels` are of [`labels`], `more` besides, both without braces.
