@@ -32,9 +32,10 @@ build_busybox() {
     need make make
     need bzip2 bzip2
     mirror="$(grep -rhoE 'https?://[^ ]+/debian/?$' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | sed -n 1p || true)"
+    [ -n "$mirror" ] || die "no Debian mirror in /etc/apt to take the source of busybox from; put a static busybox of your own at $BUSYBOX"
     mkdir -p "$dir/lists/partial" "$dir/cache/archives/partial"
     printf 'deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s trixie main\n' \
-        "${mirror:-http://deb.debian.org/debian}" >"$dir/list"
+        "$mirror" >"$dir/list"
     local apt=(apt-get -q -o "Dir::Etc::sourcelist=$dir/list" -o Dir::Etc::sourceparts=-
         -o "Dir::State::lists=$dir/lists" -o "Dir::Cache=$dir/cache" -o APT::Sandbox::User=root)
     say "building busybox from source, once (a minute or two), log in $dir/build.log …"
