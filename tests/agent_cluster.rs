@@ -10,20 +10,9 @@ mod common;
 use std::sync::Arc;
 
 use common::cluster::{Cluster, Options};
-use common::node::{Identity, NodeBed, QUIET, condition, is_ready, uid, until};
+use common::node::{Identity, NodeBed, QUIET, bound, condition, is_ready, uid, until};
 use common::{IMAGE, IMAGE_KUBECTL};
 use serde_json::{Value, json};
-
-/// An ordinary Pod bound to the Node of that bed.
-fn bound(bed: &NodeBed, name: &str, image: &str, script: &str) -> Value {
-    json!({"apiVersion": "v1", "kind": "Pod",
-    "metadata": {"name": name, "namespace": bed.namespace},
-    "spec": {
-        "nodeName": bed.node, "terminationGracePeriodSeconds": 5,
-        "containers": [{"name": name, "image": image, "imagePullPolicy": "IfNotPresent",
-            "command": ["sh", "-c", script]}],
-    }})
-}
 
 /// Containers of an ordinary Pod that run.
 fn runs(bed: &NodeBed, name: &str) -> bool {

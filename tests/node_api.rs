@@ -9,28 +9,13 @@
 mod common;
 
 use common::cluster::Cluster;
-use common::node::{Identity, NodeBed, QUIET, is_ready, until};
+use common::node::{Identity, NodeBed, QUIET, bound, is_ready, until};
 use common::{IMAGE, eventually};
 use mirrorlet::config::ServingCertificate;
 use serde_json::{Value, json};
 
 /// Writes ten numbered lines, half of them to standard error, and then nothing more.
 const TEN_LINES: &str = "trap 'exit 0' TERM; for n in 0 2 4 6 8; do echo line $n; echo line $((n+1)) >&2; done; while :; do sleep 1 & wait $!; done";
-
-/// A pod of the API server on the bed's Node: one container, named like the pod.
-fn api_pod(bed: &NodeBed, name: &str, script: &str) -> serde_json::Value {
-    json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": name, "namespace": bed.namespace},
-        "spec": {
-            "nodeName": bed.node, "terminationGracePeriodSeconds": 1,
-            "containers": [{
-                "name": name, "image": IMAGE, "imagePullPolicy": "IfNotPresent",
-                "command": ["sh", "-c", script],
-            }],
-        },
-    })
-}
 
 /// `kubectl logs` in the bed's namespace.
 fn logs(bed: &NodeBed, args: &[&str]) -> Result<String, String> {
@@ -71,7 +56,7 @@ async fn logs_are_read(identity: Identity) {
         &bed.pod("web", IMAGE, 1, &TEN_LINES.replace('"', "\\\"")),
     );
     bed.cluster
-        .apply(&api_pod(&bed, "api", TEN_LINES).to_string());
+        .apply(&bound(&bed, "api", IMAGE, TEN_LINES).to_string());
     bed.until_mirrored("web").await;
     bed.until_pod("api", is_ready).await;
     for pod in [bed.name("web").as_str(), "api"] {
@@ -273,11 +258,11 @@ async fn logs_of_what_ended_waits_or_goes_on() {
     let agent = bed.joined().await;
     // It ends once, says something else the second time, and ends when a file is there.
     let script = "if [ -e /data/again ]; then echo second; until [ -e /data/end ]; do sleep 0.1; done; echo last; sleep 3600; else echo first; touch /data/again; exit 3; fi";
-    let mut pod = api_pod(&bed, "web", script);
+    let mut pod = bound(&bed, "web", IMAGE, script);
     pod["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
     pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
     bed.cluster.apply(&pod.to_string());
-    let mut waiting = api_pod(&bed, "waits", QUIET);
+    let mut waiting = bound(&bed, "waits", IMAGE, QUIET);
     waiting["spec"]["containers"][0]["image"] = "mirrorlet.test/absent:1".into();
     waiting["spec"]["containers"][0]["imagePullPolicy"] = "Never".into();
     bed.cluster.apply(&waiting.to_string());
@@ -398,7 +383,8 @@ async fn until_debugger(bed: &NodeBed, pod: &str, name: &str, state: &str) -> Va
 async fn kubectl_debug_adds_a_container_that_is_started_once() {
     let bed = NodeBed::new().await;
     let agent = bed.joined().await;
-    bed.cluster.apply(&api_pod(&bed, "web", QUIET).to_string());
+    bed.cluster
+        .apply(&bound(&bed, "web", IMAGE, QUIET).to_string());
     let before = bed.until_pod("web", is_ready).await;
     let debug = |pod: &str, name: &str, target: &[&str], script: &str| {
         let name = format!("--container={name}");

@@ -14,23 +14,8 @@ use std::sync::Arc;
 use common::IMAGE;
 use common::cluster::process::Program;
 use common::cluster::{Cluster, Options};
-use common::node::{Identity, NodeBed, QUIET, is_ready, until};
+use common::node::{Identity, NodeBed, QUIET, bound, is_ready, until};
 use serde_json::{Value, json};
-
-/// A pod of the API server on the bed's Node: one container, named like the pod.
-fn api_pod(bed: &NodeBed, name: &str) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": name, "namespace": bed.namespace},
-        "spec": {
-            "nodeName": bed.node, "terminationGracePeriodSeconds": 1,
-            "containers": [{
-                "name": name, "image": IMAGE, "imagePullPolicy": "IfNotPresent",
-                "command": ["sh", "-c", QUIET],
-            }],
-        },
-    })
-}
 
 /// What the bed's Node answers to the API server.
 fn raw(bed: &NodeBed, path: &str) -> Result<String, String> {
@@ -43,7 +28,8 @@ async fn the_api_server_is_told_what_pods_use() {
     let bed = NodeBed::on(Cluster::shared().await, Identity::Node).await;
     let agent = bed.joined().await;
     bed.write("web.yaml", &bed.pod("web", IMAGE, 1, QUIET));
-    bed.cluster.apply(&api_pod(&bed, "api").to_string());
+    bed.cluster
+        .apply(&bound(&bed, "api", IMAGE, QUIET).to_string());
     let mirror = bed.until_mirrored("web").await;
     let api = bed.until_pod("api", is_ready).await;
     let own_uid = &mirror["metadata"]["annotations"]["kubernetes.io/config.hash"];
@@ -174,7 +160,8 @@ async fn kubectl_top_shows_pods_and_the_node() {
     let bed = NodeBed::on(Arc::clone(&cluster), Identity::Node).await;
     let agent = bed.joined().await;
     bed.write("web.yaml", &bed.pod("web", IMAGE, 1, QUIET));
-    bed.cluster.apply(&api_pod(&bed, "api").to_string());
+    bed.cluster
+        .apply(&bound(&bed, "api", IMAGE, QUIET).to_string());
     bed.until_mirrored("web").await;
     bed.until_pod("api", is_ready).await;
     let mut program = start_metrics_server(&cluster);

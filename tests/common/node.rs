@@ -12,7 +12,7 @@ use kube::Api;
 use kube::api::DeleteParams;
 use mirrorlet::config::Resolved;
 use mirrorlet::config::node::ApiAccess;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::cluster::{Cluster, unique};
 use super::{Bed, IMAGE, PATIENCE, TestAgent};
@@ -288,7 +288,7 @@ fn brief(object: &Value) -> String {
     object["status"]["images"].take();
     let annotations = &mut object["metadata"]["annotations"];
     annotations["kubectl.kubernetes.io/last-applied-configuration"].take();
-    serde_json::json!({"metadata": object["metadata"], "status": object["status"]}).to_string()
+    json!({"metadata": object["metadata"], "status": object["status"]}).to_string()
 }
 
 /// Whether a pod runs and is ready.
@@ -308,4 +308,15 @@ pub async fn until<T, S: Debug>(what: &str, mut look: impl AsyncFnMut() -> Resul
             Err(_) => tokio::time::sleep(PAUSE).await,
         }
     }
+}
+
+/// An ordinary Pod bound to the Node of that bed; its container has its name.
+pub fn bound(bed: &NodeBed, name: &str, image: &str, script: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+    "metadata": {"name": name, "namespace": bed.namespace},
+    "spec": {
+        "nodeName": bed.node, "terminationGracePeriodSeconds": 5,
+        "containers": [{"name": name, "image": image, "imagePullPolicy": "IfNotPresent",
+            "command": ["sh", "-c", script]}],
+    }})
 }
