@@ -1,6 +1,5 @@
 //! The whole server over real TLS on a loopback port, with people whom a made-up API server knows.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use tower::ServiceExt;
 
 use super::auth::Shown;
 use super::auth::fake::FakeReviewer;
-use super::auth::tests::Authority;
+use super::auth::tests::{Authority, Bed as GateBed};
 use super::*;
 use crate::server::fake::FakeView;
 
@@ -59,17 +58,14 @@ struct Bed {
 impl Bed {
     /// `admin` may everything.
     fn new() -> Self {
-        let reviewer = Arc::new(FakeReviewer {
-            admins: BTreeSet::from(["admin".to_owned()]),
-            ..FakeReviewer::default()
-        });
-        let authority = Authority::new();
-        let authorities = Arc::new(ClientAuthorities::default());
-        authorities.replace(authority.pem().as_bytes()).unwrap();
-        let asked = Arc::clone(&reviewer) as Arc<dyn Reviewer>;
+        let GateBed {
+            gate,
+            reviewer,
+            authority,
+        } = GateBed::new();
         Self {
             view: Arc::new(FakeView::new()),
-            gate: Arc::new(Gate::new(asked, authorities)),
+            gate: Arc::new(gate),
             reviewer,
             authority,
             cancel: CancellationToken::new(),

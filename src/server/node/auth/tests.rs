@@ -57,14 +57,15 @@ impl Authority {
     }
 }
 
-struct Bed {
-    gate: Gate,
-    reviewer: Arc<FakeReviewer>,
-    authority: Authority,
+pub(in crate::server::node) struct Bed {
+    pub(in crate::server::node) gate: Gate,
+    pub(in crate::server::node) reviewer: Arc<FakeReviewer>,
+    pub(in crate::server::node) authority: Authority,
 }
 
 impl Bed {
-    fn new() -> Self {
+    /// `admin` may everything.
+    pub(in crate::server::node) fn new() -> Self {
         let reviewer = Arc::new(FakeReviewer {
             admins: BTreeSet::from(["admin".to_owned()]),
             ..FakeReviewer::default()
