@@ -19,8 +19,8 @@ use mirrorlet::api::core::{ConfigMap, Secret};
 use mirrorlet::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet::observe::Observer;
 use mirrorlet::pod::admit::AdmitNode;
+use mirrorlet::pod::amounts::Amounts;
 use mirrorlet::pod::desired::Delivered;
-use mirrorlet::pod::env::Allocatable;
 use mirrorlet::pod::gc::ContainerGcPolicy;
 use mirrorlet::pod::manifest::unsupported_fields;
 use mirrorlet::pod::objects::{
@@ -174,9 +174,9 @@ impl Stack {
                 root: bed.path().to_owned(),
                 node: NodeFacts {
                     memory_bytes: 1 << 30,
-                    allocatable: Allocatable {
+                    allocatable: Amounts {
                         cpu_milli: 4000,
-                        ..Allocatable::default()
+                        ..Amounts::default()
                     },
                     ..NodeFacts::default()
                 },

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 
-use crate::config::{Config, DEFAULT_RESOLV_CONF, SystemReserved};
-use crate::pod::env::Allocatable;
+use crate::config::{Config, DEFAULT_RESOLV_CONF};
+use crate::pod::amounts::Amounts;
 use crate::runtime::docker::translate::{NodeFacts, ResolvConf};
 
 /// An address of the documentation range: a route to it is the default route. Connecting a
@@ -15,7 +15,7 @@ const ANYWHERE_V6: &str = "[2001:db8::1]:9";
 /// Where the machine's own hosts are.
 const HOSTS_FILE: &str = "/etc/hosts";
 
-/// Reads the machine's facts. What can't be read stays empty, and what depends on it falls back
+/// Reads the machine's facts; all of it counts as allocatable. What can't be read stays empty, and what depends on it falls back
 /// as it would on a machine without.
 #[must_use]
 pub(super) fn node_facts(config: &Config) -> NodeFacts {
@@ -29,7 +29,7 @@ pub(super) fn node_facts(config: &Config) -> NodeFacts {
             config.node_ips.clone()
         },
         memory_bytes,
-        allocatable: Allocatable {
+        allocatable: Amounts {
             cpu_milli: u64::try_from(cpus).unwrap_or(1) * 1000,
             memory_bytes,
             ephemeral_storage_bytes: root_bytes(&config.root),
@@ -43,18 +43,6 @@ pub(super) fn node_facts(config: &Config) -> NodeFacts {
         cluster_dns: config.cluster_dns.clone(),
         cluster_domain: config.cluster_domain.clone(),
         cgroup_root: config.cgroup_root.clone(),
-    }
-}
-
-/// What of that pods can have: what is kept for the system isn't theirs, and no limit of a
-/// container that has none is told as more.
-pub(super) fn without_reserved(machine: Allocatable, reserved: &SystemReserved) -> Allocatable {
-    Allocatable {
-        cpu_milli: machine.cpu_milli.saturating_sub(reserved.cpu_milli),
-        memory_bytes: machine.memory_bytes.saturating_sub(reserved.memory_bytes),
-        ephemeral_storage_bytes: machine
-            .ephemeral_storage_bytes
-            .saturating_sub(reserved.ephemeral_storage_bytes),
     }
 }
 
@@ -86,26 +74,6 @@ fn own_ips() -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_reserved_is_not_for_pods() {
-        let machine = Allocatable {
-            cpu_milli: 2000,
-            memory_bytes: 1000,
-            ephemeral_storage_bytes: 10,
-        };
-        let reserved = SystemReserved {
-            cpu_milli: 500,
-            memory_bytes: 1,
-            ephemeral_storage_bytes: 11,
-        };
-        let left = Allocatable {
-            cpu_milli: 1500,
-            memory_bytes: 999,
-            ephemeral_storage_bytes: 0,
-        };
-        assert_eq!(without_reserved(machine, &reserved), left);
-    }
 
     #[test]
     fn memory_is_read_in_bytes() {

@@ -138,7 +138,9 @@ impl Agent {
             ApiAccess::None => None,
             ApiAccess::Kubeconfig(_) | ApiAccess::InCluster => node_api::listen(&config).await?,
         };
-        let mut machine = readings::node_facts(&config, &owner);
+        let mut node = facts::node_facts(&config);
+        let mut machine = readings::node_facts(&config, &owner, &node);
+        node.allocatable = machine.capacity.less(&machine.reserved);
         machine.node_api_port = match &node_listener {
             Some(listener) => Some(listener.local_addr()?.port()),
             None => None,
@@ -146,8 +148,6 @@ impl Agent {
         let cluster = Cluster::start(&config, machine.clone(), &telemetry, &mut parts, cancel)?;
         let client = cluster.as_ref().map(|cluster| cluster.client.clone());
         sources.extend(cluster.as_ref().map(|cluster| cluster.pods.clone()));
-        let mut node = facts::node_facts(&config);
-        node.allocatable = facts::without_reserved(node.allocatable, &config.system_reserved);
         let node_ips = node.node_ips.clone();
         let objects: Arc<dyn Objects> = match &cluster {
             Some(cluster) => Arc::clone(&cluster.objects) as Arc<dyn Objects>,

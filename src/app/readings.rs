@@ -12,9 +12,11 @@ use super::facts;
 use crate::api::report::EngineReport;
 use crate::config::Config;
 use crate::observe::Reach;
+use crate::pod::amounts::Amounts;
 use crate::pod::node::{
-    Amounts, DiskReading, EngineSeen, ImageSeen, NodeFacts, PidReading, Readings, is_short_of_disk,
+    DiskReading, EngineSeen, ImageSeen, NodeFacts, PidReading, Readings, is_short_of_disk,
 };
+use crate::runtime::docker::translate::NodeFacts as MachineFacts;
 use crate::store::cell::{Reader, Writer};
 use crate::volume::HostFiles;
 
@@ -22,8 +24,7 @@ use crate::volume::HostFiles;
 const PERIOD: Duration = Duration::from_secs(10);
 
 /// The facts, but for those of the Engine.
-pub(super) fn node_facts(config: &Config, owner: &str) -> NodeFacts {
-    let machine = facts::node_facts(config);
+pub(super) fn node_facts(config: &Config, owner: &str, machine: &MachineFacts) -> NodeFacts {
     let host = HostFiles::new(config.host_root.clone());
     // What the host has there, where it is seen.
     let of_host = |path: &str| match host.path(Path::new(path)) {
@@ -41,15 +42,11 @@ pub(super) fn node_facts(config: &Config, owner: &str) -> NodeFacts {
         owner: owner.to_owned(),
         hostname: line("/proc/sys/kernel/hostname"),
         arch: go_arch(std::env::consts::ARCH).to_owned(),
-        addresses: machine.node_ips,
+        addresses: machine.node_ips.clone(),
         node_api_port: None,
         labels: config.node_labels.clone(),
         taints: config.register_with_taints.clone(),
-        capacity: Amounts {
-            cpu_milli: machine.allocatable.cpu_milli,
-            memory_bytes: machine.allocatable.memory_bytes,
-            ephemeral_storage_bytes: machine.allocatable.ephemeral_storage_bytes,
-        },
+        capacity: machine.allocatable,
         reserved: Amounts {
             cpu_milli: reserved.cpu_milli,
             memory_bytes: reserved.memory_bytes,

@@ -10,18 +10,8 @@ use std::net::IpAddr;
 use crate::api::Pod;
 use crate::api::core::{Container, ResourceFieldSelector};
 use crate::api::quantity::Quantity;
+use crate::pod::amounts::Amounts;
 use crate::pod::{resources, spec};
-
-/// What the node can give to pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Allocatable {
-    /// Thousandths of a CPU.
-    pub cpu_milli: u64,
-    /// Bytes of memory.
-    pub memory_bytes: u64,
-    /// Bytes of ephemeral storage.
-    pub ephemeral_storage_bytes: u64,
-}
 
 /// Why a field or resource has no text. Names fields, never values.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -99,7 +89,7 @@ pub fn resource_value(
     pod: &Pod,
     selector: &ResourceFieldSelector,
     own: Option<&Container>,
-    allocatable: Allocatable,
+    allocatable: Amounts,
 ) -> Result<String, DownwardError> {
     let name = selector.container_name.as_deref().unwrap_or_default();
     let named = || spec::find_container(pod, name).map(|(_, container)| container);
@@ -131,7 +121,7 @@ pub fn resource_value(
 }
 
 /// What an absent limit stands for: all the node has, but no huge pages.
-fn fallback(resource: &str, allocatable: Allocatable) -> Quantity {
+fn fallback(resource: &str, allocatable: Amounts) -> Quantity {
     let whole = |units: u64| Quantity::of(i64::try_from(units).unwrap_or(i64::MAX));
     match resource {
         resources::CPU => Quantity::of_milli(allocatable.cpu_milli),

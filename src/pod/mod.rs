@@ -7,6 +7,7 @@
 
 pub mod access;
 pub mod admit;
+pub mod amounts;
 pub mod backoff;
 pub mod credentials;
 pub mod desired;

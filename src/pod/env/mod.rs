@@ -13,7 +13,7 @@ use crate::pod::expand::{Variables, expand_with};
 use crate::pod::objects::{ObjectError, ObjectKind, ObjectSet};
 use crate::pod::spec;
 
-pub use crate::pod::downward::Allocatable;
+use crate::pod::amounts::Amounts;
 pub use services::service_variables;
 
 /// What an environment is filled from, beside the container itself.
@@ -26,7 +26,7 @@ pub struct EnvContext<'a> {
     /// Addresses of the pod, primary first; empty while it has none.
     pub pod_ips: &'a [IpAddr],
     /// What an absent limit stands for.
-    pub allocatable: Allocatable,
+    pub allocatable: Amounts,
     /// What the pod refers to.
     pub objects: &'a ObjectSet,
 }

@@ -42,7 +42,7 @@ fn resolved_with(fields: &Value, objects: &ObjectSet) -> Result<Vec<(String, Str
         pod: &pod,
         host_ips: &["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
         pod_ips: &["172.17.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
-        allocatable: Allocatable {
+        allocatable: Amounts {
             cpu_milli: 2500,
             memory_bytes: 8 << 30,
             ephemeral_storage_bytes: 10 << 30,
@@ -199,7 +199,7 @@ fn objects_become_variables() {
         pod: &pod,
         host_ips: &[],
         pod_ips: &[],
-        allocatable: Allocatable::default(),
+        allocatable: Amounts::default(),
         objects: &objects,
     };
     let container = &spec::spec(&pod).containers[0];

@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
 use super::conditions::{Pressures, compute_conditions};
-use super::{Amounts, NodeFacts, Readings, kubelet_version};
+use super::{NodeFacts, Readings, kubelet_version};
 use crate::api::core::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints,
     NodeSpec, NodeStatus, NodeSystemInfo,
 };
 use crate::api::meta::ObjectMeta;
 use crate::api::{Timestamp, keys};
+use crate::pod::amounts::Amounts;
 
 /// Most images told: upstream's `nodeStatusMaxImages`. They are the largest part of a Node.
 const IMAGES_MAX: usize = 50;
@@ -87,7 +88,10 @@ pub fn compute_node_status(
     NodeStatus {
         addresses: Some(addresses(facts)),
         capacity: Some(quantities(&facts.capacity, facts.max_pods)),
-        allocatable: Some(quantities(&allocatable(facts), facts.max_pods)),
+        allocatable: Some(quantities(
+            &facts.capacity.less(&facts.reserved),
+            facts.max_pods,
+        )),
         conditions: Some(compute_conditions(
             readings,
             pressures,
@@ -111,18 +115,6 @@ fn daemon_endpoints(port: u16) -> NodeDaemonEndpoints {
         kubelet_endpoint: Some(DaemonEndpoint {
             port: i32::from(port),
         }),
-    }
-}
-
-/// What is left for pods; never less than nothing.
-fn allocatable(facts: &NodeFacts) -> Amounts {
-    let (all, reserved) = (&facts.capacity, &facts.reserved);
-    Amounts {
-        cpu_milli: all.cpu_milli.saturating_sub(reserved.cpu_milli),
-        memory_bytes: all.memory_bytes.saturating_sub(reserved.memory_bytes),
-        ephemeral_storage_bytes: all
-            .ephemeral_storage_bytes
-            .saturating_sub(reserved.ephemeral_storage_bytes),
     }
 }
 

@@ -14,6 +14,7 @@ use std::net::IpAddr;
 
 use crate::api::NodeName;
 use crate::api::core::Taint;
+use crate::pod::amounts::Amounts;
 
 pub use claim::{Claim, LeaseSeen, claim};
 pub use conditions::{Pressures, believed_conditions, compute_conditions, is_short_of_disk};
@@ -34,17 +35,6 @@ pub fn kubelet_version() -> String {
         "{KUBERNETES_VERSION}-{VERSION_MARK}.{}",
         env!("CARGO_PKG_VERSION")
     )
-}
-
-/// Amounts of what pods use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Amounts {
-    /// CPU, in thousandths.
-    pub cpu_milli: u64,
-    /// Memory, in bytes.
-    pub memory_bytes: u64,
-    /// Disk, in bytes.
-    pub ephemeral_storage_bytes: u64,
 }
 
 /// An image that is there.

@@ -14,7 +14,8 @@ use crate::api::core::{
     ConfigMap, DownwardAPIVolumeFile, KeyToPath, ProjectedVolumeSource, Secret, Volume,
     VolumeProjection,
 };
-use crate::pod::downward::{self, Allocatable};
+use crate::pod::amounts::Amounts;
+use crate::pod::downward;
 use crate::pod::objects::{ObjectError, ObjectSet, is_static, token_key};
 use crate::pod::spec;
 
@@ -176,7 +177,7 @@ pub struct PayloadContext<'a> {
     /// What the pod refers to.
     pub objects: &'a ObjectSet,
     /// What an absent limit stands for.
-    pub allocatable: Allocatable,
+    pub allocatable: Amounts,
 }
 
 /// The files of every volume of a pod that is written from values, or why they can't be told.

@@ -65,9 +65,9 @@ fn of(volume: &Value, more: &Value) -> Result<Payload, PayloadError> {
     let mut all = payloads(&PayloadContext {
         pod: &pod,
         objects: &objects(&pod),
-        allocatable: Allocatable {
+        allocatable: Amounts {
             memory_bytes: 8 << 30,
-            ..Allocatable::default()
+            ..Amounts::default()
         },
     });
     all.remove("v").unwrap()

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 
 use bollard::models::ContainerCreateBody;
 
-use crate::pod::env::{Allocatable, EnvError};
+use crate::pod::amounts::Amounts;
+use crate::pod::env::EnvError;
 
 pub mod container;
 pub mod dns;
@@ -37,7 +38,7 @@ pub struct NodeFacts {
     /// Memory of the machine in bytes; what OOM scores are relative to.
     pub memory_bytes: u64,
     /// What an absent resource limit stands for.
-    pub allocatable: Allocatable,
+    pub allocatable: Amounts,
     /// The node's `resolv.conf`.
     pub resolv_conf: ResolvConf,
     /// Where it is, to be read again for each pod; as it was when none.

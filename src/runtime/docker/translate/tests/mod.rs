@@ -22,7 +22,7 @@ fn node() -> NodeFacts {
     NodeFacts {
         node_ips: vec!["192.0.2.1".parse().unwrap()],
         memory_bytes: 8 << 30,
-        allocatable: Allocatable {
+        allocatable: Amounts {
             cpu_milli: 4000,
             memory_bytes: 8 << 30,
             ephemeral_storage_bytes: 64 << 30,
