@@ -1,7 +1,7 @@
 //! What `kubectl exec`, `logs -f` and `port-forward` cost on a pod of ours, through the API server.
 
-use std::io::BufRead as _;
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -296,6 +296,8 @@ impl Drop for Echo {
 struct Forwarder {
     child: Child,
     address: String,
+    /// It ends when it can't say any more what it does.
+    _words: BufReader<ChildStdout>,
 }
 
 impl Forwarder {
@@ -305,15 +307,19 @@ impl Forwarder {
             .stdout(Stdio::piped())
             .spawn()?;
         let mut line = String::new();
-        let stdout = child.stdout.take().context("no output")?;
-        std::io::BufReader::new(stdout).read_line(&mut line)?;
+        let mut words = BufReader::new(child.stdout.take().context("no output")?);
+        words.read_line(&mut line)?;
         // Forwarding from 127.0.0.1:40001 -> 7000
         let address = line
             .split_whitespace()
             .nth(2)
             .unwrap_or_default()
             .to_owned();
-        Ok(Self { child, address })
+        Ok(Self {
+            child,
+            address,
+            _words: words,
+        })
     }
 }
 
