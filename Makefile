@@ -8,7 +8,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 TARGET ?= x86_64-unknown-linux-gnu
 
-.PHONY: help build release check fmt lint core test test-engine29 chart versions test-helm test-unit image deny scripts demo run bench up down kube cluster-up cluster-down
+.PHONY: help build release check fmt lint core test test-engine29 test-versions kube-versions conformance conformance-short chart versions test-helm test-unit image deny scripts demo run bench up down kube cluster-up cluster-down
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,7 +35,7 @@ core: ## the deciding modules alone: no async runtime, no Engine, no HTTP
 	$(CARGO) check --locked --lib --no-default-features
 
 scripts:
-	@for script in hack/*.sh .ci/run .ci/check; do bash -n "$$script"; done
+	@for script in hack/*.sh hack/conformance/*.sh .ci/run .ci/check; do bash -n "$$script"; done
 
 versions: ## the chart and manifests say the version of Cargo.toml
 	@hack/versions.sh >/dev/null
@@ -56,6 +56,7 @@ test: ## everything: sets up Docker, images and Kubernetes, then check and all t
 	$(CARGO) test --locked --package jsonpath-rust
 	$(CARGO) test --locked --all-targets --no-fail-fast
 	$(CARGO) test --locked --doc
+	$(MAKE) conformance-short
 
 # What meets an Engine: all of it has to hold on both ends of the versions.
 ENGINE_TESTS := access agent agent_binary agent_containers agent_edits agent_failures agent_hooks \
@@ -118,6 +119,10 @@ bench: binary ## figures beside a floor measured in the same run, as a table and
 conformance: binary ## Kubernetes' own node specs against the agent: the score, and what failed; AREA="probes" runs one area
 	hack/docker-up.sh
 	MIRRORLET=target/$(TARGET)/release/mirrorlet hack/conformance/run.sh
+
+conformance-short: ## some specs of each area, with a debug build: minutes
+	hack/docker-up.sh
+	SHORT=1 hack/conformance/run.sh
 
 kube: ## etcd, kube-apiserver and the other programs of a control plane, built once (some minutes)
 	hack/kube-build.sh
