@@ -67,6 +67,29 @@ test-engine29: ## the tests that meet an Engine, on a current one with its conta
 	export DOCKER_HOST; DOCKER_HOST="$$(hack/engine29-up.sh)"; hack/images.sh; \
 	$(CARGO) test --locked --no-fail-fast $(addprefix --test ,$(ENGINE_TESTS))
 
+# What meets an API server: all of it has to hold on the newest one, too.
+KUBE_TESTS := agent_cluster agent_mirrors agent_partition api_pods cluster_bed cluster_node cluster_volumes \
+	events mirrors node_api node_stats node_streams pull_secrets rbac streaming
+# What meets kubectl.
+KUBECTL_TESTS := cluster_bed node_api node_streams
+# The ends of what Kubernetes' Go modules give. kubectl speaks SPDY until 1.30, WebSockets since 1.31.
+KUBE_NEWEST := v1.36.3
+KUBECTL_OLDEST := v1.30.4
+
+kube-versions:
+	hack/kube-build.sh
+	KUBE_VERSION=$(KUBE_NEWEST) hack/kube-build.sh
+	KUBE_VERSION=$(KUBECTL_OLDEST) hack/kube-build.sh --only kubectl
+
+test-versions: kube-versions ## the tests that meet Kubernetes, on its newest servers, and with its oldest and newest kubectl (built once, twenty minutes)
+	hack/docker-up.sh
+	hack/metrics-server-build.sh
+	hack/images.sh
+	KUBE_VERSION=$(KUBE_NEWEST) $(CARGO) test --locked --no-fail-fast $(addprefix --test ,$(KUBE_TESTS))
+	for version in $(KUBECTL_OLDEST) $(KUBE_NEWEST); do \
+		KUBECTL_VERSION=$$version $(CARGO) test --locked --no-fail-fast $(addprefix --test ,$(KUBECTL_TESTS)); \
+	done
+
 IMAGE_TAR := target/image/mirrorlet.tar
 
 release: binary ## what a release hands out, into target/dist: program, image, chart, package, SBOM, checksums
