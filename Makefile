@@ -7,6 +7,8 @@ SHELL := /bin/bash
 
 CARGO ?= cargo
 TARGET ?= x86_64-unknown-linux-gnu
+# Where `make binary` leaves it.
+BINARY = $(or $(CARGO_TARGET_DIR),target)/$(TARGET)/release/mirrorlet
 
 .PHONY: help build release check fmt lint core test test-engine29 test-versions kube-versions conformance conformance-short chart versions test-helm test-unit image deny scripts demo run bench up down kube cluster-up cluster-down
 
@@ -23,7 +25,7 @@ RELEASE_FLAGS := -C target-feature=+crt-static -C link-arg=-Wl,--pack-dyn-relocs
 .PHONY: binary deb test-deb
 binary:
 	RUSTFLAGS='$(RELEASE_FLAGS)' $(CARGO) build --locked --release --target $(TARGET)
-	@ls -l target/$(TARGET)/release/mirrorlet
+	@ls -l $(BINARY)
 
 fmt:
 	$(CARGO) fmt --check
@@ -93,10 +95,10 @@ test-versions: kube-versions ## the tests that meet Kubernetes, on its newest se
 IMAGE_TAR := target/image/mirrorlet.tar
 
 release: binary ## what a release hands out, into target/dist: program, image, chart, package, SBOM, checksums
-	hack/release.sh target/$(TARGET)/release/mirrorlet
+	hack/release.sh $(BINARY)
 
 deb: binary ## the Debian package, into target/dist
-	hack/deb.sh target/$(TARGET)/release/mirrorlet target/dist
+	hack/deb.sh $(BINARY) target/dist
 
 test-deb: deb ## the package on this machine: installed by apt, used, removed, purged
 	hack/docker-up.sh
@@ -104,12 +106,12 @@ test-deb: deb ## the package on this machine: installed by apt, used, removed, p
 	hack/test-deb.sh target/dist/*.deb
 
 image: binary ## the image as a tar that Docker and containerd load, the same bytes every time
-	hack/image.sh target/$(TARGET)/release/mirrorlet $(IMAGE_TAR)
+	hack/image.sh $(BINARY) $(IMAGE_TAR)
 
 test-helm: binary ## the chart, installed as a DaemonSet by a real kubelet beside the Engine
 	hack/docker-up.sh
 	hack/images.sh
-	BINARY=target/$(TARGET)/release/mirrorlet hack/test-helm.sh
+	BINARY=$(BINARY) hack/test-helm.sh
 
 test-unit: ## tests that need no Docker
 	$(CARGO) test --locked --lib --bins --test layering
@@ -137,11 +139,11 @@ bench: binary ## figures beside a floor measured in the same run, as a table and
 	hack/docker-up.sh
 	hack/images.sh
 	hack/kube-build.sh
-	BENCH_BINARY=target/$(TARGET)/release/mirrorlet $(CARGO) bench --locked --profile quick --bench agent --bench cluster
+	BENCH_BINARY=$(BINARY) $(CARGO) bench --locked --profile quick --bench agent --bench cluster
 
 conformance: binary ## Kubernetes' own node specs against the agent: the score, and what failed; AREA="probes" runs one area
 	hack/docker-up.sh
-	MIRRORLET=target/$(TARGET)/release/mirrorlet hack/conformance/run.sh
+	MIRRORLET=$(BINARY) hack/conformance/run.sh
 
 conformance-short: ## some specs of each area, with a debug build: minutes
 	hack/docker-up.sh
