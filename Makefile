@@ -8,7 +8,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 TARGET ?= x86_64-unknown-linux-gnu
 
-.PHONY: help build release check fmt lint core test test-engine29 chart versions test-helm test-unit image deny scripts demo run bench up down kube cluster-up cluster-down
+.PHONY: help build release check fmt lint core test test-engine29 test-versions kube-versions conformance conformance-short chart versions test-helm test-unit image deny scripts demo run bench up down kube cluster-up cluster-down
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,7 +35,7 @@ core: ## the deciding modules alone: no async runtime, no Engine, no HTTP
 	$(CARGO) check --locked --lib --no-default-features
 
 scripts:
-	@for script in hack/*.sh .ci/run .ci/check; do bash -n "$$script"; done
+	@for script in hack/*.sh hack/conformance/*.sh .ci/run .ci/check; do bash -n "$$script"; done
 
 versions: ## the chart and manifests say the version of Cargo.toml
 	@hack/versions.sh >/dev/null
@@ -56,6 +56,7 @@ test: ## everything: sets up Docker, images and Kubernetes, then check and all t
 	$(CARGO) test --locked --package jsonpath-rust
 	$(CARGO) test --locked --all-targets --no-fail-fast
 	$(CARGO) test --locked --doc
+	$(MAKE) conformance-short
 
 # What meets an Engine: all of it has to hold on both ends of the versions.
 ENGINE_TESTS := access agent agent_binary agent_containers agent_edits agent_failures agent_hooks \
@@ -65,6 +66,29 @@ ENGINE_TESTS := access agent agent_binary agent_containers agent_edits agent_fai
 test-engine29: ## the tests that meet an Engine, on a current one with its containerd image store (built once, ten minutes)
 	export DOCKER_HOST; DOCKER_HOST="$$(hack/engine29-up.sh)"; hack/images.sh; \
 	$(CARGO) test --locked --no-fail-fast $(addprefix --test ,$(ENGINE_TESTS))
+
+# What meets an API server: all of it has to hold on the newest one, too.
+KUBE_TESTS := agent_cluster agent_mirrors agent_partition api_pods cluster_bed cluster_node cluster_volumes \
+	events mirrors node_api node_stats node_streams pull_secrets rbac streaming
+# What meets kubectl.
+KUBECTL_TESTS := cluster_bed node_api node_streams
+# The ends of what Kubernetes' Go modules give. kubectl speaks SPDY until 1.30, WebSockets since 1.31.
+KUBE_NEWEST := v1.36.3
+KUBECTL_OLDEST := v1.30.4
+
+kube-versions:
+	hack/kube-build.sh
+	KUBE_VERSION=$(KUBE_NEWEST) hack/kube-build.sh
+	KUBE_VERSION=$(KUBECTL_OLDEST) hack/kube-build.sh --only kubectl
+
+test-versions: kube-versions ## the tests that meet Kubernetes, on its newest servers, and with its oldest and newest kubectl (built once, twenty minutes)
+	hack/docker-up.sh
+	hack/metrics-server-build.sh
+	hack/images.sh
+	KUBE_VERSION=$(KUBE_NEWEST) $(CARGO) test --locked --no-fail-fast $(addprefix --test ,$(KUBE_TESTS))
+	for version in $(KUBECTL_OLDEST) $(KUBE_NEWEST); do \
+		KUBECTL_VERSION=$$version $(CARGO) test --locked --no-fail-fast $(addprefix --test ,$(KUBECTL_TESTS)); \
+	done
 
 IMAGE_TAR := target/image/mirrorlet.tar
 
@@ -118,6 +142,10 @@ bench: binary ## figures beside a floor measured in the same run, as a table and
 conformance: binary ## Kubernetes' own node specs against the agent: the score, and what failed; AREA="probes" runs one area
 	hack/docker-up.sh
 	MIRRORLET=target/$(TARGET)/release/mirrorlet hack/conformance/run.sh
+
+conformance-short: ## some specs of each area, with a debug build: minutes
+	hack/docker-up.sh
+	SHORT=1 hack/conformance/run.sh
 
 kube: ## etcd, kube-apiserver and the other programs of a control plane, built once (some minutes)
 	hack/kube-build.sh

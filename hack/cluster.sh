@@ -14,6 +14,8 @@ CLUSTER_ADDRESS="198.18.$CLUSTER_NUMBER.1"
 CLUSTER_ETCD="127.18.$CLUSTER_NUMBER.1"
 CLUSTER_START_SECONDS=120
 CLUSTER_STOP_SECONDS=30
+# Longest wait for another script that has a cluster on the same addresses.
+CLUSTER_LOCK_SECONDS=3600
 
 # The right kubectl, as administrator.
 kubectl() { "$KUBE_BIN/kubectl" --kubeconfig "$CLUSTER_DIR/admin.kubeconfig" "$@"; }
@@ -109,7 +111,7 @@ cluster_program() {
     shift
     ! cluster_runs "$name" || return 0
     # No descriptor of ours may stay open in it, or a caller reading our output would never end.
-    setsid nohup "$path" "$@" >>"$CLUSTER_DIR/$name.log" 2>&1 </dev/null &
+    setsid nohup "$path" "$@" >>"$CLUSTER_DIR/$name.log" 2>&1 </dev/null 8>&- &
     echo $! >"$CLUSTER_DIR/$name.pid"
     disown
     # Who asks whether it ended must not take that moment for its end.
@@ -154,7 +156,13 @@ cluster_up() {
     [ "$(id -u)" = 0 ] || die "a cluster needs an address on lo and port 443; run this as root"
     need openssl openssl
     need ip iproute2
-    mkdir -p "$CLUSTER_DIR"
+    mkdir -p "$CLUSTER_DIR" "$MIRRORLET_DEV_DIR"
+    # Held until this script ends.
+    exec 8>"$MIRRORLET_DEV_DIR/cluster-$CLUSTER_NUMBER.lock"
+    if ! flock --nonblock 8; then
+        say "waiting for another script that has a cluster at $CLUSTER_ADDRESS …"
+        flock --wait "$CLUSTER_LOCK_SECONDS" 8 || die "waited $CLUSTER_LOCK_SECONDS s in vain"
+    fi
     cluster_pki
     ip -o -4 addr show dev lo | grep -q -F " $CLUSTER_ADDRESS/32 " \
         || ip addr add "$CLUSTER_ADDRESS/32" dev lo label lo:dev
@@ -175,6 +183,8 @@ cluster_up() {
 # cluster_down: ends what cluster_up started, and nothing else; data and certificates stay.
 cluster_down() {
     local name
+    # The address may be another's until ours was begun.
+    [ -d "$CLUSTER_DIR/pki" ] || return 0
     for name in kube-scheduler kube-controller-manager kube-apiserver etcd; do
         cluster_stop "$name" TERM
     done

@@ -83,7 +83,7 @@ trap 'exit 143' TERM
 
 start_agent() {
     setsid "$MIRRORLET" run --manifests "$manifests" --root "$root" --node-name "$NODE" \
-        --metrics-address none "${agent_arguments[@]}" >>"$log" 2>&1 </dev/null &
+        --metrics-address none "${agent_arguments[@]}" >>"$log" 2>&1 </dev/null 8>&- &
     agent=$!
     wait_for "$START_SECONDS" "the agent to answer" answers_or_ended
     agent_alive || die "the agent ended at once"

@@ -5,12 +5,35 @@
 #
 #   hack/kube-build.sh            etcd (a Debian package), kube-apiserver, kube-controller-manager, kube-scheduler, kubectl
 #   hack/kube-build.sh NAME…      these besides: kubelet, and Kubernetes' own test programs e2e.test, ginkgo, agnhost
+#   hack/kube-build.sh --only NAME…   these and nothing else
 #
 # And streamclient, a client of exec and port-forward of this repository (hack/kube/streamclient),
 # built again when its source has changed: seconds, once kubectl was built.
+#
+# KUBE_VERSION=v1.36.3 builds those of another version than the pinned one, with the client-go of
+# that version in streamclient, from a module that is derived from Kubernetes' own.
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+# derive DIR: a module in DIR as hack/kube is one for the pinned version. Kubernetes' own go.mod names
+# modules of its own tree; those are published under a version that tells which they belong to.
+derive() {
+    local dir="$1" own staging="v0.${KUBE_VERSION#v1.}"
+    own="$(go mod download -json "k8s.io/kubernetes@$KUBE_VERSION" | awk -F '"' '$2 == "GoMod" { print $4 }')"
+    [ -s "$own" ] || die "there is no module k8s.io/kubernetes $KUBE_VERSION"
+    mkdir -p "$dir"
+    {
+        printf 'module mirrorlet.dev/hack/kube\n\n'
+        grep -E '^(go [0-9.]+|godebug default=.*)$' "$own"
+        printf '\nrequire k8s.io/kubernetes %s\n\nreplace (\n' "$KUBE_VERSION"
+        awk -v version="$staging" '$2 == "=>" && $3 ~ /^\.\/staging\// { print "\t" $1 " => " $1 " " version }' "$own"
+        printf ')\n'
+    } >"$dir/go.mod"
+    # Sums are those of Go's checksum database.
+    rm -f "$dir/go.sum"
+    cp -r "$REPO/hack/kube/streamclient" "$dir/"
+}
 
 # build PROGRAM FILE: builds it from its package.
 build() {
@@ -22,24 +45,33 @@ build() {
         streamclient) package=./streamclient ;;
         *) package="k8s.io/kubernetes/cmd/$program" ;;
     esac
-    (cd "$REPO/hack/kube" && CGO_ENABLED=0 go "$command" "${flags[@]}" -trimpath -ldflags "$ldflags" -o "$file" "$package")
+    [ "$module" = "$REPO/hack/kube" ] || flags+=(-mod=mod)
+    (cd "$module" && CGO_ENABLED=0 go "$command" "${flags[@]}" -trimpath -ldflags "$ldflags" -o "$file" "$package")
 }
 
 # Longest wait for another build of the same programs on this machine.
 LOCK_SECONDS=3600
 
-# Debian's package may start a service of its own; the tests run an etcd on an address of theirs.
-need etcd etcd-server
-
-missing=()
-for program in kube-apiserver kube-controller-manager kube-scheduler kubectl "$@"; do
-    [ -x "$KUBE_BIN/$program" ] || missing+=("$program")
-done
+wanted=("$@")
+if [ "${1:-}" = --only ]; then
+    wanted=("${@:2}")
+else
+    # Debian's package may start a service of its own; the tests run an etcd on an address of theirs.
+    need etcd etcd-server
+    wanted=(kube-apiserver kube-controller-manager kube-scheduler kubectl "$@" streamclient)
+fi
 client="$REPO/hack/kube/streamclient/main.go"
 # Its name has the sum of its source, so that checkouts side by side don't take each other's.
 client_bin="$KUBE_BIN/streamclient-$(sha256sum "$client" | cut -c1-16)"
-[ -x "$client_bin" ] || missing+=(streamclient)
+# file PROGRAM: where it is built to.
+file() { if [ "$1" = streamclient ]; then printf '%s\n' "$client_bin"; else printf '%s\n' "$KUBE_BIN/$1"; fi; }
+
+missing=()
+for program in "${wanted[@]}"; do
+    [ -x "$(file "$program")" ] || missing+=("$program")
+done
 [ "${#missing[@]}" != 0 ] || exit 0
+[[ "$KUBE_VERSION" =~ ^v1\.[0-9]+\.[0-9]+$ ]] || die "KUBE_VERSION is $KUBE_VERSION; something like $KUBE_PINNED is meant"
 
 command -v go >/dev/null 2>&1 \
     || die "building ${missing[*]} needs Go, $(awk '$1 == "go" { print $2 }' "$REPO/hack/kube/go.mod") or newer: https://go.dev/dl"
@@ -55,11 +87,15 @@ for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
     ldflags+=" -X $package.gitVersion=$KUBE_VERSION -X $package.gitMajor=${major%%.*} -X $package.gitMinor=${minor%%.*}"
 done
 
-log="$MIRRORLET_DEV_DIR/kube-build.log"
+log="$MIRRORLET_DEV_DIR/kube-build-$KUBE_VERSION.log"
 : >"$log"
+module="$REPO/hack/kube"
+if [ "$KUBE_VERSION" != "$KUBE_PINNED" ]; then
+    module="$MIRRORLET_DEV_DIR/kube-module/$KUBE_VERSION"
+    derive "$module"
+fi
 for program in "${missing[@]}"; do
-    file="$KUBE_BIN/$program"
-    [ "$program" != streamclient ] || file="$client_bin"
+    file="$(file "$program")"
     # Another build may have made it while this one waited.
     [ ! -x "$file" ] || continue
     started=$SECONDS

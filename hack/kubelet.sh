@@ -5,18 +5,33 @@
 HOST_NODE=host1
 # An image that only waits, for the sandboxes of the kubelet's pods.
 HOST_SANDBOX_IMAGE=mirrorlet.test/user-root:1
+# The pods' network of that Node: a bridge of this machine, no rule of its firewall. The block is set
+# aside for benchmarks (RFC 2544), as the cluster's own is.
+HOST_BRIDGE=mirrorlet-host1
+HOST_PODS="198.19.$CLUSTER_NUMBER.0/24"
+# Debian's plugins; what they keep of each pod while it is there.
+HOST_PLUGINS=/usr/lib/cni
+HOST_PLUGIN_RESULTS=/var/lib/cni/results
 
 # ctr of the kubelet's containerd, in the kubelet's name space.
 host_ctr() { ctr --address "$CLUSTER_DIR/containerd.sock" --namespace k8s.io "$@"; }
 
+host_idle() { [ -z "$(host_ctr tasks list --quiet 2>/dev/null)" ]; }
 host_registered() { kubectl get node "$HOST_NODE" >/dev/null 2>&1; }
 
-# kubelet_up: starts containerd and kubelet, and waits until the Node is registered. Without a
-# network plugin the Node stays NotReady, and pods in the host's network run.
+# kubelet_up: starts containerd and kubelet, and waits until the Node is registered. It gets Ready:
+# its pods have a network.
 kubelet_up() {
-    local state="$CLUSTER_DIR/containerd"
+    local state="$CLUSTER_DIR/containerd" network="$CLUSTER_DIR/network"
     need containerd containerd
-    mkdir -p "$state" "$CLUSTER_DIR/kubelet"
+    need "$HOST_PLUGINS/bridge" containernetworking-plugins
+    mkdir -p "$state" "$CLUSTER_DIR/kubelet" "$network"
+    cat >"$network/10-$HOST_BRIDGE.conflist" <<JSON
+{"cniVersion": "1.0.0", "name": "$HOST_BRIDGE", "plugins": [{
+  "type": "bridge", "bridge": "$HOST_BRIDGE", "isGateway": true, "ipMasq": false,
+  "ipam": {"type": "host-local", "ranges": [[{"subnet": "$HOST_PODS"}]], "dataDir": "$network/addresses"}
+}]}
+JSON
     cat >"$CLUSTER_DIR/containerd.toml" <<TOML
 version = 2
 root = "$state/root"
@@ -28,6 +43,11 @@ state = "$state/state"
   stream_server_address = "127.0.0.1"
   # This machine may not give a process a score below its own.
   restrict_oom_score_adj = true
+  # So that they are found again, and taken away.
+  netns_mounts_under_state_dir = true
+[plugins."io.containerd.grpc.v1.cri".cni]
+  bin_dir = "$HOST_PLUGINS"
+  conf_dir = "$network"
 TOML
     cluster_program "$(command -v containerd)" --config "$CLUSTER_DIR/containerd.toml"
     wait_for 30 "containerd to listen" test -S "$CLUSTER_DIR/containerd.sock"
@@ -40,6 +60,7 @@ failCgroupV1: false
 failSwapOn: false
 cgroupDriver: cgroupfs
 enforceNodeAllocatable: []
+makeIPTablesUtilChains: false
 containerRuntimeEndpoint: unix://$CLUSTER_DIR/containerd.sock
 authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: $CLUSTER_DIR/pki/ca.crt}}
 authorization: {mode: Webhook}
@@ -64,14 +85,23 @@ YAML
         --root-dir "$CLUSTER_DIR/kubelet"
 }
 
-# kubelet_down: ends what kubelet_up started, its pods included.
+# kubelet_down: ends what kubelet_up started, its pods included, and takes away what they had.
 kubelet_down() {
-    local id
+    local id point
     cluster_stop kubelet TERM
     if cluster_runs containerd; then
         for id in $(host_ctr tasks list --quiet 2>/dev/null); do
             host_ctr tasks kill --signal KILL "$id" >/dev/null 2>&1 || true
         done
+        # It buries them, and lets go of what they had mounted.
+        wait_for 30 "the kubelet's pods to end" host_idle || true
     fi
     cluster_stop containerd TERM
+    # Volumes, shared memory, and network namespaces, with which the bridge's ends go.
+    for point in $(awk -v a="$CLUSTER_DIR/containerd/" -v b="$CLUSTER_DIR/kubelet" \
+        'index($5, a) == 1 || index($5, b) == 1 { print $5 }' /proc/self/mountinfo | sort -r); do
+        umount "$point"
+    done
+    ip link delete "$HOST_BRIDGE" 2>/dev/null || true
+    rm -rf "$CLUSTER_DIR/network" "$HOST_PLUGIN_RESULTS/$HOST_BRIDGE"-*
 }

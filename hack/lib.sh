@@ -7,9 +7,11 @@ MIRRORLET_DEV_DIR="${MIRRORLET_DEV_DIR:-${XDG_STATE_HOME:-${HOME:-/root}/.local/
 REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 export MIRRORLET_DEV_DIR REPO
 
-# The Kubernetes programs of tests and demo, by version (hack/kube-build.sh). tests/common/cluster
-# looks in the same place.
-KUBE_VERSION="$(awk '$1 == "k8s.io/kubernetes" && $2 ~ /^v1/ { print $2; exit }' "$REPO/hack/kube/go.mod")"
+# The Kubernetes programs of tests and demo, by version (hack/kube-build.sh): those that
+# hack/kube/go.mod pins, unless KUBE_VERSION names others. tests/common/cluster looks in the same
+# place.
+KUBE_PINNED="$(awk '$1 == "k8s.io/kubernetes" && $2 ~ /^v1/ { print $2; exit }' "$REPO/hack/kube/go.mod")"
+KUBE_VERSION="${KUBE_VERSION:-$KUBE_PINNED}"
 KUBE_BIN="${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/mirrorlet-dev/kube/$KUBE_VERSION"
 export KUBE_VERSION KUBE_BIN
 

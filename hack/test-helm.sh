@@ -130,6 +130,7 @@ rm -rf "$CLUSTER_DIR/etcd"
 cluster_up
 kubelet_up
 host_ctr images import "$CLUSTER_DIR/image.tar" >/dev/null
+docker save mirrorlet.test/busybox:1 | host_ctr images import - >/dev/null
 
 step "helm lint, and what the API server says of every object"
 helm lint --quiet "$CHART"
@@ -142,11 +143,27 @@ helm template mirrorlet "$CHART" "${values[@]}" | kubectl apply --dry-run=server
 step "helm install --wait"
 began="$(date +%s%3N)"
 helm install mirrorlet "$CHART" "${values[@]}" --wait --timeout 120s >/dev/null
-wait_for 60 "Node $NODE to be Ready" node_ready "$NODE"
+for name in "$NODE" "$HOST_NODE"; do
+    wait_for 60 "Node $name to be Ready" node_ready "$name"
+done
 installed_ms=$(($(date +%s%3N) - began))
 kubectl get nodes -o wide
 status
 ! status | grep -q 'help:' || die "the chart grants less than the agent needs"
+
+step "the kubelet runs pods of its own beside the agent's"
+kubectl create -f - >/dev/null <<YAML
+apiVersion: v1
+kind: Pod
+metadata: {name: beside}
+spec:
+  nodeName: $HOST_NODE
+  terminationGracePeriodSeconds: 1
+  containers: [{name: beside, image: "mirrorlet.test/busybox:1", imagePullPolicy: Never, command: [sleep, "1000000"]}]
+YAML
+kubectl wait --for=condition=Ready pod/beside --timeout=60s >/dev/null
+[[ "$(kubectl get pod beside -o 'jsonpath={.status.podIP}')" = "${HOST_PODS%.0/24}".* ]] || die "it has no address of the pods' network"
+! docker ps --format '{{.Names}}' | grep -q '^k8s_beside_' || die "the Engine runs the kubelet's pod"
 
 step "helm test: the agent answers"
 helm test mirrorlet --namespace kube-system --timeout 60s >/dev/null
@@ -250,6 +267,12 @@ wait_for 60 "the other release's pods and mirrors to go" drained
 [ -f "$OTHER/manifests/web.yaml" ] || die "a drain took a manifest"
 [ "$(owned | sort)" = "$before" ] || die "a drain of one release touched the other's containers"
 
+step "the kubelet's Node and its pod never knew of all that"
+node_ready "$HOST_NODE" || die "the kubelet's Node is not Ready"
+[ "$(kubectl get pod beside -o 'jsonpath={.status.phase} {.status.containerStatuses[0].restartCount}')" = "Running 0" ] \
+    || die "the kubelet's pod is not what it was"
+kubectl delete pod beside --timeout=60s >/dev/null
+
 step "as a static pod of a kubelet without an API server"
 helm uninstall second --namespace kube-system --wait >/dev/null
 others_gone() { [ -z "$(kubectl get pods -n kube-system -l app.kubernetes.io/instance=second -o name)" ]; }
@@ -271,6 +294,6 @@ say "helm: every step passed"
 of_record=""
 [ "${IMAGE_LIBRARIES:-}" != 1 ] || of_record=" (of a debug build, with its libraries)"
 say "image                                         $image_bytes bytes$of_record"
-say "helm install --wait until our Node is Ready   $installed_ms ms"
+say "helm install --wait until both Nodes are Ready $installed_ms ms"
 say "upgrade: longest time without a manager       $gap_ms ms; containers restarted: 0"
 ((gap_ms < GAP_MAX_MS)) || say "the gap is more than the $GAP_MAX_MS ms it may be"

@@ -9,6 +9,7 @@ mod common;
 
 use std::path::Path;
 
+use common::cluster::programs::{kubectl_version, version};
 use common::cluster::{Cluster, Options, unique};
 use common::{IMAGE, IMAGE_KUBECTL, eventually};
 use serde_json::{Value, json};
@@ -42,6 +43,15 @@ fn create(cluster: &Cluster, kubeconfig: &Path, object: &str) -> Result<String, 
     let file = cluster.path().join(format!("{}.json", unique("create")));
     std::fs::write(&file, object).unwrap();
     cluster.try_kubectl_as(kubeconfig, &["create", "-f", file.to_str().unwrap()])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_and_kubectl_are_of_the_versions_asked_for() {
+    let cluster = Cluster::shared().await;
+    let told = cluster.kubectl(&["version", "-o", "json"]);
+    let told: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told["serverVersion"]["gitVersion"], version());
+    assert_eq!(told["clientVersion"]["gitVersion"], kubectl_version());
 }
 
 #[tokio::test(flavor = "multi_thread")]

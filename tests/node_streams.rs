@@ -1,5 +1,5 @@
 //! `kubectl exec`, `attach`, `port-forward` and `cp` on a pod of ours, through a real API server,
-//! over SPDY and over WebSockets.
+//! over SPDY and over WebSockets; and the same by kube-rs, which speaks WebSockets of its own kind.
 
 #![expect(
     clippy::unwrap_used,
@@ -15,7 +15,11 @@ use std::process::{Output, Stdio};
 use common::cluster::Cluster;
 use common::node::{NodeBed, is_ready};
 use common::terminal::Terminal;
-use common::{IMAGE, eventually};
+use common::{IMAGE, PATIENCE, eventually};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use kube::Api;
+use kube::api::{AttachParams, AttachedProcess, LogParams};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -107,6 +111,21 @@ async fn until_port(child: &mut Child) -> u16 {
         .unwrap_or_else(|_| panic!("no port in {line:?}"))
 }
 
+/// Until the ports are listened on: in the words of the kernel, 7000 and 7001.
+async fn until_served(kubectl: &Kubectl<'_>) {
+    common::node::until("the servers in the pod", async || {
+        let script = "cat /proc/net/tcp /proc/net/tcp6";
+        let output = kubectl
+            .run(&["exec", "web", "--", "sh", "-c", script])
+            .await;
+        let listening = text(&output.stdout);
+        let ports = [":1B58 ", ":1B59 "];
+        let served = ports.iter().all(|port| listening.contains(port));
+        served.then_some(()).ok_or(listening)
+    })
+    .await;
+}
+
 async fn streams_work(websockets: bool) {
     let bed = NodeBed::on(Cluster::shared().await, common::node::Identity::Node).await;
     let agent = bed.joined().await;
@@ -142,23 +161,7 @@ async fn streams_work(websockets: bool) {
     assert!(!output.status.success());
     assert!(text(&output.stderr).contains("nobody"), "{output:?}");
 
-    // Until the ports are listened on: in the words of the kernel, 7000 and 7001.
-    common::node::until("the servers in the pod", async || {
-        let script = "cat /proc/net/tcp /proc/net/tcp6";
-        let output = kubectl
-            .run(&["exec", "web", "--", "sh", "-c", script])
-            .await;
-        let listening = text(&output.stdout);
-        if [":1B58 ", ":1B59 "]
-            .iter()
-            .all(|port| listening.contains(port))
-        {
-            Ok(())
-        } else {
-            Err(listening)
-        }
-    })
-    .await;
+    until_served(&kubectl).await;
 
     // What is copied goes through tar in the container, both ways.
     let files = tempfile::TempDir::new().unwrap();
@@ -261,4 +264,126 @@ async fn kubectl_streams_over_websockets() {
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_streams_over_spdy() {
     streams_work(false).await;
+}
+
+/// All that a process of kube-rs's says, once its input is given: standard output and error, and how
+/// it ended.
+async fn told(mut process: AttachedProcess, input: &[u8]) -> (Vec<u8>, String, Status) {
+    let status = process.take_status().unwrap();
+    let stdin = process.stdin();
+    let (mut stdout, mut stderr) = (process.stdout().unwrap(), process.stderr().unwrap());
+    let feed = async move {
+        if let Some(mut stdin) = stdin {
+            stdin.write_all(input).await.unwrap();
+            stdin.shutdown().await.unwrap();
+        }
+    };
+    let (mut out, mut err) = (Vec::new(), String::new());
+    let all = async {
+        tokio::join!(
+            feed,
+            async { stdout.read_to_end(&mut out).await.unwrap() },
+            async { stderr.read_to_string(&mut err).await.unwrap() },
+            status,
+        )
+    };
+    let (.., status) = tokio::time::timeout(PATIENCE, all).await.unwrap();
+    (out, err, status.expect("a status"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kube_rs_streams() {
+    let bed = NodeBed::on(Cluster::shared().await, common::node::Identity::Node).await;
+    let agent = bed.joined().await;
+    bed.cluster.apply(&pod(&bed, "web").to_string());
+    bed.until_pod("web", is_ready).await;
+    let pods: Api<Pod> = Api::namespaced(bed.cluster.admin().await, &bed.namespace);
+
+    // What it says, and how it ends.
+    let quiet = AttachParams::default();
+    for code in [0, 7, 137] {
+        let script = format!("echo out; echo err >&2; exit {code}");
+        let process = pods.exec("web", ["sh", "-c", &script], &quiet).await;
+        let (out, err, status) = told(process.unwrap(), b"").await;
+        assert_eq!((text(&out).as_str(), err.as_str()), ("out\n", "err\n"));
+        let status = serde_json::to_value(status).unwrap();
+        if code == 0 {
+            assert_eq!(status["status"], "Success", "{status}");
+        } else {
+            assert_eq!(status["reason"], "NonZeroExitCode", "{status}");
+            let cause = &status["details"]["causes"][0];
+            assert_eq!(cause["message"], code.to_string(), "{status}");
+        }
+    }
+    let refused = pods
+        .exec(
+            "web",
+            ["true"],
+            &AttachParams::default().container("nobody"),
+        )
+        .await
+        .err()
+        .expect("a container that is not there");
+    assert!(refused.to_string().contains("nobody"), "{refused}");
+
+    // The end of its input comes to a command, which goes on after it.
+    let input = many();
+    let input = &input[..10 << 20];
+    let mut fed = AttachParams::default().stdin(true);
+    // It takes 1 KiB at a time otherwise.
+    (fed.max_stdin_buf_size, fed.max_stdout_buf_size) = (Some(64 << 10), Some(64 << 10));
+    let script = ["sh", "-c", "cat; echo over >&2; exit 3"];
+    let process = pods.exec("web", script, &fed).await.unwrap();
+    let (out, err, status) = told(process, input).await;
+    assert!(out == input, "{} bytes came back, not the same", out.len());
+    assert_eq!(err, "over\n");
+    assert_eq!(status.reason.as_deref(), Some("NonZeroExitCode"));
+
+    // The main process hears us, and its log has what it answered.
+    let params = AttachParams::default().stdin(true).stderr(false);
+    let mut attached = pods.attach("web", &params).await.unwrap();
+    let mut stdin = attached.stdin().unwrap();
+    let mut lines = BufReader::new(attached.stdout().unwrap()).lines();
+    stdin.write_all(b"one\n").await.unwrap();
+    let answer = tokio::time::timeout(PATIENCE, lines.next_line()).await;
+    assert_eq!(answer.unwrap().unwrap().as_deref(), Some("heard one"));
+    drop(attached);
+    common::node::until("the log of it", async || {
+        let log = pods.logs("web", &LogParams::default()).await.unwrap();
+        (log == "heard one\n").then_some(()).ok_or(log)
+    })
+    .await;
+
+    // Two ports over one connection, and back what was sent.
+    let admin = Kubectl {
+        bed: &bed,
+        websockets: true,
+    };
+    until_served(&admin).await;
+    let mut forwarder = pods.portforward("web", &[7000, 7001]).await.unwrap();
+    let (mut from, mut to) = tokio::io::split(forwarder.take_stream(7000).unwrap());
+    let mut greeting = forwarder.take_stream(7001).unwrap();
+    let mut back = vec![0; input.len()];
+    let mut hello = [0; 6];
+    let all = async {
+        tokio::join!(
+            async { to.write_all(input).await.unwrap() },
+            async { from.read_exact(&mut back).await.unwrap() },
+            async { greeting.read_exact(&mut hello).await.unwrap() },
+        )
+    };
+    tokio::time::timeout(PATIENCE, all).await.unwrap();
+    assert!(back == input, "what came back is not the same");
+    assert_eq!(&hello, b"hello\n");
+    drop((from, to, greeting));
+    let ended = tokio::time::timeout(PATIENCE, forwarder.join()).await;
+    ended.unwrap().unwrap();
+
+    // A port that nobody listens on is told as that.
+    let mut forwarder = pods.portforward("web", &[7002]).await.unwrap();
+    let problem = forwarder.take_error(7002).unwrap();
+    let problem = tokio::time::timeout(PATIENCE, problem).await.unwrap();
+    let problem = problem.expect("a word of why");
+    assert!(problem.contains("7002"), "{problem}");
+    agent.stop().await;
 }

@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 
-use common::cluster::stream_client;
+use common::cluster::programs::stream_client;
 use common::eventually;
 use server::Server;
 

@@ -8,14 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use mirrorlet::runtime::docker::BollardEngine;
-use mirrorlet::runtime::docker::engine::Engine;
-use mirrorlet::runtime::{ExecOptions, StreamOptions};
-use tokio::io::AsyncReadExt;
 
 use crate::Settings;
 use crate::agent::Agent;
 use crate::bed::{Bed, IMAGE};
 use crate::events::Events;
+use crate::raw;
 use crate::report::{Figure, median};
 
 /// What an exec probe may take, beside the same three calls raw.
@@ -77,7 +75,7 @@ impl Stand<'_> {
         let before = agent.probe_seconds().await?;
         let mut raw = Vec::new();
         for _ in 0..self.settings.rounds.max(10) {
-            raw.push(raw_exec(engine, self.id).await?);
+            raw.push(raw::exec_of_true(engine, self.id).await?);
             tokio::time::sleep(PERIOD).await;
         }
         let after = agent.probe_seconds().await?;
@@ -225,25 +223,6 @@ fn run(mut command: Command, input: Option<u64>) -> anyhow::Result<(Vec<u8>, f64
             .map_err(|_| anyhow::anyhow!("the feeder panicked"))??;
     }
     Ok((end, began.elapsed().as_secs_f64()))
-}
-
-/// Milliseconds that the probe's command takes by raw calls.
-async fn raw_exec(engine: &BollardEngine, id: &str) -> anyhow::Result<f64> {
-    let began = Instant::now();
-    let options = ExecOptions {
-        command: vec!["true".into()],
-        streams: StreamOptions {
-            stdout: true,
-            stderr: true,
-            ..StreamOptions::default()
-        },
-        size: None,
-    };
-    let exec = engine.create_exec(id, &options).await?;
-    let mut stream = engine.start_exec(&exec, false).await?;
-    stream.read_to_end(&mut Vec::new()).await?;
-    engine.inspect_exec(&exec).await?;
-    Ok(began.elapsed().as_secs_f64() * 1e3)
 }
 
 /// A pod that writes a log of so many bytes, and is asked by a command every second.

@@ -17,6 +17,8 @@ mod floor;
 mod idle;
 mod probes;
 mod process;
+#[path = "../common/raw.rs"]
+mod raw;
 #[path = "../common/report.rs"]
 mod report;
 #[path = "../common/settings.rs"]

@@ -10,6 +10,7 @@ use crate::common::sleeper;
 use crate::hollow;
 use crate::node::{Agent, Watching, now_nanos};
 use crate::report::{Figure, median};
+use crate::streams;
 
 /// How long nothing may be asked of the API server for the agent to have finished.
 const QUIET: Duration = Duration::from_secs(3);
@@ -20,6 +21,7 @@ pub async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
     let mut figures = mirrors(settings, &cluster).await?;
     figures.push(burst(settings, &cluster).await?);
     figures.extend(idle(settings, &cluster).await?);
+    figures.extend(streams::measure(settings, &cluster).await?);
     figures.extend(hollow::measure(settings, &cluster).await?);
     Ok(figures)
 }

@@ -23,10 +23,13 @@ mod common;
 mod figures;
 mod hollow;
 mod node;
+#[path = "../common/raw.rs"]
+mod raw;
 #[path = "../common/report.rs"]
 mod report;
 #[path = "../common/settings.rs"]
 mod settings;
+mod streams;
 
 use std::path::PathBuf;
 
@@ -48,6 +51,8 @@ pub struct Settings {
     pub agents: usize,
     /// How long they are watched, in seconds.
     pub agents_seconds: u64,
+    /// Length of the large transfers, in millions of bytes.
+    pub stream_mb: u64,
 }
 
 impl Settings {
@@ -60,6 +65,7 @@ impl Settings {
             idle_seconds: number("BENCH_IDLE", 60)?,
             agents: usize::try_from(number("BENCH_AGENTS", 1000)?)?,
             agents_seconds: number("BENCH_AGENTS_SECONDS", 600)?,
+            stream_mb: number("BENCH_STREAM_MB", 1000)?,
         })
     }
 }
@@ -79,7 +85,7 @@ fn main() -> anyhow::Result<()> {
     let with = serde_json::json!({
         "rounds": settings.rounds, "pods": settings.pods, "burst": settings.burst,
         "idleSeconds": settings.idle_seconds, "agents": settings.agents,
-        "agentsSeconds": settings.agents_seconds,
+        "agentsSeconds": settings.agents_seconds, "streamMb": settings.stream_mb,
     });
     let path = report::store("cluster", with, &figures)?;
     println!("as JSON: {}", path.display());

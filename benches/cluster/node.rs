@@ -1,6 +1,7 @@
 //! The program as a child process, as a Node of the cluster.
 
 use std::collections::BTreeMap;
+use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -26,11 +27,31 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts it as that Node, and waits until its Node is ready.
+    /// Starts it as that Node without a node API, and waits until its Node is ready.
     pub async fn start(
         settings: &Settings,
         cluster: &Cluster,
         node: &str,
+    ) -> anyhow::Result<(Self, Recorder)> {
+        Self::start_at(settings, cluster, node, 0).await
+    }
+
+    /// The same with a node API.
+    pub async fn serving(
+        settings: &Settings,
+        cluster: &Cluster,
+        node: &str,
+    ) -> anyhow::Result<(Self, Recorder)> {
+        // Free a moment ago: good enough for one process.
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        Self::start_at(settings, cluster, node, port).await
+    }
+
+    async fn start_at(
+        settings: &Settings,
+        cluster: &Cluster,
+        node: &str,
+        port: u16,
     ) -> anyhow::Result<(Self, Recorder)> {
         let bed = Bed::new();
         let log = std::env::var("BENCH_LOG").unwrap_or("warn".into());
@@ -40,12 +61,14 @@ impl Agent {
                 "--metrics-address",
                 "none",
                 "--node-api-port",
-                "0",
+                &port.to_string(),
                 "--log-level",
                 &log,
             ])
             .arg("--kubeconfig")
             .arg(cluster.node_kubeconfig(node))
+            .arg("--client-ca-file")
+            .arg(cluster.authority())
             .arg("--root")
             .arg(bed.path())
             .stdin(Stdio::null())

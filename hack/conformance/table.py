@@ -6,8 +6,10 @@ table.py [--areas] [--all] [--against BASELINE] JUNIT...
     --areas    a table of the areas: specs, passed, failed, seconds
     --all      every spec with its result and seconds
     --against  which specs fail here and pass in the baseline; exit 1 if there are any
+    --those    a file of names: exit 1 unless each of them ran and passed
 table.py --focus AREA
-    The regular expression that selects an area's specs.
+table.py --focus-those FILE
+    The regular expression that selects an area's specs, or those that a file names.
 """
 import argparse
 import collections
@@ -88,6 +90,29 @@ def focus(wanted):
     return f"({pattern}).*{label}|{label}.*({pattern})"
 
 
+def names(path):
+    with open(path, encoding="utf-8") as file:
+        return [line for line in file.read().splitlines() if line]
+
+
+def focus_those(path):
+    # After each word of a full name there may be labels, which clean() leaves out.
+    labels = r"( \[[^]]*\])*"
+    words = (re.sub(r" \[Conformance\]$", "", name).split() for name in names(path))
+    return "|".join(f"{labels} ".join(map(re.escape, name)) + f"{labels}$" for name in words)
+
+
+def those(specs, path):
+    """Whether each spec that the file names ran and passed."""
+    wanted = names(path)
+    absent = [name for name in wanted if name not in specs]
+    failed = [name for name in wanted if name in specs and specs[name].result != "passed"]
+    print(f"\nof the {len(wanted)} that were asked for, {len(absent)} did not run and {len(failed)} did not pass")
+    for name in absent:
+        print(f"not run: {name}")
+    return not absent and not failed
+
+
 def print_areas(specs):
     rows = collections.OrderedDict((area, [0, 0, 0, 0.0]) for area, _ in AREAS)
     for name, spec in specs.items():
@@ -123,9 +148,14 @@ def main():
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--against")
     parser.add_argument("--focus")
+    parser.add_argument("--those")
+    parser.add_argument("--focus-those")
     args = parser.parse_args()
     if args.focus:
         print(focus(args.focus))
+        return
+    if args.focus_those:
+        print(focus_those(args.focus_those))
         return
     specs = read(args.junit)
     count = collections.Counter(spec.result for spec in specs.values())
@@ -140,7 +170,9 @@ def main():
             print(f"{spec.result:8}{spec.seconds:6.1f} s  {name}")
             if spec.reason:
                 print(f"                  {spec.reason}")
-    if args.against and not compare(specs, args.against):
+    worse = args.against and not compare(specs, args.against)
+    lacking = args.those and not those(specs, args.those)
+    if worse or lacking:
         sys.exit(1)
 
 

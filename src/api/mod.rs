@@ -9,10 +9,12 @@ pub mod ids;
 pub mod keys;
 pub mod quantity;
 pub mod report;
+mod watched;
 
 pub use diagnostic::{Code, Diagnostic, Severity};
 pub use hex::hex;
 pub use ids::{ContainerId, FullName, MirrorPodUid, NodeName, PodUid, ResolvedPodUid};
+pub use watched::Watched;
 
 /// Kubernetes' core types, in the one version this crate speaks.
 pub use k8s_openapi::api::core::v1 as core;

@@ -18,6 +18,7 @@ mod gc;
 mod host;
 mod images;
 pub mod lock;
+mod news;
 mod node_api;
 pub mod owner;
 mod readings;
@@ -35,9 +36,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::Timestamp;
-use crate::api::report::{EngineReport, ImageGcReport};
+use crate::api::report::ImageGcReport;
 use crate::config::{ApiAccess, Config, ImageGcMode, Resolved};
-use crate::observe::{Observer, Reach};
+use crate::observe::Observer;
 use crate::pod::admit::AdmitNode;
 use crate::pod::image_gc::ImageGcPolicy;
 use crate::pod::manifest::unsupported_fields;
@@ -71,15 +72,13 @@ use crate::worker::{Clock, Context, PodWorkers, Wanted};
 use cluster::{Cluster, Links};
 use desired::MergeTask;
 use host::HostLook;
+use news::{News, start_news, tell_cluster_news, tell_pull_news};
 use stats::ServedStats;
-use view::{ClusterView, View};
+use view::View;
 
 /// How long the parts are given to end once the agent is told to stop. They only drop what they
 /// hold: containers stay, and every call that is cut off is found again at the next start.
 const DRAIN_MAX: std::time::Duration = std::time::Duration::from_millis(500);
-
-/// Shortest time between two reports that differ in the progress of pulls alone.
-const PULL_NEWS_GAP: std::time::Duration = std::time::Duration::from_millis(500);
 
 /// File under the root that tells which images were pulled.
 const PULLED_IMAGES: &str = "pulled-images.json";
@@ -438,115 +437,4 @@ fn start_image_gc(
     let report = gc.report();
     spawn(parts, "image garbage collection", gc.run(cancel.clone()));
     Some(report)
-}
-
-/// What the status report may change with.
-struct News {
-    reach: watch::Receiver<Reach>,
-    pods: watch::Receiver<u64>,
-    merged: crate::store::cell::Reader<Merged>,
-    version: watch::Sender<u64>,
-}
-
-/// Starts the task that turns the news of all parts into one version number, and keeps the
-/// Engine's line of the report.
-fn start_news(
-    parts: &mut Parts,
-    cancel: &CancellationToken,
-    config: &Config,
-    runtime: &Arc<dyn Runtime>,
-    mut news: News,
-) -> watch::Receiver<EngineReport> {
-    let endpoint = config.docker.clone();
-    let first = EngineReport {
-        endpoint: endpoint.clone(),
-        ..EngineReport::default()
-    };
-    let (engine, engine_reader) = watch::channel(first);
-    let (runtime, cancel) = (Arc::clone(runtime), cancel.clone());
-    spawn(parts, "news", async move {
-        loop {
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                changed = news.reach.changed() => {
-                    if changed.is_err() { return }
-                    let now = news.reach.borrow_and_update().clone();
-                    let before = engine.borrow().clone();
-                    let report = engine_report(&endpoint, &now, &*runtime, &before).await;
-                    engine.send_replace(report);
-                }
-                changed = news.pods.changed() => if changed.is_err() { return },
-                changed = news.merged.changed() => if changed.is_err() { return },
-            }
-            news.version.send_modify(|version| *version += 1);
-        }
-    });
-    engine_reader
-}
-
-/// Has the report's version change while images are pulled: often enough to watch them come.
-async fn tell_pull_news(
-    mut progress: watch::Receiver<u64>,
-    version: watch::Sender<u64>,
-    cancel: CancellationToken,
-) {
-    loop {
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            told = progress.changed() => if told.is_err() { return },
-        }
-        version.send_modify(|version| *version += 1);
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            () = tokio::time::sleep(PULL_NEWS_GAP) => {}
-        }
-    }
-}
-
-/// Has the report's version change with the cluster's part of it.
-async fn tell_cluster_news(
-    mut cluster: ClusterView,
-    version: watch::Sender<u64>,
-    cancel: CancellationToken,
-) {
-    loop {
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            () = cluster.changed() => version.send_modify(|version| *version += 1),
-        }
-    }
-}
-
-/// The Engine's line of the report.
-async fn engine_report(
-    endpoint: &str,
-    reach: &Reach,
-    runtime: &dyn Runtime,
-    before: &EngineReport,
-) -> EngineReport {
-    match reach {
-        Reach::Unknown => before.clone(),
-        Reach::Up => EngineReport {
-            endpoint: endpoint.to_owned(),
-            reachable: true,
-            version: runtime
-                .version()
-                .await
-                .ok()
-                .map(|version| version.to_string()),
-            api_version: runtime
-                .api_version()
-                .await
-                .ok()
-                .map(|version| version.to_string()),
-            error: None,
-            unreachable_since: None,
-        },
-        Reach::Down(cause) => EngineReport {
-            reachable: false,
-            error: Some(cause.clone()),
-            unreachable_since: before.unreachable_since.or_else(|| Some(Timestamp::now())),
-            ..before.clone()
-        },
-    }
 }

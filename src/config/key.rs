@@ -220,7 +220,7 @@ rows! {
     LogFormat "logFormat" "log-format" "MIRRORLET_LOG_FORMAT" "FORMAT" Arity::One,
         "auto (text on a terminal, JSON elsewhere), text or json [default: auto]";
     LogLevel "logLevel" "log-level" "MIRRORLET_LOG_LEVEL" "FILTER" Arity::One,
-        "error, warn, info, debug, trace, or target=level directives [default: info]";
+        "error, warn, info, debug, or target=level directives [default: info]";
 }
 
 impl Key {

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::frame::{Frame, FrameWriter};
+use super::gather::gathered;
 use super::view::{AgentView, ViewError};
 use super::{access, files, listen};
 use crate::api::{PodUid, Timestamp};
@@ -368,8 +369,7 @@ async fn logs(
             query.previous,
         )
         .await?;
-    let frames = log
-        .ready_chunks(CHUNKS_MAX)
+    let frames = gathered(log)
         .map(move |chunks| {
             let _held = &permit;
             Ok::<_, io::Error>(encode_log(chunks))
@@ -381,10 +381,6 @@ async fn logs(
     )
         .into_response())
 }
-
-/// Pieces of a log that are sent together, when they have all come: most logs are many short
-/// lines, each of which is a piece.
-const CHUNKS_MAX: usize = 512;
 
 /// Frames of a log, what follows one another on the same stream in one.
 fn encode_log(chunks: Vec<crate::runtime::Result<LogChunk>>) -> Bytes {

@@ -196,6 +196,14 @@ impl Looker {
         self.usage_within(FRESH, path, asked)
     }
 
+    /// The same of a sandbox: seldom, once it has a rate, without which its pod has none.
+    fn sandbox_usage(&mut self, path: &Arc<str>, asked: &Asked<'_>) -> Option<Usage> {
+        let kept = self.kept.get(path);
+        let is_rated = kept.is_some_and(|kept| kept.usage.nano_cores.is_some());
+        let fresh = if is_rated { SANDBOX_FRESH } else { FRESH };
+        self.usage_within(fresh, path, asked)
+    }
+
     fn usage_within(
         &mut self,
         fresh: Duration,
@@ -306,7 +314,7 @@ impl Looker {
         }
         let sandbox_usage = match &sandbox_place {
             Some(place) if with_sandbox || own_usage.is_none() => {
-                self.usage_within(SANDBOX_FRESH, &place.cgroup, asked)
+                self.sandbox_usage(&place.cgroup, asked)
             }
             _ => None,
         };

@@ -275,6 +275,28 @@ fn a_cgroup_anywhere_is_found_and_one_that_is_gone_is_no_zero() {
 }
 
 #[test]
+fn a_sandbox_is_read_seldom_once_its_pod_has_a_rate() {
+    let machine = Machine::new();
+    let place = |letter| format!("docker/{}", id(letter));
+    let used = |sandbox, web| {
+        machine.cgroup(&place('a'), sandbox, 5);
+        machine.cgroup(&place('b'), web, 7);
+    };
+    let views = [view(vec![container("web", 'b', ContainerState::Running)])];
+    let mut looker = machine.looker();
+    let mut rate = |second| {
+        let reading = machine.look(&mut looker, Scope::CpuAndMemory, second, &views);
+        reading.unwrap().pods[0].usage.nano_cores
+    };
+    used(0, 0);
+    assert_eq!(rate(0), None);
+    used(10, 1_000_000);
+    assert_eq!(rate(10), Some(100_001_000));
+    used(1_000_000, 2_000_000);
+    assert_eq!(rate(20), Some(100_001_000));
+}
+
+#[test]
 fn a_pod_in_the_hosts_network_has_none_of_its_own() {
     let machine = Machine::new();
     machine.cgroup(&format!("docker/{}", id('a')), 1, 5);

@@ -14,7 +14,7 @@ use crate::config::LogFormat;
 pub enum LogError {
     /// The filter is not one.
     #[error(
-        "the log level {filter:?} is none of error, warn, info, debug, trace, nor a list of target=level: {cause}"
+        "the log level {filter:?} is none of error, warn, info, debug, nor a list of target=level: {cause}"
     )]
     Filter {
         /// The filter.
@@ -32,6 +32,7 @@ pub enum LogError {
 const NEVER: [&str; 2] = ["kube_client", "kube_runtime"];
 
 /// The filter of `log_level`. A bare level means our own lines; libraries speak from warn on.
+/// `trace` is taken, and is no more than `debug` in a release: its lines are not part of one.
 pub fn filter(log_level: &str) -> Result<Targets, LogError> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let directives = if LEVELS.contains(&log_level) {

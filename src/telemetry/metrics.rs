@@ -1,7 +1,9 @@
 //! The series served on `/metrics`. Labels have few fixed values each, never a name or an image;
 //! only the kubelet's own series of its probes have others.
 
+mod labels;
 mod mirrors;
+mod names;
 mod node_api;
 mod probes;
 
@@ -14,34 +16,15 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Registry;
 
+pub use self::labels::{EventOutcome, ImageGcCause, PodState, PullOutcome};
+use self::labels::{reason_str, source_label};
 use super::requests::ApiRequest;
 use crate::api::{Code, Timestamp};
 use crate::pod::desired::PodSource;
 use crate::pod::gc::Cause;
 use crate::runtime::SyncErrorReason;
-
-/// Why an image was removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ImageGcCause {
-    /// Nobody has used it for too long.
-    Age,
-    /// The disk filled up.
-    Space,
-}
-
-impl ImageGcCause {
-    /// As a label value, and as upstream's.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Age => "age",
-            Self::Space => "space",
-        }
-    }
-}
 
 /// One label with a value out of a closed set.
 type Label = [(&'static str, &'static str); 1];
@@ -60,135 +43,6 @@ const LONG_BUCKETS: [f64; 12] = [
 
 fn engine_histogram() -> Histogram {
     Histogram::new(ENGINE_BUCKETS)
-}
-
-/// State of a pod, for counting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum PodState {
-    /// Not all of its containers have started yet.
-    Pending,
-    /// It runs.
-    Running,
-    /// All its containers ended well, for good.
-    Succeeded,
-    /// All its containers ended, one badly, for good.
-    Failed,
-    /// It is being stopped.
-    Terminating,
-}
-
-impl PodState {
-    /// All states.
-    pub const ALL: [Self; 5] = [
-        Self::Pending,
-        Self::Running,
-        Self::Succeeded,
-        Self::Failed,
-        Self::Terminating,
-    ];
-
-    /// The state as a label value.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Running => "running",
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-            Self::Terminating => "terminating",
-        }
-    }
-
-    /// The state of a pod with that phase; an unknown phase counts as pending.
-    #[must_use]
-    pub fn of_phase(phase: &str) -> Self {
-        match phase {
-            "Running" => Self::Running,
-            "Succeeded" => Self::Succeeded,
-            "Failed" => Self::Failed,
-            _ => Self::Pending,
-        }
-    }
-}
-
-/// What came of an image pull.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PullOutcome {
-    /// The image is there.
-    Pulled,
-    /// It isn't.
-    Failed,
-}
-
-impl PullOutcome {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Pulled => "pulled",
-            Self::Failed => "failed",
-        }
-    }
-}
-
-fn source_label(source: PodSource) -> Label {
-    [(
-        "source",
-        match source {
-            PodSource::File => "file",
-            PodSource::Http => "http",
-            PodSource::Api => "api",
-        },
-    )]
-}
-
-fn reason_str(reason: SyncErrorReason) -> &'static str {
-    match reason {
-        SyncErrorReason::CrashLoopBackOff => "CrashLoopBackOff",
-        SyncErrorReason::ErrImagePull => "ErrImagePull",
-        SyncErrorReason::ImagePullBackOff => "ImagePullBackOff",
-        SyncErrorReason::ImageInspectError => "ImageInspectError",
-        SyncErrorReason::ErrImageNeverPull => "ErrImageNeverPull",
-        SyncErrorReason::InvalidImageName => "InvalidImageName",
-        SyncErrorReason::RegistryUnavailable => "RegistryUnavailable",
-        SyncErrorReason::FailedMount => "FailedMount",
-        SyncErrorReason::CreateContainerConfigError => "CreateContainerConfigError",
-        SyncErrorReason::CreateContainerError => "CreateContainerError",
-        SyncErrorReason::RunContainerError => "RunContainerError",
-        SyncErrorReason::PostStartHookError => "PostStartHookError",
-        SyncErrorReason::KillContainerError => "KillContainerError",
-        SyncErrorReason::CreatePodSandboxError => "CreatePodSandboxError",
-        SyncErrorReason::SetupNetworkError => "SetupNetworkError",
-        SyncErrorReason::TeardownNetworkError => "TeardownNetworkError",
-        SyncErrorReason::KillPodSandboxError => "KillPodSandboxError",
-        SyncErrorReason::VerifyNonRootError => "VerifyNonRootError",
-        SyncErrorReason::RuntimeUnavailable => "RuntimeUnavailable",
-    }
-}
-
-/// What became of an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EventOutcome {
-    /// It was created.
-    Created,
-    /// It was counted up.
-    Updated,
-    /// It was held back: its object tells too much.
-    HeldBack,
-    /// The API server refused it.
-    Dropped,
-    /// Too many waited for the API server.
-    Lost,
-}
-
-impl EventOutcome {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Updated => "updated",
-            Self::HeldBack => "held_back",
-            Self::Dropped => "dropped",
-            Self::Lost => "lost",
-        }
-    }
 }
 
 /// The agent's series. Cheap to clone: clones share them.
@@ -283,192 +137,6 @@ impl Metrics {
         };
         metrics.registry = Arc::new(metrics.register());
         metrics
-    }
-
-    fn register(&self) -> Registry {
-        let mut registry = Registry::with_prefix("mirrorlet");
-        let r = &mut registry;
-        r.register(
-            "build",
-            "The program",
-            Info::new([("version", env!("CARGO_PKG_VERSION"))]),
-        );
-        self.register_engine(r);
-        r.register("pods", "Pods by state", self.pods.clone());
-        r.register_with_unit(
-            "pod_sync_duration",
-            "Time of one round of one pod",
-            Unit::Seconds,
-            self.sync_seconds.clone(),
-        );
-        r.register(
-            "pod_sync_errors",
-            "Failures of rounds by reason",
-            self.sync_errors.clone(),
-        );
-        r.register(
-            "container_starts",
-            "Containers started",
-            self.container_starts.clone(),
-        );
-        r.register(
-            "container_restarts",
-            "Containers started that replace an older instance",
-            self.container_restarts.clone(),
-        );
-        r.register(
-            "container_deaths",
-            "Containers that ended",
-            self.container_deaths.clone(),
-        );
-        r.register(
-            "container_kills",
-            "Containers stopped by the agent",
-            self.container_kills.clone(),
-        );
-        r.register(
-            "containers_collected",
-            "Dead containers and sandboxes removed by garbage collection, by why",
-            self.containers_collected.clone(),
-        );
-        r.register(
-            "container_gc_errors",
-            "Containers that garbage collection could not remove",
-            self.container_gc_errors.clone(),
-        );
-        r.register(
-            "source_reads",
-            "Whole sets delivered, by source",
-            self.source_reads.clone(),
-        );
-        r.register_with_unit(
-            "source_last_success_timestamp",
-            "When the source was last read with success",
-            Unit::Seconds,
-            self.source_success.clone(),
-        );
-        r.register(
-            "manifest_problems",
-            "Present problems of manifests by code",
-            self.problems.clone(),
-        );
-        r.register_with_unit(
-            "image_pull_duration",
-            "Time of image pulls that succeeded",
-            Unit::Seconds,
-            self.pull_seconds.clone(),
-        );
-        r.register("image_pulls", "Image pulls by outcome", self.pulls.clone());
-        self.register_image_gc(r);
-        self.register_cluster(r);
-        registry
-    }
-
-    fn register_image_gc(&self, r: &mut Registry) {
-        r.register(
-            "image_garbage_collected",
-            "Images removed, by cause",
-            self.images_collected.clone(),
-        );
-        r.register_with_unit(
-            "image_garbage_collected_size",
-            "Sizes of the images removed",
-            Unit::Bytes,
-            self.image_bytes_freed.clone(),
-        );
-        r.register(
-            "image_gc_errors",
-            "Passes of image garbage collection that failed",
-            self.image_gc_errors.clone(),
-        );
-        r.register(
-            "image_disk_used_percent",
-            "Share of the Engine's disk that is used",
-            self.image_disk_used.clone(),
-        );
-    }
-
-    fn register_cluster(&self, r: &mut Registry) {
-        r.register(
-            "api_requests",
-            "Requests to the API server by verb, resource and answer",
-            self.api_requests.clone(),
-        );
-        r.register(
-            "api_up",
-            "Whether the API server answers",
-            self.api_up.clone(),
-        );
-        r.register_with_unit(
-            "certificate_expiration_timestamp",
-            "When a certificate in use ends",
-            Unit::Seconds,
-            self.certificate_ends.clone(),
-        );
-        r.register(
-            "mirror_writes",
-            "Mirror pods created, deleted and refused",
-            self.mirror_writes.clone(),
-        );
-        r.register(
-            "status_writes",
-            "Pod statuses written to the API server, by outcome",
-            self.status_writes.clone(),
-        );
-        r.register(
-            "events",
-            "Events by what became of them",
-            self.events.clone(),
-        );
-        r.register(
-            "mirror_pods",
-            "Static pods by the state of their mirrors",
-            self.mirrors.clone(),
-        );
-        r.register(
-            "mirror_problems",
-            "Mirror pods that can't be made, by kind of problem",
-            self.mirror_problems.clone(),
-        );
-    }
-
-    fn register_engine(&self, r: &mut Registry) {
-        r.register(
-            "engine_operations",
-            "Engine calls",
-            self.engine_operations.clone(),
-        );
-        r.register(
-            "engine_operation_errors",
-            "Engine calls that failed",
-            self.engine_errors.clone(),
-        );
-        r.register_with_unit(
-            "engine_operation_duration",
-            "Time of Engine calls",
-            Unit::Seconds,
-            self.engine_seconds.clone(),
-        );
-        r.register(
-            "engine_up",
-            "Whether the Engine answers",
-            self.engine_up.clone(),
-        );
-        r.register(
-            "event_stream_up",
-            "Whether Engine events arrive",
-            self.event_stream_up.clone(),
-        );
-        r.register(
-            "event_gaps",
-            "Times when Engine events may have been missed",
-            self.event_gaps.clone(),
-        );
-        r.register(
-            "relists",
-            "Times when all containers were listed",
-            self.relists.clone(),
-        );
     }
 
     /// The series as `OpenMetrics` text.
@@ -684,11 +352,5 @@ mod tests {
         for line in text.lines().filter(|l| !l.starts_with('#')) {
             assert!(line.starts_with("mirrorlet_"), "{line}");
         }
-    }
-
-    #[test]
-    fn reasons_are_spelt_as_they_print() {
-        let reason = SyncErrorReason::VerifyNonRootError;
-        assert_eq!(reason_str(reason), reason.to_string());
     }
 }

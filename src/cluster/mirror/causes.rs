@@ -10,7 +10,7 @@ use kube::runtime::watcher::{self, watch_object};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::api::{FullName, Pod, core};
+use crate::api::{FullName, Pod, Watched, core};
 use crate::cluster::client::ClusterClient;
 
 /// Objects watched at a time; each is one connection. Beyond, pauses alone must do.
@@ -78,14 +78,14 @@ impl Causes {
             let task = self.tasks.spawn(async move {
                 let end = match &told {
                     Cause::Namespace(name) => {
-                        let api: Api<core::Namespace> = Api::all(client);
-                        follow(api, name, &told, &woken, |namespace| {
+                        let api: Api<Watched<core::Namespace>> = Api::all(client);
+                        follow(api, name, &told, &woken, |Watched(namespace)| {
                             namespace.metadata.deletion_timestamp.is_none()
                         })
                         .await
                     }
                     Cause::Pod(name) => {
-                        let api: Api<Pod> = Api::namespaced(client, &name.namespace);
+                        let api: Api<Watched<Pod>> = Api::namespaced(client, &name.namespace);
                         follow(api, &name.name, &told, &woken, |_| false).await
                     }
                 };

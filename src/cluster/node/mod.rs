@@ -28,8 +28,8 @@ use super::client::ClusterClient;
 use super::error::{ApiError, chain};
 use super::pause::Backoff;
 use super::reach::ApiReach;
-use crate::api::Timestamp;
 use crate::api::core::{Node, NodeStatus};
+use crate::api::{Timestamp, Watched};
 use crate::pod::node::{
     EngineSeen, NodeEvent, NodeFacts, Pressures, Readings, believed_conditions,
     compute_node_status, decide_write, transitions,
@@ -216,7 +216,7 @@ impl NodeTask {
                     Some(Ok(Event::Init)) => { seen = false; continue }
                     Some(Ok(Event::InitDone)) if seen => { is_broken = false; continue }
                     Some(Ok(Event::InitDone | Event::Delete(_))) => return Ended::Gone,
-                    Some(Ok(Event::InitApply(news) | Event::Apply(news))) => {
+                    Some(Ok(Event::InitApply(Watched(news)) | Event::Apply(Watched(news)))) => {
                         (seen, is_broken) = (true, false);
                         if news.metadata.uid != node.metadata.uid {
                             return Ended::Gone;
@@ -254,11 +254,11 @@ impl NodeTask {
         }
     }
 
-    fn watch(&self) -> BoxStream<'static, watcher::Result<Event<Node>>> {
+    fn watch(&self) -> BoxStream<'static, watcher::Result<Event<Watched<Node>>>> {
         let config = watcher::Config::default()
             .fields(&format!("metadata.name={}", self.name))
             .timeout(WATCH_SECONDS);
-        watcher::watcher(self.nodes.clone(), config)
+        watcher::watcher(Api::all(self.client.client()), config)
             .default_backoff()
             .boxed()
     }

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::{Object, Shared, locked, object_error};
+use crate::api::Watched;
 use crate::api::core::Service;
 use crate::cluster::ApiError;
 use crate::cluster::client::CALL_DEADLINE;
@@ -137,14 +138,14 @@ where
 
 /// Watches all services.
 pub(super) async fn services(shared: &Shared) {
-    let api: Api<Service> = Api::all(shared.client.client());
+    let api: Api<Watched<Service>> = Api::all(shared.client.client());
     let events = watcher(api, watcher::Config::default()).default_backoff();
     let mut events = std::pin::pin!(events);
     let (state, mut listing) = (&shared.services, Vec::new());
     loop {
         match events.try_next().await {
             Ok(Some(Event::Init)) => listing.clear(),
-            Ok(Some(Event::InitApply(service))) => listing.extend(named(&service)),
+            Ok(Some(Event::InitApply(Watched(service)))) => listing.extend(named(&service)),
             Ok(Some(Event::InitDone)) => {
                 *locked(&state.by_name) = listing.drain(..).collect();
                 let before = state.listed.send_replace(Some(Ok(())));
@@ -153,12 +154,12 @@ pub(super) async fn services(shared: &Shared) {
                     shared.holders.tell(|references| references.services);
                 }
             }
-            Ok(Some(Event::Apply(service))) => {
+            Ok(Some(Event::Apply(Watched(service)))) => {
                 let mut by_name = locked(&state.by_name);
                 by_name.remove(&key(&service));
                 by_name.extend(named(&service));
             }
-            Ok(Some(Event::Delete(service))) => {
+            Ok(Some(Event::Delete(Watched(service)))) => {
                 locked(&state.by_name).remove(&key(&service));
             }
             Ok(None) => return,

@@ -16,11 +16,8 @@ use super::Shared;
 use crate::api::{PodUid, Timestamp};
 use crate::pod::spec::all_container_names;
 use crate::runtime::{LogChunk, LogOptions, LogSource};
+use crate::server::gather::gathered;
 use crate::server::view::ViewError;
-
-/// Pieces of a log that are sent together, when they have all come: most logs are many short
-/// lines, each of which is a piece.
-const CHUNKS_MAX: usize = 512;
 
 /// Most logs read at a time. Each holds a connection to the Engine; a screen full of them is a
 /// dozen.
@@ -163,7 +160,7 @@ pub(super) async fn container_logs(
         })?;
     // An empty piece first: the head of the answer goes out before the first line comes.
     let begin = stream::iter([Ok(Bytes::new())]);
-    let pieces = log.ready_chunks(CHUNKS_MAX).map(move |chunks| {
+    let pieces = gathered(log).map(move |chunks| {
         let _held = &permit;
         Ok::<_, io::Error>(joined(chunks))
     });

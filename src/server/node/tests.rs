@@ -369,6 +369,7 @@ mod hostile {
     fn headers() -> impl Strategy<Value = HeaderMap> {
         let names = prop::sample::select(vec![
             "authorization",
+            "sec-websocket-protocol",
             "x-remote-user",
             "x-remote-group",
             "x-forwarded-for",
@@ -387,6 +388,8 @@ mod hostile {
             "Bearer forged",
             "Basic YWRtaW46eA==",
             "Upgrade",
+            "websocket",
+            "base64url.bearer.authorization.k8s.io.Zm9yZ2Vk, v5.channel.k8s.io",
             "SPDY/3.1",
             "/healthz",
             "GET",

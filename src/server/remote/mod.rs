@@ -26,7 +26,7 @@ use websocket::Channels;
 
 mod command;
 mod drive;
-mod negotiate;
+pub(in crate::server) mod negotiate;
 mod port_forward;
 mod resize;
 mod spdy;

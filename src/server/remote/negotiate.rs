@@ -281,14 +281,14 @@ fn has(headers: &HeaderMap, name: &HeaderName, wanted: &str) -> bool {
     })
 }
 
-fn is_websocket(headers: &HeaderMap) -> bool {
+pub(in crate::server) fn is_websocket(headers: &HeaderMap) -> bool {
     let upgrade = headers.get(UPGRADE).and_then(|value| value.to_str().ok());
     upgrade.is_some_and(|value| value.eq_ignore_ascii_case("websocket"))
         && has(headers, &CONNECTION, "upgrade")
 }
 
 /// The names in headers of this kind, which may be repeated or have commas.
-fn listed<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a str> {
+pub(in crate::server) fn listed<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a str> {
     let values = headers.get_all(name).iter();
     let values = values.filter_map(|value| value.to_str().ok());
     let names = values.flat_map(|value| value.split(',')).map(str::trim);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kube::runtime::watcher::Event;
 
-use crate::api::{Diagnostic, Pod, PodUid, keys};
+use crate::api::{Diagnostic, Pod, PodUid, Watched, keys};
 use crate::pod::desired::{Origin, PodSource, SourcePod, SourceSet};
 use crate::pod::manager::is_mirror_pod;
 
@@ -27,14 +27,14 @@ pub(super) struct Listing {
 
 impl Listing {
     /// Takes up an event. Tells whether what is known has changed.
-    pub(super) fn take(&mut self, event: Event<Pod>) -> bool {
+    pub(super) fn take(&mut self, event: Event<Watched<Pod>>) -> bool {
         match event {
             Event::Init => {
                 self.arriving = Some(Vec::new());
                 self.whole = false;
                 false
             }
-            Event::InitApply(pod) => {
+            Event::InitApply(Watched(pod)) => {
                 self.arriving.get_or_insert_default().push(pod);
                 false
             }
@@ -47,11 +47,11 @@ impl Listing {
                 self.whole = true;
                 true
             }
-            Event::Apply(pod) => {
+            Event::Apply(Watched(pod)) => {
                 self.insert(pod);
                 true
             }
-            Event::Delete(pod) => {
+            Event::Delete(Watched(pod)) => {
                 let uid = PodUid::of(&pod);
                 self.ordinary.remove(&uid);
                 self.objects.remove(&uid).is_some()

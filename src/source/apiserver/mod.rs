@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use self::last_known::LastKnown;
 use self::listing::{LOCATION, Listing};
 use super::{SourceWriter, blocking};
-use crate::api::{Code, Diagnostic, NodeName, Pod, Timestamp};
+use crate::api::{Code, Diagnostic, NodeName, Pod, Timestamp, Watched};
 use crate::pod::desired::{ApiPods, ApiPodsState, PodSource};
 use crate::pod::merge::SourceName;
 use crate::store::cell::Writer;
@@ -132,7 +132,7 @@ impl ApiSource {
         let mut backoff = DefaultBackoff::default();
         let mut away = false;
         loop {
-            let api: Api<Pod> = Api::all(self.options.client.clone());
+            let api: Api<Watched<Pod>> = Api::all(self.options.client.clone());
             let field = format!("spec.nodeName={}", self.options.node_name);
             let events = watcher(api, watcher::Config::default().fields(&field));
             let mut events = pin!(events);
@@ -159,7 +159,7 @@ impl ApiSource {
     /// Takes up what a watch tells, until it fails.
     async fn follow(
         &mut self,
-        events: &mut (impl Stream<Item = watcher::Result<Event<Pod>>> + Unpin),
+        events: &mut (impl Stream<Item = watcher::Result<Event<Watched<Pod>>>> + Unpin),
         source: &mut SourceWriter,
         objects: &mut Writer<ApiPodsState>,
         backoff: &mut DefaultBackoff,

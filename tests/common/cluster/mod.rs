@@ -10,6 +10,7 @@ pub mod audit;
 pub mod bootstrap;
 mod pki;
 pub mod process;
+pub mod programs;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -19,7 +20,6 @@ use std::time::{Duration, Instant};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use rustix::process::Signal;
-use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use self::address::Address;
@@ -130,7 +130,7 @@ impl Cluster {
     }
 
     async fn start_with(options: Options) -> Self {
-        let bin = bin();
+        let bin = programs::control_plane();
         let dir = tempfile::Builder::new()
             .prefix("mirrorlet-cluster-")
             .tempdir()
@@ -405,9 +405,10 @@ impl Cluster {
         )
     }
 
-    /// The kubectl of this cluster's version for the holder of that kubeconfig, without arguments.
+    /// kubectl, of the version that these tests are for, for the holder of that kubeconfig, without
+    /// arguments.
     pub fn kubectl_command(&self, kubeconfig: &Path) -> Command {
-        let mut command = Command::new(self.bin.join("kubectl"));
+        let mut command = Command::new(programs::kubectl());
         command
             .arg("--kubeconfig")
             .arg(kubeconfig)
@@ -478,39 +479,6 @@ pub async fn client(kubeconfig: &Path) -> kube::Client {
     let config =
         kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     kube::Client::try_from(config.unwrap()).unwrap()
-}
-
-/// Where hack/kube-build.sh puts the programs of the version that hack/kube/go.mod pins.
-fn bin() -> PathBuf {
-    let bin = bin_dir();
-    let programs = ["kube-apiserver", "kube-controller-manager"];
-    for program in programs.iter().chain(&["kube-scheduler", "kubectl"]) {
-        let file = bin.join(program);
-        assert!(file.exists(), "no {}: run `make kube`", file.display());
-    }
-    bin
-}
-
-/// The client of exec and port-forward that is made of client-go, from this very source.
-pub fn stream_client() -> PathBuf {
-    let source = include_bytes!("../../../hack/kube/streamclient/main.go");
-    let sum = mirrorlet::api::hex(&Sha256::digest(source)[..8]);
-    let file = bin_dir().join(format!("streamclient-{sum}"));
-    assert!(file.exists(), "no {}: run `make kube`", file.display());
-    file
-}
-
-fn bin_dir() -> PathBuf {
-    let pinned = include_str!("../../../hack/kube/go.mod");
-    let version = pinned
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("k8s.io/kubernetes v"))
-        .unwrap();
-    let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(
-        || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into())).join(".cache"),
-        PathBuf::from,
-    );
-    cache.join(format!("mirrorlet-dev/kube/v{version}"))
 }
 
 fn start_etcd(address: &Address, dir: &Path) -> Program {

@@ -13,6 +13,7 @@ mod certificates;
 pub(in crate::server::node) mod fake;
 #[cfg(test)]
 pub(in crate::server::node) mod tests;
+mod token;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +21,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::extract::{Request, State};
-use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -51,9 +51,6 @@ const DENIED_TTL: Duration = Duration::from_secs(30);
 const ANSWERS_MAX: usize = 1024;
 /// Most questions to the API server at a time: who tries tokens waits for those who tried before.
 const QUESTIONS_MAX: usize = 16;
-/// Longest token that is looked at, in bytes; honest ones have about a thousand.
-const TOKEN_BYTES_MAX: usize = 16 << 10;
-
 /// Asks the API server.
 #[async_trait]
 pub trait Reviewer: Send + Sync + 'static {
@@ -168,8 +165,8 @@ impl Gate {
     async fn identify(&self, headers: &HeaderMap, shown: &Shown) -> Result<User, Refused> {
         let mut user = match self.authorities.user(&shown.0) {
             Some(user) => user,
-            None => match bearer(headers) {
-                Some(token) => self.token_user(token).await?,
+            None => match token::token(headers) {
+                Some(token) => self.token_user(&token).await?,
                 None => return Err(Refused::Unauthorized),
             },
         };
@@ -224,21 +221,6 @@ impl Gate {
     }
 }
 
-/// The token of `Authorization: Bearer …`.
-///
-/// Upstream: `apiserver/pkg/authentication/request/bearertoken`.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let mut words = headers
-        .get(AUTHORIZATION)?
-        .to_str()
-        .ok()?
-        .trim()
-        .splitn(3, ' ');
-    let (scheme, token) = (words.next()?, words.next()?);
-    let is_token = !token.is_empty() && token.len() <= TOKEN_BYTES_MAX;
-    (scheme.eq_ignore_ascii_case("bearer") && is_token).then_some(token)
-}
-
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // A cache is whole after every statement, so one that a panic left is still good.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -259,6 +241,7 @@ pub(super) async fn guard(
     match gate.admit(method, path, request.headers(), &shown).await {
         Ok(user) => {
             request.extensions_mut().insert(user);
+            token::strip(request.headers_mut());
             next.run(request).await
         }
         Err(refused) => refused.into_response(),

@@ -1,0 +1,131 @@
+//! When the status report changes, and the Engine's line of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::view::ClusterView;
+use super::{Parts, spawn};
+use crate::api::Timestamp;
+use crate::api::report::EngineReport;
+use crate::config::Config;
+use crate::observe::Reach;
+use crate::pod::merge::Merged;
+use crate::runtime::Runtime;
+use crate::store::cell::Reader;
+
+/// Shortest time between two reports that differ in the progress of pulls alone.
+const PULL_NEWS_GAP: Duration = Duration::from_millis(500);
+
+/// What the status report may change with.
+pub(super) struct News {
+    pub(super) reach: watch::Receiver<Reach>,
+    pub(super) pods: watch::Receiver<u64>,
+    pub(super) merged: Reader<Merged>,
+    pub(super) version: watch::Sender<u64>,
+}
+
+/// Starts the task that turns the news of all parts into one version number, and keeps the
+/// Engine's line of the report.
+pub(super) fn start_news(
+    parts: &mut Parts,
+    cancel: &CancellationToken,
+    config: &Config,
+    runtime: &Arc<dyn Runtime>,
+    mut news: News,
+) -> watch::Receiver<EngineReport> {
+    let endpoint = config.docker.clone();
+    let first = EngineReport {
+        endpoint: endpoint.clone(),
+        ..EngineReport::default()
+    };
+    let (engine, engine_reader) = watch::channel(first);
+    let (runtime, cancel) = (Arc::clone(runtime), cancel.clone());
+    spawn(parts, "news", async move {
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                changed = news.reach.changed() => {
+                    if changed.is_err() { return }
+                    let now = news.reach.borrow_and_update().clone();
+                    let before = engine.borrow().clone();
+                    let report = engine_report(&endpoint, &now, &*runtime, &before).await;
+                    engine.send_replace(report);
+                }
+                changed = news.pods.changed() => if changed.is_err() { return },
+                changed = news.merged.changed() => if changed.is_err() { return },
+            }
+            news.version.send_modify(|version| *version += 1);
+        }
+    });
+    engine_reader
+}
+
+/// Has the report's version change while images are pulled: often enough to watch them come.
+pub(super) async fn tell_pull_news(
+    mut progress: watch::Receiver<u64>,
+    version: watch::Sender<u64>,
+    cancel: CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            told = progress.changed() => if told.is_err() { return },
+        }
+        version.send_modify(|version| *version += 1);
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = tokio::time::sleep(PULL_NEWS_GAP) => {}
+        }
+    }
+}
+
+/// Has the report's version change with the cluster's part of it.
+pub(super) async fn tell_cluster_news(
+    mut cluster: ClusterView,
+    version: watch::Sender<u64>,
+    cancel: CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = cluster.changed() => version.send_modify(|version| *version += 1),
+        }
+    }
+}
+
+/// The Engine's line of the report.
+async fn engine_report(
+    endpoint: &str,
+    reach: &Reach,
+    runtime: &dyn Runtime,
+    before: &EngineReport,
+) -> EngineReport {
+    match reach {
+        Reach::Unknown => before.clone(),
+        Reach::Up => EngineReport {
+            endpoint: endpoint.to_owned(),
+            reachable: true,
+            version: runtime
+                .version()
+                .await
+                .ok()
+                .map(|version| version.to_string()),
+            api_version: runtime
+                .api_version()
+                .await
+                .ok()
+                .map(|version| version.to_string()),
+            error: None,
+            unreachable_since: None,
+        },
+        Reach::Down(cause) => EngineReport {
+            reachable: false,
+            error: Some(cause.clone()),
+            unreachable_since: before.unreachable_since.or_else(|| Some(Timestamp::now())),
+            ..before.clone()
+        },
+    }
+}

@@ -1,0 +1,195 @@
+//! Names of the series, and what they say of themselves.
+
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::Metrics;
+
+impl Metrics {
+    /// All series under the prefix `mirrorlet_`, but for those in the kubelet's words.
+    pub(super) fn register(&self) -> Registry {
+        let mut registry = Registry::with_prefix("mirrorlet");
+        let r = &mut registry;
+        r.register(
+            "build",
+            "The program",
+            Info::new([("version", env!("CARGO_PKG_VERSION"))]),
+        );
+        self.register_engine(r);
+        r.register("pods", "Pods by state", self.pods.clone());
+        r.register_with_unit(
+            "pod_sync_duration",
+            "Time of one round of one pod",
+            Unit::Seconds,
+            self.sync_seconds.clone(),
+        );
+        r.register(
+            "pod_sync_errors",
+            "Failures of rounds by reason",
+            self.sync_errors.clone(),
+        );
+        r.register(
+            "container_starts",
+            "Containers started",
+            self.container_starts.clone(),
+        );
+        r.register(
+            "container_restarts",
+            "Containers started that replace an older instance",
+            self.container_restarts.clone(),
+        );
+        r.register(
+            "container_deaths",
+            "Containers that ended",
+            self.container_deaths.clone(),
+        );
+        r.register(
+            "container_kills",
+            "Containers stopped by the agent",
+            self.container_kills.clone(),
+        );
+        r.register(
+            "containers_collected",
+            "Dead containers and sandboxes removed by garbage collection, by why",
+            self.containers_collected.clone(),
+        );
+        r.register(
+            "container_gc_errors",
+            "Containers that garbage collection could not remove",
+            self.container_gc_errors.clone(),
+        );
+        r.register(
+            "source_reads",
+            "Whole sets delivered, by source",
+            self.source_reads.clone(),
+        );
+        r.register_with_unit(
+            "source_last_success_timestamp",
+            "When the source was last read with success",
+            Unit::Seconds,
+            self.source_success.clone(),
+        );
+        r.register(
+            "manifest_problems",
+            "Present problems of manifests by code",
+            self.problems.clone(),
+        );
+        r.register_with_unit(
+            "image_pull_duration",
+            "Time of image pulls that succeeded",
+            Unit::Seconds,
+            self.pull_seconds.clone(),
+        );
+        r.register("image_pulls", "Image pulls by outcome", self.pulls.clone());
+        self.register_image_gc(r);
+        self.register_cluster(r);
+        registry
+    }
+
+    fn register_image_gc(&self, r: &mut Registry) {
+        r.register(
+            "image_garbage_collected",
+            "Images removed, by cause",
+            self.images_collected.clone(),
+        );
+        r.register_with_unit(
+            "image_garbage_collected_size",
+            "Sizes of the images removed",
+            Unit::Bytes,
+            self.image_bytes_freed.clone(),
+        );
+        r.register(
+            "image_gc_errors",
+            "Passes of image garbage collection that failed",
+            self.image_gc_errors.clone(),
+        );
+        r.register(
+            "image_disk_used_percent",
+            "Share of the Engine's disk that is used",
+            self.image_disk_used.clone(),
+        );
+    }
+
+    fn register_cluster(&self, r: &mut Registry) {
+        r.register(
+            "api_requests",
+            "Requests to the API server by verb, resource and answer",
+            self.api_requests.clone(),
+        );
+        r.register(
+            "api_up",
+            "Whether the API server answers",
+            self.api_up.clone(),
+        );
+        r.register_with_unit(
+            "certificate_expiration_timestamp",
+            "When a certificate in use ends",
+            Unit::Seconds,
+            self.certificate_ends.clone(),
+        );
+        r.register(
+            "mirror_writes",
+            "Mirror pods created, deleted and refused",
+            self.mirror_writes.clone(),
+        );
+        r.register(
+            "status_writes",
+            "Pod statuses written to the API server, by outcome",
+            self.status_writes.clone(),
+        );
+        r.register(
+            "events",
+            "Events by what became of them",
+            self.events.clone(),
+        );
+        r.register(
+            "mirror_pods",
+            "Static pods by the state of their mirrors",
+            self.mirrors.clone(),
+        );
+        r.register(
+            "mirror_problems",
+            "Mirror pods that can't be made, by kind of problem",
+            self.mirror_problems.clone(),
+        );
+    }
+
+    fn register_engine(&self, r: &mut Registry) {
+        r.register(
+            "engine_operations",
+            "Engine calls",
+            self.engine_operations.clone(),
+        );
+        r.register(
+            "engine_operation_errors",
+            "Engine calls that failed",
+            self.engine_errors.clone(),
+        );
+        r.register_with_unit(
+            "engine_operation_duration",
+            "Time of Engine calls",
+            Unit::Seconds,
+            self.engine_seconds.clone(),
+        );
+        r.register(
+            "engine_up",
+            "Whether the Engine answers",
+            self.engine_up.clone(),
+        );
+        r.register(
+            "event_stream_up",
+            "Whether Engine events arrive",
+            self.event_stream_up.clone(),
+        );
+        r.register(
+            "event_gaps",
+            "Times when Engine events may have been missed",
+            self.event_gaps.clone(),
+        );
+        r.register(
+            "relists",
+            "Times when all containers were listed",
+            self.relists.clone(),
+        );
+    }
+}
