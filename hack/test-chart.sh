@@ -46,6 +46,15 @@ lacks 'kind: ClusterRole' --set rbac.create=false
 lacks 'kind: ClusterRole' --set identity.mode=node
 has '- --kubeconfig=/etc/x/kubeconfig' --set identity.mode=node,identity.hostDirectory=/etc/x
 has 'automountServiceAccountToken: false' --set identity.mode=node
+has 'automountServiceAccountToken: false' --set identity.mode=bootstrap
+has '- --kubeconfig=/var/lib/mirrorlet/node.kubeconfig' --set identity.mode=bootstrap
+has '- --bootstrap-kubeconfig=/etc/mirrorlet/identity/kubeconfig' --set identity.mode=bootstrap
+has '- --bootstrap-kubeconfig=/identity/kubeconfig' --set identity.mode=bootstrap,identity.bootstrapSecret=token
+has 'secretName: token' --set identity.mode=bootstrap,identity.bootstrapSecret=token
+lacks 'path: /etc/mirrorlet/identity' --set identity.mode=bootstrap,identity.bootstrapSecret=token
+lacks 'kind: ClusterRole' --set identity.mode=bootstrap
+has 'name: system:nodes' --set identity.mode=bootstrap
+lacks 'bootstrap-kubeconfig'
 has 'privileged: true'
 lacks 'mountPropagation: Bidirectional' --set privileged=false
 has '- SYS_PTRACE' --set privileged=false
@@ -69,6 +78,8 @@ refuses /host/root --set host.root=var/lib
 refuses host.root --set host.root=/
 refuses /host/dockerSocket --set host.dockerSocket=a/b
 refuses /identity/mode --set identity.mode=both
+refuses /identity/bootstrapSecret --set identity.mode=bootstrap,identity.bootstrapSecret=A/b
+refuses identity.bootstrapSecret --set identity.mode=node,identity.bootstrapSecret=token
 refuses /node/taints/0 --set 'node.taints={key}'
 refuses /node/maxPods --set node.maxPods=0
 refuses /node/systemReserved --set node.systemReserved.gpu=1

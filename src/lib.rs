@@ -16,6 +16,7 @@
 //! | `worker` | one task per pod UID |
 //! | `stats` | reads what pods and the machine use, when asked |
 //! | `volume` | what pods mount, on disk |
+//! | `certificate` | this node's certificates: made, requested from the cluster, kept |
 //! | `cluster` | the API server: Node, Lease, mirror pods, status, events |
 //! | `server` | the agent's socket, metrics and health |
 //! | `cli` | validate, status, logs: text in, text out |
@@ -31,6 +32,8 @@ pub mod pod;
 
 #[cfg(feature = "daemon")]
 pub mod app;
+#[cfg(feature = "daemon")]
+pub mod certificate;
 #[cfg(feature = "daemon")]
 pub mod cli;
 #[cfg(feature = "daemon")]

@@ -29,6 +29,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "runtime/docker",
         &["api", "pod", "probe", "store", "volume", "telemetry"],
     ),
+    // What both the cluster's part and the server's do about their certificates.
+    ("certificate", &["api", "pod"]),
     // Only asks: what to ask, and what an answer means, is decided elsewhere.
     ("probe", &["api", "pod"]),
     (
@@ -60,11 +62,20 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "runtime::objects",
             "telemetry",
             "config",
+            "certificate",
         ],
     ),
     (
         "server",
-        &["api", "pod", "store", "runtime", "telemetry", "config"],
+        &[
+            "api",
+            "pod",
+            "store",
+            "runtime",
+            "telemetry",
+            "config",
+            "certificate",
+        ],
     ),
     // Of the server only what goes over the socket; of the app only its entry, and of the cluster
     // only the error that makes another exit code.
@@ -97,6 +108,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "prober",
             "volume",
             "stats",
+            "certificate",
             "server",
             "config",
             "telemetry",

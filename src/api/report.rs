@@ -105,6 +105,12 @@ pub struct ApiReport {
     /// When that began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreachable_since: Option<Timestamp>,
+    /// When the client certificate ends that it is called with; none where that is kept by others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate_ends: Option<Timestamp>,
+    /// Why that can't be renewed, though it is time; without one, why there is none yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate_error: Option<String>,
 }
 
 /// Our Node.

@@ -20,13 +20,14 @@ use super::{Parts, images, readings, spawn};
 use crate::api::core::Node;
 use crate::api::report::EngineReport;
 use crate::api::{FullName, Timestamp};
+use crate::certificate;
 use crate::cluster::lease::LeaseTask;
 use crate::cluster::node::{NodeInputs, NodeStanding, NodeTask};
 use crate::cluster::{
-    ApiReach, ClusterClient, ClusterObjects, EventTask, MirrorInputs, MirrorTask, StatusInputs,
-    StatusTask,
+    ApiReach, ClusterClient, ClusterObjects, EventTask, IdentityStanding, MirrorInputs, MirrorTask,
+    NodeIdentity, StatusInputs, StatusTask,
 };
-use crate::config::Config;
+use crate::config::{ApiAccess, Config};
 use crate::observe::Reach;
 use crate::pod::admit::AdmitNode;
 use crate::pod::desired::ApiPodsState;
@@ -46,6 +47,8 @@ use crate::telemetry::Telemetry;
 pub(super) struct Cluster {
     /// The client that all share.
     pub(super) client: ClusterClient,
+    /// How we stand with the identity that it calls as.
+    pub(super) identity: Reader<IdentityStanding>,
     /// The pods of the API server, as a source.
     pub(super) pods: SourceReader,
     /// Our Node, as the API server has it.
@@ -98,11 +101,9 @@ impl Cluster {
         parts: &mut Parts,
         cancel: &CancellationToken,
     ) -> anyhow::Result<Option<Self>> {
-        let opened = ClusterClient::open(&config.kubeconfig, telemetry.metrics.clone())?;
-        let Some((client, credentials)) = opened else {
+        let Some((client, identity)) = open(config, telemetry, parts, cancel)? else {
             return Ok(None);
         };
-        spawn(parts, "credentials", credentials.run(cancel.clone()));
 
         let (facts, facts_reader) = cell(facts);
         let (readings, readings_reader) = cell(Readings::default());
@@ -143,6 +144,7 @@ impl Cluster {
         spawn(parts, "admission facts", admitting);
         Ok(Some(Self {
             client,
+            identity,
             pods,
             node,
             standing,
@@ -213,6 +215,7 @@ impl Cluster {
         ClusterView {
             server: self.client.server().to_owned(),
             reach: self.client.reach(),
+            identity: self.identity,
             node: self.node,
             standing: self.standing,
             lease: self.lease,
@@ -220,6 +223,41 @@ impl Cluster {
             images: images_reader,
         }
     }
+}
+
+/// Opens the client and starts what keeps its identity; none when no API server is configured.
+fn open(
+    config: &Config,
+    telemetry: &Telemetry,
+    parts: &mut Parts,
+    cancel: &CancellationToken,
+) -> anyhow::Result<Option<(ClusterClient, Reader<IdentityStanding>)>> {
+    let (client, credentials, identity) = match &config.kubeconfig {
+        ApiAccess::None => return Ok(None),
+        access @ ApiAccess::InCluster => {
+            let Some((client, credentials)) =
+                ClusterClient::open(access, telemetry.metrics.clone())?
+            else {
+                return Ok(None);
+            };
+            // The API server's own: the cluster replaces its token.
+            (client, credentials, cell(IdentityStanding::Given).1)
+        }
+        ApiAccess::Kubeconfig(path) => {
+            let options = NodeIdentity {
+                kubeconfig: path.clone(),
+                bootstrap: config.bootstrap_kubeconfig.clone(),
+                directory: config.root.join(certificate::DIRECTORY),
+                node: config.node_name.clone(),
+            };
+            let (client, credentials, keeping) = ClusterClient::open_node(options, telemetry)?;
+            let standing = keeping.standing();
+            spawn(parts, "client certificate", keeping.run(cancel.clone()));
+            (client, credentials, standing)
+        }
+    };
+    spawn(parts, "credentials", credentials.run(cancel.clone()));
+    Ok(Some((client, identity)))
 }
 
 /// Done once our Node is registered.

@@ -12,13 +12,14 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{Parts, spawn};
-use crate::cluster::{ApiError, CertificateRequests, ClusterClient, RequestOutcome, Reviews};
+use crate::certificate;
+use crate::cluster::{ApiError, CertificateRequests, ClusterClient, Reviews};
 use crate::config::{Config, ServingCertificate};
 use crate::pod::access::User;
 use crate::pod::node::NodeFacts;
 use crate::server::health::Served;
 use crate::server::node::auth::{ClientAuthorities, ReviewError, Reviewer};
-use crate::server::node::certificate::{Names, Origin, Outcome, SignError, Signer};
+use crate::server::node::certificate::{Names, Origin};
 use crate::server::node::{NodeApi, NodeApiParts, bind};
 use crate::telemetry::occurrences;
 
@@ -56,34 +57,6 @@ impl Reviewer for ClusterReviewer {
     }
 }
 
-/// Has the API server sign.
-struct ClusterSigner(CertificateRequests);
-
-fn unsigned(error: &ApiError) -> SignError {
-    SignError {
-        cause: error.to_string(),
-        is_away: error.is_away(),
-    }
-}
-
-#[async_trait]
-impl Signer for ClusterSigner {
-    async fn request(&self, request: &str) -> Result<String, SignError> {
-        let made = self.0.request(request).await;
-        made.map_err(|error| unsigned(&error))
-    }
-
-    async fn outcome(&self, name: &str) -> Result<Outcome, SignError> {
-        match self.0.outcome(name).await {
-            Ok(RequestOutcome::Pending) => Ok(Outcome::Pending),
-            Ok(RequestOutcome::Issued(chain)) => Ok(Outcome::Issued(chain)),
-            Ok(RequestOutcome::Refused(words)) => Ok(Outcome::Refused(words)),
-            Err(ApiError::NotFound(_)) => Ok(Outcome::Gone),
-            Err(error) => Err(unsigned(&error)),
-        }
-    }
-}
-
 /// Binds the port of the node API, unless there is none. Done before the Node tells of it.
 pub(super) async fn listen(config: &Config) -> anyhow::Result<Option<TcpListener>> {
     match config.node_api.listen() {
@@ -91,9 +64,6 @@ pub(super) async fn listen(config: &Config) -> anyhow::Result<Option<TcpListener
         None => Ok(None),
     }
 }
-
-/// Directory below the root where the certificate is kept that the cluster signs.
-const PKI_DIRECTORY: &str = "pki";
 
 /// Where the node API's certificate is from.
 fn origin(config: &Config, client: &ClusterClient) -> Origin {
@@ -104,8 +74,8 @@ fn origin(config: &Config, client: &ClusterClient) -> Origin {
             key: key.clone(),
         },
         ServingCertificate::Requested => Origin::Cluster {
-            signer: Arc::new(ClusterSigner(CertificateRequests::new(client.clone()))),
-            directory: config.root.join(PKI_DIRECTORY),
+            signer: Arc::new(CertificateRequests::new(client.clone())),
+            directory: config.root.join(certificate::DIRECTORY),
         },
     }
 }
@@ -117,7 +87,8 @@ fn configz(config: &Config, port: u16) -> serde_json::Value {
         "staticPodPath": config.manifests,
         "address": config.node_api.address,
         "port": port,
-        "rotateCertificates": config.node_api.certificate == ServingCertificate::Requested,
+        "rotateCertificates": config.bootstrap_kubeconfig.is_some(),
+        "serverTLSBootstrap": config.node_api.certificate == ServingCertificate::Requested,
         "authentication": {
             "x509": {"clientCAFile": config.node_api.client_ca_file},
             "webhook": {"enabled": true, "cacheTTL": "2m0s"},

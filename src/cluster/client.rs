@@ -1,5 +1,6 @@
 //! The one client of the API server, shared by all that call it.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,14 +14,17 @@ use tokio_util::sync::CancellationToken;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt};
 
-use super::connection::{Shared, Transport, Wire, wire};
+use super::certificate::{ClientCertificateTask, IdentityStanding, NodeIdentity};
+use super::connection::{Shared, Transport, Wire, no_wire, wire};
 use super::error::{ApiError, chain};
 use super::identity::{self, ConnectError, Identity};
 use super::limit::WriteLimit;
 use super::reach::{ApiReach, ReachTracker};
+use crate::api::Timestamp;
 use crate::config::ApiAccess;
-use crate::store::cell::Reader;
-use crate::telemetry::{Metrics, occurrences};
+use crate::pod::certificate::Verdict;
+use crate::store::cell::{Reader, cell};
+use crate::telemetry::{Metrics, Telemetry, occurrences};
 
 /// Deadline of a call that nobody has to wait for: upstream's API server answers in ms, and ends
 /// a call that is stuck after 34 s or more; ten seconds tell a caller soon enough to try again.
@@ -63,16 +67,85 @@ impl ClusterClient {
             return Ok(None);
         };
         let wire = connect(access, &identity)?;
+        Ok(Some(Self::with(access, wire, Some(identity), metrics)))
+    }
+
+    fn with(
+        access: &ApiAccess,
+        wire: Wire,
+        identity: Option<Identity>,
+        metrics: Metrics,
+    ) -> (Self, CredentialsTask) {
         let mut client = Self::over(wire, metrics);
-        client.server = identity.config.cluster_url.to_string().into();
+        if let Some(identity) = &identity {
+            client.server = identity.config.cluster_url.to_string().into();
+        }
         let task = CredentialsTask {
             access: access.clone(),
-            identity: Arc::new(identity),
+            identity: identity.map(Arc::new),
+            own: None,
             shared: Arc::clone(&client.shared),
             told: None,
             plugin_ran: Instant::now(),
         };
-        Ok(Some((client, task)))
+        (client, task)
+    }
+
+    /// A client as the node of a kubeconfig, whose certificate is requested and renewed where that
+    /// is ours to do, and the tasks that keep its credentials. While there is no identity every
+    /// call fails and says why. Nothing is called yet. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// The kubeconfig, or a file it names, can't be used, and there is none to get another with.
+    pub fn open_node(
+        options: NodeIdentity,
+        telemetry: &Telemetry,
+    ) -> Result<(Self, CredentialsTask, ClientCertificateTask), ConnectError> {
+        let access = ApiAccess::Kubeconfig(options.kubeconfig.clone());
+        let metrics = telemetry.metrics.clone();
+        let (mut standing, reader) = cell(IdentityStanding::Given);
+        let (client, mut credentials) = match (&options.bootstrap, options.verdict()) {
+            (Some(bootstrap), Verdict::Needed(words)) => {
+                let since = Timestamp::now();
+                standing.publish(IdentityStanding::Needed { words, since });
+                let (mut client, task) = Self::with(&access, no_wire(reader), None, metrics);
+                // One that can't be read is complained of when it is needed.
+                if let Ok(identity) = identity::read_bootstrap(bootstrap) {
+                    client.server = identity.config.cluster_url.to_string().into();
+                }
+                (client, task)
+            }
+            _ => match Self::open(&access, metrics)? {
+                Some(opened) => opened,
+                None => unreachable!("a kubeconfig is no lack of one"),
+            },
+        };
+        let certificate = ClientCertificateTask::new(
+            options.clone(),
+            client.clone(),
+            standing,
+            telemetry.clone(),
+        );
+        credentials.own = Some(options);
+        Ok((client, credentials, certificate))
+    }
+
+    /// A client that asks for a first certificate, as whom that identity is.
+    pub(super) fn as_bootstrap(
+        path: &Path,
+        identity: &Identity,
+        metrics: Metrics,
+    ) -> Result<Self, ConnectError> {
+        let wire = wire(&identity.config).map_err(|error| ConnectError::Bootstrap {
+            path: path.to_owned(),
+            cause: chain(&error),
+        })?;
+        Ok(Self::over(wire, metrics))
+    }
+
+    /// The files of our identity were replaced just now.
+    pub(super) fn credentials_changed(&self) {
+        self.shared.doubts.notify_one();
     }
 
     /// A client over any HTTP service; tests inject faults there.
@@ -255,7 +328,10 @@ enum Looked {
 /// nothing until they do.
 pub struct CredentialsTask {
     access: ApiAccess,
-    identity: Arc<Identity>,
+    /// None until there is one.
+    identity: Option<Arc<Identity>>,
+    /// What the first one is judged by; none where there was one from the beginning.
+    own: Option<NodeIdentity>,
     shared: Arc<Shared>,
     /// The problem that was told last.
     told: Option<String>,
@@ -281,25 +357,33 @@ impl CredentialsTask {
 
     async fn check(&mut self) {
         let refused = self.shared.refused.swap(false, Ordering::Relaxed);
-        let runs_plugin =
-            refused && self.identity.has_plugin && self.plugin_ran.elapsed() > PLUGIN_MIN;
+        let has_plugin = self.identity.as_ref().is_some_and(|one| one.has_plugin);
+        let runs_plugin = refused && has_plugin && self.plugin_ran.elapsed() > PLUGIN_MIN;
         if runs_plugin {
             self.plugin_ran = Instant::now();
         }
-        let (access, before) = (self.access.clone(), Arc::clone(&self.identity));
+        let (access, before) = (self.access.clone(), self.identity.clone());
+        let own = self.own.clone();
         let stalled = self.shared.take_stalled();
         // Reads a few small files, and runs the kubeconfig's plugin if there is one.
         let looked = tokio::task::spawn_blocking(move || {
             let is_same = |known: &identity::Fingerprint| {
                 identity::fingerprint(known.keys().cloned()) == *known
             };
-            let is_fresh = is_same(&before.fingerprint) && (!refused || is_same(&before.token));
-            if is_fresh && !runs_plugin {
-                return Ok(if stalled {
-                    Looked::Stalled(connect(&access, &before)?)
-                } else {
-                    Looked::Fine
-                });
+            if let Some(before) = &before {
+                let is_fresh = is_same(&before.fingerprint) && (!refused || is_same(&before.token));
+                if is_fresh && !runs_plugin {
+                    return Ok(if stalled {
+                        Looked::Stalled(connect(&access, before)?)
+                    } else {
+                        Looked::Fine
+                    });
+                }
+            } else if let Some(own) = own
+                && matches!(own.verdict(), Verdict::Needed(_))
+            {
+                // Whoever gets it tells what is missing.
+                return Ok(Looked::Fine);
             }
             let Some(identity) = identity::read(&access)? else {
                 return Ok(Looked::Fine);
@@ -315,7 +399,7 @@ impl CredentialsTask {
             }
             Ok(Ok(Looked::Replaced(identity, wire))) => {
                 self.shared.replace(wire);
-                self.identity = Arc::new(*identity);
+                self.identity = Some(Arc::new(*identity));
                 self.told = None;
                 occurrences::credentials_replaced();
             }

@@ -27,8 +27,10 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
 
+use super::certificate::IdentityStanding;
 use super::error::chain;
 use super::reach::ReachTracker;
+use crate::store::cell::Reader;
 use crate::telemetry::{ApiRequest, Metrics};
 
 /// How long the head of an answer may take, watches included: upstream's longest request takes
@@ -78,6 +80,19 @@ pub(super) fn wire(config: &kube::Config) -> Result<Wire, kube::Error> {
             answer.map(|body| body.map_err(BoxError::from).boxed_unsync())
         });
     Ok(BoxCloneSyncService::new(service))
+}
+
+/// There is nobody to call the API server as, for this reason.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Unidentified(String);
+
+/// The way while there is no identity: every call fails with what there is to say about it.
+pub(super) fn no_wire(standing: Reader<IdentityStanding>) -> Wire {
+    BoxCloneSyncService::new(tower::service_fn(move |_: Request<Body>| {
+        let words = standing.get().problem().unwrap_or_default().to_owned();
+        std::future::ready(Err(Unidentified(words).into()))
+    }))
 }
 
 /// A connection that can be replaced.
@@ -211,6 +226,10 @@ impl Service<Request<Body>> for Transport {
                         .is_watch()
                         .then(|| Box::pin(replaced.cancelled_owned()));
                     Ok(answer.map(|body| TransportBody { body, until }))
+                }
+                Ok(Err(error)) if error.is::<Unidentified>() => {
+                    shared.reach.unidentified(&error.to_string());
+                    Err(error)
                 }
                 Ok(Err(error)) => Err(failed(chain(&*error))),
                 Err(_) => Err(failed(format!(

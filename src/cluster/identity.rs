@@ -7,12 +7,16 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt;
-use kube::config::{Cluster, Context, KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig};
 use sha2::{Digest, Sha256};
 
 use super::error::chain;
+use crate::certificate::{Leaf, from_pem, split_pem};
 use crate::config::ApiAccess;
+use crate::pod::certificate::Held;
 
 /// Largest file that counts as a kubeconfig, certificate or key, in bytes; honest ones have a
 /// few thousand.
@@ -24,6 +28,14 @@ pub enum ConnectError {
     /// The kubeconfig, or a file it names, can't be used.
     #[error("the kubeconfig {} can't be used: {cause}", path.display())]
     Kubeconfig {
+        /// The kubeconfig.
+        path: PathBuf,
+        /// What is wrong.
+        cause: String,
+    },
+    /// The kubeconfig that a first certificate is asked for with can't be used.
+    #[error("the bootstrap kubeconfig {} can't be used: {cause}", path.display())]
+    Bootstrap {
         /// The kubeconfig.
         path: PathBuf,
         /// What is wrong.
@@ -48,6 +60,8 @@ pub(super) struct Identity {
     pub token: Fingerprint,
     /// Whether a plugin makes its credentials.
     pub has_plugin: bool,
+    /// The API server, as the kubeconfig says; none for the in-cluster account.
+    pub cluster: Option<Cluster>,
 }
 
 impl std::fmt::Debug for Identity {
@@ -82,6 +96,7 @@ fn in_cluster() -> Result<Identity, ConnectError> {
         config: tuned(config),
         fingerprint: Fingerprint::new(),
         has_plugin: false,
+        cluster: None,
     })
 }
 
@@ -89,10 +104,14 @@ fn from_kubeconfig(path: &Path) -> Result<Identity, String> {
     read_small(path)?;
     // Hashed before it is read: a file replaced in between is then seen as changed later.
     let mut fingerprint = fingerprint([path.to_owned()]);
-    let kubeconfig = Kubeconfig::read_from(path).map_err(|error| chain(&error))?;
+    let mut kubeconfig = Kubeconfig::read_from(path).map_err(|error| chain(&error))?;
     fingerprint.extend(self::fingerprint(files_of(&kubeconfig)));
     if cluster_of(&kubeconfig).is_some_and(|cluster| cluster.proxy_url.is_some()) {
         return Err("its proxy-url is not supported".to_owned());
+    }
+    let cluster = cluster_of(&kubeconfig).cloned();
+    if let Some(user) = user_of(&mut kubeconfig) {
+        take_joint_file(user);
     }
     let options = KubeConfigOptions::default();
     // The loader is async in name only: it waits for nothing.
@@ -112,7 +131,78 @@ fn from_kubeconfig(path: &Path) -> Result<Identity, String> {
         has_plugin: user.exec.is_some() || user.auth_provider.is_some(),
         config: tuned(config),
         fingerprint,
+        cluster,
     })
+}
+
+/// Reads the identity that one asks for its first certificate with. Blocks as [`read`] does.
+pub(super) fn read_bootstrap(path: &Path) -> Result<Identity, ConnectError> {
+    from_kubeconfig(path).map_err(|cause| ConnectError::Bootstrap {
+        path: path.to_owned(),
+        cause,
+    })
+}
+
+/// What a kubeconfig holds of an identity; `ours` is the file of the certificate that we keep.
+/// Blocks on the disk.
+pub(super) fn held(path: &Path, ours: &Path) -> Held {
+    if let Err(error) = std::fs::metadata(path)
+        && error.kind() == std::io::ErrorKind::NotFound
+    {
+        return Held::Missing;
+    }
+    let user = match from_kubeconfig(path) {
+        Ok(identity) => identity.config.auth_info,
+        Err(cause) => return Held::Unusable(cause),
+    };
+    match certificate_of(&user) {
+        Ok(None) => Held::Other,
+        Ok(Some(leaf)) => Held::Certificate {
+            validity: leaf.validity(),
+            user: leaf.common_name,
+            is_ours: user.client_certificate.as_deref().map(Path::new) == Some(ours),
+        },
+        Err(cause) => Held::Unusable(format!("its client certificate: {cause}")),
+    }
+}
+
+/// The client certificate of a user, if it has one that goes with its key.
+fn certificate_of(user: &AuthInfo) -> Result<Option<Leaf>, String> {
+    if user.client_certificate.is_none() && user.client_certificate_data.is_none() {
+        return Ok(None);
+    }
+    // kube hands the key out only as it is written.
+    let written = serde_json::to_value(user).map_err(|error| error.to_string())?;
+    let part = |name: &str| {
+        if let Some(data) = written[format!("{name}-data")].as_str() {
+            return STANDARD.decode(data).map_err(|error| error.to_string());
+        }
+        let file = written[name].as_str().ok_or("its key is missing")?;
+        read_small(Path::new(file)).map_err(|cause| format!("{file}: {cause}"))
+    };
+    let certified = from_pem(&part("client-certificate")?, &part("client-key")?)?;
+    let leaf = certified.cert.first().and_then(|der| Leaf::read(der));
+    leaf.map(Some).ok_or_else(|| "it can't be read".to_owned())
+}
+
+/// A certificate and its key in one file are read at once: it may be replaced between two reads.
+/// What can't be read is left for whoever needs it to complain of.
+fn take_joint_file(user: &mut AuthInfo) {
+    let Some(file) = &user.client_certificate else {
+        return;
+    };
+    if user.client_key.as_ref() != Some(file)
+        || user.client_certificate_data.is_some()
+        || user.client_key_data.is_some()
+    {
+        return;
+    }
+    let text = read_small(Path::new(file)).ok();
+    if let Some(text) = text.and_then(|bytes| String::from_utf8(bytes).ok()) {
+        let (chain, key) = split_pem(&text);
+        user.client_certificate_data = Some(STANDARD.encode(chain));
+        user.client_key_data = Some(STANDARD.encode(key).into());
+    }
 }
 
 fn token_of(config: &kube::Config) -> Fingerprint {
@@ -129,6 +219,12 @@ fn cluster_of(kubeconfig: &Kubeconfig) -> Option<&Cluster> {
     let name = &context_of(kubeconfig)?.cluster;
     let mut clusters = kubeconfig.clusters.iter();
     clusters.find(|named| named.name == *name)?.cluster.as_ref()
+}
+
+fn user_of(kubeconfig: &mut Kubeconfig) -> Option<&mut AuthInfo> {
+    let name = context_of(kubeconfig)?.user.clone()?;
+    let mut users = kubeconfig.auth_infos.iter_mut();
+    users.find(|named| named.name == name)?.auth_info.as_mut()
 }
 
 /// The files that the present context of a kubeconfig names, without the token file.

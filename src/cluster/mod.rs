@@ -4,6 +4,7 @@
 //! whether the API server answers ([`ApiReach`]), and takes up replaced certificates.
 //! Here and in `source::apiserver` alone stands kube-rs.
 
+pub mod certificate;
 pub mod client;
 mod connection;
 pub mod error;
@@ -25,6 +26,7 @@ pub mod status;
 #[cfg(test)]
 mod tests;
 
+pub use certificate::{ClientCertificateTask, IdentityStanding, NodeIdentity};
 pub use client::{ClusterClient, CredentialsTask};
 pub use error::{Answer, ApiError};
 pub use events::EventTask;
@@ -34,6 +36,6 @@ pub use mirror::{MirrorClient, MirrorInputs, MirrorTask};
 pub use node::{NodeInputs, NodeStanding, NodeTask};
 pub use objects::{ClusterObjects, ObjectsTask};
 pub use reach::ApiReach;
-pub use requests::{CertificateRequests, RequestOutcome};
+pub use requests::CertificateRequests;
 pub use reviews::Reviews;
 pub use status::{StatusInputs, StatusTask};

@@ -74,6 +74,20 @@ impl ReachTracker {
         lost.is_some()
     }
 
+    /// A call was not made: we have no identity to make it with. The server may well answer, so
+    /// that is told as what it is by whoever gets the identity.
+    pub(super) fn unidentified(&self, cause: &str) {
+        let state = &mut *self.state();
+        let since = match &*state.reach.get() {
+            ApiReach::Down { since, .. } => *since,
+            ApiReach::Unknown | ApiReach::Up => Timestamp::now(),
+        };
+        state.reach.publish(ApiReach::Down {
+            cause: cause.to_owned(),
+            since,
+        });
+    }
+
     /// A call that began then got no answer. What was heard since then counts more.
     pub(super) fn silent(&self, began: Instant, cause: &str) {
         let mut state = self.state();

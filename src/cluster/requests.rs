@@ -1,5 +1,6 @@
-//! Certificates of our node API, signed by the cluster.
+//! Certificates of ours, signed by the cluster.
 
+use async_trait::async_trait;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestSpec,
@@ -10,26 +11,29 @@ use kube::api::PostParams;
 use super::client::{CALL_DEADLINE, ClusterClient};
 use super::error::ApiError;
 use crate::api::meta::ObjectMeta;
+use crate::certificate::{CertificateRequest, Purpose, SignError, Signer};
+use crate::pod::certificate::Outcome;
 
-/// Who signs what a node shows to those who call it. Nobody approves by default.
-const SIGNER: &str = "kubernetes.io/kubelet-serving";
-/// What a certificate with an ECDSA key is for.
+/// Who signs a certificate, and what it is for, with an ECDSA key.
 ///
-/// Upstream: `DefaultKubeletServingGetUsages` of `k8s.io/client-go/util/certificate`.
-const USAGES: [&str; 2] = ["digital signature", "server auth"];
-
-/// What became of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RequestOutcome {
-    /// Nobody has decided yet, or it isn't signed yet.
-    Pending,
-    /// It was signed: the chain, in PEM.
-    Issued(String),
-    /// It was denied, or could not be signed, in these words.
-    Refused(String),
+/// Upstream: `DefaultKubeletServingGetUsages` and `DefaultKubeletClientGetUsages` of
+/// `k8s.io/client-go/util/certificate`.
+fn signer(purpose: Purpose) -> (&'static str, [&'static str; 2]) {
+    match purpose {
+        // Nobody approves by default.
+        Purpose::Serving => (
+            "kubernetes.io/kubelet-serving",
+            ["digital signature", "server auth"],
+        ),
+        // The controller manager approves where RBAC says so.
+        Purpose::Client => (
+            "kubernetes.io/kube-apiserver-client-kubelet",
+            ["digital signature", "client auth"],
+        ),
+    }
 }
 
-/// Requests for a serving certificate.
+/// Requests for certificates, made as whoever that client is.
 #[derive(Debug, Clone)]
 pub struct CertificateRequests {
     client: ClusterClient,
@@ -45,60 +49,68 @@ impl CertificateRequests {
     fn api(&self) -> Api<CertificateSigningRequest> {
         Api::all(self.client.client())
     }
+}
 
-    /// Makes a request (PEM), and says its name.
-    ///
-    /// # Errors
-    /// As the API server says.
-    pub async fn request(&self, request: &str) -> Result<String, ApiError> {
+fn unsigned(error: &ApiError) -> SignError {
+    SignError {
+        cause: error.to_string(),
+        is_away: error.is_away(),
+    }
+}
+
+#[async_trait]
+impl Signer for CertificateRequests {
+    async fn request(&self, request: &CertificateRequest) -> Result<(), SignError> {
+        let (signer, usages) = signer(request.purpose);
         let request = CertificateSigningRequest {
             metadata: ObjectMeta {
-                generate_name: Some("csr-".to_owned()),
+                name: Some(request.name.clone()),
                 ..ObjectMeta::default()
             },
             spec: CertificateSigningRequestSpec {
-                request: ByteString(request.as_bytes().to_vec()),
-                signer_name: SIGNER.to_owned(),
-                usages: Some(USAGES.map(str::to_owned).to_vec()),
+                request: ByteString(request.pem.as_bytes().to_vec()),
+                signer_name: signer.to_owned(),
+                usages: Some(usages.map(str::to_owned).to_vec()),
                 ..CertificateSigningRequestSpec::default()
             },
             status: None,
         };
         let (api, params) = (self.api(), PostParams::default());
         let call = api.create(&params, &request);
-        let made = self.client.write(CALL_DEADLINE, call).await?;
-        made.metadata.name.ok_or_else(|| ApiError::Undecodable {
-            cause: "a request without a name".to_owned(),
-        })
+        match self.client.write(CALL_DEADLINE, call).await {
+            // An answer that was lost, or an agent that ended since: it is our own, since its name
+            // is a hash of our key. What is signed for another key is refused later.
+            Ok(_) | Err(ApiError::AlreadyExists(_)) => Ok(()),
+            Err(error) => Err(unsigned(&error)),
+        }
     }
 
-    /// What became of the request of that name.
-    ///
-    /// # Errors
-    /// As the API server says: there is no such request any more, say.
-    pub async fn outcome(&self, name: &str) -> Result<RequestOutcome, ApiError> {
+    async fn outcome(&self, name: &str) -> Result<Outcome, SignError> {
         let api = self.api();
-        let found = self.client.read(CALL_DEADLINE, api.get(name)).await?;
-        Ok(outcome(&found))
+        match self.client.read(CALL_DEADLINE, api.get(name)).await {
+            Ok(found) => Ok(outcome(&found)),
+            Err(ApiError::NotFound(_)) => Ok(Outcome::Gone),
+            Err(error) => Err(unsigned(&error)),
+        }
     }
 }
 
-fn outcome(request: &CertificateSigningRequest) -> RequestOutcome {
+fn outcome(request: &CertificateSigningRequest) -> Outcome {
     let Some(status) = &request.status else {
-        return RequestOutcome::Pending;
+        return Outcome::Pending;
     };
     let mut conditions = status.conditions.iter().flatten();
     let refused = conditions.find(|one| matches!(one.type_.as_str(), "Denied" | "Failed"));
     if let Some(refused) = refused {
         let words = refused.message.as_deref().unwrap_or_default();
         let reason = refused.reason.as_deref().unwrap_or_default();
-        return RequestOutcome::Refused(format!("{} ({reason}): {words}", refused.type_));
+        return Outcome::Refused(format!("{} ({reason}): {words}", refused.type_));
     }
     match &status.certificate {
         Some(chain) if !chain.0.is_empty() => {
-            RequestOutcome::Issued(String::from_utf8_lossy(&chain.0).into_owned())
+            Outcome::Issued(String::from_utf8_lossy(&chain.0).into_owned())
         }
-        Some(_) | None => RequestOutcome::Pending,
+        Some(_) | None => Outcome::Pending,
     }
 }
 
@@ -109,27 +121,27 @@ mod tests {
     #[test]
     fn a_request_is_pending_until_it_is_decided_and_signed() {
         for (status, expected) in [
-            (serde_json::json!(null), RequestOutcome::Pending),
-            (serde_json::json!({}), RequestOutcome::Pending),
+            (serde_json::json!(null), Outcome::Pending),
+            (serde_json::json!({}), Outcome::Pending),
             (
                 serde_json::json!({"conditions": [{"type": "Approved", "status": "True"}]}),
-                RequestOutcome::Pending,
+                Outcome::Pending,
             ),
             (
                 serde_json::json!({
                     "conditions": [{"type": "Approved", "status": "True"}], "certificate": "UEVN",
                 }),
-                RequestOutcome::Issued("PEM".to_owned()),
+                Outcome::Issued("PEM".to_owned()),
             ),
             (
                 serde_json::json!({"conditions": [
                     {"type": "Denied", "status": "True", "reason": "ByHand", "message": "no"},
                 ]}),
-                RequestOutcome::Refused("Denied (ByHand): no".to_owned()),
+                Outcome::Refused("Denied (ByHand): no".to_owned()),
             ),
         ] {
             let request = serde_json::json!({
-                "spec": {"request": "", "signerName": SIGNER}, "status": status,
+                "spec": {"request": "", "signerName": "s"}, "status": status,
             });
             let request = serde_json::from_value(request).unwrap();
             assert_eq!(outcome(&request), expected, "{status}");

@@ -53,6 +53,10 @@ pub struct ConfigFile {
     /// for no API server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig: Option<String>,
+    /// Kubeconfig that a first client certificate is requested with, where that of `kubeconfig` is
+    /// missing or its certificate has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bootstrap_kubeconfig: Option<String>,
     /// Labels of the Node in the API server, each as `key=value`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_labels: Option<Vec<String>>,
@@ -305,6 +309,7 @@ impl ConfigFile {
             node_name,
             node_ips,
             kubeconfig,
+            bootstrap_kubeconfig,
             node_labels,
             register_with_taints,
             system_reserved,
@@ -354,6 +359,7 @@ impl ConfigFile {
             (Key::NodeName, one(node_name)),
             (Key::NodeIps, many(node_ips)),
             (Key::Kubeconfig, one(kubeconfig)),
+            (Key::BootstrapKubeconfig, one(bootstrap_kubeconfig)),
             (Key::NodeLabels, many(node_labels)),
             (Key::RegisterWithTaints, many(register_with_taints)),
             (Key::SystemReserved, many(system_reserved)),

@@ -22,6 +22,7 @@ pub enum Key {
     NodeName,
     NodeIps,
     Kubeconfig,
+    BootstrapKubeconfig,
     NodeLabels,
     RegisterWithTaints,
     SystemReserved,
@@ -148,6 +149,8 @@ rows! {
         "Address of the node, primary first; may be repeated [default: found out]";
     Kubeconfig "kubeconfig" "kubeconfig" "MIRRORLET_KUBECONFIG" "FILE" Arity::One,
         "Kubeconfig of the API server; in-cluster for the account of the agent's own pod [default: none]";
+    BootstrapKubeconfig "bootstrapKubeconfig" "bootstrap-kubeconfig" "MIRRORLET_BOOTSTRAP_KUBECONFIG" "FILE" Arity::One,
+        "Kubeconfig that a first client certificate is requested with, where the one of --kubeconfig is missing or its certificate has ended; it is written then";
     NodeLabels "nodeLabels" "node-labels" "MIRRORLET_NODE_LABELS" "KEY=VALUE" Arity::Many(','),
         "Label of the Node in the API server; may be repeated";
     RegisterWithTaints "registerWithTaints" "register-with-taints" "MIRRORLET_REGISTER_WITH_TAINTS" "KEY=VALUE:EFFECT" Arity::Many(','),

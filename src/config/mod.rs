@@ -60,6 +60,9 @@ pub struct Config {
     pub node_ips: Vec<IpAddr>,
     /// How the API server is reached.
     pub kubeconfig: ApiAccess,
+    /// The kubeconfig that a first client certificate is requested with. Only with a kubeconfig
+    /// that can be written.
+    pub bootstrap_kubeconfig: Option<PathBuf>,
     /// Labels of our Node beside its own.
     pub node_labels: BTreeMap<String, String>,
     /// Taints our Node is registered with.

@@ -334,6 +334,29 @@ impl<'a> Rungs<'a> {
         }
     }
 
+    fn kubeconfig(&mut self) -> ApiAccess {
+        let cwd = self.ambient.cwd.clone();
+        self.one(Key::Kubeconfig, ApiAccess::None, |text| {
+            node::api_access(text, &cwd)
+        })
+    }
+
+    fn bootstrap_kubeconfig(&mut self) -> Option<PathBuf> {
+        let cwd = self.ambient.cwd.clone();
+        let file = self.one(Key::BootstrapKubeconfig, None, |text| {
+            parse::path(text, &cwd).map(Some)
+        })?;
+        if !matches!(self.kubeconfig(), ApiAccess::Kubeconfig(_)) {
+            let (_, origin) = self.pick(Key::BootstrapKubeconfig);
+            self.fault(
+                Key::BootstrapKubeconfig,
+                &origin,
+                "the kubeconfig that is to be written has to be named too, with kubeconfig",
+            );
+        }
+        Some(file)
+    }
+
     fn root(&mut self) -> PathBuf {
         let cwd = self.ambient.cwd.clone();
         self.one(Key::Root, PathBuf::from(DEFAULT_ROOT), |text| {
@@ -377,9 +400,8 @@ impl<'a> Rungs<'a> {
                 parse::subdomain(text).map(NodeName::from)
             }),
             node_ips: self.many(Key::NodeIps, parse::ip),
-            kubeconfig: self.one(Key::Kubeconfig, ApiAccess::None, |text| {
-                node::api_access(text, &cwd)
-            }),
+            kubeconfig: self.kubeconfig(),
+            bootstrap_kubeconfig: self.bootstrap_kubeconfig(),
             node_labels: self
                 .many(Key::NodeLabels, node::label)
                 .into_iter()
@@ -493,6 +515,11 @@ impl Config {
             Key::NodeName => vec![self.node_name.to_string()],
             Key::NodeIps => list(&self.node_ips),
             Key::Kubeconfig => vec![self.kubeconfig.to_string()],
+            Key::BootstrapKubeconfig => self
+                .bootstrap_kubeconfig
+                .as_deref()
+                .map(path)
+                .unwrap_or_default(),
             Key::NodeLabels => self
                 .node_labels
                 .iter()

@@ -9,6 +9,7 @@ pub mod access;
 pub mod admit;
 pub mod amounts;
 pub mod backoff;
+pub mod certificate;
 pub mod credentials;
 pub mod desired;
 pub mod downward;

@@ -79,6 +79,7 @@ pub struct Metrics {
     events: Counters,
     api_requests: RequestCounters,
     api_up: Gauge,
+    certificate_ends: Family<Label, Gauge>,
     mirrors: Family<Label, Gauge>,
     mirror_problems: Family<Label, Gauge>,
     probes: probes::ProbeSeries,
@@ -128,6 +129,7 @@ impl Metrics {
             events: Family::default(),
             api_requests: Family::default(),
             api_up: Gauge::default(),
+            certificate_ends: Family::default(),
             mirrors: Family::default(),
             mirror_problems: Family::default(),
             probes: probes::ProbeSeries::default(),
@@ -202,6 +204,14 @@ impl Metrics {
     /// Counts one request to the API server; no code when no answer came.
     pub fn api_request(&self, request: ApiRequest, code: Option<u16>) {
         self.api_requests.get_or_create(&request.labels(code)).inc();
+    }
+
+    /// When the certificate ends that we call the API server with.
+    pub fn set_client_certificate_ends(&self, ends: Timestamp) {
+        let label = [("certificate", "client")];
+        self.certificate_ends
+            .get_or_create(&label)
+            .set(ends.as_second());
     }
 
     pub(super) fn set_api_up(&self, up: bool) {

@@ -32,6 +32,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
 {{- end -}}
 
+{{- /* Where the kubeconfig of identity is, in the container. */ -}}
+{{- define "mirrorlet.identityDirectory" -}}
+{{- empty .Values.identity.bootstrapSecret | ternary .Values.identity.hostDirectory "/identity" -}}
+{{- end -}}
+
 {{- /* A map as key=value,key=value, in the order of keys. */ -}}
 {{- define "mirrorlet.pairs" -}}
 {{- $map := . -}}
@@ -46,6 +51,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- if and .Values.podMonitor.enabled .Values.serviceMonitor.enabled -}}
 {{- fail "podMonitor.enabled, serviceMonitor.enabled: one of them is enough; both count everything twice" -}}
+{{- end -}}
+{{- if and .Values.identity.bootstrapSecret (ne .Values.identity.mode "bootstrap") -}}
+{{- fail "identity.bootstrapSecret: it is for identity.mode bootstrap" -}}
 {{- end -}}
 {{- range list "clientCaFile" "tlsCertFile" "tlsPrivateKeyFile" -}}
 {{- if and (get $.Values.nodeApi .) (not $.Values.nodeApi.hostDirectory) -}}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::api::report::{ApiReport, ConditionReport, MirrorReport, NodeReport};
 use crate::api::{FullName, NodeName, Timestamp, core};
-use crate::cluster::{ApiReach, NodeStanding};
+use crate::cluster::{ApiReach, IdentityStanding, NodeStanding};
 use crate::pod::mirror::MirrorState;
 use crate::pod::node::ImageSeen;
 use crate::store::cell::Reader;
@@ -17,6 +17,8 @@ pub(in crate::app) struct ClusterView {
     pub(in crate::app) server: String,
     /// Whether it answers.
     pub(in crate::app) reach: Reader<ApiReach>,
+    /// How we stand with the identity that it is called as.
+    pub(in crate::app) identity: Reader<IdentityStanding>,
     /// Our Node as the API server has it.
     pub(in crate::app) node: Reader<Option<Arc<core::Node>>>,
     /// How we stand with it.
@@ -35,6 +37,8 @@ impl ClusterView {
     pub(in crate::app) async fn changed(&mut self) {
         let changed = tokio::select! {
             changed = self.reach.changed() => changed.map(drop),
+            // One that the cluster gave us has no writer.
+            Ok(_) = self.identity.changed() => Ok(()),
             changed = self.node.changed() => changed.map(drop),
             changed = self.standing.changed() => changed.map(drop),
             changed = self.mirrors.changed() => changed.map(drop),
@@ -49,11 +53,28 @@ impl ClusterView {
             ApiReach::Unknown | ApiReach::Up => (None, None),
             ApiReach::Down { cause, since } => (Some(cause.clone()), Some(*since)),
         };
-        ApiReport {
+        let report = ApiReport {
             server: self.server.clone(),
             reachable: self.reach.get().is_up(),
             error,
             unreachable_since,
+            ..ApiReport::default()
+        };
+        match &*self.identity.get() {
+            IdentityStanding::Given => report,
+            IdentityStanding::Certificate { ends, problem } => ApiReport {
+                certificate_ends: Some(*ends),
+                certificate_error: problem.clone(),
+                ..report
+            },
+            // That there is nobody to call it as says more than that it isn't called.
+            IdentityStanding::Needed { words, since } => ApiReport {
+                reachable: false,
+                error: Some(words.clone()),
+                unreachable_since: Some(*since),
+                certificate_error: Some(words.clone()),
+                ..report
+            },
         }
     }
 

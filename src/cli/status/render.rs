@@ -85,7 +85,12 @@ fn api_banner(out: &mut String, api: Option<&ApiReport>, now: Timestamp) {
         return;
     };
     let (server, since) = (one_line(&api.server), age(since, now));
-    let mut text = format!("The API server at {server} is not reachable for {since}");
+    let is_unknown = api.certificate_ends.is_none() && api.certificate_error.is_some();
+    let mut text = if is_unknown {
+        format!("There is no identity to call the API server at {server} with for {since}")
+    } else {
+        format!("The API server at {server} is not reachable for {since}")
+    };
     if let Some(error) = &api.error {
         let _ = write!(text, ": {}", one_line(error));
     }
@@ -328,6 +333,11 @@ fn node(out: &mut String, report: &StatusReport, now: Timestamp) {
         };
         let server = one_line(&api.server);
         line(out, &format!("  API server {server}: {state}"));
+        if let (Some(ends), Some(error)) = (api.certificate_ends, &api.certificate_error) {
+            let error = one_line(error);
+            let words = format!("client certificate ends at {ends} and isn't renewed: {error}");
+            line(out, &format!("  {}", styled(&words, BAD)));
+        }
     }
 }
 

@@ -233,6 +233,33 @@ fn a_node_whose_cluster_is_away() {
 }
 
 #[test]
+fn a_node_that_waits_for_its_certificate_and_one_that_waits_for_the_next() {
+    let mut report = of_a_node();
+    let waits = "request node-csr-1 waits for approval (kubectl certificate approve node-csr-1)";
+    let without = ApiReport {
+        reachable: false,
+        error: Some(waits.to_owned()),
+        unreachable_since: Some(at(30)),
+        certificate_error: Some(waits.to_owned()),
+        ..report.api.clone().unwrap_or_default()
+    };
+    report.api = Some(ApiReport {
+        certificate_ends: Some(at(400)),
+        certificate_error: Some(waits.to_owned()),
+        ..report.api.unwrap_or_default()
+    });
+    let text = plain(&report, false);
+    let words = format!("and isn't renewed: {waits}");
+    assert!(text.contains(&words), "{text}");
+    report.api = Some(without);
+    let text = plain(&report, false);
+    let words = format!(
+        "There is no identity to call the API server at https://10.0.0.1:6443/ with for 5m: {waits}"
+    );
+    assert!(text.contains(&words), "{text}");
+}
+
+#[test]
 fn colours_tell_states_apart() {
     let styled = render::render(&report(vec![crashing_pod()]), at(330), false);
     assert!(styled.contains("\u{1b}[31mCrashLoopBackOff"), "{styled:?}");

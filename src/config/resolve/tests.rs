@@ -32,8 +32,8 @@ fn samples(key: Key) -> [&'static str; 3] {
         Key::MetricsAddress => ["127.0.0.1:1", "127.0.0.1:2", "none"],
         Key::NodeApiAddress => ["10.0.0.1", "::", "127.0.0.1"],
         Key::NodeApiPort => ["1", "0", "65535"],
-        // Neither can be set alone: see below.
-        Key::TlsCertFile | Key::TlsPrivateKeyFile => ["", "", ""],
+        // None can be set alone: see below.
+        Key::TlsCertFile | Key::TlsPrivateKeyFile | Key::BootstrapKubeconfig => ["", "", ""],
         Key::EngineConcurrency | Key::PullConcurrency => ["1", "2", "4"],
         Key::ImageGc => ["pulled", "all", "off"],
         Key::ImageGcHighThreshold => ["97", "98", "99"],
@@ -74,7 +74,11 @@ fn flag_beats_env_beats_file_beats_default_for_every_key() {
         ..Ambient::default()
     };
     let default = resolve(&BTreeMap::new(), None, &plain).unwrap();
-    let paired = [Key::TlsCertFile, Key::TlsPrivateKeyFile];
+    let paired = [
+        Key::TlsCertFile,
+        Key::TlsPrivateKeyFile,
+        Key::BootstrapKubeconfig,
+    ];
     for row in ROWS.iter().filter(|row| !paired.contains(&row.key)) {
         let key = row.key;
         let [flag, env, file] = samples(key);
@@ -160,6 +164,31 @@ fn the_node_apis_certificate_has_one_origin_and_its_key() {
         ),
     ] {
         assert_eq!(given(&settings).unwrap_err().to_string(), words);
+    }
+}
+
+#[test]
+fn a_bootstrap_kubeconfig_needs_one_to_write() {
+    let given = |kubeconfig: Option<&str>, file: Option<&LocatedFile>| {
+        let mut flags = BTreeMap::from([(
+            Key::BootstrapKubeconfig,
+            Setting(vec!["/bootstrap".to_owned()]),
+        )]);
+        if let Some(kubeconfig) = kubeconfig {
+            flags.insert(Key::Kubeconfig, Setting(vec![kubeconfig.to_owned()]));
+        }
+        let resolved = resolve(&flags, file, &Ambient::default());
+        resolved.map(|resolved| resolved.config.bootstrap_kubeconfig)
+    };
+    let in_file = file_with(Key::Kubeconfig, "/k");
+    let file = Some("/bootstrap".into());
+    assert_eq!(given(Some("/k"), None), Ok(file.clone()));
+    assert_eq!(given(None, Some(&in_file)), Ok(file));
+    for kubeconfig in [None, Some("none"), Some("in-cluster")] {
+        assert_eq!(
+            given(kubeconfig, None).unwrap_err().to_string(),
+            "--bootstrap-kubeconfig: the kubeconfig that is to be written has to be named too, with kubeconfig",
+        );
     }
 }
 

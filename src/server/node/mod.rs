@@ -34,9 +34,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::auth::{ClientAuthorities, Gate, Reviewer};
-use self::certificate::{CertificateError, CertificateTask, Names, Origin};
+use self::certificate::{CertificateTask, Names, Origin};
 use super::stats::NodeStats;
 use super::view::AgentView;
+use crate::certificate::CertificateError;
 use crate::telemetry::Metrics;
 
 /// Longest body that a request may announce, in bytes.

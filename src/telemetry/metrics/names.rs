@@ -121,6 +121,12 @@ impl Metrics {
             "Whether the API server answers",
             self.api_up.clone(),
         );
+        r.register_with_unit(
+            "certificate_expiration_timestamp",
+            "When a certificate in use ends",
+            Unit::Seconds,
+            self.certificate_ends.clone(),
+        );
         r.register(
             "mirror_writes",
             "Mirror pods created, deleted and refused",

@@ -1,7 +1,7 @@
 //! What can happen between us and the API server: mirror pods, statuses, our Node.
 
 use super::{Shown, Telemetry};
-use crate::api::{FullName, PodUid};
+use crate::api::{FullName, PodUid, Timestamp};
 use crate::pod::node::{NodeEvent, NodeEventKind};
 use crate::telemetry::EventOutcome;
 use crate::telemetry::journal::Kind;
@@ -207,4 +207,40 @@ pub fn node_registered(telemetry: &Telemetry, node: &str, created: bool) {
         .journal
         .node(Kind::Trace, "Registered", format!("Node {node} was {how}"));
     tracing::info!("registered: Node {node} was {how}");
+}
+
+/// A client certificate was requested: somebody may have to approve it. Call it once a request.
+pub fn client_certificate_requested(request: &str) {
+    tracing::info!(
+        "a client certificate is requested: {request} waits for approval (kubectl certificate approve {request})"
+    );
+}
+
+/// There is a new client certificate.
+pub fn client_certificate_issued(telemetry: &Telemetry, ends: Timestamp) {
+    let told = format!("The client certificate was issued; it is valid until {ends}");
+    telemetry
+        .journal
+        .node(Kind::Normal, "ClientCertificateIssued", told);
+    tracing::info!("the client certificate was issued; it is valid until {ends}");
+}
+
+/// There is no new client certificate, though one is due; it goes on being asked for. Call it when
+/// that begins, or its cause changes. Whether there is none at all is `is_needed`.
+pub fn client_certificate_unissued(telemetry: &Telemetry, error: &str, is_needed: bool) {
+    let told = format!("The client certificate can't be had: {error}");
+    telemetry
+        .journal
+        .node(Kind::Warning, "ClientCertificateNotIssued", told);
+    if is_needed {
+        tracing::error!(
+            error = error,
+            "no identity to call the API server with; static pods run without it"
+        );
+    } else {
+        tracing::warn!(
+            error = error,
+            "the client certificate can't be renewed; the one in use stays"
+        );
+    }
 }

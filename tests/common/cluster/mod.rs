@@ -7,6 +7,7 @@
 
 mod address;
 pub mod audit;
+pub mod bootstrap;
 mod pki;
 pub mod process;
 pub mod programs;
@@ -223,6 +224,7 @@ impl Cluster {
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local".to_owned(),
             "--authorization-mode=Node,RBAC".to_owned(),
             "--enable-admission-plugins=NodeRestriction".to_owned(),
+            "--enable-bootstrap-token-auth=true".to_owned(),
             format!("--kubelet-client-certificate={}", pki("kubelet-client.crt")),
             format!("--kubelet-client-key={}", pki("kubelet-client.key")),
             "--kubelet-preferred-address-types=InternalIP".to_owned(),

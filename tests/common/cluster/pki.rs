@@ -89,6 +89,26 @@ impl Authority {
         self.write(name, &params);
     }
 
+    /// A client certificate as [`client`](Self::client) makes it, valid from and until then; chain
+    /// and key in PEM.
+    pub fn client_between(
+        &self,
+        user: &str,
+        group: &str,
+        from: std::time::SystemTime,
+        until: std::time::SystemTime,
+    ) -> String {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, user);
+        let kind = DnType::OrganizationName;
+        params.distinguished_name.push(kind, group);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        (params.not_before, params.not_after) = (from.into(), until.into());
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        format!("{}{}", certificate.pem(), key.serialize_pem())
+    }
+
     /// Key and certificate are renamed in, key first, as a careful renewal does.
     fn write(&self, name: &str, params: &CertificateParams) {
         let key = KeyPair::generate().unwrap();
@@ -116,7 +136,8 @@ impl Authority {
         self.kubeconfig(name, &serde_json::json!({ "tokenFile": file }))
     }
 
-    fn kubeconfig(&self, name: &str, user: &serde_json::Value) -> PathBuf {
+    /// A kubeconfig of that user.
+    pub fn kubeconfig(&self, name: &str, user: &serde_json::Value) -> PathBuf {
         let config = serde_json::json!({
             "apiVersion": "v1",
             "kind": "Config",

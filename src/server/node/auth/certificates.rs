@@ -13,8 +13,8 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use sha2::{Digest, Sha256};
 
-use super::der::Leaf;
 use crate::api::hex;
+use crate::certificate::Leaf;
 use crate::pod::access::User;
 
 /// Where a user's certificate is told from others of the same name.

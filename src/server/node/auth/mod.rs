@@ -9,7 +9,6 @@
 
 mod cache;
 mod certificates;
-pub(in crate::server::node) mod der;
 #[cfg(test)]
 pub(in crate::server::node) mod fake;
 #[cfg(test)]

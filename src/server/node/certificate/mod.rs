@@ -4,7 +4,6 @@
 //! Upstream: `pkg/kubelet/certificate/kubelet.go`.
 
 mod keys;
-mod requested;
 #[cfg(test)]
 pub(in crate::server::node) mod tests;
 
@@ -17,19 +16,18 @@ use rustls::sign::CertifiedKey;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-pub use self::keys::CertificateError;
-use self::keys::{from_pem, self_signed};
-use self::requested::Requested;
-pub use self::requested::{Outcome, SignError, Signer};
+use self::keys::self_signed;
 use super::tls::Served;
 use crate::api::Timestamp;
+use crate::certificate::{
+    CertificateError, Order, Progress, Purpose, Requested, Signer, from_pem, read_small, renewal,
+};
+use crate::pod::certificate as decide;
 use crate::telemetry::occurrences;
 
 /// How often files are looked at: a few small ones, and certificates are replaced long before
 /// they end.
 const LOOK_PERIOD: Duration = Duration::from_secs(10);
-/// Largest file that is read, in bytes; honest ones have a few thousand.
-const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// For whom a certificate is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -71,7 +69,12 @@ enum Source {
         /// Hash of what was taken last.
         seen: [u8; 32],
     },
-    Cluster(Box<Requested>),
+    Cluster {
+        signer: Arc<dyn Signer>,
+        requested: Box<Requested>,
+        /// When the one in use is to be renewed; at once, where there is none.
+        renew_at: Timestamp,
+    },
 }
 
 /// Keeps the certificate of the node API.
@@ -107,8 +110,16 @@ impl CertificateTask {
                 (Some(read), files)
             }
             Origin::Cluster { signer, directory } => {
-                let (kept, requested) = Requested::begin(signer, names.clone(), &directory, now);
-                (kept, Source::Cluster(Box::new(requested)))
+                let requested = Requested::new(order(&names), &directory);
+                let kept = requested.kept(now);
+                let cluster = Source::Cluster {
+                    signer,
+                    requested: Box::new(requested),
+                    renew_at: kept
+                        .as_ref()
+                        .map_or(Timestamp::MIN, |kept| renewal(&kept.validity)),
+                };
+                (kept.map(|kept| kept.certified), cluster)
             }
         };
         let (first, renew_at) = match first {
@@ -161,7 +172,11 @@ impl CertificateTask {
                 };
                 (better, LOOK_PERIOD)
             }
-            Source::Cluster(requested) => requested.look(now).await,
+            Source::Cluster {
+                signer,
+                requested,
+                renew_at,
+            } => from_cluster(&**signer, requested, renew_at, now).await,
         };
         match better {
             Ok(None) => {}
@@ -208,16 +223,47 @@ fn read(certificate: &Path, key: &Path) -> Result<(CertifiedKey, [u8; 32]), Cert
     Ok((read, hash.finalize().into()))
 }
 
-pub(super) fn read_small(path: &Path) -> Result<Vec<u8>, CertificateError> {
-    let unreadable = |cause: String| CertificateError::Unreadable {
-        path: PathBuf::from(path),
-        cause,
-    };
-    let length = std::fs::metadata(path)
-        .map_err(|error| unreadable(error.to_string()))?
-        .len();
-    if length > FILE_BYTES_MAX {
-        return Err(unreadable("it is larger than 1 MiB".to_owned()));
+/// What is asked of the cluster: a certificate for what the Node tells of itself, which who
+/// approves it compares.
+///
+/// Upstream: `newGetTemplateFn` of `pkg/kubelet/certificate/kubelet.go`.
+fn order(names: &Names) -> Order {
+    let mut hosts = vec![names.hostname.clone()];
+    hosts.retain(|host| !host.is_empty());
+    Order {
+        purpose: Purpose::Serving,
+        node: names.node.clone(),
+        hosts,
+        addresses: names.addresses.clone(),
     }
-    std::fs::read(path).map_err(|error| unreadable(error.to_string()))
+}
+
+/// Goes one step on with a certificate of the cluster's, where one is due. Somebody has to approve
+/// each request; until then, and after a certificate has ended unrenewed, the API is served with
+/// one of our own.
+async fn from_cluster(
+    signer: &dyn Signer,
+    requested: &mut Requested,
+    renew_at: &mut Timestamp,
+    now: Timestamp,
+) -> (Result<Option<CertifiedKey>, CertificateError>, Duration) {
+    if now < *renew_at {
+        return (Ok(None), decide::idle_pause());
+    }
+    let (progress, pause) = requested.step(signer, now).await;
+    let better = match progress {
+        Progress::Waiting { name, waited } if decide::is_overdue(waited) => {
+            Err(CertificateError::Unsigned(decide::waiting_words(&name)))
+        }
+        Progress::Away(_) | Progress::Waiting { .. } => Ok(None),
+        Progress::Failed(error) => Err(error),
+        Progress::Issued(issued) => match requested.keep(&issued).await {
+            Ok(()) => {
+                *renew_at = renewal(&issued.validity);
+                Ok(Some(issued.certified))
+            }
+            Err(error) => Err(error),
+        },
+    };
+    (better, pause)
 }

@@ -1,6 +1,7 @@
 use super::*;
 
-use crate::server::node::auth::der::Leaf;
+use crate::certificate::{CertificateRequest, Leaf, SignError};
+use crate::pod::certificate::Outcome;
 
 fn names() -> Names {
     Names {
@@ -128,25 +129,26 @@ async fn replaced_files_are_taken_up_once_they_fit_together() {
 #[derive(Default)]
 struct Cluster {
     requests: std::sync::Mutex<Vec<String>>,
-    outcome: std::sync::Mutex<Option<Result<Outcome, SignError>>>,
+    outcome: std::sync::Mutex<Option<Outcome>>,
 }
 
 #[async_trait::async_trait]
 impl Signer for Cluster {
-    async fn request(&self, request: &str) -> Result<String, SignError> {
-        let mut requests = self.requests.lock().unwrap();
-        requests.push(request.to_owned());
-        Ok(format!("csr-{}", requests.len()))
+    async fn request(&self, request: &CertificateRequest) -> Result<(), SignError> {
+        assert_eq!(request.purpose, Purpose::Serving);
+        self.requests.lock().unwrap().push(request.name.clone());
+        Ok(())
     }
 
-    async fn outcome(&self, _name: &str) -> Result<Outcome, SignError> {
+    async fn outcome(&self, name: &str) -> Result<Outcome, SignError> {
+        assert_eq!(self.requests.lock().unwrap().last().unwrap(), name);
         let outcome = self.outcome.lock().unwrap().clone();
-        outcome.unwrap_or(Ok(Outcome::Pending))
+        Ok(outcome.unwrap_or(Outcome::Pending))
     }
 }
 
 #[tokio::test]
-async fn a_request_waits_for_people_and_is_made_again_when_they_refuse() {
+async fn while_nobody_signs_it_is_served_with_our_own_and_told() {
     let directory = tempfile::tempdir().unwrap();
     let cluster = Arc::new(Cluster::default());
     let origin = Origin::Cluster {
@@ -157,39 +159,22 @@ async fn a_request_waits_for_people_and_is_made_again_when_they_refuse() {
     assert_eq!(leaf(&served).common_name, "box-docker", "our own at first");
     let start = Timestamp::now();
     let at = |seconds: u64| start.checked_add(Duration::from_secs(seconds)).unwrap();
-    let set = |outcome| *cluster.outcome.lock().unwrap() = Some(outcome);
-    let made = || cluster.requests.lock().unwrap().len();
-    assert_eq!(task.look(at(0)).await, Duration::from_secs(2));
-    assert_eq!(task.look(at(2)).await, Duration::from_secs(2));
-    assert_eq!((task.told.as_deref(), made()), (None, 1));
+    task.look(at(0)).await;
+    task.look(at(2)).await;
+    assert_eq!(task.told, None, "an approver that is a program has time");
     task.look(at(61)).await;
+    let name = cluster.requests.lock().unwrap()[0].clone();
     let told = task.told.clone().unwrap();
-    assert!(told.contains("kubectl certificate approve csr-1"), "{told}");
-    // Nobody came: another request, with another key.
-    task.look(at(1000)).await;
-    task.look(at(1000)).await;
-    assert_eq!(made(), 2);
-    let requests = cluster.requests.lock().unwrap().clone();
-    assert_ne!(requests[0], requests[1]);
-    let away = SignError {
-        cause: "away".to_owned(),
-        is_away: true,
-    };
-    set(Err(away));
-    task.look(at(1001)).await;
-    set(Ok(Outcome::Refused("Denied (ByHand): no".to_owned())));
-    assert_eq!(task.look(at(1002)).await, Duration::from_mins(5));
     assert!(
-        task.told
-            .as_ref()
-            .unwrap()
-            .contains("csr-2: Denied (ByHand): no")
+        told.contains(&format!("kubectl certificate approve {name}")),
+        "{told}"
     );
-    task.look(at(1302)).await;
-    assert_eq!(made(), 3);
-    // What was signed for another key is of no use.
-    set(Ok(Outcome::Issued(pair("other").0)));
-    task.look(at(1303)).await;
+    *cluster.outcome.lock().unwrap() = Some(Outcome::Refused("Denied (ByHand): no".to_owned()));
+    assert_eq!(task.look(at(70)).await, Duration::from_mins(1));
+    let told = task.told.clone().unwrap();
+    assert!(
+        told.contains(&format!("{name}: Denied (ByHand): no")),
+        "{told}"
+    );
     assert_eq!(leaf(&served).common_name, "box-docker");
-    assert!(!directory.path().join("pki/node-api-current.pem").exists());
 }

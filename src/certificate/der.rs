@@ -6,6 +6,7 @@
 //! X.690 (DER), RFC 5280 section 4.1.
 
 use crate::api::Timestamp;
+use crate::pod::certificate::Validity;
 
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
@@ -25,20 +26,30 @@ const ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0a];
 
 /// What is read of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::server::node) struct Leaf {
+pub struct Leaf {
     /// The last common name of the subject; empty when it has none.
-    pub(in crate::server::node) common_name: String,
+    pub common_name: String,
     /// Its organizations, in order.
-    pub(in crate::server::node) organizations: Vec<String>,
+    pub organizations: Vec<String>,
     /// From when it is valid.
-    pub(in crate::server::node) not_before: Timestamp,
+    pub not_before: Timestamp,
     /// Until when it is valid.
-    pub(in crate::server::node) not_after: Timestamp,
+    pub not_after: Timestamp,
 }
 
 impl Leaf {
+    /// How long it is valid.
+    #[must_use]
+    pub fn validity(&self) -> Validity {
+        Validity {
+            not_before: self.not_before,
+            not_after: self.not_after,
+        }
+    }
+
     /// Reads a certificate; none when it can't be read, or a name in it is no text.
-    pub(in crate::server::node) fn read(certificate: &[u8]) -> Option<Self> {
+    #[must_use]
+    pub fn read(certificate: &[u8]) -> Option<Self> {
         let mut certificate = Reader(Reader(certificate).take(SEQUENCE)?);
         let mut body = Reader(certificate.take(SEQUENCE)?);
         if body.peek() == Some(VERSION) {

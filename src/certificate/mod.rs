@@ -1,0 +1,37 @@
+//! Certificates of this node: made, read, requested from the cluster, kept on disk.
+//!
+//! Two parts have theirs signed by the cluster: `cluster` the one it calls the API server with,
+//! `server` the one it is called by. What they decide is in [`crate::pod::certificate`]; this is
+//! what both do about it.
+//!
+//! Upstream: `pkg/kubelet/certificate`, `k8s.io/client-go/util/certificate`.
+
+mod der;
+mod files;
+mod keys;
+mod requested;
+#[cfg(test)]
+mod tests;
+
+use std::hash::{BuildHasher as _, RandomState};
+
+use crate::api::Timestamp;
+use crate::pod::certificate::Validity;
+
+pub use self::der::Leaf;
+pub use self::files::{read_small, write_secret};
+pub use self::keys::{CertificateError, alternative_names, from_pem, split_pem};
+pub use self::requested::{
+    CertificateRequest, Issued, Order, Progress, Purpose, Requested, SignError, Signer,
+};
+
+/// Directory below the root with the certificates that the cluster signs, and their keys.
+pub const DIRECTORY: &str = "pki";
+
+/// When a certificate is to be renewed; another time each time it is asked.
+#[must_use]
+pub fn renewal(validity: &Validity) -> Timestamp {
+    // Every `RandomState` has keys of its own.
+    let thousandths = u32::try_from(RandomState::new().hash_one(0) % 1000).unwrap_or_default();
+    validity.renew_at(f64::from(thousandths) / 1000.0)
+}

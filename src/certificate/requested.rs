@@ -1,0 +1,327 @@
+//! A certificate of the cluster's: requested, waited for, kept on disk.
+//!
+//! The key is on disk before the request is made, and the request is named after its key: an agent
+//! that ends in between comes upon its own request when it asks again, and nobody has to decide
+//! twice.
+//!
+//! Upstream: `k8s.io/client-go/util/certificate` (`certificate_manager.go`,
+//! `certificate_store.go`), `pkg/kubelet/certificate/bootstrap/bootstrap.go` (`LoadClientCert`).
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rustls::sign::CertifiedKey;
+
+use super::files::{read_small, write_secret};
+use super::keys::{CertificateError, from_pem, new_key, request};
+use super::{Leaf, keys};
+use crate::api::Timestamp;
+use crate::pod::certificate::{self as decide, Next, Outcome, Validity};
+
+/// What a certificate is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// To call the API server with.
+    Client,
+    /// To be called by it.
+    Serving,
+}
+
+/// Which certificate is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// What it is for.
+    pub purpose: Purpose,
+    /// Name of the Node.
+    pub node: String,
+    /// Names in it. Who approves a serving certificate compares them with what the Node tells.
+    pub hosts: Vec<String>,
+    /// Addresses in it.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// A request for a certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateRequest {
+    /// The name that it gets.
+    pub name: String,
+    /// What for.
+    pub purpose: Purpose,
+    /// The request itself, in PEM.
+    pub pem: String,
+}
+
+/// Why nothing is known of a request.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{cause}")]
+pub struct SignError {
+    /// Why.
+    pub cause: String,
+    /// Whether the API server was away: it will be back.
+    pub is_away: bool,
+}
+
+/// Has certificates signed by the cluster.
+#[async_trait]
+pub trait Signer: Send + Sync + 'static {
+    /// Makes a request, unless there is one of its name.
+    ///
+    /// # Errors
+    /// The API server did not answer, or refused.
+    async fn request(&self, request: &CertificateRequest) -> Result<(), SignError>;
+
+    /// What became of the request of that name.
+    ///
+    /// # Errors
+    /// The API server did not answer, or refused.
+    async fn outcome(&self, name: &str) -> Result<Outcome, SignError>;
+}
+
+/// A certificate that was signed.
+#[derive(Debug, Clone)]
+pub struct Issued {
+    /// Chain and key.
+    pub certified: CertifiedKey,
+    /// How long it is valid.
+    pub validity: Validity,
+    /// As it is kept: the chain, then its key, in PEM.
+    pem: String,
+}
+
+impl Issued {
+    fn read(pem: String) -> Result<Self, CertificateError> {
+        let unsigned = CertificateError::Unsigned;
+        let certified = from_pem(pem.as_bytes(), pem.as_bytes()).map_err(unsigned)?;
+        let leaf = certified.cert.first().and_then(|der| Leaf::read(der));
+        let leaf = leaf.ok_or_else(|| unsigned("what was signed can't be read".to_owned()))?;
+        Ok(Self {
+            certified,
+            validity: leaf.validity(),
+            pem,
+        })
+    }
+}
+
+/// How far a certificate has come.
+#[derive(Debug)]
+pub enum Progress {
+    /// The API server is away. Somebody else tells that.
+    Away(String),
+    /// The request of that name waits for approval, or to be signed.
+    Waiting {
+        /// Its name.
+        name: String,
+        /// For how long it waits, as far as this agent knows.
+        waited: Duration,
+    },
+    /// It can't be had now.
+    Failed(CertificateError),
+    /// It was signed. Nothing is kept before [`Requested::keep`].
+    Issued(Box<Issued>),
+}
+
+/// A request that was made.
+#[derive(Debug)]
+struct Pending {
+    name: String,
+    key: String,
+    since: Timestamp,
+}
+
+/// Has one certificate signed by the cluster, as often as it is asked to.
+#[derive(Debug)]
+pub struct Requested {
+    order: Order,
+    /// Where a certificate is kept, with its key.
+    current: PathBuf,
+    /// Where the key of the next one is kept until it is signed.
+    next_key: PathBuf,
+    pending: Option<Pending>,
+    /// Refusals on end.
+    refusals: u32,
+}
+
+impl Requested {
+    /// What has that certificate signed, and keeps it in that directory.
+    #[must_use]
+    pub fn new(order: Order, directory: &Path) -> Self {
+        let name = match order.purpose {
+            Purpose::Client => "client",
+            Purpose::Serving => "node-api",
+        };
+        Self {
+            order,
+            current: directory.join(format!("{name}-current.pem")),
+            next_key: directory.join(format!("{name}-next.key")),
+            pending: None,
+            refusals: 0,
+        }
+    }
+
+    /// The file of the certificate and its key. There is none before the first was kept.
+    #[must_use]
+    pub fn file(&self) -> &Path {
+        &self.current
+    }
+
+    /// What was kept, if it is still good. Blocks on the disk.
+    #[must_use]
+    pub fn kept(&self, now: Timestamp) -> Option<Issued> {
+        let pem = String::from_utf8(read_small(&self.current).ok()?).ok()?;
+        let issued = Issued::read(pem).ok()?;
+        (now < issued.validity.not_after).then_some(issued)
+    }
+
+    /// Goes one step on: makes a request, or sees what became of it. Says how long to wait for the
+    /// next step.
+    ///
+    /// # Cancel safety
+    /// What was on its way is done again.
+    pub async fn step(&mut self, signer: &dyn Signer, now: Timestamp) -> (Progress, Duration) {
+        let Some(pending) = &self.pending else {
+            return self.ask(signer, now).await;
+        };
+        let waited = Duration::try_from(now.duration_since(pending.since)).unwrap_or_default();
+        let outcome = match signer.outcome(&pending.name).await {
+            Ok(outcome) => outcome,
+            Err(error) => return self.unanswered(error),
+        };
+        let name = pending.name.clone();
+        match decide::next(outcome, waited) {
+            Next::Wait(pause) => (Progress::Waiting { name, waited }, pause),
+            Next::AskAgain => {
+                self.pending = None;
+                self.ask(signer, now).await
+            }
+            Next::Refused(words) => {
+                self.refused(CertificateError::Unsigned(format!(
+                    "request {name}: {words}"
+                )))
+                .await
+            }
+            Next::Take(chain) => match self.take(&chain, now) {
+                Ok(issued) => (Progress::Issued(Box::new(issued)), decide::idle_pause()),
+                Err(error) => self.refused(error).await,
+            },
+        }
+    }
+
+    async fn ask(&mut self, signer: &dyn Signer, now: Timestamp) -> (Progress, Duration) {
+        let next_key = self.next_key.clone();
+        let key = match blocking(move || key_on_disk(&next_key)).await {
+            Ok(key) => key,
+            Err(error) => return self.failed(error),
+        };
+        let request = match request(&self.order, &key) {
+            Ok(request) => request,
+            Err(error) => return self.failed(error),
+        };
+        if let Err(error) = signer.request(&request).await {
+            return self.unanswered(error);
+        }
+        let name = request.name;
+        self.pending = Some(Pending {
+            name: name.clone(),
+            key,
+            since: now,
+        });
+        let waited = Duration::ZERO;
+        (Progress::Waiting { name, waited }, decide::asked_pause())
+    }
+
+    fn take(&self, chain: &str, now: Timestamp) -> Result<Issued, CertificateError> {
+        let key = self.pending.as_ref();
+        let key = key.map(|pending| pending.key.as_str()).unwrap_or_default();
+        let issued = Issued::read(format!("{}\n{key}", chain.trim_end()))?;
+        if issued.validity.not_after <= now {
+            let words = "what was signed has ended already".to_owned();
+            return Err(CertificateError::Unsigned(words));
+        }
+        Ok(issued)
+    }
+
+    /// Keeps what was signed: the next start needs nobody's approval.
+    ///
+    /// # Errors
+    /// The disk refuses. The request stays, and the next step comes upon it again.
+    ///
+    /// # Cancel safety
+    /// It is kept, or nothing has changed.
+    pub async fn keep(&mut self, issued: &Issued) -> Result<(), CertificateError> {
+        let (current, next_key) = (self.current.clone(), self.next_key.clone());
+        let pem = issued.pem.clone();
+        blocking(move || {
+            write_secret(&current, pem.as_bytes())
+                .and_then(|()| forget(&next_key))
+                .map_err(|error| CertificateError::Unkept(error.to_string()))
+        })
+        .await?;
+        self.pending = None;
+        self.refusals = 0;
+        Ok(())
+    }
+
+    /// The request is refused for good: the next one has another key, and so another name.
+    async fn refused(&mut self, error: CertificateError) -> (Progress, Duration) {
+        let next_key = self.next_key.clone();
+        let forgotten = blocking(move || forget(&next_key)).await;
+        self.pending = None;
+        match forgotten {
+            Ok(()) => self.failed(error),
+            Err(disk) => self.failed(CertificateError::Unkept(disk.to_string())),
+        }
+    }
+
+    fn failed(&mut self, error: CertificateError) -> (Progress, Duration) {
+        self.refusals = self.refusals.saturating_add(1);
+        let pause = decide::refused_pause(self.refusals);
+        (Progress::Failed(error), pause)
+    }
+
+    fn unanswered(&mut self, error: SignError) -> (Progress, Duration) {
+        if error.is_away {
+            let pause = decide::unanswered_pause(true, self.refusals);
+            return (Progress::Away(error.cause), pause);
+        }
+        self.failed(CertificateError::Unsigned(error.cause))
+    }
+}
+
+/// The key that a request was made with, or is about to be. Blocks on the disk.
+fn key_on_disk(file: &Path) -> Result<String, CertificateError> {
+    let known = read_small(file)
+        .ok()
+        .and_then(|key| String::from_utf8(key).ok());
+    if let Some(known) = known
+        && keys::is_key(&known)
+    {
+        return Ok(known);
+    }
+    let key = new_key()?;
+    write_secret(file, key.as_bytes()).map_err(|error| {
+        CertificateError::Unmade(format!(
+            "its key can't be kept in {}: {error}",
+            file.display()
+        ))
+    })?;
+    Ok(key)
+}
+
+fn forget(file: &Path) -> std::io::Result<()> {
+    match std::fs::remove_file(file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Runs what blocks on the disk for a moment where that hurts nobody.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // The runtime ends, and with it whoever waits here.
+        Err(_) => std::future::pending().await,
+    }
+}

@@ -1,0 +1,422 @@
+//! The certificate that we call the API server with, as a kubelet has it: a first one is requested
+//! with the identity of a bootstrap kubeconfig, and each is renewed with the one before.
+//!
+//! Nothing waits for it: while there is none the API server is away, as far as all others know.
+//! The certificate stands in the kubeconfig by its file, so that whoever reads the kubeconfig finds
+//! the newest one; [`CredentialsTask`](super::CredentialsTask) has it used once it is there.
+//!
+//! Upstream: `pkg/kubelet/certificate/bootstrap/bootstrap.go`,
+//! `pkg/kubelet/certificate/kubelet.go` (`NewKubeletClientCertificateManager`).
+
+mod kubeconfig;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use kube::config::Cluster;
+use tokio_util::sync::CancellationToken;
+
+use super::client::ClusterClient;
+use super::identity::{self, ConnectError, Fingerprint, Identity};
+use super::requests::CertificateRequests;
+use crate::api::{NodeName, Timestamp};
+use crate::certificate::{Issued, Order, Progress, Purpose, Requested, renewal, write_secret};
+use crate::pod::certificate::{
+    Held, Validity, Verdict, idle_pause, is_overdue, judge, node_user, waiting_words,
+};
+use crate::store::cell::{Reader, Writer};
+use crate::telemetry::{Metrics, Telemetry, occurrences};
+
+/// Pause before a bootstrap kubeconfig that can't be used is looked at again: somebody mends it.
+const MENDED_PAUSE: Duration = Duration::from_secs(10);
+
+/// Which identity of a node is kept, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeIdentity {
+    /// The kubeconfig that all calls are made with. Written when a first certificate was signed.
+    pub kubeconfig: PathBuf,
+    /// The kubeconfig that a first certificate is asked for with; none where there has to be one.
+    pub bootstrap: Option<PathBuf>,
+    /// Where certificates are kept.
+    pub directory: PathBuf,
+    /// The Node.
+    pub node: NodeName,
+}
+
+impl NodeIdentity {
+    fn requested(&self) -> Requested {
+        let order = Order {
+            purpose: Purpose::Client,
+            node: self.node.to_string(),
+            hosts: Vec::new(),
+            addresses: Vec::new(),
+        };
+        Requested::new(order, &self.directory)
+    }
+
+    /// Whether there is an identity. Blocks on the disk.
+    pub(super) fn verdict(&self) -> Verdict {
+        self.look(self.requested().file(), Timestamp::now()).1
+    }
+
+    fn look(&self, ours: &Path, now: Timestamp) -> (Held, Verdict) {
+        let held = identity::held(&self.kubeconfig, ours);
+        let verdict = judge(&held, &node_user(self.node.as_str()), now);
+        (held, verdict)
+    }
+}
+
+/// How we stand with our identity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IdentityStanding {
+    /// It was given to us, and somebody else keeps it; nothing is known of its end.
+    Given,
+    /// A certificate.
+    Certificate {
+        /// When it ends.
+        ends: Timestamp,
+        /// Why it can't be renewed, though it is time.
+        problem: Option<String>,
+    },
+    /// There is none, or none any more.
+    Needed {
+        /// Why, and what is waited for.
+        words: String,
+        /// Since when.
+        since: Timestamp,
+    },
+}
+
+impl IdentityStanding {
+    /// What is wrong, if anything is.
+    #[must_use]
+    pub fn problem(&self) -> Option<&str> {
+        match self {
+            Self::Given => None,
+            Self::Certificate { problem, .. } => problem.as_deref(),
+            Self::Needed { words, .. } => Some(words),
+        }
+    }
+}
+
+/// Who asks for a first certificate.
+struct Bootstrap {
+    /// The files it was read from.
+    fingerprint: Fingerprint,
+    signer: CertificateRequests,
+    /// The API server.
+    cluster: Cluster,
+}
+
+/// What is needed of an identity.
+enum Need {
+    /// A first one, for this reason.
+    First(String),
+    /// The one after that, which ends then.
+    Next(Timestamp),
+}
+
+/// Has the node's client certificate requested and renewed.
+pub struct ClientCertificateTask {
+    options: NodeIdentity,
+    client: ClusterClient,
+    standing: Writer<IdentityStanding>,
+    telemetry: Telemetry,
+    requested: Requested,
+    bootstrap: Option<Bootstrap>,
+    /// When the certificate of that validity is to be renewed: chosen once for each.
+    renewal: Option<(Validity, Timestamp)>,
+    /// The problem that was told last.
+    told: Option<String>,
+    /// The request that was told last.
+    asked: Option<String>,
+    /// Whether the newest look found that what was in use can't be used any more.
+    is_doubted: bool,
+}
+
+impl ClientCertificateTask {
+    pub(super) fn new(
+        options: NodeIdentity,
+        client: ClusterClient,
+        standing: Writer<IdentityStanding>,
+        telemetry: Telemetry,
+    ) -> Self {
+        Self {
+            requested: options.requested(),
+            options,
+            client,
+            standing,
+            telemetry,
+            bootstrap: None,
+            renewal: None,
+            told: None,
+            asked: None,
+            is_doubted: false,
+        }
+    }
+
+    /// How we stand.
+    #[must_use]
+    pub fn standing(&self) -> Reader<IdentityStanding> {
+        self.standing.reader()
+    }
+
+    /// Runs until cancelled.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        loop {
+            let pause = tokio::select! {
+                () = cancel.cancelled() => return,
+                pause = self.look(Timestamp::now()) => pause,
+            };
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Looks at the identity once, and goes one step on where another is due. Says how long to
+    /// wait for the next look.
+    ///
+    /// # Cancel safety
+    /// What was on its way is done again.
+    async fn look(&mut self, now: Timestamp) -> Duration {
+        let (options, ours) = (self.options.clone(), self.requested.file().to_owned());
+        let looking = tokio::task::spawn_blocking(move || options.look(&ours, now));
+        // It only fails when the runtime ends.
+        let Ok((held, verdict)) = looking.await else {
+            return idle_pause();
+        };
+        if let Held::Certificate { validity, .. } = &held {
+            self.telemetry
+                .metrics
+                .set_client_certificate_ends(validity.not_after);
+        }
+        match verdict {
+            Verdict::Good => {
+                self.good(&held);
+                idle_pause()
+            }
+            Verdict::Ours(validity) if now < self.renew_at(validity) => {
+                self.good(&held);
+                idle_pause()
+            }
+            Verdict::Ours(validity) => {
+                let signer = CertificateRequests::new(self.client.clone());
+                let need = Need::Next(validity.not_after);
+                self.step(&signer, &need, None, now).await
+            }
+            Verdict::Needed(words) => self.bootstrap(words, &held, now).await,
+        }
+    }
+
+    fn good(&mut self, held: &Held) {
+        self.told = None;
+        self.is_doubted = false;
+        self.standing.publish(match held {
+            Held::Certificate { validity, .. } => IdentityStanding::Certificate {
+                ends: validity.not_after,
+                problem: None,
+            },
+            Held::Missing | Held::Unusable(_) | Held::Other => IdentityStanding::Given,
+        });
+    }
+
+    fn renew_at(&mut self, validity: Validity) -> Timestamp {
+        match self.renewal {
+            Some((known, at)) if known == validity => at,
+            _ => {
+                let at = renewal(&validity);
+                self.renewal = Some((validity, at));
+                at
+            }
+        }
+    }
+
+    /// Goes one step on to a first certificate.
+    async fn bootstrap(&mut self, words: String, held: &Held, now: Timestamp) -> Duration {
+        let Some(path) = self.options.bootstrap.clone() else {
+            // Files that can't be used, whoever uses them tells.
+            if let Held::Certificate { validity, .. } = held {
+                self.problem(&Need::Next(validity.not_after), &words);
+            }
+            return idle_pause();
+        };
+        // Files are replaced one after the other: what is in use is only given up when a second
+        // look finds the same.
+        let was_needed = matches!(&*self.standing.get(), IdentityStanding::Needed { .. });
+        let is_sure = was_needed || matches!(held, Held::Certificate { .. });
+        if !is_sure && !std::mem::replace(&mut self.is_doubted, true) {
+            return MENDED_PAUSE;
+        }
+        let need = Need::First(words);
+        let known = self.bootstrap.take();
+        let metrics = self.telemetry.metrics.clone();
+        let reading = tokio::task::spawn_blocking(move || match known {
+            Some(known) if known.is_fresh() => Ok(known),
+            _ => Bootstrap::read(&path, metrics),
+        });
+        let bootstrap = match reading.await {
+            Ok(Ok(bootstrap)) => bootstrap,
+            Ok(Err(error)) => {
+                self.problem(&need, &error.to_string());
+                return MENDED_PAUSE;
+            }
+            // The runtime ends.
+            Err(_) => return MENDED_PAUSE,
+        };
+        let signer = bootstrap.signer.clone();
+        let adopts = !matches!(held, Held::Certificate { is_ours: true, .. });
+        let cluster = adopts.then(|| bootstrap.cluster.clone());
+        self.bootstrap = Some(bootstrap);
+        self.step(&signer, &need, cluster, now).await
+    }
+
+    /// Makes a request, or sees what became of it. What was signed is kept, and the kubeconfig is
+    /// written for that `cluster` if it is to be.
+    async fn step(
+        &mut self,
+        signer: &CertificateRequests,
+        need: &Need,
+        cluster: Option<Cluster>,
+        now: Timestamp,
+    ) -> Duration {
+        let (progress, pause) = self.requested.step(signer, now).await;
+        match progress {
+            // Of a certificate that is still good, the client itself tells that.
+            Progress::Away(cause) => match need {
+                Need::First(why) => self.stands(need, &format!("{why}; {cause}")),
+                Need::Next(ends) => self.standing_good(*ends),
+            },
+            Progress::Waiting { name, waited } => {
+                let words = waiting_words(&name);
+                if self.asked.as_ref() != Some(&name) {
+                    occurrences::client_certificate_requested(&name);
+                    self.asked = Some(name);
+                }
+                match need {
+                    Need::First(why) => self.stands(need, &format!("{why}; {words}")),
+                    // An approver that is a program takes seconds.
+                    Need::Next(ends) if !is_overdue(waited) => self.standing_good(*ends),
+                    Need::Next(_) => self.stands(need, &words),
+                }
+                if is_overdue(waited) {
+                    self.tell(words);
+                }
+            }
+            Progress::Failed(error) => self.problem(need, &error.to_string()),
+            Progress::Issued(issued) => {
+                if let Err(cause) = self.adopt(&issued, cluster).await {
+                    self.problem(need, &cause);
+                    return pause;
+                }
+                let ends = issued.validity.not_after;
+                self.telemetry.metrics.set_client_certificate_ends(ends);
+                occurrences::client_certificate_issued(&self.telemetry, ends);
+                (self.told, self.asked) = (None, None);
+                self.standing_good(ends);
+                self.client.credentials_changed();
+                // So that its end is told, and the next renewal known.
+                return Duration::ZERO;
+            }
+        }
+        pause
+    }
+
+    /// Keeps a certificate, behind a kubeconfig that names it.
+    ///
+    /// Whatever may stand in the certificate's place was for another kubeconfig, and so maybe for
+    /// another cluster: it is gone before there is a kubeconfig that names it.
+    async fn adopt(&mut self, issued: &Issued, cluster: Option<Cluster>) -> Result<(), String> {
+        if let Some(cluster) = cluster {
+            let file = self.requested.file().to_owned();
+            let path = self.options.kubeconfig.clone();
+            let text = kubeconfig::render(&cluster, &file);
+            let writing = tokio::task::spawn_blocking(move || {
+                match std::fs::remove_file(&file) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        return Err(format!("failed to remove {}: {error}", file.display()));
+                    }
+                    Ok(()) | Err(_) => {}
+                }
+                write_secret(&path, text.as_bytes())
+                    .map_err(|error| format!("failed to write {}: {error}", path.display()))
+            });
+            let ends = || "the agent ends".to_owned();
+            writing.await.map_err(|_| ends())??;
+        }
+        let kept = self.requested.keep(issued).await;
+        kept.map_err(|error| error.to_string())
+    }
+
+    /// Publishes how we stand.
+    fn stands(&mut self, need: &Need, words: &str) {
+        let words = words.to_owned();
+        let standing = match need {
+            Need::Next(ends) => IdentityStanding::Certificate {
+                ends: *ends,
+                problem: Some(words),
+            },
+            Need::First(_) => {
+                let since = match &*self.standing.get() {
+                    IdentityStanding::Needed { since, .. } => *since,
+                    IdentityStanding::Given | IdentityStanding::Certificate { .. } => {
+                        Timestamp::now()
+                    }
+                };
+                IdentityStanding::Needed { words, since }
+            }
+        };
+        self.standing.publish(standing);
+    }
+
+    fn standing_good(&mut self, ends: Timestamp) {
+        let problem = None;
+        self.standing
+            .publish(IdentityStanding::Certificate { ends, problem });
+    }
+
+    /// Publishes a problem, and tells it when it is another.
+    fn problem(&mut self, need: &Need, words: &str) {
+        match need {
+            Need::First(why) if why != words => self.stands(need, &format!("{why}; {words}")),
+            Need::First(_) | Need::Next(_) => self.stands(need, words),
+        }
+        self.tell(words.to_owned());
+    }
+
+    fn tell(&mut self, words: String) {
+        if self.told.as_ref() != Some(&words) {
+            let is_needed = matches!(&*self.standing.get(), IdentityStanding::Needed { .. });
+            occurrences::client_certificate_unissued(&self.telemetry, &words, is_needed);
+            self.told = Some(words);
+        }
+    }
+}
+
+impl Bootstrap {
+    /// Blocks on the disk, and on a plugin if the kubeconfig names one.
+    fn read(path: &Path, metrics: Metrics) -> Result<Self, ConnectError> {
+        let identity = identity::read_bootstrap(path)?;
+        let client = ClusterClient::as_bootstrap(path, &identity, metrics)?;
+        let Identity {
+            mut fingerprint,
+            token,
+            cluster,
+            ..
+        } = identity;
+        fingerprint.extend(token);
+        Ok(Self {
+            fingerprint,
+            signer: CertificateRequests::new(client),
+            cluster: cluster.unwrap_or_default(),
+        })
+    }
+
+    /// Whether its files are as they were.
+    fn is_fresh(&self) -> bool {
+        identity::fingerprint(self.fingerprint.keys().cloned()) == self.fingerprint
+    }
+}

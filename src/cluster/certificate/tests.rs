@@ -1,0 +1,88 @@
+//! What a kubeconfig holds, read from disk. That it is had, kept and renewed, `tests/bootstrap.rs`
+//! shows on real servers.
+
+use rcgen::{CertificateParams, DnType, KeyPair};
+
+use super::*;
+
+/// A certificate of that name and its key, in PEM.
+fn pair(name: &str) -> (String, String) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+}
+
+#[test]
+fn what_a_kubeconfig_holds_is_told_apart() {
+    use base64::Engine as _;
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| dir.path().join(name);
+    let (kubeconfig, ours) = (file("kubeconfig"), file("ours.pem"));
+    let held = |user: &str| {
+        let text = format!(
+            "current-context: x\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\nclusters: [{{name: c, cluster: {{server: 'https://127.0.0.1:1'}}}}]\nusers: [{{name: u, user: {{{user}}}}}]\n"
+        );
+        std::fs::write(&kubeconfig, text).unwrap();
+        identity::held(&kubeconfig, &ours)
+    };
+    assert_eq!(identity::held(&kubeconfig, &ours), Held::Missing);
+    assert_eq!(held("token: secret"), Held::Other);
+
+    let (chain, key) = pair("system:node:box");
+    std::fs::write(&ours, format!("{chain}{key}")).unwrap();
+    std::fs::write(file("chain.pem"), &chain).unwrap();
+    std::fs::write(file("key.pem"), &key).unwrap();
+    let data = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+    for (user, expected) in [
+        (
+            "client-certificate: ours.pem, client-key: ours.pem".to_owned(),
+            true,
+        ),
+        (
+            "client-certificate: chain.pem, client-key: key.pem".to_owned(),
+            false,
+        ),
+        (
+            format!(
+                "client-certificate-data: {}, client-key-data: {}",
+                data(&chain),
+                data(&key)
+            ),
+            false,
+        ),
+    ] {
+        let Held::Certificate { user, is_ours, .. } = held(&user) else {
+            panic!("{user}: {:?}", held(&user))
+        };
+        assert_eq!((user.as_str(), is_ours), ("system:node:box", expected));
+    }
+
+    std::fs::write(file("other.pem"), pair("other").1).unwrap();
+    for (user, words) in [
+        (
+            "client-certificate: gone.pem, client-key: gone.pem",
+            "gone.pem",
+        ),
+        (
+            "client-certificate: chain.pem, client-key: other.pem",
+            "keys",
+        ),
+        (
+            "client-certificate: key.pem, client-key: key.pem",
+            "no certificate",
+        ),
+        ("client-certificate: chain.pem", "its key is missing"),
+    ] {
+        let Held::Unusable(cause) = held(user) else {
+            panic!("{user}")
+        };
+        assert!(cause.to_lowercase().contains(words), "{user}: {cause}");
+        assert!(!cause.contains("PRIVATE"), "{cause}");
+    }
+    std::fs::write(&kubeconfig, "a: [").unwrap();
+    assert!(matches!(
+        identity::held(&kubeconfig, &ours),
+        Held::Unusable(_)
+    ));
+}

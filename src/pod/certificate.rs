@@ -1,0 +1,207 @@
+//! Certificates that the cluster signs: which identity counts, when one is asked for and renewed,
+//! and what follows from what became of a request.
+//!
+//! Upstream: `pkg/kubelet/certificate/bootstrap/bootstrap.go` (`isClientConfigStillValid`),
+//! `k8s.io/client-go/util/certificate` (`certificate_manager.go`).
+
+use std::time::Duration;
+
+use crate::api::Timestamp;
+
+/// Pause between two looks at a fresh request, and for how long it is fresh: an approver that is
+/// a program takes seconds.
+const FRESH_PAUSE: Duration = Duration::from_secs(2);
+const FRESH_FOR: Duration = Duration::from_mins(1);
+/// Pause after that: somebody approves by hand, and then watches the Node come.
+const WATCHED_PAUSE: Duration = Duration::from_secs(5);
+const WATCHED_FOR: Duration = Duration::from_mins(15);
+/// Pause after that: nobody is there.
+const PAUSE: Duration = Duration::from_secs(30);
+/// Pause after the first refusal, doubled with each one that follows, up to the longest. Requests
+/// that were denied stay in the cluster for an hour: there are never more than ten of ours.
+const REFUSED_PAUSE_MIN: Duration = Duration::from_mins(1);
+const REFUSED_PAUSE_MAX: Duration = Duration::from_mins(10);
+/// Pause while the API server is away.
+const AWAY_PAUSE: Duration = Duration::from_secs(10);
+
+/// From when until when a certificate is valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    /// From when.
+    pub not_before: Timestamp,
+    /// Until when.
+    pub not_after: Timestamp,
+}
+
+impl Validity {
+    /// When seven to nine tenths of that time are over; `jitter`, 0 to 1, says where between
+    /// them, so that nodes that started together don't come together.
+    ///
+    /// Upstream: `nextRotationDeadline`, `jitteryDuration`.
+    #[must_use]
+    pub fn renew_at(&self, jitter: f64) -> Timestamp {
+        let whole = self.not_after.duration_since(self.not_before);
+        let share = 0.7 + 0.2 * jitter.clamp(0.0, 1.0);
+        let after = Duration::try_from(whole).unwrap_or_default();
+        self.not_before
+            .saturating_add(after.mul_f64(share))
+            .map_or(self.not_after, |at| at.min(self.not_after))
+    }
+}
+
+/// The user that a node's certificate is of.
+///
+/// Upstream: `pkg/auth/nodeidentifier`.
+#[must_use]
+pub fn node_user(node: &str) -> String {
+    format!("system:node:{node}")
+}
+
+/// The group that a node's certificate is of.
+pub const NODES_GROUP: &str = "system:nodes";
+
+/// What a kubeconfig holds of an identity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Held {
+    /// There is no such file.
+    Missing,
+    /// It, or a file that it names, can't be used, in these words.
+    Unusable(String),
+    /// A token or a plugin: whoever gave it keeps it.
+    Other,
+    /// A client certificate.
+    Certificate {
+        /// How long it is valid.
+        validity: Validity,
+        /// Its common name.
+        user: String,
+        /// Whether it is the file that we keep.
+        is_ours: bool,
+    },
+}
+
+/// What to do about an identity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is good.
+    Good,
+    /// It is good, and ours to renew.
+    Ours(Validity),
+    /// Another one is needed, for this reason.
+    Needed(String),
+}
+
+/// Whether what the kubeconfig holds can be used by the node of that user.
+#[must_use]
+pub fn judge(held: &Held, user: &str, now: Timestamp) -> Verdict {
+    match held {
+        Held::Missing => Verdict::Needed("there is no kubeconfig yet".to_owned()),
+        Held::Unusable(words) => Verdict::Needed(words.clone()),
+        Held::Certificate { validity, .. } if validity.not_after <= now => {
+            let ended = validity.not_after;
+            Verdict::Needed(format!("its client certificate has ended at {ended}"))
+        }
+        Held::Certificate {
+            user: held,
+            is_ours: true,
+            ..
+        } if held != user => Verdict::Needed(format!(
+            "its client certificate is of {held}, not of {user}"
+        )),
+        Held::Certificate {
+            validity,
+            is_ours: true,
+            ..
+        } => Verdict::Ours(*validity),
+        Held::Other | Held::Certificate { .. } => Verdict::Good,
+    }
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nobody has decided yet, or it isn't signed yet.
+    Pending,
+    /// It was signed: the chain, in PEM.
+    Issued(String),
+    /// It was denied, or could not be signed, in these words.
+    Refused(String),
+    /// There is no such request any more.
+    Gone,
+}
+
+/// What to do after a look at a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// Look again after that pause.
+    Wait(Duration),
+    /// Take what was signed.
+    Take(String),
+    /// Ask again, with the same key.
+    AskAgain,
+    /// Ask again after a pause with another key, for these words: a request is named after its
+    /// key, and this one is refused for good.
+    Refused(String),
+}
+
+/// What follows from a request that was made `waited` ago.
+#[must_use]
+pub fn next(outcome: Outcome, waited: Duration) -> Next {
+    match outcome {
+        Outcome::Pending if waited < FRESH_FOR => Next::Wait(FRESH_PAUSE),
+        Outcome::Pending if waited < WATCHED_FOR => Next::Wait(WATCHED_PAUSE),
+        // However long it takes: another request would only be one more to decide on. The cluster
+        // forgets one after a day, and then it is made again.
+        Outcome::Pending => Next::Wait(PAUSE),
+        Outcome::Issued(chain) => Next::Take(chain),
+        Outcome::Gone => Next::AskAgain,
+        Outcome::Refused(words) => Next::Refused(words),
+    }
+}
+
+/// Whether a request has waited for long enough that somebody should be told more than once.
+#[must_use]
+pub fn is_overdue(waited: Duration) -> bool {
+    waited >= FRESH_FOR
+}
+
+/// What to do about a request that waits, in words for people.
+#[must_use]
+pub fn waiting_words(name: &str) -> String {
+    format!("request {name} waits for approval (kubectl certificate approve {name})")
+}
+
+/// Pause after a request was made.
+#[must_use]
+pub fn asked_pause() -> Duration {
+    FRESH_PAUSE
+}
+
+/// Pause while nothing is to be done.
+#[must_use]
+pub fn idle_pause() -> Duration {
+    PAUSE
+}
+
+/// Pause after that many refusals on end.
+#[must_use]
+pub fn refused_pause(refusals: u32) -> Duration {
+    let doubled = 2_u32.saturating_pow(refusals.saturating_sub(1));
+    REFUSED_PAUSE_MIN
+        .saturating_mul(doubled)
+        .min(REFUSED_PAUSE_MAX)
+}
+
+/// Pause after the API server could not be asked: it is away, or it refused to answer for the
+/// that manieth time.
+#[must_use]
+pub fn unanswered_pause(is_away: bool, refusals: u32) -> Duration {
+    if is_away {
+        AWAY_PAUSE
+    } else {
+        refused_pause(refusals)
+    }
+}
+
+#[cfg(test)]
+mod tests;
