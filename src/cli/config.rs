@@ -8,7 +8,7 @@ use super::table::{self, Cell};
 use super::{Outcome, resolve_args};
 use crate::config::ConfigFile;
 use crate::config::args::{ConfigCommand, ShowOutput};
-use crate::config::resolve::ShownSetting;
+use crate::config::shown::ShownSetting;
 
 /// Prints what was asked for.
 pub fn config(command: &ConfigCommand) -> Outcome {

@@ -22,6 +22,7 @@ pub mod key;
 pub mod node;
 pub mod parse;
 pub mod resolve;
+pub mod shown;
 
 pub use file::{ConfigFile, ConfigFileError};
 pub use key::{Key, Setting, SettingRow};
