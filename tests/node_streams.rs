@@ -13,6 +13,7 @@ mod common;
 use std::process::{Output, Stdio};
 
 use common::cluster::Cluster;
+use common::cluster::programs::version;
 use common::node::{NodeBed, is_ready};
 use common::terminal::Terminal;
 use common::{IMAGE, PATIENCE, eventually};
@@ -124,6 +125,30 @@ async fn until_served(kubectl: &Kubectl<'_>) {
         served.then_some(()).ok_or(listening)
     })
     .await;
+}
+
+/// API servers from 1.36 on believe that our Node speaks WebSockets, and pass them on as they are;
+/// older ones make SPDY of them.
+fn assert_passed_on(cluster: &Cluster) {
+    let version = version();
+    let minor: u32 = version.split('.').nth(1).unwrap().parse().unwrap();
+    if minor < 36 {
+        return;
+    }
+    let metrics = cluster.kubectl(&["get", "--raw", "/metrics"]);
+    let counted: Vec<&str> = metrics
+        .lines()
+        .filter(|line| line.starts_with("apiserver_websocket_streaming_requests_total{"))
+        .collect();
+    for way in ["exec", "attach", "portforward"] {
+        let way = format!("subresource=\"{way}\"");
+        let passed = |line: &&str| line.contains(&way) && line.contains("proxied_to_kubelet");
+        assert!(counted.iter().any(passed), "{counted:#?}");
+    }
+    assert!(
+        !counted.iter().any(|line| line.contains("translated")),
+        "{counted:#?}"
+    );
 }
 
 async fn streams_work(websockets: bool) {
@@ -253,6 +278,7 @@ async fn streams_work(websockets: bool) {
         ps.is_ok_and(|ps| !ps.contains("54321")).then_some(())
     })
     .await;
+    assert_passed_on(&bed.cluster);
     agent.stop().await;
 }
 

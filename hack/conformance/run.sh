@@ -71,6 +71,11 @@ agent_arguments+=(${AGENT_ARGUMENTS:-})
 start_agent
 kubectl wait --for=create "node/$NODE" --timeout="${START_SECONDS}s" >/dev/null
 kubectl wait --for=condition=Ready "node/$NODE" --timeout="${START_SECONDS}s" >/dev/null
+# Nothing would be scheduled, and the specs wait for it in vain for very long.
+for pressure in DiskPressure MemoryPressure PIDPressure; do
+    [ "$(kubectl get node "$NODE" --output "jsonpath={.status.conditions[?(@.type==\"$pressure\")].status}")" = False ] \
+        || die "the Node has $pressure: $(kubectl get node "$NODE" --output "jsonpath={.status.conditions[?(@.type==\"$pressure\")].message}")"
+done
 
 # The spec that pulls from registry.k8s.io gets it from here. It is none of the short ones, which
 # change nothing outside their directory.
