@@ -242,7 +242,9 @@ fn with_volume(name: &str, volume: &serde_json::Value, mount: &serde_json::Value
 async fn with_all_it_needs_it_does_in_a_container_what_it_does_outside() {
     let contained = Contained::start(ALL);
     let bed = &contained.bed;
-    let host = bed.path().join("host");
+    // None of the agent's own, which is mounted for it to write to.
+    let files = tempfile::tempdir().unwrap();
+    let host = files.path();
     std::fs::create_dir_all(host.join("there/sub")).unwrap();
     let at = |name: &str| host.join(name).display().to_string();
     let host_path = |name: &str, kind: &str| json!({"hostPath": {"path": at(name), "type": kind}});

@@ -158,7 +158,10 @@ fn bind(source: &OwnedFd, target: &Path, volume: &str) -> Result<()> {
         if rustix::fs::stat(target).is_ok_and(|found| same(&found, &wanted)) {
             return Ok(());
         }
-        unmount(target, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH).map_err(fail)?;
+        // It may be bound twice, see `write_through`.
+        while mountinfo::is_mount_point(target)? {
+            unmount(target, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH).map_err(fail)?;
+        }
     }
     make_target(target, FileType::from_raw_mode(wanted.st_mode))?;
     mount_bind(in_proc(source), target).map_err(|e| match e {
@@ -195,7 +198,10 @@ fn write_through(source: &OwnedFd, host_root: &Path, target: &Path) -> Result<()
             flags |= keep;
         }
     }
-    mount_remount(target, flags, "").map_err(fail)
+    mount_remount(target, flags, "").map_err(fail)?;
+    // The Engine sees another copy, made when it was bound and read-only still. What is bound over
+    // both is copied as it is now.
+    mount_bind(target, target).map_err(fail)
 }
 
 fn same(a: &Stat, b: &Stat) -> bool {
