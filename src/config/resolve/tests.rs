@@ -1,3 +1,4 @@
+use super::super::key::ROWS;
 use super::*;
 
 /// Four valid values of each setting, one for each rung but the default.
