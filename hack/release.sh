@@ -10,8 +10,9 @@ set -euo pipefail
 [ "$#" = 1 ] || die "usage: hack/release.sh BINARY"
 binary="$(realpath "$1")"
 version="$("$REPO/hack/versions.sh")"
-# A debug build's package is of no size that counts.
+# Largest package and image, in bytes.
 DEB_MAX=6000000
+IMAGE_MAX=15000000
 cd "$REPO"
 hack/helm-build.sh
 cyclonedx="$(hack/tool.sh cargo-cyclonedx 0.5.9)"
@@ -32,4 +33,6 @@ rm -f vendor/*/"mirrorlet-$version.cdx.json"
 (cd "$dist" && sha256sum -- * >SHA256SUMS && sha256sum --check --quiet SHA256SUMS)
 ls -l "$dist"
 deb_bytes="$(stat -c %s "$dist"/*.deb)"
-((deb_bytes < DEB_MAX)) || say "the Debian package has $deb_bytes bytes, more than the $DEB_MAX it may have"
+((deb_bytes < DEB_MAX)) || die "the Debian package has $deb_bytes bytes, more than the $DEB_MAX it may have"
+image_bytes="$(stat -c %s "$dist"/*-image-*.tar)"
+((image_bytes < IMAGE_MAX)) || die "the image has $image_bytes bytes, more than the $IMAGE_MAX it may have"

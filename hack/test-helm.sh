@@ -125,7 +125,7 @@ prepare "$HOST"
 prepare "$OTHER"
 "$REPO/hack/image.sh" "$BINARY" "$CLUSTER_DIR/image.tar"
 image_bytes="$(stat -c %s "$CLUSTER_DIR/image.tar")"
-[ "${IMAGE_LIBRARIES:-}" = 1 ] || ((image_bytes < IMAGE_MAX)) || say "image: $image_bytes bytes, more than the $IMAGE_MAX it may have"
+[ "${IMAGE_LIBRARIES:-}" = 1 ] || ((image_bytes < IMAGE_MAX)) || die "image: $image_bytes bytes, more than the $IMAGE_MAX it may have"
 rm -rf "$CLUSTER_DIR/etcd"
 cluster_up
 kubelet_up
