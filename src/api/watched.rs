@@ -10,7 +10,7 @@ use super::meta::ObjectMeta;
 ///
 /// A watch may name an object before it says what became of it, so that it is kept as any JSON for
 /// a moment, and serde makes a second reader of the whole type for such. This way a type has one
-/// reader for all of the API server's answers; that of pods alone is a thirtieth of the program.
+/// reader for all of the API server's answers; the second ones were a thirtieth of the program.
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
 pub struct Watched<K>(pub K);
