@@ -15,8 +15,8 @@ const ANYWHERE_V6: &str = "[2001:db8::1]:9";
 /// Where the machine's own hosts are.
 const HOSTS_FILE: &str = "/etc/hosts";
 
-/// Reads the machine's facts; all of it counts as allocatable. What can't be read stays empty, and what depends on it falls back
-/// as it would on a machine without.
+/// Reads the machine's facts; all of it counts as allocatable. What can't be read stays empty, and
+/// what depends on it falls back as it would on a machine without.
 #[must_use]
 pub(super) fn node_facts(config: &Config) -> NodeFacts {
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();

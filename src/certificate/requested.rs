@@ -281,11 +281,13 @@ impl Requested {
     }
 
     fn unanswered(&mut self, error: SignError) -> (Progress, Duration) {
-        if error.is_away {
-            let pause = decide::unanswered_pause(true, self.refusals);
-            return (Progress::Away(error.cause), pause);
-        }
-        self.failed(CertificateError::Unsigned(error.cause))
+        let progress = if error.is_away {
+            Progress::Away(error.cause)
+        } else {
+            self.failed(CertificateError::Unsigned(error.cause)).0
+        };
+        let pause = decide::unanswered_pause(error.is_away, self.refusals);
+        (progress, pause)
     }
 }
 

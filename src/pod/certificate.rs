@@ -192,8 +192,7 @@ pub fn refused_pause(refusals: u32) -> Duration {
         .min(REFUSED_PAUSE_MAX)
 }
 
-/// Pause after the API server could not be asked: it is away, or it refused to answer for the
-/// that manieth time.
+/// Pause after the API server could not be asked: it is away, or has refused so many times on end.
 #[must_use]
 pub fn unanswered_pause(is_away: bool, refusals: u32) -> Duration {
     if is_away {

@@ -79,14 +79,7 @@ impl Authority {
 
     /// A client certificate `<name>.crt` for that user of that group; a new one each time.
     pub fn client(&self, name: &str, user: &str, group: Option<&str>) {
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, user);
-        if let Some(group) = group {
-            let kind = DnType::OrganizationName;
-            params.distinguished_name.push(kind, group);
-        }
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        self.write(name, &params);
+        self.write(name, &client_params(user, group));
     }
 
     /// A client certificate as [`client`](Self::client) makes it, valid from and until then; chain
@@ -98,11 +91,7 @@ impl Authority {
         from: std::time::SystemTime,
         until: std::time::SystemTime,
     ) -> String {
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, user);
-        let kind = DnType::OrganizationName;
-        params.distinguished_name.push(kind, group);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let mut params = client_params(user, Some(group));
         (params.not_before, params.not_after) = (from.into(), until.into());
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
@@ -153,4 +142,16 @@ impl Authority {
         std::fs::write(&path, config.to_string()).unwrap();
         path
     }
+}
+
+/// What a client's certificate says.
+fn client_params(user: &str, group: Option<&str>) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, user);
+    if let Some(group) = group {
+        let kind = DnType::OrganizationName;
+        params.distinguished_name.push(kind, group);
+    }
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params
 }
