@@ -59,6 +59,9 @@ pub const KIND_CONTAINER: &str = "container";
 pub const ATTEMPT: &str = "mirrorlet.dev/attempt";
 /// Our sandbox label: network mode the sandbox was created with (`host` or `pod`).
 pub const NETWORK: &str = "mirrorlet.dev/network";
+/// Our sandbox label: when the pod was started (RFC 3339), which may be before its first sandbox
+/// was; empty when nothing was known of it.
+pub const POD_STARTED: &str = "mirrorlet.dev/pod-started";
 /// Our label on our Node, always [`NODE_LABEL_VALUE`].
 pub const NODE_LABEL: &str = "mirrorlet.dev/node";
 /// Value of [`NODE_LABEL`].

@@ -95,6 +95,7 @@ fn running(fake: &FakeRuntime, uid: &str) -> PodUid {
             attempt: 0,
             state: ContainerState::Running,
             created_at: now,
+            pod_started_at: None,
             host_network: true,
             ips: Vec::new(),
         }],

@@ -152,6 +152,8 @@ pub struct SandboxStatus {
     pub state: ContainerState,
     /// When it was created.
     pub created_at: Timestamp,
+    /// When its pod was started, as far as that was known when the sandbox was created.
+    pub pod_started_at: Option<Timestamp>,
     /// Whether it was created in the host's network.
     pub host_network: bool,
     /// Its addresses, IPv4 first. Empty in the host's network, or while not running.
@@ -207,6 +209,19 @@ impl PodStatus {
                 .sandboxes
                 .iter()
                 .any(|s| matches!(s.state, ContainerState::Running | ContainerState::Unknown))
+    }
+
+    /// When the pod was started as its sandboxes tell: what was known when they were created, or
+    /// else their creation, in whole seconds as a pod's status has it. It doesn't get later when
+    /// an agent starts anew, nor when older sandboxes are gone.
+    #[must_use]
+    pub fn pod_started_at(&self) -> Option<Timestamp> {
+        let of_sandbox = |s: &SandboxStatus| {
+            let created = Timestamp::from_second(s.created_at.as_second()).unwrap_or(s.created_at);
+            s.pod_started_at
+                .map_or(created, |started| started.min(created))
+        };
+        self.sandboxes.iter().map(of_sandbox).min()
     }
 
     /// Whether the runtime holds nothing at all of the pod.

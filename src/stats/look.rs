@@ -524,9 +524,8 @@ fn started_at(view: &PodView) -> Option<Timestamp> {
         .status
         .as_ref()
         .and_then(|status| status.start_time.as_ref());
-    let sandboxes = view.observed.sandboxes.iter();
     told.map(|time| time.0)
-        .or_else(|| sandboxes.map(|sandbox| sandbox.created_at).min())
+        .or_else(|| view.observed.pod_started_at())
 }
 
 /// A pod's volumes on this machine's disks, as far as their files are the pod's own.

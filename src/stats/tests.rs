@@ -148,6 +148,7 @@ fn view(containers: Vec<ContainerStatus>) -> PodView {
         attempt: 1,
         state: ContainerState::Running,
         created_at: at(-20),
+        pod_started_at: None,
         host_network: false,
         ips: Vec::new(),
     };

@@ -94,9 +94,8 @@ impl Worker {
         cancel: &CancellationToken,
     ) -> Option<Duration> {
         let now = self.context.clock.now();
-        let planned = self.with_start_time(pod);
         let plan = compute_pod_actions(&PlanInput {
-            pod: &planned,
+            pod: &self.with_start_time(pod),
             status,
             backoff: &self.backoff,
             probes: &self.context.probes.get(&self.uid),
@@ -128,6 +127,7 @@ impl Worker {
         }
         self.publish(status);
         let began = Instant::now();
+        let pod = &self.with_start_time(pod);
         let result = self.walk(pod, status, &plan, cancel).await;
         occurrences::sync_done(
             &self.context.telemetry,
@@ -196,11 +196,12 @@ impl Worker {
         self.publish(status);
     }
 
-    /// The pod with the start time that its status has, which its deadline counts from; the
-    /// oldest sandbox that is left may be younger.
+    /// The pod with the start time that its status has: its deadline counts from it, and its
+    /// sandboxes keep it. The oldest sandbox that is left may be younger.
     fn with_start_time(&self, pod: &Arc<Pod>) -> Arc<Pod> {
-        let start_time = self.status.as_ref().and_then(|s| s.start_time.clone());
-        if spec::spec(pod).active_deadline_seconds.is_none() || start_time.is_none() {
+        let of = |status: &core::PodStatus| status.start_time.clone();
+        let start_time = self.status.as_deref().and_then(of);
+        if start_time.is_none() || start_time == pod.status.as_ref().and_then(of) {
             return Arc::clone(pod);
         }
         let mut started = Pod::clone(pod);

@@ -248,10 +248,11 @@ async fn what_a_container_lacks_is_no_crash_of_its() {
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_counts_from_the_pods_start_and_not_from_its_sandboxs() {
-    let bed = Bed::start();
+    let mut bed = Bed::start();
     let mut a = Pod::clone(&pod("a"));
     a.spec.as_mut().unwrap().active_deadline_seconds = Some(100);
-    bed.want(&[&Arc::new(a)]);
+    let a = Arc::new(a);
+    bed.want(&[&a]);
     bed.until_runs("a").await;
     let began = Instant::now();
     tokio::time::sleep(Duration::from_mins(1)).await;
@@ -271,6 +272,17 @@ async fn a_deadline_counts_from_the_pods_start_and_not_from_its_sandboxs() {
     .await;
     let lived = began.elapsed().as_secs();
     assert!((99..=101).contains(&lived), "{lived}");
+    // The next agent has nothing but that sandbox, which keeps when its pod was started.
+    bed.cancel.cancel();
+    while bed.parts.join_next().await.is_some() {}
+    let next = Bed::on(bed.fake.clone());
+    next.want(&[&a]);
+    next.until_view("a", |view| {
+        view.and_then(|v| v.status.as_ref()?.phase.as_deref()) == Some("Failed")
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(next.fake.started_containers().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]

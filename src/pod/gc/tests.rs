@@ -42,6 +42,7 @@ fn sandbox(pod: &str, state: ContainerState, seconds_ago: i64) -> SandboxStatus 
         attempt: 0,
         state,
         created_at: created(seconds_ago),
+        pod_started_at: None,
         host_network: false,
         ips: Vec::new(),
     }

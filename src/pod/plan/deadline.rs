@@ -20,16 +20,13 @@ pub(crate) enum Deadline {
     Passed,
 }
 
-/// Looks at a pod's deadline. The pod's start is what its status says or the time its oldest
-/// sandbox was created, whichever is earlier, in whole seconds as a status has it: an agent that
-/// starts just after the deadline must not find it ahead again, and a status that was made while
-/// nothing could be seen knows no better than what is seen now.
+/// Looks at a pod's deadline. The pod's start is what its status says or what its sandboxes tell,
+/// whichever is earlier: an agent that starts just after the deadline must not find it ahead again,
+/// and a status that was made while nothing could be seen knows no better than what is seen now.
 pub(crate) fn deadline(pod: &Pod, status: &PodStatus, now: Timestamp) -> Deadline {
     let said = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
-    let oldest = status.sandboxes.iter().map(|s| s.created_at).min();
-    let oldest =
-        oldest.map(|created| Timestamp::from_second(created.as_second()).unwrap_or(created));
-    let started = said.map(|time| time.0).into_iter().chain(oldest).min();
+    let seen = status.pod_started_at();
+    let started = said.map(|time| time.0).into_iter().chain(seen).min();
     deadline_since(pod, started, now)
 }
 

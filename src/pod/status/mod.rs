@@ -106,17 +106,15 @@ pub fn compute_pod_status(input: &StatusInput<'_>) -> core::PodStatus {
     }
 }
 
-/// When the pod was started: as its status has always said, but no later than its oldest sandbox
-/// was created, which a status didn't know that was made while nothing could be seen; now, for a
-/// new one.
+/// When the pod was started: as its status has always said, but no later than its sandboxes tell,
+/// which a status didn't know that was made while nothing could be seen; now, for a new one.
 fn started(input: &StatusInput<'_>) -> Timestamp {
     let of =
         |status: Option<&core::PodStatus>| status.and_then(|s| s.start_time.as_ref()).map(|t| t.0);
-    let sandboxes = || input.observed.sandboxes.iter().map(|s| s.created_at).min();
     of(input.before())
         .or_else(|| of(input.pod.status.as_ref()))
         .into_iter()
-        .chain(sandboxes())
+        .chain(input.observed.pod_started_at())
         .min()
         .unwrap_or(input.now)
 }

@@ -160,6 +160,11 @@ impl Model {
                 attempt,
                 state: ContainerState::Running,
                 created_at: now,
+                pod_started_at: pod
+                    .status
+                    .as_ref()
+                    .and_then(|status| status.start_time.as_ref())
+                    .map(|time| time.0),
                 host_network,
                 ips,
             },

@@ -30,7 +30,11 @@ pub(super) struct Bed {
 
 impl Bed {
     pub(super) fn start() -> Self {
-        let fake = FakeRuntime::new();
+        Self::on(FakeRuntime::new())
+    }
+
+    /// An agent with that runtime, and its clock.
+    pub(super) fn on(fake: FakeRuntime) -> Self {
         let clock = fake.clone();
         Self::with(fake, Clock::new(move || clock.now()))
     }
@@ -205,6 +209,7 @@ pub(super) fn left_behind(fake: &FakeRuntime, pod: &Arc<Pod>) {
             attempt: 0,
             state: ContainerState::Running,
             created_at: now,
+            pod_started_at: None,
             host_network: false,
             ips: vec!["10.0.0.9".parse().unwrap()],
         }],

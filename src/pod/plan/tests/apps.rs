@@ -372,6 +372,12 @@ fn the_active_deadline_ends_a_pod_for_good() {
     }
     let over = plan(&pod, &status);
     assert!(over.is_empty() && over.finished);
+    // An agent that starts anew finds no status, and sandboxes that are younger than the pod.
+    pod.status = None;
+    status.sandboxes[0].pod_started_at = Some(at(-100));
+    assert!(plan(&pod, &status).finished);
+    status.sandboxes[0].pod_started_at = Some(at(-99));
+    assert!(!plan(&pod, &status).finished);
     // A pod nobody started yet has all its time.
     pod.status = None;
     let new = plan(&pod, &PodStatus::empty(status.uid));

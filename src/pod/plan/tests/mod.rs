@@ -65,6 +65,7 @@ fn sandbox(attempt: u32, state: ContainerState) -> SandboxStatus {
         attempt,
         state,
         created_at: at(-1000 + i64::from(attempt)),
+        pod_started_at: None,
         host_network: false,
         ips: if state == ContainerState::Running {
             vec!["10.0.0.2".parse().unwrap()]

@@ -61,6 +61,7 @@ fn observed(containers: Vec<ContainerStatus>) -> PodStatus {
             attempt: 0,
             state: ContainerState::Running,
             created_at: at(-100),
+            pod_started_at: None,
             host_network: false,
             ips: vec!["10.0.0.2".parse().unwrap()],
         }],

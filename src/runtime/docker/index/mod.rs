@@ -316,11 +316,13 @@ pub(in crate::runtime::docker) fn pod_status(uid: &PodUid, mut records: Vec<Reco
             Kind::Sandbox {
                 attempt,
                 host_network,
+                pod_started_at,
             } => status.sandboxes.push(SandboxStatus {
                 id: ContainerId::docker(record.id),
                 attempt: *attempt,
                 state: record.state,
                 created_at: record.created_at,
+                pod_started_at: *pod_started_at,
                 host_network: *host_network,
                 ips: record.ips,
             }),

@@ -9,7 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::api::core::{Container, Lifecycle};
-use crate::api::{FullName, Pod, PodUid, keys};
+use crate::api::{FullName, Pod, PodUid, Timestamp, keys};
 use crate::pod::observed::{ContainerHash, Role};
 use crate::pod::spec;
 
@@ -27,7 +27,7 @@ const NETWORK_POD: &str = "pod";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Keys a user's pod labels and annotations can't set: those we write, and the one we never do.
-const RESERVED: [&str; 19] = [
+const RESERVED: [&str; 20] = [
     keys::POD_NAME,
     keys::POD_NAMESPACE,
     keys::POD_UID,
@@ -46,6 +46,7 @@ const RESERVED: [&str; 19] = [
     keys::KIND,
     keys::ATTEMPT,
     keys::NETWORK,
+    keys::POD_STARTED,
     keys::ROLE,
 ];
 
@@ -74,6 +75,8 @@ pub enum Kind {
         attempt: u32,
         /// Whether it is in the host's network.
         host_network: bool,
+        /// When the pod was started, as far as it was known when the sandbox was created.
+        pod_started_at: Option<Timestamp>,
     },
     /// An app or init container.
     Container {
@@ -164,7 +167,10 @@ pub(in crate::runtime::docker) fn sandbox_labels(owner: &str, pod: &Pod, attempt
     } else {
         NETWORK_POD
     };
+    let started = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
+    let started = started.map(|time| time.0.to_string());
     insert_common(&mut labels, owner, pod, attempt);
+    insert(&mut labels, keys::POD_STARTED, &started.unwrap_or_default());
     insert(&mut labels, keys::CONTAINER_NAME, keys::SANDBOX_NAME);
     insert(&mut labels, keys::KIND, keys::KIND_SANDBOX);
     insert(&mut labels, keys::NETWORK, network);
@@ -200,6 +206,7 @@ pub(in crate::runtime::docker) fn container_labels(
     insert(&mut labels, keys::ROLE, role.as_str());
     insert(&mut labels, keys::SANDBOX_ID, sandbox_id);
     insert(&mut labels, keys::NETWORK, "");
+    insert(&mut labels, keys::POD_STARTED, "");
     insert(
         &mut labels,
         keys::LOG_PATH,
@@ -300,6 +307,7 @@ pub fn parse_ours<'a>(
                 NETWORK_POD => false,
                 _ => return None,
             },
+            pod_started_at: label(keys::POD_STARTED).and_then(|time| time.parse().ok()),
         },
         (keys::KIND_CONTAINER, false) => parse_container(&name, labels)?,
         _ => return None,

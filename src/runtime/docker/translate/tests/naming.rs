@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::api::{FullName, PodUid, keys};
+use crate::api::{FullName, PodUid, Timestamp, core, keys, meta};
 use crate::pod::observed::ContainerHash;
 
 #[test]
@@ -85,6 +85,7 @@ fn what_is_created_is_read_back() {
                 kind: Kind::Sandbox {
                     attempt: 0,
                     host_network: false,
+                    pod_started_at: None,
                 },
             }
         );
@@ -109,20 +110,26 @@ fn what_is_created_is_read_back() {
             }
         );
     }
-    let host = one(
+    let mut host = one(
         &json!({
             "terminationMessagePath": "/t", "terminationMessagePolicy": "FallbackToLogsOnError",
         }),
         &json!({"hostNetwork": true}),
     );
+    let started: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+    host.status = Some(core::PodStatus {
+        start_time: Some(meta::Time(started)),
+        ..core::PodStatus::default()
+    });
     let sandbox = ours(OWNER, &sandbox_of(&host).unwrap()).unwrap();
-    assert!(matches!(
+    assert_eq!(
         sandbox.kind,
         Kind::Sandbox {
+            attempt: 0,
             host_network: true,
-            ..
+            pod_started_at: Some(started),
         }
-    ));
+    );
     let container = ours(OWNER, &container_of(&host).unwrap()).unwrap();
     assert!(matches!(
         container.kind,
