@@ -9,6 +9,7 @@
 //! | [`pod`] | PURE: every decision |
 //! | `store` | one-writer cells, the status `Cache` |
 //! | `runtime` | the `Runtime` trait; `docker` is the only place that says bollard |
+//! | `disk` | small files, read and replaced |
 //! | `source` | files and URLs: whole sets, last-good manifests |
 //! | `probe` | asks servers whether they are well, over HTTP, TCP and gRPC |
 //! | `prober` | one task per probe |
@@ -38,6 +39,8 @@ pub mod certificate;
 pub mod cli;
 #[cfg(feature = "daemon")]
 pub mod cluster;
+#[cfg(feature = "daemon")]
+pub mod disk;
 #[cfg(feature = "daemon")]
 pub mod observe;
 #[cfg(feature = "daemon")]

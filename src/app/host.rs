@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::report::LackReport;
 use crate::config::Config;
+use crate::disk;
 use crate::observe::Reach;
 use crate::pod::host_access::{Found, HostAccess, Lack, Need, lacks};
 use crate::runtime::RuntimeError;
@@ -179,15 +180,13 @@ impl HostLook {
     /// Whether the Engine sees a mount that is made below the root.
     async fn propagation(&self) -> Result<Found, RuntimeError> {
         let root = self.root.clone();
-        let made = tokio::task::spawn_blocking(move || TrialMount::make(&root)).await;
-        let made = made.map_err(|error| RuntimeError::Unavailable(error.to_string()))?;
-        let trial = match made {
+        let trial = match disk::blocking(move || TrialMount::make(&root)).await {
             Ok(trial) => trial,
             Err(error) => return Ok(Found::No(format!("the agent can't mount ({error})"))),
         };
         let seen = engine_sees(&*self.engine, &trial.file()).await;
         // Unmounting blocks, shortly.
-        let _ = tokio::task::spawn_blocking(move || drop(trial)).await;
+        disk::blocking(move || drop(trial)).await;
         Ok(Found::from_bool(
             seen?,
             "the Engine doesn't see what the agent mounts below its root",

@@ -15,6 +15,7 @@ use super::{Parts, spawn};
 use crate::certificate;
 use crate::cluster::{ApiError, CertificateRequests, ClusterClient, Reviews};
 use crate::config::{Config, ServingCertificate};
+use crate::disk;
 use crate::pod::access::User;
 use crate::pod::node::NodeFacts;
 use crate::server::health::Served;
@@ -30,8 +31,8 @@ const FILE_PERIOD: Duration = Duration::from_secs(10);
 const PUBLISHED_PERIOD: Duration = Duration::from_mins(10);
 /// Pause after the API server could not be asked.
 const PUBLISHED_PAUSE: Duration = Duration::from_secs(5);
-/// Largest file of authorities, in bytes; a CA's certificate has about a thousand.
-const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Largest file of authorities, in MiB; a CA's certificate has about a thousand.
+const FILE_MIB_MAX: u64 = 1;
 
 /// Asks the API server who may.
 struct ClusterReviewer(Reviews);
@@ -171,11 +172,7 @@ impl AuthoritiesFile {
     /// Reads the file, and believes what is in it from now on if that has changed. Blocks on the
     /// disk.
     fn look(&mut self, authorities: &ClientAuthorities) -> anyhow::Result<()> {
-        anyhow::ensure!(
-            std::fs::metadata(&self.path)?.len() <= FILE_BYTES_MAX,
-            "it is larger than 1 MiB"
-        );
-        let pem = std::fs::read(&self.path)?;
+        let pem = disk::read_small(&self.path, FILE_MIB_MAX)?;
         let hash: [u8; 32] = Sha256::digest(&pem).into();
         if self.seen != Some(hash) {
             authorities.replace(&pem)?;
@@ -194,17 +191,14 @@ impl AuthoritiesFile {
                 () = tokio::time::sleep(FILE_PERIOD) => {}
             }
             let authorities = Arc::clone(&authorities);
-            let looked = tokio::task::spawn_blocking(move || {
+            let (file, words) = disk::blocking(move || {
                 let words = self
                     .look(&authorities)
                     .err()
                     .map(|error| format!("{error:#}"));
                 (self, words)
-            });
-            // It only fails when the runtime ends.
-            let Ok((file, words)) = looked.await else {
-                return;
-            };
+            })
+            .await;
             self = file;
             tell(&self.path.display().to_string(), words, &mut told);
         }

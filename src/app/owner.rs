@@ -1,8 +1,10 @@
 //! Who owns our containers: a random id that the root directory keeps for ever.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read as _};
 use std::path::Path;
+
+use crate::disk;
 
 /// Length of an owner id, in hexadecimal digits: 128 bits.
 const ID_DIGITS: usize = 32;
@@ -43,13 +45,9 @@ fn create(root: &Path) -> io::Result<String> {
     let mut bytes = [0_u8; ID_DIGITS / 2];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     let id = format!("{:032x}", u128::from_be_bytes(bytes));
-    // Written next door and renamed in: a crash leaves either no id or a whole one.
-    let next_door = root.join(".owner.new");
-    let mut file = File::create(&next_door)?;
-    writeln!(file, "{id}")?;
-    file.sync_all()?;
-    std::fs::rename(&next_door, root.join("owner"))?;
-    File::open(root)?.sync_all()?;
+    // A crash leaves either no id or a whole one.
+    disk::replace(&root.join("owner"), format!("{id}\n").as_bytes())?;
+    disk::sync_directory(root)?;
     Ok(id)
 }
 

@@ -7,7 +7,6 @@
 //! Upstream: `pkg/kubelet/certificate`, `k8s.io/client-go/util/certificate`.
 
 mod der;
-mod files;
 mod keys;
 mod requested;
 #[cfg(test)]
@@ -19,12 +18,13 @@ use crate::api::Timestamp;
 use crate::pod::certificate::Validity;
 
 pub use self::der::Leaf;
-pub use self::files::{read_small, write_secret};
 pub use self::keys::{CertificateError, alternative_names, from_pem, split_pem};
 pub use self::requested::{
     CertificateRequest, Issued, Order, Progress, Purpose, Requested, SignError, Signer,
 };
 
+/// Largest file of a certificate or key that is read, in MiB; honest ones have a few thousand bytes.
+pub const FILE_MIB_MAX: u64 = 1;
 /// Directory below the root with the certificates that the cluster signs, and their keys.
 pub const DIRECTORY: &str = "pki";
 

@@ -14,10 +14,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rustls::sign::CertifiedKey;
 
-use super::files::{read_small, write_secret};
 use super::keys::{CertificateError, from_pem, new_key, request};
-use super::{Leaf, keys};
+use super::{FILE_MIB_MAX, Leaf, keys};
 use crate::api::Timestamp;
+use crate::disk;
 use crate::pod::certificate::{self as decide, Next, Outcome, Validity};
 
 /// What a certificate is for.
@@ -169,7 +169,7 @@ impl Requested {
     /// What was kept, if it is still good. Blocks on the disk.
     #[must_use]
     pub fn kept(&self, now: Timestamp) -> Option<Issued> {
-        let pem = String::from_utf8(read_small(&self.current).ok()?).ok()?;
+        let pem = String::from_utf8(disk::read_small(&self.current, FILE_MIB_MAX).ok()?).ok()?;
         let issued = Issued::read(pem).ok()?;
         (now < issued.validity.not_after).then_some(issued)
     }
@@ -210,7 +210,7 @@ impl Requested {
 
     async fn ask(&mut self, signer: &dyn Signer, now: Timestamp) -> (Progress, Duration) {
         let next_key = self.next_key.clone();
-        let key = match blocking(move || key_on_disk(&next_key)).await {
+        let key = match disk::blocking(move || key_on_disk(&next_key)).await {
             Ok(key) => key,
             Err(error) => return self.failed(error),
         };
@@ -252,9 +252,9 @@ impl Requested {
     pub async fn keep(&mut self, issued: &Issued) -> Result<(), CertificateError> {
         let (current, next_key) = (self.current.clone(), self.next_key.clone());
         let pem = issued.pem.clone();
-        blocking(move || {
-            write_secret(&current, pem.as_bytes())
-                .and_then(|()| forget(&next_key))
+        disk::blocking(move || {
+            disk::replace(&current, pem.as_bytes())
+                .and_then(|()| disk::remove(&next_key))
                 .map_err(|error| CertificateError::Unkept(error.to_string()))
         })
         .await?;
@@ -266,7 +266,7 @@ impl Requested {
     /// The request is refused for good: the next one has another key, and so another name.
     async fn refused(&mut self, error: CertificateError) -> (Progress, Duration) {
         let next_key = self.next_key.clone();
-        let forgotten = blocking(move || forget(&next_key)).await;
+        let forgotten = disk::blocking(move || disk::remove(&next_key)).await;
         self.pending = None;
         match forgotten {
             Ok(()) => self.failed(error),
@@ -293,7 +293,7 @@ impl Requested {
 
 /// The key that a request was made with, or is about to be. Blocks on the disk.
 fn key_on_disk(file: &Path) -> Result<String, CertificateError> {
-    let known = read_small(file)
+    let known = disk::read_small(file, FILE_MIB_MAX)
         .ok()
         .and_then(|key| String::from_utf8(key).ok());
     if let Some(known) = known
@@ -302,28 +302,11 @@ fn key_on_disk(file: &Path) -> Result<String, CertificateError> {
         return Ok(known);
     }
     let key = new_key()?;
-    write_secret(file, key.as_bytes()).map_err(|error| {
+    disk::replace(file, key.as_bytes()).map_err(|error| {
         CertificateError::Unmade(format!(
             "its key can't be kept in {}: {error}",
             file.display()
         ))
     })?;
     Ok(key)
-}
-
-fn forget(file: &Path) -> std::io::Result<()> {
-    match std::fs::remove_file(file) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-/// Runs what blocks on the disk for a moment where that hurts nobody.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // The runtime ends, and with it whoever waits here.
-        Err(_) => std::future::pending().await,
-    }
 }

@@ -16,11 +16,12 @@ use sha2::{Digest, Sha256};
 use super::error::chain;
 use crate::certificate::{Leaf, from_pem, split_pem};
 use crate::config::ApiAccess;
+use crate::disk;
 use crate::pod::certificate::Held;
 
-/// Largest file that counts as a kubeconfig, certificate or key, in bytes; honest ones have a
-/// few thousand.
-const FILE_MAX: u64 = 4 << 20;
+/// Largest file that counts as a kubeconfig, certificate or key, in MiB; honest ones have a few
+/// thousand bytes.
+const FILE_MIB_MAX: u64 = 4;
 
 /// The API server can't be called: what was configured can't be used. Said at the start, once.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -101,7 +102,7 @@ fn in_cluster() -> Result<Identity, ConnectError> {
 }
 
 fn from_kubeconfig(path: &Path) -> Result<Identity, String> {
-    read_small(path)?;
+    read_file(path)?;
     // Hashed before it is read: a file replaced in between is then seen as changed later.
     let mut fingerprint = fingerprint([path.to_owned()]);
     let mut kubeconfig = Kubeconfig::read_from(path).map_err(|error| chain(&error))?;
@@ -178,7 +179,7 @@ fn certificate_of(user: &AuthInfo) -> Result<Option<Leaf>, String> {
             return STANDARD.decode(data).map_err(|error| error.to_string());
         }
         let file = written[name].as_str().ok_or("its key is missing")?;
-        read_small(Path::new(file)).map_err(|cause| format!("{file}: {cause}"))
+        read_file(Path::new(file)).map_err(|cause| format!("{file}: {cause}"))
     };
     let certified = from_pem(&part("client-certificate")?, &part("client-key")?)?;
     let leaf = certified.cert.first().and_then(|der| Leaf::read(der));
@@ -197,7 +198,7 @@ fn take_joint_file(user: &mut AuthInfo) {
     {
         return;
     }
-    let text = read_small(Path::new(file)).ok();
+    let text = read_file(Path::new(file)).ok();
     if let Some(text) = text.and_then(|bytes| String::from_utf8(bytes).ok()) {
         let (chain, key) = split_pem(&text);
         user.client_certificate_data = Some(STANDARD.encode(chain));
@@ -251,19 +252,15 @@ pub(super) fn fingerprint(files: impl IntoIterator<Item = PathBuf>) -> Fingerpri
     files
         .into_iter()
         .map(|path| {
-            let bytes = read_small(&path).ok();
+            let bytes = read_file(&path).ok();
             (path, bytes.map(|bytes| Sha256::digest(bytes).into()))
         })
         .collect()
 }
 
-fn read_small(path: &Path) -> Result<Vec<u8>, String> {
-    let words = |error: std::io::Error| error.to_string();
-    let size = std::fs::metadata(path).map_err(words)?.len();
-    if size > FILE_MAX {
-        return Err("it is larger than 4 MiB".to_owned());
-    }
-    std::fs::read(path).map_err(words)
+/// One of them. Blocks on the disk.
+fn read_file(path: &Path) -> Result<Vec<u8>, String> {
+    disk::read_small(path, FILE_MIB_MAX).map_err(|error| error.to_string())
 }
 
 /// Our own habits: kube's retries would hold a heartbeat for minutes, and every call has its own

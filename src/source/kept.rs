@@ -3,19 +3,18 @@
 //! Files are renamed in and synced, readable by root alone. What can't be read is set aside and
 //! reported, never fatal.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::api::{Code, Diagnostic};
+use crate::disk;
 
 /// What a file's name ends in.
 pub(super) const SUFFIX: &str = ".json";
-const TEMPORARY: &str = ".tmp-";
 const SET_ASIDE: &str = ".set-aside";
 
 /// What a file must say of itself to be believed.
@@ -60,7 +59,7 @@ impl KeptDir {
         for entry in entries.flatten() {
             let path = entry.path();
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with(TEMPORARY) {
+            if name.ends_with(disk::NEXT_DOOR) {
                 // Left by a crash in the middle of a write; the rename never happened.
                 let _ = fs::remove_file(&path);
             } else if !name.ends_with(SET_ASIDE) {
@@ -112,46 +111,18 @@ impl KeptDir {
         Diagnostic::warning(Code::Unreadable, path.display().to_string(), message)
     }
 
-    /// Writes beside, syncs and renames in, so that a reader finds the old or the new file.
+    /// Writes a file, so that a reader finds the old or the new one.
     pub(super) fn write(&self, name: &str, stored: &impl Serialize) -> io::Result<()> {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.dir)?;
-        let bytes = serde_json::to_vec(stored)?;
-        let temporary = self.dir.join(format!("{TEMPORARY}{name}"));
-        let written = write_synced(&temporary, &bytes)
-            .and_then(|()| fs::rename(&temporary, self.dir.join(name)));
-        if written.is_err() {
-            // The disk may be full: give back what the attempt took. Its own failure adds nothing.
-            let _ = fs::remove_file(&temporary);
-        }
-        written
+        disk::replace(&self.dir.join(name), &serde_json::to_vec(stored)?)
     }
 
     /// Removes a file; one that is gone already is success.
     pub(super) fn remove(&self, name: &str) -> io::Result<()> {
-        match fs::remove_file(self.dir.join(name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            Ok(()) | Err(_) => Ok(()),
-        }
+        disk::remove(&self.dir.join(name))
     }
 
     /// Makes renames and removals last.
     pub(super) fn sync(&self) -> io::Result<()> {
-        match File::open(&self.dir) {
-            Ok(dir) => dir.sync_all(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-        }
+        disk::sync_directory(&self.dir)
     }
-}
-
-/// Writes a file that root alone may read, and makes it last.
-fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let mut file = options.open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
 }

@@ -13,7 +13,6 @@ pub mod last_good;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tokio::task::JoinError;
 use tracing::warn;
 
 use crate::api::report::SourceReport;
@@ -131,22 +130,5 @@ impl SourceReader {
             problems,
             ignored: set.map(|set| set.ignored.clone()).unwrap_or_default(),
         }
-    }
-}
-
-/// Runs what blocks on a thread of its own.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) => resume(error).await,
-    }
-}
-
-/// A panic goes on in the task that asked; a cancelled thread means that the runtime goes down,
-/// and nobody waits for us then.
-async fn resume<T>(error: JoinError) -> T {
-    match error.try_into_panic() {
-        Ok(panic) => std::panic::resume_unwind(panic),
-        Err(_) => std::future::pending().await,
     }
 }

@@ -22,7 +22,8 @@ use super::client::ClusterClient;
 use super::identity::{self, ConnectError, Fingerprint, Identity};
 use super::requests::CertificateRequests;
 use crate::api::{NodeName, Timestamp};
-use crate::certificate::{Issued, Order, Progress, Purpose, Requested, renewal, write_secret};
+use crate::certificate::{Issued, Order, Progress, Purpose, Requested, renewal};
+use crate::disk;
 use crate::pod::certificate::{
     Held, Validity, Verdict, idle_pause, is_overdue, judge, node_user, waiting_words,
 };
@@ -184,11 +185,7 @@ impl ClientCertificateTask {
     /// What was on its way is done again.
     async fn look(&mut self, now: Timestamp) -> Duration {
         let (options, ours) = (self.options.clone(), self.requested.file().to_owned());
-        let looking = tokio::task::spawn_blocking(move || options.look(&ours, now));
-        // It only fails when the runtime ends.
-        let Ok((held, verdict)) = looking.await else {
-            return idle_pause();
-        };
+        let (held, verdict) = disk::blocking(move || options.look(&ours, now)).await;
         if let Held::Certificate { validity, .. } = &held {
             self.telemetry
                 .metrics
@@ -254,18 +251,16 @@ impl ClientCertificateTask {
         let need = Need::First(words);
         let known = self.bootstrap.take();
         let metrics = self.telemetry.metrics.clone();
-        let reading = tokio::task::spawn_blocking(move || match known {
+        let read = disk::blocking(move || match known {
             Some(known) if known.is_fresh() => Ok(known),
             _ => Bootstrap::read(&path, metrics),
         });
-        let bootstrap = match reading.await {
-            Ok(Ok(bootstrap)) => bootstrap,
-            Ok(Err(error)) => {
+        let bootstrap = match read.await {
+            Ok(bootstrap) => bootstrap,
+            Err(error) => {
                 self.problem(&need, &error.to_string());
                 return MENDED_PAUSE;
             }
-            // The runtime ends.
-            Err(_) => return MENDED_PAUSE,
         };
         let signer = bootstrap.signer.clone();
         let adopts = !matches!(held, Held::Certificate { is_ours: true, .. });
@@ -334,18 +329,13 @@ impl ClientCertificateTask {
             let file = self.requested.file().to_owned();
             let path = self.options.kubeconfig.clone();
             let text = kubeconfig::render(&cluster, &file);
-            let writing = tokio::task::spawn_blocking(move || {
-                match std::fs::remove_file(&file) {
-                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                        return Err(format!("failed to remove {}: {error}", file.display()));
-                    }
-                    Ok(()) | Err(_) => {}
-                }
-                write_secret(&path, text.as_bytes())
+            disk::blocking(move || {
+                disk::remove(&file)
+                    .map_err(|error| format!("failed to remove {}: {error}", file.display()))?;
+                disk::replace(&path, text.as_bytes())
                     .map_err(|error| format!("failed to write {}: {error}", path.display()))
-            });
-            let ends = || "the agent ends".to_owned();
-            writing.await.map_err(|_| ends())??;
+            })
+            .await?;
         }
         let kept = self.requested.keep(issued).await;
         kept.map_err(|error| error.to_string())

@@ -24,8 +24,9 @@ use tokio_util::sync::CancellationToken;
 
 use self::last_known::LastKnown;
 use self::listing::{LOCATION, Listing};
-use super::{SourceWriter, blocking};
+use super::SourceWriter;
 use crate::api::{Code, Diagnostic, NodeName, Pod, Timestamp, Watched};
+use crate::disk;
 use crate::pod::desired::{ApiPods, ApiPodsState, PodSource};
 use crate::pod::merge::SourceName;
 use crate::store::cell::Writer;
@@ -121,7 +122,7 @@ impl ApiSource {
     async fn deliver(mut self, mut source: SourceWriter, mut objects: Writer<ApiPodsState>) {
         let (mut known, node) = (self.last_known, self.options.node_name.clone());
         let problems;
-        (known, problems) = blocking(move || {
+        (known, problems) = disk::blocking(move || {
             let problems = known.load(&node);
             (known, problems)
         })
@@ -210,7 +211,7 @@ impl ApiSource {
     async fn publish(&mut self, source: &mut SourceWriter, objects: &mut Writer<ApiPodsState>) {
         let pods = self.listing.ordinary();
         let mut known = std::mem::take(&mut self.last_known);
-        let (known, problems) = blocking(move || {
+        let (known, problems) = disk::blocking(move || {
             let problems = known.keep(&pods);
             (known, problems)
         })

@@ -449,7 +449,7 @@ async fn what_cannot_be_used_on_disk_is_set_aside() {
             "elsewhere.json",
             stored(with(pod("elsewhere"), "/spec/nodeName", json!("n2"))),
         ),
-        (".tmp-cut.json", "{".to_owned()),
+        ("cut.json.new", "{".to_owned()),
     ]);
     for (name, content) in files {
         std::fs::write(dir.join(name), content).unwrap();

@@ -20,9 +20,10 @@ use self::directory::{Directory, FilesMissing, Look};
 use self::watch::Watch;
 use crate::api::{Code, Diagnostic, NodeName, Timestamp};
 use crate::config::Config;
+use crate::disk;
 use crate::pod::desired::{PodSource, SourceSet};
 use crate::pod::merge::SourceName;
-use crate::source::{SourceWriter, blocking};
+use crate::source::SourceWriter;
 
 /// Longest time that unquiet files put off a look: ten of the usual settle windows.
 const SETTLE_MAX: Duration = Duration::from_millis(250);
@@ -101,7 +102,7 @@ impl FileSource {
                 self.node_name.clone(),
             );
             let wake = Arc::clone(&wake);
-            blocking(move || Eye {
+            disk::blocking(move || Eye {
                 watch: Watch::new(&path, wake),
                 directory: Directory::new(path, &root, node),
                 blind: None,
@@ -123,7 +124,7 @@ impl FileSource {
     async fn look(&self, mut eye: Eye, writer: &mut SourceWriter) -> (Eye, Instant) {
         let mut confirmed = false;
         let seen = loop {
-            let (seen_by, look) = blocking(move || {
+            let (seen_by, look) = disk::blocking(move || {
                 let look = eye.look(confirmed);
                 (eye, look)
             })
@@ -147,7 +148,7 @@ impl FileSource {
         }
         writer.publish(set);
         // The pods come first: keeping their manifests waits for the disk.
-        let (eye, later) = blocking(move || {
+        let (eye, later) = disk::blocking(move || {
             let later = eye.flush();
             (eye, later)
         })

@@ -21,9 +21,10 @@ use tracing::{debug, info, warn};
 use self::content::Content;
 use self::fetch::{FetchError, Fetched, Fetcher};
 use self::levels::{FailureLevels, Loudness};
-use super::{SourceWriter, blocking};
+use super::SourceWriter;
 use crate::api::{Code, Diagnostic, NodeName, Timestamp};
 use crate::config::Config;
+use crate::disk;
 use crate::pod::desired::PodSource;
 use crate::pod::merge::SourceName;
 
@@ -114,7 +115,7 @@ impl HttpSource {
     async fn deliver(self, mut writer: SourceWriter) {
         let (root, node) = (self.root.clone(), self.node_name.clone());
         let location = self.fetcher.location().to_owned();
-        let mut content = blocking(move || Content::load(location, &root, node)).await;
+        let mut content = disk::blocking(move || Content::load(location, &root, node)).await;
         let mut levels = FailureLevels::default();
         let mut etag: Option<HeaderValue> = None;
         loop {
@@ -162,7 +163,7 @@ impl HttpSource {
         if let Some(set) = content.set() {
             writer.publish(set);
         }
-        let (content, changed) = blocking(move || {
+        let (content, changed) = disk::blocking(move || {
             let changed = content.flush();
             (content, changed)
         })

@@ -134,11 +134,11 @@ fn foreign_files_are_set_aside_and_leftovers_removed() {
     let path = stored(root.path());
     let dir = path.parent().unwrap();
     fs::write(dir.join("notes.txt"), "hello").unwrap();
-    fs::write(dir.join(".tmp-x.json"), "{").unwrap();
+    fs::write(dir.join("x.json.new"), "{").unwrap();
     let (store, problems) = load(root.path());
     assert_eq!((store.locations().count(), problems.len()), (1, 1));
     assert_eq!(fs::read(dir.join("notes.txt.set-aside")).unwrap(), b"hello");
-    assert!(!dir.join(".tmp-x.json").exists());
+    assert!(!dir.join("x.json.new").exists());
 }
 
 #[test]

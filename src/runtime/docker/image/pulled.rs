@@ -5,9 +5,8 @@
 //! was killed between a pull and its note, is nobody's and stays.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use bollard::models::ImageSummary;
@@ -16,13 +15,13 @@ use tokio::sync::Mutex;
 
 use super::Reference;
 use crate::api::Timestamp;
+use crate::disk;
 use crate::telemetry::occurrences;
 
 /// Version of the file's format. A file of another version is set aside.
 const VERSION: u32 = 1;
 /// Largest file that is read, in bytes: room for tens of thousands of images.
 const FILE_MAX: u64 = 16 << 20;
-const TEMPORARY: &str = ".new";
 const SET_ASIDE: &str = ".set-aside";
 
 /// An image that was pulled.
@@ -111,8 +110,7 @@ impl PulledImages {
                 version: VERSION,
                 images,
             };
-            let written = tokio::task::spawn_blocking(move || write(&path, &stored)).await;
-            if let Ok(Err(error)) = written {
+            if let Err(error) = disk::blocking(move || write(&path, &stored)).await {
                 occurrences::pulled_images_not_noted(&error.to_string());
             }
         }
@@ -123,16 +121,12 @@ impl PulledImages {
         let Some(path) = self.path.clone() else {
             return BTreeMap::new();
         };
-        let read = tokio::task::spawn_blocking(move || read(&path)).await;
-        match read {
-            Ok(Ok(images)) => images,
-            Ok(Err(error)) => {
+        disk::blocking(move || read(&path))
+            .await
+            .unwrap_or_else(|error| {
                 occurrences::pulled_images_forgotten(&error.to_string());
                 BTreeMap::new()
-            }
-            // The agent ends.
-            Err(_) => BTreeMap::new(),
-        }
+            })
     }
 }
 
@@ -195,22 +189,10 @@ fn read(path: &Path) -> io::Result<BTreeMap<String, Pulled>> {
     Ok(stored.images)
 }
 
-/// Renamed in, and synced before.
+/// Renamed in for good.
 fn write(path: &Path, stored: &Stored) -> io::Result<()> {
-    let next_door = PathBuf::from(format!("{}{TEMPORARY}", path.display()));
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&next_door)?;
-    file.write_all(&serde_json::to_vec(stored)?)?;
-    file.sync_all()?;
-    fs::rename(&next_door, path)?;
-    match path.parent() {
-        Some(directory) => File::open(directory)?.sync_all(),
-        None => Ok(()),
-    }
+    disk::replace(path, &serde_json::to_vec(stored)?)?;
+    path.parent().map_or(Ok(()), disk::sync_directory)
 }
 
 #[cfg(test)]

@@ -20,8 +20,9 @@ use self::keys::self_signed;
 use super::tls::Served;
 use crate::api::Timestamp;
 use crate::certificate::{
-    CertificateError, Order, Progress, Purpose, Requested, Signer, from_pem, read_small, renewal,
+    CertificateError, FILE_MIB_MAX, Order, Progress, Purpose, Requested, Signer, from_pem, renewal,
 };
+use crate::disk;
 use crate::pod::certificate as decide;
 use crate::telemetry::occurrences;
 
@@ -162,14 +163,9 @@ impl CertificateTask {
                 seen,
             } => {
                 let paths = (certificate.clone(), key.clone());
-                let reading = tokio::task::spawn_blocking(move || read(&paths.0, &paths.1));
-                let better = match reading.await {
-                    Ok(read) => read.map(|(read, hash)| {
-                        (std::mem::replace(seen, hash) != hash).then_some(read)
-                    }),
-                    // The runtime ends.
-                    Err(_) => Ok(None),
-                };
+                let read = disk::blocking(move || read(&paths.0, &paths.1)).await;
+                let better = read
+                    .map(|(read, hash)| (std::mem::replace(seen, hash) != hash).then_some(read));
                 (better, LOOK_PERIOD)
             }
             Source::Cluster {
@@ -214,7 +210,13 @@ impl CertificateTask {
 
 /// A certificate with its key from two files, and the hash of both.
 fn read(certificate: &Path, key: &Path) -> Result<(CertifiedKey, [u8; 32]), CertificateError> {
-    let (chain, secret) = (read_small(certificate)?, read_small(key)?);
+    let bytes = |path: &Path| {
+        disk::read_small(path, FILE_MIB_MAX).map_err(|error| CertificateError::Unreadable {
+            path: path.to_owned(),
+            cause: error.to_string(),
+        })
+    };
+    let (chain, secret) = (bytes(certificate)?, bytes(key)?);
     let hash = Sha256::new().chain_update(&chain).chain_update(&secret);
     let read = from_pem(&chain, &secret).map_err(|cause| CertificateError::Unusable {
         path: certificate.to_owned(),

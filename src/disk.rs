@@ -1,0 +1,153 @@
+//! Small files: read with a bound, replaced whole, on threads where blocking hurts nobody.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// What the name of a file ends in that is being written, until it is renamed in.
+pub const NEXT_DOOR: &str = ".new";
+
+/// Runs what blocks for a moment on a thread where that hurts nobody. A panic goes on in the task
+/// that asked.
+///
+/// # Cancel safety
+/// What was begun goes on to its end, and nobody hears of it.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let ended = match tokio::task::spawn_blocking(work).await {
+        Ok(done) => return done,
+        Err(ended) => ended,
+    };
+    match ended.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        // The runtime goes down, and with it whoever waits here.
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// Reads a file of at most `mib_max` MiB. Blocks on the disk.
+///
+/// # Errors
+/// As the system says, or it is larger.
+pub fn read_small(path: &Path, mib_max: u64) -> io::Result<Vec<u8>> {
+    let max = mib_max << 20;
+    let mut bytes = Vec::new();
+    // One byte more tells.
+    File::open(path)?.take(max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max {
+        let words = format!("it is larger than {mib_max} MiB");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, words));
+    }
+    Ok(bytes)
+}
+
+/// Replaces a file by one that only we can read: written next door, synced, renamed in, so that a
+/// reader, also after a crash, finds the old one or the new one. Its directory is made, for us
+/// alone; [`sync_directory`] makes the renaming last. Blocks on the disk.
+///
+/// # Errors
+/// As the system says. The old file is as it was, and nothing is left next door.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if let Some(directory) = path.parent() {
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(directory)?;
+    }
+    let mut next_door = path.as_os_str().to_owned();
+    next_door.push(NEXT_DOOR);
+    let next_door = PathBuf::from(next_door);
+    // Whatever a crash has left there, and whoever could read that.
+    remove(&next_door)?;
+    let written = write_synced(&next_door, bytes).and_then(|()| fs::rename(&next_door, path));
+    if written.is_err() {
+        // The disk may be full: give back what the attempt took. Its own failure adds nothing.
+        let _ = fs::remove_file(&next_door);
+    }
+    written
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Removes a file; one that is gone already is success. Blocks on the disk.
+///
+/// # Errors
+/// As the system says.
+pub fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Makes renames and removals in a directory last; one that is gone is success. Blocks on the
+/// disk.
+///
+/// # Errors
+/// As the system says.
+pub fn sync_directory(directory: &Path) -> io::Result<()> {
+    match File::open(directory) {
+        Ok(directory) => directory.sync_all(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_ours_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b/file");
+        replace(&path, b"one").unwrap();
+        // Where a crash has left something, or somebody a trap, it is not written through.
+        let elsewhere = dir.path().join("elsewhere");
+        fs::write(&elsewhere, "mine").unwrap();
+        symlink(&elsewhere, dir.path().join("a/b/file.new")).unwrap();
+        replace(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::read(&elsewhere).unwrap(), b"mine");
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(mode(&dir.path().join("a")), 0o700);
+        // What can't be renamed in leaves nothing behind.
+        fs::create_dir(dir.path().join("a/taken")).unwrap();
+        replace(&dir.path().join("a/taken"), b"three").unwrap_err();
+        assert!(!dir.path().join("a/taken.new").exists());
+        sync_directory(&dir.path().join("a")).unwrap();
+        sync_directory(&dir.path().join("none")).unwrap();
+    }
+
+    #[test]
+    fn what_is_too_large_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, vec![b'a'; 1 << 20]).unwrap();
+        assert_eq!(read_small(&path, 1).unwrap().len(), 1 << 20);
+        fs::write(&path, vec![b'a'; (1 << 20) + 1]).unwrap();
+        let error = read_small(&path, 1).unwrap_err();
+        assert_eq!(error.to_string(), "it is larger than 1 MiB");
+        read_small(Path::new("/dev/zero"), 1).unwrap_err();
+        remove(&path).unwrap();
+        remove(&path).unwrap();
+        let error = read_small(&path, 1).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "as it was")]
+    async fn a_panic_goes_on_where_it_was_asked_for() {
+        blocking(|| panic!("as it was")).await;
+    }
+}
