@@ -31,7 +31,7 @@ const FILE_PERIOD: Duration = Duration::from_secs(10);
 const PUBLISHED_PERIOD: Duration = Duration::from_mins(10);
 /// Pause after the API server could not be asked.
 const PUBLISHED_PAUSE: Duration = Duration::from_secs(5);
-/// Largest file of authorities, in MiB; a CA's certificate has about a thousand.
+/// Largest file of authorities, in MiB; a CA's certificate has about a thousand bytes.
 const FILE_MIB_MAX: u64 = 1;
 
 /// Asks the API server who may.

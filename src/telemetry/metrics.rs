@@ -208,9 +208,17 @@ impl Metrics {
 
     /// When the certificate ends that we call the API server with.
     pub fn set_client_certificate_ends(&self, ends: Timestamp) {
-        let label = [("certificate", "client")];
+        self.set_certificate_ends("client", ends);
+    }
+
+    /// When the certificate ends that the node API shows.
+    pub fn set_serving_certificate_ends(&self, ends: Timestamp) {
+        self.set_certificate_ends("serving", ends);
+    }
+
+    fn set_certificate_ends(&self, certificate: &'static str, ends: Timestamp) {
         self.certificate_ends
-            .get_or_create(&label)
+            .get_or_create(&[("certificate", certificate)])
             .set(ends.as_second());
     }
 

@@ -102,7 +102,8 @@ impl NodeApi {
     /// # Errors
     /// There is no certificate to begin with.
     pub fn new(parts: NodeApiParts) -> Result<Self, CertificateError> {
-        let (served, certificates) = CertificateTask::begin(parts.certificate, parts.names)?;
+        let (served, certificates) =
+            CertificateTask::begin(parts.certificate, parts.names, parts.metrics.clone())?;
         Ok(Self {
             tls: Arc::new(tls::config(served)),
             certificates,

@@ -119,7 +119,8 @@ impl Bed {
             hostname: "localhost".to_owned(),
             addresses: vec![[127, 0, 0, 1].into()],
         };
-        let (certificate, certificates) = CertificateTask::begin(origin, names).unwrap();
+        let (certificate, certificates) =
+            CertificateTask::begin(origin, names, Metrics::new()).unwrap();
         let api = NodeApi {
             tls: Arc::new(tls::config(Arc::clone(&certificate))),
             certificates,

@@ -20,11 +20,12 @@ use self::keys::self_signed;
 use super::tls::Served;
 use crate::api::Timestamp;
 use crate::certificate::{
-    CertificateError, FILE_MIB_MAX, Order, Progress, Purpose, Requested, Signer, from_pem, renewal,
+    CertificateError, FILE_MIB_MAX, Leaf, Order, Progress, Purpose, Requested, Signer, from_pem,
+    renewal,
 };
 use crate::disk;
 use crate::pod::certificate as decide;
-use crate::telemetry::occurrences;
+use crate::telemetry::{Metrics, occurrences};
 
 /// How often files are looked at: a few small ones, and certificates are replaced long before
 /// they end.
@@ -87,6 +88,7 @@ pub(super) struct CertificateTask {
     told: Option<String>,
     /// When a certificate of our own, where one is in use, is to be replaced.
     renew_at: Timestamp,
+    metrics: Metrics,
 }
 
 impl CertificateTask {
@@ -97,6 +99,7 @@ impl CertificateTask {
     pub(super) fn begin(
         origin: Origin,
         names: Names,
+        metrics: Metrics,
     ) -> Result<(Arc<Served>, Self), CertificateError> {
         let now = Timestamp::now();
         let (first, source) = match origin {
@@ -128,12 +131,14 @@ impl CertificateTask {
             None => self_signed(&names, now)?,
         };
         let served = Arc::new(Served::new(first));
+        tell_end(&metrics, &served.get());
         let task = Self {
             served: Arc::clone(&served),
             names,
             source,
             told: None,
             renew_at,
+            metrics,
         };
         Ok((served, task))
     }
@@ -177,10 +182,8 @@ impl CertificateTask {
         match better {
             Ok(None) => {}
             Ok(Some(better)) => {
-                self.served.replace(better);
                 self.told = None;
-                self.renew_at = Timestamp::MAX;
-                occurrences::node_certificate_replaced();
+                self.show(better, Timestamp::MAX);
             }
             // Replaced files that don't fit together yet, or nobody who signs: the one in use
             // stays.
@@ -188,15 +191,19 @@ impl CertificateTask {
         }
         if now >= self.renew_at {
             match self_signed(&self.names, now) {
-                Ok((made, renew_at)) => {
-                    self.served.replace(made);
-                    self.renew_at = renew_at;
-                    occurrences::node_certificate_replaced();
-                }
+                Ok((made, renew_at)) => self.show(made, renew_at),
                 Err(error) => self.tell(&error),
             }
         }
         pause
+    }
+
+    /// Shows another one from now on.
+    fn show(&mut self, certificate: CertifiedKey, renew_at: Timestamp) {
+        tell_end(&self.metrics, &certificate);
+        self.served.replace(certificate);
+        self.renew_at = renew_at;
+        occurrences::node_certificate_replaced();
     }
 
     fn tell(&mut self, error: &CertificateError) {
@@ -205,6 +212,14 @@ impl CertificateTask {
             occurrences::node_certificate_unusable(&words);
             self.told = Some(words);
         }
+    }
+}
+
+/// Has the metrics say when it ends.
+fn tell_end(metrics: &Metrics, certificate: &CertifiedKey) {
+    let leaf = certificate.cert.first().and_then(|der| Leaf::read(der));
+    if let Some(leaf) = leaf {
+        metrics.set_serving_certificate_ends(leaf.not_after);
     }
 }
 

@@ -17,9 +17,17 @@ fn leaf(served: &Served) -> Leaf {
 
 #[tokio::test]
 async fn a_certificate_of_our_own_is_for_all_our_names_and_renewed_before_it_ends() {
-    let (served, mut task) = CertificateTask::begin(Origin::Own, names()).unwrap();
+    let metrics = Metrics::new();
+    let (served, mut task) = CertificateTask::begin(Origin::Own, names(), metrics.clone()).unwrap();
     let first = leaf(&served);
     assert_eq!(first.common_name, "box-docker");
+    let told = |leaf: &Leaf| {
+        let name = "mirrorlet_certificate_expiration_timestamp_seconds";
+        let ends = leaf.not_after.as_second();
+        let line = format!("{name}{{certificate=\"serving\"}} {ends}\n");
+        metrics.encode().contains(&line)
+    };
+    assert!(told(&first), "{}", metrics.encode());
     let now = Timestamp::now();
     assert!(first.not_before < now && now < first.not_after);
     let der = served.get().cert[0].to_vec();
@@ -36,6 +44,7 @@ async fn a_certificate_of_our_own_is_for_all_our_names_and_renewed_before_it_end
     task.look(due).await;
     let second = leaf(&served);
     assert!(second.not_after > first.not_after);
+    assert!(told(&second) && !told(&first));
     task.look(due).await;
     assert_eq!(leaf(&served), second, "renewed once");
 }
@@ -83,7 +92,7 @@ fn pair(name: &str) -> (String, String) {
 #[tokio::test]
 async fn replaced_files_are_taken_up_once_they_fit_together() {
     let files = Files::new();
-    let error = CertificateTask::begin(files.origin(), names())
+    let error = CertificateTask::begin(files.origin(), names(), Metrics::new())
         .map(drop)
         .unwrap_err();
     assert!(
@@ -93,7 +102,8 @@ async fn replaced_files_are_taken_up_once_they_fit_together() {
     let (certificate, key) = pair("one");
     files.write("tls.crt", &certificate);
     files.write("tls.key", &key);
-    let (served, mut task) = CertificateTask::begin(files.origin(), names()).unwrap();
+    let (served, mut task) =
+        CertificateTask::begin(files.origin(), names(), Metrics::new()).unwrap();
     assert_eq!(leaf(&served).common_name, "one");
     let before = served.get();
     task.look(Timestamp::now()).await;
@@ -155,7 +165,7 @@ async fn while_nobody_signs_it_is_served_with_our_own_and_told() {
         signer: Arc::clone(&cluster) as Arc<dyn Signer>,
         directory: directory.path().join("pki"),
     };
-    let (served, mut task) = CertificateTask::begin(origin, names()).unwrap();
+    let (served, mut task) = CertificateTask::begin(origin, names(), Metrics::new()).unwrap();
     assert_eq!(leaf(&served).common_name, "box-docker", "our own at first");
     let start = Timestamp::now();
     let at = |seconds: u64| start.checked_add(Duration::from_secs(seconds)).unwrap();
