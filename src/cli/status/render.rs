@@ -245,20 +245,34 @@ fn pulls(out: &mut String, pulls: &[PullReport]) {
             PullPhase::Downloading => "downloading",
             PullPhase::Extracting => "extracting",
         };
-        let percent = match pull.bytes_total {
-            0 => String::new(),
-            total => {
-                let done = u128::from(pull.bytes_done.min(total)) * 100 / u128::from(total);
-                format!(", {done}% of {}", megabytes(total))
-            }
-        };
         let image = one_line(&pull.image);
         let (done, all) = (pull.layers_done, pull.layers_total);
+        let bytes = bytes_of(pull);
         line(
             out,
-            &format!("  {image}: {phase}, {done} of {all} layers{percent}"),
+            &format!("  {image}: {phase}{bytes}, {done} of {all} layers"),
         );
     }
+}
+
+/// How much of what is known to come has come, as a bar and in words.
+fn bytes_of(pull: &PullReport) -> String {
+    const CELLS: u128 = 20;
+    let total = u128::from(pull.bytes_total);
+    let done = u128::from(pull.bytes_done).min(total);
+    let Some(percent) = (done * 100).checked_div(total) else {
+        return String::new();
+    };
+    let bar: String = (0..CELLS)
+        .map(|cell| {
+            if cell * 100 < percent * CELLS {
+                '#'
+            } else {
+                '.'
+            }
+        })
+        .collect();
+    format!(" [{bar}] {percent}% of {}", megabytes(pull.bytes_total))
 }
 
 /// Told where somebody asks for everything, or when it fails.
