@@ -7,6 +7,7 @@
 //! is buffered beyond one read in each direction, so that a slow side holds up the other.
 
 use std::io;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -20,13 +21,14 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, copy};
 use tokio::net::UnixStream;
-use tokio::net::unix::{ReadHalf, WriteHalf};
+use tokio::net::unix::ReadHalf;
 use tokio::sync::Notify;
 
 use super::admin::{ApiError, Shared};
 use super::frame::{Frame, FrameReader, PROTOCOL};
+use super::gather::{framed, gathered_output};
 use crate::api::PodUid;
-use crate::runtime::{DuplexStream, ExecOptions, LogChunk, Session, TerminalSize};
+use crate::runtime::{DuplexStream, ExecOptions, Session, TerminalSize};
 
 /// Bytes read from a client at a time.
 const READ_BYTES: usize = 64 << 10;
@@ -202,11 +204,13 @@ fn asks_for_upgrade(headers: &HeaderMap) -> bool {
 }
 
 /// Carries the streams of a process until it has ended, or the client is gone.
-async fn run(mut session: Session, mut stream: UnixStream, early: Bytes) {
-    let stdin = session.stdin.take();
+async fn run(session: Session, mut stream: UnixStream, early: Bytes) {
     let Session {
-        output, control, ..
-    } = &mut session;
+        stdin,
+        output,
+        control,
+        ..
+    } = session;
     let (read, mut write) = stream.split();
     let input = async {
         let mut client = Client {
@@ -215,35 +219,29 @@ async fn run(mut session: Session, mut stream: UnixStream, early: Bytes) {
         };
         client.frames.push(&early);
         // How it ends, by a client that is gone or sends nonsense, makes no difference.
-        let _ = client.feed(stdin, &**control).await;
+        let _ = client.feed(stdin, &*control).await;
     };
     let sending = async {
-        let last = loop {
-            let frame = match output.next().await {
-                Some(Ok(LogChunk::Stdout(bytes))) => Frame::Stdout(bytes),
-                Some(Ok(LogChunk::Stderr(bytes))) => Frame::Stderr(bytes),
-                Some(Err(error)) => break Frame::Failed(error.to_string()),
-                None => match control.exit_code().await {
-                    Ok(code) => break Frame::Exit(code),
-                    Err(error) => break Frame::Failed(error.to_string()),
-                },
-            };
-            if send(&mut write, &frame).await.is_err() {
-                return;
+        let mut output = pin!(gathered_output(output));
+        while let Some(pieces) = output.next().await {
+            let failed = pieces.last().is_some_and(Result::is_err);
+            write.write_all(&framed(pieces)).await?;
+            if failed {
+                return write.shutdown().await;
             }
+        }
+        let last = match control.exit_code().await {
+            Ok(code) => Frame::Exit(code),
+            Err(error) => Frame::Failed(error.to_string()),
         };
-        // A client that is gone does not want to know.
-        let _ = send(&mut write, &last).await;
-        let _ = write.shutdown().await;
+        write.write_all(&last.encode()).await?;
+        write.shutdown().await
     };
     tokio::select! {
         () = input => {}
-        () = sending => {}
+        // A client that is gone does not want to know.
+        _ = sending => {}
     }
-}
-
-async fn send(write: &mut WriteHalf<'_>, frame: &Frame) -> io::Result<()> {
-    write.write_all(&frame.encode()).await
 }
 
 /// What a client sends.
@@ -256,7 +254,7 @@ impl Client<'_> {
     /// Feeds a process with what the client sends, until the client is gone.
     async fn feed(
         &mut self,
-        mut stdin: Option<std::pin::Pin<Box<dyn AsyncWrite + Send>>>,
+        mut stdin: Option<Pin<Box<dyn AsyncWrite + Send>>>,
         control: &dyn crate::runtime::SessionControl,
     ) -> io::Result<()> {
         let mut buffer = BytesMut::with_capacity(READ_BYTES);

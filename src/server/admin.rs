@@ -24,12 +24,11 @@ use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::frame::{Frame, FrameWriter};
-use super::gather::gathered;
+use super::gather::{framed, gathered};
 use super::view::{AgentView, ViewError};
 use super::{access, files, listen};
 use crate::api::{PodUid, Timestamp};
-use crate::runtime::{LogChunk, LogOptions, LogSource};
+use crate::runtime::{LogOptions, LogSource};
 
 /// Longest path of a Unix socket, in bytes: `sun_path` less its NUL.
 pub const SOCKET_PATH_MAX: usize = 107;
@@ -372,7 +371,7 @@ async fn logs(
     let frames = gathered(log)
         .map(move |chunks| {
             let _held = &permit;
-            Ok::<_, io::Error>(encode_log(chunks))
+            Ok::<_, io::Error>(framed(chunks))
         })
         .take_until(shared.cancel.cancelled_owned());
     Ok((
@@ -380,19 +379,6 @@ async fn logs(
         Body::from_stream(frames),
     )
         .into_response())
-}
-
-/// Frames of a log, what follows one another on the same stream in one.
-fn encode_log(chunks: Vec<crate::runtime::Result<LogChunk>>) -> Bytes {
-    let mut frames = FrameWriter::default();
-    for chunk in chunks {
-        frames.push(&match chunk {
-            Ok(LogChunk::Stdout(bytes)) => Frame::Stdout(bytes),
-            Ok(LogChunk::Stderr(bytes)) => Frame::Stderr(bytes),
-            Err(error) => Frame::Failed(error.to_string()),
-        });
-    }
-    frames.finish()
 }
 
 /// The time so many seconds ago; the epoch when that lies before it.

@@ -5,7 +5,7 @@ use crate::cli::Failure;
 use crate::cli::client::{Answer, get as ask};
 use crate::config::socket_path;
 use crate::server::fake::FakeView;
-use crate::server::frame::FrameReader;
+use crate::server::frame::{Frame, FrameReader};
 
 struct Agent {
     root: tempfile::TempDir,

@@ -1,7 +1,7 @@
 //! A command or an attach on whatever carries its streams.
 
 use std::fmt::Display;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -14,6 +14,7 @@ use super::negotiate::Version;
 use super::resize::Sizes;
 use super::status::{Outcome, error_text};
 use crate::runtime::{LogChunk, Session, SessionControl};
+use crate::server::gather::{gathered_output, joined};
 
 /// A stream to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,18 +63,22 @@ pub(super) async fn run<F, E>(
     client.finish().await;
 }
 
-async fn carry(mut session: Session, client: &impl Client, inputs: Inputs, kind: Kind) -> Outcome {
-    let stdin = session.stdin.take();
+async fn carry(session: Session, client: &impl Client, inputs: Inputs, kind: Kind) -> Outcome {
     let Session {
-        output, control, ..
-    } = &mut session;
+        stdin,
+        output,
+        control,
+        ..
+    } = session;
     let sending = async {
-        loop {
-            match output.next().await {
-                Some(Ok(LogChunk::Stdout(bytes))) => client.send(Output::Stdout, bytes).await,
-                Some(Ok(LogChunk::Stderr(bytes))) => client.send(Output::Stderr, bytes).await,
-                Some(Err(error)) => return Outcome::Failed(error.to_string()),
-                None => break,
+        let mut output = pin!(gathered_output(output));
+        while let Some(pieces) = output.next().await {
+            for piece in joined(pieces) {
+                match piece {
+                    Ok(LogChunk::Stdout(bytes)) => client.send(Output::Stdout, bytes).await,
+                    Ok(LogChunk::Stderr(bytes)) => client.send(Output::Stderr, bytes).await,
+                    Err(error) => return Outcome::Failed(error.to_string()),
+                }
             }
         }
         // Upstream tells nobody how a container ended that was attached to.
@@ -86,7 +91,7 @@ async fn carry(mut session: Session, client: &impl Client, inputs: Inputs, kind:
         }
     };
     let input = async {
-        tokio::join!(feed(inputs.stdin, stdin), resize(inputs.resize, &**control));
+        tokio::join!(feed(inputs.stdin, stdin), resize(inputs.resize, &*control));
         // A client that is gone ends the connection, and this with it.
         std::future::pending::<Outcome>().await
     };
