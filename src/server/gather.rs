@@ -6,11 +6,12 @@
 
 use std::iter;
 use std::mem::discriminant;
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::stream::{self, Stream, StreamExt as _};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::sleep;
 
 use super::frame::{Frame, FrameWriter};
 use crate::runtime::{LogChunk, LogStream, Result};
@@ -40,13 +41,21 @@ pub(super) fn gathered_output(output: LogStream) -> impl Stream<Item = Vec<Resul
 fn gathered_after(much: usize, log: LogStream) -> impl Stream<Item = Vec<Result<LogChunk>>> {
     stream::unfold((log.fuse(), 0), move |(mut log, before)| async move {
         let first = log.next().await?;
-        let wait = if before >= much { WAIT } else { Duration::ZERO };
-        let end = Instant::now() + wait;
+        let mut end = pin!(async {
+            if before >= much {
+                sleep(WAIT).await;
+            }
+        });
         let mut bytes = length(&first);
         let mut pieces = vec![first];
-        while bytes < BYTES
-            && let Ok(Some(piece)) = timeout_at(end, log.next()).await
-        {
+        while bytes < BYTES {
+            // What is there is taken, however late it is. Both arms are cancel-safe.
+            let next = tokio::select! {
+                biased;
+                piece = log.next() => piece,
+                () = &mut end => None,
+            };
+            let Some(piece) = next else { break };
             bytes += length(&piece);
             pieces.push(piece);
         }
@@ -116,6 +125,8 @@ fn content(piece: &LogChunk) -> &Bytes {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
     use crate::runtime::RuntimeError;
 
