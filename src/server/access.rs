@@ -3,8 +3,8 @@
 //! `POST /v1/pods/{uid}/exec?command=…`, `…/attach` and `…/portforward?port=…` with
 //! `Connection: Upgrade` and `Upgrade: mirrorlet`. Whatever can be refused is refused with an
 //! ordinary error answer; after 101 the connection carries [frames](super::frame) of a process, or
-//! the bare bytes of a forwarded connection. A client that goes away ends what it started. Nothing
-//! is buffered beyond one read in each direction, so that a slow side holds up the other.
+//! the bare bytes of a forwarded connection. A client that goes away ends what it started. No more
+//! than some 64 KiB wait in each direction, so that a slow side holds up the other.
 
 use std::io;
 use std::pin::{Pin, pin};
