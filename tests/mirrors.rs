@@ -412,10 +412,15 @@ async fn until_refused(bed: &Bed, words: &str) {
     .await;
 }
 
+/// Another Node than the bed's own, and than those of other tests.
+fn another_node(bed: &Bed) -> String {
+    format!("beside-{}", bed.node)
+}
+
 fn foreign(bed: &Bed) -> String {
     json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": format!("web-{}", bed.node), "namespace": bed.namespace},
-        "spec": {"nodeName": "another", "containers": [{"name": "main", "image": common::IMAGE}]}})
+        "spec": {"nodeName": another_node(bed), "containers": [{"name": "main", "image": common::IMAGE}]}})
     .to_string()
 }
 
@@ -426,7 +431,8 @@ async fn a_foreign_pod(bed: Bed, words: &str) {
     })
     .await;
     // A Node that there is: pods of others are soon collected.
-    let another = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "another"}});
+    let another =
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": another_node(&bed)}});
     bed.cluster.apply(&another.to_string());
     bed.cluster.apply(&foreign(&bed));
     let before = bed.there().unwrap();
@@ -443,7 +449,9 @@ async fn a_foreign_pod(bed: Bed, words: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_taken_on_another_node() {
-    a_foreign_pod(Bed::new().await, "a pod on node another has the name").await;
+    let bed = Bed::new().await;
+    let words = format!("a pod on node {} has the name", another_node(&bed));
+    a_foreign_pod(bed, &words).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
