@@ -31,8 +31,6 @@ const FILE_PERIOD: Duration = Duration::from_secs(10);
 const PUBLISHED_PERIOD: Duration = Duration::from_mins(10);
 /// Pause after the API server could not be asked.
 const PUBLISHED_PAUSE: Duration = Duration::from_secs(5);
-/// Largest file of authorities, in MiB; a CA's certificate has about a thousand bytes.
-const FILE_MIB_MAX: u64 = 1;
 
 /// Asks the API server who may.
 struct ClusterReviewer(Reviews);
@@ -172,7 +170,7 @@ impl AuthoritiesFile {
     /// Reads the file, and believes what is in it from now on if that has changed. Blocks on the
     /// disk.
     fn look(&mut self, authorities: &ClientAuthorities) -> anyhow::Result<()> {
-        let pem = disk::read_small(&self.path, FILE_MIB_MAX)?;
+        let pem = disk::read_small(&self.path, certificate::FILE_MIB_MAX)?;
         let hash: [u8; 32] = Sha256::digest(&pem).into();
         if self.seen != Some(hash) {
             authorities.replace(&pem)?;

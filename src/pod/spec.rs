@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::api::Pod;
 use crate::api::core::{Container, EphemeralContainer, PodSpec};
+use crate::api::{Pod, Timestamp};
 use crate::pod::observed::{ContainerHash, Role};
 use crate::pod::plan::Reason;
 
@@ -134,6 +134,13 @@ pub fn find_container<'a>(pod: &'a Pod, name: &str) -> Option<(Role, &'a Contain
 #[must_use]
 pub fn is_host_network(pod: &Pod) -> bool {
     spec(pod).host_network.unwrap_or(false)
+}
+
+/// When the pod was started, as its status says.
+#[must_use]
+pub fn started_at(pod: &Pod) -> Option<Timestamp> {
+    let started = pod.status.as_ref()?.start_time.as_ref()?;
+    Some(started.0)
 }
 
 /// How long the pod's containers are given to stop: the API's deletion grace if it is being

@@ -44,5 +44,14 @@ pub enum LogChunk {
     Stderr(Bytes),
 }
 
+impl LogChunk {
+    /// What was written, wherever to.
+    #[must_use]
+    pub fn bytes(&self) -> &Bytes {
+        let (Self::Stdout(bytes) | Self::Stderr(bytes)) = self;
+        bytes
+    }
+}
+
 /// A log as it comes.
 pub type LogStream = BoxStream<'static, Result<LogChunk>>;

@@ -66,7 +66,7 @@ fn gathered_after(much: usize, log: LogStream) -> impl Stream<Item = Vec<Result<
 /// Bytes that a piece holds in memory, roughly: an empty one takes room too.
 fn length(piece: &Result<LogChunk>) -> usize {
     match piece {
-        Ok(LogChunk::Stdout(bytes) | LogChunk::Stderr(bytes)) => bytes.len().max(1),
+        Ok(piece) => piece.bytes().len().max(1),
         Err(_) => 1,
     }
 }
@@ -80,22 +80,18 @@ pub(super) fn joined(pieces: Vec<Result<LogChunk>>) -> impl Iterator<Item = Resu
             error @ Err(_) => return Some(error),
         };
         let stream = discriminant(&first);
-        let mut more = iter::from_fn(|| {
-            let next = |piece: &Result<LogChunk>| {
-                piece
-                    .as_ref()
-                    .is_ok_and(|piece| discriminant(piece) == stream)
-            };
-            pieces.next_if(next)?.ok()
-        });
-        let Some(second) = more.next() else {
-            return Some(Ok(first));
+        let same = |piece: &Result<LogChunk>| {
+            piece
+                .as_ref()
+                .is_ok_and(|piece| discriminant(piece) == stream)
         };
+        let more: Vec<_> = iter::from_fn(|| pieces.next_if(same)?.ok()).collect();
+        if more.is_empty() {
+            return Some(Ok(first));
+        }
         let mut bytes = BytesMut::with_capacity(BYTES);
-        bytes.extend_from_slice(content(&first));
-        bytes.extend_from_slice(content(&second));
-        for piece in more {
-            bytes.extend_from_slice(content(&piece));
+        for piece in iter::once(&first).chain(&more) {
+            bytes.extend_from_slice(piece.bytes());
         }
         let bytes = bytes.freeze();
         Some(Ok(match first {
@@ -116,11 +112,6 @@ pub(super) fn framed(pieces: Vec<Result<LogChunk>>) -> Bytes {
         });
     }
     frames.finish()
-}
-
-fn content(piece: &LogChunk) -> &Bytes {
-    let (LogChunk::Stdout(bytes) | LogChunk::Stderr(bytes)) = piece;
-    bytes
 }
 
 #[cfg(test)]

@@ -94,8 +94,13 @@ impl Worker {
         cancel: &CancellationToken,
     ) -> Option<Duration> {
         let now = self.context.clock.now();
+        // Of what is planned only a deadline asks for the start, and most pods have none.
+        let planned = match spec::spec(pod).active_deadline_seconds {
+            Some(_) => self.with_start_time(pod),
+            None => Arc::clone(pod),
+        };
         let plan = compute_pod_actions(&PlanInput {
-            pod: &self.with_start_time(pod),
+            pod: &planned,
             status,
             backoff: &self.backoff,
             probes: &self.context.probes.get(&self.uid),

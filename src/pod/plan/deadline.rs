@@ -24,9 +24,8 @@ pub(crate) enum Deadline {
 /// whichever is earlier: an agent that starts just after the deadline must not find it ahead again,
 /// and a status that was made while nothing could be seen knows no better than what is seen now.
 pub(crate) fn deadline(pod: &Pod, status: &PodStatus, now: Timestamp) -> Deadline {
-    let said = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
-    let seen = status.pod_started_at();
-    let started = said.map(|time| time.0).into_iter().chain(seen).min();
+    let said = spec::started_at(pod);
+    let started = said.into_iter().chain(status.pod_started_at()).min();
     deadline_since(pod, started, now)
 }
 

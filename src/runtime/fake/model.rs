@@ -160,11 +160,7 @@ impl Model {
                 attempt,
                 state: ContainerState::Running,
                 created_at: now,
-                pod_started_at: pod
-                    .status
-                    .as_ref()
-                    .and_then(|status| status.start_time.as_ref())
-                    .map(|time| time.0),
+                pod_started_at: spec::started_at(pod),
                 host_network,
                 ips,
             },

@@ -176,9 +176,7 @@ fn joined(chunks: Vec<crate::runtime::Result<LogChunk>>) -> Bytes {
     let mut joined = BytesMut::new();
     for chunk in chunks {
         match chunk {
-            Ok(LogChunk::Stdout(bytes) | LogChunk::Stderr(bytes)) => {
-                joined.extend_from_slice(&bytes);
-            }
+            Ok(chunk) => joined.extend_from_slice(chunk.bytes()),
             Err(error) => joined.extend_from_slice(error.to_string().as_bytes()),
         }
     }

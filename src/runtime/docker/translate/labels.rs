@@ -167,8 +167,7 @@ pub(in crate::runtime::docker) fn sandbox_labels(owner: &str, pod: &Pod, attempt
     } else {
         NETWORK_POD
     };
-    let started = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
-    let started = started.map(|time| time.0.to_string());
+    let started = spec::started_at(pod).map(|time| time.to_string());
     insert_common(&mut labels, owner, pod, attempt);
     insert(&mut labels, keys::POD_STARTED, &started.unwrap_or_default());
     insert(&mut labels, keys::CONTAINER_NAME, keys::SANDBOX_NAME);
