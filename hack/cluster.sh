@@ -3,7 +3,7 @@
 # shellcheck shell=bash
 
 # Where the cluster keeps certificates, kubeconfigs, data, logs and pid files.
-CLUSTER_DIR="${CLUSTER_DIR:-$MIRRORLET_DEV_DIR/cluster}"
+CLUSTER_DIR="${CLUSTER_DIR:-$DEV_DIR/cluster}"
 # Third byte of the cluster's addresses; the tests' clusters have 0 to 253, the demo's has 254.
 CLUSTER_NUMBER="${CLUSTER_NUMBER:-255}"
 # First address of the range of Service addresses, hence the ClusterIP of Service `kubernetes`, port
@@ -157,9 +157,9 @@ cluster_up() {
     [ "$(id -u)" = 0 ] || die "a cluster needs an address on lo and port 443; run this as root"
     need openssl openssl
     need ip iproute2
-    mkdir -p "$CLUSTER_DIR" "$MIRRORLET_DEV_DIR"
+    mkdir -p "$CLUSTER_DIR" "$DEV_DIR"
     # Held until this script ends.
-    exec 8>"$MIRRORLET_DEV_DIR/cluster-$CLUSTER_NUMBER.lock"
+    exec 8>"$DEV_DIR/cluster-$CLUSTER_NUMBER.lock"
     if ! flock --nonblock 8; then
         say "waiting for another script that has a cluster at $CLUSTER_ADDRESS …"
         flock --wait "$CLUSTER_LOCK_SECONDS" 8 || die "waited $CLUSTER_LOCK_SECONDS s in vain"

@@ -4,7 +4,7 @@
 # checked, and one that doesn't happen in time ends the demo with exit 1. `make demo CLUSTER=1` runs
 # it, after Engine, Kubernetes and images are there.
 #
-# MIRRORLET: the binary to show, instead of building one. MIRRORLET_PROFILE: cargo profile.
+# MIRRORLET: the binary to show, instead of building one. DEMO_PROFILE: cargo profile.
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -26,7 +26,7 @@ show() {
 
 # ---- the binary -----------------------------------------------------------------------------
 
-profile="${MIRRORLET_PROFILE:-dev}"
+profile="${DEMO_PROFILE:-dev}"
 if [ -z "${MIRRORLET:-}" ]; then
     say "building mirrorlet ($profile profile; the first time takes some minutes) …"
     (cd "$REPO" && cargo build --locked --profile "$profile" --bin mirrorlet)

@@ -6,7 +6,7 @@
 #   hack/demo.sh                  the tour, then clean up
 #   hack/demo.sh --leave-running  start the agent on a copy of examples/ and leave it running
 #
-# MIRRORLET: the binary to show, instead of building one. MIRRORLET_PROFILE: cargo profile (dev: it builds fastest).
+# MIRRORLET: the binary to show, instead of building one. DEMO_PROFILE: cargo profile (dev: it builds fastest).
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

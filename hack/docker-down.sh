@@ -6,7 +6,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 STOP_SECONDS=60
-pidfile="$MIRRORLET_DEV_DIR/dockerd.pid"
+pidfile="$DEV_DIR/dockerd.pid"
 
 if [ ! -s "$pidfile" ]; then
     say "hack/docker-up.sh started no dockerd that still runs"

@@ -35,9 +35,9 @@ fi
 
 [ "$(id -u)" = 0 ] || die "no Docker Engine answers and dockerd needs root; run this as root, or start Docker"
 
-mkdir -p "$MIRRORLET_DEV_DIR"
-pidfile="$MIRRORLET_DEV_DIR/dockerd.pid"
-log="$MIRRORLET_DEV_DIR/dockerd.log"
+mkdir -p "$DEV_DIR"
+pidfile="$DEV_DIR/dockerd.pid"
+log="$DEV_DIR/dockerd.log"
 
 # A dockerd that was killed leaves the pid of its containerd behind, and the next one waits for
 # that one's socket in vain.

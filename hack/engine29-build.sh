@@ -19,11 +19,11 @@ done
 [ "${#missing[@]}" != 0 ] || exit 0
 
 command -v go >/dev/null 2>&1 || die "building ${missing[*]} needs Go: https://go.dev/dl"
-mkdir -p "$ENGINE29_BIN" "$MIRRORLET_DEV_DIR"
+mkdir -p "$ENGINE29_BIN" "$DEV_DIR"
 exec 9>"$ENGINE29_BIN/.lock"
 flock --wait "$LOCK_SECONDS" 9 || die "waited $LOCK_SECONDS s in vain for another build of the same Engine"
 
-log="$MIRRORLET_DEV_DIR/engine29-build.log"
+log="$DEV_DIR/engine29-build.log"
 : >"$log"
 
 # made PROGRAM PACKAGE@VERSION FLAG…: builds it, unless it is there.

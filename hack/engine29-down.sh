@@ -5,7 +5,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 STOP_SECONDS=60
-dir="$MIRRORLET_DEV_DIR/engine29"
+dir="$DEV_DIR/engine29"
 
 for name in dockerd containerd; do
     pidfile="$dir/$name.pid"

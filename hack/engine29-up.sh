@@ -18,7 +18,7 @@ need iptables iptables
 need docker docker.io
 need ip iproute2
 
-dir="$MIRRORLET_DEV_DIR/engine29"
+dir="$DEV_DIR/engine29"
 export DOCKER_HOST="unix://$dir/docker.sock"
 export PATH="$ENGINE29_BIN:$PATH:/usr/sbin:/sbin"
 

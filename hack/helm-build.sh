@@ -11,12 +11,12 @@ LOCK_SECONDS=3600
 [ ! -x "$HELM" ] || exit 0
 command -v go >/dev/null 2>&1 || die "building Helm needs Go: https://go.dev/dl"
 bin="$(dirname "$HELM")"
-mkdir -p "$bin" "$MIRRORLET_DEV_DIR"
+mkdir -p "$bin" "$DEV_DIR"
 exec 9>"$bin/.lock"
 flock --wait "$LOCK_SECONDS" 9 || die "waited $LOCK_SECONDS s in vain for another build of Helm"
 [ ! -x "$HELM" ] || exit 0
 
-log="$MIRRORLET_DEV_DIR/helm-build.log"
+log="$DEV_DIR/helm-build.log"
 started=$SECONDS
 say "building helm $HELM_VERSION, once (minutes), log in $log …"
 new="$bin/.new"

@@ -75,7 +75,7 @@ done
 
 command -v go >/dev/null 2>&1 \
     || die "building ${missing[*]} needs Go, $(awk '$1 == "go" { print $2 }' "$REPO/hack/kube/go.mod") or newer: https://go.dev/dl"
-mkdir -p "$KUBE_BIN" "$MIRRORLET_DEV_DIR"
+mkdir -p "$KUBE_BIN" "$DEV_DIR"
 exec 9>"$KUBE_BIN/.lock"
 flock --wait "$LOCK_SECONDS" 9 || die "waited $LOCK_SECONDS s in vain for another build of the Kubernetes programs"
 
@@ -87,11 +87,11 @@ for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
     ldflags+=" -X $package.gitVersion=$KUBE_VERSION -X $package.gitMajor=${major%%.*} -X $package.gitMinor=${minor%%.*}"
 done
 
-log="$MIRRORLET_DEV_DIR/kube-build-$KUBE_VERSION.log"
+log="$DEV_DIR/kube-build-$KUBE_VERSION.log"
 : >"$log"
 module="$REPO/hack/kube"
 if [ "$KUBE_VERSION" != "$KUBE_PINNED" ]; then
-    module="$MIRRORLET_DEV_DIR/kube-module/$KUBE_VERSION"
+    module="$DEV_DIR/kube-module/$KUBE_VERSION"
     derive "$module"
 fi
 for program in "${missing[@]}"; do

@@ -3,9 +3,9 @@
 
 # Where the scripts keep what they make: logs, pid files, built tools. Safe to delete when
 # nothing of ours runs.
-MIRRORLET_DEV_DIR="${MIRRORLET_DEV_DIR:-${XDG_STATE_HOME:-${HOME:-/root}/.local/state}/mirrorlet-dev}"
+DEV_DIR="${DEV_DIR:-${XDG_STATE_HOME:-${HOME:-/root}/.local/state}/mirrorlet-dev}"
 REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-export MIRRORLET_DEV_DIR REPO
+export DEV_DIR REPO
 
 # The Kubernetes programs of tests and demo, by version (hack/kube-build.sh): those that
 # hack/kube/go.mod pins, unless KUBE_VERSION names others. tests/common/cluster looks in the same
@@ -67,17 +67,17 @@ is_alive() {
 # install_packages PACKAGE…: installs Debian packages; the package lists are read once a run.
 install_packages() {
     command -v apt-get >/dev/null 2>&1 || die "there is no apt-get here; install yourself: $*"
-    local sudo=() log="$MIRRORLET_DEV_DIR/apt.log"
+    local sudo=() log="$DEV_DIR/apt.log"
     if [ "$(id -u)" != 0 ]; then
         command -v sudo >/dev/null 2>&1 || die "run as root: apt-get install $*"
         sudo=(sudo)
     fi
-    mkdir -p "$MIRRORLET_DEV_DIR"
-    if [ -z "${MIRRORLET_APT_UPDATED:-}" ]; then
+    mkdir -p "$DEV_DIR"
+    if [ -z "${APT_UPDATED:-}" ]; then
         say "reading package lists …"
         "${sudo[@]}" apt-get update >"$log" 2>&1 </dev/null \
             || { tail -n 20 "$log" >&2; die "apt-get update failed; whole log: $log"; }
-        export MIRRORLET_APT_UPDATED=1
+        export APT_UPDATED=1
     fi
     say "installing $* …"
     "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \

@@ -13,13 +13,13 @@ LOCK_SECONDS=3600
 [ ! -x "$METRICS_SERVER" ] || exit 0
 command -v go >/dev/null 2>&1 \
     || die "building metrics-server needs Go, $(awk '$1 == "go" { print $2 }' "$REPO/hack/metrics-server/go.mod") or newer: https://go.dev/dl"
-mkdir -p "$(dirname "$METRICS_SERVER")" "$MIRRORLET_DEV_DIR"
+mkdir -p "$(dirname "$METRICS_SERVER")" "$DEV_DIR"
 exec 9>"$METRICS_SERVER.lock"
 flock --wait "$LOCK_SECONDS" 9 || die "waited $LOCK_SECONDS s in vain for another build of metrics-server"
 # Another build may have made it while this one waited.
 [ ! -x "$METRICS_SERVER" ] || exit 0
 
-log="$MIRRORLET_DEV_DIR/metrics-server-build.log"
+log="$DEV_DIR/metrics-server-build.log"
 say "building metrics-server $METRICS_SERVER_VERSION, once (some minutes), log in $log …"
 (cd "$REPO/hack/metrics-server" && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$METRICS_SERVER.new" \
     sigs.k8s.io/metrics-server/cmd/metrics-server) >"$log" 2>&1 </dev/null 9>&- \

@@ -5,7 +5,7 @@ set -euo pipefail
 # shellcheck source=hack/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 CLUSTER_NUMBER=253
-CLUSTER_DIR="$MIRRORLET_DEV_DIR/helm-test"
+CLUSTER_DIR="$DEV_DIR/helm-test"
 # shellcheck source=hack/cluster.sh
 . "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
 # shellcheck source=hack/kubelet.sh

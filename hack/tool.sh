@@ -9,7 +9,7 @@ set -euo pipefail
 
 [ "$#" = 2 ] || die "usage: hack/tool.sh CRATE VERSION"
 name="$1" version="$2"
-tools="$MIRRORLET_DEV_DIR/tools/$name-$version"
+tools="$DEV_DIR/tools/$name-$version"
 if [ -x "$tools/bin/$name" ]; then
     printf '%s\n' "$tools/bin/$name"
     exit 0
@@ -19,8 +19,8 @@ if command -v "$name" >/dev/null 2>&1; then
     exit 0
 fi
 say "building $name $version, once …"
-log="$MIRRORLET_DEV_DIR/$name.log"
-mkdir -p "$MIRRORLET_DEV_DIR"
+log="$DEV_DIR/$name.log"
+mkdir -p "$DEV_DIR"
 cargo install --locked --version "$version" --root "$tools" "$name" >"$log" 2>&1 </dev/null \
     || { tail -n 20 "$log" >&2; die "$name could not be built; whole log: $log"; }
 printf '%s\n' "$tools/bin/$name"
