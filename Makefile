@@ -61,19 +61,18 @@ test: ## everything: sets up Docker, images and Kubernetes, then check and all t
 	$(MAKE) conformance-short
 
 # What meets an Engine: all of it has to hold on both ends of the versions.
-ENGINE_TESTS := access agent agent_binary agent_containers agent_edits agent_failures agent_hooks \
-	agent_lifecycle agent_probes corruption crash docker_engine docker_exec docker_gc \
-	docker_network docker_pull docker_volumes engine_faults image_gc in_container registry_faults
+ENGINE_TESTS := agent engine faults
+# What starts an Engine of its own, or reads the cgroups of the default one.
+NOT_ENGINE_TESTS := daemon:: stats::
 
 test-engine29: ## the tests that meet an Engine, on a current one with its containerd image store (built once, ten minutes)
 	export DOCKER_HOST; DOCKER_HOST="$$(hack/engine29-up.sh)"; hack/images.sh; \
-	$(CARGO) test --locked --no-fail-fast $(addprefix --test ,$(ENGINE_TESTS))
+	$(CARGO) test --locked --no-fail-fast $(addprefix --test ,$(ENGINE_TESTS)) -- $(addprefix --skip ,$(NOT_ENGINE_TESTS))
 
 # What meets an API server: all of it has to hold on the newest one, too.
-KUBE_TESTS := agent_cluster agent_mirrors agent_partition api_pods cluster_bed cluster_node cluster_volumes \
-	events mirrors node_api node_stats node_streams pull_secrets rbac streaming
-# What meets kubectl.
-KUBECTL_TESTS := cluster_bed node_api node_streams
+KUBE_TESTS := cluster streaming
+# What meets kubectl, in `cluster`.
+KUBECTL_TESTS := bed:: node_api:: node_streams::
 # The ends of what Kubernetes' Go modules give. kubectl speaks SPDY until 1.30, WebSockets since 1.31.
 KUBE_NEWEST := v1.36.3
 KUBECTL_OLDEST := v1.30.4
@@ -89,7 +88,7 @@ test-versions: kube-versions ## the tests that meet Kubernetes, on its newest se
 	hack/images.sh
 	KUBE_VERSION=$(KUBE_NEWEST) $(CARGO) test --locked --no-fail-fast $(addprefix --test ,$(KUBE_TESTS))
 	for version in $(KUBECTL_OLDEST) $(KUBE_NEWEST); do \
-		KUBECTL_VERSION=$$version $(CARGO) test --locked --no-fail-fast $(addprefix --test ,$(KUBECTL_TESTS)); \
+		KUBECTL_VERSION=$$version $(CARGO) test --locked --no-fail-fast --test cluster -- $(KUBECTL_TESTS); \
 	done
 
 IMAGE_TAR := target/image/mirrorlet.tar
@@ -114,7 +113,7 @@ test-helm: binary ## the chart, installed as a DaemonSet by a real kubelet besid
 	BINARY=$(BINARY) hack/test-helm.sh
 
 test-unit: ## tests that need no Docker
-	$(CARGO) test --locked --lib --bins --test layering
+	$(CARGO) test --locked --lib --bins --test house
 
 deny: ## licences, sources and duplicates (cargo-deny, built once)
 	hack/deny.sh

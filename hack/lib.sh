@@ -15,7 +15,7 @@ KUBE_VERSION="${KUBE_VERSION:-$KUBE_PINNED}"
 KUBE_BIN="${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/mirrorlet-dev/kube/$KUBE_VERSION"
 export KUBE_VERSION KUBE_BIN
 
-# The metrics-server of the tests (hack/metrics-server-build.sh); tests/node_stats.rs looks in the
+# The metrics-server of the tests (hack/metrics-server-build.sh); tests/cluster/node_stats.rs looks in the
 # same place.
 METRICS_SERVER_VERSION="$(awk '/sigs.k8s.io\/metrics-server v/ { for (i = 1; i <= NF; i++) if ($i ~ /^v[0-9]/) { print $i; exit } }' "$REPO/hack/metrics-server/go.mod")"
 METRICS_SERVER="${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/mirrorlet-dev/metrics-server/$METRICS_SERVER_VERSION/metrics-server"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the metrics-server that tests/node_stats.rs runs, from the Go module that
+# Builds the metrics-server that tests/cluster/node_stats.rs runs, from the Go module that
 # hack/metrics-server/go.mod pins, into a cache outside the repository. What is there already is not
 # built again. Cold, on two cores, it takes about five minutes, of which hack/kube-build.sh's cache
 # saves some.

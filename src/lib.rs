@@ -25,7 +25,7 @@
 //! | `telemetry` | log fields, occurrences, metrics |
 //! | `app` | wire, supervise, shut down |
 //!
-//! `docs/ARCHITECTURE.md` has the picture and the invariants; `tests/layering.rs` holds the arrows.
+//! `docs/ARCHITECTURE.md` has the picture and the invariants; `tests/house/layering.rs` holds the arrows.
 
 pub mod api;
 pub mod config;

@@ -1,4 +1,4 @@
-//! What a kubeconfig holds, read from disk. That it is had, kept and renewed, `tests/bootstrap.rs`
+//! What a kubeconfig holds, read from disk. That it is had, kept and renewed, `tests/cluster/bootstrap.rs`
 //! shows on real servers.
 
 use rcgen::{CertificateParams, DnType, KeyPair};

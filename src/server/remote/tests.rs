@@ -1,5 +1,5 @@
 //! Clients by hand, for what client-go never sends and for what it can't show; client-go itself is
-//! at the other end in `tests/streaming.rs`.
+//! at the other end in `tests/streaming/main.rs`.
 
 use std::sync::Mutex;
 

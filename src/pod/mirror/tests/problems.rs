@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::pod::mirror::ProblemKind as Kind;
 
-/// The words of a real API server (1.35.4), as `tests/mirrors.rs` gets them.
+/// The words of a real API server (1.35.4), as `tests/cluster/refusals.rs` gets them.
 const WORDS: &[(u16, &str, &str, Kind)] = &[
     (
         404,

@@ -1,0 +1,232 @@
+//! The program itself on the real Engine: started, asked, stopped and killed as people do it.
+
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::registry::{PASSWORD, Registry, USER};
+use crate::common::{self, Bed, PATIENCE, eventually, sleeper};
+use mirrorlet::api::report::StatusReport;
+
+/// A running `mirrorlet run`; killed when dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn mirrorlet(bed: &Bed, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mirrorlet"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("MIRRORLET_") || name == "DOCKER_HOST" {
+            command.env_remove(name);
+        }
+    }
+    command.args(args).arg("--root").arg(bed.path());
+    command
+}
+
+fn run(bed: &Bed) -> Running {
+    let child = mirrorlet(bed, &["run", "--node-name", "box", "--docker", &bed.docker])
+        .args(["--metrics-address", "none"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    Running(child)
+}
+
+fn ask(bed: &Bed, args: &[&str]) -> Output {
+    mirrorlet(bed, args).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn status(bed: &Bed) -> Option<StatusReport> {
+    let output = ask(bed, &["status", "-o", "json"]);
+    output
+        .status
+        .success()
+        .then(|| serde_json::from_slice(&output.stdout).unwrap())
+}
+
+async fn until_running(bed: &Bed, name: &str) -> StatusReport {
+    eventually(&format!("{name} to run"), || {
+        let report = status(bed)?;
+        let runs = report
+            .pods
+            .iter()
+            .any(|pod| pod.manifest_name == name && pod.status == "Running" && pod.ready == 1);
+        runs.then_some(report)
+    })
+    .await
+}
+
+fn signal(running: &Running, name: &str) {
+    let pid = running.0.id().to_string();
+    let sent = Command::new("kill").args([name, &pid]).status().unwrap();
+    assert!(sent.success());
+}
+
+/// Waits for the program's end; its exit code and what it wrote.
+fn end(mut running: Running) -> (Option<i32>, String) {
+    let began = Instant::now();
+    let code = loop {
+        if let Some(status) = running.0.try_wait().unwrap() {
+            break status.code();
+        }
+        assert!(began.elapsed() < PATIENCE, "it does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let mut text = String::new();
+    running
+        .0
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
+    (code, text)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_program_runs_pods_answers_and_leaves_them_running() {
+    let bed = Bed::new();
+    let manifest =
+        sleeper("web").replace("trap", "echo hello from $(hostname); echo oops >&2; trap");
+    bed.write("web.yaml", &manifest);
+    let first = run(&bed);
+    let report = until_running(&bed, "web").await;
+    assert_eq!(report.agent.pid, first.0.id());
+    let table = said(&ask(&bed, &["status"]));
+    assert!(
+        table.contains("web") && table.contains("Running"),
+        "{table}"
+    );
+    for pod in ["web", "web-box", "default/web", report.pods[0].uid.as_str()] {
+        let shown = said(&ask(&bed, &["status", pod, "-o", "wide"]));
+        assert!(shown.contains(report.pods[0].uid.as_str()), "{shown}");
+    }
+    eventually("the log", || {
+        let output = ask(&bed, &["logs", "web"]);
+        (output.stdout == b"hello from web-box\n" && output.stderr == b"oops\n").then_some(())
+    })
+    .await;
+    assert_eq!(ask(&bed, &["status", "nobody"]).status.code(), Some(1));
+    // A second one on the same root is turned away and does no harm.
+    let (code, words) = end(run(&bed));
+    assert_eq!(code, Some(1));
+    assert!(
+        words.contains(&format!("another mirrorlet (pid {})", first.0.id())),
+        "{words}"
+    );
+
+    let containers = bed.running();
+    signal(&first, "-TERM");
+    let (code, _) = end(first);
+    assert_eq!(code, Some(0));
+    assert_eq!(bed.running(), containers);
+    assert_eq!(ask(&bed, &["status"]).status.code(), Some(3));
+
+    let second = run(&bed);
+    until_running(&bed, "web").await;
+    assert_eq!(bed.running(), containers);
+    signal(&second, "-KILL");
+    drop(second);
+    let third = run(&bed);
+    until_running(&bed, "web").await;
+    assert_eq!(bed.running(), containers);
+    bed.docker(&["kill", &bed.running_id("web")]);
+    eventually("the restart", || {
+        (status(&bed)?.pods[0].restarts == 1 && bed.running().len() == 2).then_some(())
+    })
+    .await;
+    eventually("the log of the one before", || {
+        // Two lines: which of the two streams the Engine read last is not told.
+        let output = ask(&bed, &["logs", "web", "--previous", "--tail", "2"]);
+        (output.stdout == b"hello from web-box\n").then_some(())
+    })
+    .await;
+    bed.remove("web.yaml");
+    eventually("the pod to go", || {
+        status(&bed)?.pods.is_empty().then_some(())
+    })
+    .await;
+    assert!(bed.containers().is_empty());
+    signal(&third, "-INT");
+    assert_eq!(end(third).0, Some(0));
+}
+
+/// The only test that takes the sandbox image away: test programs run one after another, and an
+/// agent that finds the image missing makes it anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_image_that_was_removed_is_made_anew() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    bed.write("before.yaml", &sleeper("before"));
+    agent.until_running("before").await;
+    bed.remove("before.yaml");
+    agent.until_gone("before").await;
+    // Under a second name the image outlives the loss of its first, whoever else uses it.
+    let keeper = format!("mirrorlet.test/keeper:{}", bed.owner().unwrap());
+    bed.docker(&["tag", "mirrorlet/pause:1", &keeper]);
+    bed.docker(&["rmi", "mirrorlet/pause:1"]);
+    bed.write("after.yaml", &sleeper("after"));
+    let pod = agent.until_running("after").await;
+    assert_eq!(pod.restarts, 0);
+    assert_eq!(
+        bed.inspect(&bed.running_id("POD"))["Config"]["Image"],
+        "mirrorlet/pause:1"
+    );
+    bed.docker(&["rmi", &keeper]);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_credential_helper_of_the_node_is_asked() {
+    let registry = Registry::private().await;
+    let image = registry.push("a/app:1");
+    let bed = Bed::new();
+    let home = tempfile::tempdir().unwrap();
+    let helper = home.path().join("docker-credential-mirrorlet-test");
+    // It answers for this registry alone, which it is asked for on its standard input.
+    let answer = format!(r#"{{"Username":"{USER}","Secret":"{PASSWORD}"}}"#);
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = get ] && [ \"$(cat)\" = {} ] && echo '{answer}'\n",
+        registry.host
+    );
+    std::fs::write(&helper, script).unwrap();
+    std::fs::set_permissions(&helper, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let config = serde_json::json!({"credHelpers": {&registry.host: "mirrorlet-test"}});
+    std::fs::write(home.path().join("config.json"), config.to_string()).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let child = mirrorlet(
+        &bed,
+        &["run", "--node-name", "box", "--docker", &bed.docker],
+    )
+    .args(["--metrics-address", "none", "--docker-config"])
+    .arg(home.path())
+    .env("PATH", format!("{}:{path}", home.path().display()))
+    .stdout(Stdio::null())
+    .stderr(Stdio::piped())
+    .spawn()
+    .unwrap();
+    let running = Running(child);
+    bed.write("web.yaml", &common::sleeper_of("web", &image));
+    until_running(&bed, "web").await;
+    signal(&running, "-TERM");
+    let (code, log) = end(running);
+    assert_eq!(code, Some(0), "{log}");
+    assert!(!log.contains(PASSWORD));
+}

@@ -1,0 +1,20 @@
+//! A whole agent with manifests on a real Engine: the life of pods, and the commands people use.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail loudly, as tests do"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod access;
+mod binary;
+mod containers;
+mod edits;
+mod failures;
+mod hooks;
+mod lifecycle;
+mod probes;
+mod stats;

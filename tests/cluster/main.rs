@@ -1,0 +1,28 @@
+//! Real Kubernetes servers, and whole agents as Nodes of them.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail loudly, as tests do"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod api_forms;
+mod api_pods;
+mod bed;
+mod bootstrap;
+mod events;
+mod mirrors;
+mod node;
+mod node_api;
+mod node_stats;
+mod node_streams;
+mod ordinary;
+mod partition;
+mod pull_secrets;
+mod rbac;
+mod refusals;
+mod volumes;

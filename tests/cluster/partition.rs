@@ -1,0 +1,291 @@
+//! The API server goes away in each way it can; meanwhile each thing that can change does. What
+//! runs is right at once, and the API server agrees once it is back, with nothing restarted and no
+//! burst of requests.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::common::cluster::{Cluster, Options};
+use crate::common::link::Link;
+use crate::common::node::{Identity, NodeBed, QUIET, condition, is_ready, uid, until};
+use crate::common::{IMAGE, IMAGE_2, TestAgent};
+use mirrorlet::config::node::ApiAccess;
+use serde_json::{Value, json};
+
+/// How the API server is away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Partition {
+    /// Connections are refused.
+    Killed,
+    /// Connections stay, nothing is answered.
+    Hung,
+}
+
+impl Partition {
+    fn begin(self, cluster: &Cluster) {
+        match self {
+            Self::Killed => cluster.stop_apiserver(),
+            Self::Hung => cluster.pause_apiserver(),
+        }
+    }
+
+    async fn end(self, cluster: &Cluster) {
+        match self {
+            Self::Killed => cluster.start_apiserver().await,
+            Self::Hung => cluster.resume_apiserver(),
+        }
+    }
+}
+
+/// Ids of the running containers, by the name of the container in the spec; sandboxes left out.
+fn containers(bed: &NodeBed) -> HashMap<String, String> {
+    let named = bed.running().into_iter().filter_map(|(name, id)| {
+        let container = name.strip_prefix("k8s_")?.split('_').next()?.to_owned();
+        (container != "POD").then_some((container, id))
+    });
+    named.collect()
+}
+
+/// Waits until the containers are as wanted, by what Docker says.
+async fn until_containers(
+    bed: &NodeBed,
+    what: &str,
+    wanted: impl Fn(&HashMap<String, String>) -> bool,
+) -> HashMap<String, String> {
+    until(what, async || {
+        let found = containers(bed);
+        if wanted(&found) {
+            Ok(found)
+        } else {
+            Err(found)
+        }
+    })
+    .await
+}
+
+/// An ordinary Pod of that Node.
+fn ordinary(bed: &NodeBed, name: &str) -> String {
+    json!({"apiVersion": "v1", "kind": "Pod",
+    "metadata": {"name": name, "namespace": bed.namespace},
+    "spec": {
+        "nodeName": bed.node, "terminationGracePeriodSeconds": 1,
+        "containers": [{"name": name, "image": IMAGE, "imagePullPolicy": "IfNotPresent",
+            "command": ["sh", "-c", QUIET]}],
+    }})
+    .to_string()
+}
+
+/// Every change, with or without the agent restarted between.
+async fn every_change_converges(partition: Partition, restart: bool) {
+    let cluster = Options::default().without_scheduler().start().await;
+    let bed = NodeBed::on(Arc::new(cluster), Identity::Node).await;
+    let mut agent = bed.joined().await;
+    for name in ["same", "edited", "removed", "killed"] {
+        bed.sleeper(name);
+    }
+    bed.cluster.apply(&ordinary(&bed, "api"));
+    let mut before: HashMap<&str, Value> = HashMap::new();
+    for name in ["same", "edited", "removed", "killed"] {
+        before.insert(name, bed.until_mirrored(name).await);
+    }
+    let api = bed.until_pod("api", is_ready).await;
+    let ids = containers(&bed);
+
+    partition.begin(&bed.cluster);
+    if restart {
+        agent = restarted(&bed, agent).await;
+    }
+    bed.sleeper("added");
+    bed.write("edited.yaml", &bed.pod("edited", IMAGE_2, 1, QUIET));
+    bed.remove("removed.yaml");
+    bed.docker(&["kill", &ids["killed"]]);
+    let away = until_containers(&bed, "the changes without an API server", |now| {
+        now.contains_key("added")
+            && !now.contains_key("removed")
+            && ["edited", "killed"]
+                .iter()
+                .all(|name| now.get(*name).is_some_and(|id| *id != ids[*name]))
+    })
+    .await;
+    assert_eq!(away["same"], ids["same"]);
+    assert_eq!(away["api"], ids["api"], "an API pod runs on as last known");
+
+    let back = jiff::Timestamp::now();
+    partition.end(&bed.cluster).await;
+    bed.until_mirrored("added").await;
+    bed.until_no_mirror("removed").await;
+    bed.until_mirror("edited", |pod| {
+        is_ready(pod)
+            && uid(pod) != uid(&before["edited"])
+            && pod["spec"]["containers"][0]["image"] == IMAGE_2
+    })
+    .await;
+    let killed = bed
+        .until_mirror("killed", |pod| {
+            is_ready(pod) && pod["status"]["containerStatuses"][0]["restartCount"] == 1
+        })
+        .await;
+    assert_eq!(uid(&killed), uid(&before["killed"]));
+    assert_eq!(uid(&bed.until_mirrored("same").await), uid(&before["same"]));
+    assert_eq!(uid(&bed.until_pod("api", is_ready).await), uid(&api));
+    bed.until_node("Ready", |node| condition(node, "Ready") == Some("True"))
+        .await;
+    assert_eq!(
+        containers(&bed),
+        away,
+        "nothing is restarted when it is back"
+    );
+    // Five changes cost a handful of writes each: it doesn't come back with a burst.
+    let mut record = bed.cluster.audit_of(&format!("system:node:{}", bed.node));
+    record.retain(|entry| entry.at > back && entry.resource == "pods" && entry.writes());
+    let written: Vec<_> = record.iter().map(|e| (e.what(), &e.name, e.code)).collect();
+    assert!(written.len() <= 25, "{written:#?}");
+    agent.stop().await;
+}
+
+async fn restarted(bed: &NodeBed, agent: TestAgent) -> TestAgent {
+    agent.kill();
+    let agent = bed.agent().await;
+    agent.until_running("same").await;
+    agent
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_converges_over_a_killed_api_server() {
+    every_change_converges(Partition::Killed, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_converges_over_a_hung_api_server() {
+    every_change_converges(Partition::Hung, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_converges_over_a_killed_api_server_and_a_killed_agent() {
+    every_change_converges(Partition::Killed, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_converges_over_a_hung_api_server_and_a_killed_agent() {
+    every_change_converges(Partition::Hung, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_never_saw_the_api_server_runs_its_manifests() {
+    let cluster = Options::default().without_scheduler().start().await;
+    let bed = NodeBed::on(Arc::new(cluster), Identity::Node).await;
+    bed.cluster.stop_apiserver();
+    bed.sleeper("web");
+    let agent = bed.agent().await;
+    agent.until_running("web").await;
+    let ids = containers(&bed);
+    bed.cluster.start_apiserver().await;
+    bed.until_mirrored("web").await;
+    assert_eq!(containers(&bed), ids);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_pod_deleted_behind_our_back_stops_only_by_the_servers_word() {
+    let cluster = Options::default().without_scheduler().start().await;
+    let bed = NodeBed::on(Arc::new(cluster), Identity::Node).await;
+    let agent = bed.joined().await;
+    for name in ["kept", "deleted"] {
+        bed.cluster.apply(&ordinary(&bed, name));
+        bed.until_pod(name, is_ready).await;
+    }
+    let ids = containers(&bed);
+    // The object goes while no agent listens; the next one finds no API server at first.
+    agent.kill();
+    bed.delete_pod("deleted", true).await;
+    bed.cluster.stop_apiserver();
+    bed.sleeper("file");
+    let agent = bed.agent().await;
+    let away = until_containers(&bed, "the file pod", |now| now.contains_key("file")).await;
+    assert_eq!(
+        away["deleted"], ids["deleted"],
+        "nobody has said that it is gone"
+    );
+    assert_eq!(away["kept"], ids["kept"]);
+
+    bed.cluster.start_apiserver().await;
+    until_containers(&bed, "the deleted pod to end", |now| {
+        !now.contains_key("deleted")
+    })
+    .await;
+    assert_eq!(containers(&bed)["kept"], ids["kept"]);
+    bed.until_pod("kept", is_ready).await;
+    agent.stop().await;
+}
+
+/// The server is up and others change what is there; only this agent is cut off.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_cut_off_alone_goes_on_and_catches_up() {
+    let cluster = Options::default().without_scheduler().start().await;
+    let bed = NodeBed::on(Arc::new(cluster), Identity::Node).await;
+    let link = Link::to(&bed.cluster.server()).await;
+    let mut resolved = bed.resolved();
+    let ApiAccess::Kubeconfig(kubeconfig) = &resolved.config.kubeconfig else {
+        unreachable!("a bed has a kubeconfig");
+    };
+    let kubeconfig = link.kubeconfig(kubeconfig);
+    resolved.config.kubeconfig = ApiAccess::Kubeconfig(kubeconfig);
+    let agent = bed.agent_as(resolved).await;
+    bed.until_node("Ready", |node| condition(node, "Ready") == Some("True"))
+        .await;
+    for name in ["same", "edited", "removed"] {
+        bed.sleeper(name);
+    }
+    for name in ["kept", "deleted"] {
+        bed.cluster.apply(&ordinary(&bed, name));
+        bed.until_pod(name, is_ready).await;
+    }
+    let mut mirrors: HashMap<&str, Value> = HashMap::new();
+    for name in ["same", "edited", "removed"] {
+        mirrors.insert(name, bed.until_mirrored(name).await);
+    }
+    let ids = containers(&bed);
+
+    link.cut();
+    bed.sleeper("added");
+    bed.write("edited.yaml", &bed.pod("edited", IMAGE_2, 1, QUIET));
+    bed.remove("removed.yaml");
+    bed.delete_pod(&bed.name("same"), true).await;
+    bed.delete_pod("deleted", true).await;
+    bed.cluster.apply(&ordinary(&bed, "new"));
+    let away = until_containers(&bed, "the changes of files", |now| {
+        now.contains_key("added")
+            && !now.contains_key("removed")
+            && now.get("edited").is_some_and(|id| *id != ids["edited"])
+    })
+    .await;
+    for name in ["same", "kept", "deleted"] {
+        assert_eq!(away[name], ids[name], "{name}: nobody has told otherwise");
+    }
+    assert!(!away.contains_key("new"), "nobody has told of it");
+    agent
+        .until("the API server to be missed", |report| {
+            report.api.as_ref().is_some_and(|api| !api.reachable)
+        })
+        .await;
+
+    // What was connected stays dead: only new connections get through.
+    link.mend();
+    let same = bed.until_mirrored("same").await;
+    assert_ne!(uid(&same), uid(&mirrors["same"]), "it was deleted");
+    bed.until_mirrored("added").await;
+    bed.until_no_mirror("removed").await;
+    bed.until_mirror("edited", |pod| {
+        is_ready(pod) && uid(pod) != uid(&mirrors["edited"])
+    })
+    .await;
+    bed.until_pod("new", is_ready).await;
+    let back = until_containers(&bed, "what was deleted to end", |now| {
+        !now.contains_key("deleted") && now.contains_key("new")
+    })
+    .await;
+    for name in ["same", "kept", "edited", "added"] {
+        assert_eq!(back[name], away[name], "{name} is not restarted");
+    }
+    agent.stop().await;
+}

@@ -1,0 +1,210 @@
+//! Garbage collection of containers on the real Engine: what an agent left behind is collected,
+//! and nothing else.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::{Bed, IMAGE, eventually};
+use mirrorlet::api::PodUid;
+use mirrorlet::pod::gc::{Cause, ContainerGcPolicy, PodLife};
+use mirrorlet::runtime::Runtime;
+use mirrorlet::runtime::docker::translate::NodeFacts;
+use mirrorlet::runtime::docker::{
+    BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, InstrumentedEngine,
+    PullerOptions,
+};
+use mirrorlet::runtime::gc::{ContainerGc, PodStateProvider};
+use mirrorlet::runtime::objects::NoObjects;
+use mirrorlet::telemetry::{Metrics, Telemetry};
+
+/// A pod whose container ends again and again.
+fn crasher(name: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  uid: uid-{name}\nspec:\n  terminationGracePeriodSeconds: 0\n  containers:\n  - name: {name}\n    image: {IMAGE}\n    command: [sh, -c, \"echo said by {name}; exit 1\"]\n"
+    )
+}
+
+/// What is known of pods; of those that aren't named, nothing.
+struct States(BTreeMap<PodUid, PodLife>);
+
+impl PodStateProvider for States {
+    fn life(&self, uid: &PodUid) -> PodLife {
+        self.0.get(uid).copied().unwrap_or(PodLife::Gone)
+    }
+
+    fn all_sources_ready(&self) -> bool {
+        true
+    }
+}
+
+/// A collector of what the bed's last agent left, and the metrics of its Engine.
+async fn collector(
+    bed: &Bed,
+    policy: ContainerGcPolicy,
+    known: &[(&str, PodLife)],
+) -> (ContainerGc, Metrics) {
+    let telemetry = Telemetry::new();
+    let engine = Arc::new(BollardEngine::connect(&bed.docker).unwrap());
+    let engine = InstrumentedEngine::shared(engine, telemetry.metrics.clone());
+    let metrics = telemetry.metrics.clone();
+    let manager = DockerManager::new(
+        Arc::clone(&engine),
+        Arc::new(ImagePuller::new(engine, PullerOptions::default())),
+        telemetry,
+        DockerManagerOptions {
+            owner: bed.owner().unwrap(),
+            root: bed.path().to_owned(),
+            node: NodeFacts::default(),
+            pod_infra_image: None,
+            engine_concurrency: 4,
+            objects: Arc::new(NoObjects::default()),
+        },
+    );
+    manager.get_pods(true).await.unwrap();
+    let known = known.iter().map(|(uid, life)| (PodUid::from(*uid), *life));
+    let states = Arc::new(States(known.collect()));
+    (ContainerGc::new(Arc::new(manager), policy, states), metrics)
+}
+
+/// Runs crashing pods until each has that many dead instances, and leaves them.
+async fn leave(bed: &Bed, pods: &[&str], dead: usize) {
+    let mut resolved = bed.resolved();
+    resolved.config.max_container_backoff = Duration::from_secs(1);
+    resolved
+        .config
+        .container_gc
+        .maximum_dead_containers_per_container = -1;
+    let agent = bed.agent_as(resolved).await;
+    for name in pods {
+        bed.write(&format!("{name}.yaml"), &crasher(name));
+    }
+    for name in pods {
+        eventually(&format!("{dead} dead instances of {name}"), || {
+            (bed.instances(name).len() >= dead).then_some(())
+        })
+        .await;
+    }
+    agent.stop().await;
+    eventually("the last instances to end", || {
+        let runs = |name: &&str| {
+            bed.running()
+                .keys()
+                .any(|c| c.starts_with(&format!("k8s_{name}_")))
+        };
+        (!pods.iter().any(runs)).then_some(())
+    })
+    .await;
+}
+
+fn counts(bed: &Bed, name: &str) -> Vec<u32> {
+    let mut counts: Vec<u32> = bed.instances(name).into_keys().collect();
+    counts.sort_unstable();
+    counts
+}
+
+/// How many dead instances there are. An agent that is stopped may leave one that it made and did
+/// not start, which the next one takes up.
+fn dead(bed: &Bed, name: &str) -> usize {
+    let instances = bed.instances(name);
+    let is_dead = |id: &&String| bed.inspect(id)["State"]["Status"] == "exited";
+    instances.values().filter(is_dead).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_instances_are_collected_and_restart_counts_go_on() {
+    let bed = Bed::new();
+    leave(&bed, &["loop"], 4).await;
+    let before = dead(&bed, "loop");
+    let newest = *counts(&bed, "loop").last().unwrap();
+    let known = [("uid-loop", PodLife::Known)];
+    let (gc, metrics) = collector(&bed, ContainerGcPolicy::default(), &known).await;
+    let outcome = gc.garbage_collect().await;
+    assert_eq!(outcome.error(), None);
+    assert_eq!(outcome.removed[&Cause::PerContainer], before - 1);
+    assert_eq!(dead(&bed, "loop"), 1);
+    assert_eq!(counts(&bed, "loop").last(), Some(&newest));
+    // With nothing left to collect, nothing is asked.
+    let calls = metrics.engine_calls("list_containers") + metrics.engine_calls("remove_container");
+    assert!(gc.garbage_collect().await.removed.is_empty());
+    let after = metrics.engine_calls("list_containers") + metrics.engine_calls("remove_container");
+    assert_eq!(after, calls);
+    // The next agent goes on counting where the last one was.
+    let agent = bed.agent().await;
+    agent.until_pod("loop", |pod| pod.restarts > newest).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_of_the_node_are_shared_fairly() {
+    let bed = Bed::new();
+    leave(&bed, &["many", "few"], 4).await;
+    let known = [("uid-many", PodLife::Known), ("uid-few", PodLife::Known)];
+    let policy = ContainerGcPolicy::new(Duration::ZERO, -1, 4);
+    let (gc, _) = collector(&bed, policy, &known).await;
+    let outcome = gc.garbage_collect().await;
+    assert_eq!(outcome.error(), None);
+    assert_eq!((dead(&bed, "many"), dead(&bed, "few")), (2, 2));
+    // Nothing is old enough for a policy that keeps everything for an hour.
+    let policy = ContainerGcPolicy::new(Duration::from_hours(1), 0, 0);
+    let (gc, _) = collector(&bed, policy, &known).await;
+    assert!(gc.garbage_collect().await.removed.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn remains_of_pods_that_are_gone_or_over_go_and_foreign_containers_stay() {
+    let bed = Bed::new();
+    leave(&bed, &["gone", "over", "kept"], 2).await;
+    // Sandboxes of an agent that was stopped still run: they are stopped as a worker would.
+    for id in bed.running().values() {
+        bed.docker(&["stop", "-t", "0", id]);
+    }
+    let foreign = format!("foreign-{}", bed.owner().unwrap());
+    bed.docker(&[
+        "create",
+        "--name",
+        &foreign,
+        "--label",
+        "mirrorlet.dev/owner=x",
+        IMAGE,
+        "true",
+    ]);
+    let known = [("uid-over", PodLife::Over), ("uid-kept", PodLife::Known)];
+    let (gc, _) = collector(&bed, ContainerGcPolicy::default(), &known).await;
+    let outcome = gc.garbage_collect().await;
+    assert_eq!(outcome.error(), None);
+    assert!(outcome.removed[&Cause::PodGone] >= 3, "{outcome:?}");
+    assert!(counts(&bed, "gone").is_empty());
+    assert_eq!(dead(&bed, "over"), 1);
+    let outcome = gc.delete_all_unused_containers().await;
+    assert!(outcome.removed[&Cause::PodOver] >= 2, "{outcome:?}");
+    assert!(counts(&bed, "over").is_empty());
+    assert_eq!(dead(&bed, "kept"), 1);
+    let there = Command::new("docker")
+        .args(["inspect", &foreign])
+        .output()
+        .unwrap();
+    bed.docker(&["rm", &foreign]);
+    assert!(there.status.success(), "the foreign container is gone");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_keeps_as_many_dead_instances_as_it_is_told() {
+    let bed = Bed::new();
+    let mut resolved = bed.resolved();
+    resolved.config.max_container_backoff = Duration::from_secs(1);
+    resolved
+        .config
+        .container_gc
+        .maximum_dead_containers_per_container = 2;
+    let agent = bed.agent_as(resolved).await;
+    bed.write("loop.yaml", &crasher("loop"));
+    agent.until_pod("loop", |pod| pod.restarts >= 4).await;
+    eventually("the old instances to go", || {
+        let counts = counts(&bed, "loop");
+        (counts.len() <= 3 && !counts.contains(&0)).then_some(())
+    })
+    .await;
+    agent.stop().await;
+}

@@ -1,0 +1,20 @@
+//! The seam to a real Docker Engine, piece by piece: containers, commands, networks, images, volumes.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail loudly, as tests do"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod exec;
+mod gc;
+mod image_gc;
+mod network;
+mod pull;
+mod registry_faults;
+mod seam;
+mod volumes;

@@ -1,0 +1,213 @@
+//! Pods in a Docker network of their choice, what they resolve names by, and host ports that
+//! somebody else holds, under a whole agent on a real Engine.
+
+use std::net::{IpAddr, TcpListener};
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::{Bed, IMAGE, eventually, free_port};
+use mirrorlet::config::Resolved;
+
+/// A Docker network that goes with the test.
+struct Network(String);
+
+impl Network {
+    /// A network with an IPv4 and an IPv6 subnet; `number` keeps those of different tests apart.
+    fn new(name: &str, number: u8) -> Self {
+        let name = format!("mirrorlet-test-{name}-{}", std::process::id());
+        let subnets = [
+            format!("10.231.{number}.0/24"),
+            format!("fd00:231:{number}::/64"),
+        ];
+        let made = Command::new("docker")
+            .args(["network", "create", "--ipv6"])
+            .args(["--subnet", &subnets[0], "--subnet", &subnets[1], &name])
+            .output()
+            .unwrap();
+        assert!(
+            made.status.success(),
+            "{}",
+            String::from_utf8_lossy(&made.stderr)
+        );
+        Self(name)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let _ = Command::new("docker")
+            .args(["network", "rm", &self.0])
+            .output();
+    }
+}
+
+fn in_network(bed: &Bed, network: &str) -> Resolved {
+    let mut resolved = bed.resolved();
+    resolved.config.network = Some(network.to_owned());
+    resolved
+}
+
+fn pod(name: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  terminationGracePeriodSeconds: 0\n{spec}  containers:\n  - name: {name}\n    image: {IMAGE}\n    command: [sleep, \"1000000\"]\n"
+    )
+}
+
+const OWN_DNS: &str = "  dnsPolicy: None\n  dnsConfig:\n    nameservers: [192.0.2.53, \"2001:db8::53\"]\n    searches: [a.example, b.example]\n    options: [{name: ndots, value: \"3\"}, {name: edns0}]\n";
+const OWN_DNS_FILE: &str = "nameserver 192.0.2.53\nnameserver 2001:db8::53\nsearch a.example b.example\noptions ndots:3 edns0";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_have_addresses_of_the_network_named_and_their_own_resolvers() {
+    let bed = Bed::new();
+    let network = Network::new("dual", 41);
+    let agent = bed.agent_as(in_network(&bed, &network.0)).await;
+    bed.write("own.yaml", &pod("own", OWN_DNS));
+    bed.write("node.yaml", &pod("node", "  dnsPolicy: Default\n"));
+    let report = agent.until_running("own").await;
+    // Both families are in the first status that says it runs.
+    let [v4, v6] = report.ips.try_into().unwrap();
+    assert!(matches!(v4, IpAddr::V4(ip) if ip.octets()[..3] == [10, 231, 41]));
+    assert!(matches!(v6, IpAddr::V6(ip) if ip.segments()[..3] == [0xfd00, 0x231, 0x41]));
+    let (v4, v6) = (v4.to_string(), v6.to_string());
+    let shown = bed.exec("own", "ip addr show eth0");
+    assert!(shown.contains(&v4) && shown.contains(&v6), "{shown}");
+    let hosts = bed.exec("own", "cat /etc/hosts");
+    assert!(hosts.contains(&format!("{v4}\town-box")), "{hosts}");
+    assert!(hosts.contains(&format!("{v6}\town-box")), "{hosts}");
+    assert_eq!(bed.exec("own", "cat /etc/resolv.conf"), OWN_DNS_FILE);
+
+    // What a pod has from the node goes through the Engine's resolver, which finds the node's.
+    agent.until_running("node").await;
+    let resolvers = bed.exec("node", "cat /etc/resolv.conf");
+    assert!(resolvers.contains("nameserver 127.0.0.11"), "{resolvers}");
+
+    // A restarted container, and one in a new sandbox, see the same.
+    bed.docker(&["kill", &bed.running_id("own")]);
+    agent
+        .until_pod("own", |pod| pod.restarts == 1 && pod.ready == 1)
+        .await;
+    assert_eq!(bed.exec("own", "cat /etc/resolv.conf"), OWN_DNS_FILE);
+    let sandbox = bed.running_id("POD_own-box");
+    bed.docker(&["kill", &sandbox]);
+    agent
+        .until_pod("own", |pod| pod.restarts == 2 && pod.ready == 1)
+        .await;
+    assert_eq!(bed.exec("own", "cat /etc/resolv.conf"), OWN_DNS_FILE);
+    for name in ["own", "node"] {
+        bed.remove(&format!("{name}.yaml"));
+        agent.until_gone(name).await;
+    }
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_network_that_is_missing_is_named_and_pods_start_once_it_is_there() {
+    let bed = Bed::new();
+    let name = format!("mirrorlet-test-late-{}", std::process::id());
+    let agent = bed.agent_as(in_network(&bed, &name)).await;
+    bed.write("late.yaml", &pod("late", ""));
+    bed.write("host.yaml", &pod("host", "  hostNetwork: true\n"));
+    let told = agent
+        .until_pod("late", |pod| pod.message.contains("does not exist"))
+        .await;
+    let advice = format!("docker network create {name}");
+    assert!(told.message.contains(&advice), "{}", told.message);
+    // A pod in the host's network needs none.
+    agent.until_running("host").await;
+    let network = Network::new("late", 42);
+    assert_eq!(network.0, name);
+    let report = agent.until_running("late").await;
+    assert!(
+        report.ips[0].to_string().starts_with("10.231.42."),
+        "{:?}",
+        report.ips
+    );
+    for name in ["late", "host"] {
+        bed.remove(&format!("{name}.yaml"));
+        agent.until_gone(name).await;
+    }
+    agent.stop().await;
+}
+
+fn publishing(name: &str, port: u16) -> String {
+    pod(name, "").replace(
+        "    command:",
+        &format!("    ports: [{{containerPort: 80, hostPort: {port}}}]\n    command:"),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_port_that_a_foreign_container_holds_is_told_and_taken_when_it_is_free() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    let port = free_port();
+    let holder = format!("holder-{port}");
+    let publish = format!("{port}:80");
+    bed.docker(&[
+        "run", "-d", "--name", &holder, "-p", &publish, IMAGE, "sleep", "1000000",
+    ]);
+    bed.write("web.yaml", &publishing("web", port));
+    let in_use = format!("host port {port} is in use by container {holder:?}");
+    let told = agent
+        .until_pod("web", |pod| pod.message.contains("is in use by"))
+        .await;
+    bed.docker(&["rm", "-f", &holder]);
+    assert!(told.message.contains(&in_use), "{}", told.message);
+    agent.until_running("web").await;
+    bed.remove("web.yaml");
+    agent.until_gone("web").await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_port_that_a_process_holds_is_told() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    let port = free_port();
+    let socket = TcpListener::bind(("0.0.0.0", port)).unwrap();
+    bed.write("web.yaml", &publishing("web", port));
+    let told = agent
+        .until_pod("web", |pod| pod.message.contains("is in use by"))
+        .await;
+    let in_use = format!("host port {port}/tcp is in use by process ");
+    assert!(told.message.contains(&in_use), "{}", told.message);
+    let pid = format!("(pid {})", std::process::id());
+    assert!(told.message.contains(&pid), "{}", told.message);
+    drop(socket);
+    agent.until_running("web").await;
+    bed.remove("web.yaml");
+    agent.until_gone("web").await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn resolver_settings_of_the_node_are_those_of_the_file_named_as_it_is_now() {
+    let bed = Bed::new();
+    let file = bed.path().join("resolv.conf");
+    let write = |path: &Path, server: &str| {
+        let text = format!("nameserver {server}\nsearch node.example\n");
+        std::fs::write(path, text).unwrap();
+    };
+    write(&file, "192.0.2.1");
+    let mut resolved = bed.resolved();
+    resolved.config.resolv_conf.clone_from(&file);
+    let agent = bed.agent_as(resolved).await;
+    bed.write("one.yaml", &pod("one", "  dnsPolicy: Default\n"));
+    agent.until_running("one").await;
+    let seen = bed.exec("one", "cat /etc/resolv.conf");
+    assert!(seen.contains("nameserver 192.0.2.1"), "{seen}");
+    assert!(seen.contains("search node.example"), "{seen}");
+    write(&file, "192.0.2.2");
+    bed.write("two.yaml", &pod("two", "  dnsPolicy: Default\n"));
+    agent.until_running("two").await;
+    eventually("the second pod to have the new server", || {
+        let seen = bed.exec("two", "cat /etc/resolv.conf");
+        seen.contains("nameserver 192.0.2.2").then_some(())
+    })
+    .await;
+    for name in ["one", "two"] {
+        bed.remove(&format!("{name}.yaml"));
+        agent.until_gone(name).await;
+    }
+    agent.stop().await;
+}

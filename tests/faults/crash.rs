@@ -1,0 +1,440 @@
+//! The agent is killed before, during and after every single Engine call of a pod's start,
+//! restart, update, in-place change and stop, and started again: no duplicate, no orphan, no
+//! needless restart.
+//!
+//! A dry run counts the calls of each scenario; then every number is a kill point. *Before*: the
+//! call is never made. *After*: it is made, and its answer is lost. *During*: it reaches the Engine
+//! while the next agent is already at work.
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::common::history::History;
+use crate::common::intercept::{After, Before, Call, Script, ScriptedEngine};
+use crate::common::{self, Bed, IMAGE, IMAGE_2, TestAgent, eventually};
+use async_trait::async_trait;
+use futures::StreamExt;
+use mirrorlet::runtime::docker::engine::EngineError;
+use tokio::sync::Notify;
+
+/// Beds at a time: the Engine, not the agent, is what takes time here.
+const BEDS: usize = 6;
+/// How late calls reach the Engine that were under way when the agent was killed: the next agent
+/// has listed by then, and is about to act.
+const LATE: [Duration; 2] = [Duration::from_millis(15), Duration::from_millis(80)];
+
+/// What happens to the call that is the kill point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum When {
+    Before,
+    During(Duration),
+    After,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Scenario {
+    Start,
+    Restart,
+    Update,
+    ImageChange,
+    Stop,
+    /// A start whose manifest is removed while no agent runs.
+    Withdraw,
+}
+
+/// Ends the world at one call: it and all later ones never answer.
+#[derive(Default)]
+struct Doom {
+    /// How many calls were made since the scenario began, once it has.
+    began: AtomicBool,
+    calls: AtomicUsize,
+    changes: Mutex<Vec<usize>>,
+    at: Mutex<Option<(usize, When)>>,
+    dead: AtomicBool,
+    killed: Notify,
+    /// The number of the doomed call among all.
+    doomed: AtomicUsize,
+}
+
+impl Doom {
+    fn die(&self) {
+        self.dead.store(true, Ordering::SeqCst);
+        self.killed.notify_one();
+    }
+}
+
+#[async_trait]
+impl Script for Doom {
+    async fn before(&self, call: &Call) -> Before {
+        if self.dead.load(Ordering::SeqCst) {
+            return Before::Hang;
+        }
+        if !self.began.load(Ordering::SeqCst) {
+            return Before::Proceed;
+        }
+        let number = 1 + self.calls.fetch_add(1, Ordering::SeqCst);
+        if call.changes() {
+            self.changes.lock().unwrap().push(number);
+        }
+        match *self.at.lock().unwrap() {
+            Some((at, when)) if at == number => match when {
+                When::Before => {
+                    self.die();
+                    Before::Hang
+                }
+                When::During(late) => {
+                    self.die();
+                    Before::Orphan(late)
+                }
+                When::After => {
+                    self.doomed.store(call.number, Ordering::SeqCst);
+                    Before::Proceed
+                }
+            },
+            _ => Before::Proceed,
+        }
+    }
+
+    async fn after(&self, call: &Call, _error: Option<&EngineError>) -> After {
+        if self.doomed.load(Ordering::SeqCst) == call.number {
+            self.die();
+        }
+        if self.dead.load(Ordering::SeqCst) {
+            return After::Hang;
+        }
+        After::Pass
+    }
+}
+
+/// A container that ends at once when told to.
+fn container(name: &str, image: &str) -> String {
+    format!(
+        "  - name: {name}\n    image: {image}\n    command: [\"sh\", \"-c\", \"trap 'exit 0' TERM; sleep 100000 & wait $!\"]\n"
+    )
+}
+
+/// A UID no other bed uses: container names are made of it.
+fn uid(bed: &Bed) -> String {
+    let owner = bed.owner().unwrap();
+    let part = |range: std::ops::Range<usize>| owner[range].to_owned();
+    [
+        part(0..8),
+        part(8..12),
+        part(12..16),
+        part(16..20),
+        part(20..32),
+    ]
+    .join("-")
+}
+
+fn manifest(uid: Option<String>, init: bool, containers: &[(&str, &str)]) -> String {
+    let mut text = String::from("apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n");
+    if let Some(uid) = uid {
+        text += &format!("  uid: {uid}\n");
+    }
+    text += "spec:\n  terminationGracePeriodSeconds: 2\n";
+    if init {
+        text += &format!(
+            "  initContainers:\n  - name: prepare\n    image: {IMAGE}\n    command: [\"true\"]\n"
+        );
+    }
+    text += "  containers:\n";
+    for (name, image) in containers {
+        text += &container(name, image);
+    }
+    text
+}
+
+impl Scenario {
+    const ALL: [Self; 6] = [
+        Self::Start,
+        Self::Restart,
+        Self::Update,
+        Self::ImageChange,
+        Self::Stop,
+        Self::Withdraw,
+    ];
+
+    /// What runs before.
+    fn before(self, bed: &Bed) -> Option<String> {
+        match self {
+            Self::Start | Self::Withdraw => None,
+            Self::Restart | Self::ImageChange | Self::Stop => Some(manifest(
+                Some(uid(bed)),
+                false,
+                &[("one", IMAGE), ("two", IMAGE)],
+            )),
+            Self::Update => Some(manifest(None, false, &[("one", IMAGE)])),
+        }
+    }
+
+    /// What happens while the agent may be killed.
+    fn act(self, bed: &Bed, before: &HashMap<String, String>) {
+        match self {
+            Self::Start | Self::Withdraw => bed.write(
+                "web.yaml",
+                &manifest(None, true, &[("one", IMAGE), ("two", IMAGE)]),
+            ),
+            Self::Restart => {
+                bed.docker(&["kill", id(before, "one")]);
+            }
+            Self::Update => bed.write("web.yaml", &manifest(None, false, &[("one", IMAGE_2)])),
+            Self::ImageChange => bed.write(
+                "web.yaml",
+                &manifest(Some(uid(bed)), false, &[("one", IMAGE_2), ("two", IMAGE)]),
+            ),
+            Self::Stop => bed.remove("web.yaml"),
+        }
+    }
+
+    /// Waits until the Engine is as it should be in the end.
+    async fn settled(self, bed: &Bed, agent: &TestAgent, before: &HashMap<String, String>) {
+        match self {
+            Self::Start => {
+                agent.until_running("web").await;
+            }
+            Self::Restart => {
+                agent
+                    .until_pod("web", |pod| pod.ready == 2 && pod.restarts == 1)
+                    .await;
+            }
+            Self::ImageChange => {
+                agent
+                    .until_pod("web", |pod| {
+                        pod.ready == 2
+                            && pod
+                                .containers
+                                .iter()
+                                .all(|c| c.id.as_deref() != Some(&docker_id(before, "one")))
+                    })
+                    .await;
+            }
+            Self::Update => {
+                let old = docker_id(before, "one");
+                agent
+                    .until("the new pod alone", |report| {
+                        report.pods.len() == 1
+                            && report.pods[0].ready == 1
+                            && report.pods[0].containers[0].id.as_deref() != Some(&old)
+                    })
+                    .await;
+            }
+            Self::Stop => agent.until_gone("web").await,
+            Self::Withdraw if bed.manifest("web.yaml").exists() => {
+                agent.until_running("web").await;
+            }
+            Self::Withdraw => {
+                agent.until_gone("web").await;
+                eventually("everything to be gone", || {
+                    bed.containers().is_empty().then_some(())
+                })
+                .await;
+            }
+        }
+        if matches!(self, Self::Update | Self::Stop) {
+            eventually("the old pod's containers to be gone", || {
+                let left = bed.containers();
+                before
+                    .values()
+                    .all(|id| !left.values().any(|other| other == id))
+                    .then_some(())
+            })
+            .await;
+        }
+    }
+
+    /// Checks what there is in the end, and what happened on the way.
+    async fn check(self, bed: &Bed, history: &History, before: &HashMap<String, String>) {
+        let expected: &[(&str, usize)] = match self {
+            Self::Start => &[("POD", 1), ("prepare", 1), ("one", 1), ("two", 1)],
+            Self::Restart | Self::ImageChange => &[("POD", 1), ("one", 2), ("two", 1)],
+            Self::Update => &[("POD", 2), ("one", 2)],
+            Self::Stop => &[("POD", 1), ("one", 1), ("two", 1)],
+            Self::Withdraw => &[],
+        };
+        for (name, starts) in expected {
+            eventually("the last start to be told", || {
+                (history.starts(name) >= *starts).then_some(())
+            })
+            .await;
+            assert_eq!(
+                history.starts(name),
+                *starts,
+                "starts of {name}: {:#?}",
+                history.all()
+            );
+        }
+        history.assert_nothing_ran_twice();
+
+        let running = bed.running();
+        let mut names: Vec<&str> = running.keys().map(|name| spec_name(name)).collect();
+        names.sort_unstable();
+        match self {
+            Self::Start | Self::Restart | Self::ImageChange => {
+                assert_eq!(names, ["POD", "one", "two"], "{running:?}");
+            }
+            Self::Update => assert_eq!(names, ["POD", "one"], "{running:?}"),
+            Self::Stop | Self::Withdraw => {
+                assert!(bed.containers().is_empty(), "{:?}", bed.containers());
+            }
+        }
+        if matches!(self, Self::Restart | Self::ImageChange) {
+            assert_eq!(id(&running, "two"), id(before, "two"));
+            assert_eq!(id(&running, "POD"), id(before, "POD"));
+            assert!(
+                running
+                    .keys()
+                    .any(|name| name.starts_with("k8s_one_") && name.ends_with("_1")),
+                "{running:?}"
+            );
+        }
+        // One pod is left, and nothing but its containers: no orphans of any UID, nothing that
+        // was only created.
+        let all = bed.containers();
+        let uids: std::collections::HashSet<&str> = all
+            .keys()
+            .map(|name| name.split('_').nth(4).unwrap())
+            .collect();
+        assert!(uids.len() <= 1, "{all:?}");
+        eventually("what was only created to be gone", || {
+            let owner = format!("label=mirrorlet.dev/owner={}", bed.owner().unwrap());
+            let args = [
+                "ps",
+                "-aq",
+                "--filter",
+                &owner,
+                "--filter",
+                "status=created",
+            ];
+            bed.docker(&args).is_empty().then_some(())
+        })
+        .await;
+        if all.is_empty() {
+            eventually("the directories to be gone", || {
+                let left = std::fs::read_dir(bed.path().join("pods"));
+                left.map_or(true, |mut left| left.next().is_none())
+                    .then_some(())
+            })
+            .await;
+        }
+        // It still is the same that runs.
+        assert_eq!(running, bed.running());
+    }
+}
+
+fn spec_name(name: &str) -> &str {
+    name.split('_').nth(1).unwrap()
+}
+
+/// Id of the container of that name in the spec.
+fn id<'a>(containers: &'a HashMap<String, String>, name: &str) -> &'a str {
+    let found = containers.iter().find(|(full, _)| spec_name(full) == name);
+    found.unwrap().1
+}
+
+fn docker_id(containers: &HashMap<String, String>, name: &str) -> String {
+    format!("docker://{}", id(containers, name))
+}
+
+/// What one run found.
+#[derive(Debug)]
+struct Ran {
+    /// Calls from the beginning of the scenario.
+    calls: usize,
+    /// Those among them that change something.
+    changes: Vec<usize>,
+    /// Whether the kill point was reached.
+    killed: bool,
+}
+
+/// Runs a scenario, killing the agent at that point.
+async fn run(scenario: Scenario, at: Option<(usize, When)>) -> Ran {
+    let bed = Bed::new();
+    let history = History::of(&bed).await;
+    let engine = ScriptedEngine::new(&bed.docker, Doom::default());
+    let doom = &engine.script;
+    *doom.at.lock().unwrap() = at;
+    let mut before = HashMap::new();
+    let mut agent = if let Some(manifest) = scenario.before(&bed) {
+        bed.write("web.yaml", &manifest);
+        let agent = bed.agent_over(engine.clone()).await;
+        agent.until_running("web").await;
+        before = bed.running();
+        doom.began.store(true, Ordering::SeqCst);
+        scenario.act(&bed, &before);
+        agent
+    } else {
+        // From the very first call of an agent on.
+        doom.began.store(true, Ordering::SeqCst);
+        scenario.act(&bed, &before);
+        bed.agent_over(engine.clone()).await
+    };
+    let killed = tokio::select! {
+        () = doom.killed.notified() => true,
+        () = scenario.settled(&bed, &agent, &before) => false,
+    };
+    if killed {
+        agent.kill();
+        if matches!(scenario, Scenario::Withdraw) {
+            bed.remove("web.yaml");
+        }
+        agent = bed.agent().await;
+        scenario.settled(&bed, &agent, &before).await;
+        // It settles once more after the last late call of the killed agent.
+        engine.orphans_made().await;
+        scenario.settled(&bed, &agent, &before).await;
+    }
+    if killed || !matches!(scenario, Scenario::Withdraw) {
+        scenario.check(&bed, &history, &before).await;
+    }
+    let ran = Ran {
+        calls: doom.calls.load(Ordering::SeqCst),
+        changes: doom.changes.lock().unwrap().clone(),
+        killed,
+    };
+    agent.stop().await;
+    tokio::task::block_in_place(|| drop(bed));
+    ran
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn the_agent_may_be_killed_at_every_call() {
+    let mut points = Vec::new();
+    for scenario in Scenario::ALL {
+        let dry = run(scenario, None).await;
+        println!(
+            "{scenario:?}: {} calls, {} of them change something",
+            dry.calls,
+            dry.changes.len()
+        );
+        // What is withdrawn is of interest for the calls that come late.
+        let reads = match scenario {
+            Scenario::Withdraw => 0,
+            _ => dry.calls,
+        };
+        for number in 1..=reads {
+            points.push((scenario, number, When::Before));
+            points.push((scenario, number, When::After));
+        }
+        for (i, number) in dry.changes.into_iter().enumerate() {
+            points.push((scenario, number, When::During(LATE[i % LATE.len()])));
+        }
+    }
+    let killed = AtomicUsize::new(0);
+    futures::stream::iter(points)
+        .map(|(scenario, number, when)| {
+            let run = tokio::spawn(run(scenario, Some((number, when))));
+            async move { (scenario, number, when, run.await) }
+        })
+        .buffer_unordered(BEDS)
+        .for_each(|(scenario, number, when, ran)| {
+            let ran = ran.unwrap_or_else(|error| {
+                panic!("killed {when:?} call {number} of {scenario:?}: {error}")
+            });
+            killed.fetch_add(usize::from(ran.killed), Ordering::SeqCst);
+            async {}
+        })
+        .await;
+    common::tell(&format!("kill points: {}", killed.into_inner()));
+}

@@ -1,0 +1,218 @@
+//! The Docker daemon is restarted, killed, paused, started late and cut off, and the disk runs
+//! full: the agent keeps going, says what it waits for, and converges without harm.
+use crate::common::dockerd::{Dockerd, run};
+use crate::common::{Bed, TestAgent, sleeper};
+
+/// Waits until the agent says that it has lost the Engine.
+async fn until_lost(agent: &TestAgent) {
+    let report = agent
+        .until("the loss of the Engine to be told", |report| {
+            !report.engine.reachable
+        })
+        .await;
+    assert!(report.engine.error.is_some());
+    for pod in &report.pods {
+        assert!(
+            pod.message.contains("waiting for the Docker Engine"),
+            "{pod:?}"
+        );
+    }
+}
+
+async fn until_back(agent: &TestAgent) {
+    agent
+        .until("the Engine to be back", |report| report.engine.reachable)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_of_the_daemon_takes_the_containers_down_and_they_come_back() {
+    let mut dockerd = Dockerd::new(false);
+    let bed = Bed::on(&dockerd.host());
+    let agent = bed.agent().await;
+    bed.write("web.yaml", &sleeper("web"));
+    agent.until_running("web").await;
+    // Told to end it takes its containers with it; killed, it finds them at its next start.
+    for (signal, restarts) in [("TERM", 1), ("KILL", 2)] {
+        let before = bed.running_id("web");
+        dockerd.end(signal);
+        until_lost(&agent).await;
+        dockerd.start();
+        until_back(&agent).await;
+        let pod = agent
+            .until_pod("web", |pod| pod.restarts == restarts && pod.ready == 1)
+            .await;
+        assert_ne!(bed.running_id("web"), before, "{pod:?}");
+        assert_eq!(bed.running().len(), 2, "{:?}", bed.running());
+        assert_eq!(pod.ips.len(), 1, "{pod:?}");
+    }
+    bed.remove("web.yaml");
+    agent.until_gone("web").await;
+    assert!(bed.containers().is_empty(), "{:?}", bed.containers());
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_live_restore_containers_do_not_notice_a_restart_of_the_daemon() {
+    let mut dockerd = Dockerd::new(true);
+    let bed = Bed::on(&dockerd.host());
+    let agent = bed.agent().await;
+    bed.write("web.yaml", &sleeper("web"));
+    bed.write("ends.yaml", &sleeper("ends"));
+    agent.until_running("web").await;
+    agent.until_running("ends").await;
+    let before = bed.running();
+    let ends = bed.running_id("ends");
+    let process = bed.inspect(&ends)["State"]["Pid"].to_string();
+
+    dockerd.end("TERM");
+    until_lost(&agent).await;
+    // An end that no event tells of.
+    run("kill", &["-KILL", &process]);
+    dockerd.start();
+    until_back(&agent).await;
+    agent
+        .until_pod("ends", |pod| pod.restarts == 1 && pod.ready == 1)
+        .await;
+    let pod = agent.until_running("web").await;
+    assert_eq!(pod.restarts, 0);
+    let after = bed.running();
+    for (name, id) in before.iter().filter(|(_, id)| **id != ends) {
+        assert_eq!(after.get(name), Some(id), "{name}");
+    }
+    assert_eq!(after.len(), before.len(), "{after:?}");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_daemon_is_waited_for() {
+    let dockerd = Dockerd::new(false);
+    let bed = Bed::on(&dockerd.host());
+    let agent = bed.agent().await;
+    bed.write("web.yaml", &sleeper("web"));
+    agent.until_running("web").await;
+    let before = bed.running_id("web");
+    dockerd.signal("STOP");
+    bed.write("new.yaml", &sleeper("new"));
+    // A call that isn't answered makes the agent ask for a word; without one it is said.
+    agent
+        .until_pod("new", |pod| {
+            pod.message.contains("waiting for the Docker Engine")
+        })
+        .await;
+    until_lost(&agent).await;
+    let web = agent.pod("web").unwrap();
+    assert_eq!((web.ready, web.restarts), (1, 0), "what is known stays");
+    dockerd.signal("CONT");
+    agent.until_running("new").await;
+    let pod = agent.until_running("web").await;
+    assert_eq!((pod.restarts, bed.running_id("web")), (0, before));
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_comes_late_or_hides_its_socket_is_waited_for() {
+    let mut dockerd = Dockerd::new(false);
+    let bed = Bed::on(&dockerd.host());
+    dockerd.end("TERM");
+    let _ = std::fs::remove_file(dockerd.socket());
+    bed.write("web.yaml", &sleeper("web"));
+    let agent = bed.agent().await;
+    agent
+        .until_pod("web", |pod| {
+            pod.message.contains("waiting for the Docker Engine")
+        })
+        .await;
+    until_lost(&agent).await;
+    dockerd.start();
+    agent.until_running("web").await;
+    let before = bed.running_id("web");
+
+    // What is connected stays so; whatever needs a new connection fails.
+    let away = dockerd.socket().with_extension("away");
+    std::fs::rename(dockerd.socket(), &away).unwrap();
+    for number in 0..4 {
+        bed.write(
+            &format!("new{number}.yaml"),
+            &sleeper(&format!("new{number}")),
+        );
+    }
+    agent
+        .until("a pod to say what it waits for", |report| {
+            report.pods.iter().any(|pod| {
+                pod.message.contains("not reachable")
+                    || pod.message.contains("waiting for the Docker Engine")
+            })
+        })
+        .await;
+    std::fs::rename(&away, dockerd.socket()).unwrap();
+    for number in 0..4 {
+        agent.until_running(&format!("new{number}")).await;
+    }
+    let pod = agent.until_running("web").await;
+    assert_eq!((pod.restarts, bed.running_id("web")), (0, before));
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_is_reported_and_pods_go_on() {
+    let bed = Bed::new();
+    run(
+        "mount",
+        &[
+            "-t",
+            "tmpfs",
+            "-o",
+            "size=1m",
+            "tmpfs",
+            &bed.path().display().to_string(),
+        ],
+    );
+    let manifests = tempfile::tempdir().unwrap();
+    let write = |file: &str, content: &str| {
+        std::fs::write(manifests.path().join(file), content).unwrap();
+    };
+    let mut resolved = bed.resolved();
+    resolved.config.manifests = manifests.path().to_owned();
+    let engine = mirrorlet::runtime::docker::BollardEngine::connect(&bed.docker).unwrap();
+    let agent = bed.agent_with(resolved, std::sync::Arc::new(engine)).await;
+    write("web.yaml", &sleeper("web"));
+    agent.until_running("web").await;
+    let before = bed.running();
+
+    let filler = bed.path().join("filler");
+    let full = std::fs::write(&filler, vec![1_u8; 2 << 20]);
+    assert!(full.is_err(), "the disk is not full");
+    write(
+        "web.yaml",
+        &format!("# An edit of no consequence.\n{}", sleeper("web")),
+    );
+    agent
+        .until("the full disk to be reported", |report| {
+            report.problems.iter().any(|problem| {
+                problem.message.contains("can't be kept on disk")
+                    && problem.message.contains("No space left")
+            })
+        })
+        .await;
+    write("new.yaml", &sleeper("new"));
+    agent
+        .until_pod("new", |pod| pod.message.contains("No space left"))
+        .await;
+    assert_eq!(bed.running().len(), before.len(), "{:?}", bed.running());
+    for (name, id) in &before {
+        assert_eq!(bed.running().get(name), Some(id));
+    }
+
+    std::fs::remove_file(&filler).unwrap();
+    agent.until_running("new").await;
+    write("web.yaml", &format!("# Another one.\n{}", sleeper("web")));
+    agent
+        .until("the report to be clean", |report| {
+            report.problems.is_empty()
+        })
+        .await;
+    let pod = agent.until_running("web").await;
+    assert_eq!(pod.restarts, 0);
+    agent.stop().await;
+}

@@ -1,0 +1,114 @@
+//! The program as a person meets it: exit codes, and where its words go.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use mirrorlet::app::lock::RootLock;
+
+fn mirrorlet(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mirrorlet"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("MIRRORLET_") || name == "DOCKER_HOST" {
+            command.env_remove(name);
+        }
+    }
+    command.args(args).output().unwrap()
+}
+
+fn code_and_stderr(args: &[&str]) -> (i32, String) {
+    let output = mirrorlet(args);
+    assert!(
+        output.stdout.is_empty(),
+        "{args:?} wrote to standard output"
+    );
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    (output.status.code().unwrap(), stderr)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn usage_errors_exit_with_2() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("c.yaml");
+    std::fs::write(&file, "settle: 10ms\nsetle: 1ms\n").unwrap();
+    let root = text(dir.path());
+    for (args, words) in [
+        (&["status", "--bogus"][..], "--bogus"),
+        (
+            &["run", "--root", root, "--settle", "3s"],
+            "--settle: 3s is out of bounds",
+        ),
+        (
+            &["run", "--root", root, "--log-level", "a=loud"],
+            "log level",
+        ),
+        (
+            &["run", "--root", root, "--config", text(&file)],
+            "c.yaml:2: ",
+        ),
+        (
+            &["status", "--root", root, "--config", "/nowhere"],
+            "failed to read the config file /nowhere",
+        ),
+    ] {
+        let (code, stderr) = code_and_stderr(args);
+        assert_eq!(code, 2, "{args:?}: {stderr}");
+        assert!(stderr.contains(words), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn no_agent_exits_with_3_and_says_how_to_start_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = text(dir.path());
+    for command in [&["status"][..], &["logs", "web"], &["explain", "web"]] {
+        let args: Vec<&str> = command.iter().copied().chain(["--root", root]).collect();
+        let (code, stderr) = code_and_stderr(&args);
+        assert_eq!(code, 3, "{stderr}");
+        let words = format!("start one with: mirrorlet run --root {root}");
+        assert!(stderr.contains(&words), "{stderr}");
+    }
+}
+
+#[test]
+fn a_second_agent_exits_with_1_and_names_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let _held = RootLock::acquire(dir.path()).unwrap();
+    let (code, stderr) = code_and_stderr(&["run", "--root", text(dir.path())]);
+    assert_eq!(code, 1, "{stderr}");
+    let words = format!(
+        "another mirrorlet (pid {}) is using {}",
+        std::process::id(),
+        dir.path().display()
+    );
+    assert!(stderr.contains(&words), "{stderr}");
+    assert_eq!(stderr.matches("another mirrorlet").count(), 1, "{stderr}");
+}
+
+#[test]
+fn what_was_asked_for_goes_to_standard_output() {
+    for args in [
+        &["version"][..],
+        &["version", "-o", "json"],
+        &["completions", "bash"],
+        &["completions", "fish"],
+        &["completions", "zsh"],
+        &["config", "schema"],
+        &["config", "show"],
+        &["config", "show", "-o", "json", "--settle", "5ms"],
+        &["config", "show", "-o", "yaml"],
+        &["--help"],
+    ] {
+        let output = mirrorlet(args);
+        assert!(output.status.success(), "{args:?}");
+        assert!(output.stderr.is_empty(), "{args:?}");
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        assert!(!stdout.is_empty() && !stdout.contains('\u{1b}'), "{args:?}");
+        if args.contains(&"json") {
+            serde_json::from_str::<serde_json::Value>(&stdout).unwrap();
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! What needs neither an Engine nor a cluster: rules about the tree, the manifests, the command line,
+//! the sources, and a node's life in memory.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests fail loudly, as tests do"
+)]
+
+mod cli;
+mod layering;
+mod manifests;
+mod seeds;
+mod simulation;
+mod sources;
+mod testing_table;
