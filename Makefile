@@ -28,10 +28,10 @@ binary:
 	@ls -l $(BINARY)
 
 fmt:
-	$(CARGO) fmt --check
+	$(CARGO) fmt --all --check
 
 lint:
-	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
 core: ## the deciding modules alone: no async runtime, no Engine, no HTTP
 	$(CARGO) check --locked --lib --no-default-features
@@ -55,9 +55,8 @@ test: ## everything: sets up Docker, images and Kubernetes, then check and all t
 	hack/registry.sh
 	$(MAKE) check
 	$(MAKE) chart
-	$(CARGO) test --locked --package jsonpath-rust
-	$(CARGO) test --locked --all-targets --no-fail-fast
-	$(CARGO) test --locked --doc
+	$(CARGO) test --locked --workspace --all-targets --no-fail-fast
+	$(CARGO) test --locked --workspace --doc
 	$(MAKE) conformance-short
 
 # What meets an Engine: all of it has to hold on both ends of the versions.
@@ -113,7 +112,8 @@ test-helm: binary ## the chart, installed as a DaemonSet by a real kubelet besid
 	BINARY=$(BINARY) hack/test-helm.sh
 
 test-unit: ## tests that need no Docker
-	$(CARGO) test --locked --lib --bins --test house
+	$(CARGO) test --locked --workspace --lib --bins --test house
+	$(CARGO) test --locked --package mirrorlet-streaming
 
 deny: ## licences, sources and duplicates (cargo-deny, built once)
 	hack/deny.sh

@@ -29,7 +29,7 @@ hack/deb.sh "$binary" "$dist"
 "$cyclonedx" cyclonedx --quiet --format json --features daemon --spec-version 1.5 --override-filename "mirrorlet-$version.cdx"
 mv "mirrorlet-$version.cdx.json" "$dist/"
 # The tool writes one for each crate of the workspace; what is linked in is in the first.
-rm -f vendor/*/"mirrorlet-$version.cdx.json"
+rm -f {crates,vendor}/*/"mirrorlet-$version.cdx.json"
 (cd "$dist" && sha256sum -- * >SHA256SUMS && sha256sum --check --quiet SHA256SUMS)
 ls -l "$dist"
 deb_bytes="$(stat -c %s "$dist"/*.deb)"

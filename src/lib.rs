@@ -25,6 +25,9 @@
 //! | `telemetry` | log fields, occurrences, metrics |
 //! | `app` | wire, supervise, shut down |
 //!
+//! The protocols of exec, attach and port-forward are a crate of their own, `mirrorlet_streaming`
+//! (`crates/streaming`).
+//!
 //! `docs/ARCHITECTURE.md` has the picture and the invariants; `tests/house/layering.rs` holds the arrows.
 
 pub mod api;

@@ -19,14 +19,15 @@ use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use mirrorlet_streaming::gather::gathered_output;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, copy};
 use tokio::net::UnixStream;
 use tokio::net::unix::ReadHalf;
 use tokio::sync::Notify;
 
 use super::admin::{ApiError, Shared};
-use super::frame::{Frame, FrameReader, PROTOCOL};
-use super::gather::{framed, gathered_output};
+use super::frame::{Frame, FrameReader, PROTOCOL, framed};
+use super::remote::chunks;
 use crate::api::PodUid;
 use crate::runtime::{DuplexStream, ExecOptions, Session, TerminalSize};
 
@@ -222,7 +223,7 @@ async fn run(session: Session, mut stream: UnixStream, early: Bytes) {
         let _ = client.feed(stdin, &*control).await;
     };
     let sending = async {
-        let mut output = pin!(gathered_output(output));
+        let mut output = pin!(gathered_output(chunks(output)));
         while let Some(pieces) = output.next().await {
             let failed = pieces.last().is_some_and(Result::is_err);
             write.write_all(&framed(pieces)).await?;

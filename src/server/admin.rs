@@ -19,12 +19,14 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
+use mirrorlet_streaming::gather::gathered;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::gather::{framed, gathered};
+use super::frame::framed;
+use super::remote::chunks;
 use super::view::{AgentView, ViewError};
 use super::{access, files, listen};
 use crate::api::{PodUid, Timestamp};
@@ -368,7 +370,7 @@ async fn logs(
             query.previous,
         )
         .await?;
-    let frames = gathered(log)
+    let frames = gathered(chunks(log))
         .map(move |chunks| {
             let _held = &permit;
             Ok::<_, io::Error>(framed(chunks))

@@ -4,7 +4,10 @@
 //! A frame is one byte for its kind, four bytes for the length of what follows (big endian), and
 //! that many bytes.
 
+use std::fmt::Display;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use mirrorlet_streaming::Chunk;
 
 pub use crate::runtime::TerminalSize;
 
@@ -140,6 +143,19 @@ impl FrameWriter {
     pub fn finish(self) -> Bytes {
         self.wire.freeze()
     }
+}
+
+/// Encodes the pieces of a log or of a process's output. Neighbours of the same stream share frames.
+pub(super) fn framed<E: Display>(pieces: Vec<Result<Chunk, E>>) -> Bytes {
+    let mut frames = FrameWriter::default();
+    for piece in pieces {
+        frames.push(&match piece {
+            Ok(Chunk::Stdout(bytes)) => Frame::Stdout(bytes),
+            Ok(Chunk::Stderr(bytes)) => Frame::Stderr(bytes),
+            Err(error) => Frame::Failed(error.to_string()),
+        });
+    }
+    frames.finish()
 }
 
 /// Takes bytes in whatever pieces they come, gives frames.

@@ -3,9 +3,9 @@
 //!
 //! Both see the agent through [`view::AgentView`], which `app` implements; nothing here decides
 //! anything about pods. [`listen`] holds the limits both share; [`frame`] is the wire form of logs
-//! and processes, shared with the client in `cli`, and `gather` joins a log's pieces; [`access`] carries what goes both ways,
-//! `files` what is copied. [`remote`] carries the same processes and ports as Kubernetes' clients
-//! speak of them, for the [`node`] API.
+//! and processes, shared with the client in `cli`; [`access`] carries what goes both ways, `files`
+//! what is copied. `remote` joins the protocols of Kubernetes' clients, in the crate
+//! `mirrorlet_streaming`, to the runtime's sessions.
 
 pub mod access;
 pub mod admin;
@@ -13,11 +13,10 @@ pub mod admin;
 pub(crate) mod fake;
 mod files;
 pub mod frame;
-mod gather;
 pub mod health;
 pub mod listen;
 pub mod node;
-pub mod remote;
+mod remote;
 pub mod stats;
 pub mod view;
 

@@ -8,7 +8,6 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt;
 use http_body_util::Full;
@@ -16,11 +15,9 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use mirrorlet::runtime::{
-    DuplexStream, ExecOptions, LogChunk, RuntimeError, Session, SessionControl, TerminalSize,
-};
-use mirrorlet::server::remote::{
-    Kind, Limits, PortForward, Refusal, RemoteCommand, serve_port_forward, serve_session,
+use mirrorlet_streaming::{
+    Chunk, Kind, Limits, PortForward, Refusal, RemoteCommand, Session, TerminalSize,
+    serve_port_forward, serve_session,
 };
 use tokio::io::AsyncRead;
 use tokio::net::{TcpListener, TcpStream};
@@ -126,12 +123,7 @@ async fn answer(
                 let answer = negotiated.headers.clone();
                 let work: Work = Box::new(async move {
                     let stream = TokioIo::new(on.await.unwrap());
-                    let options = ExecOptions {
-                        command: asked.command,
-                        streams: asked.streams,
-                        size: None,
-                    };
-                    let start = || async move { start(&options, sizes) };
+                    let start = || async { start(&asked, sizes) };
                     serve_session(stream, &negotiated, asked.streams, kind, start, LIMITS).await;
                 });
                 Ok((answer, work))
@@ -155,19 +147,19 @@ async fn answer(
     Ok(response)
 }
 
-async fn connect(port: u16) -> std::io::Result<DuplexStream> {
+async fn connect(port: u16) -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect(("127.0.0.1", port)).await?;
     stream.set_nodelay(true)?;
-    Ok(Box::new(stream))
+    Ok(stream)
 }
 
 /// Starts a process, whose streams are pipes even where it is said to have a terminal.
 fn start(
-    options: &ExecOptions,
+    options: &RemoteCommand,
     sizes: Arc<Mutex<Vec<TerminalSize>>>,
-) -> Result<Session, RuntimeError> {
+) -> Result<Session<Process>, String> {
     if options.command.iter().any(|argument| argument == "refuse") {
-        return Err(RuntimeError::Conflict("container not running".to_owned()));
+        return Err("container not running".to_owned());
     }
     let mut child = Command::new(&options.command[0])
         .args(&options.command[1..])
@@ -182,24 +174,22 @@ fn start(
         .spawn()
         .unwrap();
     let stdin = child.stdin.take();
-    let stdout = chunks(child.stdout.take().unwrap()).map(|read| read.map(LogChunk::Stdout));
-    let stderr = chunks(child.stderr.take().unwrap()).map(|read| read.map(LogChunk::Stderr));
+    let stdout = chunks(child.stdout.take().unwrap()).map(|read| read.map(Chunk::Stdout));
+    let stderr = chunks(child.stderr.take().unwrap()).map(|read| read.map(Chunk::Stderr));
     Ok(Session {
-        tty: options.streams.tty,
         stdin: stdin.map(|stdin| Box::pin(stdin) as _),
         output: futures::stream::select(stdout, stderr).boxed(),
-        control: Box::new(Process {
+        process: Process {
             child: tokio::sync::Mutex::new(child),
             sizes,
-        }),
+        },
     })
 }
 
 fn chunks(
     pipe: impl AsyncRead + Send + 'static,
-) -> impl futures::Stream<Item = Result<Bytes, RuntimeError>> + Send {
-    ReaderStream::with_capacity(pipe, 64 << 10)
-        .map(|read| read.map_err(|error| RuntimeError::Local(error.to_string())))
+) -> impl futures::Stream<Item = Result<Bytes, String>> + Send {
+    ReaderStream::with_capacity(pipe, 64 << 10).map(|read| read.map_err(|error| error.to_string()))
 }
 
 struct Process {
@@ -207,15 +197,16 @@ struct Process {
     sizes: Arc<Mutex<Vec<TerminalSize>>>,
 }
 
-#[async_trait]
-impl SessionControl for Process {
+impl mirrorlet_streaming::Process for Process {
+    type Error = String;
+
     async fn resize(&self, size: TerminalSize) {
         self.sizes.lock().unwrap().push(size);
     }
 
-    async fn exit_code(&self) -> Result<Option<i32>, RuntimeError> {
+    async fn exit_code(&self) -> Result<Option<i32>, String> {
         let ended = self.child.lock().await.wait().await;
-        let ended: ExitStatus = ended.map_err(|error| RuntimeError::Local(error.to_string()))?;
+        let ended: ExitStatus = ended.map_err(|error| error.to_string())?;
         Ok(ended.code())
     }
 }

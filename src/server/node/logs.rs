@@ -11,12 +11,14 @@ use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, stream};
+use mirrorlet_streaming::Chunk;
+use mirrorlet_streaming::gather::gathered;
 
 use super::Shared;
 use crate::api::{PodUid, Timestamp};
 use crate::pod::spec::all_container_names;
-use crate::runtime::{LogChunk, LogOptions, LogSource};
-use crate::server::gather::gathered;
+use crate::runtime::{LogOptions, LogSource};
+use crate::server::remote::chunks;
 use crate::server::view::ViewError;
 
 /// Most logs read at a time. Each holds a connection to the Engine; a screen full of them is a
@@ -160,7 +162,7 @@ pub(super) async fn container_logs(
         })?;
     // An empty piece first: the head of the answer goes out before the first line comes.
     let begin = stream::iter([Ok(Bytes::new())]);
-    let pieces = gathered(log).map(move |chunks| {
+    let pieces = gathered(chunks(log)).map(move |chunks| {
         let _held = &permit;
         Ok::<_, io::Error>(joined(chunks))
     });
@@ -172,7 +174,7 @@ pub(super) async fn container_logs(
 }
 
 /// Pieces as one. An error can only be told among them: the answer has long begun.
-fn joined(chunks: Vec<crate::runtime::Result<LogChunk>>) -> Bytes {
+fn joined(chunks: Vec<crate::runtime::Result<Chunk>>) -> Bytes {
     let mut joined = BytesMut::new();
     for chunk in chunks {
         match chunk {

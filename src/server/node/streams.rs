@@ -1,5 +1,5 @@
 //! `exec`, `attach` and `portForward`, with a UID in the path or without: who is meant, and how
-//! their connections are taken over. What goes over those then is [`remote`](super::super::remote)'s.
+//! their connections are taken over. `mirrorlet_streaming` serves those then.
 //!
 //! Upstream: `getExec`, `getAttach`, `getPortForward` of `pkg/kubelet/server/server.go`.
 
@@ -14,15 +14,16 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
+use mirrorlet_streaming::{
+    Kind, Limits, PortForward, Refusal, RemoteCommand, serve_port_forward, serve_session,
+};
 
 use super::Shared;
 use super::listen::Claim;
 use crate::api::{Pod, PodUid};
 use crate::pod::spec::all_container_names;
 use crate::runtime::ExecOptions;
-use crate::server::remote::{
-    Kind, Limits, PortForward, Refusal, RemoteCommand, serve_port_forward, serve_session,
-};
+use crate::server::remote;
 
 /// The routes: `GET` is what WebSockets come with, `POST` SPDY.
 pub(super) fn routes() -> Router<Shared> {
@@ -79,24 +80,24 @@ fn command(
     kind: Kind,
 ) -> Result<Response, Response> {
     let query = request.uri().query().unwrap_or_default();
-    let asked = RemoteCommand::parse(query).map_err(IntoResponse::into_response)?;
+    let asked = RemoteCommand::parse(query).map_err(refused)?;
     let (uid, container) = container(shared, named)?;
-    let negotiated =
-        RemoteCommand::negotiate(request.headers()).map_err(IntoResponse::into_response)?;
+    let negotiated = RemoteCommand::negotiate(request.headers()).map_err(refused)?;
     let headers = negotiated.headers.clone();
     let view = Arc::clone(&shared.view);
     let RemoteCommand { command, streams } = asked;
     let options = ExecOptions {
         command,
-        streams,
+        streams: remote::streams(streams),
         size: None,
     };
     let work = async move |stream| {
         let start = || async {
-            match kind {
+            let session = match kind {
                 Kind::Exec => view.exec(&uid, Some(&container), &options).await,
-                Kind::Attach => view.attach(&uid, Some(&container), streams).await,
-            }
+                Kind::Attach => view.attach(&uid, Some(&container), options.streams).await,
+            };
+            session.map(remote::session)
         };
         let limits = Limits::default();
         serve_session(stream, &negotiated, streams, kind, start, limits).await;
@@ -112,8 +113,7 @@ async fn port_forward(
 ) -> Result<Response, Response> {
     let uid = PodUid::of(&*pod(&shared, &named)?);
     let query = request.uri().query().unwrap_or_default();
-    let asked =
-        PortForward::negotiate(request.headers(), query).map_err(IntoResponse::into_response)?;
+    let asked = PortForward::negotiate(request.headers(), query).map_err(refused)?;
     let headers = asked.negotiated.headers.clone();
     let view = Arc::clone(&shared.view);
     let work = async move |stream| {
@@ -123,10 +123,8 @@ async fn port_forward(
     Ok(Entry::of(&shared, request).carry(headers, work))
 }
 
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        (self.status, *self.headers, self.message).into_response()
-    }
+fn refused(refusal: Refusal) -> Response {
+    (refusal.status, *refusal.headers, refusal.message).into_response()
 }
 
 /// The pod that a path names. Its UID may be its own or its mirror's: people read the mirror's

@@ -6,8 +6,7 @@ use axum::http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use axum::http::{HeaderMap, HeaderValue};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-
-use crate::server::remote::negotiate::{is_websocket, listed};
+use mirrorlet_streaming::{is_websocket, websocket_protocols};
 
 /// Longest token that is looked at, in bytes; honest ones have about a thousand.
 pub(super) const TOKEN_BYTES_MAX: usize = 16 << 10;
@@ -44,7 +43,7 @@ fn offered(headers: &HeaderMap) -> Option<String> {
     if !is_websocket(headers) {
         return None;
     }
-    let protocols = listed(headers, &SEC_WEBSOCKET_PROTOCOL);
+    let protocols = websocket_protocols(headers);
     let mut tokens = protocols
         .iter()
         .filter_map(|name| name.strip_prefix(PROTOCOL_PREFIX));
@@ -58,7 +57,7 @@ fn offered(headers: &HeaderMap) -> Option<String> {
 /// Takes tokens out of the protocols that are chosen from: whoever serves the request neither
 /// picks one nor repeats it.
 pub(super) fn strip(headers: &mut HeaderMap) {
-    let protocols = listed(headers, &SEC_WEBSOCKET_PROTOCOL);
+    let protocols = websocket_protocols(headers);
     let rest: Vec<_> = protocols
         .iter()
         .filter(|name| !name.starts_with(PROTOCOL_PREFIX))

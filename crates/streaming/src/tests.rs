@@ -3,23 +3,20 @@
 
 use std::sync::Mutex;
 
-use axum::http::HeaderMap;
 use bytes::{BufMut, BytesMut};
 use futures::stream::{self, BoxStream};
-use futures::{SinkExt, StreamExt};
+use futures::{SinkExt, StreamExt, TryStreamExt};
+use http::HeaderMap;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream as Pipe, duplex};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::Role;
+use tokio_util::io::ReaderStream;
 
 use super::spdy::frames::{Decoder, Frame};
 use super::*;
-use crate::api::PodUid;
-use crate::runtime::{ExecOptions, LogChunk, RuntimeError, SessionControl, TerminalSize};
-use crate::server::fake::FakeView;
-use crate::server::{AgentView, ViewError};
 
 /// Bytes on their way between client and server.
 const PIPE_BYTES: usize = 1 << 20;
@@ -46,33 +43,66 @@ fn ports(carrier: Carrier, ports: &[u16]) -> PortForward {
     }
 }
 
-/// Serves a command of [`FakeView`]: it writes `said`, then what it gets to standard error, and
-/// ends with 7.
+/// Most bytes on their way through an echo.
+const ECHO_BYTES: usize = 16;
+
+/// A process that ends with 7.
+struct Seven;
+
+impl Process for Seven {
+    type Error = String;
+
+    async fn resize(&self, _size: TerminalSize) {}
+
+    async fn exit_code(&self) -> Result<Option<i32>, String> {
+        Ok(Some(7))
+    }
+}
+
+/// A process that writes `said`, then its standard input to standard error, and ends with 7.
+fn said(streams: StreamOptions) -> Session<Seven> {
+    let (input, echo) = duplex(ECHO_BYTES);
+    let echo = ReaderStream::new(echo)
+        .map_err(|error| error.to_string())
+        .map_ok(Chunk::Stderr);
+    let output = stream::iter([Ok(Chunk::Stdout("said".into()))]);
+    Session {
+        stdin: streams.stdin.then(|| Box::pin(input) as _),
+        output: output.chain(echo).boxed(),
+        process: Seven,
+    }
+}
+
+/// Port 7 echoes, nobody listens on others.
+async fn echo(port: u16) -> Result<Pipe, &'static str> {
+    if port != 7 {
+        return Err("connection refused");
+    }
+    let (ours, theirs) = duplex(ECHO_BYTES);
+    tokio::spawn(async move {
+        let (mut read, mut write) = tokio::io::split(ours);
+        let _ = tokio::io::copy(&mut read, &mut write).await;
+        let _ = write.shutdown().await;
+    });
+    Ok(theirs)
+}
+
+/// Serves a command that does as [`said`].
 fn serve_command(negotiated: Negotiated, streams: StreamOptions) -> (Pipe, JoinHandle<()>) {
     let (ours, theirs) = duplex(PIPE_BYTES);
     let serving = tokio::spawn(async move {
-        let view = FakeView::new();
-        let uid = PodUid::from("u");
-        let options = ExecOptions {
-            command: vec!["said".to_owned()],
-            streams,
-            size: None,
-        };
-        let start = || view.exec(&uid, None, &options);
+        let start = || async { Ok::<_, String>(said(streams)) };
         let limits = Limits::default();
         serve_session(ours, &negotiated, streams, Kind::Exec, start, limits).await;
     });
     (theirs, serving)
 }
 
-/// Port 7 echoes, nobody listens on others.
+/// Serves the ports of [`echo`].
 fn serve_ports(asked: PortForward) -> (Pipe, JoinHandle<()>) {
     let (ours, theirs) = duplex(PIPE_BYTES);
     let serving = tokio::spawn(async move {
-        let view = FakeView::new();
-        let uid = PodUid::from("u");
-        let connect = |port| view.port_forward(&uid, port);
-        serve_port_forward(ours, &asked, connect, Limits::default()).await;
+        serve_port_forward(ours, &asked, echo, Limits::default()).await;
     });
     (theirs, serving)
 }
@@ -283,21 +313,21 @@ async fn a_client_that_opens_too_few_streams_is_let_go() {
 /// A process that neither says nor takes anything, and never ends.
 struct Silent;
 
-#[async_trait::async_trait]
-impl SessionControl for Silent {
+impl Process for Silent {
+    type Error = String;
+
     async fn resize(&self, _size: TerminalSize) {}
 
-    async fn exit_code(&self) -> crate::runtime::Result<Option<i32>> {
+    async fn exit_code(&self) -> Result<Option<i32>, String> {
         Ok(None)
     }
 }
 
-fn silent(output: BoxStream<'static, crate::runtime::Result<LogChunk>>) -> Session {
+fn silent(output: BoxStream<'static, Result<Chunk, String>>) -> Session<Silent> {
     Session {
-        tty: false,
         stdin: None,
         output,
-        control: Box::new(Silent),
+        process: Silent,
     }
 }
 
@@ -311,7 +341,7 @@ async fn a_connection_on_which_nothing_happens_is_given_up() {
             ..StreamOptions::default()
         };
         let serving = tokio::spawn(async move {
-            let start = || async { Ok::<_, RuntimeError>(silent(stream::pending().boxed())) };
+            let start = || async { Ok::<_, String>(silent(stream::pending().boxed())) };
             let how = negotiated(carrier, Version::V4);
             serve_session(ours, &how, streams, Kind::Exec, start, Limits::default()).await;
         });
@@ -614,7 +644,7 @@ async fn why_a_command_did_not_start_is_told_on_the_error_stream() {
     let started = Mutex::new(0);
     let start = || async {
         *started.lock().unwrap() += 1;
-        Err::<Session, _>(ViewError::Failed("no such container".to_owned()))
+        Err::<Session<Seven>, _>("no such container")
     };
     let how = negotiated(Carrier::WebSocket(Codec::Binary), Version::V4);
     let limits = Limits::default();

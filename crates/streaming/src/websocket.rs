@@ -23,8 +23,8 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use super::Limits;
 use super::drive::{Activity, OUTGOING_MAX, PIECE_BYTES_MAX, Piece};
 use super::negotiate::{Codec, Version};
+use super::session::Duplex;
 use super::spdy::ByteSink;
-use crate::runtime::exec::Duplex;
 
 /// Largest message, in bytes: upstream's, `DefaultMaxPayloadBytes` of `golang.org/x/net/websocket`.
 /// Some clients send a whole file as one.

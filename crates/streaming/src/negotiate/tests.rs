@@ -1,4 +1,4 @@
-use axum::http::Request;
+use http::Request;
 use proptest::prelude::*;
 
 use super::*;

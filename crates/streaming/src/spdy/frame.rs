@@ -34,7 +34,7 @@ const UNIDIRECTIONAL: u8 = 2;
 
 /// Why a stream was reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::server::remote) enum Reset {
+pub(crate) enum Reset {
     /// It can't be opened so.
     Protocol = 1,
     /// There are too many.
@@ -45,7 +45,7 @@ pub(in crate::server::remote) enum Reset {
 
 /// A frame that came.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::server::remote) enum Frame {
+pub(crate) enum Frame {
     /// A stream is opened.
     SynStream {
         id: u32,
@@ -82,7 +82,7 @@ pub(super) enum Send {
 
 /// Bytes that are no SPDY, or more than we bear. The connection is of no use then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(in crate::server::remote) enum FrameError {
+pub(crate) enum FrameError {
     #[error("a SPDY frame of version {0} came")]
     Version(u16),
     #[error("a SPDY frame of the unknown kind {0} came")]
@@ -107,15 +107,15 @@ struct Rest {
 }
 
 /// Takes bytes, gives frames.
-pub(in crate::server::remote) struct Decoder {
+pub(crate) struct Decoder {
     /// What has come and was not decoded.
-    pub(in crate::server::remote) buffer: BytesMut,
+    pub(crate) buffer: BytesMut,
     data: Option<Rest>,
     inflater: Inflater,
 }
 
 impl Decoder {
-    pub(in crate::server::remote) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             buffer: BytesMut::new(),
             data: None,
@@ -127,7 +127,7 @@ impl Decoder {
     ///
     /// # Errors
     /// What has come is no frame; the decoder is of no use afterwards.
-    pub(in crate::server::remote) fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
+    pub(crate) fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         loop {
             if let Some(rest) = self.data.take() {
                 return Ok(self.piece(rest));

@@ -16,9 +16,9 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::drive::{PIECE_BYTES_MAX, Piece};
+use super::session::Duplex;
 use super::spdy::{Connection, Headers, Opened, Reset};
 use super::websocket::Channels;
-use crate::runtime::DuplexStream;
 
 /// Most connections forwarded at a time; further ones wait until one has ended.
 const FORWARDED_MAX: usize = 256;
@@ -86,14 +86,15 @@ struct Waiting {
 }
 
 /// Serves the connections that a client opens on a SPDY connection, until it opens no more.
-pub(super) async fn over_spdy<C, F, E>(
+pub(super) async fn over_spdy<C, F, T, E>(
     connection: Arc<Connection>,
     mut opened: mpsc::Receiver<Opened>,
     connect: &C,
     creation: Duration,
 ) where
     C: Fn(u16) -> F + Send + Sync,
-    F: Future<Output = Result<DuplexStream, E>> + Send,
+    F: Future<Output = Result<T, E>> + Send,
+    T: Duplex,
     E: Display + Send,
 {
     let mut waiting: HashMap<String, Waiting> = HashMap::new();
@@ -200,7 +201,7 @@ impl ToClient for ToChannel {
 }
 
 /// Serves one connection over two streams.
-async fn over_streams<C, F, E>(
+async fn over_streams<C, F, T, E>(
     connection: Arc<Connection>,
     mut data: Opened,
     error: u32,
@@ -208,7 +209,8 @@ async fn over_streams<C, F, E>(
     connect: &C,
 ) where
     C: Fn(u16) -> F + Send + Sync,
-    F: Future<Output = Result<DuplexStream, E>> + Send,
+    F: Future<Output = Result<T, E>> + Send,
+    T: Duplex,
     E: Display + Send,
 {
     let id = data.id;
@@ -235,13 +237,14 @@ async fn over_streams<C, F, E>(
 }
 
 /// Serves one connection for each port on a WebSocket, until all have ended.
-pub(super) async fn over_channels<C, F, E>(
+pub(super) async fn over_channels<C, F, T, E>(
     channels: Channels,
     ports: Vec<(u16, mpsc::Receiver<Piece>)>,
     connect: &C,
 ) where
     C: Fn(u16) -> F + Send + Sync,
-    F: Future<Output = Result<DuplexStream, E>> + Send,
+    F: Future<Output = Result<T, E>> + Send,
+    T: Duplex,
     E: Display + Send,
 {
     let mut forwarded = FuturesUnordered::new();
@@ -261,14 +264,15 @@ pub(super) async fn over_channels<C, F, E>(
     channels.close().await;
 }
 
-async fn over_channel<C, F, E>(
+async fn over_channel<C, F, T, E>(
     client: ToChannel,
     port: u16,
     mut data: mpsc::Receiver<Piece>,
     connect: &C,
 ) where
     C: Fn(u16) -> F + Send + Sync,
-    F: Future<Output = Result<DuplexStream, E>> + Send,
+    F: Future<Output = Result<T, E>> + Send,
+    T: Duplex,
     E: Display + Send,
 {
     match connect(port).await {
@@ -285,7 +289,7 @@ async fn over_channel<C, F, E>(
 
 /// Carries bytes both ways until both sides have said their last, or one is gone.
 async fn forward(
-    target: DuplexStream,
+    target: impl Duplex,
     from_client: &mut mpsc::Receiver<Piece>,
     to_client: &impl ToClient,
 ) -> Ended {

@@ -10,11 +10,11 @@ use tokio::sync::mpsc;
 
 use super::Kind;
 use super::drive::Piece;
+use super::gather::{gathered_output, joined};
 use super::negotiate::Version;
 use super::resize::Sizes;
+use super::session::{Chunk, Process, Session};
 use super::status::{Outcome, error_text};
-use crate::runtime::{LogChunk, Session, SessionControl};
-use crate::server::gather::{gathered_output, joined};
 
 /// A stream to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,14 +43,15 @@ pub(super) struct Inputs {
 }
 
 /// Starts a command and carries its streams until it has ended and its client was told.
-pub(super) async fn run<F, E>(
+pub(super) async fn run<F, P, E>(
     client: impl Client,
     inputs: Inputs,
     version: Version,
     kind: Kind,
     start: impl FnOnce() -> F + Send,
 ) where
-    F: Future<Output = Result<Session, E>> + Send,
+    P: Process,
+    F: Future<Output = Result<Session<P>, E>> + Send,
     E: Display + Send,
 {
     let outcome = match start().await {
@@ -63,20 +64,24 @@ pub(super) async fn run<F, E>(
     client.finish().await;
 }
 
-async fn carry(session: Session, client: &impl Client, inputs: Inputs, kind: Kind) -> Outcome {
+async fn carry<P: Process>(
+    session: Session<P>,
+    client: &impl Client,
+    inputs: Inputs,
+    kind: Kind,
+) -> Outcome {
     let Session {
         stdin,
         output,
-        control,
-        ..
+        process,
     } = session;
     let sending = async {
         let mut output = pin!(gathered_output(output));
         while let Some(pieces) = output.next().await {
             for piece in joined(pieces) {
                 match piece {
-                    Ok(LogChunk::Stdout(bytes)) => client.send(Output::Stdout, bytes).await,
-                    Ok(LogChunk::Stderr(bytes)) => client.send(Output::Stderr, bytes).await,
+                    Ok(Chunk::Stdout(bytes)) => client.send(Output::Stdout, bytes).await,
+                    Ok(Chunk::Stderr(bytes)) => client.send(Output::Stderr, bytes).await,
                     Err(error) => return Outcome::Failed(error.to_string()),
                 }
             }
@@ -85,13 +90,13 @@ async fn carry(session: Session, client: &impl Client, inputs: Inputs, kind: Kin
         if kind == Kind::Attach {
             return Outcome::Ended(None);
         }
-        match control.exit_code().await {
+        match process.exit_code().await {
             Ok(code) => Outcome::Ended(code),
             Err(error) => Outcome::Failed(error.to_string()),
         }
     };
     let input = async {
-        tokio::join!(feed(inputs.stdin, stdin), resize(inputs.resize, &*control));
+        tokio::join!(feed(inputs.stdin, stdin), resize(inputs.resize, &process));
         // A client that is gone ends the connection, and this with it.
         std::future::pending::<Outcome>().await
     };
@@ -128,13 +133,13 @@ async fn feed(
 }
 
 /// Gives a terminal the sizes that a client sends.
-async fn resize(pieces: Option<mpsc::Receiver<Piece>>, control: &dyn SessionControl) {
+async fn resize(pieces: Option<mpsc::Receiver<Piece>>, process: &impl Process) {
     let Some(mut pieces) = pieces else { return };
     let mut sizes = Sizes::default();
     while let Some(Piece::Data(bytes)) = pieces.recv().await {
         match sizes.push(&bytes) {
             // Those in between were never seen.
-            Ok(Some(size)) if size.is_usable() => control.resize(size).await,
+            Ok(Some(size)) if size.is_usable() => process.resize(size).await,
             Ok(_) => {}
             // Upstream stops to listen, too.
             Err(_) => return,

@@ -5,7 +5,7 @@
 
 use serde::Deserialize;
 
-use crate::runtime::TerminalSize;
+use super::session::TerminalSize;
 
 /// Longest text of one size, in bytes. Real ones have thirty.
 const TEXT_BYTES_MAX: usize = 1 << 10;

@@ -1,45 +1,52 @@
-//! Pieces of a log, or of what a process writes, that are sent together.
+//! Joins small pieces of output before they are sent.
 //!
-//! The Engine sends each line of a log by itself, and of what a process writes a page or so to who
-//! reads as fast as it is written. Each piece that is sent costs everybody up to the client, so
-//! that many small ones take several times as long as few large ones.
+//! Container runtimes deliver a log line by line, and the output of a process a page at a time. Each
+//! message costs every hop up to the client, so many small ones take several times as long as a few
+//! large ones.
 
 use std::iter;
 use std::mem::discriminant;
 use std::pin::pin;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use futures::stream::{self, Stream, StreamExt as _};
 use tokio::time::sleep;
 
-use super::frame::{Frame, FrameWriter};
-use crate::runtime::{LogChunk, LogStream, Result};
+use crate::Chunk;
 
-/// How long the first piece waits for others. Nobody sees so short a pause.
+/// How long the first piece waits for more. Too short for a user to notice.
 const WAIT: Duration = Duration::from_millis(2);
 
-/// So many bytes wait no longer.
+/// Pieces of this many bytes together are sent without further wait.
 const BYTES: usize = 64 << 10;
 
-/// What a process writes waits only after so many bytes together, which nobody types or answers to:
-/// one page, the least that comes where much is written.
+/// Output of a process waits for more only after this many bytes came together: one page, the least
+/// that comes from a process that writes much. Interactive output is smaller and is not delayed.
 const MUCH: usize = 4 << 10;
 
-/// The pieces of a log, those together that come soon after one another. None is empty.
-pub(super) fn gathered(log: LogStream) -> impl Stream<Item = Vec<Result<LogChunk>>> {
+/// Gathers the pieces of a log: those that come within two milliseconds of one another are one
+/// batch, up to 64 KiB. No batch is empty.
+pub fn gathered<E>(
+    log: impl Stream<Item = Result<Chunk, E>> + Unpin,
+) -> impl Stream<Item = Vec<Result<Chunk, E>>> {
     gathered_after(0, log)
 }
 
-/// The pieces of what a process writes: as they come, until much comes; then those together that
-/// come soon after one another. None is empty.
-pub(super) fn gathered_output(output: LogStream) -> impl Stream<Item = Vec<Result<LogChunk>>> {
+/// Gathers the output of a process: pieces are passed on at once until a page or more comes
+/// together, and then gathered as [`gathered`] does. No batch is empty.
+pub fn gathered_output<E>(
+    output: impl Stream<Item = Result<Chunk, E>> + Unpin,
+) -> impl Stream<Item = Vec<Result<Chunk, E>>> {
     gathered_after(MUCH, output)
 }
 
-/// What is there goes together; more is waited for where `much` went together before.
-fn gathered_after(much: usize, log: LogStream) -> impl Stream<Item = Vec<Result<LogChunk>>> {
-    stream::unfold((log.fuse(), 0), move |(mut log, before)| async move {
+/// Takes all pieces that are ready, and waits for more if the batch before had `much` bytes.
+fn gathered_after<E>(
+    much: usize,
+    pieces: impl Stream<Item = Result<Chunk, E>> + Unpin,
+) -> impl Stream<Item = Vec<Result<Chunk, E>>> {
+    stream::unfold((pieces.fuse(), 0), move |(mut log, before)| async move {
         let first = log.next().await?;
         let mut end = pin!(async {
             if before >= much {
@@ -49,7 +56,7 @@ fn gathered_after(much: usize, log: LogStream) -> impl Stream<Item = Vec<Result<
         let mut bytes = length(&first);
         let mut pieces = vec![first];
         while bytes < BYTES {
-            // What is there is taken, however late it is. Both arms are cancel-safe.
+            // Ready pieces are taken even after the wait. Both arms are cancel-safe.
             let next = tokio::select! {
                 biased;
                 piece = log.next() => piece,
@@ -63,16 +70,16 @@ fn gathered_after(much: usize, log: LogStream) -> impl Stream<Item = Vec<Result<
     })
 }
 
-/// Bytes that a piece holds in memory, roughly: an empty one takes room too.
-fn length(piece: &Result<LogChunk>) -> usize {
+/// Bytes that a piece counts for; at least one, since an empty piece takes memory, too.
+fn length<E>(piece: &Result<Chunk, E>) -> usize {
     match piece {
         Ok(piece) => piece.bytes().len().max(1),
         Err(_) => 1,
     }
 }
 
-/// Pieces with those as one that follow one another on the same stream.
-pub(super) fn joined(pieces: Vec<Result<LogChunk>>) -> impl Iterator<Item = Result<LogChunk>> {
+/// Joins neighbours of the same stream into one piece each.
+pub fn joined<E>(pieces: Vec<Result<Chunk, E>>) -> impl Iterator<Item = Result<Chunk, E>> {
     let mut pieces = pieces.into_iter().peekable();
     iter::from_fn(move || {
         let first = match pieces.next()? {
@@ -80,7 +87,7 @@ pub(super) fn joined(pieces: Vec<Result<LogChunk>>) -> impl Iterator<Item = Resu
             error @ Err(_) => return Some(error),
         };
         let stream = discriminant(&first);
-        let same = |piece: &Result<LogChunk>| {
+        let same = |piece: &Result<Chunk, E>| {
             piece
                 .as_ref()
                 .is_ok_and(|piece| discriminant(piece) == stream)
@@ -95,37 +102,27 @@ pub(super) fn joined(pieces: Vec<Result<LogChunk>>) -> impl Iterator<Item = Resu
         }
         let bytes = bytes.freeze();
         Some(Ok(match first {
-            LogChunk::Stdout(_) => LogChunk::Stdout(bytes),
-            LogChunk::Stderr(_) => LogChunk::Stderr(bytes),
+            Chunk::Stdout(_) => Chunk::Stdout(bytes),
+            Chunk::Stderr(_) => Chunk::Stderr(bytes),
         }))
     })
 }
 
-/// Pieces as frames of the agent's socket, those as one that follow one another on the same stream.
-pub(super) fn framed(pieces: Vec<Result<LogChunk>>) -> Bytes {
-    let mut frames = FrameWriter::default();
-    for piece in pieces {
-        frames.push(&match piece {
-            Ok(LogChunk::Stdout(bytes)) => Frame::Stdout(bytes),
-            Ok(LogChunk::Stderr(bytes)) => Frame::Stderr(bytes),
-            Err(error) => Frame::Failed(error.to_string()),
-        });
-    }
-    frames.finish()
-}
-
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use tokio::time::Instant;
 
     use super::*;
-    use crate::runtime::RuntimeError;
 
-    fn line(text: &'static str) -> LogChunk {
-        LogChunk::Stdout(Bytes::from_static(text.as_bytes()))
+    /// Why a log breaks off.
+    type Cause = &'static str;
+
+    fn line(text: &'static str) -> Chunk {
+        Chunk::Stdout(Bytes::from_static(text.as_bytes()))
     }
 
-    fn count(pieces: &[Result<LogChunk>]) -> usize {
+    fn count(pieces: &[Result<Chunk, Cause>]) -> usize {
         pieces.len()
     }
 
@@ -149,7 +146,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn many_bytes_wait_for_no_more() {
         let long = Bytes::from(vec![b'x'; BYTES / 2]);
-        let pieces = [(); 5].map(|()| Ok(LogChunk::Stderr(long.clone())));
+        let pieces = [(); 5].map(|()| Ok(Chunk::Stderr(long.clone())));
         let gathered: Vec<_> = gathered(stream::iter(pieces).boxed()).collect().await;
         let counts: Vec<_> = gathered.iter().map(|pieces| count(pieces)).collect();
         assert_eq!(counts, [2, 2, 1]);
@@ -157,7 +154,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_error_keeps_its_place() {
-        let failed = Err(RuntimeError::Unavailable("away".into()));
+        let failed = Err("away");
         let all = stream::iter([Ok(line("a\n")), failed]).boxed();
         let gathered: Vec<_> = gathered(all).collect().await;
         assert!(matches!(&gathered[0][..], [Ok(_), Err(_)]), "{gathered:?}");
@@ -169,7 +166,7 @@ mod tests {
         let mut gathered = Box::pin(gathered_output(receiver.boxed()));
         let began = Instant::now();
         let write = |bytes: usize| {
-            let piece = LogChunk::Stdout(Bytes::from(vec![b'x'; bytes]));
+            let piece = Chunk::Stdout(Bytes::from(vec![b'x'; bytes]));
             sender.unbounded_send(Ok(piece)).unwrap();
         };
         // Somebody types.
@@ -204,8 +201,8 @@ mod tests {
     #[test]
     fn neighbours_of_one_stream_are_joined() {
         let out = |text: &'static str| Ok(line(text));
-        let err = |text: &'static str| Ok(LogChunk::Stderr(text.into()));
-        let failed = || Err(RuntimeError::Unavailable("away".into()));
+        let err = |text: &'static str| Ok(Chunk::Stderr(text.into()));
+        let failed = || Err("away");
         for (pieces, expected) in [
             (vec![], vec![]),
             (vec![out("a")], vec![out("a")]),

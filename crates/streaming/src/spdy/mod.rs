@@ -29,7 +29,7 @@ mod streams;
 /// For tests that play the client.
 #[cfg(test)]
 pub(super) mod frames {
-    pub(in crate::server::remote) use super::frame::{Decoder, Frame};
+    pub(crate) use super::frame::{Decoder, Frame};
 }
 
 pub(super) use frame::Reset;

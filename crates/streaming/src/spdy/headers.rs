@@ -114,11 +114,11 @@ pub(super) fn dictionary() -> Vec<u8> {
 
 /// Headers of a stream. Names are lower case.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(in crate::server::remote) struct Headers(pub(super) Vec<(String, String)>);
+pub(crate) struct Headers(pub(super) Vec<(String, String)>);
 
 impl Headers {
     /// The value of a header.
-    pub(in crate::server::remote) fn get(&self, name: &str) -> Option<&str> {
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(had, _)| had == name);
         found.map(|(_, value)| value.as_str())
     }

@@ -1,12 +1,68 @@
-//! The streams of exec, attach and port-forward as Kubernetes' clients speak them: over SPDY/3.1
-//! and over WebSockets.
+//! The server side of `kubectl exec`, `attach` and `port-forward`, over SPDY/3.1 and WebSockets, as
+//! the kubelet and the CRI streaming server speak them. It works on any upgraded connection; the
+//! HTTP server is the caller's.
 //!
-//! [`negotiate`] decides from the head of a request; the caller answers 101 with its headers, or
-//! its refusal, and hands the upgraded connection to [`serve_session`] or [`serve_port_forward`],
-//! which end with it. Dropping them ends what they serve.
+//! 1. Choose the protocol from the request: [`RemoteCommand::parse`] and
+//!    [`RemoteCommand::negotiate`] for an exec or attach, [`PortForward::negotiate`] for a
+//!    port-forward. Each returns the headers of the answer, or a [`Refusal`].
+//! 2. Answer 101 with those headers.
+//! 3. Give the upgraded connection to [`serve_session`] or [`serve_port_forward`]. The future ends
+//!    with the connection; dropping it ends what it serves. The crate spawns no task.
+//!
+//! ```
+//! use futures::{StreamExt, stream};
+//! use http::HeaderMap;
+//! use mirrorlet_streaming::{
+//!     Chunk, Duplex, Kind, Limits, Process, Refusal, RemoteCommand, Session, TerminalSize,
+//!     serve_session,
+//! };
+//!
+//! /// A process that has written `hello` and ended with 0.
+//! struct Done;
+//!
+//! impl Process for Done {
+//!     type Error = std::io::Error;
+//!
+//!     async fn resize(&self, _size: TerminalSize) {}
+//!
+//!     async fn exit_code(&self) -> std::io::Result<Option<i32>> {
+//!         Ok(Some(0))
+//!     }
+//! }
+//!
+//! /// Decides about a request. On success, answer 101 with the headers, and await the future with
+//! /// the upgraded connection.
+//! fn exec<S: Duplex>(
+//!     query: &str,
+//!     headers: &HeaderMap,
+//! ) -> Result<(HeaderMap, impl AsyncFnOnce(S) + use<S>), Refusal> {
+//!     let asked = RemoteCommand::parse(query)?;
+//!     let negotiated = RemoteCommand::negotiate(headers)?;
+//!     let answer = negotiated.headers.clone();
+//!     let serve = async move |stream: S| {
+//!         let start = || async {
+//!             let output = stream::iter([Ok(Chunk::Stdout("hello".into()))]).boxed();
+//!             Ok::<_, std::io::Error>(Session { stdin: None, output, process: Done })
+//!         };
+//!         let limits = Limits::default();
+//!         serve_session(stream, &negotiated, asked.streams, Kind::Exec, start, limits).await;
+//!     };
+//!     Ok((answer, serve))
+//! }
+//!
+//! let refused = exec::<tokio::io::DuplexStream>("command=true&output=1", &HeaderMap::new());
+//! assert_eq!(refused.err().map(|refusal| refusal.status.as_u16()), Some(400));
+//! ```
+//!
+//! `examples/shell.rs` is a whole server with hyper.
+//!
+//! Supported are SPDY with `v4.channel.k8s.io` and older, WebSockets with `v5.channel.k8s.io`,
+//! `v4.channel.k8s.io`, `channel.k8s.io` and their base64 forms, and port-forward also through the
+//! SPDY tunnel of `SPDY/3.1+portforward.k8s.io`. Flow control is back-pressure: while a stream's data
+//! is not taken, nothing more is read from its client.
 //!
 //! Upstream: `kubelet/pkg/cri/streaming`, `apimachinery/pkg/util/httpstream`, and
-//! `github.com/moby/spdystream` for what SPDY means here.
+//! `github.com/moby/spdystream` for the dialect of SPDY.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -17,8 +73,6 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::io::StreamReader;
 
-use crate::runtime::exec::Duplex;
-use crate::runtime::{DuplexStream, Session, StreamOptions};
 use command::{Inputs, Output};
 use drive::drive;
 use spdy::{Connection, Opened, Reset};
@@ -26,23 +80,30 @@ use websocket::Channels;
 
 mod command;
 mod drive;
-pub(in crate::server) mod negotiate;
+pub mod gather;
+mod negotiate;
 mod port_forward;
 mod resize;
+mod session;
 mod spdy;
 mod status;
 mod websocket;
 
-pub use negotiate::{Carrier, Codec, Negotiated, PortForward, Refusal, RemoteCommand, Version};
+pub use negotiate::{
+    Carrier, Codec, Negotiated, PortForward, Refusal, RemoteCommand, Version, is_websocket,
+    websocket_protocols,
+};
+pub use session::{Chunk, Duplex, Process, Session, StreamOptions, TerminalSize};
 
-/// How long connections may wait.
+/// The timeouts of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// For anything to come or go; then the connection is given up.
+    /// A connection without data in either direction is closed after this time.
     pub idle: Duration,
-    /// For a client to open all streams of a command, or both of a forwarded connection.
+    /// A client must open all streams of a command, or both of a forwarded connection, within this
+    /// time.
     pub stream_creation: Duration,
-    /// Between two of our pings, by which a client that is gone is noticed.
+    /// Period of the server's pings, by which it detects a client that is gone.
     pub ping: Duration,
 }
 
@@ -58,22 +119,23 @@ impl Default for Limits {
     }
 }
 
-/// Whose streams they are.
+/// The request that a session belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A command's: a client is told its exit code.
+    /// A command: the client receives its exit code.
     Exec,
-    /// A container's main process': a client is told only that they ended, as upstream does.
+    /// The main process of a container: the client learns only that the streams ended, as from a
+    /// kubelet.
     Attach,
 }
 
-/// Serves a command or an attach on an upgraded connection, until the process has ended and the
-/// client has heard so, or the client is gone. `start` is called once, when the client has opened
-/// its streams; how it fails is told on the error stream.
+/// Serves an exec or attach on an upgraded connection until the process has ended and its result is
+/// sent, or the client is gone. Calls `start` once the client has opened its streams; an error of it
+/// is sent on the error stream.
 ///
 /// # Cancel safety
-/// Dropped, it ends the process of an exec, and closes the connection without a word.
-pub async fn serve_session<S, F, E>(
+/// Dropping the future drops the [`Session`] and closes the connection without a result.
+pub async fn serve_session<S, F, P, E>(
     stream: S,
     negotiated: &Negotiated,
     streams: StreamOptions,
@@ -82,7 +144,8 @@ pub async fn serve_session<S, F, E>(
     limits: Limits,
 ) where
     S: Duplex,
-    F: Future<Output = Result<Session, E>> + Send,
+    F: Future<Output = Result<Session<P>, E>> + Send,
+    P: Process,
     E: Display + Send,
 {
     let version = negotiated.version;
@@ -135,12 +198,12 @@ pub async fn serve_session<S, F, E>(
     }
 }
 
-/// Serves forwarded ports on an upgraded connection until the client is gone. `connect` is called
-/// for every connection that a client makes; how it fails is told on that one's error stream.
+/// Serves forwarded ports on an upgraded connection until the client is gone. Calls `connect` with the
+/// port for every connection that the client opens; an error is sent on that one's error stream.
 ///
 /// # Cancel safety
-/// Dropped, it closes all connections.
-pub async fn serve_port_forward<S, C, F, E>(
+/// Dropping the future closes all connections.
+pub async fn serve_port_forward<S, C, F, T, E>(
     stream: S,
     asked: &PortForward,
     connect: C,
@@ -148,7 +211,8 @@ pub async fn serve_port_forward<S, C, F, E>(
 ) where
     S: Duplex,
     C: Fn(u16) -> F + Send + Sync,
-    F: Future<Output = Result<DuplexStream, E>> + Send,
+    F: Future<Output = Result<T, E>> + Send,
+    T: Duplex,
     E: Display + Send,
 {
     match asked.negotiated.carrier {
@@ -180,12 +244,16 @@ pub async fn serve_port_forward<S, C, F, E>(
     }
 }
 
-async fn forward_over_spdy<R, W, C, F, E>(mut parts: spdy::Parts<R, W>, connect: &C, limits: Limits)
-where
+async fn forward_over_spdy<R, W, C, F, T, E>(
+    mut parts: spdy::Parts<R, W>,
+    connect: &C,
+    limits: Limits,
+) where
     C: Fn(u16) -> F + Send + Sync,
     R: tokio::io::AsyncRead + Unpin,
     W: spdy::ByteSink,
-    F: Future<Output = Result<DuplexStream, E>> + Send,
+    F: Future<Output = Result<T, E>> + Send,
+    T: Duplex,
     E: Display + Send,
 {
     let connection = Arc::clone(&parts.connection);

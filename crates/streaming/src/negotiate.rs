@@ -1,18 +1,18 @@
-//! Decides from the head of a request how its connection is going to speak, and what the answer
-//! is. Pure.
+//! Chooses the protocol of a connection from the headers of its request, and the headers of the
+//! answer. Pure.
 //!
 //! Upstream: `httpstream.Handshake` and `spdy.UpgradeResponse` of `apimachinery/pkg/util`,
 //! `wsstream.Conn.handshake` there, `remotecommand.NewOptions` and `portforward.NewV4Options` of
 //! `kubelet/pkg/cri/streaming`.
 
-use axum::http::header::{
+use http::header::{
     CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
     SEC_WEBSOCKET_VERSION, UPGRADE,
 };
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
-use crate::runtime::StreamOptions;
+use super::session::StreamOptions;
 
 /// Names the protocols that a client of SPDY can speak, and in the answer the chosen one.
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("x-stream-protocol-version");
@@ -23,7 +23,7 @@ const SPDY: &str = "SPDY/3.1";
 /// Most names of protocols that are looked at; clients send five.
 const OFFERED_MAX: usize = 64;
 
-/// What a command's streams mean: which there are, and how its end is told.
+/// The version of the remote command protocol: its streams, and the form of its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
     /// The error stream is plain text. So for `channel.k8s.io`, `v2` and no name at all.
@@ -36,16 +36,16 @@ pub enum Version {
     V5,
 }
 
-/// How the payload of a channel's message is written.
+/// The encoding of a channel's messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Codec {
-    /// As it is, in binary messages.
+    /// Raw bytes in binary messages.
     Binary,
-    /// In base64, in text messages.
+    /// Base64 in text messages.
     Base64,
 }
 
-/// What carries the streams.
+/// The transport of the streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carrier {
     /// Frames of SPDY/3.1.
@@ -56,18 +56,18 @@ pub enum Carrier {
     Tunnel,
 }
 
-/// An upgrade that goes ahead: the answer is 101 with these headers.
+/// An accepted upgrade: answer 101 with these headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Negotiated {
-    /// What carries the streams.
+    /// The transport of the streams.
     pub carrier: Carrier,
-    /// What they mean, where they are a command's.
+    /// The version of the remote command protocol; without meaning for forwarded ports.
     pub version: Version,
     /// Headers of the answer.
     pub headers: HeaderMap,
 }
 
-/// An upgrade that does not go ahead.
+/// A refused upgrade: answer with these.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
@@ -89,21 +89,21 @@ impl Refusal {
     }
 }
 
-/// What a request to exec or attach asks for in its query.
+/// The query of an exec or attach request.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RemoteCommand {
     /// Program and arguments; empty for an attach.
     pub command: Vec<String>,
-    /// The streams.
+    /// The streams that the client asks for.
     pub streams: StreamOptions,
 }
 
 impl RemoteCommand {
-    /// Reads the query of a request: `command` repeated, and `input`, `output`, `error` and `tty`,
-    /// which are on with `1`. With a terminal there is no standard error.
+    /// Parses the query of a request: `command`, repeated, and `input`, `output`, `error` and `tty`,
+    /// each `1` or off. With a TTY there is no standard error.
     ///
     /// # Errors
-    /// No stream is asked for.
+    /// The query asks for no stream.
     pub fn parse(query: &str) -> Result<Self, Refusal> {
         let mut asked = Self {
             command: Vec::new(),
@@ -139,7 +139,7 @@ impl RemoteCommand {
     /// Chooses the protocol of an exec or attach.
     ///
     /// # Errors
-    /// The request asks for no upgrade, or for none that we can give.
+    /// The request asks for no upgrade, or for none that is supported.
     pub fn negotiate(headers: &HeaderMap) -> Result<Negotiated, Refusal> {
         if is_websocket(headers) {
             return websocket(headers, |name| {
@@ -195,12 +195,13 @@ struct StreamOptionsSeen {
     tty: bool,
 }
 
-/// What a request to forward ports asks for.
+/// A port-forward request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortForward {
-    /// How the connection speaks.
+    /// The accepted upgrade.
     pub negotiated: Negotiated,
-    /// The ports, where the query names them: with one pair of channels for each.
+    /// The ports of the query, each with its pair of channels; empty where the client names a port
+    /// for each connection it opens.
     pub ports: Vec<u16>,
 }
 
@@ -211,7 +212,7 @@ impl PortForward {
     /// Chooses the protocol of a port-forward.
     ///
     /// # Errors
-    /// The request asks for no upgrade, for none that we can give, or for no port where it has to.
+    /// The request asks for no upgrade, for none that is supported, or names no port where it must.
     pub fn negotiate(headers: &HeaderMap, query: &str) -> Result<Self, Refusal> {
         if !is_websocket(headers) {
             let (_, answer) = spdy(headers, &["portforward.k8s.io"])?;
@@ -281,14 +282,22 @@ fn has(headers: &HeaderMap, name: &HeaderName, wanted: &str) -> bool {
     })
 }
 
-pub(in crate::server) fn is_websocket(headers: &HeaderMap) -> bool {
+/// Whether a request asks to become a WebSocket.
+#[must_use]
+pub fn is_websocket(headers: &HeaderMap) -> bool {
     let upgrade = headers.get(UPGRADE).and_then(|value| value.to_str().ok());
     upgrade.is_some_and(|value| value.eq_ignore_ascii_case("websocket"))
         && has(headers, &CONNECTION, "upgrade")
 }
 
-/// The names in headers of this kind, which may be repeated or have commas.
-pub(in crate::server) fn listed<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a str> {
+/// The protocols that a WebSocket client offers, in its order, at most 64.
+#[must_use]
+pub fn websocket_protocols(headers: &HeaderMap) -> Vec<&str> {
+    listed(headers, &SEC_WEBSOCKET_PROTOCOL)
+}
+
+/// The names in all headers of this name, which may hold several with commas between.
+fn listed<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a str> {
     let values = headers.get_all(name).iter();
     let values = values.filter_map(|value| value.to_str().ok());
     let names = values.flat_map(|value| value.split(',')).map(str::trim);
@@ -361,7 +370,7 @@ fn websocket(
         return Err(Refusal::bad_request("missing Sec-WebSocket-Key"));
     };
     let mut answer = HeaderMap::new();
-    let offered = listed(headers, &SEC_WEBSOCKET_PROTOCOL);
+    let offered = websocket_protocols(headers);
     let chosen = if offered.is_empty() {
         supported("")
     } else {

@@ -1,0 +1,54 @@
+//! Joins the streaming protocols, which know nothing of ours, to the runtime's sessions and logs.
+
+use futures::{Stream, StreamExt};
+use mirrorlet_streaming as streaming;
+use streaming::{Chunk, Process};
+
+use crate::runtime::{
+    LogChunk, LogStream, Result, RuntimeError, Session, SessionControl, StreamOptions, TerminalSize,
+};
+
+/// The streams that a client asks for.
+pub(super) fn streams(asked: streaming::StreamOptions) -> StreamOptions {
+    StreamOptions {
+        stdin: asked.stdin,
+        stdout: asked.stdout,
+        stderr: asked.stderr,
+        tty: asked.tty,
+    }
+}
+
+/// A session as it is served to a client.
+pub(super) fn session(session: Session) -> streaming::Session<Control> {
+    streaming::Session {
+        stdin: session.stdin,
+        output: chunks(session.output).boxed(),
+        process: Control(session.control),
+    }
+}
+
+/// The pieces of a log, or of what a process writes.
+pub(super) fn chunks(log: LogStream) -> impl Stream<Item = Result<Chunk>> + Send + Unpin {
+    log.map(|piece| {
+        Ok(match piece? {
+            LogChunk::Stdout(bytes) => Chunk::Stdout(bytes),
+            LogChunk::Stderr(bytes) => Chunk::Stderr(bytes),
+        })
+    })
+}
+
+/// The process of a session.
+pub(super) struct Control(Box<dyn SessionControl>);
+
+impl Process for Control {
+    type Error = RuntimeError;
+
+    async fn resize(&self, size: streaming::TerminalSize) {
+        let streaming::TerminalSize { width, height } = size;
+        self.0.resize(TerminalSize { width, height }).await;
+    }
+
+    async fn exit_code(&self) -> Result<Option<i32>> {
+        self.0.exit_code().await
+    }
+}
