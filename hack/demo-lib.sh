@@ -46,6 +46,10 @@ owner=""
 agent_arguments=()
 clean_up_more() { :; }
 
+# Makes the root a file system of its own, before anything is in it. The Node never has DiskPressure,
+# which would keep the scheduler from it, however full the machine's disk is.
+root_with_disk() { mount -t tmpfs -o mode=0700 mirrorlet-demo "$root"; }
+
 agent_alive() { [ -n "$agent" ] && kill -0 "$agent" 2>/dev/null; }
 agent_gone() { ! agent_alive; }
 
@@ -70,10 +74,10 @@ clean_up() {
         # shellcheck disable=SC2086 # one argument an id
         [ -z "$ids" ] || docker rm --force --volumes $ids >/dev/null
     fi
-    # Memory volumes are mounted below the root; deepest first.
-    awk -v root="$root/" 'index($2, root) == 1 { print $2 }' /proc/self/mounts | sort -r \
-        | while read -r mount; do umount "$mount"; done
     clean_up_more
+    # The root may be a mount, and memory volumes are mounted below it; deepest first.
+    awk -v root="$root" '$2 == root || index($2, root "/") == 1 { print $2 }' /proc/self/mounts | sort -r \
+        | while read -r mount; do umount "$mount"; done
     rm -rf "$root"
     exit "$status"
 }

@@ -41,6 +41,7 @@ fi
 
 # shellcheck source=hack/demo-lib.sh
 . "$REPO/hack/demo-lib.sh"
+root_with_disk
 CLUSTER_DIR="$root/cluster"
 # The demo's: both don't run at once.
 CLUSTER_NUMBER=254

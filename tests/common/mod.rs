@@ -79,10 +79,23 @@ impl Bed {
 
     /// A fresh bed on that Engine.
     pub fn on(docker: &str) -> Self {
-        let root = tempfile::Builder::new()
-            .prefix("mirrorlet-test-")
-            .tempdir()
+        Self::at(docker, directory())
+    }
+
+    /// A fresh bed whose root is a file system of its own. Its Node never has `DiskPressure`,
+    /// which would keep the scheduler from it, however full the machine's disk is.
+    pub fn with_disk() -> Self {
+        let root = directory();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "mode=0700", "mirrorlet-test"])
+            .arg(root.path())
+            .output()
             .unwrap();
+        assert!(mounted.status.success(), "{mounted:?}");
+        Self::at(&docker_host(), root)
+    }
+
+    fn at(docker: &str, root: TempDir) -> Self {
         std::fs::create_dir(root.path().join("manifests")).unwrap();
         let bed = Self {
             root,
@@ -283,27 +296,39 @@ impl Bed {
     }
 }
 
+/// A new directory of a bed.
+fn directory() -> TempDir {
+    let mut directory = tempfile::Builder::new();
+    directory.prefix("mirrorlet-test-").tempdir().unwrap()
+}
+
 impl Drop for Bed {
     fn drop(&mut self) {
-        let Some(owner) = self.owner() else { return };
-        let filter = format!("label=mirrorlet.dev/owner={owner}");
-        // An Engine that a failing test leaves stopped must not hang its report.
-        let docker = || {
-            let mut command = Command::new("timeout");
-            command.args(["30", "docker", "-H", &self.docker]);
-            command
-        };
-        let ids = docker().args(["ps", "-aq", "--filter", &filter]).output();
-        if let Ok(ids) = ids {
-            let ids = String::from_utf8_lossy(&ids.stdout).into_owned();
-            if !ids.trim().is_empty() {
-                let _ = docker()
-                    .args(["rm", "-fv"])
-                    .args(ids.split_whitespace())
-                    .output();
-            }
+        if let Some(owner) = self.owner() {
+            remove_containers(&self.docker, &owner);
         }
         unmount_all(self.path());
+    }
+}
+
+/// Removes what an owner has on that Engine.
+fn remove_containers(docker: &str, owner: &str) {
+    let filter = format!("label=mirrorlet.dev/owner={owner}");
+    // An Engine that a failing test leaves stopped must not hang its report.
+    let client = || {
+        let mut command = Command::new("timeout");
+        command.args(["30", "docker", "-H", docker]);
+        command
+    };
+    let ids = client().args(["ps", "-aq", "--filter", &filter]).output();
+    if let Ok(ids) = ids {
+        let ids = String::from_utf8_lossy(&ids.stdout).into_owned();
+        if !ids.trim().is_empty() {
+            let _ = client()
+                .args(["rm", "-fv"])
+                .args(ids.split_whitespace())
+                .output();
+        }
     }
 }
 
@@ -407,7 +432,8 @@ fn event(line: &str) -> Option<Event> {
     })
 }
 
-/// Unmounts what is mounted below `root`, so that the directory can be removed.
+/// Unmounts `root` and what is mounted below it, so that the directory can be removed. Files that are
+/// still open in there, of an agent that a failing test leaves, don't keep it.
 pub fn unmount_all(root: &Path) {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     // What was mounted last goes first.
@@ -417,7 +443,7 @@ pub fn unmount_all(root: &Path) {
         .filter_map(|line| line.split(' ').nth(1))
     {
         if Path::new(target).starts_with(root) {
-            let _ = Command::new("umount").arg(target).output();
+            let _ = Command::new("umount").args(["--lazy", target]).output();
         }
     }
 }
