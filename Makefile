@@ -33,8 +33,8 @@ fmt:
 lint:
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
-core: ## the deciding modules alone: no async runtime, no Engine, no HTTP
-	$(CARGO) check --locked --lib --no-default-features
+core: ## the decisions alone and their tests: no async runtime, no Engine, no HTTP
+	$(CARGO) test --locked --package mirrorlet-core
 
 scripts:
 	@for script in hack/*.sh hack/conformance/*.sh .ci/run .ci/check; do bash -n "$$script"; done
@@ -45,7 +45,7 @@ versions: ## the chart and manifests say the version of Cargo.toml
 chart: ## the chart and the manifests made from it, without a cluster (builds Helm once, minutes)
 	hack/test-chart.sh
 
-check: fmt scripts versions core lint ## format, lints, the core alone: no Docker needed
+check: fmt scripts versions lint ## format and lints: no Docker needed
 
 test: ## everything: sets up Docker, images and Kubernetes, then check and all tests
 	hack/docker-up.sh
@@ -113,7 +113,7 @@ test-helm: binary ## the chart, installed as a DaemonSet by a real kubelet besid
 
 test-unit: ## tests that need no Docker
 	$(CARGO) test --locked --workspace --lib --bins --test house
-	$(CARGO) test --locked --package mirrorlet-streaming
+	$(CARGO) test --locked --package mirrorlet-streaming --package mirrorlet-runtime
 
 deny: ## licences, sources and duplicates (cargo-deny, built once)
 	hack/deny.sh

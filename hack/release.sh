@@ -26,10 +26,10 @@ hack/image.sh "$binary" "$dist/mirrorlet-$version-image-$arch.tar"
 "$HELM" package charts/mirrorlet --destination "$dist" >/dev/null
 hack/deb.sh "$binary" "$dist"
 # One beside Cargo.toml, by the tool's habit: with what is linked in, and nothing of tests.
-"$cyclonedx" cyclonedx --quiet --format json --features daemon --spec-version 1.5 --override-filename "mirrorlet-$version.cdx"
+"$cyclonedx" cyclonedx --quiet --format json --spec-version 1.5 --override-filename "mirrorlet-$version.cdx"
 mv "mirrorlet-$version.cdx.json" "$dist/"
 # The tool writes one for each crate of the workspace; what is linked in is in the first.
-rm -f {crates,vendor}/*/"mirrorlet-$version.cdx.json"
+rm -f vendor/*/"mirrorlet-$version.cdx.json" crates/*/"mirrorlet-$version.cdx.json"
 (cd "$dist" && sha256sum -- * >SHA256SUMS && sha256sum --check --quiet SHA256SUMS)
 ls -l "$dist"
 deb_bytes="$(stat -c %s "$dist"/*.deb)"

@@ -3,66 +3,40 @@
 //! The map, in reading order. A pod's way is forward only: *file → source (whole set) → merge →
 //! desired store → its worker → planner → Runtime → Docker → Engine event → Cache → status*.
 //!
+//! Deciding is in `mirrorlet-core`, the `Runtime` trait in `mirrorlet-runtime`, `DockerManager` in
+//! `mirrorlet-docker`, what is done on the host (files, volumes, probes, telemetry) in
+//! `mirrorlet-host`, and the protocols of exec, attach and port-forward in `mirrorlet-streaming`.
+//! Here is what drives them:
+//!
 //! | Module | Holds |
 //! |---|---|
-//! | [`api`] | nouns: ids, full names, keys, diagnostics, reports |
-//! | [`pod`] | PURE: every decision |
-//! | `store` | one-writer cells, the status `Cache` |
-//! | `runtime` | the `Runtime` trait; `docker` is the only place that says bollard |
-//! | `disk` | small files, read and replaced |
-//! | `source` | files and URLs: whole sets, last-good manifests |
-//! | `probe` | asks servers whether they are well, over HTTP, TCP and gRPC |
-//! | `prober` | one task per probe |
-//! | `observe` | Engine events and a seldom list → observed pods |
-//! | `worker` | one task per pod UID |
-//! | `stats` | reads what pods and the machine use, when asked |
-//! | `volume` | what pods mount, on disk |
-//! | `certificate` | this node's certificates: made, requested from the cluster, kept |
-//! | `cluster` | the API server: Node, Lease, mirror pods, status, events |
-//! | `server` | the agent's socket, metrics and health |
-//! | `cli` | validate, status, logs: text in, text out |
+//! | [`store`] | one-writer cells, the status `Cache` |
+//! | [`source`] | files, URLs, the API server: whole sets, last-good manifests |
+//! | [`observe`] | Engine events and a seldom list → observed pods |
+//! | [`worker`] | one task per pod UID |
+//! | [`prober`] | one task per probe |
+//! | [`stats`] | reads what pods and the machine use, when asked |
+//! | [`certificate`] | this node's certificates: made, requested from the cluster, kept |
+//! | [`cluster`] | the API server: Node, Lease, mirror pods, status, events |
+//! | [`server`] | the node API, the agent's socket, metrics and health |
+//! | [`cli`] | validate, status, logs: text in, text out |
 //! | [`config`] | arguments, environment and file → one resolved `Config` |
-//! | `telemetry` | log fields, occurrences, metrics |
-//! | `app` | wire, supervise, shut down |
-//!
-//! The protocols of exec, attach and port-forward are a crate of their own, `mirrorlet_streaming`
-//! (`crates/streaming`).
+//! | [`logging`] | where log lines go, and in which format |
+//! | [`app`] | wire, supervise, shut down |
 //!
 //! `docs/ARCHITECTURE.md` has the picture and the invariants; `tests/house/layering.rs` holds the arrows.
 
-pub mod api;
 pub mod config;
-pub mod pod;
+pub mod logging;
 
-#[cfg(feature = "daemon")]
 pub mod app;
-#[cfg(feature = "daemon")]
 pub mod certificate;
-#[cfg(feature = "daemon")]
 pub mod cli;
-#[cfg(feature = "daemon")]
 pub mod cluster;
-#[cfg(feature = "daemon")]
-pub mod disk;
-#[cfg(feature = "daemon")]
 pub mod observe;
-#[cfg(feature = "daemon")]
-pub mod probe;
-#[cfg(feature = "daemon")]
 pub mod prober;
-#[cfg(feature = "daemon")]
-pub mod runtime;
-#[cfg(feature = "daemon")]
 pub mod server;
-#[cfg(feature = "daemon")]
 pub mod source;
-#[cfg(feature = "daemon")]
 pub mod stats;
-#[cfg(feature = "daemon")]
 pub mod store;
-#[cfg(feature = "daemon")]
-pub mod telemetry;
-#[cfg(feature = "daemon")]
-pub mod volume;
-#[cfg(feature = "daemon")]
 pub mod worker;

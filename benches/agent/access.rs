@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use mirrorlet::runtime::docker::BollardEngine;
+use mirrorlet_docker::BollardEngine;
 
 use crate::Settings;
 use crate::agent::Agent;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use futures::StreamExt;
-use mirrorlet::runtime::docker::BollardEngine;
-use mirrorlet::runtime::docker::engine::Engine;
+use mirrorlet_docker::BollardEngine;
+use mirrorlet_docker::engine::Engine;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use mirrorlet::runtime::docker::BollardEngine;
+use mirrorlet_docker::BollardEngine;
 
 use crate::Settings;
 use crate::access;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use mirrorlet::runtime::docker::BollardEngine;
-use mirrorlet::runtime::docker::engine::Engine;
+use mirrorlet_docker::BollardEngine;
+use mirrorlet_docker::engine::Engine;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;

@@ -11,8 +11,8 @@ use kube::Api;
 use kube::api::ListParams;
 use mirrorlet::app::Agent;
 use mirrorlet::config::{ApiAccess, Resolved};
-use mirrorlet::runtime::docker::FakeEngine;
-use mirrorlet::runtime::docker::fake_engine::FakeImage;
+use mirrorlet_testing::FakeEngine;
+use mirrorlet_testing::fake_engine::FakeImage;
 use tokio_util::sync::CancellationToken;
 
 use crate::Settings;

@@ -14,7 +14,7 @@ use kube::Api;
 use kube::api::{AttachParams, AttachedProcess, LogParams};
 use kube::client::ConfigExt as _;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use mirrorlet::runtime::docker::BollardEngine;
+use mirrorlet_docker::BollardEngine;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tower::ServiceBuilder;

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use mirrorlet::runtime::docker::BollardEngine;
-use mirrorlet::runtime::docker::engine::Engine as _;
-use mirrorlet::runtime::{ExecOptions, StreamOptions};
+use mirrorlet_docker::BollardEngine;
+use mirrorlet_docker::engine::Engine as _;
+use mirrorlet_runtime::{ExecOptions, StreamOptions};
 use tokio::io::AsyncReadExt as _;
 
 /// Milliseconds that `true` takes in a container: create, start, read and inspect.

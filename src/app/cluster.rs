@@ -17,9 +17,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::view::ClusterView;
 use super::{Parts, images, readings, spawn};
-use crate::api::core::Node;
-use crate::api::report::EngineReport;
-use crate::api::{FullName, Timestamp};
 use crate::certificate;
 use crate::cluster::lease::LeaseTask;
 use crate::cluster::node::{NodeInputs, NodeStanding, NodeTask};
@@ -29,19 +26,22 @@ use crate::cluster::{
 };
 use crate::config::{ApiAccess, Config};
 use crate::observe::Reach;
-use crate::pod::admit::AdmitNode;
-use crate::pod::desired::ApiPodsState;
-use crate::pod::merge::Merged;
-use crate::pod::mirror::{MirrorState, problem_lines};
-use crate::pod::node::{NodeFacts, Readings};
-use crate::pod::observed::Pods;
-use crate::runtime::docker::ImagePuller;
 use crate::source::apiserver::{ApiOptions, ApiSource};
 use crate::source::{SourceReader, source};
 use crate::store::board::Board;
 use crate::store::cell::{Reader, Writer, cell};
 use crate::store::pods::PodManager;
-use crate::telemetry::Telemetry;
+use mirrorlet_core::admit::AdmitNode;
+use mirrorlet_core::api::core::Node;
+use mirrorlet_core::api::report::EngineReport;
+use mirrorlet_core::api::{FullName, Timestamp};
+use mirrorlet_core::desired::ApiPodsState;
+use mirrorlet_core::merge::Merged;
+use mirrorlet_core::mirror::{MirrorState, problem_lines};
+use mirrorlet_core::node::{NodeFacts, Readings};
+use mirrorlet_core::observed::Pods;
+use mirrorlet_docker::ImagePuller;
+use mirrorlet_host::telemetry::Telemetry;
 
 /// What the other parts read of the cluster's.
 pub(super) struct Cluster {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tokio_util::sync::CancellationToken;
 
 use crate::store::board::{Board, Phase, PodView};
-use crate::telemetry::{Metrics, PodState};
+use mirrorlet_host::telemetry::{Metrics, PodState};
 
 /// Keeps the number of pods in each state until cancelled.
 pub(super) async fn count_pods(board: Board, metrics: Metrics, cancel: CancellationToken) {

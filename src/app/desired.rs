@@ -8,16 +8,16 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::tell::Teller;
-use crate::api::{Diagnostic, FullName, PodUid, Timestamp};
-use crate::pod::desired::SourceState;
-use crate::pod::merge::{
-    Merged, PodOperation, SourceName, diff, keep_local_annotations, merge_sources, with_seen,
-};
-use crate::pod::observed::Pods;
 use crate::source::SourceReader;
 use crate::store::cell::Writer;
-use crate::telemetry::{Telemetry, occurrences};
 use crate::worker::Wanted;
+use mirrorlet_core::api::{Diagnostic, FullName, PodUid, Timestamp};
+use mirrorlet_core::desired::SourceState;
+use mirrorlet_core::merge::{
+    Merged, PodOperation, SourceName, diff, keep_local_annotations, merge_sources, with_seen,
+};
+use mirrorlet_core::observed::Pods;
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
 
 /// Merges until cancelled. Sole writer of `merged` and of `wanted`.
 pub struct MergeTask {

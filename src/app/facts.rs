@@ -4,8 +4,8 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 
 use crate::config::{Config, DEFAULT_RESOLV_CONF};
-use crate::pod::amounts::Amounts;
-use crate::runtime::docker::translate::{NodeFacts, ResolvConf};
+use mirrorlet_core::amounts::Amounts;
+use mirrorlet_docker::translate::{NodeFacts, ResolvConf};
 
 /// An address of the documentation range: a route to it is the default route. Connecting a
 /// datagram socket sends nothing.

@@ -8,9 +8,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::readings;
 use crate::config::Config;
-use crate::pod::gc::ContainerGcPolicy;
-use crate::runtime::gc::ContainerGc;
-use crate::telemetry::{Telemetry, occurrences};
+use mirrorlet_core::gc::ContainerGcPolicy;
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
+use mirrorlet_runtime::gc::ContainerGc;
 
 /// How often dead containers are looked for (upstream `ContainerGCPeriod`).
 const PERIOD: Duration = Duration::from_mins(1);
@@ -61,11 +61,11 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::api::PodUid;
-    use crate::pod::gc::PodLife;
-    use crate::runtime::Runtime;
-    use crate::runtime::fake::FakeRuntime;
-    use crate::runtime::gc::PodStateProvider;
+    use mirrorlet_core::api::PodUid;
+    use mirrorlet_core::gc::PodLife;
+    use mirrorlet_runtime::Runtime;
+    use mirrorlet_runtime::gc::PodStateProvider;
+    use mirrorlet_testing::fake_runtime::FakeRuntime;
 
     struct Nobody;
 

@@ -8,16 +8,16 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::report::LackReport;
 use crate::config::Config;
-use crate::disk;
 use crate::observe::Reach;
-use crate::pod::host_access::{Found, HostAccess, Lack, Need, lacks};
-use crate::runtime::RuntimeError;
-use crate::runtime::docker::engine::SharedEngine;
-use crate::runtime::docker::sees::engine_sees;
-use crate::telemetry::{Telemetry, occurrences};
-use crate::volume::{HostFiles, TrialMount};
+use mirrorlet_core::api::report::LackReport;
+use mirrorlet_core::host_access::{Found, HostAccess, Lack, Need, lacks};
+use mirrorlet_docker::engine::SharedEngine;
+use mirrorlet_docker::sees::engine_sees;
+use mirrorlet_host::disk;
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
+use mirrorlet_host::volume::{HostFiles, TrialMount};
+use mirrorlet_runtime::RuntimeError;
 
 /// How long a connection to a socket of this machine may take: the kernel makes it, at once.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(1);

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::pod::node::ImageSeen;
-use crate::runtime::docker::ImagePuller;
 use crate::store::cell::Writer;
+use mirrorlet_core::node::ImageSeen;
+use mirrorlet_docker::ImagePuller;
 
 /// Shortest time between two lists: a spree of pulls costs no more than the status it goes into.
 const LIST_GAP: Duration = Duration::from_secs(10);

@@ -35,24 +35,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::Timestamp;
-use crate::api::report::ImageGcReport;
 use crate::config::{ApiAccess, Config, ImageGcMode, Resolved};
 use crate::observe::Observer;
-use crate::pod::admit::AdmitNode;
-use crate::pod::image_gc::ImageGcPolicy;
-use crate::pod::manifest::unsupported_fields;
-use crate::pod::merge::Merged;
 use crate::prober::{KEPT_FILE, ProbeManager};
-use crate::runtime::Runtime;
-use crate::runtime::docker::engine::SharedEngine;
-use crate::runtime::docker::image::{ImageGc, ImageGcOptions, LocalDisk};
-use crate::runtime::docker::{
-    BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, InstrumentedEngine,
-    PullerOptions,
-};
-use crate::runtime::gc::ContainerGc;
-use crate::runtime::objects::{NoObjects, Objects};
 use crate::server::NodeStats;
 use crate::server::health::Served;
 use crate::server::view::AgentView;
@@ -66,12 +51,27 @@ use crate::store::cell::cell;
 use crate::store::looks::look_requests;
 use crate::store::pods::PodManager;
 use crate::store::probes::probe_results;
-use crate::telemetry::{Telemetry, occurrences};
-use crate::volume::HostFiles;
 use crate::worker::{Clock, Context, PodWorkers, Wanted};
 use cluster::{Cluster, Links};
 use desired::MergeTask;
 use host::HostLook;
+use mirrorlet_core::admit::AdmitNode;
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::api::report::ImageGcReport;
+use mirrorlet_core::image_gc::ImageGcPolicy;
+use mirrorlet_core::manifest::unsupported_fields;
+use mirrorlet_core::merge::Merged;
+use mirrorlet_docker::engine::SharedEngine;
+use mirrorlet_docker::image::{ImageGc, ImageGcOptions, LocalDisk};
+use mirrorlet_docker::{
+    BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, InstrumentedEngine,
+    PullerOptions,
+};
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
+use mirrorlet_host::volume::HostFiles;
+use mirrorlet_runtime::Runtime;
+use mirrorlet_runtime::gc::ContainerGc;
+use mirrorlet_runtime::objects::{NoObjects, Objects};
 use news::{News, start_news, tell_cluster_news, tell_pull_news};
 use stats::ServedStats;
 use view::View;
@@ -128,7 +128,9 @@ impl Agent {
         make_default_manifests_dir(&config)?;
         let telemetry = Telemetry::new();
         let (looks, look_queue) = look_requests();
-        let engine = InstrumentedEngine::doubting(engine, telemetry.metrics.clone(), looks.clone());
+        let doubtful = looks.clone();
+        let doubt = Arc::new(move || doubtful.doubt());
+        let engine = InstrumentedEngine::doubting(engine, telemetry.metrics.clone(), doubt);
         let mut parts = Parts::new();
         occurrences::agent_started(&config.root, config.node_name.as_str(), &config.docker);
 

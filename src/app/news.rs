@@ -8,13 +8,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::view::ClusterView;
 use super::{Parts, spawn};
-use crate::api::Timestamp;
-use crate::api::report::EngineReport;
 use crate::config::Config;
 use crate::observe::Reach;
-use crate::pod::merge::Merged;
-use crate::runtime::Runtime;
 use crate::store::cell::Reader;
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::api::report::EngineReport;
+use mirrorlet_core::merge::Merged;
+use mirrorlet_runtime::Runtime;
 
 /// Shortest time between two reports that differ in the progress of pulls alone.
 const PULL_NEWS_GAP: Duration = Duration::from_millis(500);

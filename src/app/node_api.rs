@@ -15,14 +15,14 @@ use super::{Parts, spawn};
 use crate::certificate;
 use crate::cluster::{ApiError, CertificateRequests, ClusterClient, Reviews};
 use crate::config::{Config, ServingCertificate};
-use crate::disk;
-use crate::pod::access::User;
-use crate::pod::node::NodeFacts;
 use crate::server::health::Served;
 use crate::server::node::auth::{ClientAuthorities, ReviewError, Reviewer};
 use crate::server::node::certificate::{Names, Origin};
 use crate::server::node::{NodeApi, NodeApiParts, bind};
-use crate::telemetry::occurrences;
+use mirrorlet_core::access::User;
+use mirrorlet_core::node::NodeFacts;
+use mirrorlet_host::disk;
+use mirrorlet_host::telemetry::occurrences;
 
 /// How often a file of authorities is looked at: it is small.
 const FILE_PERIOD: Duration = Duration::from_secs(10);

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use crate::disk;
+use mirrorlet_host::disk;
 
 /// Length of an owner id, in hexadecimal digits: 128 bits.
 const ID_DIGITS: usize = 32;

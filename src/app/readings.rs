@@ -9,16 +9,16 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::facts;
-use crate::api::report::EngineReport;
 use crate::config::Config;
 use crate::observe::Reach;
-use crate::pod::amounts::Amounts;
-use crate::pod::node::{
+use crate::store::cell::{Reader, Writer};
+use mirrorlet_core::amounts::Amounts;
+use mirrorlet_core::api::report::EngineReport;
+use mirrorlet_core::node::{
     DiskReading, EngineSeen, ImageSeen, NodeFacts, PidReading, Readings, is_short_of_disk,
 };
-use crate::runtime::docker::translate::NodeFacts as MachineFacts;
-use crate::store::cell::{Reader, Writer};
-use crate::volume::HostFiles;
+use mirrorlet_docker::translate::NodeFacts as MachineFacts;
+use mirrorlet_host::volume::HostFiles;
 
 /// How often the machine is read: as often as the Node's status is computed.
 const PERIOD: Duration = Duration::from_secs(10);

@@ -8,7 +8,7 @@ use super::{Parts, spawn};
 use crate::config::Config;
 use crate::server::health::Served;
 use crate::server::{admin, health};
-use crate::telemetry::occurrences;
+use mirrorlet_host::telemetry::occurrences;
 
 /// Binds and starts them.
 pub(super) async fn start(

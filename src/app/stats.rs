@@ -7,17 +7,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::OnceCell;
 
-use crate::api::Timestamp;
 use crate::config::Config;
-use crate::pod::node::ImageSeen;
-use crate::runtime::docker::engine::SharedEngine;
-use crate::runtime::docker::sandbox_image::SANDBOX_IMAGE;
-use crate::runtime::docker::translate::names::container_name;
 use crate::server::NodeStats;
 use crate::stats::{EngineDisk, Kernel, StatsOptions, StatsProvider};
 use crate::store::board::Board;
 use crate::store::cell::Reader;
-use crate::telemetry::Metrics;
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::node::ImageSeen;
+use mirrorlet_docker::engine::SharedEngine;
+use mirrorlet_docker::sandbox_image::SANDBOX_IMAGE;
+use mirrorlet_docker::translate::names::container_name;
+use mirrorlet_host::telemetry::Metrics;
 
 /// How long the Engine may take to say where its files are. It is asked once in its life; while it
 /// doesn't answer, all else is told.

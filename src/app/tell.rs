@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::api::{FullName, PodUid};
-use crate::pod::desired::{SourcePod, SourceState};
-use crate::pod::merge::{Merged, PodOperation, SourceName};
-use crate::telemetry::{Telemetry, occurrences};
+use mirrorlet_core::api::{FullName, PodUid};
+use mirrorlet_core::desired::{SourcePod, SourceState};
+use mirrorlet_core::merge::{Merged, PodOperation, SourceName};
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
 
 /// What was told already.
 #[derive(Debug, Default)]

@@ -10,30 +10,30 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::sync::watch;
 
-use crate::api::report::{
-    AgentReport, ContainerReport, EngineReport, ExplainReport, ImageGcReport, LackReport,
-    PodReport, StatusReport,
-};
-use crate::api::{Diagnostic, FullName, Pod, PodUid, Timestamp, core};
 use crate::config::Resolved;
 use crate::observe::Reach;
-use crate::pod::desired::{PodSource, SourcePod};
-use crate::pod::merge::Merged;
-use crate::pod::observed::Role;
-use crate::pod::select::choose_container;
-use crate::pod::spec;
-use crate::pod::status::printed_status;
-use crate::runtime::docker::ImagePuller;
-use crate::runtime::{
-    DuplexStream, ExecOptions, LogOptions, LogStream, PathStat, Runtime, Session, StreamOptions,
-    TarInput, TarStream,
-};
 use crate::server::view::{AgentView, Check, ViewError};
 use crate::source::SourceReader;
 use crate::store::board::{Board, Phase, PodView};
 use crate::store::cache::CacheReader;
 use crate::store::cell::Reader;
-use crate::telemetry::Journal;
+use mirrorlet_core::api::report::{
+    AgentReport, ContainerReport, EngineReport, ExplainReport, ImageGcReport, LackReport,
+    PodReport, StatusReport,
+};
+use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, Timestamp, core};
+use mirrorlet_core::desired::{PodSource, SourcePod};
+use mirrorlet_core::merge::Merged;
+use mirrorlet_core::observed::Role;
+use mirrorlet_core::select::choose_container;
+use mirrorlet_core::spec;
+use mirrorlet_core::status::printed_status;
+use mirrorlet_docker::ImagePuller;
+use mirrorlet_host::telemetry::Journal;
+use mirrorlet_runtime::{
+    DuplexStream, ExecOptions, LogOptions, LogStream, PathStat, Runtime, Session, StreamOptions,
+    TarInput, TarStream,
+};
 
 pub(super) use cluster::ClusterView;
 
@@ -313,7 +313,7 @@ fn named(view: &PodView, node: &str) -> Pod {
             node_name: Some(node.to_owned()),
             ..core::PodSpec::default()
         }),
-        metadata: crate::api::meta::ObjectMeta {
+        metadata: mirrorlet_core::api::meta::ObjectMeta {
             name: Some(view.full_name.name.to_string()),
             namespace: Some(view.full_name.namespace.to_string()),
             uid: Some(view.uid.to_string()),

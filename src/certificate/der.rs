@@ -5,8 +5,8 @@
 //!
 //! X.690 (DER), RFC 5280 section 4.1.
 
-use crate::api::Timestamp;
-use crate::pod::certificate::Validity;
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::certificate::Validity;
 
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;

@@ -11,8 +11,8 @@ use rustls::sign::CertifiedKey;
 use sha2::{Digest, Sha256};
 
 use super::{CertificateRequest, Order};
-use crate::api::hex;
-use crate::pod::certificate::{NODES_GROUP, node_user};
+use mirrorlet_core::api::hex;
+use mirrorlet_core::certificate::{NODES_GROUP, node_user};
 
 /// Why there is no certificate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,7 +1,7 @@
 //! Certificates of this node: made, read, requested from the cluster, kept on disk.
 //!
 //! Two parts have theirs signed by the cluster: `cluster` the one it calls the API server with,
-//! `server` the one it is called by. What they decide is in [`crate::pod::certificate`]; this is
+//! `server` the one it is called by. What they decide is in [`mirrorlet_core::certificate`]; this is
 //! what both do about it.
 //!
 //! Upstream: `pkg/kubelet/certificate`, `k8s.io/client-go/util/certificate`.
@@ -14,8 +14,8 @@ mod tests;
 
 use std::hash::{BuildHasher as _, RandomState};
 
-use crate::api::Timestamp;
-use crate::pod::certificate::Validity;
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::certificate::Validity;
 
 pub use self::der::Leaf;
 pub use self::keys::{CertificateError, alternative_names, from_pem, split_pem};

@@ -16,9 +16,9 @@ use rustls::sign::CertifiedKey;
 
 use super::keys::{CertificateError, from_pem, new_key, request};
 use super::{FILE_MIB_MAX, Leaf, keys};
-use crate::api::Timestamp;
-use crate::disk;
-use crate::pod::certificate::{self as decide, Next, Outcome, Validity};
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::certificate::{self as decide, Next, Outcome, Validity};
+use mirrorlet_host::disk;
 
 /// What a certificate is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rcgen::{CertificateParams, KeyPair};
 
 use super::*;
-use crate::pod::certificate::Outcome;
+use mirrorlet_core::certificate::Outcome;
 
 /// A cluster that does as it is told. It signs for the key that it finds on the disk.
 struct Cluster {

@@ -14,8 +14,8 @@ use super::stdio::{self, Output, Piece};
 use super::terminal::{self, RawTerminal};
 use super::{Failure, Outcome, client, logs::escape, status};
 use crate::config::args::{AttachArgs, ExecArgs};
-use crate::pod::select::find_pod;
 use crate::server::frame::{Frame, FrameReader, TerminalSize};
+use mirrorlet_core::select::find_pod;
 
 /// Bytes read from the agent at a time.
 const READ_BYTES: usize = 64 << 10;

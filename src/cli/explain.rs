@@ -7,9 +7,9 @@ use anyhow::Context;
 
 use super::logs::escape;
 use super::{Outcome, client};
-use crate::api::Timestamp;
-use crate::api::report::ExplainReport;
 use crate::config::args::{ExplainArgs, ExplainOutput};
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::api::report::ExplainReport;
 
 mod render;
 #[cfg(test)]

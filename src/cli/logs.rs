@@ -7,11 +7,11 @@ use bytes::{Bytes, BytesMut};
 use futures::future::join_all;
 
 use super::{Failure, Outcome, client, status};
-use crate::api::Timestamp;
-use crate::api::report::PodReport;
 use crate::config::args::LogsArgs;
-use crate::pod::select::find_pod;
 use crate::server::frame::{Frame, FrameReader};
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::api::report::PodReport;
+use mirrorlet_core::select::find_pod;
 
 /// Longest line that is kept together where several logs are shown, in bytes.
 const LINE_MAX: usize = 1 << 20;

@@ -210,7 +210,7 @@ const STACK_BYTES: usize = 2 << 20;
 fn run(args: &SettingArgs) -> Outcome {
     let resolved = resolve_args(args)?;
     let config = &resolved.config;
-    crate::telemetry::log::init(config.log_format, &config.log_level)
+    crate::logging::init(config.log_format, &config.log_level)
         .map_err(|e| Failure::Usage(e.into()))?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let runtime = tokio::runtime::Builder::new_multi_thread()

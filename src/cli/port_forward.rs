@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use super::{Failure, Outcome, client, status};
 use crate::config::args::PortForwardArgs;
-use crate::pod::select::find_pod;
+use mirrorlet_core::select::find_pod;
 
 /// Most connections at a time; further ones wait in the listener's queue. The agent takes as
 /// many.

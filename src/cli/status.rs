@@ -6,10 +6,10 @@ use std::path::Path;
 use anyhow::Context;
 
 use super::{Failure, Outcome, client};
-use crate::api::Timestamp;
-use crate::api::report::StatusReport;
 use crate::config::args::{StatusArgs, StatusOutput};
-use crate::pod::select::find_pod;
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::api::report::StatusReport;
+use mirrorlet_core::select::find_pod;
 
 pub mod render;
 

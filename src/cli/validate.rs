@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use serde::Serialize;
 
-use crate::api::{Code, Diagnostic, FullName, NodeName};
-use crate::pod::desired::PodSource;
-use crate::pod::manifest::{self, MANIFEST_BYTES_MAX, ParseContext, is_manifest_name};
+use mirrorlet_core::api::{Code, Diagnostic, FullName, NodeName};
+use mirrorlet_core::desired::PodSource;
+use mirrorlet_core::manifest::{self, MANIFEST_BYTES_MAX, ParseContext, is_manifest_name};
 
 /// The path that stands for standard input.
 const STDIN: &str = "-";

@@ -20,11 +20,11 @@ use super::error::{ApiError, chain};
 use super::identity::{self, ConnectError, Identity};
 use super::limit::WriteLimit;
 use super::reach::{ApiReach, ReachTracker};
-use crate::api::Timestamp;
 use crate::config::ApiAccess;
-use crate::pod::certificate::Verdict;
 use crate::store::cell::{Reader, cell};
-use crate::telemetry::{Metrics, Telemetry, occurrences};
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::certificate::Verdict;
+use mirrorlet_host::telemetry::{Metrics, Telemetry, occurrences};
 
 /// Deadline of a call that nobody has to wait for: upstream's API server answers in ms, and ends
 /// a call that is stuck after 34 s or more; ten seconds tell a caller soon enough to try again.

@@ -31,7 +31,7 @@ use super::certificate::IdentityStanding;
 use super::error::chain;
 use super::reach::ReachTracker;
 use crate::store::cell::Reader;
-use crate::telemetry::{ApiRequest, Metrics};
+use mirrorlet_host::telemetry::{ApiRequest, Metrics};
 
 /// How long the head of an answer may take, watches included: upstream's longest request takes
 /// 60 s on the server, but every caller of ours gives up sooner. It ends what hangs in a TLS

@@ -10,11 +10,11 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::client::ClusterClient;
-use crate::api::{FullName, Pod, PodUid, Timestamp, meta};
-use crate::pod::desired::{ApiPods, ApiPodsState};
-use crate::pod::spec;
 use crate::store::cell::{Reader, Writer, cell};
-use crate::telemetry::Metrics;
+use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp, meta};
+use mirrorlet_core::desired::{ApiPods, ApiPodsState};
+use mirrorlet_core::spec;
+use mirrorlet_host::telemetry::Metrics;
 
 pub(super) const NODE: &str = "n1";
 
@@ -208,7 +208,7 @@ impl State {
             ("PATCH", Some(mut pod)) => {
                 assert_eq!(below, "/status");
                 let mut value = serde_json::to_value(pod.status.unwrap_or_default()).unwrap();
-                let patched = crate::pod::status::merge::apply_patch(&mut value, &body["status"]);
+                let patched = mirrorlet_testing::patch::apply_patch(&mut value, &body["status"]);
                 assert!(patched, "{body}");
                 pod.status = serde_json::from_value(value).unwrap();
                 (200, self.store(pod))

@@ -16,8 +16,8 @@ use sha2::{Digest, Sha256};
 use super::error::chain;
 use crate::certificate::{Leaf, from_pem, split_pem};
 use crate::config::ApiAccess;
-use crate::disk;
-use crate::pod::certificate::Held;
+use mirrorlet_core::certificate::Held;
+use mirrorlet_host::disk;
 
 /// Largest file that counts as a kubeconfig, certificate or key, in MiB; honest ones have a few
 /// thousand bytes.

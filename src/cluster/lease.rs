@@ -15,11 +15,11 @@ use super::client::ClusterClient;
 use super::error::ApiError;
 use super::node::LEASE_NAMESPACE;
 use super::pause::{Backoff, jittered};
-use crate::api::core::Node;
-use crate::api::meta::ObjectMeta;
-use crate::api::{NodeName, Timestamp};
 use crate::store::cell::{Reader, Writer, cell};
-use crate::telemetry::occurrences;
+use mirrorlet_core::api::core::Node;
+use mirrorlet_core::api::meta::ObjectMeta;
+use mirrorlet_core::api::{NodeName, Timestamp};
+use mirrorlet_host::telemetry::occurrences;
 
 /// How long a renewal holds, in seconds: upstream's `nodeLeaseDurationSeconds`.
 const LEASE_SECONDS: i32 = 40;

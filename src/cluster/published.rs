@@ -4,7 +4,7 @@ use kube::Api;
 
 use super::client::{CALL_DEADLINE, ClusterClient};
 use super::error::{Answer, ApiError};
-use crate::api::core::ConfigMap;
+use mirrorlet_core::api::core::ConfigMap;
 
 /// `ConfigMap` of `kube-system` with what the API server believes.
 ///

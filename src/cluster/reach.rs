@@ -4,9 +4,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 
-use crate::api::Timestamp;
 use crate::store::cell::{Reader, Writer, cell};
-use crate::telemetry::{Metrics, occurrences};
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_host::telemetry::{Metrics, occurrences};
 
 /// Whether the API server is within reach, as the outcomes of all calls tell.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -10,9 +10,9 @@ use kube::api::PostParams;
 
 use super::client::{CALL_DEADLINE, ClusterClient};
 use super::error::ApiError;
-use crate::api::meta::ObjectMeta;
 use crate::certificate::{CertificateRequest, Purpose, SignError, Signer};
-use crate::pod::certificate::Outcome;
+use mirrorlet_core::api::meta::ObjectMeta;
+use mirrorlet_core::certificate::Outcome;
 
 /// Who signs a certificate, and what it is for, with an ECDSA key.
 ///

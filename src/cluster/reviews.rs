@@ -9,8 +9,8 @@ use kube::api::PostParams;
 
 use super::client::{CALL_DEADLINE, ClusterClient};
 use super::error::ApiError;
-use crate::api::NodeName;
-use crate::pod::access::User;
+use mirrorlet_core::access::User;
+use mirrorlet_core::api::NodeName;
 
 /// Asks about those who call our node API. Answers aren't kept here.
 #[derive(Debug, Clone)]

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use tower::service_fn;
 
 use super::*;
-use crate::api::core::Node;
-use crate::telemetry::Metrics;
+use mirrorlet_core::api::core::Node;
+use mirrorlet_host::telemetry::Metrics;
 
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 

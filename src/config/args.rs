@@ -302,7 +302,7 @@ pub struct LogsArgs {
     pub since: Option<std::time::Duration>,
     /// Only lines written at or after that time (RFC 3339).
     #[arg(long, value_name = "TIME", conflicts_with = "since")]
-    pub since_time: Option<crate::api::Timestamp>,
+    pub since_time: Option<mirrorlet_core::api::Timestamp>,
     /// End after that many bytes.
     #[arg(long, value_name = "N")]
     pub limit_bytes: Option<u64>,

@@ -11,10 +11,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::NodeName;
-use crate::api::core::Taint;
+use mirrorlet_core::api::NodeName;
+use mirrorlet_core::api::core::Taint;
 
-#[cfg(feature = "daemon")]
 pub mod args;
 pub mod duration;
 pub mod file;

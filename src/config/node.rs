@@ -7,9 +7,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::parse::{self, Fault};
-use crate::api::core::Taint;
-use crate::api::keys;
-use crate::api::quantity::Quantity;
+use mirrorlet_core::api::core::Taint;
+use mirrorlet_core::api::keys;
+use mirrorlet_core::api::quantity::Quantity;
 
 /// Word for the account of the pod that the agent runs in, where a kubeconfig is expected.
 const IN_CLUSTER: &str = "in-cluster";

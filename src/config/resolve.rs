@@ -17,8 +17,8 @@ use super::{
     ApiAccess, Config, ContainerGc, DEFAULT_RESOLV_CONF, DEFAULT_ROOT, ImageGcMode, LogFormat,
     NodeApi, ServingCertificate, node, parse,
 };
-use crate::api::NodeName;
-use crate::api::core::Taint;
+use mirrorlet_core::api::NodeName;
+use mirrorlet_core::api::core::Taint;
 
 /// Environment variable that names the Engine when ours does not: Docker's own.
 const DOCKER_HOST: &str = "DOCKER_HOST";

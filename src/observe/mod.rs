@@ -22,12 +22,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{FullName, PodUid};
-use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus, Pods};
-use crate::runtime::{PodEvent, RUNTIME_READY, Result, Runtime, RuntimeCondition, RuntimeError};
 use crate::store::cache::{CacheWriter, Entry};
 use crate::store::looks::Request;
-use crate::telemetry::{Telemetry, occurrences};
+use mirrorlet_core::api::{FullName, PodUid};
+use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus, Pods};
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
+use mirrorlet_runtime::{PodEvent, RUNTIME_READY, Result, Runtime, RuntimeCondition, RuntimeError};
 
 /// Looks at pods under way at a time: enough to hide one slow inspect, few enough to leave the
 /// Engine to the workers.

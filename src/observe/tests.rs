@@ -1,11 +1,11 @@
 //! The observer on the runtime in memory, on paused time.
 
 use super::*;
-use crate::api::{Pod, Timestamp};
-use crate::pod::observed::Role;
-use crate::runtime::fake::FakeRuntime;
 use crate::store::cache::{CacheReader, cache};
 use crate::store::looks::{LookRequests, look_requests};
+use mirrorlet_core::api::{Pod, Timestamp};
+use mirrorlet_core::observed::Role;
+use mirrorlet_testing::fake_runtime::FakeRuntime;
 
 const SWEEP: Duration = Duration::from_mins(5);
 
@@ -69,7 +69,7 @@ fn running(fake: &FakeRuntime, uid: &str) -> PodUid {
     }))
     .unwrap();
     let now: Timestamp = fake.now();
-    let id = |what: &str| crate::api::ContainerId::docker(format!("{what}-{uid}"));
+    let id = |what: &str| mirrorlet_core::api::ContainerId::docker(format!("{what}-{uid}"));
     fake.adopt(PodStatus {
         uid: uid.into(),
         full_name: FullName::of(&pod),
@@ -85,12 +85,12 @@ fn running(fake: &FakeRuntime, uid: &str) -> PodUid {
             exit_code: None,
             image: "app:1".into(),
             image_id: "".into(),
-            hash: crate::pod::spec::container_hash(&pod.spec.as_ref().unwrap().containers[0]),
+            hash: mirrorlet_core::spec::container_hash(&pod.spec.as_ref().unwrap().containers[0]),
             restart_count: 0,
             reason: "".into(),
             message: "".into(),
         }],
-        sandboxes: vec![crate::pod::observed::SandboxStatus {
+        sandboxes: vec![mirrorlet_core::observed::SandboxStatus {
             id: id("pause"),
             attempt: 0,
             state: ContainerState::Running,

@@ -9,15 +9,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Shared;
-use crate::api::core::{Container, Probe};
-use crate::api::{FullName, Pod, PodUid};
-use crate::pod::handler::{self, Handler, HandlerError};
-use crate::pod::observed::ContainerStatus;
-use crate::pod::probe::{ATTEMPTS_MAX, Outcome, ProbeKind, of_exec, of_http};
-use crate::probe::{Health, ProbeError};
-use crate::runtime::RuntimeError;
 use crate::store::board::PodView;
-use crate::telemetry::occurrences;
+use mirrorlet_core::api::core::{Container, Probe};
+use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::handler::{self, Handler, HandlerError};
+use mirrorlet_core::observed::ContainerStatus;
+use mirrorlet_core::probe::{ATTEMPTS_MAX, Outcome, ProbeKind, of_exec, of_http};
+use mirrorlet_host::probe::{Health, ProbeError};
+use mirrorlet_host::telemetry::occurrences;
+use mirrorlet_runtime::RuntimeError;
 
 /// Attempts a probe, again at once if it could not be made at all.
 ///

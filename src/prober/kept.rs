@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::api::PodUid;
-use crate::pod::probe::ProbeResults;
+use mirrorlet_core::api::PodUid;
+use mirrorlet_core::probe::ProbeResults;
 
 /// The file, under the root.
 pub const KEPT_FILE: &str = "probes.json";

@@ -23,15 +23,15 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::api::{Pod, PodUid, Timestamp};
-use crate::pod::observed::Role;
-use crate::pod::probe::ProbeKind;
-use crate::pod::spec;
-use crate::probe::Client;
-use crate::runtime::Runtime;
 use crate::store::board::{Board, Phase, PodView};
 use crate::store::probes::ProbeWriter;
-use crate::telemetry::{Telemetry, occurrences};
+use mirrorlet_core::api::{Pod, PodUid, Timestamp};
+use mirrorlet_core::observed::Role;
+use mirrorlet_core::probe::ProbeKind;
+use mirrorlet_core::spec;
+use mirrorlet_host::probe::Client;
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
+use mirrorlet_runtime::Runtime;
 use worker::Worker;
 
 pub use kept::KEPT_FILE;

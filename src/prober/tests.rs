@@ -9,14 +9,14 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::api::{ContainerId, FullName, core};
-use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus};
-use crate::pod::probe::{ProbeResult, ProbeResults};
-use crate::runtime::fake::FakeRuntime;
-use crate::runtime::{CommandOutput, RuntimeError};
 use crate::store::board::{BoardWriter, board};
 use crate::store::probes::{ProbeReader, probe_results};
-use crate::telemetry::journal::Kind;
+use mirrorlet_core::api::{ContainerId, FullName, core};
+use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus};
+use mirrorlet_core::probe::{ProbeResult, ProbeResults};
+use mirrorlet_host::telemetry::journal::Kind;
+use mirrorlet_runtime::{CommandOutput, RuntimeError};
+use mirrorlet_testing::fake_runtime::FakeRuntime;
 
 use ProbeKind::{Liveness, Readiness, Startup};
 use ProbeResult::{Failure, Success, Unknown};

@@ -9,16 +9,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::attempt::attempt;
 use super::{Key, Shared};
-use crate::api::core::Container;
-use crate::api::{Pod, core};
-use crate::pod::observed::{ContainerStatus, Role};
-use crate::pod::probe::{
+use crate::store::board::{Phase, PodView};
+use mirrorlet_core::api::core::Container;
+use mirrorlet_core::api::{Pod, core};
+use mirrorlet_core::observed::{ContainerStatus, Role};
+use mirrorlet_core::probe::{
     Action, Observation, ProbeKind, ProbeSpec, ProbeState, conclude, decide, first_delay,
 };
-use crate::pod::restart::should_restart;
-use crate::pod::spec;
-use crate::store::board::{Phase, PodView};
-use crate::telemetry::occurrences;
+use mirrorlet_core::restart::should_restart;
+use mirrorlet_core::spec;
+use mirrorlet_host::telemetry::occurrences;
 
 /// One probe's worker.
 pub(super) struct Worker {

@@ -28,8 +28,8 @@ use tokio::sync::Notify;
 use super::admin::{ApiError, Shared};
 use super::frame::{Frame, FrameReader, PROTOCOL, framed};
 use super::remote::chunks;
-use crate::api::PodUid;
-use crate::runtime::{DuplexStream, ExecOptions, Session, TerminalSize};
+use mirrorlet_core::api::PodUid;
+use mirrorlet_runtime::{DuplexStream, ExecOptions, Session, TerminalSize};
 
 /// Bytes read from a client at a time.
 const READ_BYTES: usize = 64 << 10;
@@ -256,7 +256,7 @@ impl Client<'_> {
     async fn feed(
         &mut self,
         mut stdin: Option<Pin<Box<dyn AsyncWrite + Send>>>,
-        control: &dyn crate::runtime::SessionControl,
+        control: &dyn mirrorlet_runtime::SessionControl,
     ) -> io::Result<()> {
         let mut buffer = BytesMut::with_capacity(READ_BYTES);
         loop {

@@ -29,8 +29,8 @@ use super::frame::framed;
 use super::remote::chunks;
 use super::view::{AgentView, ViewError};
 use super::{access, files, listen};
-use crate::api::{PodUid, Timestamp};
-use crate::runtime::{LogOptions, LogSource};
+use mirrorlet_core::api::{PodUid, Timestamp};
+use mirrorlet_runtime::{LogOptions, LogSource};
 
 /// Longest path of a Unix socket, in bytes: `sun_path` less its NUL.
 pub const SOCKET_PATH_MAX: usize = 107;

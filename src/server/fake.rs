@@ -11,10 +11,10 @@ use tokio::sync::watch;
 use tokio_util::io::ReaderStream;
 
 use super::view::{AgentView, Check, ViewError};
-use crate::api::report::{AgentReport, EngineReport, ExplainReport, StatusReport};
-use crate::api::{Pod, PodUid, Timestamp};
-use crate::runtime::copy::{PathKind, PathStat, TarInput, TarStream};
-use crate::runtime::{
+use mirrorlet_core::api::report::{AgentReport, EngineReport, ExplainReport, StatusReport};
+use mirrorlet_core::api::{Pod, PodUid, Timestamp};
+use mirrorlet_runtime::copy::{PathKind, PathStat, TarInput, TarStream};
+use mirrorlet_runtime::{
     DuplexStream, ExecOptions, LogChunk, LogOptions, LogStream, RuntimeError, Session,
     SessionControl, StreamOptions, TerminalSize,
 };

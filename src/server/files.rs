@@ -9,7 +9,7 @@ use futures::{StreamExt, TryStreamExt};
 use serde::Deserialize;
 
 use super::admin::{ApiError, Shared, bad_query};
-use crate::api::PodUid;
+use mirrorlet_core::api::PodUid;
 
 /// Which file, of which container.
 #[derive(Debug, Deserialize)]

@@ -9,7 +9,7 @@ use std::fmt::Display;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use mirrorlet_streaming::Chunk;
 
-pub use crate::runtime::TerminalSize;
+pub use mirrorlet_runtime::TerminalSize;
 
 /// What a connection that carries frames of a process, or forwarded bytes, asks to become.
 pub const PROTOCOL: &str = "mirrorlet";

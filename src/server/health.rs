@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::stats::NodeStats;
 use super::view::{AgentView, Check};
 use super::{listen, stats};
-use crate::telemetry::Metrics;
+use mirrorlet_host::telemetry::Metrics;
 
 /// Content type of the metrics: `OpenMetrics` text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -4,7 +4,7 @@ use futures::{Stream, StreamExt};
 use mirrorlet_streaming as streaming;
 use streaming::{Chunk, Process};
 
-use crate::runtime::{
+use mirrorlet_runtime::{
     LogChunk, LogStream, Result, RuntimeError, Session, SessionControl, StreamOptions, TerminalSize,
 };
 

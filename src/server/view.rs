@@ -6,10 +6,10 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::api::report::{ExplainReport, StatusReport};
-use crate::api::{Pod, PodUid};
-use crate::pod::select::ContainerNotFound;
-use crate::runtime::{
+use mirrorlet_core::api::report::{ExplainReport, StatusReport};
+use mirrorlet_core::api::{Pod, PodUid};
+use mirrorlet_core::select::ContainerNotFound;
+use mirrorlet_runtime::{
     DuplexStream, ExecOptions, LogOptions, LogStream, PathStat, RuntimeError, Session,
     StreamOptions, TarInput, TarStream,
 };
@@ -202,7 +202,7 @@ pub trait AgentView: Send + Sync + 'static {
         tar: TarInput,
     ) -> Result<(), ViewError>;
 
-    /// The story of a pod, named as [`find_pod`](crate::pod::select::find_pod) takes it; also of
+    /// The story of a pod, named as [`find_pod`](mirrorlet_core::select::find_pod) takes it; also of
     /// one that is gone.
     ///
     /// # Errors

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::api::{Code, Diagnostic};
-use crate::disk;
+use mirrorlet_core::api::{Code, Diagnostic};
+use mirrorlet_host::disk;
 
 /// What a file's name ends in.
 pub(super) const SUFFIX: &str = ".json";

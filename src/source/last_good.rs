@@ -13,10 +13,10 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::kept::{Claim, KeptDir, SUFFIX};
-use crate::api::{Code, Diagnostic, FullName, NodeName, PodUid, hex};
-use crate::pod::desired::PodSource;
-use crate::pod::hold::{LastGood, LastGoodPod};
-use crate::pod::manifest::{MANIFEST_BYTES_MAX, ParseContext, pod_from_canonical};
+use mirrorlet_core::api::{Code, Diagnostic, FullName, NodeName, PodUid, hex};
+use mirrorlet_core::desired::PodSource;
+use mirrorlet_core::hold::{LastGood, LastGoodPod};
+use mirrorlet_core::manifest::{MANIFEST_BYTES_MAX, ParseContext, pod_from_canonical};
 
 /// Name of the directory under the root.
 pub const DIRECTORY: &str = "last-good";

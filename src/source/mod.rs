@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 use tracing::warn;
 
-use crate::api::report::SourceReport;
-use crate::api::{Code, Diagnostic, Timestamp};
-use crate::pod::desired::{SourceSet, SourceState};
-use crate::pod::merge::SourceName;
 use crate::store::cell::{Reader, Writer, cell};
+use mirrorlet_core::api::report::SourceReport;
+use mirrorlet_core::api::{Code, Diagnostic, Timestamp};
+use mirrorlet_core::desired::{SourceSet, SourceState};
+use mirrorlet_core::merge::SourceName;
 
 /// How a source fares.
 #[derive(Debug, Clone, PartialEq, Default)]

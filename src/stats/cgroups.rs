@@ -5,8 +5,8 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use crate::pod::stats::cgroup::{Controller, Files, Version};
-use crate::pod::stats::place;
+use mirrorlet_core::stats::cgroup::{Controller, Files, Version};
+use mirrorlet_core::stats::place;
 
 /// The file that only version 2 has at its root.
 const V2_MARK: &str = "cgroup.controllers";

@@ -12,8 +12,8 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::machine::file_system;
-use crate::api::Timestamp;
-use crate::pod::stats::Disk;
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::stats::Disk;
 
 /// Shortest time between two measurements of one thing, as the kubelet's
 /// (`--volume-stats-agg-period`).

@@ -8,19 +8,19 @@ use std::time::Duration;
 use super::cgroups::{Buffer, Cgroups};
 use super::disks::{Disks, Target};
 use super::{StatsError, StatsOptions, machine};
-use crate::api::{Pod, PodUid, Timestamp, core, keys};
-use crate::pod::backoff::elapsed;
-use crate::pod::observed::{ContainerState, PodStatus};
-use crate::pod::payload;
-use crate::pod::resources::qos_class;
-use crate::pod::spec;
-use crate::pod::stats::{
+use crate::store::board::PodView;
+use mirrorlet_core::api::{Pod, PodUid, Timestamp, core, keys};
+use mirrorlet_core::backoff::elapsed;
+use mirrorlet_core::observed::{ContainerState, PodStatus};
+use mirrorlet_core::payload;
+use mirrorlet_core::resources::qos_class;
+use mirrorlet_core::spec;
+use mirrorlet_core::stats::{
     ContainerReading, Disk, Network, PodReading, Reading, Scope, SystemReading, Usage,
     VolumeReading, cgroup, nano_cores, place, proc, sum,
 };
-use crate::pod::volumes::PodPaths;
-use crate::store::board::PodView;
-use crate::telemetry::occurrences;
+use mirrorlet_core::volumes::PodPaths;
+use mirrorlet_host::telemetry::occurrences;
 
 /// How long what was read is told again instead of being read anew, and the shortest window of a
 /// rate. Who scrapes does so every 15 to 60 seconds; cAdvisor's numbers are up to 15 seconds old.

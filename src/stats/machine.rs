@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::cgroups::Buffer;
 use super::{Kernel, StatsError};
-use crate::api::Timestamp;
-use crate::pod::stats::{Disk, Network, NodeReading, Scope, Usage, proc};
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::stats::{Disk, Network, NodeReading, Scope, Usage, proc};
 
 /// Reads the machine.
 ///

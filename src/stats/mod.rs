@@ -5,7 +5,7 @@
 //! ago is told again, so many who ask cost as one. Disks are measured beside, at most once a
 //! minute, and only those that were asked for.
 //!
-//! What the texts mean and what is made of them is decided in [`crate::pod::stats`]. Reads
+//! What the texts mean and what is made of them is decided in [`mirrorlet_core::stats`]. Reads
 //! `store`'s board; `app` hands it to the servers.
 //!
 //! Upstream: `pkg/kubelet/stats/cadvisor_stats_provider.go` and cAdvisor, which reads all the time.
@@ -28,10 +28,10 @@ use tokio_util::sync::CancellationToken;
 
 use self::disks::Disks;
 use self::look::Looker;
-use crate::api::{FullName, PodUid, Timestamp};
-use crate::pod::stats::{Reading, Scope, cadvisor, resource, summary};
 use crate::store::board::Board;
-use crate::telemetry::occurrences;
+use mirrorlet_core::api::{FullName, PodUid, Timestamp};
+use mirrorlet_core::stats::{Reading, Scope, cadvisor, resource, summary};
+use mirrorlet_host::telemetry::occurrences;
 
 /// Longest wait for an answer. A look takes milliseconds; one that takes this long is stuck in
 /// the kernel, and those who scrape give up after ten seconds themselves.

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use super::look::{Asked, Looker};
 use super::*;
-use crate::api::{ContainerId, FullName, PodUid};
-use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus, Role, SandboxStatus};
 use crate::store::board::{Phase, PodView, board};
+use mirrorlet_core::api::{ContainerId, FullName, PodUid};
+use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus, Role, SandboxStatus};
 
 struct NoEngine;
 
@@ -130,7 +130,7 @@ fn container(name: &str, letter: char, state: ContainerState) -> ContainerStatus
         exit_code: None,
         image: "web:1".into(),
         image_id: "".into(),
-        hash: crate::pod::observed::ContainerHash(1),
+        hash: mirrorlet_core::observed::ContainerHash(1),
         restart_count: 3,
         reason: "".into(),
         message: "".into(),

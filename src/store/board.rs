@@ -5,8 +5,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::watch;
 
-use crate::api::{FullName, Pod, PodUid, core};
-use crate::pod::observed::PodStatus;
+use mirrorlet_core::api::{FullName, Pod, PodUid, core};
+use mirrorlet_core::observed::PodStatus;
 
 /// Where a worker is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -11,9 +11,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::api::PodUid;
-use crate::pod::observed::PodStatus;
-use crate::runtime::RuntimeError;
+use mirrorlet_core::api::PodUid;
+use mirrorlet_core::observed::PodStatus;
+use mirrorlet_runtime::RuntimeError;
 
 /// What is known of one pod.
 #[derive(Debug, Clone)]

@@ -3,7 +3,7 @@
 
 use tokio::sync::mpsc;
 
-use crate::api::PodUid;
+use mirrorlet_core::api::PodUid;
 
 /// Requests that may wait. A worker that finds the queue full waits its turn.
 const REQUESTS_MAX: usize = 1024;

@@ -6,8 +6,8 @@
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::api::{FullName, Pod, PodUid, ResolvedPodUid};
-use crate::pod::manager::{self, PodAndMirror, PodTable, PodsAndMirrors, UidTranslations};
+use mirrorlet_core::api::{FullName, Pod, PodUid, ResolvedPodUid};
+use mirrorlet_core::manager::{self, PodAndMirror, PodTable, PodsAndMirrors, UidTranslations};
 
 /// The shared [`PodTable`]; see there for what each method means.
 #[derive(Debug, Default)]

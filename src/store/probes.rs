@@ -5,8 +5,8 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio::sync::watch;
 
-use crate::api::{ContainerId, PodUid};
-use crate::pod::probe::{ProbeKind, ProbeResult, ProbeResults};
+use mirrorlet_core::api::{ContainerId, PodUid};
+use mirrorlet_core::probe::{ProbeKind, ProbeResult, ProbeResults};
 
 type Entries = HashMap<PodUid, watch::Sender<Arc<ProbeResults>>>;
 

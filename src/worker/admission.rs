@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::{Command, PodWorkers, Wanted};
-use crate::api::{FullName, Pod, PodUid};
-use crate::pod::admit::{AdmitInput, AdmitNode, Failure, Verdict, admit, turn};
-use crate::pod::ending::{Ending, ending, is_api_pod};
-use crate::telemetry::occurrences;
+use mirrorlet_core::admit::{AdmitInput, AdmitNode, Failure, Verdict, admit, turn};
+use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::ending::{Ending, ending, is_api_pod};
+use mirrorlet_host::telemetry::occurrences;
 
 impl PodWorkers {
     /// Starts the pods that are new, those that run already first.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::api::Timestamp;
+use mirrorlet_core::api::Timestamp;
 
 /// Tells the time that is compared with what a runtime says about containers: back-off, deadlines
 /// and start times depend on it. A runtime with a clock of its own, in tests, brings it along.

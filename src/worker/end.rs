@@ -9,11 +9,11 @@ use tokio_util::sync::CancellationToken;
 use super::release::RELEASE_RETRY;
 use super::task::{Next, Worker};
 use super::{Command, Phase};
-use crate::pod::ending::{self, Ending, ending};
-use crate::pod::gc::PodLife;
-use crate::pod::observed::RunningPod;
-use crate::runtime::PodSyncResult;
-use crate::telemetry::occurrences;
+use mirrorlet_core::ending::{self, Ending, ending};
+use mirrorlet_core::gc::PodLife;
+use mirrorlet_core::observed::RunningPod;
+use mirrorlet_host::telemetry::occurrences;
+use mirrorlet_runtime::PodSyncResult;
 
 /// First and longest pause between two attempts to stop or remove what is left.
 pub(super) const STOP_RETRY_MIN: Duration = Duration::from_millis(500);

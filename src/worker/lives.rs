@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 
 use super::Wanted;
-use crate::api::PodUid;
-use crate::pod::gc::PodLife;
-use crate::runtime::gc::PodStateProvider;
+use mirrorlet_core::api::PodUid;
+use mirrorlet_core::gc::PodLife;
+use mirrorlet_runtime::gc::PodStateProvider;
 
 /// The pods that have a worker. A pod is known from before its worker starts until it has ended.
 #[derive(Debug, Clone, Default)]

@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::api::{FullName, PodUid};
+use mirrorlet_core::api::{FullName, PodUid};
 
 /// Who is started, and who waits, under each full name.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -32,23 +32,23 @@ use tokio_util::sync::CancellationToken;
 
 pub use clock::Clock;
 
-use crate::api::{FullName, Pod, PodUid};
-use crate::pod::admit::{AdmitNode, Failure};
-use crate::pod::desired::Delivered;
-use crate::pod::gc::{ContainerGcPolicy, PodLife};
-use crate::pod::observed::Pods;
-use crate::runtime::Runtime;
-use crate::runtime::cache::RuntimeCache;
-use crate::runtime::gc::PodStateProvider;
 use crate::store::board::{BoardWriter, Phase, PodView};
 use crate::store::cache::CacheReader;
 use crate::store::cell::Reader;
 use crate::store::looks::LookRequests;
 use crate::store::pods::PodManager;
 use crate::store::probes::ProbeReader;
-use crate::telemetry::{Telemetry, occurrences};
 use lives::{Lives, PodStates};
 use locks::NameLocks;
+use mirrorlet_core::admit::{AdmitNode, Failure};
+use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::desired::Delivered;
+use mirrorlet_core::gc::{ContainerGcPolicy, PodLife};
+use mirrorlet_core::observed::Pods;
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
+use mirrorlet_runtime::Runtime;
+use mirrorlet_runtime::cache::RuntimeCache;
+use mirrorlet_runtime::gc::PodStateProvider;
 use task::Worker;
 use tidy::Tidy;
 

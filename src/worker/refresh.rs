@@ -9,11 +9,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
-use crate::api::{FullName, Pod, PodUid};
-use crate::pod::objects::is_static;
-use crate::pod::observed::{ContainerState, PodStatus};
-use crate::pod::payload::is_live;
-use crate::telemetry::occurrences;
+use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::objects::is_static;
+use mirrorlet_core::observed::{ContainerState, PodStatus};
+use mirrorlet_core::payload::is_live;
+use mirrorlet_host::telemetry::occurrences;
 
 /// First and longest pause after a failure; what ends it is told of, so that pauses may be long.
 const RETRY_MIN: Duration = Duration::from_secs(10);

@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use super::task::Worker;
-use crate::pod::observed::PodStatus;
-use crate::pod::plan::Plan;
-use crate::telemetry::occurrences;
+use mirrorlet_core::observed::PodStatus;
+use mirrorlet_core::plan::Plan;
+use mirrorlet_host::telemetry::occurrences;
 
 /// Pause before volumes that could not be released are tried again.
 pub(super) const RELEASE_RETRY: Duration = Duration::from_secs(30);

@@ -8,12 +8,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::refresh::Refresh;
 use super::task::{Held, Next, Worker};
-use crate::api::{Pod, PodUid, core};
-use crate::pod::observed::{ContainerState, PodStatus};
-use crate::pod::plan::{Plan, PlanInput, Step, Waiting, compute_pod_actions};
-use crate::pod::spec;
-use crate::runtime::{PodSyncResult, SyncAction, SyncErrorReason};
-use crate::telemetry::occurrences;
+use mirrorlet_core::api::{Pod, PodUid, core};
+use mirrorlet_core::observed::{ContainerState, PodStatus};
+use mirrorlet_core::plan::{Plan, PlanInput, Step, Waiting, compute_pod_actions};
+use mirrorlet_core::spec;
+use mirrorlet_host::telemetry::occurrences;
+use mirrorlet_runtime::{PodSyncResult, SyncAction, SyncErrorReason};
 
 /// Pause after a failed round, stretched by up to half at random (upstream `backOffPeriod`).
 const RETRY: Duration = Duration::from_secs(10);

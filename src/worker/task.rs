@@ -25,14 +25,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::end::{Removed, Rested, STOP_RETRY_MIN};
 use super::{Command, Context, Phase, PodView, SharedLocks};
-use crate::api::{FullName, Pod, PodUid, Timestamp, core};
-use crate::pod::admit::{Failure, failed_status};
-use crate::pod::backoff::Backoff;
-use crate::pod::ending::{ending, is_api_pod};
-use crate::pod::observed::PodStatus;
-use crate::pod::plan::{Plan, Waiting};
-use crate::pod::status::{StatusInput, compute_pod_status};
-use crate::telemetry::occurrences;
+use mirrorlet_core::admit::{Failure, failed_status};
+use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp, core};
+use mirrorlet_core::backoff::Backoff;
+use mirrorlet_core::ending::{ending, is_api_pod};
+use mirrorlet_core::observed::PodStatus;
+use mirrorlet_core::plan::{Plan, Waiting};
+use mirrorlet_core::status::{StatusInput, compute_pod_status};
+use mirrorlet_host::telemetry::occurrences;
 
 /// First delay of a crash loop (upstream `MaxContainerBackOff` is its bound).
 const BACKOFF_INITIAL: Duration = Duration::from_secs(10);

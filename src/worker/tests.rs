@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::time::Instant;
 
 use super::*;
-use crate::pod::observed::PodStatus;
-use crate::runtime::fake::FakeRuntime;
-use crate::runtime::{PodEvent, PodEventKind, RuntimeError, SyncError, SyncErrorReason};
 use crate::store::board::board;
 use bed::{Bed, SWEEP, left_behind, named, pod, runs};
+use mirrorlet_core::observed::PodStatus;
+use mirrorlet_runtime::{PodEvent, PodEventKind, RuntimeError, SyncError, SyncErrorReason};
+use mirrorlet_testing::fake_runtime::FakeRuntime;
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_comes_up_and_goes_without_a_trace() {
@@ -349,15 +349,16 @@ async fn what_is_left_of_nobodys_pod_is_removed_and_tried_again_less_and_less_of
 async fn a_directory_stays_while_its_pod_runs_or_nobody_can_tell() {
     let bed = Bed::start();
     bed.fake.leave_orphan(&"x".into());
-    let mut running = crate::pod::observed::RunningPod::empty();
+    let mut running = mirrorlet_core::observed::RunningPod::empty();
     running.uid = "x".into();
     bed.fake
-        .set_pod_list(crate::pod::observed::Pods(vec![running]));
+        .set_pod_list(mirrorlet_core::observed::Pods(vec![running]));
     bed.want(&[&pod("a")]);
     bed.until_runs("a").await;
     tokio::time::sleep(Duration::from_mins(3)).await;
     bed.fake.assert_call_counts("delete_pod", 0);
-    bed.fake.set_pod_list(crate::pod::observed::Pods::default());
+    bed.fake
+        .set_pod_list(mirrorlet_core::observed::Pods::default());
     bed.until("it is removed", |fake| fake.call_count("delete_pod") == 1)
         .await;
 }

@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::PodWorkers;
-use crate::api::PodUid;
-use crate::runtime::RuntimeError;
-use crate::telemetry::occurrences;
+use mirrorlet_core::api::PodUid;
+use mirrorlet_host::telemetry::occurrences;
+use mirrorlet_runtime::RuntimeError;
 
 /// Pause between two looks, while nothing is left; it grows while something can't be removed, for
 /// each attempt asks the runtime.

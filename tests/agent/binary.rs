@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::registry::{PASSWORD, Registry, USER};
 use crate::common::{self, Bed, PATIENCE, eventually, sleeper};
-use mirrorlet::api::report::StatusReport;
+use mirrorlet_core::api::report::StatusReport;
 
 /// A running `mirrorlet run`; killed when dropped.
 struct Running(Child);

@@ -20,7 +20,7 @@ async fn run(
     agent: &TestAgent,
     name: &str,
     spec: &str,
-) -> mirrorlet::api::report::PodReport {
+) -> mirrorlet_core::api::report::PodReport {
     bed.write(&format!("{name}.yaml"), &pod(name, spec));
     agent.until_running(name).await
 }

@@ -1,8 +1,8 @@
 //! What happens to pods when somebody works on their manifests, under a whole agent.
 
 use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent, sleeper, sleeper_of};
-use mirrorlet::api::PodUid;
-use mirrorlet::api::report::PodReport;
+use mirrorlet_core::api::PodUid;
+use mirrorlet_core::api::report::PodReport;
 
 /// A pod that, told to stop, waits until it is let go, and is granted the time.
 fn slow_to_stop(name: &str, note: &str) -> String {

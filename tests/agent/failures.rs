@@ -6,8 +6,8 @@ use std::net::TcpListener;
 use crate::common::node::until;
 use crate::common::{Bed, IMAGE, TestAgent, eventually, sleeper, sleeper_of};
 use futures::TryStreamExt as _;
-use mirrorlet::api::report::ContainerReport;
-use mirrorlet::runtime::{LogChunk, LogOptions, LogStream};
+use mirrorlet_core::api::report::ContainerReport;
+use mirrorlet_runtime::{LogChunk, LogOptions, LogStream};
 use tokio::net::TcpSocket;
 
 /// A pod of a container `bad` with those lines, and one `fine` beside it.
@@ -293,7 +293,7 @@ async fn logs_of_this_instance_and_the_one_before() {
     let line = log(&agent, "talk", &stamped, true).await;
     let (time, text) = line.split_once(' ').unwrap();
     assert!(
-        time.parse::<mirrorlet::api::Timestamp>().is_ok() && text == "bye\n",
+        time.parse::<mirrorlet_core::api::Timestamp>().is_ok() && text == "bye\n",
         "{line}"
     );
     spoken().await;

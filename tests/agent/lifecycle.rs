@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::common::{self, Bed, IMAGE, eventually, sleeper};
-use mirrorlet::api::report::PodReport;
+use mirrorlet_core::api::report::PodReport;
 
 /// A pod of one container with that restart policy, which runs a shell script.
 fn script(name: &str, policy: &str, script: &str) -> String {

@@ -1,7 +1,7 @@
 //! Probes under a whole agent, on a real Engine: what they do to containers and their status.
 
 use crate::common::{Bed, IMAGE, TestAgent, eventually};
-use mirrorlet::api::report::PodReport;
+use mirrorlet_core::api::report::PodReport;
 
 /// A manifest of one container that serves `/tmp/www`, with these lines in it.
 fn server(name: &str, files: &str, lines: &str) -> String {

@@ -103,7 +103,7 @@ fn der_of(pem: &[u8]) -> Vec<u8> {
 }
 
 /// What the report says of the API server.
-fn error(report: &mirrorlet::api::report::StatusReport) -> String {
+fn error(report: &mirrorlet_core::api::report::StatusReport) -> String {
     let api = report.api.as_ref().unwrap();
     api.error.clone().unwrap_or_default()
 }
@@ -118,7 +118,7 @@ fn credential(certificate: &Path) -> String {
     let text = std::fs::read_to_string(certificate).unwrap();
     let end = text.find("-----END CERTIFICATE").unwrap();
     let sum = Sha256::digest(der_of(&text.as_bytes()[..end]));
-    format!("X509SHA256={}", mirrorlet::api::hex(&sum))
+    format!("X509SHA256={}", mirrorlet_core::api::hex(&sum))
 }
 
 /// Waits until the API server was called with that certificate.

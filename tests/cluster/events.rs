@@ -274,7 +274,7 @@ async fn events_wait_for_an_api_server_that_is_away_and_status_says_so() {
     let report = agent
         .until("a Node that is Ready", |report| {
             let node = report.node.as_ref();
-            let ready = |node: &mirrorlet::api::report::NodeReport| {
+            let ready = |node: &mirrorlet_core::api::report::NodeReport| {
                 let mut all = node.conditions.iter();
                 node.registered
                     && node.lease_renewed.is_some()
@@ -301,7 +301,7 @@ async fn events_wait_for_an_api_server_that_is_away_and_status_says_so() {
     assert_eq!(reasons(&events), ["Pulled", "Created", "Started"]);
     agent
         .until("the mirror", |report| {
-            let mirrored = |pod: &mirrorlet::api::report::PodReport| {
+            let mirrored = |pod: &mirrorlet_core::api::report::PodReport| {
                 let mirror = pod.mirror.as_ref();
                 mirror.is_some_and(|mirror| mirror.state == "Synced" && mirror.uid.is_some())
             };

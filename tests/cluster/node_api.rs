@@ -67,7 +67,7 @@ async fn logs_are_read(identity: Identity) {
         let stamped = logs(&bed, &[pod, "--timestamps", "--tail=1"]).unwrap();
         let (time, line) = stamped.split_once(' ').unwrap();
         assert!(
-            time.parse::<mirrorlet::api::Timestamp>().is_ok(),
+            time.parse::<mirrorlet_core::api::Timestamp>().is_ok(),
             "{stamped}"
         );
         assert!(line.starts_with("line "), "{stamped}");

@@ -10,7 +10,7 @@ use crate::common::cluster::audit::AuditEntry;
 use crate::common::cluster::{Cluster, unique};
 use crate::common::eventually;
 use crate::common::node::{NodeBed, condition, uid, until};
-use mirrorlet::api::report::MirrorReport;
+use mirrorlet_core::api::report::MirrorReport;
 use serde_json::{Value, json};
 
 /// Each resource that a rule is about, and the test that takes it away.

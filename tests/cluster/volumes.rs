@@ -7,12 +7,12 @@ use std::time::Duration;
 use crate::common::cluster::{Cluster, unique};
 use crate::common::node::{Identity, NodeBed, is_ready, uid, until};
 use crate::common::{self, IMAGE, IMAGE_KUBECTL, eventually};
-use mirrorlet::api::PodUid;
 use mirrorlet::cluster::{ClusterClient, ClusterObjects};
 use mirrorlet::config::node::ApiAccess;
-use mirrorlet::pod::objects::{ObjectError, ObjectKey, ObjectKind, References, TokenKey};
-use mirrorlet::runtime::objects::Objects;
-use mirrorlet::telemetry::Metrics;
+use mirrorlet_core::api::PodUid;
+use mirrorlet_core::objects::{ObjectError, ObjectKey, ObjectKind, References, TokenKey};
+use mirrorlet_host::telemetry::Metrics;
+use mirrorlet_runtime::objects::Objects;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -233,8 +233,8 @@ async fn a_token_is_bound_to_its_pod_and_kept_until_it_is_due() {
         expiration_seconds: Some(600),
     };
     let token = until("a token", async || reading.objects.token(&wanted).await).await;
-    let now = mirrorlet::api::Timestamp::now();
-    let left = |at: mirrorlet::api::Timestamp| at.duration_since(now).as_secs();
+    let now = mirrorlet_core::api::Timestamp::now();
+    let left = |at: mirrorlet_core::api::Timestamp| at.duration_since(now).as_secs();
     assert!((560..=600).contains(&left(token.expires_at)), "{token:?}");
     assert!((430..=480).contains(&left(token.refresh_at)), "{token:?}");
     assert_eq!(reading.objects.token(&wanted).await.unwrap(), token);

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use futures::StreamExt;
-use mirrorlet::runtime::docker::BollardEngine;
-use mirrorlet::runtime::docker::engine::Engine;
+use mirrorlet_docker::BollardEngine;
+use mirrorlet_docker::engine::Engine;
 use tokio::task::JoinHandle;
 
 use super::Bed;

@@ -12,15 +12,15 @@ use bollard::models::{
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use mirrorlet::api::Timestamp;
-use mirrorlet::runtime::copy::{PathStat, TarInput};
-use mirrorlet::runtime::docker::engine::{
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_docker::engine::{
     Engine, EngineError, EngineTar, EngineVersion, ExecState, LogFrames, PullProgress,
     RegistryAuth, Result,
 };
-use mirrorlet::runtime::docker::{BollardEngine, Operation};
-use mirrorlet::runtime::exec::DuplexStream;
-use mirrorlet::runtime::{ExecOptions, LogOptions, StreamOptions, TerminalSize};
+use mirrorlet_docker::{BollardEngine, Operation};
+use mirrorlet_runtime::copy::{PathStat, TarInput};
+use mirrorlet_runtime::exec::DuplexStream;
+use mirrorlet_runtime::{ExecOptions, LogOptions, StreamOptions, TerminalSize};
 use tokio::task::JoinHandle;
 
 /// A call the agent makes.

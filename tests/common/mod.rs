@@ -35,13 +35,13 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use mirrorlet::api::FullName;
-use mirrorlet::api::report::{ContainerReport, PodReport, StatusReport};
 use mirrorlet::app::Agent;
 use mirrorlet::config::{Ambient, Resolved, resolve};
-use mirrorlet::runtime::docker::BollardEngine;
-use mirrorlet::runtime::docker::engine::SharedEngine;
-use mirrorlet::telemetry::journal::Kind;
+use mirrorlet_core::api::FullName;
+use mirrorlet_core::api::report::{ContainerReport, PodReport, StatusReport};
+use mirrorlet_docker::BollardEngine;
+use mirrorlet_docker::engine::SharedEngine;
+use mirrorlet_host::telemetry::journal::Kind;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 

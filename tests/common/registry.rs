@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use mirrorlet::runtime::docker::image::digest;
+use mirrorlet_docker::image::digest;
 use tempfile::TempDir;
 
 use super::cluster::process::Program;

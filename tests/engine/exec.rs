@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{Bed as Root, IMAGE, PATIENCE, eventually};
-use mirrorlet::api::ContainerId;
-use mirrorlet::runtime::docker::translate::NodeFacts;
-use mirrorlet::runtime::docker::{
+use mirrorlet_core::api::ContainerId;
+use mirrorlet_docker::translate::NodeFacts;
+use mirrorlet_docker::{
     BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, PullerOptions,
 };
-use mirrorlet::runtime::objects::NoObjects;
-use mirrorlet::runtime::{CommandOutput, Runtime, RuntimeError};
-use mirrorlet::telemetry::Telemetry;
+use mirrorlet_host::telemetry::Telemetry;
+use mirrorlet_runtime::objects::NoObjects;
+use mirrorlet_runtime::{CommandOutput, Runtime, RuntimeError};
 
 /// A container of its own with a manager that can enter it.
 struct Bed {

@@ -7,17 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{Bed, IMAGE, eventually};
-use mirrorlet::api::PodUid;
-use mirrorlet::pod::gc::{Cause, ContainerGcPolicy, PodLife};
-use mirrorlet::runtime::Runtime;
-use mirrorlet::runtime::docker::translate::NodeFacts;
-use mirrorlet::runtime::docker::{
+use mirrorlet_core::api::PodUid;
+use mirrorlet_core::gc::{Cause, ContainerGcPolicy, PodLife};
+use mirrorlet_docker::translate::NodeFacts;
+use mirrorlet_docker::{
     BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, InstrumentedEngine,
     PullerOptions,
 };
-use mirrorlet::runtime::gc::{ContainerGc, PodStateProvider};
-use mirrorlet::runtime::objects::NoObjects;
-use mirrorlet::telemetry::{Metrics, Telemetry};
+use mirrorlet_host::telemetry::{Metrics, Telemetry};
+use mirrorlet_runtime::Runtime;
+use mirrorlet_runtime::gc::{ContainerGc, PodStateProvider};
+use mirrorlet_runtime::objects::NoObjects;
 
 /// A pod whose container ends again and again.
 fn crasher(name: &str) -> String {

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use crate::common::registry::Registry;
 use crate::common::{Bed, IMAGE, docker_host};
-use mirrorlet::api::Timestamp;
-use mirrorlet::pod::credentials::PullSecrets;
-use mirrorlet::pod::image_gc::{DiskUsage, ImageGcPolicy};
-use mirrorlet::runtime::docker::engine::Engine as _;
-use mirrorlet::runtime::docker::image::{DiskReader, ImageGc, ImageGcOptions, LocalDisk};
-use mirrorlet::runtime::docker::{BollardEngine, ImagePuller, PullerOptions};
-use mirrorlet::telemetry::Telemetry;
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::credentials::PullSecrets;
+use mirrorlet_core::image_gc::{DiskUsage, ImageGcPolicy};
+use mirrorlet_docker::engine::Engine as _;
+use mirrorlet_docker::image::{DiskReader, ImageGc, ImageGcOptions, LocalDisk};
+use mirrorlet_docker::{BollardEngine, ImagePuller, PullerOptions};
+use mirrorlet_host::telemetry::Telemetry;
 
 /// A disk with as many percent free as it is told to have.
 struct TestDisk(AtomicU64);

@@ -13,12 +13,12 @@ use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Response, StatusCode};
 use base64::Engine as _;
 use futures::StreamExt;
-use mirrorlet::api::Timestamp;
-use mirrorlet::pod::credentials::PullSecrets;
-use mirrorlet::runtime::SyncErrorReason;
-use mirrorlet::runtime::docker::BollardEngine;
-use mirrorlet::runtime::docker::engine::{Engine, EngineError, RegistryAuth};
-use mirrorlet::runtime::docker::image::{ImagePuller, PullPolicy, PullerOptions, digest};
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::credentials::PullSecrets;
+use mirrorlet_docker::BollardEngine;
+use mirrorlet_docker::engine::{Engine, EngineError, RegistryAuth};
+use mirrorlet_docker::image::{ImagePuller, PullPolicy, PullerOptions, digest};
+use mirrorlet_runtime::SyncErrorReason;
 
 /// A password whose base64 differs between the two alphabets.
 const PASSWORD: &str = "~~~???>>>ÿÿÿ";

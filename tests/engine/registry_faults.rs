@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::proxy::{Fault, Proxy};
 use crate::common::registry::{PASSWORD, Registry};
 use crate::common::{self, Bed, TestAgent, sleeper_of};
-use mirrorlet::api::report::{ContainerReport, PullPhase};
+use mirrorlet_core::api::report::{ContainerReport, PullPhase};
 
 /// Waits until the pod's container can't start for want of its image; why not.
 async fn until_refused(agent: &TestAgent, pod: &str) -> ContainerReport {

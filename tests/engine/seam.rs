@@ -15,13 +15,13 @@ use bollard::models::{
 };
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use mirrorlet::api::{Timestamp, keys};
-use mirrorlet::runtime::docker::BollardEngine;
-use mirrorlet::runtime::docker::engine::{Engine, EngineError, READ_DEADLINE};
-use mirrorlet::runtime::docker::image::{ImagePuller, PullerOptions, digest};
-use mirrorlet::runtime::docker::logs::container_logs;
-use mirrorlet::runtime::docker::sandbox_image::{SANDBOX_IMAGE, archive, ensure_sandbox_image};
-use mirrorlet::runtime::{LogChunk, LogOptions};
+use mirrorlet_core::api::{Timestamp, keys};
+use mirrorlet_docker::BollardEngine;
+use mirrorlet_docker::engine::{Engine, EngineError, READ_DEADLINE};
+use mirrorlet_docker::image::{ImagePuller, PullerOptions, digest};
+use mirrorlet_docker::logs::container_logs;
+use mirrorlet_docker::sandbox_image::{SANDBOX_IMAGE, archive, ensure_sandbox_image};
+use mirrorlet_runtime::{LogChunk, LogOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 

@@ -7,31 +7,31 @@ use std::time::Duration;
 
 use crate::common::{Bed, IMAGE, eventually};
 use async_trait::async_trait;
-use mirrorlet::api::core::{ConfigMap, Secret};
-use mirrorlet::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet::observe::Observer;
-use mirrorlet::pod::admit::AdmitNode;
-use mirrorlet::pod::amounts::Amounts;
-use mirrorlet::pod::desired::Delivered;
-use mirrorlet::pod::gc::ContainerGcPolicy;
-use mirrorlet::pod::manifest::unsupported_fields;
-use mirrorlet::pod::objects::{
-    ObjectError, ObjectKey, ObjectKind, References, ServiceFacts, ServicePortFacts, Token, TokenKey,
-};
-use mirrorlet::runtime::Runtime;
-use mirrorlet::runtime::docker::translate::NodeFacts;
-use mirrorlet::runtime::docker::{
-    BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, PullerOptions,
-};
-use mirrorlet::runtime::objects::{Holders, Objects};
 use mirrorlet::store::board::{Board, PodView, board};
 use mirrorlet::store::cache::cache;
 use mirrorlet::store::cell::cell;
 use mirrorlet::store::looks::look_requests;
 use mirrorlet::store::pods::PodManager;
 use mirrorlet::store::probes::probe_results;
-use mirrorlet::telemetry::Telemetry;
 use mirrorlet::worker::{Clock, Context, PodWorkers, Wanted};
+use mirrorlet_core::admit::AdmitNode;
+use mirrorlet_core::amounts::Amounts;
+use mirrorlet_core::api::core::{ConfigMap, Secret};
+use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
+use mirrorlet_core::desired::Delivered;
+use mirrorlet_core::gc::ContainerGcPolicy;
+use mirrorlet_core::manifest::unsupported_fields;
+use mirrorlet_core::objects::{
+    ObjectError, ObjectKey, ObjectKind, References, ServiceFacts, ServicePortFacts, Token, TokenKey,
+};
+use mirrorlet_docker::translate::NodeFacts;
+use mirrorlet_docker::{
+    BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, PullerOptions,
+};
+use mirrorlet_host::telemetry::Telemetry;
+use mirrorlet_runtime::Runtime;
+use mirrorlet_runtime::objects::{Holders, Objects};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -596,7 +596,7 @@ spec:
         ),
     );
     let agent = bed.agent().await;
-    let done = |pod: &mirrorlet::api::report::PodReport| pod.phase == "Succeeded";
+    let done = |pod: &mirrorlet_core::api::report::PodReport| pod.phase == "Succeeded";
     agent.until_pod("job", done).await;
     let dir = bed.path().join("pods/uid-job");
     let volumes = dir.join("volumes");

@@ -11,9 +11,9 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::common::{self, Bed, TestAgent};
-use mirrorlet::api::report::StatusReport;
-use mirrorlet::pod::desired::PodSource;
-use mirrorlet::pod::manifest::{ParseContext, parse_manifest};
+use mirrorlet_core::api::report::StatusReport;
+use mirrorlet_core::desired::PodSource;
+use mirrorlet_core::manifest::{ParseContext, parse_manifest};
 
 /// Bad texts written.
 const MUTATIONS: usize = 1000;
@@ -151,7 +151,7 @@ impl Example {
     }
 
     /// Whether a text is a manifest in good order that says something else, or the same.
-    fn is_an_edit(&self, text: &[u8], node: &mirrorlet::api::NodeName) -> bool {
+    fn is_an_edit(&self, text: &[u8], node: &mirrorlet_core::api::NodeName) -> bool {
         let parsed = parse_manifest(
             text,
             &ParseContext {
@@ -167,7 +167,7 @@ impl Example {
             .chain(&parsed.problems);
         let has_errors = problems
             .into_iter()
-            .any(mirrorlet::api::Diagnostic::is_error);
+            .any(mirrorlet_core::api::Diagnostic::is_error);
         !has_errors && parsed.documents.iter().any(|d| d.accepted.is_some())
     }
 
@@ -280,7 +280,7 @@ async fn a_thousand_corruptions_of_running_manifests_do_no_harm() {
 }
 
 /// Whether a text describes exactly the pods of the good one.
-fn means_the_same(example: &Example, text: &[u8], node: &mirrorlet::api::NodeName) -> bool {
+fn means_the_same(example: &Example, text: &[u8], node: &mirrorlet_core::api::NodeName) -> bool {
     let meaning = |text: &[u8]| -> Vec<Option<serde_json::Value>> {
         let location = example.path.to_string_lossy();
         let context = ParseContext {

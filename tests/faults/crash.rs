@@ -15,7 +15,7 @@ use crate::common::intercept::{After, Before, Call, Script, ScriptedEngine};
 use crate::common::{self, Bed, IMAGE, IMAGE_2, TestAgent, eventually};
 use async_trait::async_trait;
 use futures::StreamExt;
-use mirrorlet::runtime::docker::engine::EngineError;
+use mirrorlet_docker::engine::EngineError;
 use tokio::sync::Notify;
 
 /// Beds at a time: the Engine, not the agent, is what takes time here.

@@ -174,7 +174,7 @@ async fn a_full_disk_is_reported_and_pods_go_on() {
     };
     let mut resolved = bed.resolved();
     resolved.config.manifests = manifests.path().to_owned();
-    let engine = mirrorlet::runtime::docker::BollardEngine::connect(&bed.docker).unwrap();
+    let engine = mirrorlet_docker::BollardEngine::connect(&bed.docker).unwrap();
     let agent = bed.agent_with(resolved, std::sync::Arc::new(engine)).await;
     write("web.yaml", &sleeper("web"));
     agent.until_running("web").await;

@@ -13,8 +13,8 @@ use bollard::models::EventMessage;
 use futures::future::ready;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
-use mirrorlet::runtime::docker::Operation;
-use mirrorlet::runtime::docker::engine::{EngineError, Result};
+use mirrorlet_docker::Operation;
+use mirrorlet_docker::engine::{EngineError, Result};
 use tokio::sync::Notify;
 
 /// What an Engine says that isn't there.

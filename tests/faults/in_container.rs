@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::common::cluster::unique;
 use crate::common::{Bed, IMAGE, eventually, sleeper, unmount_all};
-use mirrorlet::api::report::{PodReport, StatusReport};
+use mirrorlet_core::api::report::{PodReport, StatusReport};
 use serde_json::json;
 
 /// What the container is granted; all of it unless a test takes something away.

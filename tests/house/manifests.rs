@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use mirrorlet::api::{Code, NodeName};
-use mirrorlet::pod::desired::PodSource;
-use mirrorlet::pod::manifest::{
+use mirrorlet_core::api::{Code, NodeName};
+use mirrorlet_core::desired::PodSource;
+use mirrorlet_core::manifest::{
     MANIFEST_BYTES_MAX, ParseContext, Parsed, parse_manifest, pod_from_canonical, render,
 };
 use proptest::prelude::*;
@@ -299,7 +299,7 @@ proptest! {
         for document in parsed.documents {
             prop_assert_eq!(
                 document.accepted.is_none(),
-                document.problems.iter().any(mirrorlet::api::Diagnostic::is_error)
+                document.problems.iter().any(mirrorlet_core::api::Diagnostic::is_error)
             );
         }
     }

@@ -12,16 +12,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mirrorlet::api::{FullName, Pod, PodUid};
 use mirrorlet::app::desired::MergeTask;
 use mirrorlet::observe::Observer;
-use mirrorlet::pod::admit::AdmitNode;
-use mirrorlet::pod::desired::{Origin, PodSource, SourcePod, SourceSet, SourceState};
-use mirrorlet::pod::gc::ContainerGcPolicy;
-use mirrorlet::pod::merge::{Merged, SourceName};
-use mirrorlet::pod::observed::PodStatus;
-use mirrorlet::runtime::fake::FakeRuntime;
-use mirrorlet::runtime::{Runtime, RuntimeError, SyncError, SyncErrorReason};
 use mirrorlet::source::{SourceHealth, SourceReader};
 use mirrorlet::store::board::board;
 use mirrorlet::store::cache::cache;
@@ -29,8 +21,16 @@ use mirrorlet::store::cell::{Writer, cell};
 use mirrorlet::store::looks::look_requests;
 use mirrorlet::store::pods::PodManager;
 use mirrorlet::store::probes::probe_results;
-use mirrorlet::telemetry::Telemetry;
 use mirrorlet::worker::{Clock, Context, PodWorkers, Wanted};
+use mirrorlet_core::admit::AdmitNode;
+use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::desired::{Origin, PodSource, SourcePod, SourceSet, SourceState};
+use mirrorlet_core::gc::ContainerGcPolicy;
+use mirrorlet_core::merge::{Merged, SourceName};
+use mirrorlet_core::observed::PodStatus;
+use mirrorlet_host::telemetry::Telemetry;
+use mirrorlet_runtime::{Runtime, RuntimeError, SyncError, SyncErrorReason};
+use mirrorlet_testing::fake_runtime::FakeRuntime;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -347,7 +347,7 @@ fn runs(pod: &PodStatus, container: &str) -> bool {
 }
 
 fn has_sandbox(pod: &PodStatus) -> bool {
-    use mirrorlet::pod::observed::ContainerState;
+    use mirrorlet_core::observed::ContainerState;
     let mut sandboxes = pod.sandboxes.iter();
     sandboxes.any(|s| s.state == ContainerState::Running)
 }

@@ -1,11 +1,11 @@
 //! Which instance of a container somebody means who wants to enter it or read it.
 
 use super::View;
-use crate::api::{ContainerId, Pod, PodUid, core};
-use crate::pod::logs::{NoLog, choose_log_instance};
-use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus};
-use crate::pod::select::choose_container;
 use crate::server::view::ViewError;
+use mirrorlet_core::api::{ContainerId, Pod, PodUid, core};
+use mirrorlet_core::logs::{NoLog, choose_log_instance};
+use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus};
+use mirrorlet_core::select::choose_container;
 
 impl View {
     /// The running instance of a container; with none named, of the pod's only or default one.
@@ -102,7 +102,7 @@ pub(super) fn running_pod(status: &PodStatus) -> Option<Pod> {
         })
         .collect();
     (!containers.is_empty()).then(|| Pod {
-        metadata: crate::api::meta::ObjectMeta {
+        metadata: mirrorlet_core::api::meta::ObjectMeta {
             name: Some(status.full_name.name.to_string()),
             namespace: Some(status.full_name.namespace.to_string()),
             uid: Some(status.uid.to_string()),

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::api::report::{ApiReport, ConditionReport, MirrorReport, NodeReport};
-use crate::api::{FullName, NodeName, Timestamp, core};
 use crate::cluster::{ApiReach, IdentityStanding, NodeStanding};
-use crate::pod::mirror::MirrorState;
-use crate::pod::node::ImageSeen;
 use crate::store::cell::Reader;
+use mirrorlet_core::api::report::{ApiReport, ConditionReport, MirrorReport, NodeReport};
+use mirrorlet_core::api::{FullName, NodeName, Timestamp, core};
+use mirrorlet_core::mirror::MirrorState;
+use mirrorlet_core::node::ImageSeen;
 
 /// What the parts that talk to the API server publish.
 #[derive(Debug, Clone)]

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::report::{ExplainReport, PodReport, SourceReport, StoryReport};
-use crate::api::{FullName, NodeName};
-use crate::pod::select::{PodNotFound, UID_PREFIX_MIN, find_pod};
 use crate::server::view::ViewError;
-use crate::telemetry::journal::{Entry, Journal, Kind, STORY_MAX, Subject};
+use mirrorlet_core::api::report::{ExplainReport, PodReport, SourceReport, StoryReport};
+use mirrorlet_core::api::{FullName, NodeName};
+use mirrorlet_core::select::{PodNotFound, UID_PREFIX_MIN, find_pod};
+use mirrorlet_host::telemetry::journal::{Entry, Journal, Kind, STORY_MAX, Subject};
 
 /// The story of the pod that `text` names; also of one that is gone.
 pub(super) fn explain(

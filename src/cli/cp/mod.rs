@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{Failure, Outcome, client, logs::escape, status};
 use crate::config::args::CpArgs;
-use crate::pod::select::find_pod;
+use mirrorlet_core::select::find_pod;
 
 /// Pieces of an archive on their way.
 const PIECES_MAX: usize = 8;

@@ -2,10 +2,10 @@
 
 use anstyle::{AnsiColor, Style};
 
-use crate::api::Timestamp;
-use crate::api::report::{ExplainReport, PodReport, StoryReport};
 use crate::cli::status::render::age;
 use crate::cli::table::{self, Cell, one_line};
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::api::report::{ExplainReport, PodReport, StoryReport};
 
 const BOLD: Style = Style::new().bold();
 const DIM: Style = Style::new().dimmed();

@@ -1,5 +1,5 @@
 use super::*;
-use crate::api::report::{MirrorReport, PodReport, StoryReport};
+use mirrorlet_core::api::report::{MirrorReport, PodReport, StoryReport};
 
 fn at(millis: i64) -> Timestamp {
     Timestamp::from_millisecond(1_700_000_000_000 + millis).unwrap()

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 
-use crate::api::report::{
+use crate::cli::table::{self, Cell, one_line};
+use mirrorlet_core::api::report::{
     ApiReport, EngineReport, ImageGcReport, LackReport, MirrorReport, NodeReport, PodReport,
     PullPhase, PullReport, SourceReport, StatusReport,
 };
-use crate::api::{Diagnostic, Severity, Timestamp};
-use crate::cli::table::{self, Cell, one_line};
+use mirrorlet_core::api::{Diagnostic, Severity, Timestamp};
 
 const BOLD: Style = Style::new().bold();
 const GOOD: Style = AnsiColor::Green.on_default();

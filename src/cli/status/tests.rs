@@ -1,10 +1,10 @@
 use super::*;
-use crate::api::diagnostic::Position;
-use crate::api::report::{
+use mirrorlet_core::api::diagnostic::Position;
+use mirrorlet_core::api::report::{
     AgentReport, ApiReport, ConditionReport, ContainerReport, EngineReport, ImageGcReport,
     MirrorReport, NodeReport, PodReport, PullPhase, PullReport, SourceReport, StatusReport,
 };
-use crate::api::{Code, Diagnostic};
+use mirrorlet_core::api::{Code, Diagnostic};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + second).unwrap()

@@ -21,14 +21,14 @@ use tokio_util::sync::CancellationToken;
 use super::client::ClusterClient;
 use super::identity::{self, ConnectError, Fingerprint, Identity};
 use super::requests::CertificateRequests;
-use crate::api::{NodeName, Timestamp};
 use crate::certificate::{Issued, Order, Progress, Purpose, Requested, renewal};
-use crate::disk;
-use crate::pod::certificate::{
+use crate::store::cell::{Reader, Writer};
+use mirrorlet_core::api::{NodeName, Timestamp};
+use mirrorlet_core::certificate::{
     Held, Validity, Verdict, idle_pause, is_overdue, judge, node_user, waiting_words,
 };
-use crate::store::cell::{Reader, Writer};
-use crate::telemetry::{Metrics, Telemetry, occurrences};
+use mirrorlet_host::disk;
+use mirrorlet_host::telemetry::{Metrics, Telemetry, occurrences};
 
 /// Pause before a bootstrap kubeconfig that can't be used is looked at again: somebody mends it.
 const MENDED_PAUSE: Duration = Duration::from_secs(10);

@@ -24,10 +24,10 @@ use super::client::{CALL_DEADLINE, ClusterClient};
 use super::error::ApiError;
 use super::limit::WriteLimit;
 use super::pause::Backoff;
-use crate::api::{NodeName, Timestamp, core};
-use crate::pod::events::{Correlator, EventType, Happening, Spool, Write, node_ref, pod_ref};
-use crate::telemetry::journal::{Entry, Kind, Subject, Submissions};
-use crate::telemetry::{EventOutcome, Telemetry, occurrences};
+use mirrorlet_core::api::{NodeName, Timestamp, core};
+use mirrorlet_core::events::{Correlator, EventType, Happening, Spool, Write, node_ref, pod_ref};
+use mirrorlet_host::telemetry::journal::{Entry, Kind, Subject, Submissions};
+use mirrorlet_host::telemetry::{EventOutcome, Telemetry, occurrences};
 
 /// First and longest pause after a failure. Upstream waits 10 s each time; its server is hardly
 /// ever away for less.

@@ -7,8 +7,8 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::{FullName, PodUid};
-use crate::telemetry::Metrics;
+use mirrorlet_core::api::{FullName, PodUid};
+use mirrorlet_host::telemetry::Metrics;
 
 /// An API server that knows nothing but events, and does as it is told.
 #[derive(Clone, Default)]
@@ -222,7 +222,7 @@ async fn events_wait_for_the_server_and_repeats_meanwhile_only_count() {
 async fn too_many_lose_the_oldest() {
     let bed = Bed::start();
     bed.api.state().away = true;
-    for i in 0..crate::pod::events::SPOOL_MAX + 20 {
+    for i in 0..mirrorlet_core::events::SPOOL_MAX + 20 {
         let name = FullName::new(format!("p{i}"), "default");
         let kind = Kind::Normal;
         bed.telemetry
@@ -236,7 +236,7 @@ async fn too_many_lose_the_oldest() {
     bed.api.state().away = false;
     tokio::time::sleep(Duration::from_mins(5)).await;
     let asked = bed.asked();
-    assert_eq!(asked.len(), crate::pod::events::SPOOL_MAX);
+    assert_eq!(asked.len(), mirrorlet_core::events::SPOOL_MAX);
     assert_eq!(asked[0], "POST default R: 20 ×1");
     assert_eq!(bed.counted("lost").as_deref(), Some("20"));
     bed.stop().await;

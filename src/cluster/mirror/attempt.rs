@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::client::{CreateError, DeleteError, MirrorClient, Mirrored, mirror_uid};
-use crate::api::{FullName, MirrorPodUid, Pod};
 use crate::cluster::error::ApiError;
-use crate::pod::mirror::{ProblemKind, Refusal, Verdict, Why, classify};
+use mirrorlet_core::api::{FullName, MirrorPodUid, Pod};
+use mirrorlet_core::mirror::{ProblemKind, Refusal, Verdict, Why, classify};
 
 /// What came of an attempt.
 pub(super) struct Attempt {

@@ -10,8 +10,8 @@ use kube::runtime::watcher::{self, watch_object};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::api::{FullName, Pod, Watched, core};
 use crate::cluster::client::ClusterClient;
+use mirrorlet_core::api::{FullName, Pod, Watched, core};
 
 /// Objects watched at a time; each is one connection. Beyond, pauses alone must do.
 const WATCHES_MAX: usize = 16;

@@ -8,13 +8,13 @@ use std::time::Duration;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams, Preconditions};
 
-use crate::api::ids::InvalidFullName;
-use crate::api::{FullName, MirrorPodUid, NodeName, Pod, PodUid, core};
 use crate::cluster::client::{CALL_DEADLINE, ClusterClient};
 use crate::cluster::error::ApiError;
-use crate::pod::mirror::{self, NodeRef, mirror_copy};
-use crate::pod::spec;
 use crate::store::cell::Reader;
+use mirrorlet_core::api::ids::InvalidFullName;
+use mirrorlet_core::api::{FullName, MirrorPodUid, NodeName, Pod, PodUid, core};
+use mirrorlet_core::mirror::{self, NodeRef, mirror_copy};
+use mirrorlet_core::spec;
 
 /// Deadline of a create: admission may ask webhooks, whose own deadline is at most 30 s and
 /// 10 s by default; one that takes longer is as good as refused.
@@ -225,7 +225,7 @@ pub(in crate::cluster) async fn delete_now(
     }
 }
 
-/// As [`ApiPods`](crate::pod::desired::ApiPods) keeps them: who set which field is of no use here.
+/// As [`ApiPods`](mirrorlet_core::desired::ApiPods) keeps them: who set which field is of no use here.
 pub(in crate::cluster) fn without_managed_fields(mut pod: Pod) -> Pod {
     pod.metadata.managed_fields = None;
     pod

@@ -7,14 +7,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::api::{FullName, NodeName, PodUid, core};
 use crate::cluster::reach::ApiReach;
-use crate::pod::desired::ApiPodsState;
-use crate::pod::merge::Merged;
-use crate::pod::mirror::{AtWork, Standing, standings};
-use crate::pod::observed::Pods;
 use crate::store::board::{Board, Phase};
 use crate::store::cell::{Closed, Reader};
+use mirrorlet_core::api::{FullName, NodeName, PodUid, core};
+use mirrorlet_core::desired::ApiPodsState;
+use mirrorlet_core::merge::Merged;
+use mirrorlet_core::mirror::{AtWork, Standing, standings};
+use mirrorlet_core::observed::Pods;
 
 /// How long a pod that was listed and that no worker has taken up counts as there. Workers take
 /// up what is listed within moments, once they may.

@@ -25,18 +25,18 @@ pub use client::{CreateError, DeleteError, MirrorClient, Mirrored};
 pub(in crate::cluster) use client::{delete_now, without_managed_fields};
 pub use inputs::MirrorInputs;
 
-use crate::api::{FullName, NodeName, Pod, PodUid, Timestamp};
 use crate::cluster::client::ClusterClient;
 use crate::cluster::reach::ApiReach;
-use crate::pod::mirror::{
-    MirrorInput, MirrorState, Obstacle, ProblemKind, Verdict, hash, is_ours, verdicts,
-};
 use crate::store::cell::{Reader, Writer, cell};
 use crate::store::pods::PodManager;
-use crate::telemetry::{Telemetry, occurrences};
 use attempt::{Attempt, Failure, carry_out};
 use causes::{Cause, Causes};
 use inputs::{Snapshot, Watched};
+use mirrorlet_core::api::{FullName, NodeName, Pod, PodUid, Timestamp};
+use mirrorlet_core::mirror::{
+    MirrorInput, MirrorState, Obstacle, ProblemKind, Verdict, hash, is_ours, verdicts,
+};
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use name::Name;
 
 /// Attempts under way at a time: enough that a hundred mirrors are made within the client's rate
@@ -304,7 +304,7 @@ impl MirrorTask {
         let statics = snapshot.standings.iter().filter(|(_, s)| s.pod().is_some());
         let state = match &snapshot.reach {
             ApiReach::Down { cause, since } => {
-                MirrorState::Problem(crate::pod::mirror::MirrorProblem {
+                MirrorState::Problem(mirrorlet_core::mirror::MirrorProblem {
                     kind: ProblemKind::ApiAway,
                     message: cause.clone(),
                     since: *since,

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use super::attempt::Failure;
 use super::causes::Cause;
 use super::{Obstacle, ProblemKind, Timestamp, Verdict, hash, occurrences};
-use crate::api::{FullName, Pod, PodUid};
-use crate::pod::mirror::{MirrorProblem, retry_after};
-use crate::telemetry::Telemetry;
+use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::mirror::{MirrorProblem, retry_after};
+use mirrorlet_host::telemetry::Telemetry;
 
 /// Mirrors of one version made within that time of one another are counted.
 const CHURN_WITHIN: Duration = Duration::from_secs(10);

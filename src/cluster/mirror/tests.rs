@@ -4,13 +4,13 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::api::{core, keys};
 use crate::cluster::fake::{FakeApi, NODE, Refused};
-use crate::pod::desired::{Delivered, Origin, PodSource, SourcePod};
-use crate::pod::manager::is_mirror_pod;
-use crate::pod::merge::Merged;
-use crate::pod::observed::{PodStatus, Pods};
 use crate::store::board::{BoardWriter, Phase, PodView, board};
+use mirrorlet_core::api::{core, keys};
+use mirrorlet_core::desired::{Delivered, Origin, PodSource, SourcePod};
+use mirrorlet_core::manager::is_mirror_pod;
+use mirrorlet_core::merge::Merged;
+use mirrorlet_core::observed::{PodStatus, Pods};
 
 /// Longest wait for anything, on the paused clock.
 const PATIENCE: Duration = Duration::from_mins(5);
@@ -477,10 +477,10 @@ async fn orphans_wait_until_everything_is_known() {
     bed.settle().await;
     assert_eq!(api.calls(), Vec::<String>::new());
     // Its pod still runs.
-    let running = crate::pod::observed::RunningPod {
+    let running = mirrorlet_core::observed::RunningPod {
         uid: "v1".into(),
         full_name: FullName::new("web", "ns"),
-        ..crate::pod::observed::RunningPod::empty()
+        ..mirrorlet_core::observed::RunningPod::empty()
     };
     bed.listed.send_replace(Some(Arc::new(Pods(vec![running]))));
     bed.settle().await;
@@ -540,7 +540,7 @@ async fn a_client_deletes_by_uid_only() {
     assert!(matches!(bad, Err(DeleteError::FullName(_))), "{bad:?}");
     assert!(bed.api.pod("web").is_some());
     let uid = uid.as_str().to_owned();
-    let fresh = crate::api::MirrorPodUid::from(uid);
+    let fresh = mirrorlet_core::api::MirrorPodUid::from(uid);
     let deleted = client.delete_mirror_pod("web_ns", Some(&fresh)).await;
     assert_eq!(deleted, Ok(true));
     assert!(bed.api.pod("web").is_none());

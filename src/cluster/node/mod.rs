@@ -28,14 +28,14 @@ use super::client::ClusterClient;
 use super::error::{ApiError, chain};
 use super::pause::Backoff;
 use super::reach::ApiReach;
-use crate::api::core::{Node, NodeStatus};
-use crate::api::{Timestamp, Watched};
-use crate::pod::node::{
+use crate::store::cell::{Reader, Writer, cell};
+use mirrorlet_core::api::core::{Node, NodeStatus};
+use mirrorlet_core::api::{Timestamp, Watched};
+use mirrorlet_core::node::{
     EngineSeen, NodeEvent, NodeFacts, Pressures, Readings, believed_conditions,
     compute_node_status, decide_write, transitions,
 };
-use crate::store::cell::{Reader, Writer, cell};
-use crate::telemetry::{Telemetry, occurrences};
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
 
 /// How often the status is computed though nothing woke us: upstream's
 /// `nodeStatusUpdateFrequency`.

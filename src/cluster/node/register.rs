@@ -6,12 +6,12 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Patch, PatchParams, PostParams};
 
 use super::{NODE_DEADLINE, NodeStanding, NodeTask};
-use crate::api::Timestamp;
-use crate::api::core::{Node, NodeStatus};
 use crate::cluster::error::ApiError;
 use crate::cluster::pause::Backoff;
-use crate::pod::node::{Claim, LeaseSeen, claim, compute_node, decide_metadata};
-use crate::telemetry::occurrences;
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::api::core::{Node, NodeStatus};
+use mirrorlet_core::node::{Claim, LeaseSeen, claim, compute_node, decide_metadata};
+use mirrorlet_host::telemetry::occurrences;
 
 /// First pause between two tries: upstream's.
 const PAUSE_MIN: Duration = Duration::from_millis(100);

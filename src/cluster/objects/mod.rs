@@ -27,12 +27,12 @@ use tokio_util::sync::CancellationToken;
 
 use self::tokens::Tokens;
 use super::{ApiError, ClusterClient};
-use crate::api::PodUid;
-use crate::api::core::{ConfigMap, Secret};
-use crate::pod::objects::{
+use mirrorlet_core::api::PodUid;
+use mirrorlet_core::api::core::{ConfigMap, Secret};
+use mirrorlet_core::objects::{
     ObjectError, ObjectKey, ObjectKind, References, ServiceFacts, Token, TokenKey,
 };
-use crate::runtime::objects::{Holders, Objects};
+use mirrorlet_runtime::objects::{Holders, Objects};
 
 /// Longest wait for the first answer about an object. A list of one object takes milliseconds;
 /// whoever waited in vain is told when the answer comes.

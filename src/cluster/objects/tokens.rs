@@ -12,11 +12,11 @@ use kube::Api;
 use kube::api::PostParams;
 
 use super::{away, locked, object_error};
-use crate::api::core::ServiceAccount;
-use crate::api::{PodUid, Timestamp};
 use crate::cluster::ClusterClient;
 use crate::cluster::client::CALL_DEADLINE;
-use crate::pod::objects::{ObjectError, Token, TokenKey, token_refresh_at};
+use mirrorlet_core::api::core::ServiceAccount;
+use mirrorlet_core::api::{PodUid, Timestamp};
+use mirrorlet_core::objects::{ObjectError, Token, TokenKey, token_refresh_at};
 
 /// Tokens that were issued together are not renewed together.
 ///

@@ -15,11 +15,11 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::{Object, Shared, locked, object_error};
-use crate::api::Watched;
-use crate::api::core::Service;
 use crate::cluster::ApiError;
 use crate::cluster::client::CALL_DEADLINE;
-use crate::pod::objects::{ObjectError, ObjectKey, ServiceFacts};
+use mirrorlet_core::api::Watched;
+use mirrorlet_core::api::core::Service;
+use mirrorlet_core::objects::{ObjectError, ObjectKey, ServiceFacts};
 
 /// How long a watch lasts before it is begun anew: what upstream's server allows at least, so that
 /// silence for longer means a dead connection.

@@ -7,11 +7,11 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{SETTLE, SETTLE_STEP, newest, occurrences, seen_of};
-use crate::api::{FullName, Pod, PodUid, Timestamp, core};
 use crate::cluster::error::ApiError;
-use crate::pod::status::merge::{Deed, MergeInput, deed, is_urgent};
 use crate::store::board::PodView;
-use crate::telemetry::Telemetry;
+use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp, core};
+use mirrorlet_core::status::merge::{Deed, MergeInput, deed, is_urgent};
+use mirrorlet_host::telemetry::Telemetry;
 
 /// First pause after a failed write; it doubles.
 const RETRY_MIN: Duration = Duration::from_secs(1);

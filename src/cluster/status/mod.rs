@@ -21,16 +21,16 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{FullName, Pod, PodUid};
 use crate::cluster::client::ClusterClient;
 use crate::cluster::error::ApiError;
 use crate::cluster::reach::ApiReach;
-use crate::pod::desired::ApiPodsState;
-use crate::pod::manager::{is_mirror_pod, is_mirror_pod_of};
 use crate::store::board::{Board, Phase, PodView};
 use crate::store::cell::Reader;
-use crate::telemetry::{Telemetry, occurrences};
 use entry::{Entry, Seen};
+use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::desired::ApiPodsState;
+use mirrorlet_core::manager::{is_mirror_pod, is_mirror_pod_of};
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use write::{Done, Outcome, write};
 
 /// Writes under way at a time; their rate is the client's to limit.
@@ -242,7 +242,7 @@ fn seen_of(view: &PodView, api: Arc<Pod>) -> Option<Seen> {
             .observed
             .containers
             .iter()
-            .any(crate::pod::observed::ContainerStatus::may_be_running),
+            .any(mirrorlet_core::observed::ContainerStatus::may_be_running),
         Phase::WaitingToStart | Phase::Terminated | Phase::Finished => false,
     };
     Some(Seen {

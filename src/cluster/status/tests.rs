@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::api::{Timestamp, core, keys};
 use crate::cluster::fake::{FakeApi, NODE};
-use crate::pod::observed::{ContainerState, PodStatus};
 use crate::store::board::{BoardWriter, board};
+use mirrorlet_core::api::{Timestamp, core, keys};
+use mirrorlet_core::observed::{ContainerState, PodStatus};
 
 /// Longest wait for anything, on the paused clock.
 const PATIENCE: Duration = Duration::from_mins(10);
@@ -85,11 +85,11 @@ fn phase_of(pod: Option<&Pod>) -> Option<&str> {
     pod?.status.as_ref()?.phase.as_deref()
 }
 
-fn running() -> crate::pod::observed::ContainerStatus {
-    crate::pod::observed::ContainerStatus {
-        id: crate::api::ContainerId::docker("1"),
+fn running() -> mirrorlet_core::observed::ContainerStatus {
+    mirrorlet_core::observed::ContainerStatus {
+        id: mirrorlet_core::api::ContainerId::docker("1"),
         name: "web".into(),
-        role: crate::pod::observed::Role::App,
+        role: mirrorlet_core::observed::Role::App,
         state: ContainerState::Running,
         created_at: Timestamp::UNIX_EPOCH,
         started_at: None,
@@ -97,7 +97,7 @@ fn running() -> crate::pod::observed::ContainerStatus {
         exit_code: None,
         image: "".into(),
         image_id: "".into(),
-        hash: crate::pod::observed::ContainerHash(0),
+        hash: mirrorlet_core::observed::ContainerHash(0),
         restart_count: 0,
         reason: "".into(),
         message: "".into(),

@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use super::entry::Seen;
 use super::seen_of;
-use crate::api::{FullName, Pod, PodUid, core};
 use crate::cluster::client::{CALL_DEADLINE, ClusterClient};
 use crate::cluster::error::ApiError;
 use crate::cluster::mirror::{delete_now, without_managed_fields};
-use crate::pod::status::merge::Deed;
 use crate::store::board::Board;
+use mirrorlet_core::api::{FullName, Pod, PodUid, core};
+use mirrorlet_core::status::merge::Deed;
 
 /// A write that is over.
 pub(super) struct Done {

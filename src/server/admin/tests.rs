@@ -101,7 +101,7 @@ async fn logs_keep_their_streams_apart() {
         since: None,
         timestamps: true,
         limit_bytes: Some(9),
-        source: crate::runtime::LogSource::All,
+        source: mirrorlet_runtime::LogSource::All,
     };
     assert_eq!(asked, [("u".into(), Some("c".to_owned()), options, true)]);
 }

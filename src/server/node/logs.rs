@@ -15,11 +15,11 @@ use mirrorlet_streaming::Chunk;
 use mirrorlet_streaming::gather::gathered;
 
 use super::Shared;
-use crate::api::{PodUid, Timestamp};
-use crate::pod::spec::all_container_names;
-use crate::runtime::{LogOptions, LogSource};
 use crate::server::remote::chunks;
 use crate::server::view::ViewError;
+use mirrorlet_core::api::{PodUid, Timestamp};
+use mirrorlet_core::spec::all_container_names;
+use mirrorlet_runtime::{LogOptions, LogSource};
 
 /// Most logs read at a time. Each holds a connection to the Engine; a screen full of them is a
 /// dozen.
@@ -174,7 +174,7 @@ pub(super) async fn container_logs(
 }
 
 /// Pieces as one. An error can only be told among them: the answer has long begun.
-fn joined(chunks: Vec<crate::runtime::Result<Chunk>>) -> Bytes {
+fn joined(chunks: Vec<mirrorlet_runtime::Result<Chunk>>) -> Bytes {
     let mut joined = BytesMut::new();
     for chunk in chunks {
         match chunk {

@@ -38,7 +38,7 @@ use self::certificate::{CertificateTask, Names, Origin};
 use super::stats::NodeStats;
 use super::view::AgentView;
 use crate::certificate::CertificateError;
-use crate::telemetry::Metrics;
+use mirrorlet_host::telemetry::Metrics;
 
 /// Longest body that a request may announce, in bytes.
 const BODY_BYTES_MAX: u64 = 1 << 20;

@@ -20,10 +20,10 @@ use mirrorlet_streaming::{
 
 use super::Shared;
 use super::listen::Claim;
-use crate::api::{Pod, PodUid};
-use crate::pod::spec::all_container_names;
-use crate::runtime::ExecOptions;
 use crate::server::remote;
+use mirrorlet_core::api::{Pod, PodUid};
+use mirrorlet_core::spec::all_container_names;
+use mirrorlet_runtime::ExecOptions;
 
 /// The routes: `GET` is what WebSockets come with, `POST` SPDY.
 pub(super) fn routes() -> Router<Shared> {

@@ -10,8 +10,8 @@ use axum::routing::{any, get};
 use serde_json::json;
 
 use super::Shared;
-use crate::api::Pod;
-use crate::telemetry::prometheus_text;
+use mirrorlet_core::api::Pod;
+use mirrorlet_host::telemetry::prometheus_text;
 
 /// Content type of metrics in Prometheus' older text form, which every scraper and Kubernetes'
 /// own parsers read.

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::listing::{LOCATION, marked};
-use crate::api::{Code, Diagnostic, NodeName, Pod, PodUid, core, meta};
-use crate::pod::manager::is_mirror_pod;
 use crate::source::kept::{Claim, KeptDir, SUFFIX};
+use mirrorlet_core::api::{Code, Diagnostic, NodeName, Pod, PodUid, core, meta};
+use mirrorlet_core::manager::is_mirror_pod;
 
 /// Name of the directory under the root.
 pub const DIRECTORY: &str = "api-pods";

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use kube::runtime::watcher::Event;
 
-use crate::api::{Diagnostic, Pod, PodUid, Watched, keys};
-use crate::pod::desired::{Origin, PodSource, SourcePod, SourceSet};
-use crate::pod::manager::is_mirror_pod;
+use mirrorlet_core::api::{Diagnostic, Pod, PodUid, Watched, keys};
+use mirrorlet_core::desired::{Origin, PodSource, SourcePod, SourceSet};
+use mirrorlet_core::manager::is_mirror_pod;
 
 /// Where these pods are said to come from.
 pub(super) const LOCATION: &str = "api server";

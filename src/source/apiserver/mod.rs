@@ -25,12 +25,12 @@ use tokio_util::sync::CancellationToken;
 use self::last_known::LastKnown;
 use self::listing::{LOCATION, Listing};
 use super::SourceWriter;
-use crate::api::{Code, Diagnostic, NodeName, Pod, Timestamp, Watched};
-use crate::disk;
-use crate::pod::desired::{ApiPods, ApiPodsState, PodSource};
-use crate::pod::merge::SourceName;
 use crate::store::cell::Writer;
-use crate::telemetry::occurrences;
+use mirrorlet_core::api::{Code, Diagnostic, NodeName, Pod, Timestamp, Watched};
+use mirrorlet_core::desired::{ApiPods, ApiPodsState, PodSource};
+use mirrorlet_core::merge::SourceName;
+use mirrorlet_host::disk;
+use mirrorlet_host::telemetry::occurrences;
 
 /// How long a list may be silent before it counts as failed. Kubernetes ends a request that is
 /// stuck after 60 s by itself; one that nobody answers any more has to be ended by us.

@@ -18,10 +18,10 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::*;
-use crate::api::PodUid;
-use crate::pod::desired::SourceState;
 use crate::source::{SourceReader, source};
 use crate::store::cell::{Reader, cell};
+use mirrorlet_core::api::PodUid;
+use mirrorlet_core::desired::SourceState;
 
 type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
 

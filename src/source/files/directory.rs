@@ -10,15 +10,15 @@ use std::time::{Duration, Instant, SystemTime};
 use sha2::{Digest, Sha256};
 
 use super::scan::{self, Entry, Identity, ReadError};
-use crate::api::{Code, Diagnostic, NodeName};
-use crate::pod::desired::{PodSource, SourcePod, SourceSet};
-use crate::pod::hold::{FileDecision, Present, decide_file};
-use crate::pod::manifest::{ParseContext, Parsed, parse_manifest};
 use crate::source::last_good::LastGoodStore;
+use mirrorlet_core::api::{Code, Diagnostic, NodeName};
+use mirrorlet_core::desired::{PodSource, SourcePod, SourceSet};
+use mirrorlet_core::hold::{FileDecision, Present, decide_file};
+use mirrorlet_core::manifest::{ParseContext, Parsed, parse_manifest};
 
 /// After the directory was away, how long files that are missing from it stay held: whoever
 /// replaces a directory fills it file by file. As long as a half-written file is held.
-pub(super) const RETURN_HOLD: Duration = crate::pod::hold::HALF_WRITTEN_HOLD;
+pub(super) const RETURN_HOLD: Duration = mirrorlet_core::hold::HALF_WRITTEN_HOLD;
 
 /// What the directory said about one file, and what was decided.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 //!
 //! inotify wakes, a short quiet window lets writers finish, then the whole directory is looked at;
 //! a seldom re-read is the safety net. Whatever happens, only removing a file or a document takes a
-//! pod away ([`hold`](crate::pod::hold)). Fed by the file system; read by the merge.
+//! pod away ([`hold`](mirrorlet_core::hold)). Fed by the file system; read by the merge.
 
 mod directory;
 mod scan;
@@ -18,12 +18,12 @@ use tokio_util::sync::CancellationToken;
 
 use self::directory::{Directory, FilesMissing, Look};
 use self::watch::Watch;
-use crate::api::{Code, Diagnostic, NodeName, Timestamp};
 use crate::config::Config;
-use crate::disk;
-use crate::pod::desired::{PodSource, SourceSet};
-use crate::pod::merge::SourceName;
 use crate::source::SourceWriter;
+use mirrorlet_core::api::{Code, Diagnostic, NodeName, Timestamp};
+use mirrorlet_core::desired::{PodSource, SourceSet};
+use mirrorlet_core::merge::SourceName;
+use mirrorlet_host::disk;
 
 /// Longest time that unquiet files put off a look: ten of the usual settle windows.
 const SETTLE_MAX: Duration = Duration::from_millis(250);

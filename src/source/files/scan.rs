@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::OFlags;
 
-use crate::pod::manifest::{MANIFEST_BYTES_MAX, is_manifest_name};
+use mirrorlet_core::manifest::{MANIFEST_BYTES_MAX, is_manifest_name};
 
 /// How old a file's last change must be before its identity stands for its content: a second write
 /// within one tick of the file system's clock changes neither times nor, perhaps, the size. Twice

@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::api::{Diagnostic, NodeName};
-use crate::pod::desired::{PodSource, SourcePod, SourceSet};
-use crate::pod::hold::{Present, decide_file};
-use crate::pod::manifest::{ParseContext, Parsed, parse_manifest};
 use crate::source::last_good::LastGoodStore;
+use mirrorlet_core::api::{Diagnostic, NodeName};
+use mirrorlet_core::desired::{PodSource, SourcePod, SourceSet};
+use mirrorlet_core::hold::{Present, decide_file};
+use mirrorlet_core::manifest::{ParseContext, Parsed, parse_manifest};
 
 /// A URL's newest body and its pods.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 use url::Url;
 
-use crate::pod::manifest::MANIFEST_BYTES_MAX;
+use mirrorlet_core::manifest::MANIFEST_BYTES_MAX;
 
 /// Most redirects followed, as Go's HTTP client.
 const REDIRECTS_MAX: usize = 10;

@@ -1,7 +1,7 @@
 //! A URL as a source of pods: asked from time to time, believed only when it answers well.
 //!
 //! What it last delivered keeps running while it is away, across restarts of the agent too. Its
-//! body is treated like a file's text ([`hold`](crate::pod::hold)): one bad item of a list holds
+//! body is treated like a file's text ([`hold`](mirrorlet_core::hold)): one bad item of a list holds
 //! that item alone, an empty body holds everything, and only a list without the pod removes it.
 //!
 //! Upstream: `pkg/kubelet/config/http.go`.
@@ -22,11 +22,11 @@ use self::content::Content;
 use self::fetch::{FetchError, Fetched, Fetcher};
 use self::levels::{FailureLevels, Loudness};
 use super::SourceWriter;
-use crate::api::{Code, Diagnostic, NodeName, Timestamp};
 use crate::config::Config;
-use crate::disk;
-use crate::pod::desired::PodSource;
-use crate::pod::merge::SourceName;
+use mirrorlet_core::api::{Code, Diagnostic, NodeName, Timestamp};
+use mirrorlet_core::desired::PodSource;
+use mirrorlet_core::merge::SourceName;
+use mirrorlet_host::disk;
 
 pub use self::fetch::HttpSourceError;
 

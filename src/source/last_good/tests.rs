@@ -3,7 +3,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use super::*;
-use crate::pod::manifest::parse_manifest;
+use mirrorlet_core::manifest::parse_manifest;
 
 const LOCATION: &str = "/m/web.yaml";
 

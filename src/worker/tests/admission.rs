@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::super::*;
 use super::bed::{Bed, SWEEP, api, changed, deleted, left_behind, phase_of, pod, runs};
-use crate::runtime::fake::FakeRuntime;
-use crate::telemetry::journal::Kind;
+use mirrorlet_host::telemetry::journal::Kind;
+use mirrorlet_testing::fake_runtime::FakeRuntime;
 
 const A: &str = "aaaa0000-0000-4000-8000-000000000001";
 const B: &str = "bbbb0000-0000-4000-8000-000000000002";

@@ -7,10 +7,10 @@ use super::super::*;
 use super::bed::{
     Bed, SWEEP, UNSUPPORTED, api, changed, deleted, left_behind, named, phase_of, runs,
 };
-use crate::api::core;
-use crate::pod::observed::ContainerState;
-use crate::runtime::fake::FakeRuntime;
-use crate::telemetry::journal::Kind;
+use mirrorlet_core::api::core;
+use mirrorlet_core::observed::ContainerState;
+use mirrorlet_host::telemetry::journal::Kind;
+use mirrorlet_testing::fake_runtime::FakeRuntime;
 
 const A: &str = "aaaa0000-0000-4000-8000-000000000001";
 const B: &str = "bbbb0000-0000-4000-8000-000000000002";

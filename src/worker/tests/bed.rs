@@ -1,16 +1,16 @@
 //! Workers, the observer and the cache on the runtime in memory.
 
 use super::super::*;
-use crate::api::meta;
 use crate::observe::Observer;
-use crate::pod::gc::ContainerGcPolicy;
-use crate::pod::observed::{ContainerState, ContainerStatus, PodStatus, Role, SandboxStatus};
-use crate::runtime::fake::FakeRuntime;
 use crate::store::board::{Board, board};
 use crate::store::cache::cache;
 use crate::store::cell::{Writer, cell};
 use crate::store::looks::look_requests;
 use crate::store::probes::probe_results;
+use mirrorlet_core::api::meta;
+use mirrorlet_core::gc::ContainerGcPolicy;
+use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus, Role, SandboxStatus};
+use mirrorlet_testing::fake_runtime::FakeRuntime;
 
 pub(super) const SWEEP: Duration = Duration::from_mins(5);
 /// Longer than anything that is waited for.
@@ -164,8 +164,8 @@ pub(super) fn named(uid: &str, name: &str) -> Arc<Pod> {
             uid: Some(uid.to_owned()),
             ..meta::ObjectMeta::default()
         },
-        spec: Some(crate::api::core::PodSpec {
-            containers: vec![crate::api::core::Container {
+        spec: Some(mirrorlet_core::api::core::PodSpec {
+            containers: vec![mirrorlet_core::api::core::Container {
                 name: "app".to_owned(),
                 image: Some("app:1".to_owned()),
                 ..Default::default()
@@ -184,7 +184,7 @@ pub(super) fn pod(uid: &str) -> Arc<Pod> {
 pub(super) fn left_behind(fake: &FakeRuntime, pod: &Arc<Pod>) {
     let now = fake.now();
     let uid = PodUid::of(pod);
-    let id = |what: &str| crate::api::ContainerId::docker(format!("{what}-{uid}"));
+    let id = |what: &str| mirrorlet_core::api::ContainerId::docker(format!("{what}-{uid}"));
     let container = &pod.spec.as_ref().unwrap().containers[0];
     fake.adopt(PodStatus {
         full_name: FullName::of(pod),
@@ -199,7 +199,7 @@ pub(super) fn left_behind(fake: &FakeRuntime, pod: &Arc<Pod>) {
             exit_code: None,
             image: "app:1".into(),
             image_id: "".into(),
-            hash: crate::pod::spec::container_hash(container),
+            hash: mirrorlet_core::spec::container_hash(container),
             restart_count: 0,
             reason: "".into(),
             message: "".into(),

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::super::*;
 use super::bed::{Bed, api, changed};
-use crate::runtime::{RuntimeError, SyncError, SyncErrorReason};
+use mirrorlet_runtime::{RuntimeError, SyncError, SyncErrorReason};
 
 const A: &str = "aaaa0000-0000-4000-8000-000000000001";
 const SECOND: Duration = Duration::from_secs(1);

@@ -5,9 +5,9 @@ use serde_json::json;
 
 use super::super::*;
 use super::bed::{Bed, SWEEP, api, left_behind, named, runs};
-use crate::pod::desired::{Origin, PodSource, SourcePod, SourceSet, SourceState};
-use crate::pod::merge::{SourceName, merge_sources};
-use crate::runtime::fake::FakeRuntime;
+use mirrorlet_core::desired::{Origin, PodSource, SourcePod, SourceSet, SourceState};
+use mirrorlet_core::merge::{SourceName, merge_sources};
+use mirrorlet_testing::fake_runtime::FakeRuntime;
 
 const A: &str = "aaaa0000-0000-4000-8000-000000000001";
 const OLD: &str = "0123456789abcdef0123456789abcdef";

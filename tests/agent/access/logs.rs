@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use futures::StreamExt as _;
-use mirrorlet::api::Timestamp;
-use mirrorlet::runtime::docker::BollardEngine;
-use mirrorlet::runtime::docker::logs::container_logs;
-use mirrorlet::runtime::{LogChunk, LogOptions};
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_docker::BollardEngine;
+use mirrorlet_docker::logs::container_logs;
+use mirrorlet_runtime::{LogChunk, LogOptions};
 
 use super::{SLEEPS, ask, pod, started, text};
 use crate::common::{self, Bed, eventually};

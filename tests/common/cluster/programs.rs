@@ -40,7 +40,7 @@ pub(super) fn kubectl() -> PathBuf {
 /// The client of exec and port-forward that is made of client-go, from this very source.
 pub fn stream_client() -> PathBuf {
     let source = include_bytes!("../../../hack/kube/streamclient/main.go");
-    let sum = mirrorlet::api::hex(&Sha256::digest(source)[..8]);
+    let sum = mirrorlet_core::api::hex(&Sha256::digest(source)[..8]);
     built(&version(), &format!("streamclient-{sum}"))
 }
 

@@ -3,10 +3,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mirrorlet::disk::NEXT_DOOR;
-use mirrorlet::pod::desired::SourceState;
 use mirrorlet::source::files::FileSource;
 use mirrorlet::source::{SourceReader, source};
+use mirrorlet_core::desired::SourceState;
+use mirrorlet_host::disk::NEXT_DOOR;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;

@@ -5,8 +5,8 @@ mod http;
 
 use std::time::Duration;
 
-use mirrorlet::pod::desired::{SourceSet, SourceState};
 use mirrorlet::source::SourceReader;
+use mirrorlet_core::desired::{SourceSet, SourceState};
 
 /// Longest wait for a value; reached only when it never comes.
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -21,7 +21,7 @@ fn pod(name: &str, image: &str) -> String {
 
 /// One line per pod: name, image, `held` if so, codes of its problems.
 fn pods(set: &SourceSet) -> Vec<String> {
-    let line = |pod: &mirrorlet::pod::desired::SourcePod| {
+    let line = |pod: &mirrorlet_core::desired::SourcePod| {
         let image = pod.pod.spec.as_ref().unwrap().containers[0]
             .image
             .clone()

@@ -1,5 +1,5 @@
 use super::*;
-use crate::api::PodUid;
+use mirrorlet_core::api::PodUid;
 
 fn pod(name: &str, uid: &str, status: &str) -> PodReport {
     serde_json::from_value(serde_json::json!({
@@ -29,7 +29,7 @@ fn sources() -> Vec<SourceReport> {
         kind: "file".to_owned(),
         location: "/m".to_owned(),
         synced: true,
-        last_success: Some(crate::api::Timestamp::UNIX_EPOCH),
+        last_success: Some(mirrorlet_core::api::Timestamp::UNIX_EPOCH),
         pods: 1,
         problems: Vec::new(),
         ignored: Vec::new(),

@@ -13,9 +13,9 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use sha2::{Digest, Sha256};
 
-use crate::api::hex;
 use crate::certificate::Leaf;
-use crate::pod::access::User;
+use mirrorlet_core::access::User;
+use mirrorlet_core::api::hex;
 
 /// Where a user's certificate is told from others of the same name.
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";

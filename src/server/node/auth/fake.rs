@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use async_trait::async_trait;
 
 use super::{ReviewError, Reviewer};
-use crate::pod::access::User;
+use mirrorlet_core::access::User;
 
 /// What it was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]

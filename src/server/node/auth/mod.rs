@@ -31,8 +31,8 @@ use tokio::time::Instant;
 
 use self::cache::Cache;
 pub use self::certificates::{BadAuthorities, ClientAuthorities};
-use crate::pod::access::{AUTHENTICATED, User, needed};
-use crate::telemetry::occurrences;
+use mirrorlet_core::access::{AUTHENTICATED, User, needed};
+use mirrorlet_host::telemetry::occurrences;
 
 /// How long a token is believed, or not, before the API server is asked about it again.
 ///

@@ -10,8 +10,8 @@ use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::sign::CertifiedKey;
 
 use super::Names;
-use crate::api::Timestamp;
 use crate::certificate::{CertificateError, alternative_names};
+use mirrorlet_core::api::Timestamp;
 
 /// How long a certificate of our own is valid.
 ///

@@ -18,14 +18,14 @@ use tokio_util::sync::CancellationToken;
 
 use self::keys::self_signed;
 use super::tls::Served;
-use crate::api::Timestamp;
 use crate::certificate::{
     CertificateError, FILE_MIB_MAX, Leaf, Order, Progress, Purpose, Requested, Signer, from_pem,
     renewal,
 };
-use crate::disk;
-use crate::pod::certificate as decide;
-use crate::telemetry::{Metrics, occurrences};
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::certificate as decide;
+use mirrorlet_host::disk;
+use mirrorlet_host::telemetry::{Metrics, occurrences};
 
 /// How often files are looked at: a few small ones, and certificates are replaced long before
 /// they end.

@@ -1,7 +1,7 @@
 use super::*;
 
 use crate::certificate::{CertificateRequest, Leaf, SignError};
-use crate::pod::certificate::Outcome;
+use mirrorlet_core::certificate::Outcome;
 
 fn names() -> Names {
     Names {

@@ -1,0 +1,188 @@
+//! Whether a pod fits beside the others: count, resources, host ports.
+//!
+//! Upstream: `pkg/scheduler/framework/plugins/noderesources/fit.go`,
+//! `k8s.io/component-helpers/resource/helpers.go` (`PodRequests`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::api::Pod;
+use crate::api::quantity::Quantity;
+use crate::observed::Role;
+use crate::resources::{CPU, MEMORY, request};
+use crate::spec;
+
+use super::{AdmitInput, Failure};
+
+/// Name of the resource that counts pods.
+pub(super) const PODS: &str = "pods";
+const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
+/// A port on all addresses.
+const ANY_ADDRESS: &str = "0.0.0.0";
+
+/// Something there is too little of. CPU in thousandths, all else in whole units.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Shortage {
+    pub(super) resource: String,
+    requested: i64,
+    used: i64,
+    capacity: i64,
+}
+
+impl Shortage {
+    /// How much is missing.
+    pub(super) fn missing(&self) -> i64 {
+        self.requested
+            .saturating_sub(self.capacity.saturating_sub(self.used))
+    }
+
+    pub(super) fn failure(&self) -> Failure {
+        let message = format!(
+            "Node didn't have enough resource: {}, requested: {}, used: {}, capacity: {}",
+            self.resource, self.requested, self.used, self.capacity
+        );
+        Failure::refused(&format!("OutOf{}", self.resource), &message)
+    }
+}
+
+/// What the node is too short of to take the pod, in the order in which it is told.
+pub(super) fn shortages(input: &AdmitInput<'_>) -> Vec<Shortage> {
+    let mut short = Vec::new();
+    let count = i64::try_from(input.others.len()).unwrap_or(i64::MAX);
+    if let Some(most) = input.node.pods_max
+        && count >= i64::from(most)
+    {
+        short.push(Shortage {
+            resource: PODS.to_owned(),
+            requested: 1,
+            used: count,
+            capacity: i64::from(most),
+        });
+    }
+    let Some(allocatable) = &input.node.allocatable else {
+        return short;
+    };
+    let requests = pod_requests(input.pod);
+    if requests.is_empty() {
+        return short;
+    }
+    let used: Vec<_> = input.others.iter().map(|pod| pod_requests(pod)).collect();
+    let others = requests
+        .keys()
+        .map(String::as_str)
+        .filter(|name| ![CPU, MEMORY, EPHEMERAL_STORAGE].contains(name));
+    for name in [CPU, MEMORY, EPHEMERAL_STORAGE].into_iter().chain(others) {
+        let Some(requested) = requests.get(name) else {
+            continue;
+        };
+        let capacity = match allocatable.get(name) {
+            Some(capacity) => *capacity,
+            // Cluster-level resources are nobody's on this node.
+            None if name.contains('/') => continue,
+            None => Quantity::default(),
+        };
+        let used = used
+            .iter()
+            .filter_map(|requests| requests.get(name))
+            .fold(Quantity::default(), |sum, q| sum.saturating_add(*q));
+        if used.saturating_add(*requested) > capacity {
+            short.push(Shortage {
+                resource: name.to_owned(),
+                requested: units(name, *requested),
+                used: units(name, used),
+                capacity: units(name, capacity),
+            });
+        }
+    }
+    short
+}
+
+/// An amount in the units that upstream counts the resource in.
+pub(super) fn units(resource: &str, quantity: Quantity) -> i64 {
+    if resource == CPU {
+        quantity.milli_ceil()
+    } else {
+        quantity.ceil()
+    }
+}
+
+/// What a pod requests: the sum over regular containers and sidecars, or the most that it takes
+/// while it initializes, and its overhead. What the pod itself requests counts before that.
+/// Resources of which it requests nothing are not listed.
+#[must_use]
+pub fn pod_requests(pod: &Pod) -> BTreeMap<String, Quantity> {
+    let spec = spec::spec(pod);
+    let mut requests = BTreeMap::new();
+    for name in resource_names(pod) {
+        let (mut apps, mut sidecars, mut initializing) = (
+            Quantity::default(),
+            Quantity::default(),
+            Quantity::default(),
+        );
+        for (role, container) in spec::containers(pod) {
+            let wanted = request(container, &name).unwrap_or_default();
+            match role {
+                Role::Init => initializing = initializing.max(sidecars.saturating_add(wanted)),
+                Role::Sidecar => {
+                    sidecars = sidecars.saturating_add(wanted);
+                    initializing = initializing.max(sidecars);
+                }
+                Role::App => apps = apps.saturating_add(wanted),
+                // It takes of what its pod has.
+                Role::Ephemeral => {}
+            }
+        }
+        let parsed =
+            |list: Option<&BTreeMap<String, _>>| Quantity::try_from(list?.get(&name)?).ok();
+        let of_pod = parsed(spec.resources.as_ref().and_then(|r| r.requests.as_ref()));
+        let total = of_pod.unwrap_or_else(|| apps.saturating_add(sidecars).max(initializing));
+        let overhead = parsed(spec.overhead.as_ref()).unwrap_or_default();
+        let total = total.saturating_add(overhead);
+        if !total.is_zero() && !total.is_negative() {
+            requests.insert(name, total);
+        }
+    }
+    requests
+}
+
+fn resource_names(pod: &Pod) -> BTreeSet<String> {
+    let spec = spec::spec(pod);
+    let of_containers = spec::containers(pod)
+        .filter_map(|(_, c)| c.resources.as_ref())
+        .flat_map(|r| [r.requests.as_ref(), r.limits.as_ref()]);
+    of_containers
+        .chain([spec.resources.as_ref().and_then(|r| r.requests.as_ref())])
+        .chain([spec.overhead.as_ref()])
+        .flatten()
+        .flat_map(BTreeMap::keys)
+        .cloned()
+        .collect()
+}
+
+/// Whether a host port of the pod belongs to another.
+pub(super) fn host_port_taken(pod: &Pod, others: &[Arc<Pod>]) -> bool {
+    let wanted: Vec<_> = host_ports(pod).collect();
+    !wanted.is_empty()
+        && others
+            .iter()
+            .flat_map(|other| host_ports(other))
+            .any(|taken| wanted.iter().any(|port| collide(port, &taken)))
+}
+
+type HostPort<'a> = (&'a str, i32, &'a str);
+
+fn host_ports(pod: &Pod) -> impl Iterator<Item = HostPort<'_>> {
+    spec::containers(pod)
+        .filter(|(role, _)| *role != Role::Init)
+        .flat_map(|(_, container)| container.ports.iter().flatten())
+        .filter_map(|port| {
+            let number = port.host_port.filter(|number| *number > 0)?;
+            let protocol = port.protocol.as_deref().unwrap_or("TCP");
+            let address = port.host_ip.as_deref().filter(|ip| !ip.is_empty());
+            Some((protocol, number, address.unwrap_or(ANY_ADDRESS)))
+        })
+}
+
+fn collide(a: &HostPort<'_>, b: &HostPort<'_>) -> bool {
+    (a.0, a.1) == (b.0, b.1) && (a.2 == b.2 || a.2 == ANY_ADDRESS || b.2 == ANY_ADDRESS)
+}

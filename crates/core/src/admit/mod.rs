@@ -1,0 +1,297 @@
+//! Node admission: whether this node takes a pod on at all.
+//!
+//! Asked once, when a pod is new to this process: before its worker starts it, and never again
+//! for a pod of the API server. A pod that is refused fails with the reason that `kubectl` users
+//! know, and is not tried again.
+//!
+//! Upstream: `pkg/kubelet/lifecycle/predicate.go`, `pkg/kubelet/preemption/preemption.go`,
+//! `pkg/scheduler/eventhandlers.go` (`AdmissionCheck`), `pkg/kubelet/sysctl/allowlist.go`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::api::quantity::Quantity;
+use crate::api::{Pod, PodUid, Timestamp, core, meta};
+use crate::ending::is_api_pod;
+use crate::{resources, spec};
+
+mod affinity;
+mod fit;
+mod preempt;
+mod sysctls;
+#[cfg(test)]
+mod tests;
+
+pub use fit::pod_requests;
+
+use fit::Shortage;
+
+/// Label that names a node's operating system.
+const OS_LABEL: &str = "kubernetes.io/os";
+/// The only operating system we run on.
+const OS: &str = "linux";
+/// Priority from which on a pod counts as critical (upstream `SystemCriticalPriority`).
+const CRITICAL_PRIORITY: i32 = 2_000_000_000;
+
+/// The node as admission sees it. The default, a node without API server, refuses nothing but
+/// host ports that are taken and pods of another operating system.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct AdmitNode {
+    /// Its name; empty when it has none to compare with.
+    pub name: Arc<str>,
+    /// Its labels; none while its Node object isn't known, and then nobody's selector is asked.
+    pub labels: Option<BTreeMap<String, String>>,
+    /// Its taints.
+    pub taints: Vec<core::Taint>,
+    /// What pods may request together; none when nobody keeps count of it.
+    pub allocatable: Option<BTreeMap<String, Quantity>>,
+    /// Most pods it runs; none for no bound.
+    pub pods_max: Option<u32>,
+}
+
+impl AdmitNode {
+    /// The node that an observed Node object describes. Resources count once it tells what is
+    /// allocatable.
+    #[must_use]
+    pub fn of(node: &core::Node) -> Self {
+        let parsed = |list: &BTreeMap<String, _>| -> BTreeMap<String, Quantity> {
+            let readable =
+                |(name, q): (&String, _)| Some((name.clone(), Quantity::try_from(q).ok()?));
+            list.iter().filter_map(readable).collect()
+        };
+        let allocatable = node.status.as_ref().and_then(|s| s.allocatable.as_ref());
+        let allocatable = allocatable.map(parsed);
+        let pods_max = allocatable.as_ref().and_then(|list| list.get(fit::PODS));
+        Self {
+            name: node.metadata.name.as_deref().unwrap_or_default().into(),
+            labels: Some(node.metadata.labels.clone().unwrap_or_default()),
+            taints: node
+                .spec
+                .as_ref()
+                .and_then(|s| s.taints.clone())
+                .unwrap_or_default(),
+            pods_max: pods_max.and_then(|pods| u32::try_from(pods.ceil()).ok()),
+            allocatable,
+        }
+    }
+}
+
+/// Why a pod ends here as failed, in its status and in its event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// In one word.
+    pub reason: Arc<str>,
+    /// `status.message`.
+    pub message: Arc<str>,
+    /// Whether it was running and had to make room for another: its status says so.
+    pub preempted: bool,
+}
+
+impl Failure {
+    fn refused(reason: &str, message: &str) -> Self {
+        Self {
+            reason: reason.into(),
+            message: message.into(),
+            preempted: false,
+        }
+    }
+
+    /// A pod that makes room for a critical one.
+    ///
+    /// Upstream: `pkg/kubelet/preemption/preemption.go` (`message`).
+    #[must_use]
+    pub fn preempted() -> Self {
+        Self {
+            reason: "Preempting".into(),
+            message: "Preempted in order to admit critical pod".into(),
+            preempted: true,
+        }
+    }
+}
+
+/// What admission says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// The pod may start, once these have made room for it.
+    Admitted {
+        /// Pods to be stopped as preempted; most often none.
+        preempt: Vec<PodUid>,
+    },
+    /// The pod fails.
+    Refused(Failure),
+}
+
+/// Everything admission looks at.
+#[derive(Debug, Clone, Copy)]
+pub struct AdmitInput<'a> {
+    /// The pod that wants in.
+    pub pod: &'a Pod,
+    /// The pods that are in: wanted, admitted, and not over.
+    pub others: &'a [Arc<Pod>],
+    /// The node.
+    pub node: &'a AdmitNode,
+}
+
+/// Whether the node takes the pod.
+#[must_use]
+pub fn admit(input: &AdmitInput<'_>) -> Verdict {
+    let pod = input.pod;
+    if is_api_pod(pod)
+        && let Some(message) = sysctls::forbidden(pod)
+    {
+        return Verdict::Refused(Failure::refused("SysctlForbidden", &message));
+    }
+    let labels = pod.metadata.labels.as_ref();
+    if labels.is_some_and(|l| l.get(OS_LABEL).is_some_and(|os| os != OS)) {
+        let message =
+            "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
+        return Verdict::Refused(Failure::refused(
+            "PodOSSelectorNodeLabelDoesNotMatch",
+            message,
+        ));
+    }
+    if spec::spec(pod).os.as_ref().is_some_and(|os| os.name != OS) {
+        let message = "Failed to admit pod as the OS field doesn't match node OS";
+        return Verdict::Refused(Failure::refused("PodOSNotSupported", message));
+    }
+    let shortages = fit::shortages(input);
+    let other = mismatch(input);
+    if is_critical(pod) {
+        // Being short of something is no reason to refuse a critical pod: others make room.
+        return match other {
+            Some(failure) => Verdict::Refused(failure),
+            None if shortages.is_empty() => Verdict::Admitted {
+                preempt: Vec::new(),
+            },
+            None => match preempt::victims(pod, input.others, &shortages) {
+                Some(preempt) => Verdict::Admitted { preempt },
+                None => Verdict::Refused(nobody_makes_room(&shortages)),
+            },
+        };
+    }
+    let short = shortages.first().map(Shortage::failure);
+    match short.or(other) {
+        Some(failure) => Verdict::Refused(failure),
+        None => Verdict::Admitted {
+            preempt: Vec::new(),
+        },
+    }
+}
+
+/// The first check that isn't about resources and fails.
+fn mismatch(input: &AdmitInput<'_>) -> Option<Failure> {
+    let (pod, node) = (input.pod, input.node);
+    let failed =
+        |name: &str, why: &str| Failure::refused(name, &format!("Predicate {name} failed: {why}"));
+    if let Some(labels) = &node.labels
+        && !affinity::matches(pod, &node.name, labels)
+    {
+        return Some(failed(
+            "NodeAffinity",
+            "node(s) didn't match Pod's node affinity/selector",
+        ));
+    }
+    let wanted = spec::spec(pod).node_name.as_deref().unwrap_or_default();
+    if !wanted.is_empty() && !node.name.is_empty() && *wanted != *node.name {
+        return Some(failed(
+            "NodeName",
+            "node(s) didn't match the requested node name",
+        ));
+    }
+    if fit::host_port_taken(pod, input.others) {
+        return Some(failed(
+            "NodePorts",
+            "node(s) didn't have free ports for the requested pod ports",
+        ));
+    }
+    if is_api_pod(pod) && affinity::untolerated_no_execute(pod, &node.taints) {
+        return Some(failed(
+            "TaintToleration",
+            "node(s) had taints that the pod didn't tolerate",
+        ));
+    }
+    None
+}
+
+fn nobody_makes_room(shortages: &[Shortage]) -> Failure {
+    let list: Vec<String> = shortages
+        .iter()
+        .map(|s| format!("(res: {}, q: {})", s.resource, s.missing()))
+        .collect();
+    let message = format!(
+        "Unexpected error while attempting to recover from admission failure: preemption: error \
+         finding a set of pods to preempt: no set of running pods found to reclaim resources: [{}]",
+        list.join(", ")
+    );
+    Failure::refused("UnexpectedAdmissionError", &message)
+}
+
+/// Whether a pod is critical: one of a manifest, or one of system priority.
+///
+/// Upstream: `pkg/kubelet/types/pod_update.go` (`IsCriticalPod`).
+#[must_use]
+pub fn is_critical(pod: &Pod) -> bool {
+    !is_api_pod(pod)
+        || spec::spec(pod)
+            .priority
+            .is_some_and(|p| p >= CRITICAL_PRIORITY)
+}
+
+/// In which order pods that are all new to this process are asked: those that run already, then
+/// those of manifests, then by age.
+#[must_use]
+pub fn turn(pod: &Pod, runs: bool) -> (bool, bool, Option<Timestamp>, PodUid) {
+    let created = pod.metadata.creation_timestamp.as_ref().map(|t| t.0);
+    (!runs, is_api_pod(pod), created, PodUid::of(pod))
+}
+
+/// Status of a pod that ends here as failed: what it was until now, if it ran, with phase, reason
+/// and message.
+///
+/// Upstream: `pkg/kubelet/kubelet.go` (`rejectPod`).
+#[must_use]
+pub fn failed_status(
+    pod: &Pod,
+    before: Option<&core::PodStatus>,
+    failure: &Failure,
+    now: Timestamp,
+) -> core::PodStatus {
+    let mut status = before.cloned().unwrap_or_else(|| core::PodStatus {
+        start_time: Some(meta::Time(
+            Timestamp::from_second(now.as_second()).unwrap_or(now),
+        )),
+        qos_class: Some(resources::qos_class(pod).as_str().to_owned()),
+        ..core::PodStatus::default()
+    });
+    status.phase = Some("Failed".to_owned());
+    status.reason = Some(failure.reason.to_string());
+    status.message = Some(if failure.preempted {
+        failure.message.to_string()
+    } else {
+        format!("Pod was rejected: {}", failure.message)
+    });
+    let conditions = status.conditions.get_or_insert_default();
+    for condition in conditions.iter_mut() {
+        if matches!(condition.type_.as_str(), "Ready" | "ContainersReady")
+            && condition.status != "False"
+        {
+            "False".clone_into(&mut condition.status);
+            condition.reason = Some("PodFailed".to_owned());
+            condition.last_transition_time = Some(meta::Time(now));
+        }
+    }
+    if failure.preempted && !conditions.iter().any(|c| c.type_ == "DisruptionTarget") {
+        conditions.push(core::PodCondition {
+            type_: "DisruptionTarget".to_owned(),
+            status: "True".to_owned(),
+            reason: Some("TerminationByKubelet".to_owned()),
+            message: Some("Pod was preempted by Kubelet to accommodate a critical pod.".to_owned()),
+            last_transition_time: Some(meta::Time(now)),
+            ..core::PodCondition::default()
+        });
+    }
+    if conditions.is_empty() {
+        status.conditions = None;
+    }
+    status
+}

@@ -1,0 +1,91 @@
+//! The pull secrets of a pod.
+//!
+//! Upstream: `getPullSecretsForPod` of `pkg/kubelet/kubelet_pods.go`,
+//! `pkg/credentialprovider/secrets/secrets.go`.
+
+use super::Keyring;
+use super::parse::{Auths, MalformedConfig, docker_config, dockercfg};
+use crate::api::Pod;
+use crate::api::core::Secret;
+use crate::objects::ObjectSet;
+use crate::spec;
+
+/// Type and key of a secret that is a `config.json`.
+const CONFIG_JSON: (&str, &str) = ("kubernetes.io/dockerconfigjson", ".dockerconfigjson");
+/// Type and key of a secret that is a `.dockercfg`.
+const DOCKERCFG: (&str, &str) = ("kubernetes.io/dockercfg", ".dockercfg");
+
+/// A pull secret that can't be used. The pod's images can't be pulled until it is mended: to pull
+/// without it might bring another image than the author meant.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
+#[error("pull secret {name:?}, key {key:?}: {cause}")]
+pub struct MalformedSecret {
+    /// Its name.
+    pub name: String,
+    /// Its key.
+    pub key: &'static str,
+    /// What is wrong.
+    pub cause: MalformedConfig,
+}
+
+/// What came of a pod's pull secrets.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PullSecrets {
+    /// The credentials in them.
+    pub keyring: Keyring,
+    /// The first one that can't be used.
+    pub malformed: Option<MalformedSecret>,
+    /// Names of those that can't be read, in the spec's order.
+    pub unreadable: Vec<String>,
+}
+
+/// Names of the pull secrets of a pod, in its spec's order. Those of its service account are among
+/// them: the API server's admission puts them there.
+pub fn pull_secret_names(pod: &Pod) -> impl Iterator<Item = &str> {
+    let references = spec::spec(pod).image_pull_secrets.iter().flatten();
+    references
+        .map(|reference| reference.name.as_str())
+        .filter(|name| !name.is_empty())
+}
+
+/// Reads the pull secrets of a pod from what came of asking for them.
+#[must_use]
+pub fn pull_secrets(pod: &Pod, objects: &ObjectSet) -> PullSecrets {
+    let mut found = PullSecrets::default();
+    for name in pull_secret_names(pod) {
+        match objects.secret(name) {
+            Err(_) => found.unreadable.push(name.to_owned()),
+            Ok(secret) => match auths(name, secret) {
+                Ok(auths) => found.keyring.add(auths),
+                Err(error) => found.malformed = found.malformed.or(Some(error)),
+            },
+        }
+    }
+    found
+}
+
+/// What a secret holds; nothing when it is of another type. Helpers that it names are not asked:
+/// who may write a secret may not run programs on the node.
+fn auths(name: &str, secret: &Secret) -> Result<Auths, MalformedSecret> {
+    let kind = secret.type_.as_deref().unwrap_or_default();
+    let data = |key: &str| {
+        let data = secret.data.as_ref().and_then(|data| data.get(key));
+        data.map(|bytes| bytes.0.as_slice())
+            .filter(|bytes| !bytes.is_empty())
+    };
+    let (key, parsed) = if kind == CONFIG_JSON.0 {
+        let parsed = data(CONFIG_JSON.1).map(|text| docker_config(text).map(|c| c.auths));
+        (CONFIG_JSON.1, parsed)
+    } else if kind == DOCKERCFG.0 {
+        (DOCKERCFG.1, data(DOCKERCFG.1).map(dockercfg))
+    } else {
+        return Ok(Auths::default());
+    };
+    parsed
+        .unwrap_or_else(|| Ok(Auths::default()))
+        .map_err(|cause| MalformedSecret {
+            name: name.to_owned(),
+            key,
+            cause,
+        })
+}

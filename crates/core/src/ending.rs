@@ -1,0 +1,139 @@
+//! How a pod's life on this node ends: when, with how much grace, and with which last status.
+//!
+//! A static pod ends when its manifest goes. A pod of the API server has more ways: it is deleted
+//! there, it reaches a phase that it never leaves, or its object vanishes.
+//!
+//! Upstream: `pkg/kubelet/pod_workers.go` (`UpdatePod`, `calculateEffectiveGracePeriod`),
+//! `pkg/kubelet/status/status_manager.go` (`TerminatePod`).
+
+use std::time::Duration;
+
+use crate::api::core::{ContainerState, ContainerStateTerminated, ContainerStatus, PodStatus};
+use crate::api::{Pod, keys};
+use crate::manager::is_mirror_pod;
+use crate::spec;
+
+/// Least grace of a pod that is being stopped.
+const GRACE_MIN: Duration = Duration::from_secs(1);
+/// Exit code of a container nobody saw the end of: as if killed.
+const EXIT_UNKNOWN: i32 = 137;
+
+/// Whether a pod comes from the API server and is no mirror.
+#[must_use]
+pub fn is_api_pod(pod: &Pod) -> bool {
+    let source = pod
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|annotations| annotations.get(keys::CONFIG_SOURCE));
+    source.is_some_and(|source| source == "api") && !is_mirror_pod(pod)
+}
+
+/// Why a pod that is still wanted is to be stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// It is being deleted in the API server: all of it goes.
+    Deleted,
+    /// It has reached a phase that it never leaves. Its dead containers stay, for their logs,
+    /// until it is deleted.
+    Over,
+}
+
+/// Whether a pod of the API server has come to its end, by what its object says.
+#[must_use]
+pub fn ending(pod: &Pod) -> Option<Ending> {
+    if !is_api_pod(pod) {
+        None
+    } else if pod.metadata.deletion_timestamp.is_some() {
+        Some(Ending::Deleted)
+    } else if is_over(pod.status.as_ref()) {
+        Some(Ending::Over)
+    } else {
+        None
+    }
+}
+
+/// Whether a status says that the pod is over.
+#[must_use]
+pub fn is_over(status: Option<&PodStatus>) -> bool {
+    let phase = status.and_then(|s| s.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// The grace of a pod that is being stopped, `known` being what it was given before: that can
+/// only become less, and never less than a second.
+#[must_use]
+pub fn grace(known: Option<Duration>, pod: &Pod) -> Duration {
+    let wanted = spec::termination_grace(pod);
+    known
+        .map_or(wanted, |known| known.min(wanted))
+        .max(GRACE_MIN)
+}
+
+/// The last status of a pod of the API server of which nothing runs any more: containers that
+/// nobody saw the end of count as killed, and the pod is over.
+#[must_use]
+pub fn last_status(mut status: PodStatus) -> PodStatus {
+    let initialized = status
+        .conditions
+        .iter()
+        .flatten()
+        .any(|condition| condition.type_ == "Initialized" && condition.status == "True");
+    if initialized {
+        for container in status.container_statuses.iter_mut().flatten() {
+            close(container);
+        }
+    }
+    // Init containers after the last one that was ever started have no end to tell of.
+    let inits = status
+        .init_container_statuses
+        .as_deref()
+        .unwrap_or_default();
+    let begun = inits
+        .iter()
+        .rposition(has_started)
+        .map_or(0, |last| last + 1);
+    for container in status
+        .init_container_statuses
+        .iter_mut()
+        .flatten()
+        .take(begun)
+    {
+        close(container);
+    }
+    if !is_over(Some(&status)) {
+        status.phase = Some("Failed".to_owned());
+    }
+    status
+}
+
+fn has_started(container: &ContainerStatus) -> bool {
+    let state = |s: &ContainerState| s.running.is_some() || s.terminated.is_some();
+    container.state.as_ref().is_some_and(state) || container.last_state.as_ref().is_some_and(state)
+}
+
+fn close(container: &mut ContainerStatus) {
+    if container
+        .state
+        .as_ref()
+        .is_some_and(|s| s.terminated.is_some())
+    {
+        return;
+    }
+    container.ready = false;
+    container.started = Some(false);
+    container.state = Some(ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            exit_code: EXIT_UNKNOWN,
+            reason: Some("ContainerStatusUnknown".to_owned()),
+            message: Some(
+                "The container could not be located when the pod was terminated".to_owned(),
+            ),
+            ..ContainerStateTerminated::default()
+        }),
+        ..ContainerState::default()
+    });
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,277 @@
+//! A container's environment: literals, downward fields, values of API objects, services.
+//!
+//! Upstream: `makeEnvironmentVariables` of `pkg/kubelet/kubelet_pods.go`.
+
+mod services;
+
+use std::net::IpAddr;
+
+use crate::api::core::{Container, EnvVar, EnvVarSource};
+use crate::api::{FullName, Pod};
+use crate::downward::{self, DownwardError};
+use crate::expand::{Variables, expand_with};
+use crate::objects::{ObjectError, ObjectKind, ObjectSet};
+use crate::spec;
+
+use crate::amounts::Amounts;
+pub use services::service_variables;
+
+/// What an environment is filled from, beside the container itself.
+#[derive(Debug, Clone, Copy)]
+pub struct EnvContext<'a> {
+    /// The pod.
+    pub pod: &'a Pod,
+    /// Addresses of the node, primary first.
+    pub host_ips: &'a [IpAddr],
+    /// Addresses of the pod, primary first; empty while it has none.
+    pub pod_ips: &'a [IpAddr],
+    /// What an absent limit stands for.
+    pub allocatable: Amounts,
+    /// What the pod refers to.
+    pub objects: &'a ObjectSet,
+}
+
+/// Why an environment can't be made. Names variables, fields and objects, never values.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EnvError {
+    /// A field or resource has no value.
+    #[error("env {variable:?}: {error}")]
+    Downward {
+        /// Variable.
+        variable: String,
+        /// Why.
+        error: DownwardError,
+    },
+    /// An object can't be had.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// An object lacks a key.
+    #[error("couldn't find key {key} in {} {namespace}/{name}", .kind.as_str())]
+    NoSuchKey {
+        /// The key.
+        key: String,
+        /// The object's kind.
+        kind: ObjectKind,
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// Services are not known, so the container could not find the API server.
+    #[error("services have not yet been read at least once, cannot construct envvars ({0})")]
+    NoServices(ObjectError),
+}
+
+/// The container's environment: what `envFrom` brings, then the spec's variables in their order,
+/// then services. A later variable of the same name replaces the earlier one's value in its place;
+/// services replace nothing.
+pub fn resolve(
+    container: &Container,
+    context: &EnvContext<'_>,
+) -> Result<Vec<(String, String)>, EnvError> {
+    let services = services_of(context)?;
+    let mut environment = Environment::default();
+    for (name, value) in from_objects(container, context)? {
+        if is_variable_name(&name) {
+            environment.set(name, value);
+        }
+    }
+    for variable in container.env.iter().flatten() {
+        let value = value_of(variable, container, context, &environment.known, &services)?;
+        if let Some(value) = value {
+            environment.set(variable.name.clone(), value);
+        }
+    }
+    for (name, value) in services {
+        if !environment.known.contains_key(&name) {
+            environment.set(name, value);
+        }
+    }
+    Ok(environment.ordered)
+}
+
+/// Keys of objects in `envFrom` that can't be the name of a variable, and so are left out.
+#[must_use]
+pub fn skipped_names(container: &Container, context: &EnvContext<'_>) -> Vec<String> {
+    let mut skipped: Vec<String> = from_objects(container, context)
+        .into_iter()
+        .flatten()
+        .map(|(name, _)| name)
+        .filter(|name| !is_variable_name(name))
+        .collect();
+    skipped.sort();
+    skipped.dedup();
+    skipped
+}
+
+/// The same environment by name, for expansion.
+#[must_use]
+pub fn by_name(env: &[(String, String)]) -> Variables {
+    env.iter().cloned().collect()
+}
+
+#[derive(Default)]
+struct Environment {
+    ordered: Vec<(String, String)>,
+    known: Variables,
+}
+
+impl Environment {
+    fn set(&mut self, name: String, value: String) {
+        let replaced = self.known.insert(name.clone(), value.clone());
+        match self.ordered.iter_mut().find(|(known, _)| *known == name) {
+            Some(slot) if replaced.is_some() => slot.1 = value,
+            Some(_) | None => self.ordered.push((name, value)),
+        }
+    }
+}
+
+/// What a process can tell as `NAME=value`.
+fn is_variable_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['=', '\0'])
+}
+
+fn services_of(context: &EnvContext<'_>) -> Result<Variables, EnvError> {
+    let services = match &context.objects.services {
+        None => return Ok(Variables::new()),
+        Some(Ok(services)) => services,
+        Some(Err(error)) => return Err(EnvError::NoServices(error.clone())),
+    };
+    let links = spec::spec(context.pod).enable_service_links.unwrap_or(true);
+    let namespace = FullName::of(context.pod).namespace;
+    Ok(service_variables(services, &namespace, links))
+}
+
+/// What `envFrom` brings, in its order, whatever the names.
+fn from_objects(
+    container: &Container,
+    context: &EnvContext<'_>,
+) -> Result<Vec<(String, String)>, EnvError> {
+    let mut found = Vec::new();
+    for from in container.env_from.iter().flatten() {
+        let prefix = from.prefix.as_deref().unwrap_or_default();
+        if let Some(reference) = &from.config_map_ref {
+            let object = context.objects.config_map(&reference.name);
+            if let Some(config_map) = unless_optional(object, reference.optional)? {
+                let data = config_map.data.iter().flatten();
+                found.extend(data.map(|(key, value)| (format!("{prefix}{key}"), value.clone())));
+            }
+        }
+        if let Some(reference) = &from.secret_ref {
+            let object = context.objects.secret(&reference.name);
+            if let Some(secret) = unless_optional(object, reference.optional)? {
+                let data = secret.data.iter().flatten();
+                found.extend(data.map(|(key, value)| (format!("{prefix}{key}"), text(&value.0))));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The object; none where it is optional and known not to exist.
+fn unless_optional<T>(
+    object: Result<T, ObjectError>,
+    optional: Option<bool>,
+) -> Result<Option<T>, ObjectError> {
+    match object {
+        Ok(object) => Ok(Some(object)),
+        Err(error) if error.is_not_found() && optional == Some(true) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Bytes as a variable's value: what is not UTF-8 can't be sent to the Engine.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The variable's value; none when it is to be left out.
+fn value_of(
+    variable: &EnvVar,
+    container: &Container,
+    context: &EnvContext<'_>,
+    known: &Variables,
+    services: &Variables,
+) -> Result<Option<String>, EnvError> {
+    match (&variable.value, &variable.value_from) {
+        (Some(value), _) if !value.is_empty() => {
+            let value_of = |name: &str| known.get(name).or_else(|| services.get(name)).cloned();
+            Ok(Some(expand_with(value, value_of)))
+        }
+        (_, Some(source)) => from_source(&variable.name, source, container, context),
+        (_, None) => Ok(Some(String::new())),
+    }
+}
+
+fn from_source(
+    variable: &str,
+    source: &EnvVarSource,
+    container: &Container,
+    context: &EnvContext<'_>,
+) -> Result<Option<String>, EnvError> {
+    let downward = |error| EnvError::Downward {
+        variable: variable.to_owned(),
+        error,
+    };
+    let pod = context.pod;
+    if let Some(field) = &source.field_ref {
+        let (host_ips, pod_ips) = (context.host_ips, context.pod_ips);
+        return downward::variable_value(pod, &field.field_path, host_ips, pod_ips)
+            .map(Some)
+            .map_err(downward);
+    }
+    if let Some(selector) = &source.resource_field_ref {
+        return downward::resource_value(pod, selector, Some(container), context.allocatable)
+            .map(Some)
+            .map_err(downward);
+    }
+    if let Some(wanted) = &source.config_map_key_ref {
+        let object = context.objects.config_map(&wanted.name);
+        let Some(found) = unless_optional(object, wanted.optional)? else {
+            return Ok(None);
+        };
+        let value = found.data.as_ref().and_then(|data| data.get(&wanted.key));
+        let kind = ObjectKind::ConfigMap;
+        return key_of(
+            value.cloned(),
+            pod,
+            kind,
+            &wanted.name,
+            &wanted.key,
+            wanted.optional,
+        );
+    }
+    if let Some(wanted) = &source.secret_key_ref {
+        let object = context.objects.secret(&wanted.name);
+        let Some(found) = unless_optional(object, wanted.optional)? else {
+            return Ok(None);
+        };
+        let value = found.data.as_ref().and_then(|data| data.get(&wanted.key));
+        let value = value.map(|bytes| text(&bytes.0));
+        let kind = ObjectKind::Secret;
+        return key_of(value, pod, kind, &wanted.name, &wanted.key, wanted.optional);
+    }
+    Ok(None)
+}
+
+fn key_of(
+    value: Option<String>,
+    pod: &Pod,
+    kind: ObjectKind,
+    name: &str,
+    key: &str,
+    optional: Option<bool>,
+) -> Result<Option<String>, EnvError> {
+    if value.is_some() || optional == Some(true) {
+        return Ok(value);
+    }
+    Err(EnvError::NoSuchKey {
+        key: key.to_owned(),
+        kind,
+        namespace: FullName::of(pod).namespace.to_string(),
+        name: name.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

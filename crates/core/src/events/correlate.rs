@@ -1,0 +1,203 @@
+//! Correlation: the same thing told twice is one event with a count, many that differ in their
+//! words become one, and an object that tells too much is not listened to for a while.
+//!
+//! Upstream: `client-go/tools/record/events_cache.go` (`EventCorrelator`), with its constants.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::recent::Recent;
+use super::{Happening, make_event, should_record_event};
+use crate::api::meta::Time;
+use crate::api::{Timestamp, core};
+use crate::backoff::elapsed;
+
+/// Keys remembered of each kind; upstream's `maxLruCacheEntries`.
+const REMEMBERED: usize = 4096;
+/// Distinct messages of one reason from which on they are combined.
+const SIMILAR_MAX: usize = 10;
+/// How long similar ones count together.
+const SIMILAR_WITHIN: Duration = Duration::from_mins(10);
+/// Events of one object that pass at once.
+const SPAM_BURST: u32 = 25;
+/// After a burst, one event of the object passes in that time.
+const SPAM_REFILL: Duration = Duration::from_mins(5);
+
+/// An event to write.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Write {
+    /// The event as it should be.
+    pub event: core::Event,
+    /// Whether an event of its name was written before: then [`patch`](Self::patch) is enough.
+    pub update: bool,
+}
+
+impl Write {
+    /// What changes with a repeat, as a merge patch.
+    #[must_use]
+    pub fn patch(&self) -> serde_json::Value {
+        json!({
+            "count": self.event.count,
+            "lastTimestamp": self.event.last_timestamp,
+            "message": self.event.message,
+        })
+    }
+
+    /// Namespace of the event.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        self.event.metadata.namespace.as_deref().unwrap_or_default()
+    }
+
+    /// Name of the event.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.event.metadata.name.as_deref().unwrap_or_default()
+    }
+}
+
+/// What is known of an event written before.
+#[derive(Debug, Clone)]
+struct Written {
+    count: i32,
+    first: Option<Time>,
+    name: Option<String>,
+}
+
+/// Messages of one reason.
+#[derive(Debug, Clone)]
+struct Similar {
+    messages: BTreeSet<String>,
+    last: Timestamp,
+}
+
+/// Turns what happened into events to write.
+#[derive(Debug, Clone)]
+pub struct Correlator {
+    node: String,
+    /// The last name's time.
+    stamp: i128,
+    written: Recent<Written>,
+    similar: Recent<Similar>,
+    /// When an object's bucket is full again.
+    full_at: Recent<Timestamp>,
+}
+
+impl Correlator {
+    /// One for the events of that node's agent.
+    #[must_use]
+    pub fn new(node: &str) -> Self {
+        Self {
+            node: node.to_owned(),
+            stamp: 0,
+            written: Recent::new(REMEMBERED),
+            similar: Recent::new(REMEMBERED),
+            full_at: Recent::new(REMEMBERED),
+        }
+    }
+
+    /// The event to write for it; none when its object has told too much lately, or is none that
+    /// events are recorded of.
+    pub fn correlate(&mut self, happening: &Happening, now: Timestamp) -> Option<Write> {
+        if !should_record_event(&happening.involved) {
+            return None;
+        }
+        self.stamp = happening.at.as_nanosecond().max(self.stamp + 1);
+        let mut event = make_event(happening, &self.node, self.stamp);
+        let (key, combined) = self.aggregate(happening, &event, now);
+        if let Some(message) = combined {
+            event.message = Some(message);
+        }
+        let write = self.observe(key, event);
+        // After the count, as upstream: what is not written now is counted in the next one.
+        self.admit(happening, now).then_some(write)
+    }
+
+    /// Under which key the event is counted, and its message if it is combined with others.
+    fn aggregate(
+        &mut self,
+        happening: &Happening,
+        event: &core::Event,
+        now: Timestamp,
+    ) -> (String, Option<String>) {
+        let message = event.message.clone().unwrap_or_default();
+        let group = key(happening, &[&happening.reason]);
+        let known = self.similar.take(&group);
+        let mut similar = known
+            .filter(|similar| elapsed(similar.last, now) <= SIMILAR_WITHIN)
+            .unwrap_or_else(|| Similar {
+                messages: BTreeSet::new(),
+                last: now,
+            });
+        similar.last = now;
+        similar.messages.insert(message.clone());
+        let many = similar.messages.len() >= SIMILAR_MAX;
+        if many {
+            similar.messages.pop_first();
+        }
+        self.similar.put(group.clone(), similar);
+        if many {
+            let combined = format!("(combined from similar events): {message}");
+            return (group, Some(combined));
+        }
+        let path = happening.involved.field_path.as_deref().unwrap_or_default();
+        let whole = key(happening, &[&happening.reason, path, &message]);
+        (whole, None)
+    }
+
+    /// Counts the event.
+    fn observe(&mut self, key: String, mut event: core::Event) -> Write {
+        let known = self.written.take(&key);
+        let update = known.is_some();
+        if let Some(known) = known {
+            event.metadata.name = known.name;
+            event.first_timestamp = known.first;
+            event.count = Some(known.count.saturating_add(1));
+        }
+        let written = Written {
+            count: event.count.unwrap_or(1),
+            first: event.first_timestamp.clone(),
+            name: event.metadata.name.clone(),
+        };
+        self.written.put(key, written);
+        Write { event, update }
+    }
+
+    /// Whether its object may tell one more.
+    fn admit(&mut self, happening: &Happening, now: Timestamp) -> bool {
+        let bucket = key(happening, &[]);
+        let empty = now.saturating_add(SPAM_REFILL * SPAM_BURST).unwrap_or(now);
+        // Never later than when an empty bucket would be full, should the clock have been set back.
+        let full = self
+            .full_at
+            .take(&bucket)
+            .map_or(now, |at| at.clamp(now, empty));
+        let after = full.saturating_add(SPAM_REFILL).unwrap_or(full);
+        let admitted = after <= empty;
+        self.full_at
+            .put(bucket, if admitted { after } else { full });
+        admitted
+    }
+}
+
+/// A key of the object, the event's type and more.
+fn key(happening: &Happening, more: &[&str]) -> String {
+    let involved = &happening.involved;
+    let parts = [
+        &involved.kind,
+        &involved.namespace,
+        &involved.name,
+        &involved.uid,
+    ];
+    let parts = parts
+        .into_iter()
+        .map(|part| part.as_deref().unwrap_or_default());
+    let parts = parts.chain([happening.event_type.as_str()]);
+    // No name holds a NUL.
+    parts
+        .chain(more.iter().copied())
+        .collect::<Vec<_>>()
+        .join("\0")
+}

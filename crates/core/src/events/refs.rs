@@ -1,0 +1,86 @@
+//! What an event is about: references to pods, to containers in them, and to our Node.
+
+use crate::api::core::ObjectReference;
+use crate::api::{FullName, Pod, PodUid};
+use crate::spec;
+
+/// Field path of a container that no spec names: the sandbox, say.
+pub const IMPLICIT_CONTAINER_PREFIX: &str = "implicitly required container ";
+
+/// A reference to a pod, or with a field path to something in it.
+#[must_use]
+pub fn pod_ref(full_name: &FullName, uid: &PodUid, field_path: Option<&str>) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: Some(full_name.namespace.to_string()),
+        name: Some(full_name.name.to_string()),
+        uid: Some(uid.to_string()),
+        field_path: field_path.map(str::to_owned),
+        ..ObjectReference::default()
+    }
+}
+
+/// A reference to our Node. Its UID is its name: that is how events of Nodes are looked up.
+///
+/// Upstream: `nodeRef` of `pkg/kubelet/kubelet.go`.
+#[must_use]
+pub fn node_ref(node: &str) -> ObjectReference {
+    ObjectReference {
+        kind: Some("Node".to_owned()),
+        name: Some(node.to_owned()),
+        uid: Some(node.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+/// Where in its pod a container is: `spec.containers{name}`; by index where it has no name; none
+/// when the spec doesn't have it.
+///
+/// Upstream: `fieldPath` of `pkg/kubelet/container/ref.go`.
+#[must_use]
+pub fn field_path(pod: &Pod, container: &str) -> Option<String> {
+    let spec = spec::spec(pod);
+    let init = spec.init_containers.iter().flatten();
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    let lists: [(&str, Vec<&str>); 3] = [
+        (
+            "containers",
+            spec.containers.iter().map(|c| c.name.as_str()).collect(),
+        ),
+        ("initContainers", init.map(|c| c.name.as_str()).collect()),
+        (
+            "ephemeralContainers",
+            ephemeral.map(|c| c.name.as_str()).collect(),
+        ),
+    ];
+    lists.iter().find_map(|(list, names)| {
+        let index = names.iter().position(|name| *name == container)?;
+        Some(if container.is_empty() {
+            format!("spec.{list}[{index}]")
+        } else {
+            format!("spec.{list}{{{container}}}")
+        })
+    })
+}
+
+/// A reference to a container of a pod. One that its spec doesn't have is marked as implicit.
+///
+/// Upstream: `GenerateContainerRef` of `pkg/kubelet/container/ref.go`.
+#[must_use]
+pub fn generate_container_ref(pod: &Pod, container: &str) -> ObjectReference {
+    let path = field_path(pod, container)
+        .unwrap_or_else(|| format!("{IMPLICIT_CONTAINER_PREFIX}{container}"));
+    pod_ref(&FullName::of(pod), &PodUid::of(pod), Some(&path))
+}
+
+/// Whether events about it are recorded: not those about implicit containers, which no user knows.
+///
+/// Upstream: `FilterEventRecorder` of `pkg/kubelet/container/helpers.go`.
+#[must_use]
+pub fn should_record_event(involved: &ObjectReference) -> bool {
+    !involved
+        .field_path
+        .as_deref()
+        .is_some_and(|path| path.starts_with(IMPLICIT_CONTAINER_PREFIX))
+}

@@ -1,0 +1,361 @@
+//! Which dead containers and sandboxes go, and which stay.
+//!
+//! A dead instance is kept for what it can still tell: its state, its log, its restart count. So
+//! the newest instance of a container always stays while somebody knows its pod, whatever the
+//! limits are: without it, a job that is done would look like one that never ran. Of those before
+//! it, the [policy](ContainerGcPolicy) says how many stay. The planner prunes by the same rule
+//! after each round (`to_prune`), so that the two never want different things.
+//!
+//! Two rules differ from upstream's, whose sandboxes take their containers along when they are
+//! removed: a dead sandbox that has a successor goes at once, and one that was made but not
+//! started yet is left to whoever is about to start it.
+//!
+//! Upstream: `pkg/kubelet/kuberuntime/kuberuntime_gc.go`, `pkg/kubelet/container/container_gc.go`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::api::keys::SANDBOX_NAME;
+use crate::api::{ContainerId, FullName, PodUid, Timestamp};
+use crate::observed::{ContainerState, ContainerStatus, PodStatus};
+
+#[cfg(test)]
+mod tests;
+
+/// How many dead containers are kept, and for how long.
+///
+/// Upstream: `ContainerGCPolicy` of `pkg/kubelet/container/container_gc.go`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContainerGcPolicy {
+    /// Instances younger than this stay, counted from their creation.
+    pub min_age: Duration,
+    /// Dead instances kept of each container of a pod; none for any number.
+    pub max_per_pod_container: Option<usize>,
+    /// Dead instances kept on the whole node; none for any number.
+    pub max_containers: Option<usize>,
+}
+
+impl ContainerGcPolicy {
+    /// A policy as the kubelet's flags give it: a negative maximum stands for any number.
+    #[must_use]
+    pub fn new(min_age: Duration, max_per_pod_container: i32, max_containers: i32) -> Self {
+        Self {
+            min_age,
+            max_per_pod_container: usize::try_from(max_per_pod_container).ok(),
+            max_containers: usize::try_from(max_containers).ok(),
+        }
+    }
+
+    /// Whether an instance created then is old enough to go.
+    fn is_old_enough(&self, created_at: Timestamp, now: Timestamp) -> bool {
+        let age = Duration::try_from(now.duration_since(created_at)).unwrap_or_default();
+        age >= self.min_age
+    }
+}
+
+/// Upstream's defaults: no least age, one dead instance a container, any number on the node.
+impl Default for ContainerGcPolicy {
+    fn default() -> Self {
+        Self::new(Duration::ZERO, 1, -1)
+    }
+}
+
+/// What is known of a pod, as far as its remains are concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PodLife {
+    /// Somebody wants it, or is busy stopping and removing it.
+    Known,
+    /// It has ended, and its object at the API server says so for ever: its remains are kept for
+    /// their logs only.
+    Over,
+    /// Nobody knows it.
+    Gone,
+}
+
+/// Everything that is looked at.
+#[derive(Debug, Clone, Copy)]
+pub struct GcInput<'a> {
+    /// The policy.
+    pub policy: ContainerGcPolicy,
+    /// All pods there is a container of, newest instances first.
+    pub pods: &'a [PodStatus],
+    /// What is known of each; a pod that isn't named is [`PodLife::Gone`].
+    pub lives: &'a BTreeMap<PodUid, PodLife>,
+    /// Whether every source has delivered: before, nobody can tell that a pod is gone.
+    pub all_sources_ready: bool,
+    /// Whether the remains of pods that are over go too: disk space is needed.
+    pub evict_non_deleted: bool,
+    /// The present time.
+    pub now: Timestamp,
+}
+
+/// Why something goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Cause {
+    /// Nobody knows its pod.
+    PodGone,
+    /// Its pod is over, and the space is needed.
+    PodOver,
+    /// Its container has more dead instances than are kept of each.
+    PerContainer,
+    /// The node has more dead instances than it keeps.
+    Total,
+    /// The pod has a newer sandbox.
+    Replaced,
+}
+
+impl Cause {
+    /// The cause as a label of a series.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::PodGone => "pod_gone",
+            Self::PodOver => "pod_over",
+            Self::PerContainer => "per_container",
+            Self::Total => "total",
+            Self::Replaced => "replaced",
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PodGone => "nobody knows its pod",
+            Self::PodOver => "its pod is over and disk space is short",
+            Self::PerContainer => "its container has enough dead instances",
+            Self::Total => "the node has enough dead containers",
+            Self::Replaced => "the pod has a newer sandbox",
+        })
+    }
+}
+
+/// A container or sandbox that goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Removal {
+    /// UID of its pod.
+    pub uid: PodUid,
+    /// Full name of its pod.
+    pub full_name: FullName,
+    /// The instance.
+    pub id: ContainerId,
+    /// Its name in the pod's spec; `POD` for a sandbox.
+    pub name: Arc<str>,
+    /// Whether it may be running for all anybody can tell, and is stopped first.
+    pub stop_first: bool,
+    /// Why it goes.
+    pub cause: Cause,
+}
+
+/// The instances of one container of a pod that are more than `keep` dead ones, given all of
+/// them, newest first. The newest instance is never among them, unless the `whole` pod goes; one
+/// that was made and not started counts for nothing, and goes when a newer one has its place.
+pub(super) fn surplus<'a>(
+    instances: &[&'a ContainerStatus],
+    keep: Option<usize>,
+    whole: bool,
+) -> Vec<&'a ContainerStatus> {
+    let mut kept = 0;
+    let mut surplus = Vec::new();
+    for (index, seen) in instances.iter().enumerate() {
+        let is_newest = index == 0 && !whole;
+        match seen.state {
+            ContainerState::Running => {}
+            // It may be about to run, or may run for all anybody can tell.
+            ContainerState::Created | ContainerState::Unknown if is_newest => {}
+            ContainerState::Created => surplus.push(*seen),
+            ContainerState::Exited | ContainerState::Unknown => {
+                let has_room = !whole && keep.is_none_or(|keep| kept < keep);
+                if is_newest || has_room {
+                    kept += 1;
+                } else {
+                    surplus.push(*seen);
+                }
+            }
+        }
+    }
+    surplus
+}
+
+/// The instances that are surplus by a policy at that time, for the planner: it stops by itself
+/// what may be running.
+pub(super) fn to_prune<'a>(
+    instances: &[&'a ContainerStatus],
+    policy: ContainerGcPolicy,
+    now: Timestamp,
+) -> impl Iterator<Item = &'a ContainerStatus> {
+    surplus(instances, policy.max_per_pod_container, false)
+        .into_iter()
+        .filter(|seen| seen.state != ContainerState::Unknown)
+        .filter(move |seen| policy.is_old_enough(seen.created_at, now))
+}
+
+/// One container of a pod: the unit that limits are about.
+struct Unit<'a> {
+    pod: &'a PodStatus,
+    instances: Vec<&'a ContainerStatus>,
+    whole: Option<Cause>,
+}
+
+/// Decides what goes: first containers, then sandboxes, each pod's oldest first. Running ones
+/// never do.
+#[must_use]
+pub fn compute_container_gc(input: &GcInput<'_>) -> Vec<Removal> {
+    let mut units = units(input);
+    let mut removals = Vec::new();
+    for unit in &mut units {
+        let cause = unit.whole.unwrap_or(Cause::PerContainer);
+        trim(
+            input,
+            unit,
+            input.policy.max_per_pod_container,
+            cause,
+            &mut removals,
+        );
+    }
+    if let Some(max) = input.policy.max_containers {
+        enforce_total(input, &mut units, max, &mut removals);
+    }
+    removals.extend(sandboxes(input, &removals));
+    removals
+}
+
+/// Why all of a pod's remains go, if they do.
+fn whole(input: &GcInput<'_>, uid: &PodUid) -> Option<Cause> {
+    if !input.all_sources_ready {
+        return None;
+    }
+    match input.lives.get(uid).copied().unwrap_or(PodLife::Gone) {
+        PodLife::Gone => Some(Cause::PodGone),
+        PodLife::Over if input.evict_non_deleted => Some(Cause::PodOver),
+        PodLife::Known | PodLife::Over => None,
+    }
+}
+
+fn units<'a>(input: &GcInput<'a>) -> Vec<Unit<'a>> {
+    let mut units = Vec::new();
+    for pod in input.pods {
+        let mut by_name: BTreeMap<&str, Vec<&ContainerStatus>> = BTreeMap::new();
+        for seen in &pod.containers {
+            by_name.entry(&seen.name).or_default().push(seen);
+        }
+        let whole = whole(input, &pod.uid);
+        units.extend(by_name.into_values().map(|instances| Unit {
+            pod,
+            instances,
+            whole,
+        }));
+    }
+    units
+}
+
+/// Takes what is more than `keep` out of a unit, oldest first.
+fn trim(
+    input: &GcInput<'_>,
+    unit: &mut Unit<'_>,
+    keep: Option<usize>,
+    cause: Cause,
+    removals: &mut Vec<Removal>,
+) {
+    let mut gone = surplus(&unit.instances, keep, unit.whole.is_some());
+    gone.retain(|seen| input.policy.is_old_enough(seen.created_at, input.now));
+    unit.instances
+        .retain(|seen| !gone.iter().any(|gone| gone.id == seen.id));
+    removals.extend(gone.iter().rev().map(|seen| removal(unit.pod, seen, cause)));
+}
+
+/// Brings the number of all dead instances down to `max`: each container is left its fair share
+/// first, then the oldest of all go.
+fn enforce_total(
+    input: &GcInput<'_>,
+    units: &mut [Unit<'_>],
+    max: usize,
+    removals: &mut Vec<Removal>,
+) {
+    if dead(input, units) <= max {
+        return;
+    }
+    let with_dead = units
+        .iter()
+        .filter(|unit| unit.instances.iter().any(|seen| counts(input, seen)))
+        .count();
+    let share = (max / with_dead.max(1)).max(1);
+    for unit in &mut *units {
+        trim(input, unit, Some(share), Cause::Total, removals);
+    }
+    let over = dead(input, units).saturating_sub(max);
+    let mut rest: Vec<(&PodStatus, &ContainerStatus)> = units
+        .iter()
+        .flat_map(|unit| {
+            surplus(&unit.instances, Some(0), false)
+                .into_iter()
+                .filter(|seen| counts(input, seen))
+                .map(|seen| (unit.pod, seen))
+        })
+        .collect();
+    rest.sort_by_key(|(_, seen)| (seen.created_at, seen.id.clone()));
+    removals.extend(
+        rest.into_iter()
+            .take(over)
+            .map(|(pod, seen)| removal(pod, seen, Cause::Total)),
+    );
+}
+
+/// Whether an instance counts as dead. A young one does not: nothing of it may go.
+fn counts(input: &GcInput<'_>, seen: &ContainerStatus) -> bool {
+    let is_dead = match seen.state {
+        ContainerState::Exited | ContainerState::Unknown => true,
+        ContainerState::Created | ContainerState::Running => false,
+    };
+    is_dead && input.policy.is_old_enough(seen.created_at, input.now)
+}
+
+fn dead(input: &GcInput<'_>, units: &[Unit<'_>]) -> usize {
+    let all = units.iter().flat_map(|unit| &unit.instances);
+    all.filter(|seen| counts(input, seen)).count()
+}
+
+fn removal(pod: &PodStatus, seen: &ContainerStatus, cause: Cause) -> Removal {
+    Removal {
+        uid: pod.uid.clone(),
+        full_name: pod.full_name.clone(),
+        id: seen.id.clone(),
+        name: Arc::clone(&seen.name),
+        stop_first: seen.state == ContainerState::Unknown,
+        cause,
+    }
+}
+
+/// Sandboxes that go with or after those containers. No limit and no age counts for them: they
+/// have nothing to tell.
+fn sandboxes(input: &GcInput<'_>, containers: &[Removal]) -> Vec<Removal> {
+    let going: BTreeSet<&ContainerId> = containers.iter().map(|removal| &removal.id).collect();
+    let mut removals = Vec::new();
+    for pod in input.pods {
+        let is_empty = pod.containers.iter().all(|seen| going.contains(&seen.id));
+        let whole = whole(input, &pod.uid).filter(|_| is_empty);
+        for (index, sandbox) in pod.sandboxes.iter().enumerate().rev() {
+            let cause = match whole {
+                Some(cause) => cause,
+                None if index > 0 => Cause::Replaced,
+                None => continue,
+            };
+            let stop_first = match sandbox.state {
+                ContainerState::Running => continue,
+                ContainerState::Unknown => true,
+                ContainerState::Created | ContainerState::Exited => false,
+            };
+            removals.push(Removal {
+                uid: pod.uid.clone(),
+                full_name: pod.full_name.clone(),
+                id: sandbox.id.clone(),
+                name: SANDBOX_NAME.into(),
+                stop_first,
+                cause,
+            });
+        }
+    }
+    removals
+}

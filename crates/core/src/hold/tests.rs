@@ -1,0 +1,377 @@
+use super::*;
+use crate::manifest::AcceptedPod;
+
+const LOCATION: &str = "/m/web.yaml";
+/// The text of the documents below, as far as these tests care.
+const TEXT: &str = "one\n---\ntwo\n";
+const LONG_AGO: Duration = Duration::from_hours(1);
+
+fn pod(name: &str, version: &str) -> Arc<Pod> {
+    let mut pod = Pod::default();
+    pod.metadata.name = Some(name.into());
+    pod.metadata.namespace = Some("ns".into());
+    pod.metadata.uid = Some(format!("{name}-{version}"));
+    Arc::new(pod)
+}
+
+fn good(number: u32, name: &str, version: &str) -> LastGoodPod {
+    let pod = pod(name, version);
+    LastGoodPod {
+        number,
+        full_name: FullName::of(&pod),
+        uid: PodUid::of(&pod),
+        canonical: format!("{name} {version}").into(),
+        pod,
+    }
+}
+
+fn last_good(pods: &[LastGoodPod]) -> LastGood {
+    LastGood {
+        raw: TEXT.into(),
+        pods: pods.to_vec(),
+    }
+}
+
+fn accepted(number: u32, name: &str, version: &str) -> Document {
+    Document {
+        number,
+        position: None,
+        full_name: Some(FullName::new(name, "ns")),
+        accepted: Some(AcceptedPod {
+            pod: pod(name, version),
+            canonical: format!("{name} {version}").into(),
+        }),
+        problems: vec![Diagnostic::warning(Code::UnknownField, LOCATION, "hm")],
+    }
+}
+
+fn rejected(number: u32, name: Option<&str>) -> Document {
+    Document {
+        number,
+        position: None,
+        full_name: name.map(|name| FullName::new(name, "ns")),
+        accepted: None,
+        problems: vec![Diagnostic::error(
+            Code::InvalidValue,
+            LOCATION,
+            format!("bad {number}"),
+        )],
+    }
+}
+
+fn documents(documents: &[Document]) -> Parsed {
+    Parsed {
+        documents: documents.to_vec(),
+        problems: Vec::new(),
+    }
+}
+
+fn broken(code: Code) -> Parsed {
+    Parsed {
+        documents: Vec::new(),
+        problems: vec![Diagnostic::error(code, LOCATION, "broken")],
+    }
+}
+
+fn decide(raw: &str, parsed: &Parsed, seen_for: Duration, good: &[LastGoodPod]) -> FileDecision {
+    let present = Present {
+        source: PodSource::File,
+        location: LOCATION,
+        raw: raw.as_bytes(),
+        parsed,
+        seen_for,
+    };
+    decide_file(present, Some(&last_good(good)))
+}
+
+/// `name-version`, `held` if so, codes of the problems.
+fn told(decision: &FileDecision) -> Vec<String> {
+    let line = |pod: &SourcePod| {
+        let held = if pod.held { " held" } else { "" };
+        let codes = pod
+            .problems
+            .iter()
+            .filter(|p| p.is_error())
+            .map(|p| format!(" {}", p.code));
+        format!("{}{held}{}", pod.uid(), codes.collect::<String>())
+    };
+    decision.pods.iter().map(line).collect()
+}
+
+fn kept(decision: &FileDecision) -> Option<Vec<String>> {
+    let good = decision.last_good.as_ref()?;
+    Some(good.pods.iter().map(|pod| pod.uid.to_string()).collect())
+}
+
+#[test]
+fn a_broken_file_holds_everything_for_ever() {
+    let before = [good(0, "one", "1"), good(1, "two", "1")];
+    for (raw, code, name) in [
+        ("", Code::Empty, "empty"),
+        ("# nothing", Code::Empty, "empty"),
+        ("one\n---\nt", Code::Syntax, "syntax"),
+        ("", Code::Unreadable, "unreadable"),
+        ("", Code::TooLarge, "too-large"),
+    ] {
+        for seen_for in [Duration::ZERO, LONG_AGO] {
+            let decision = decide(raw, &broken(code), seen_for, &before);
+            let expected = [format!("one-1 held {name}"), format!("two-1 held {name}")];
+            assert_eq!(told(&decision), expected);
+            assert_eq!(decision.problems, []);
+            assert_eq!(decision.last_good, None);
+            assert_eq!(decision.look_again, None);
+        }
+    }
+}
+
+#[test]
+fn without_a_last_good_version_there_is_only_the_problem() {
+    let parsed = broken(Code::Syntax);
+    let decision = decide("x", &parsed, LONG_AGO, &[]);
+    assert_eq!(told(&decision), [""; 0]);
+    assert_eq!(decision.problems, parsed.problems);
+    let parsed = documents(&[rejected(0, Some("one")), rejected(1, None)]);
+    let decision = decide("one\n---\ntwo or more\n", &parsed, LONG_AGO, &[]);
+    assert_eq!(decision.problems.len(), 2);
+    assert_eq!(kept(&decision), Some(vec![]));
+}
+
+/// Why, documents, pods, what is last good then, number of problems of no pod.
+type Case<'a> = (&'a str, &'a [Document], &'a [&'a str], &'a [&'a str], usize);
+
+#[test]
+fn documents_are_decided_one_by_one() {
+    let before = [good(0, "one", "1"), good(1, "two", "1")];
+    let cases: [Case<'_>; 10] = [
+        (
+            "unchanged",
+            &[accepted(0, "one", "1"), accepted(1, "two", "1")],
+            &["one-1", "two-1"],
+            &["one-1", "two-1"],
+            0,
+        ),
+        (
+            "one is edited",
+            &[accepted(0, "one", "2"), accepted(1, "two", "1")],
+            &["one-2", "two-1"],
+            &["one-2", "two-1"],
+            0,
+        ),
+        (
+            "two is removed",
+            &[accepted(0, "one", "1")],
+            &["one-1"],
+            &["one-1"],
+            0,
+        ),
+        ("a list is emptied", &[], &[], &[], 0),
+        (
+            "one is renamed",
+            &[accepted(0, "new", "1"), accepted(1, "two", "1")],
+            &["new-1", "two-1"],
+            &["new-1", "two-1"],
+            0,
+        ),
+        (
+            "two is broken",
+            &[accepted(0, "one", "2"), rejected(1, Some("two"))],
+            &["one-2", "two-1 held invalid-value"],
+            &["one-2", "two-1"],
+            0,
+        ),
+        (
+            "two is broken, one removed",
+            &[rejected(0, Some("two"))],
+            &["two-1 held invalid-value"],
+            &["two-1"],
+            0,
+        ),
+        (
+            "something is broken",
+            &[accepted(0, "two", "2"), rejected(1, None)],
+            &["two-2", "one-1 held invalid-value"],
+            &["two-2", "one-1"],
+            0,
+        ),
+        (
+            "all is broken",
+            &[rejected(0, None), rejected(1, None)],
+            &[
+                "one-1 held invalid-value invalid-value",
+                "two-1 held invalid-value invalid-value",
+            ],
+            &["one-1", "two-1"],
+            0,
+        ),
+        (
+            "a broken namesake",
+            &[accepted(0, "one", "1"), rejected(1, Some("one"))],
+            &["one-1"],
+            &["one-1"],
+            1,
+        ),
+    ];
+    for (why, parsed, pods, last_good, problems) in cases {
+        let decision = decide(
+            "other text than before\n",
+            &documents(parsed),
+            Duration::ZERO,
+            &before,
+        );
+        let mut stored = kept(&decision).unwrap();
+        let mut expected: Vec<_> = last_good.iter().map(ToString::to_string).collect();
+        stored.sort();
+        expected.sort();
+        assert_eq!(told(&decision), pods, "{why}");
+        assert_eq!(stored, expected, "{why}");
+        assert_eq!(decision.problems.len(), problems, "{why}");
+        assert_eq!(decision.look_again, None, "{why}");
+    }
+}
+
+#[test]
+fn a_broken_document_of_a_new_name_may_be_any_of_them() {
+    // `two` was renamed to `three`, with a mistake: its pod must not stop for that.
+    let before = [good(0, "one", "1"), good(1, "two", "1")];
+    let parsed = documents(&[accepted(0, "one", "1"), rejected(1, Some("three"))]);
+    let decision = decide("one\n---\nthree three\n", &parsed, LONG_AGO, &before);
+    assert_eq!(told(&decision), ["one-1", "two-1 held invalid-value"]);
+}
+
+#[test]
+fn warnings_stay_with_their_pod() {
+    let decision = decide("x\n", &documents(&[accepted(0, "one", "2")]), LONG_AGO, &[]);
+    assert_eq!(decision.pods[0].problems[0].code, Code::UnknownField);
+    assert!(!decision.pods[0].held);
+    assert_eq!(decision.problems, []);
+}
+
+#[test]
+fn a_cut_off_text_is_held_for_a_while() {
+    let before = [good(0, "one", "1"), good(1, "two", "1")];
+    let held = ["one-1 held half-written", "two-1 held half-written"];
+    let parsed = documents(&[accepted(0, "one", "1")]);
+    // At a document's end, in the middle of a line, and another text that ends so.
+    for raw in ["one\n", "on", "uno"] {
+        for (seen_for, look_again) in [(0, 10), (1, 9), (9, 1)] {
+            let decision = decide(raw, &parsed, Duration::from_secs(seen_for), &before);
+            assert_eq!(told(&decision), held, "{raw:?}");
+            assert_eq!(decision.last_good, None);
+            assert_eq!(decision.look_again, Some(Duration::from_secs(look_again)));
+        }
+        let decision = decide(raw, &parsed, HALF_WRITTEN_HOLD, &before);
+        assert_eq!(told(&decision), ["one-1"], "{raw:?}");
+        assert_eq!(kept(&decision), Some(vec!["one-1".to_owned()]));
+    }
+}
+
+#[test]
+fn a_cut_off_text_with_errors_is_held_for_ever() {
+    let before = [
+        good(0, "one", "1"),
+        good(1, "two", "1"),
+        good(2, "three", "1"),
+    ];
+    let parsed = documents(&[accepted(0, "one", "1"), rejected(1, Some("two"))]);
+    let decision = decide("one\n---\nt", &parsed, LONG_AGO, &before);
+    let expected =
+        ["one", "two", "three"].map(|n| format!("{n}-1 held half-written invalid-value"));
+    assert_eq!(told(&decision), expected);
+    assert_eq!(decision.look_again, None);
+}
+
+#[test]
+fn what_is_cut_off_without_a_loss_is_fine() {
+    let before = [good(0, "one", "1"), good(1, "two", "1")];
+    let same = documents(&[accepted(0, "one", "1"), accepted(1, "two", "1")]);
+    let decision = decide(TEXT.trim_end(), &same, Duration::ZERO, &before);
+    assert_eq!(told(&decision), ["one-1", "two-1"]);
+    // A shorter text that ends as a text should is an edit.
+    let decision = decide(
+        "uno\n",
+        &documents(&[accepted(0, "one", "2")]),
+        Duration::ZERO,
+        &before,
+    );
+    assert_eq!(told(&decision), ["one-2"]);
+    // So is a longer one, however it ends.
+    let longer = documents(&[accepted(0, "one", "2")]);
+    let decision = decide("one, longer than before", &longer, Duration::ZERO, &before);
+    assert_eq!(told(&decision), ["one-2"]);
+}
+
+mod properties {
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    use super::*;
+
+    fn document() -> impl Strategy<Value = Document> {
+        let name = select(vec!["a", "b", "c"]);
+        prop_oneof![
+            (name.clone(), select(vec!["1", "2"])).prop_map(|(n, v)| accepted(0, n, v)),
+            proptest::option::of(name).prop_map(|n| rejected(0, n)),
+        ]
+    }
+
+    fn file() -> impl Strategy<Value = Parsed> {
+        let numbered = |mut list: Vec<Document>| {
+            for (number, document) in (0..).zip(&mut list) {
+                document.number = number;
+            }
+            documents(&list)
+        };
+        prop_oneof![
+            4 => proptest::collection::vec(document(), 0..4).prop_map(numbered),
+            1 => Just(broken(Code::Syntax)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn only_a_sound_file_takes_a_pod_away(
+            parsed in file(),
+            raw in select(vec!["", "one\n", "one\n---\nt", "something else\n", TEXT]),
+            seen_for in select(vec![Duration::ZERO, LONG_AGO]),
+            names in proptest::sample::subsequence(vec!["a", "b", "c"], 0..=3),
+        ) {
+            let before: Vec<_> = (0..).zip(names).map(|(i, name)| good(i, name, "1")).collect();
+            let decision = decide(raw, &parsed, seen_for, &before);
+            let runs = |name: &FullName| decision.pods.iter().any(|pod| pod.full_name() == *name);
+            let unknown_rejected = parsed.documents.iter().any(|document| {
+                document.accepted.is_none() && document.full_name.is_none()
+            });
+            let broken = parsed.problems.iter().any(Diagnostic::is_error);
+            for pod in &before {
+                let mentioned = parsed.documents.iter().any(|document| {
+                    document.full_name.as_ref() == Some(&pod.full_name)
+                });
+                if broken || unknown_rejected || mentioned {
+                    prop_assert!(runs(&pod.full_name), "{:?} was taken away", pod.full_name);
+                }
+            }
+            // Every error is told somewhere.
+            let told: Vec<_> = decision.problems.iter()
+                .chain(decision.pods.iter().flat_map(|pod| &pod.problems)).collect();
+            for problem in parsed.problems.iter().chain(
+                parsed.documents.iter().flat_map(|document| &document.problems),
+            ).filter(|problem| problem.is_error()) {
+                prop_assert!(told.contains(&problem));
+            }
+            // A held pod says why; what waits is decided in the end.
+            for pod in decision.pods.iter().filter(|pod| pod.held) {
+                prop_assert!(pod.problems.iter().any(Diagnostic::is_error));
+            }
+            prop_assert!(decision.look_again.is_none() || seen_for < HALF_WRITTEN_HOLD);
+            // The decision is stable: taken again on what it left, nothing else runs.
+            if let Some(good) = &decision.last_good {
+                let present = Present {
+                    source: PodSource::File, location: LOCATION, raw: raw.as_bytes(),
+                    parsed: &parsed, seen_for,
+                };
+                let again = decide_file(present, Some(good));
+                prop_assert_eq!(&again.pods, &decision.pods);
+            }
+        }
+    }
+}

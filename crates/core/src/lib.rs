@@ -1,0 +1,43 @@
+//! PURE: every decision about pods.
+//!
+//! Nothing here is async, reads a clock, takes a lock, logs or does I/O: `now` is an argument,
+//! results are values, and equal arguments give equal results. What the outside world looks like
+//! comes in as values ([`observed`], [`desired`]); what to do about it goes out as values
+//! ([`plan::Plan`], [`merge::Merged`], statuses).
+
+pub mod access;
+pub mod admit;
+pub mod amounts;
+pub mod api;
+pub mod backoff;
+pub mod certificate;
+pub mod credentials;
+pub mod desired;
+pub mod downward;
+pub mod ending;
+pub mod env;
+pub mod events;
+pub mod expand;
+pub mod gc;
+pub mod handler;
+pub mod hold;
+pub mod host_access;
+pub mod image_gc;
+pub mod logs;
+pub mod manager;
+pub mod manifest;
+pub mod merge;
+pub mod mirror;
+pub mod node;
+pub mod objects;
+pub mod observed;
+pub mod payload;
+pub mod plan;
+pub mod probe;
+pub mod resources;
+pub mod restart;
+pub mod select;
+pub mod spec;
+pub mod stats;
+pub mod status;
+pub mod volumes;

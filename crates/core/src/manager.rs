@@ -1,0 +1,272 @@
+//! Desired pods and their mirrors, indexed: the table behind `PodManager`.
+//!
+//! A *mirror pod* stands for a static pod in the API server. It is known by its full name and by
+//! the UID the API server gave it; what runs is always the static pod, under its own *resolved*
+//! UID. This table answers every question about which is which. `store::pods::PodManager` puts a
+//! lock around it and shares it.
+//!
+//! Upstream: `pkg/kubelet/pod/pod_manager.go`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::api::{FullName, MirrorPodUid, Pod, PodUid, ResolvedPodUid, keys};
+use crate::desired::PodSource;
+
+/// Whether a pod is a mirror pod: it carries the mirror annotation, whatever its value.
+///
+/// Upstream: `pkg/kubelet/types/pod_update.go` (`IsMirrorPod`).
+#[must_use]
+pub fn is_mirror_pod(pod: &Pod) -> bool {
+    annotation(pod, keys::CONFIG_MIRROR).is_some()
+}
+
+/// Whether a pod is a static pod: it comes from a file or URL, and is not a mirror.
+///
+/// A mirror carries a copy of its static pod's annotations, the source among them, so it is asked
+/// first whether the pod is a mirror.
+///
+/// Upstream: `pkg/kubelet/types/pod_update.go` (`IsStaticPod`).
+#[must_use]
+pub fn is_static_pod(pod: &Pod) -> bool {
+    !is_mirror_pod(pod)
+        && [PodSource::File, PodSource::Http]
+            .iter()
+            .any(|source| annotation(pod, keys::CONFIG_SOURCE) == Some(source_text(*source)))
+}
+
+/// Whether `mirror` is the mirror of `pod` as it is now: same name and namespace, and its mirror
+/// annotation equals the pod's hash. Nothing else is compared.
+///
+/// Upstream: `pkg/kubelet/pod/mirror_client.go` (`IsMirrorPodOf`).
+#[must_use]
+pub fn is_mirror_pod_of(mirror: &Pod, pod: &Pod) -> bool {
+    FullName::of(mirror) == FullName::of(pod)
+        && annotation(mirror, keys::CONFIG_MIRROR)
+            .is_some_and(|hash| annotation(pod, keys::CONFIG_HASH) == Some(hash))
+}
+
+fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+    let annotations = pod.metadata.annotations.as_ref()?;
+    annotations.get(key).map(String::as_str)
+}
+
+fn source_text(source: PodSource) -> &'static str {
+    match source {
+        PodSource::File => "file",
+        PodSource::Http => "http",
+        PodSource::Api => "api",
+    }
+}
+
+/// Pods and mirror pods side by side.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct PodsAndMirrors {
+    /// Every pod that is not a mirror, by UID.
+    pub pods: Vec<Arc<Pod>>,
+    /// Every mirror, by UID.
+    pub mirrors: Vec<Arc<Pod>>,
+    /// Full names that have a mirror and no pod.
+    pub orphaned_mirrors: Vec<FullName>,
+}
+
+/// A pod and its mirror, as far as either is known.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PodAndMirror {
+    /// The pod that runs.
+    pub pod: Option<Arc<Pod>>,
+    /// Its mirror.
+    pub mirror: Option<Arc<Pod>>,
+    /// Whether the pod asked for was the mirror.
+    pub was_mirror: bool,
+}
+
+/// Translations between the UIDs of static pods and of their mirrors.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct UidTranslations {
+    /// From each static pod to its mirror; empty when the mirror isn't known. Callers skip such a
+    /// pod, they never fall back to its own UID.
+    pub pod_to_mirror: BTreeMap<ResolvedPodUid, MirrorPodUid>,
+    /// From each mirror to its static pod.
+    pub mirror_to_pod: BTreeMap<MirrorPodUid, ResolvedPodUid>,
+}
+
+/// Desired pods and mirrors, indexed by UID and by full name, with translations between them.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct PodTable {
+    by_uid: BTreeMap<ResolvedPodUid, Arc<Pod>>,
+    mirrors_by_uid: BTreeMap<MirrorPodUid, Arc<Pod>>,
+    by_full_name: BTreeMap<FullName, Arc<Pod>>,
+    mirrors_by_full_name: BTreeMap<FullName, Arc<Pod>>,
+    translations: BTreeMap<MirrorPodUid, ResolvedPodUid>,
+}
+
+fn resolved_uid(pod: &Pod) -> ResolvedPodUid {
+    PodUid::of(pod).into()
+}
+
+fn mirror_uid(pod: &Pod) -> MirrorPodUid {
+    PodUid::of(pod).into()
+}
+
+impl PodTable {
+    /// Replaces everything.
+    pub fn set_pods(&mut self, pods: impl IntoIterator<Item = Arc<Pod>>) {
+        *self = Self::default();
+        for pod in pods {
+            self.add_pod(pod);
+        }
+    }
+
+    /// Adds a pod or mirror, or replaces the one with its UID.
+    pub fn add_pod(&mut self, pod: Arc<Pod>) {
+        let name = FullName::of(&pod);
+        if is_mirror_pod(&pod) {
+            let uid = mirror_uid(&pod);
+            if let Some(static_pod) = self.by_full_name.get(&name) {
+                let resolved = resolved_uid(static_pod);
+                self.translations.insert(uid.clone(), resolved);
+            }
+            self.mirrors_by_uid.insert(uid, Arc::clone(&pod));
+            self.mirrors_by_full_name.insert(name, pod);
+        } else {
+            let uid = resolved_uid(&pod);
+            if let Some(mirror) = self.mirrors_by_full_name.get(&name) {
+                self.translations.insert(mirror_uid(mirror), uid.clone());
+            }
+            self.by_uid.insert(uid, Arc::clone(&pod));
+            self.by_full_name.insert(name, pod);
+        }
+    }
+
+    /// The same as [`add_pod`](Self::add_pod).
+    pub fn update_pod(&mut self, pod: Arc<Pod>) {
+        self.add_pod(pod);
+    }
+
+    /// Removes a pod or mirror, by UID and by full name.
+    ///
+    /// The full name's entry goes even when another UID holds it by now, so a removal must be
+    /// delivered before the addition of a successor. A removed pod's translations stay until its
+    /// mirror goes: while the pod terminates, its mirror's UID still leads to it.
+    pub fn remove_pod(&mut self, pod: &Pod) {
+        let name = FullName::of(pod);
+        if is_mirror_pod(pod) {
+            let uid = mirror_uid(pod);
+            self.mirrors_by_uid.remove(&uid);
+            self.mirrors_by_full_name.remove(&name);
+            self.translations.remove(&uid);
+        } else {
+            self.by_uid.remove(&resolved_uid(pod));
+            self.by_full_name.remove(&name);
+        }
+    }
+
+    /// Every pod that is not a mirror.
+    #[must_use]
+    pub fn get_pods(&self) -> Vec<Arc<Pod>> {
+        self.by_uid.values().cloned().collect()
+    }
+
+    /// The pod of that full name; never a mirror.
+    #[must_use]
+    pub fn get_pod_by_full_name(&self, name: &FullName) -> Option<Arc<Pod>> {
+        self.by_full_name.get(name).cloned()
+    }
+
+    /// The pod of that namespace and name; never a mirror.
+    #[must_use]
+    pub fn get_pod_by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        self.get_pod_by_full_name(&FullName::new(name, namespace))
+    }
+
+    /// The pod of exactly that UID; never a mirror, and nothing is translated.
+    #[must_use]
+    pub fn get_pod_by_uid(&self, uid: &PodUid) -> Option<Arc<Pod>> {
+        self.by_uid.get(&ResolvedPodUid::from(uid.clone())).cloned()
+    }
+
+    /// The pod that has the mirror's full name. It may be an API pod, and the hash isn't compared.
+    #[must_use]
+    pub fn get_pod_by_mirror_pod(&self, mirror: &Pod) -> Option<Arc<Pod>> {
+        self.by_full_name.get(&FullName::of(mirror)).cloned()
+    }
+
+    /// The mirror that has the pod's full name.
+    #[must_use]
+    pub fn get_mirror_pod_by_pod(&self, pod: &Pod) -> Option<Arc<Pod>> {
+        self.mirrors_by_full_name.get(&FullName::of(pod)).cloned()
+    }
+
+    /// All pods, all mirrors and the orphans' names, as of one moment.
+    #[must_use]
+    pub fn get_pods_and_mirror_pods(&self) -> PodsAndMirrors {
+        PodsAndMirrors {
+            pods: self.get_pods(),
+            mirrors: self.mirrors_by_uid.values().cloned().collect(),
+            orphaned_mirrors: self.get_orphaned_mirror_pod_names(),
+        }
+    }
+
+    /// Full names that have a mirror and no pod.
+    #[must_use]
+    pub fn get_orphaned_mirror_pod_names(&self) -> Vec<FullName> {
+        let names = self.mirrors_by_full_name.keys();
+        let orphans = names.filter(|name| !self.by_full_name.contains_key(*name));
+        orphans.cloned().collect()
+    }
+
+    /// Both halves, whichever of them is given.
+    #[must_use]
+    pub fn get_pod_and_mirror_pod(&self, pod: &Arc<Pod>) -> PodAndMirror {
+        if is_mirror_pod(pod) {
+            PodAndMirror {
+                pod: self.get_pod_by_mirror_pod(pod),
+                mirror: Some(Arc::clone(pod)),
+                was_mirror: true,
+            }
+        } else {
+            PodAndMirror {
+                pod: Some(Arc::clone(pod)),
+                mirror: self.get_mirror_pod_by_pod(pod),
+                was_mirror: false,
+            }
+        }
+    }
+
+    /// Each static pod with its mirror, if known.
+    #[must_use]
+    pub fn get_static_pod_to_mirror_pod_map(&self) -> Vec<(Arc<Pod>, Option<Arc<Pod>>)> {
+        let statics = self.by_uid.values().filter(|pod| is_static_pod(pod));
+        statics
+            .map(|pod| (Arc::clone(pod), self.get_mirror_pod_by_pod(pod)))
+            .collect()
+    }
+
+    /// The UID of the pod that runs: a mirror's UID becomes its static pod's; any other, the
+    /// empty one included, stays as it is.
+    #[must_use]
+    pub fn translate_pod_uid(&self, uid: &PodUid) -> ResolvedPodUid {
+        let translation = self.translations.get(&MirrorPodUid::from(uid.clone()));
+        translation.cloned().unwrap_or_else(|| uid.clone().into())
+    }
+
+    /// All translations, both ways.
+    #[must_use]
+    pub fn get_uid_translations(&self) -> UidTranslations {
+        let statics = self.by_uid.iter().filter(|(_, pod)| is_static_pod(pod));
+        let mut result = UidTranslations {
+            pod_to_mirror: statics
+                .map(|(uid, _)| (uid.clone(), MirrorPodUid::default()))
+                .collect(),
+            mirror_to_pod: self.translations.clone(),
+        };
+        for (mirror, pod) in &self.translations {
+            result.pod_to_mirror.insert(pod.clone(), mirror.clone());
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests;

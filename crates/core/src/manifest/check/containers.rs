@@ -1,0 +1,271 @@
+//! Containers, init containers and their ports.
+
+use std::collections::HashSet;
+
+use crate::api::core::{Container, PodSpec};
+use crate::manifest::image;
+use crate::manifest::path::Path;
+use crate::manifest::problems::Problems;
+use crate::observed::Role;
+use crate::restart;
+use crate::spec::init_role;
+
+use super::{
+    check_label_name, env, handlers, names, network, one_of, resources, security, unique, volumes,
+};
+
+/// Largest port number.
+pub(super) const PORT_MAX: i32 = 65535;
+/// Most restart rules of a container, and most exit codes of one.
+const RESTART_RULES_MAX: usize = 20;
+const EXIT_CODES_MAX: usize = 255;
+/// Action of a restart rule that the API knows and that is refused here.
+const RESTART_ALL_CONTAINERS: &str = "RestartAllContainers";
+
+/// Checks all containers. `volumes` are the names of the pod's volumes.
+pub(super) fn check_containers(
+    spec: &PodSpec,
+    volumes: &HashSet<&str>,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    if spec.containers.is_empty() {
+        problems.required(&at.key("containers"), "a pod needs at least one container");
+    }
+    let init = spec.init_containers.as_deref().unwrap_or_default();
+    let all: HashSet<&str> = init
+        .iter()
+        .chain(&spec.containers)
+        .map(|container| container.name.as_str())
+        .collect();
+    let pod = PodNames {
+        volumes,
+        containers: &all,
+        host_network: spec.host_network == Some(true),
+    };
+    let mut seen = HashSet::new();
+    let mut host_ports = HashSet::new();
+    let lists = [("initContainers", init), ("containers", &*spec.containers)];
+    for (key, list) in lists {
+        for (index, container) in list.iter().enumerate() {
+            let path = at.key(key).index(index);
+            let name = &container.name;
+            check_label_name(name, "a container", &path.key("name"), problems);
+            unique(name, "a container", &mut seen, &path.key("name"), problems);
+            check_container(container, &pod, &path, problems);
+            check_restart(container, &path, problems);
+            let ends = key == "initContainers" && init_role(container) == Role::Init;
+            check_stop_signal(container, spec, ends, &path, problems);
+            handlers::check_handlers(container, spec, ends, &path, problems);
+            // Init containers that end free their ports for the others.
+            let holds = key == "containers" || init_role(container) == Role::Sidecar;
+            check_ports(container, pod.host_network, &path, problems);
+            if holds {
+                check_host_ports(container, &path, &mut host_ports, problems);
+            }
+        }
+    }
+}
+
+/// What a container may refer to.
+struct PodNames<'a> {
+    volumes: &'a HashSet<&'a str>,
+    containers: &'a HashSet<&'a str>,
+    host_network: bool,
+}
+
+fn check_container(
+    container: &Container,
+    pod: &PodNames<'_>,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    check_image(container, &at.key("image"), problems);
+    one_of(
+        container.image_pull_policy.as_deref(),
+        &["Always", "IfNotPresent", "Never"],
+        &at.key("imagePullPolicy"),
+        problems,
+    );
+    one_of(
+        container.termination_message_policy.as_deref(),
+        &["File", "FallbackToLogsOnError"],
+        &at.key("terminationMessagePolicy"),
+        problems,
+    );
+    for (index, resize) in container.resize_policy.iter().flatten().enumerate() {
+        let path = at.key("resizePolicy").index(index);
+        let (name, policy) = (&resize.resource_name, &resize.restart_policy);
+        one_of(
+            Some(name),
+            &["cpu", "memory"],
+            &path.key("resourceName"),
+            problems,
+        );
+        one_of(
+            Some(policy),
+            &["NotRequired", "RestartContainer"],
+            &path.key("restartPolicy"),
+            problems,
+        );
+    }
+    env::check_env(container, pod.containers, at, problems);
+    volumes::check_mounts(container, pod.volumes, at, problems);
+    if let Some(resources) = &container.resources {
+        resources::check_resources(resources, &at.key("resources"), problems);
+    }
+    if let Some(context) = &container.security_context {
+        security::check_container_security(context, &at.key("securityContext"), problems);
+    }
+}
+
+fn check_image(container: &Container, path: &Path, problems: &mut Problems<'_>) {
+    let text = container.image.as_deref().unwrap_or_default();
+    if text.is_empty() {
+        problems.required(path, "a container needs an image");
+    } else if text.trim() != text {
+        problems.invalid(path, "must not begin or end with white space");
+    } else if !image::is_reference(text) {
+        problems.invalid(path, "this is not an image reference");
+        problems
+            .help("an image is [registry[:port]/]name[:tag][@digest], with the name in lower case");
+    }
+}
+
+/// Checks a container's own restart policy, and the rules that come before it.
+///
+/// Upstream: `pkg/apis/core/validation/validation.go` (`validateContainerRestartPolicy`).
+fn check_restart(container: &Container, at: &Path, problems: &mut Problems<'_>) {
+    let path = at.key("restartPolicy");
+    let rules = container
+        .restart_policy_rules
+        .as_deref()
+        .unwrap_or_default();
+    match container.restart_policy.as_deref() {
+        Some("Always" | "OnFailure" | "Never") => {}
+        Some(_) => problems.invalid(&path, "must be Always, OnFailure or Never"),
+        None if rules.is_empty() => {}
+        None => problems.required(&path, "is needed beside restartPolicyRules"),
+    }
+    let at = at.key("restartPolicyRules");
+    if rules.len() > RESTART_RULES_MAX {
+        problems.invalid(&at, format!("must have {RESTART_RULES_MAX} rules at most"));
+    }
+    for (index, rule) in rules.iter().enumerate() {
+        let at = at.index(index);
+        // What else may be written there is refused by name.
+        if rule.action != restart::ACTION_RESTART && rule.action != RESTART_ALL_CONTAINERS {
+            problems.invalid(&at.key("action"), "must be Restart");
+        }
+        let at = at.key("exitCodes");
+        let Some(codes) = &rule.exit_codes else {
+            problems.required(&at, "says which exit codes the rule is for");
+            continue;
+        };
+        if ![restart::IN, restart::NOT_IN].contains(&codes.operator.as_str()) {
+            problems.invalid(&at.key("operator"), "must be In or NotIn");
+        }
+        if codes
+            .values
+            .as_ref()
+            .is_some_and(|v| v.len() > EXIT_CODES_MAX)
+        {
+            let text = format!("must have {EXIT_CODES_MAX} codes at most");
+            problems.invalid(&at.key("values"), text);
+        }
+    }
+}
+
+/// Checks `lifecycle.stopSignal`; the hooks beside it are checked elsewhere.
+fn check_stop_signal(
+    container: &Container,
+    spec: &PodSpec,
+    ends: bool,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    let Some(lifecycle) = &container.lifecycle else {
+        return;
+    };
+    let at = at.key("lifecycle");
+    if ends {
+        problems.invalid(&at, "is not for init containers that end by themselves");
+    }
+    let Some(signal) = lifecycle.stop_signal.as_deref() else {
+        return;
+    };
+    let path = at.key("stopSignal");
+    let of_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || "+-".contains(c);
+    if !signal.starts_with("SIG") || !signal.chars().all(of_name) {
+        problems.invalid(&path, "must be the name of a signal, for example SIGTERM");
+    }
+    if spec.os.is_none() {
+        problems.invalid(
+            &path,
+            "needs spec.os.name, so that the signal has a meaning",
+        );
+        problems.help("set spec.os.name to linux");
+    }
+}
+
+fn check_ports(container: &Container, host_network: bool, at: &Path, problems: &mut Problems<'_>) {
+    let mut seen = HashSet::new();
+    for (index, port) in container.ports.iter().flatten().enumerate() {
+        let path = at.key("ports").index(index);
+        if let Some(name) = port.name.as_deref().filter(|name| !name.is_empty()) {
+            if !names::is_port_name(name) {
+                problems.invalid(
+                    &path.key("name"),
+                    "a port's name has at most 15 lower-case letters, digits and `-`, and at least one letter",
+                );
+            }
+            unique(name, "a port", &mut seen, &path.key("name"), problems);
+        }
+        one_of(
+            port.protocol.as_deref(),
+            &["TCP", "UDP", "SCTP"],
+            &path.key("protocol"),
+            problems,
+        );
+        if port.container_port == 0 {
+            problems.required(&path.key("containerPort"), "a port needs a number");
+        } else if !(1..=PORT_MAX).contains(&port.container_port) {
+            problems.invalid(
+                &path.key("containerPort"),
+                format!("must be between 1 and {PORT_MAX}"),
+            );
+        }
+        let host_port = port.host_port.unwrap_or(0);
+        if !(0..=PORT_MAX).contains(&host_port) && host_port != port.container_port {
+            problems.invalid(
+                &path.key("hostPort"),
+                format!("must be between 1 and {PORT_MAX}"),
+            );
+        } else if host_network && host_port != port.container_port {
+            problems.invalid(
+                &path.key("hostPort"),
+                "must be equal to containerPort in a pod with hostNetwork",
+            );
+        }
+        if let Some(ip) = port.host_ip.as_deref().filter(|ip| !ip.is_empty()) {
+            network::check_ip(ip, &path.key("hostIP"), problems);
+        }
+    }
+}
+
+fn check_host_ports<'a>(
+    container: &'a Container,
+    at: &Path,
+    seen: &mut HashSet<(&'a str, &'a str, i32)>,
+    problems: &mut Problems<'_>,
+) {
+    for (index, port) in container.ports.iter().flatten().enumerate() {
+        let number = port.host_port.unwrap_or(0);
+        let address = port.host_ip.as_deref().unwrap_or_default();
+        let protocol = port.protocol.as_deref().unwrap_or_default();
+        if number != 0 && !seen.insert((address, protocol, number)) {
+            let path = at.key("ports").index(index).key("hostPort");
+            problems.duplicate(&path, "another port of this pod already has this host port");
+        }
+    }
+}

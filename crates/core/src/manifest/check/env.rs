@@ -1,0 +1,152 @@
+//! Environment variables. Their values never get into a message.
+
+use std::collections::HashSet;
+
+use crate::api::core::{Container, EnvVar, ObjectFieldSelector, ResourceFieldSelector};
+use crate::api::quantity::Quantity;
+use crate::manifest::path::Path;
+use crate::manifest::problems::Problems;
+
+use super::names;
+
+/// Fields of the pod a variable can take.
+const FIELDS: [&str; 9] = [
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+];
+/// Resources a variable can take.
+const RESOURCES: [&str; 6] = [
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+    "requests.cpu",
+    "requests.memory",
+    "requests.ephemeral-storage",
+];
+
+/// Checks a container's variables. `containers` are the names of all containers of the pod.
+pub(super) fn check_env(
+    container: &Container,
+    containers: &HashSet<&str>,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    for (index, variable) in container.env.iter().flatten().enumerate() {
+        let path = at.key("env").index(index);
+        if variable.name.is_empty() {
+            problems.required(&path.key("name"), "a variable needs a name");
+        } else if !names::is_env_name(&variable.name) {
+            problems.invalid(
+                &path.key("name"),
+                "a variable's name must be printable ASCII without `=`",
+            );
+        }
+        check_source(variable, containers, &path, problems);
+    }
+    for (index, source) in container.env_from.iter().flatten().enumerate() {
+        if source.config_map_ref.is_none() && source.secret_ref.is_none() {
+            let path = at.key("envFrom").index(index);
+            problems.invalid(&path, "must name a source of variables");
+        }
+    }
+}
+
+fn check_source(
+    variable: &EnvVar,
+    containers: &HashSet<&str>,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    let Some(from) = &variable.value_from else {
+        return;
+    };
+    let path = at.key("valueFrom");
+    if variable.value.as_deref().is_some_and(|v| !v.is_empty()) {
+        problems.invalid(&path, "a variable can't have both value and valueFrom");
+    }
+    let sources = usize::from(from.field_ref.is_some())
+        + usize::from(from.resource_field_ref.is_some())
+        + usize::from(from.config_map_key_ref.is_some())
+        + usize::from(from.secret_key_ref.is_some())
+        + usize::from(from.file_key_ref.is_some());
+    if sources != 1 {
+        problems.invalid(&path, "must name exactly one source");
+    }
+    if let Some(field) = &from.field_ref {
+        check_field(field, &FIELDS, &path.key("fieldRef"), problems);
+    }
+    if let Some(resource) = &from.resource_field_ref {
+        check_resource(
+            resource,
+            containers,
+            &path.key("resourceFieldRef"),
+            problems,
+        );
+    }
+}
+
+/// Checks a field's selector. `fields` are the paths that may be taken, beside single labels and
+/// annotations.
+pub(super) fn check_field(
+    field: &ObjectFieldSelector,
+    fields: &[&str],
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    if field.api_version.as_deref() != Some("v1") {
+        problems.invalid(&at.key("apiVersion"), "must be v1");
+    }
+    let path = at.key("fieldPath");
+    let subscript = ["metadata.labels['", "metadata.annotations['"]
+        .iter()
+        .find_map(|start| field.field_path.strip_prefix(start))
+        .and_then(|rest| rest.strip_suffix("']"));
+    if field.field_path.is_empty() {
+        problems.required(&path, "the path of a field is needed");
+    } else if let Some(key) = subscript {
+        if !names::is_qualified(key) {
+            problems.invalid(&path, "this is not the key of a label or annotation");
+        }
+    } else if !fields.contains(&field.field_path.as_str()) {
+        problems.invalid(&path, "this field can't be taken");
+        problems.help(format!(
+            "use one of {}, metadata.labels['<key>'], metadata.annotations['<key>']",
+            fields.join(", ")
+        ));
+    }
+}
+
+/// Checks a resource's selector. `containers` are the names of all containers of the pod.
+pub(super) fn check_resource(
+    resource: &ResourceFieldSelector,
+    containers: &HashSet<&str>,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    if !RESOURCES.contains(&resource.resource.as_str()) {
+        problems.invalid(
+            &at.key("resource"),
+            format!("must be one of: {}", RESOURCES.join(", ")),
+        );
+    }
+    let name = resource.container_name.as_deref().unwrap_or_default();
+    if !name.is_empty() && !containers.contains(name) {
+        problems.invalid(
+            &at.key("containerName"),
+            "there is no container of this name",
+        );
+    }
+    if let Some(divisor) = resource.divisor.as_ref().filter(|d| !d.0.is_empty()) {
+        let fine = Quantity::try_from(divisor).is_ok_and(|d| !d.is_negative());
+        if !fine {
+            problems.invalid(&at.key("divisor"), "this is not a positive quantity");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Metadata: names, labels, annotations.
+
+use crate::api::meta::ObjectMeta;
+use crate::api::{NodeName, keys};
+use crate::manifest::ParseContext;
+use crate::manifest::defaults::static_name;
+use crate::manifest::path::Path;
+use crate::manifest::problems::Problems;
+
+use super::names;
+
+/// Most bytes of all annotations together.
+const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
+/// Longest UID; it becomes part of paths and container names.
+const UID_MAX: usize = 63;
+
+pub(super) fn check_metadata(
+    meta: &ObjectMeta,
+    ctx: &ParseContext<'_>,
+    problems: &mut Problems<'_>,
+) {
+    let at = Path::of("metadata");
+    check_name(meta, ctx.node_name, &at, problems);
+    if let Some(namespace) = meta.namespace.as_deref().filter(|n| !n.is_empty())
+        && !names::is_label(namespace)
+    {
+        problems.invalid(&at.key("namespace"), "must be a DNS-1123 label");
+        problems.help(names::LABEL_RULE);
+    }
+    let uid = meta.uid.as_deref().unwrap_or_default();
+    let uid_ok = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    if uid.len() > UID_MAX || !uid.chars().all(uid_ok) {
+        problems.invalid(
+            &at.key("uid"),
+            format!("must be at most {UID_MAX} letters, digits and `-`"),
+        );
+        problems.help("leave it out: a static pod gets a UID of its own");
+    }
+    for (key, value) in meta.labels.iter().flatten() {
+        let path = at.key("labels").key(key);
+        if !names::is_qualified(key) {
+            problems.invalid(&path, "this is not a label's key");
+            problems.help("a key is an optional DNS prefix and `/`, and at most 63 letters, digits, `-`, `_` and `.`");
+        }
+        if !names::is_label_value(value) {
+            problems.invalid(&path, "this can't be a label's value");
+            problems.help("use at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends");
+        }
+    }
+    check_annotations(meta, &at.key("annotations"), problems);
+}
+
+fn check_name(meta: &ObjectMeta, node: &NodeName, at: &Path, problems: &mut Problems<'_>) {
+    let path = at.key("name");
+    let name = meta.name.as_deref().unwrap_or_default();
+    if name.is_empty() {
+        problems.required(&path, "a static pod needs a name");
+        if meta.generate_name.as_deref().is_some_and(|n| !n.is_empty()) {
+            problems.help("generateName is for the API server, which doesn't see the manifest");
+        }
+        return;
+    }
+    if !names::is_subdomain(name) {
+        problems.invalid(&path, "must be a DNS-1123 subdomain");
+        problems.help(names::SUBDOMAIN_RULE);
+        return;
+    }
+    let full = static_name(name, node);
+    if !names::is_subdomain(&full) {
+        let length = full.len();
+        problems.invalid(
+            &path,
+            "the name can't be used on this node, whose name is appended to it",
+        );
+        problems.help(format!(
+            "with the node's name there are {length} characters; {}",
+            names::SUBDOMAIN_RULE
+        ));
+    }
+}
+
+fn check_annotations(meta: &ObjectMeta, at: &Path, problems: &mut Problems<'_>) {
+    let Some(annotations) = &meta.annotations else {
+        return;
+    };
+    for key in annotations.keys() {
+        if !names::is_qualified(&key.to_lowercase()) {
+            problems.invalid(&at.key(key), "this is not an annotation's key");
+        }
+    }
+    if annotations.contains_key(keys::CONFIG_MIRROR) {
+        problems.invalid(
+            &at.key(keys::CONFIG_MIRROR),
+            "this annotation marks mirror pods, which are never run",
+        );
+        problems.help("a manifest taken from the API server must lose this annotation, its uid and its status");
+    }
+    let bytes: usize = annotations.iter().map(|(k, v)| k.len() + v.len()).sum();
+    if bytes > ANNOTATIONS_BYTES_MAX {
+        problems.invalid(
+            at,
+            format!("annotations of a pod may hold {ANNOTATIONS_BYTES_MAX} bytes together"),
+        );
+    }
+}

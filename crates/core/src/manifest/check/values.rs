@@ -1,0 +1,112 @@
+//! Volumes made from values: `downwardAPI`, alone and projected. Sources that only an API server
+//! has are refused before.
+//!
+//! Upstream: `pkg/apis/core/validation/validation.go` (`validateDownwardAPIVolumeFile`,
+//! `validateProjectionSources`).
+
+use std::collections::HashSet;
+
+use crate::api::core::{DownwardAPIVolumeFile, PodSpec, ProjectedVolumeSource, VolumeProjection};
+use crate::manifest::path::Path;
+use crate::manifest::problems::Problems;
+use crate::spec::all_containers;
+
+use super::env::{check_field, check_resource};
+
+/// Fields of the pod a file can hold.
+const FIELDS: [&str; 5] = [
+    "metadata.annotations",
+    "metadata.labels",
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+];
+/// Largest mode of a file.
+const MODE_MAX: i32 = 0o777;
+
+/// Checks a `projected` volume.
+pub(super) fn check_projected(
+    projected: &ProjectedVolumeSource,
+    spec: &PodSpec,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    check_mode(projected.default_mode, &at.key("defaultMode"), problems);
+    let mut paths = HashSet::new();
+    for (index, source) in projected.sources.iter().flatten().enumerate() {
+        let at = at.key("sources").index(index);
+        if kinds(source) != 1 {
+            problems.invalid(&at, "must name exactly one source");
+        }
+        if let Some(downward) = &source.downward_api {
+            let items = downward.items.as_deref().unwrap_or_default();
+            check_items(items, spec, &mut paths, &at.key("downwardAPI"), problems);
+        }
+    }
+}
+
+fn kinds(source: &VolumeProjection) -> usize {
+    usize::from(source.config_map.is_some())
+        + usize::from(source.secret.is_some())
+        + usize::from(source.downward_api.is_some())
+        + usize::from(source.service_account_token.is_some())
+        + usize::from(source.cluster_trust_bundle.is_some())
+        + usize::from(source.pod_certificate.is_some())
+}
+
+/// Checks `items` of a `downwardAPI`. `paths` are those taken already.
+pub(super) fn check_items<'a>(
+    items: &'a [DownwardAPIVolumeFile],
+    spec: &PodSpec,
+    paths: &mut HashSet<&'a str>,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    let containers: HashSet<&str> = all_containers(spec).map(|c| c.name.as_str()).collect();
+    for (index, item) in items.iter().enumerate() {
+        let at = at.key("items").index(index);
+        let path = at.key("path");
+        if item.path.is_empty() {
+            problems.required(&path, "a file needs a path");
+        } else if item.path.starts_with('/') {
+            problems.invalid(&path, "must be a relative path");
+        } else if item.path.split('/').any(|part| part == "..") {
+            problems.invalid(&path, "must not contain `..`");
+        } else if item.path.starts_with("..") {
+            problems.invalid(&path, "must not start with `..`");
+        } else if !paths.insert(item.path.as_str()) {
+            problems.duplicate(&path, "there already is a file at this path");
+        }
+        check_mode(item.mode, &at.key("mode"), problems);
+        match (&item.field_ref, &item.resource_field_ref) {
+            (Some(field), None) => {
+                check_field(field, &FIELDS, &at.key("fieldRef"), problems);
+            }
+            (None, Some(resource)) => {
+                let at = at.key("resourceFieldRef");
+                if resource
+                    .container_name
+                    .as_deref()
+                    .unwrap_or_default()
+                    .is_empty()
+                {
+                    problems.required(
+                        &at.key("containerName"),
+                        "the name of a container is needed",
+                    );
+                }
+                check_resource(resource, &containers, &at, problems);
+            }
+            (Some(_), Some(_)) | (None, None) => {
+                problems.invalid(&at, "must have either fieldRef or resourceFieldRef");
+            }
+        }
+    }
+}
+
+/// Checks the mode of a file.
+pub(super) fn check_mode(mode: Option<i32>, at: &Path, problems: &mut Problems<'_>) {
+    if mode.is_some_and(|mode| !(0..=MODE_MAX).contains(&mode)) {
+        problems.invalid(at, "must be a mode between 0 and 0777 (octal)");
+    }
+}

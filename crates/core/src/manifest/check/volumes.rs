@@ -1,0 +1,169 @@
+//! Volumes and where containers mount them.
+
+use std::collections::HashSet;
+
+use crate::api::core::{Container, HostPathVolumeSource, PodSpec, Volume, VolumeMount};
+use crate::api::quantity::Quantity;
+use crate::manifest::path::Path;
+use crate::manifest::problems::Problems;
+
+use super::{check_label_name, one_of, unique, values};
+
+const HOST_PATH_TYPES: [&str; 8] = [
+    "",
+    "DirectoryOrCreate",
+    "Directory",
+    "FileOrCreate",
+    "File",
+    "Socket",
+    "CharDevice",
+    "BlockDevice",
+];
+
+/// Checks `spec.volumes` and returns their names.
+pub(super) fn check_volumes<'a>(
+    spec: &'a PodSpec,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) -> HashSet<&'a str> {
+    let mut seen = HashSet::new();
+    for (index, volume) in spec.volumes.iter().flatten().enumerate() {
+        let path = at.index(index);
+        check_label_name(&volume.name, "a volume", &path.key("name"), problems);
+        unique(
+            &volume.name,
+            "a volume",
+            &mut seen,
+            &path.key("name"),
+            problems,
+        );
+        check_source(volume, spec, &path, problems);
+    }
+    seen
+}
+
+fn check_source(volume: &Volume, spec: &PodSpec, at: &Path, problems: &mut Problems<'_>) {
+    let sources = usize::from(volume.host_path.is_some())
+        + usize::from(volume.empty_dir.is_some())
+        + usize::from(volume.downward_api.is_some())
+        + usize::from(volume.projected.is_some());
+    if sources > 1 {
+        problems.invalid(at, "a volume can't be of more than one type");
+    }
+    if let Some(host_path) = &volume.host_path {
+        check_host_path(host_path, &at.key("hostPath"), problems);
+    }
+    if let Some(downward) = &volume.downward_api {
+        let at = at.key("downwardAPI");
+        values::check_mode(downward.default_mode, &at.key("defaultMode"), problems);
+        let items = downward.items.as_deref().unwrap_or_default();
+        values::check_items(items, spec, &mut HashSet::new(), &at, problems);
+    }
+    if let Some(projected) = &volume.projected {
+        values::check_projected(projected, spec, &at.key("projected"), problems);
+    }
+    if let Some(empty_dir) = &volume.empty_dir {
+        let path = at.key("emptyDir");
+        let medium = empty_dir.medium.as_deref().unwrap_or_default();
+        if !medium.starts_with("HugePages") {
+            one_of(Some(medium), &["", "Memory"], &path.key("medium"), problems);
+        }
+        if let Some(limit) = &empty_dir.size_limit {
+            let fine = Quantity::try_from(limit).is_ok_and(|limit| !limit.is_negative());
+            if !fine {
+                problems.invalid(&path.key("sizeLimit"), "this is not a positive quantity");
+            }
+        }
+    }
+}
+
+fn check_host_path(source: &HostPathVolumeSource, at: &Path, problems: &mut Problems<'_>) {
+    let path = at.key("path");
+    if source.path.is_empty() {
+        problems.required(&path, "a hostPath volume needs a path");
+    } else if source.path.split('/').any(|part| part == "..") {
+        problems.invalid(&path, "must not contain `..`");
+    } else if !source.path.starts_with('/') {
+        problems.invalid(&path, "must be absolute");
+    }
+    if source
+        .type_
+        .as_deref()
+        .is_some_and(|kind| !HOST_PATH_TYPES.contains(&kind))
+    {
+        problems.invalid(
+            &at.key("type"),
+            format!(
+                "must be empty or one of: {}",
+                HOST_PATH_TYPES[1..].join(", ")
+            ),
+        );
+    }
+}
+
+/// Checks `volumeMounts` of one container.
+pub(super) fn check_mounts(
+    container: &Container,
+    volumes: &HashSet<&str>,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    let privileged = container
+        .security_context
+        .as_ref()
+        .is_some_and(|context| context.privileged == Some(true));
+    let mut paths = HashSet::new();
+    for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+        let path = at.key("volumeMounts").index(index);
+        if mount.name.is_empty() {
+            problems.required(&path.key("name"), "a mount needs the name of a volume");
+        } else if !volumes.contains(mount.name.as_str()) {
+            problems.invalid(&path.key("name"), "there is no volume of this name");
+        }
+        let target = &path.key("mountPath");
+        if mount.mount_path.is_empty() {
+            problems.required(target, "a mount needs a path");
+        } else if mount.mount_path.contains(':') {
+            problems.invalid(target, "must not contain `:`");
+        } else if mount.mount_path.split('/').any(|part| part == "..") {
+            problems.invalid(target, "must not contain `..`");
+        } else if !paths.insert(mount.mount_path.as_str()) {
+            problems.duplicate(target, "something is already mounted at this path");
+        }
+        check_sub_path(mount, &path, problems);
+        let propagation = mount.mount_propagation.as_deref();
+        let path = path.key("mountPropagation");
+        one_of(
+            propagation,
+            &["None", "HostToContainer", "Bidirectional"],
+            &path,
+            problems,
+        );
+        if propagation == Some("Bidirectional") && !privileged {
+            problems.invalid(&path, "Bidirectional is for privileged containers only");
+        }
+    }
+}
+
+/// Upstream: `pkg/apis/core/validation/validation.go` (`ValidateVolumeMounts`,
+/// `validateLocalDescendingPath`). An expanded `subPathExpr` is checked again when it is mounted.
+fn check_sub_path(mount: &VolumeMount, at: &Path, problems: &mut Problems<'_>) {
+    let given = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.is_empty());
+    if given(&mount.sub_path) && given(&mount.sub_path_expr) {
+        problems.invalid(
+            &at.key("subPathExpr"),
+            "subPathExpr and subPath exclude each other",
+        );
+    }
+    for (key, text) in [
+        ("subPath", mount.sub_path.as_deref()),
+        ("subPathExpr", mount.sub_path_expr.as_deref()),
+    ] {
+        let text = text.unwrap_or_default();
+        if text.starts_with('/') {
+            problems.invalid(&at.key(key), "must be a relative path");
+        } else if text.split('/').any(|part| part == "..") {
+            problems.invalid(&at.key(key), "must not contain `..`");
+        }
+    }
+}

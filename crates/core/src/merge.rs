@@ -1,0 +1,305 @@
+//! Sets from all sources → one desired set, conflicts named; and what changed between two sets.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use crate::api::keys;
+use crate::api::{Code, Diagnostic, FullName, Pod, PodUid, Timestamp};
+use crate::desired::{Delivered, Origin, PodSource, SourcePod, SourceState};
+
+/// Name of a configured source. Orders as sources win over one another: files, URLs, API server.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceName {
+    /// Kind of source.
+    pub source: PodSource,
+    /// Directory or URL; fixed words for the API server.
+    pub location: Arc<str>,
+}
+
+impl SourceName {
+    /// Names a source.
+    pub fn new(source: PodSource, location: impl Into<Arc<str>>) -> Self {
+        Self {
+            source,
+            location: location.into(),
+        }
+    }
+}
+
+impl fmt::Display for SourceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.source, self.location)
+    }
+}
+
+/// What all sources together want.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Merged {
+    /// The pods to run, by UID. No two of manifests have the same full name; a pod of the API
+    /// server may have the name of one of them.
+    pub pods: BTreeMap<PodUid, SourcePod>,
+    /// One diagnostic for each pod that doesn't run because another has its full name or UID.
+    pub conflicts: Vec<Diagnostic>,
+    /// Which sources have delivered. While one hasn't, a pod missing from [`pods`](Self::pods) may
+    /// still be wanted by it.
+    pub delivered: Delivered,
+}
+
+impl Merged {
+    /// The UIDs of the pods of manifests by full name: the incumbents of the next merge.
+    #[must_use]
+    pub fn incumbents(&self) -> BTreeMap<FullName, PodUid> {
+        let of_manifests = self.pods.iter().filter(|(_, pod)| !pod.is_api());
+        of_manifests
+            .map(|(uid, pod)| (pod.full_name(), uid.clone()))
+            .collect()
+    }
+
+    /// Whether every source has delivered.
+    #[must_use]
+    pub fn all_synced(&self) -> bool {
+        self.delivered.all()
+    }
+}
+
+/// Merges the sets of all sources.
+///
+/// Of several pods with one full name (or one UID), the incumbent stays as long as a source offers
+/// it; without one, the first by source kind, location and document runs. The others are reported.
+/// The order in which sets list their pods makes no difference. Names of pods of the API server
+/// are its own affair: as upstream, such a pod runs beside a manifest's of the same name.
+#[must_use]
+pub fn merge_sources(
+    sources: &BTreeMap<SourceName, SourceState>,
+    incumbents: &BTreeMap<FullName, PodUid>,
+) -> Merged {
+    let mut merged = Merged {
+        delivered: delivered(sources),
+        ..Merged::default()
+    };
+    let sets = sources.values().filter_map(SourceState::set);
+    let mut candidates: Vec<_> = sets
+        .flat_map(|set| set.pods.iter().map(Candidate::of))
+        .collect();
+    candidates.sort_by(|a, b| a.rank(incumbents).cmp(&b.rank(incumbents)));
+
+    let mut owners: BTreeMap<FullName, &Origin> = BTreeMap::new();
+    for candidate in candidates {
+        let Candidate { pod, uid, name } = candidate;
+        if let Some(winner) = owners.get(&name)
+            && !pod.is_api()
+        {
+            merged.conflicts.push(same_name(pod, &name, winner));
+            continue;
+        }
+        match merged.pods.entry(uid) {
+            Entry::Vacant(place) => {
+                place.insert(pod.clone());
+                if !pod.is_api() {
+                    owners.insert(name, &pod.origin);
+                }
+            }
+            Entry::Occupied(winner) => {
+                merged.conflicts.push(same_uid(pod, &name, winner.get()));
+            }
+        }
+    }
+    merged.conflicts.sort();
+    merged
+}
+
+fn delivered(sources: &BTreeMap<SourceName, SourceState>) -> Delivered {
+    let all = |api: bool| {
+        sources
+            .iter()
+            .filter(|(name, _)| (name.source == PodSource::Api) == api)
+            .all(|(_, state)| state.is_synced())
+    };
+    Delivered {
+        manifests: all(false),
+        api: all(true),
+    }
+}
+
+/// A pod offered by a source, with its keys computed once.
+struct Candidate<'a> {
+    pod: &'a SourcePod,
+    uid: PodUid,
+    name: FullName,
+}
+
+impl<'a> Candidate<'a> {
+    fn of(pod: &'a SourcePod) -> Self {
+        Self {
+            pod,
+            uid: pod.uid(),
+            name: pod.full_name(),
+        }
+    }
+
+    /// Lower wins.
+    fn rank(&self, incumbents: &BTreeMap<FullName, PodUid>) -> (bool, &Origin, &PodUid) {
+        let challenger = incumbents.get(&self.name) != Some(&self.uid);
+        (challenger, &self.pod.origin, &self.uid)
+    }
+}
+
+fn same_name(loser: &SourcePod, name: &FullName, winner: &Origin) -> Diagnostic {
+    let message = format!("pod {name} is already described by {}", place(winner));
+    conflict(loser, "metadata.name", &message)
+        .help("rename one of the two pods or remove one of the manifests")
+}
+
+fn same_uid(loser: &SourcePod, name: &FullName, winner: &SourcePod) -> Diagnostic {
+    let message = format!(
+        "pod {name} has the UID of pod {}, described by {}",
+        winner.full_name(),
+        place(&winner.origin)
+    );
+    conflict(loser, "metadata.uid", &message)
+        .help("remove metadata.uid from one of the two manifests: a UID is computed then")
+}
+
+fn conflict(loser: &SourcePod, field: &str, message: &str) -> Diagnostic {
+    let origin = &loser.origin;
+    let message = format!("document {} is not used: {message}", origin.document);
+    let mut diagnostic =
+        Diagnostic::error(Code::DuplicatePod, origin.location.as_str(), message).field(field);
+    diagnostic.position = origin.position;
+    diagnostic
+}
+
+fn place(origin: &Origin) -> String {
+    match origin.position {
+        Some(position) => format!("{} line {}", origin.location, position.line),
+        None => format!("{} document {}", origin.location, origin.document),
+    }
+}
+
+/// What changed about one pod between two desired sets.
+///
+/// Upstream: `pkg/kubelet/types/pod_update.go` (`PodOperation`). Its `SET` is never emitted, and
+/// its empty `ADD`, which only says that a source has delivered, is
+/// [`Merged::delivered`] here.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PodOperation {
+    /// The pod is no longer wanted. Carries the pod as it was.
+    Remove(SourcePod),
+    /// The pod is new.
+    Add(SourcePod),
+    /// Spec, labels, annotations or deletion marks differ.
+    Update(SourcePod),
+    /// As [`Update`](Self::Update), and the pod is being deleted.
+    Delete(SourcePod),
+    /// Only the status differs.
+    Reconcile(SourcePod),
+}
+
+impl PodOperation {
+    /// The pod concerned.
+    #[must_use]
+    pub fn pod(&self) -> &SourcePod {
+        match self {
+            Self::Remove(pod)
+            | Self::Add(pod)
+            | Self::Update(pod)
+            | Self::Delete(pod)
+            | Self::Reconcile(pod) => pod,
+        }
+    }
+}
+
+/// Annotations that say how we learned of a pod: never compared, kept across updates.
+const LOCAL_ANNOTATIONS: [&str; 3] = [keys::CONFIG_SOURCE, keys::CONFIG_SEEN, keys::CONFIG_MIRROR];
+
+/// What to do to get from one desired set to the next: removals, additions, updates, deletions,
+/// reconciliations, in this order, each by UID.
+///
+/// Removals come first, so that a pod's successor of the same full name finds the name free.
+///
+/// Upstream: `pkg/kubelet/config/config.go` (`merge`, `checkAndUpdatePod`).
+#[must_use]
+pub fn diff(
+    old: &BTreeMap<PodUid, SourcePod>,
+    new: &BTreeMap<PodUid, SourcePod>,
+) -> Vec<PodOperation> {
+    let gone = old.iter().filter(|(uid, _)| !new.contains_key(*uid));
+    let mut operations: Vec<_> = gone
+        .map(|(_, pod)| PodOperation::Remove(pod.clone()))
+        .collect();
+    let (mut updates, mut deletions, mut reconciliations) = (Vec::new(), Vec::new(), Vec::new());
+    for (uid, pod) in new {
+        let Some(present) = old.get(uid) else {
+            operations.push(PodOperation::Add(pod.clone()));
+            continue;
+        };
+        if semantically_differ(&present.pod, &pod.pod) {
+            let pod = keep_local_annotations(pod, &present.pod);
+            if pod.pod.metadata.deletion_timestamp.is_some() {
+                deletions.push(PodOperation::Delete(pod));
+            } else {
+                updates.push(PodOperation::Update(pod));
+            }
+        } else if present.pod.status != pod.pod.status {
+            let pod = keep_local_annotations(pod, &present.pod);
+            reconciliations.push(PodOperation::Reconcile(pod));
+        }
+    }
+    operations.extend(updates);
+    operations.extend(deletions);
+    operations.extend(reconciliations);
+    operations
+}
+
+/// Upstream: `podsDifferSemantically`.
+fn semantically_differ(a: &Pod, b: &Pod) -> bool {
+    a.spec != b.spec
+        || a.metadata
+            .labels
+            .iter()
+            .flatten()
+            .ne(b.metadata.labels.iter().flatten())
+        || a.metadata.deletion_timestamp != b.metadata.deletion_timestamp
+        || a.metadata.deletion_grace_period_seconds != b.metadata.deletion_grace_period_seconds
+        || shared_annotations(a).ne(shared_annotations(b))
+}
+
+fn shared_annotations(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
+    let all = pod.metadata.annotations.iter().flatten();
+    all.filter(|(key, _)| !LOCAL_ANNOTATIONS.contains(&key.as_str()))
+}
+
+/// The new pod with the local annotations of the present one.
+#[must_use]
+pub fn keep_local_annotations(new: &SourcePod, present: &Pod) -> SourcePod {
+    let local = |pod: &Pod| -> BTreeSet<(String, String)> {
+        let all = pod.metadata.annotations.iter().flatten();
+        all.filter(|(key, _)| LOCAL_ANNOTATIONS.contains(&key.as_str()))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
+    };
+    let wanted = local(present);
+    let mut result = new.clone();
+    if local(&new.pod) != wanted {
+        let pod = Arc::make_mut(&mut result.pod);
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.retain(|key, _| !LOCAL_ANNOTATIONS.contains(&key.as_str()));
+        annotations.extend(wanted);
+    }
+    result
+}
+
+/// Notes on a pod when it was first seen, as upstream does for each added pod.
+#[must_use]
+pub fn with_seen(pod: &SourcePod, now: Timestamp) -> SourcePod {
+    let mut result = pod.clone();
+    let annotations = &mut Arc::make_mut(&mut result.pod).metadata.annotations;
+    let annotations = annotations.get_or_insert_default();
+    annotations.insert(keys::CONFIG_SEEN.to_owned(), format!("{now:.9}"));
+    result
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,431 @@
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::*;
+use crate::api::core::PodStatus;
+use crate::api::meta::Time;
+use crate::desired::SourceSet;
+
+fn pod(source: PodSource, location: &str, document: u32, name: &str, uid: &str) -> SourcePod {
+    let mut pod = Pod::default();
+    pod.metadata.name = Some(name.into());
+    pod.metadata.namespace = Some("ns".into());
+    pod.metadata.uid = Some(uid.into());
+    SourcePod {
+        pod: Arc::new(pod),
+        origin: Origin {
+            source,
+            location: location.into(),
+            document,
+            position: None,
+        },
+        held: false,
+        problems: Vec::new(),
+    }
+}
+
+fn file(location: &str, name: &str, uid: &str) -> SourcePod {
+    pod(PodSource::File, location, 0, name, uid)
+}
+
+fn synced(pods: Vec<SourcePod>) -> SourceState {
+    SourceState::Synced(Arc::new(SourceSet {
+        pods,
+        ..SourceSet::default()
+    }))
+}
+
+fn sources(files: Vec<SourcePod>, http: SourceState) -> BTreeMap<SourceName, SourceState> {
+    [
+        (SourceName::new(PodSource::File, "/m"), synced(files)),
+        (SourceName::new(PodSource::Http, "http://a"), http),
+    ]
+    .into()
+}
+
+fn uids(merged: &Merged) -> Vec<&str> {
+    merged.pods.keys().map(PodUid::as_str).collect()
+}
+
+fn incumbents(pairs: &[(&str, &str)]) -> BTreeMap<FullName, PodUid> {
+    let pair = |(name, uid): &(&str, &str)| (FullName::new(*name, "ns"), PodUid::from(*uid));
+    pairs.iter().map(pair).collect()
+}
+
+#[test]
+fn the_first_of_a_name_wins_unless_another_runs_already() {
+    let files = || {
+        vec![
+            file("/m/b", "web", "2"),
+            file("/m/a", "web", "1"),
+            file("/m/c", "db", "3"),
+        ]
+    };
+    let http = || synced(vec![pod(PodSource::Http, "http://a", 0, "web", "4")]);
+    for (running, expected) in [
+        (&[][..], ["1", "3"]),
+        (&[("web", "1")], ["1", "3"]),
+        (&[("web", "2")], ["2", "3"]),
+        (&[("web", "4")], ["3", "4"]),
+        // What runs is no longer offered.
+        (&[("web", "9")], ["1", "3"]),
+    ] {
+        let merged = merge_sources(&sources(files(), http()), &incumbents(running));
+        assert_eq!(uids(&merged), expected, "{running:?}");
+        assert_eq!(merged.conflicts.len(), 2, "{running:?}");
+        assert!(
+            merged
+                .conflicts
+                .iter()
+                .all(|c| c.code == Code::DuplicatePod)
+        );
+        assert!(merged.all_synced());
+        // Whoever won stays.
+        let again = merge_sources(&sources(files(), http()), &merged.incumbents());
+        assert_eq!(again, merged);
+    }
+}
+
+#[test]
+fn a_conflict_names_both_places() {
+    let files = vec![file("/m/b", "web", "2"), file("/m/a", "web", "1")];
+    let merged = merge_sources(&sources(files, SourceState::NotSynced), &BTreeMap::new());
+    assert!(!merged.all_synced());
+    assert_eq!(
+        merged.conflicts[0].to_string(),
+        "/m/b: metadata.name: document 0 is not used: \
+         pod web_ns is already described by /m/a document 0 [duplicate-pod]"
+    );
+}
+
+#[test]
+fn one_uid_under_two_names_is_a_conflict() {
+    let files = || vec![file("/m/a", "one", "x"), file("/m/b", "two", "x")];
+    for (running, winner) in [(&[][..], "one_ns"), (&[("two", "x")], "two_ns")] {
+        let sources = sources(files(), SourceState::NotSynced);
+        let merged = merge_sources(&sources, &incumbents(running));
+        assert_eq!(merged.pods.len(), 1);
+        assert_eq!(merged.pods[&"x".into()].full_name().to_string(), winner);
+        assert_eq!(merged.conflicts.len(), 1);
+        assert_eq!(merged.conflicts[0].field.as_deref(), Some("metadata.uid"));
+    }
+}
+
+#[test]
+fn one_source_of_two_leaves_the_other() {
+    let http = synced(vec![pod(PodSource::Http, "http://a", 0, "b", "2")]);
+    let both = merge_sources(
+        &sources(vec![file("/m/a", "a", "1")], http.clone()),
+        &BTreeMap::new(),
+    );
+    assert_eq!(uids(&both), ["1", "2"]);
+    let one = merge_sources(&sources(vec![], http), &both.incumbents());
+    assert_eq!(uids(&one), ["2"]);
+}
+
+fn set(pods: &[SourcePod]) -> BTreeMap<PodUid, SourcePod> {
+    pods.iter().map(|pod| (pod.uid(), pod.clone())).collect()
+}
+
+fn changed(pod: &SourcePod, change: impl FnOnce(&mut Pod)) -> SourcePod {
+    let mut pod = pod.clone();
+    change(Arc::make_mut(&mut pod.pod));
+    pod
+}
+
+fn annotate(pod: &mut Pod, key: &str, value: &str) {
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert(key.into(), value.into());
+}
+
+/// `verb uid` of each operation.
+fn verbs(operations: &[PodOperation]) -> Vec<String> {
+    let verb = |operation: &PodOperation| {
+        let verb = match operation {
+            PodOperation::Remove(_) => "remove",
+            PodOperation::Add(_) => "add",
+            PodOperation::Update(_) => "update",
+            PodOperation::Delete(_) => "delete",
+            PodOperation::Reconcile(_) => "reconcile",
+        };
+        format!("{verb} {}", operation.pod().uid())
+    };
+    operations.iter().map(verb).collect()
+}
+
+type Change = fn(&mut Pod);
+
+#[test]
+fn what_counts_as_which_change() {
+    let base = changed(&file("/m/a", "web", "1"), |pod| {
+        annotate(pod, keys::CONFIG_HASH, "h");
+    });
+    let cases: [(&str, Change, &[&str]); 12] = [
+        ("nothing", |_| {}, &[]),
+        (
+            "spec",
+            |pod| pod.spec.get_or_insert_default().hostname = Some("h".into()),
+            &["update 1"],
+        ),
+        (
+            "label",
+            |pod| pod.metadata.labels = Some([("a".into(), "b".into())].into()),
+            &["update 1"],
+        ),
+        (
+            "no labels at all",
+            |pod| pod.metadata.labels = Some(BTreeMap::new()),
+            &[],
+        ),
+        ("annotation", |pod| annotate(pod, "a", "b"), &["update 1"]),
+        (
+            "hash",
+            |pod| annotate(pod, keys::CONFIG_HASH, "i"),
+            &["update 1"],
+        ),
+        ("seen", |pod| annotate(pod, keys::CONFIG_SEEN, "now"), &[]),
+        (
+            "source",
+            |pod| annotate(pod, keys::CONFIG_SOURCE, "api"),
+            &[],
+        ),
+        ("mirror", |pod| annotate(pod, keys::CONFIG_MIRROR, "h"), &[]),
+        (
+            "grace",
+            |pod| pod.metadata.deletion_grace_period_seconds = Some(3),
+            &["update 1"],
+        ),
+        (
+            "deletion",
+            |pod| pod.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH)),
+            &["delete 1"],
+        ),
+        (
+            "status",
+            |pod| {
+                pod.status = Some(PodStatus {
+                    phase: Some("Running".into()),
+                    ..PodStatus::default()
+                });
+            },
+            &["reconcile 1"],
+        ),
+    ];
+    for (why, change, expected) in cases {
+        let new = changed(&base, change);
+        let told = verbs(&diff(&set(std::slice::from_ref(&base)), &set(&[new])));
+        assert_eq!(told, expected, "{why}");
+    }
+    // Where it comes from and what is wrong with its manifest is no matter of the pod.
+    let mut held = base.clone();
+    held.held = true;
+    held.origin.document = 7;
+    assert_eq!(diff(&set(&[base]), &set(&[held])), []);
+}
+
+#[test]
+fn operations_come_in_upstreams_order() {
+    let with_status = |pod: &SourcePod| changed(pod, |pod| pod.status = Some(PodStatus::default()));
+    let deleted = |pod: &SourcePod| {
+        changed(pod, |pod| {
+            pod.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        })
+    };
+    let updated = |pod: &SourcePod| changed(pod, |pod| annotate(pod, "a", "b"));
+    let [one, two, three, four, five] =
+        ["1", "2", "3", "4", "5"].map(|uid| file("/m/a", &format!("p{uid}"), uid));
+    let old = set(&[one.clone(), two.clone(), three.clone(), four]);
+    let new = set(&[with_status(&one), deleted(&two), updated(&three), five]);
+    assert_eq!(
+        verbs(&diff(&old, &new)),
+        ["remove 4", "add 5", "update 3", "delete 2", "reconcile 1"]
+    );
+    // An edited static pod has another UID: its predecessor goes first.
+    let edited = diff(
+        &set(&[file("/m/a", "web", "b")]),
+        &set(&[file("/m/a", "web", "a")]),
+    );
+    assert_eq!(verbs(&edited), ["remove b", "add a"]);
+}
+
+#[test]
+fn local_annotations_survive_an_update() {
+    let base = changed(&file("/m/a", "web", "1"), |pod| {
+        annotate(pod, keys::CONFIG_SOURCE, "file");
+    });
+    let now: Timestamp = "2026-01-02T03:04:05.6Z".parse().unwrap();
+    let base = with_seen(&base, now);
+    let new = changed(&base, |pod| {
+        annotate(pod, "a", "b");
+        pod.metadata
+            .annotations
+            .get_or_insert_default()
+            .remove(keys::CONFIG_SEEN);
+        annotate(pod, keys::CONFIG_SOURCE, "api");
+    });
+    let operations = diff(&set(&[base]), &set(&[new]));
+    let annotations = operations[0]
+        .pod()
+        .pod
+        .metadata
+        .annotations
+        .as_ref()
+        .unwrap();
+    assert_eq!(
+        annotations[keys::CONFIG_SEEN],
+        "2026-01-02T03:04:05.600000000Z"
+    );
+    assert_eq!(annotations[keys::CONFIG_SOURCE], "file");
+    assert_eq!(annotations["a"], "b");
+}
+
+fn any_pod() -> impl Strategy<Value = SourcePod> {
+    (
+        select(vec!["/m/a", "/m/b", "/m/c"]),
+        0..3_u32,
+        0..4_u32,
+        0..5_u32,
+    )
+        .prop_map(|(location, document, name, uid)| {
+            pod(
+                PodSource::File,
+                location,
+                document,
+                &format!("p{name}"),
+                &format!("u{uid}"),
+            )
+        })
+}
+
+/// Pods of one source, each from its own place.
+fn any_pods() -> impl Strategy<Value = Vec<SourcePod>> {
+    proptest::collection::vec(any_pod(), 0..8).prop_map(|mut pods| {
+        pods.sort_by(|a, b| a.origin.cmp(&b.origin));
+        pods.dedup_by(|a, b| a.origin == b.origin);
+        pods
+    })
+}
+
+fn any_incumbents() -> impl Strategy<Value = BTreeMap<FullName, PodUid>> {
+    let pair = (0..4_u32, 0..5_u32).prop_map(|(name, uid)| {
+        (
+            FullName::new(format!("p{name}"), "ns"),
+            PodUid::from(format!("u{uid}")),
+        )
+    });
+    proptest::collection::vec(pair, 0..4).prop_map(|pairs| pairs.into_iter().collect())
+}
+
+proptest! {
+    #[test]
+    fn the_order_of_the_input_does_not_matter(
+        (pods, shuffled) in any_pods().prop_flat_map(|pods| {
+            (Just(pods.clone()), Just(pods).prop_shuffle())
+        }),
+        incumbents in any_incumbents(),
+    ) {
+        let merge = |pods| merge_sources(&sources(pods, SourceState::NotSynced), &incumbents);
+        prop_assert_eq!(merge(pods), merge(shuffled));
+    }
+
+    #[test]
+    fn every_pod_runs_or_is_reported(pods in any_pods(), incumbents in any_incumbents()) {
+        let count = pods.len();
+        let merged = merge_sources(&sources(pods.clone(), synced(vec![])), &incumbents);
+        prop_assert_eq!(merged.pods.len() + merged.conflicts.len(), count);
+        prop_assert_eq!(merged.incumbents().len(), merged.pods.len());
+        // An incumbent that is still offered runs, unless its UID is another incumbent's too.
+        for (name, uid) in &incumbents {
+            let offered = pods.iter().any(|pod| pod.uid() == *uid && pod.full_name() == *name);
+            prop_assert!(!offered || merged.pods.contains_key(uid));
+        }
+        // Merging again changes nothing.
+        let again = merge_sources(&sources(pods, synced(vec![])), &merged.incumbents());
+        prop_assert_eq!(again.pods, merged.pods);
+    }
+
+    #[test]
+    fn a_source_that_has_not_synced_removes_nothing(pods in any_pods(), incumbents in any_incumbents()) {
+        let silent = merge_sources(&sources(pods.clone(), SourceState::NotSynced), &incumbents);
+        let empty = merge_sources(&sources(pods, synced(vec![])), &incumbents);
+        prop_assert!(!silent.all_synced());
+        prop_assert_eq!(silent.pods, empty.pods);
+        prop_assert_eq!(silent.conflicts, empty.conflicts);
+    }
+
+    #[test]
+    fn applying_the_difference_gives_the_new_set(a in any_pods(), b in any_pods()) {
+        let merge = |pods| merge_sources(&sources(pods, synced(vec![])), &BTreeMap::new()).pods;
+        let (old, new) = (merge(a), merge(b));
+        let mut applied: BTreeSet<_> = old.keys().cloned().collect();
+        for operation in diff(&old, &new) {
+            let uid = operation.pod().uid();
+            match operation {
+                PodOperation::Remove(_) => prop_assert!(applied.remove(&uid)),
+                PodOperation::Add(_) => prop_assert!(applied.insert(uid)),
+                PodOperation::Update(_) | PodOperation::Delete(_) | PodOperation::Reconcile(_) => {
+                    prop_assert!(applied.contains(&uid));
+                }
+            }
+        }
+        prop_assert!(applied.iter().eq(new.keys()));
+        prop_assert_eq!(diff(&new, &new), []);
+    }
+}
+
+#[test]
+fn names_of_the_api_servers_pods_are_its_own_affair() {
+    let api = pod(PodSource::Api, "api server", 0, "web", "9");
+    let states = |files: Vec<SourcePod>, api: SourceState| -> BTreeMap<_, _> {
+        [
+            (SourceName::new(PodSource::File, "/m"), synced(files)),
+            (SourceName::new(PodSource::Api, ""), api),
+        ]
+        .into()
+    };
+    let files = || vec![file("/m/a", "web", "1"), file("/m/b", "web", "2")];
+    let merged = merge_sources(
+        &states(files(), synced(vec![api.clone()])),
+        &incumbents(&[("web", "9")]),
+    );
+    assert_eq!(uids(&merged), ["1", "9"]);
+    assert_eq!(merged.conflicts.len(), 1, "of the two files");
+    assert_eq!(merged.incumbents(), incumbents(&[("web", "1")]));
+    // A UID can't be shared, whoever gives it.
+    let same = pod(PodSource::Api, "api server", 0, "other", "1");
+    let merged = merge_sources(&states(files(), synced(vec![same])), &BTreeMap::new());
+    assert_eq!(merged.pods[&"1".into()].origin.source, PodSource::File);
+}
+
+#[test]
+fn what_may_be_stopped_depends_on_who_has_delivered() {
+    const HASH: &str = "0123456789abcdef0123456789abcdef";
+    const UUID: &str = "aaaa0000-0000-4000-8000-000000000001";
+    let set = Arc::new(SourceSet::default());
+    let (none, known, whole) = (
+        SourceState::NotSynced,
+        SourceState::LastKnown(Arc::clone(&set)),
+        SourceState::Synced(set),
+    );
+    for (file, api, hash, uuid) in [
+        (&none, Some(&none), false, false),
+        (&none, Some(&whole), false, false),
+        (&whole, Some(&none), true, false),
+        (&whole, Some(&known), true, false),
+        (&whole, Some(&whole), true, true),
+        (&none, None, false, false),
+        (&whole, None, true, true),
+    ] {
+        let mut states = BTreeMap::new();
+        states.insert(SourceName::new(PodSource::File, "/m"), file.clone());
+        if let Some(api) = api {
+            states.insert(SourceName::new(PodSource::Api, ""), api.clone());
+        }
+        let delivered = merge_sources(&states, &BTreeMap::new()).delivered;
+        let got = [HASH, UUID].map(|uid| delivered.may_stop(&uid.into()));
+        assert_eq!(got, [hash, uuid], "{file:?} {api:?}");
+        // What an author made up can't be the API server's, unless it looks like that.
+        assert_eq!(delivered.may_stop(&"my-own-uid".into()), hash);
+    }
+    assert!(!Merged::default().delivered.may_stop(&HASH.into()));
+}

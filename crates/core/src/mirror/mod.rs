@@ -1,0 +1,256 @@
+//! Mirror pods: which of them shall be created, replaced or deleted now.
+//!
+//! A *mirror pod* shows a static pod in the API server. It stands for the pod that *holds* its
+//! full name: while an edited pod's old version is still being stopped, the mirror is the old
+//! one's. Only mirrors bound to our Node are considered, and a pod without the mirror annotation
+//! is never touched, whatever its name.
+//!
+//! Upstream: `pkg/kubelet/kubelet.go` (`tryReconcileMirrorPods`) and the orphans of
+//! `pkg/kubelet/kubelet_pods.go` (`HandlePodCleanups`).
+
+mod copy;
+mod problem;
+mod standing;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+pub use copy::{NodeRef, mirror_copy};
+pub use problem::{
+    MirrorProblem, MirrorState, ProblemKind, Refusal, classify, problem_lines, retry_after,
+};
+pub use standing::{AtWork, Standing, standings};
+
+use crate::api::{FullName, MirrorPodUid, NodeName, Pod, PodUid, core, keys, meta};
+use crate::manager::{is_mirror_pod, is_mirror_pod_of};
+use crate::spec;
+
+/// What mirrors are decided from.
+#[derive(Debug, Clone, Copy)]
+pub struct MirrorInput<'a> {
+    /// Name of our Node.
+    pub node_name: &'a NodeName,
+    /// Our Node as the API server has it.
+    pub node: Option<&'a core::Node>,
+    /// What each full name of a static pod stands for; see [`standings`].
+    pub standings: &'a BTreeMap<FullName, Standing>,
+    /// The API server's pods of our Node, by the UID it gave them.
+    pub api: &'a BTreeMap<PodUid, Arc<Pod>>,
+    /// Whether a mirror that nobody stands behind may be deleted: every source has delivered, and
+    /// what runs is known.
+    pub orphans_may_go: bool,
+}
+
+/// Why a mirror is deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Why {
+    /// No static pod of its full name is wanted or still there.
+    Orphaned,
+    /// It is being deleted; that it ends is up to us.
+    BeingDeleted,
+    /// It is the mirror of another version of the pod.
+    OtherVersion,
+    /// It belongs to a Node of our name that is no more.
+    OtherNode,
+}
+
+impl Why {
+    /// The reason in a few words.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Orphaned => "no static pod stands behind it",
+            Self::BeingDeleted => "it is being deleted",
+            Self::OtherVersion => "it shows another version of the pod",
+            Self::OtherNode => "it belongs to a Node that is no more",
+        }
+    }
+}
+
+/// What a mirror that should exist waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Obstacle {
+    /// Our Node is not registered, or is being deleted.
+    NodeMissing,
+    /// An ordinary pod bound to our Node has the name.
+    NameTaken {
+        /// UID of that pod.
+        by: PodUid,
+    },
+}
+
+/// What is to be done about one full name.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    /// Nothing: its mirror is there.
+    Synced {
+        /// UID of the mirror.
+        uid: MirrorPodUid,
+    },
+    /// Nothing, for now: whatever mirror is there stays until it is known whom it stands for.
+    Wait,
+    /// Nothing can be done before this is out of the way.
+    Blocked(Obstacle),
+    /// Create the pod's mirror.
+    Create {
+        /// The static pod.
+        pod: Arc<Pod>,
+    },
+    /// Delete this mirror, and create the pod's at once.
+    Replace {
+        /// UID of the mirror to delete.
+        uid: MirrorPodUid,
+        /// Why.
+        why: Why,
+        /// The static pod.
+        pod: Arc<Pod>,
+    },
+    /// Delete this mirror.
+    Delete {
+        /// UID of the mirror to delete.
+        uid: MirrorPodUid,
+        /// Why.
+        why: Why,
+    },
+}
+
+impl Verdict {
+    /// Whether something is to be done.
+    #[must_use]
+    pub fn acts(&self) -> bool {
+        match self {
+            Self::Create { .. } | Self::Replace { .. } | Self::Delete { .. } => true,
+            Self::Synced { .. } | Self::Wait | Self::Blocked(_) => false,
+        }
+    }
+
+    /// The static pod whose mirror is to be made.
+    #[must_use]
+    pub fn pod(&self) -> Option<&Arc<Pod>> {
+        match self {
+            Self::Create { pod } | Self::Replace { pod, .. } => Some(pod),
+            Self::Synced { .. } | Self::Wait | Self::Blocked(_) | Self::Delete { .. } => None,
+        }
+    }
+}
+
+/// Whether the API server's pod is a mirror bound to our Node.
+#[must_use]
+pub fn is_ours(pod: &Pod, node_name: &NodeName) -> bool {
+    is_mirror_pod(pod) && spec::spec(pod).node_name.as_deref() == Some(node_name.as_str())
+}
+
+/// What is to be done now, for every full name of a static pod or of a mirror of ours.
+#[must_use]
+pub fn verdicts(input: &MirrorInput<'_>) -> BTreeMap<FullName, Verdict> {
+    let mut mirrors: BTreeMap<FullName, Vec<&Arc<Pod>>> = BTreeMap::new();
+    let mut foreign: BTreeMap<FullName, PodUid> = BTreeMap::new();
+    for (uid, pod) in input.api {
+        if is_ours(pod, input.node_name) {
+            mirrors.entry(FullName::of(pod)).or_default().push(pod);
+        } else if !is_mirror_pod(pod) {
+            foreign.insert(FullName::of(pod), uid.clone());
+        }
+    }
+    let names: BTreeSet<&FullName> = input.standings.keys().chain(mirrors.keys()).collect();
+    names
+        .into_iter()
+        .filter_map(|name| {
+            let standing = input.standings.get(name);
+            let mirrors = mirrors.get(name).map_or(&[][..], Vec::as_slice);
+            let verdict = verdict(input, standing, mirrors, foreign.get(name))?;
+            Some((name.clone(), verdict))
+        })
+        .collect()
+}
+
+/// What is to be done about one full name; nothing when a mirror must be left alone for now.
+fn verdict(
+    input: &MirrorInput<'_>,
+    standing: Option<&Standing>,
+    mirrors: &[&Arc<Pod>],
+    foreign: Option<&PodUid>,
+) -> Option<Verdict> {
+    let pod = standing.and_then(Standing::pod);
+    // The server has one pod of a name. Two are seen only between two words of a watch; then the
+    // one that fits counts, and the next word clears up.
+    let fitting = mirrors
+        .iter()
+        .find(|mirror| pod.is_some_and(|pod| is_mirror_pod_of(mirror, pod)));
+    let Some(mirror) = fitting.or(mirrors.first()) else {
+        return Some(match (pod, foreign, usable(input.node)) {
+            (None, _, _) => Verdict::Wait,
+            (Some(_), Some(by), _) => Verdict::Blocked(Obstacle::NameTaken { by: by.clone() }),
+            (Some(_), None, None) => Verdict::Blocked(Obstacle::NodeMissing),
+            (Some(pod), None, Some(_)) => Verdict::Create {
+                pod: Arc::clone(pod),
+            },
+        });
+    };
+    let uid: MirrorPodUid = PodUid::of(mirror).into();
+    let Some(standing) = standing else {
+        let why = if mirror.metadata.deletion_timestamp.is_some() {
+            Why::BeingDeleted
+        } else {
+            Why::Orphaned
+        };
+        return input.orphans_may_go.then_some(Verdict::Delete { uid, why });
+    };
+    let why = if mirror.metadata.deletion_timestamp.is_some() {
+        Why::BeingDeleted
+    } else if let Some(pod) = pod
+        && fitting.is_none()
+    {
+        if matches!(standing, Standing::Successor(_)) {
+            return Some(Verdict::Wait);
+        }
+        debug_assert!(!is_mirror_pod_of(mirror, pod));
+        Why::OtherVersion
+    } else if pod.is_some() && usable(input.node).is_some_and(|node| is_others(mirror, node)) {
+        Why::OtherNode
+    } else if pod.is_some() {
+        return Some(Verdict::Synced { uid });
+    } else {
+        return Some(Verdict::Wait);
+    };
+    Some(match (pod, usable(input.node)) {
+        (Some(pod), Some(_)) => Verdict::Replace {
+            uid,
+            why,
+            pod: Arc::clone(pod),
+        },
+        // Without a Node none can be made; one that is on its way out goes all the same.
+        (_, _) if why == Why::BeingDeleted => Verdict::Delete { uid, why },
+        (_, _) => Verdict::Blocked(Obstacle::NodeMissing),
+    })
+}
+
+/// The Node, if mirrors can belong to it: the API server knows it, and isn't deleting it.
+fn usable(node: Option<&core::Node>) -> Option<&core::Node> {
+    node.filter(|node| {
+        node.metadata.deletion_timestamp.is_none()
+            && node
+                .metadata
+                .uid
+                .as_ref()
+                .is_some_and(|uid| !uid.is_empty())
+    })
+}
+
+/// Whether a mirror belongs to a Node of another UID. One without an owner is left alone:
+/// somebody's webhook may have taken it off, and would again.
+fn is_others(mirror: &Pod, node: &core::Node) -> bool {
+    let owners = mirror.metadata.owner_references.iter().flatten();
+    let mut nodes = owners.filter(|owner: &&meta::OwnerReference| owner.kind == "Node");
+    nodes.any(|owner| Some(&owner.uid) != node.metadata.uid.as_ref())
+}
+
+/// Hash of the static pod whose mirror this is, or of a static pod: what tells versions apart.
+#[must_use]
+pub fn hash(pod: &Pod) -> Option<&str> {
+    let annotations = pod.metadata.annotations.as_ref()?;
+    let of = |key: &str| annotations.get(key).map(String::as_str);
+    of(keys::CONFIG_MIRROR).or_else(|| of(keys::CONFIG_HASH))
+}

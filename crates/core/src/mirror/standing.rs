@@ -1,0 +1,75 @@
+//! Whom each full name stands for: the pod that holds it, or the one that is wanted next.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::api::{FullName, Pod};
+use crate::manager::is_static_pod;
+
+/// A pod that has a worker.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AtWork {
+    /// Its full name.
+    pub full_name: FullName,
+    /// The pod; none for one that an earlier agent left running.
+    pub pod: Option<Arc<Pod>>,
+    /// Whether it only waits for another pod of its full name to finish.
+    pub waits: bool,
+}
+
+/// What a full name's mirror is to show.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Standing {
+    /// This pod, which holds the name.
+    Holder(Arc<Pod>),
+    /// This pod, which nobody works at yet: another one may still hold the name. A mirror that is
+    /// there stays; without one this pod's is made.
+    Successor(Arc<Pod>),
+    /// A pod that nobody knows any more and that is being stopped: a mirror that is there stays.
+    Unknown,
+}
+
+impl Standing {
+    /// The pod whose mirror shall exist.
+    #[must_use]
+    pub fn pod(&self) -> Option<&Arc<Pod>> {
+        match self {
+            Self::Holder(pod) | Self::Successor(pod) => Some(pod),
+            Self::Unknown => None,
+        }
+    }
+}
+
+/// Whom each full name stands for, by the pods that are wanted and those that have a worker, in
+/// any order. Pods of the API server take no part.
+#[must_use]
+pub fn standings<'a>(
+    wanted: impl IntoIterator<Item = &'a Arc<Pod>>,
+    at_work: impl IntoIterator<Item = AtWork>,
+) -> BTreeMap<FullName, Standing> {
+    let statics = wanted.into_iter().filter(|pod| is_static_pod(pod));
+    let mut standings: BTreeMap<FullName, Standing> = statics
+        .map(|pod| (FullName::of(pod), Standing::Successor(Arc::clone(pod))))
+        .collect();
+    for AtWork {
+        full_name,
+        pod,
+        waits,
+    } in at_work
+    {
+        match pod {
+            _ if waits => {}
+            Some(pod) if is_static_pod(&pod) => {
+                standings.insert(full_name, Standing::Holder(pod));
+            }
+            Some(_) => {}
+            None => {
+                let held = standings.get(&full_name);
+                if !matches!(held, Some(Standing::Holder(_))) {
+                    standings.insert(full_name, Standing::Unknown);
+                }
+            }
+        }
+    }
+    standings
+}

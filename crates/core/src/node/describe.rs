@@ -1,0 +1,190 @@
+//! Our Node as an object.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+
+use super::conditions::{Pressures, compute_conditions};
+use super::{NodeFacts, Readings, kubelet_version};
+use crate::amounts::Amounts;
+use crate::api::core::{
+    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints,
+    NodeSpec, NodeStatus, NodeSystemInfo,
+};
+use crate::api::meta::ObjectMeta;
+use crate::api::{Timestamp, keys};
+
+/// Most images told: upstream's `nodeStatusMaxImages`. They are the largest part of a Node.
+const IMAGES_MAX: usize = 50;
+/// Most names told of an image: upstream's `maxNamesPerImageInNodeStatus`.
+const IMAGE_NAMES_MAX: usize = 5;
+/// Longest value of a label.
+const LABEL_MAX: usize = 63;
+/// Tells the attach-detach controller that it is in charge, as every kubelet does by default.
+const ATTACH_DETACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
+
+/// The Node as it is registered, with its whole status.
+#[must_use]
+pub fn compute_node(facts: &NodeFacts, status: NodeStatus) -> Node {
+    Node {
+        metadata: ObjectMeta {
+            name: Some(facts.name.to_string()),
+            labels: Some(labels(facts)),
+            annotations: Some(annotations(facts)),
+            ..ObjectMeta::default()
+        },
+        spec: Some(NodeSpec {
+            taints: Some(facts.taints.clone()).filter(|taints| !taints.is_empty()),
+            ..NodeSpec::default()
+        }),
+        status: Some(status),
+    }
+}
+
+/// Labels that our Node has whatever else it has.
+pub(super) fn labels(facts: &NodeFacts) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::from([
+        ("kubernetes.io/os".to_owned(), "linux".to_owned()),
+        ("kubernetes.io/arch".to_owned(), facts.arch.clone()),
+        (
+            keys::NODE_LABEL.to_owned(),
+            keys::NODE_LABEL_VALUE.to_owned(),
+        ),
+    ]);
+    // The name of the Node, not of the machine: the machine's kubelet has that one.
+    let name = facts.name.as_str();
+    if name.len() <= LABEL_MAX {
+        labels.insert("kubernetes.io/hostname".to_owned(), name.to_owned());
+    }
+    labels.extend(facts.labels.clone());
+    labels
+}
+
+/// Feature by which an API server from 1.36 on knows that it may pass WebSockets on to us as they
+/// are, instead of speaking SPDY. Older ones don't know the field, and drop it.
+///
+/// Upstream: `ExtendWebSocketsToKubelet`, KEP-4006.
+const EXTEND_WEBSOCKETS: &str = "ExtendWebSocketsToKubelet";
+
+/// Annotations that our Node has whatever else it has.
+pub(super) fn annotations(facts: &NodeFacts) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (ATTACH_DETACH.to_owned(), "true".to_owned()),
+        (keys::OWNER.to_owned(), facts.owner.clone()),
+    ])
+}
+
+/// The status our Node should have now. Conditions keep their transition times from `before`.
+#[must_use]
+pub fn compute_node_status(
+    facts: &NodeFacts,
+    readings: &Readings,
+    pressures: &Pressures,
+    mirror_problems: &[String],
+    before: &[NodeCondition],
+    now: Timestamp,
+) -> NodeStatus {
+    NodeStatus {
+        addresses: Some(addresses(facts)),
+        capacity: Some(quantities(&facts.capacity, facts.max_pods)),
+        allocatable: Some(quantities(
+            &facts.capacity.less(&facts.reserved),
+            facts.max_pods,
+        )),
+        conditions: Some(compute_conditions(
+            readings,
+            pressures,
+            mirror_problems,
+            before,
+            now,
+        )),
+        daemon_endpoints: facts.node_api_port.map(daemon_endpoints),
+        declared_features: facts
+            .node_api_port
+            .map(|_| vec![EXTEND_WEBSOCKETS.to_owned()]),
+        node_info: Some(node_info(facts)),
+        images: Some(images(facts)).filter(|images| !images.is_empty()),
+        ..NodeStatus::default()
+    }
+}
+
+/// Where the API server calls us: at this port of one of the addresses.
+fn daemon_endpoints(port: u16) -> NodeDaemonEndpoints {
+    NodeDaemonEndpoints {
+        kubelet_endpoint: Some(DaemonEndpoint {
+            port: i32::from(port),
+        }),
+    }
+}
+
+fn quantities(amounts: &Amounts, pods: usize) -> BTreeMap<String, ApiQuantity> {
+    let cpu = match amounts.cpu_milli {
+        milli if milli % 1000 == 0 => (milli / 1000).to_string(),
+        milli => format!("{milli}m"),
+    };
+    let bytes = |bytes: u64| match bytes {
+        bytes if bytes > 0 && bytes % 1024 == 0 => format!("{}Ki", bytes / 1024),
+        bytes => bytes.to_string(),
+    };
+    [
+        ("cpu", cpu),
+        ("memory", bytes(amounts.memory_bytes)),
+        ("ephemeral-storage", bytes(amounts.ephemeral_storage_bytes)),
+        ("pods", pods.to_string()),
+    ]
+    .into_iter()
+    .map(|(resource, text)| (resource.to_owned(), ApiQuantity(text)))
+    .collect()
+}
+
+/// `InternalIP`s, then the machine's name, as upstream orders them.
+fn addresses(facts: &NodeFacts) -> Vec<NodeAddress> {
+    let address = |type_: &str, address: String| NodeAddress {
+        type_: type_.to_owned(),
+        address,
+    };
+    let ips = facts.addresses.iter();
+    let mut addresses: Vec<NodeAddress> = ips
+        .map(|ip| address("InternalIP", ip.to_string()))
+        .collect();
+    if !facts.hostname.is_empty() {
+        addresses.push(address("Hostname", facts.hostname.clone()));
+    }
+    addresses
+}
+
+fn node_info(facts: &NodeFacts) -> NodeSystemInfo {
+    let engine = facts.engine_version.as_deref().unwrap_or("unknown");
+    NodeSystemInfo {
+        machine_id: facts.machine_id.clone(),
+        system_uuid: facts.system_uuid.clone(),
+        boot_id: facts.boot_id.clone(),
+        kernel_version: facts.kernel_version.clone(),
+        os_image: facts.os_image.clone(),
+        container_runtime_version: format!("docker://{engine}"),
+        kubelet_version: kubelet_version(),
+        operating_system: "linux".to_owned(),
+        architecture: facts.arch.clone(),
+        ..NodeSystemInfo::default()
+    }
+}
+
+/// The largest images, largest first; equally large ones by name, so that nothing moves for
+/// nothing.
+fn images(facts: &NodeFacts) -> Vec<ContainerImage> {
+    let mut images: Vec<_> = facts
+        .images
+        .iter()
+        .filter(|image| !image.names.is_empty())
+        .collect();
+    images.sort_by_key(|image| (Reverse(image.size_bytes), &image.names));
+    images
+        .into_iter()
+        .take(IMAGES_MAX)
+        .map(|image| ContainerImage {
+            names: Some(image.names.iter().take(IMAGE_NAMES_MAX).cloned().collect()),
+            size_bytes: Some(i64::try_from(image.size_bytes).unwrap_or(i64::MAX)),
+        })
+        .collect()
+}

@@ -1,0 +1,137 @@
+//! Our Node in the API server: what it says, when it is written, and whose it is.
+//!
+//! Upstream: `pkg/kubelet/nodestatus/setters.go`, `pkg/kubelet/kubelet_node_status.go`.
+
+mod claim;
+mod conditions;
+mod describe;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crate::amounts::Amounts;
+use crate::api::NodeName;
+use crate::api::core::Taint;
+
+pub use claim::{Claim, LeaseSeen, claim};
+pub use conditions::{Pressures, believed_conditions, compute_conditions, is_short_of_disk};
+pub use describe::{compute_node, compute_node_status};
+pub use write::{
+    NodeEvent, NodeEventKind, REPORT_PERIOD, decide_metadata, decide_write, transitions,
+};
+
+/// The Kubernetes version whose kubelet we behave as.
+pub const KUBERNETES_VERSION: &str = "v1.35.4";
+/// What our Nodes carry in their kubelet version, and no kubelet's does.
+pub const VERSION_MARK: &str = "mirrorlet";
+
+/// What kubelet version our Node tells: a semantic version, as the scheduler and kubectl expect.
+#[must_use]
+pub fn kubelet_version() -> String {
+    format!(
+        "{KUBERNETES_VERSION}-{VERSION_MARK}.{}",
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+/// An image that is there.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ImageSeen {
+    /// Names by digest, then by tag.
+    pub names: Vec<String>,
+    /// Size, in bytes.
+    pub size_bytes: u64,
+}
+
+/// What our Node says of the machine and of itself; it changes seldom.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct NodeFacts {
+    /// Name of the Node.
+    pub name: NodeName,
+    /// Our owner id: tells our Node from that of another mirrorlet.
+    pub owner: String,
+    /// Name of the machine; published as an address unless empty.
+    pub hostname: String,
+    /// Architecture as Go names it, for example `amd64`.
+    pub arch: String,
+    /// Addresses, primary first.
+    pub addresses: Vec<IpAddr>,
+    /// Port of the node API; none where it isn't served.
+    pub node_api_port: Option<u16>,
+    /// Labels that were configured.
+    pub labels: BTreeMap<String, String>,
+    /// Taints it is registered with.
+    pub taints: Vec<Taint>,
+    /// What the machine has.
+    pub capacity: Amounts,
+    /// What of it is not for pods.
+    pub reserved: Amounts,
+    /// Most pods.
+    pub max_pods: usize,
+    /// `/etc/machine-id`.
+    pub machine_id: String,
+    /// UUID of the machine's firmware.
+    pub system_uuid: String,
+    /// Changes with each boot.
+    pub boot_id: String,
+    /// Version of the kernel.
+    pub kernel_version: String,
+    /// Name of the operating system, for example `Debian GNU/Linux 12`.
+    pub os_image: String,
+    /// Version of the Engine, once known.
+    pub engine_version: Option<String>,
+    /// Images that are there.
+    pub images: Vec<ImageSeen>,
+}
+
+/// Whether the Engine is within reach.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum EngineSeen {
+    /// Not tried yet.
+    #[default]
+    Unknown,
+    /// It answers.
+    Up,
+    /// It doesn't, and why.
+    Down(String),
+}
+
+/// A file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskReading {
+    /// What it holds, as upstream names it: `nodefs` or `imagefs`.
+    pub name: &'static str,
+    /// Bytes left for us.
+    pub available_bytes: u64,
+    /// Bytes in all.
+    pub capacity_bytes: u64,
+    /// Inodes left; 0 of 0 on a file system without a number of them.
+    pub inodes_free: u64,
+    /// Inodes in all.
+    pub inodes: u64,
+}
+
+/// Process numbers of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PidReading {
+    /// Threads that there are.
+    pub used: u64,
+    /// Threads that there can be.
+    pub max: u64,
+}
+
+/// What was read off the machine just now. What can't be read is no reason for alarm.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Readings {
+    /// The Engine.
+    pub engine: EngineSeen,
+    /// Memory that can be had without swapping, in bytes.
+    pub memory_available_bytes: Option<u64>,
+    /// File systems that pods use.
+    pub disks: Vec<DiskReading>,
+    /// Process numbers.
+    pub pids: Option<PidReading>,
+}

@@ -1,0 +1,432 @@
+//! What a pod refers to at the API server, and what came of asking for it, as values.
+//!
+//! [`references`] says what a pod needs; whoever can ask fills an [`ObjectSet`]; environment and
+//! volumes are decided from that alone. Values of objects never reach a message or a `Debug` text.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::api::core::{ConfigMap, Secret, Service};
+use crate::api::{FullName, Pod, PodUid, Timestamp, keys};
+use crate::credentials::pull_secret_names;
+use crate::spec;
+
+/// Longest that a token is used, whatever its lifetime.
+///
+/// Upstream: `pkg/kubelet/token/token_manager.go` (`maxTTL`).
+const TOKEN_AGE_MAX: Duration = Duration::from_hours(24);
+/// Share of its lifetime, in percent, after which a token is asked for anew.
+const TOKEN_USE_PERCENT: i64 = 80;
+
+/// Kind of an object that pods refer to by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ObjectKind {
+    /// A `ConfigMap`.
+    ConfigMap,
+    /// A `Secret`.
+    Secret,
+}
+
+impl ObjectKind {
+    /// The resource as API errors name it.
+    #[must_use]
+    pub fn resource(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "configmap",
+            Self::Secret => "secret",
+        }
+    }
+
+    /// The kind as manifests write it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "ConfigMap",
+            Self::Secret => "Secret",
+        }
+    }
+}
+
+/// Which object.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectKey {
+    /// Its kind.
+    pub kind: ObjectKind,
+    /// Its namespace, the pod's own.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} \"{}/{}\"",
+            self.kind.resource(),
+            self.namespace,
+            self.name
+        )
+    }
+}
+
+/// Which token of a service account, bound to a pod.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TokenKey {
+    /// Namespace of pod and service account.
+    pub namespace: String,
+    /// Name of the service account.
+    pub service_account: String,
+    /// Name of the pod.
+    pub pod_name: String,
+    /// UID of the pod: the token ends with it.
+    pub pod_uid: PodUid,
+    /// Whom the token is for; none is the API server.
+    pub audience: Option<String>,
+    /// Lifetime asked for, in seconds.
+    pub expiration_seconds: Option<i64>,
+}
+
+impl fmt::Display for TokenKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "a token of serviceaccount \"{}/{}\"",
+            self.namespace, self.service_account
+        )
+    }
+}
+
+/// Why an object can't be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ObjectError {
+    /// There is none of that name.
+    #[error("{resource} {name:?} not found")]
+    NotFound {
+        /// Its resource, in the singular.
+        resource: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// This node may not have it.
+    #[error("this node may not read {what}: {cause}")]
+    Forbidden {
+        /// What was asked for.
+        what: String,
+        /// The API server's words.
+        cause: String,
+    },
+    /// It can't be told: the API server doesn't answer, or answered with an error of its own.
+    #[error("failed to get {what}: {cause}")]
+    Away {
+        /// What was asked for.
+        what: String,
+        /// Why.
+        cause: String,
+    },
+}
+
+impl ObjectError {
+    /// That no object of that key exists.
+    #[must_use]
+    pub fn not_found(key: &ObjectKey) -> Self {
+        Self::NotFound {
+            resource: key.kind.resource(),
+            name: key.name.clone(),
+        }
+    }
+
+    /// Whether the object is known not to exist.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::NotFound { .. })
+    }
+}
+
+/// A token of a service account. Its `Debug` text doesn't hold it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token {
+    /// The token itself.
+    pub secret: String,
+    /// From when on it is worthless.
+    pub expires_at: Timestamp,
+    /// From when on another one is to be asked for.
+    pub refresh_at: Timestamp,
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token")
+            .field("expires_at", &self.expires_at)
+            .field("refresh_at", &self.refresh_at)
+            .finish_non_exhaustive()
+    }
+}
+
+/// When a token is to be asked for anew: after four fifths of its lifetime, and at most after a
+/// day. `jitter` is taken off, so that tokens issued together are not renewed together.
+///
+/// Upstream: `requiresRefresh` of `pkg/kubelet/token/token_manager.go`.
+#[must_use]
+pub fn token_refresh_at(
+    issued_at: Timestamp,
+    expires_at: Timestamp,
+    jitter: Duration,
+) -> Timestamp {
+    let lifetime = expires_at.duration_since(issued_at).as_secs().max(0);
+    let used = u64::try_from(lifetime.saturating_mul(TOKEN_USE_PERCENT) / 100).unwrap_or(0);
+    let after = Duration::from_secs(used)
+        .min(TOKEN_AGE_MAX)
+        .saturating_sub(jitter);
+    issued_at.checked_add(after).unwrap_or(expires_at)
+}
+
+/// What of a service its environment variables tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceFacts {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its address inside the cluster.
+    pub cluster_ip: String,
+    /// Its ports, in its spec's order.
+    pub ports: Vec<ServicePortFacts>,
+}
+
+/// What of a service's port its environment variables tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServicePortFacts {
+    /// Its name; empty for none.
+    pub name: String,
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: String,
+    /// Its number.
+    pub port: i32,
+}
+
+impl ServiceFacts {
+    /// The facts of a service; none of one without an address or port.
+    #[must_use]
+    pub fn of(service: &Service) -> Option<Self> {
+        let spec = service.spec.as_ref()?;
+        let cluster_ip = spec.cluster_ip.clone()?;
+        if cluster_ip.is_empty() || cluster_ip == "None" {
+            return None;
+        }
+        let ports: Vec<ServicePortFacts> = spec
+            .ports
+            .iter()
+            .flatten()
+            .map(|port| ServicePortFacts {
+                name: port.name.clone().unwrap_or_default(),
+                protocol: port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()),
+                port: port.port,
+            })
+            .collect();
+        (!ports.is_empty()).then(|| Self {
+            namespace: service.metadata.namespace.clone().unwrap_or_default(),
+            name: service.metadata.name.clone().unwrap_or_default(),
+            cluster_ip,
+            ports,
+        })
+    }
+}
+
+/// Everything of the API server that a pod's containers and volumes are made from.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct References {
+    /// Objects by name.
+    pub objects: BTreeSet<ObjectKey>,
+    /// Tokens.
+    pub tokens: BTreeSet<TokenKey>,
+    /// Whether services are told in its environment.
+    pub services: bool,
+}
+
+impl References {
+    /// Whether nothing is referred to.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty() && self.tokens.is_empty() && !self.services
+    }
+}
+
+/// What came of asking for a pod's [`References`].
+#[derive(Clone, Default)]
+pub struct ObjectSet {
+    /// By name, in the pod's namespace.
+    pub config_maps: BTreeMap<String, Result<Arc<ConfigMap>, ObjectError>>,
+    /// By name, in the pod's namespace.
+    pub secrets: BTreeMap<String, Result<Arc<Secret>, ObjectError>>,
+    /// Tokens.
+    pub tokens: BTreeMap<TokenKey, Result<Token, ObjectError>>,
+    /// Services of all namespaces; none where the pod is not told of any.
+    pub services: Option<Result<Arc<[ServiceFacts]>, ObjectError>>,
+}
+
+impl fmt::Debug for ObjectSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ObjectSet")
+            .field("config_maps", &self.config_maps.keys())
+            .field("secrets", &self.secrets.keys())
+            .field("tokens", &self.tokens.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ObjectSet {
+    /// The config map of that name; one that was not asked for is missing.
+    pub fn config_map(&self, name: &str) -> Result<&ConfigMap, ObjectError> {
+        match self.config_maps.get(name) {
+            Some(Ok(found)) => Ok(found),
+            Some(Err(error)) => Err(error.clone()),
+            None => Err(missing(ObjectKind::ConfigMap, name)),
+        }
+    }
+
+    /// The secret of that name; one that was not asked for is missing.
+    pub fn secret(&self, name: &str) -> Result<&Secret, ObjectError> {
+        match self.secrets.get(name) {
+            Some(Ok(found)) => Ok(found),
+            Some(Err(error)) => Err(error.clone()),
+            None => Err(missing(ObjectKind::Secret, name)),
+        }
+    }
+
+    /// The token of that key; one that was not asked for is missing.
+    pub fn token(&self, key: &TokenKey) -> Result<&Token, ObjectError> {
+        match self.tokens.get(key) {
+            Some(Ok(token)) => Ok(token),
+            Some(Err(error)) => Err(error.clone()),
+            None => Err(ObjectError::NotFound {
+                resource: "serviceaccount",
+                name: key.service_account.clone(),
+            }),
+        }
+    }
+
+    /// When the first of the tokens is to be renewed.
+    #[must_use]
+    pub fn refresh_at(&self) -> Option<Timestamp> {
+        self.tokens
+            .values()
+            .filter_map(|token| token.as_ref().ok())
+            .map(|token| token.refresh_at)
+            .min()
+    }
+}
+
+fn missing(kind: ObjectKind, name: &str) -> ObjectError {
+    ObjectError::NotFound {
+        resource: kind.resource(),
+        name: name.to_owned(),
+    }
+}
+
+/// Whether a pod comes from a manifest rather than from the API server.
+///
+/// Upstream: `IsStaticPod` of `pkg/kubelet/types/pod_update.go`.
+#[must_use]
+pub fn is_static(pod: &Pod) -> bool {
+    let annotations = pod.metadata.annotations.as_ref();
+    annotations
+        .and_then(|all| all.get(keys::CONFIG_SOURCE))
+        .is_some_and(|source| source != "api")
+}
+
+/// What a pod refers to. A static pod refers to nothing: it must run without an API server.
+#[must_use]
+pub fn references(pod: &Pod) -> References {
+    let mut found = References::default();
+    if is_static(pod) {
+        return found;
+    }
+    found.services = true;
+    for name in pull_secret_names(pod) {
+        found.add(pod, ObjectKind::Secret, name);
+    }
+    let regular = spec::containers(pod).map(|(_, container)| Cow::Borrowed(container));
+    let added = spec::ephemeral_containers(pod).map(Cow::Owned);
+    for container in regular.chain(added) {
+        for from in container.env_from.iter().flatten() {
+            if let Some(config_map) = &from.config_map_ref {
+                found.add(pod, ObjectKind::ConfigMap, &config_map.name);
+            }
+            if let Some(secret) = &from.secret_ref {
+                found.add(pod, ObjectKind::Secret, &secret.name);
+            }
+        }
+        for variable in container.env.iter().flatten() {
+            let from = variable.value_from.as_ref();
+            if let Some(key) = from.and_then(|from| from.config_map_key_ref.as_ref()) {
+                found.add(pod, ObjectKind::ConfigMap, &key.name);
+            }
+            if let Some(key) = from.and_then(|from| from.secret_key_ref.as_ref()) {
+                found.add(pod, ObjectKind::Secret, &key.name);
+            }
+        }
+    }
+    for volume in spec::spec(pod).volumes.iter().flatten() {
+        if let Some(config_map) = &volume.config_map {
+            found.add(pod, ObjectKind::ConfigMap, &config_map.name);
+        }
+        if let Some(name) = volume.secret.as_ref().and_then(|s| s.secret_name.as_ref()) {
+            found.add(pod, ObjectKind::Secret, name);
+        }
+        let projected = volume.projected.as_ref();
+        for source in projected.iter().flat_map(|p| p.sources.iter().flatten()) {
+            if let Some(config_map) = &source.config_map {
+                found.add(pod, ObjectKind::ConfigMap, &config_map.name);
+            }
+            if let Some(secret) = &source.secret {
+                found.add(pod, ObjectKind::Secret, &secret.name);
+            }
+            if let Some(token) = &source.service_account_token {
+                found.tokens.insert(token_key(
+                    pod,
+                    token.audience.as_deref(),
+                    token.expiration_seconds,
+                ));
+            }
+        }
+    }
+    found
+}
+
+/// The key of a token that a volume of the pod holds.
+#[must_use]
+pub fn token_key(pod: &Pod, audience: Option<&str>, expiration_seconds: Option<i64>) -> TokenKey {
+    let account = spec::spec(pod).service_account_name.as_deref();
+    TokenKey {
+        namespace: FullName::of(pod).namespace.to_string(),
+        service_account: account
+            .filter(|name| !name.is_empty())
+            .unwrap_or("default")
+            .to_owned(),
+        pod_name: pod.metadata.name.clone().unwrap_or_default(),
+        pod_uid: PodUid::of(pod),
+        audience: audience.filter(|a| !a.is_empty()).map(str::to_owned),
+        expiration_seconds,
+    }
+}
+
+impl References {
+    /// An empty name is that of an optional reference to nothing.
+    fn add(&mut self, pod: &Pod, kind: ObjectKind, name: &str) {
+        if name.is_empty() {
+            return;
+        }
+        self.objects.insert(ObjectKey {
+            kind,
+            namespace: FullName::of(pod).namespace.to_string(),
+            name: name.to_owned(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

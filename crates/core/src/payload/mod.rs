@@ -1,0 +1,498 @@
+//! Files of configMap, secret, downwardAPI and projected volumes, as values.
+//!
+//! What a volume holds is decided here from the pod and the objects it refers to; `volume` writes
+//! it, atomically.
+//!
+//! Upstream: `pkg/volume/{configmap,secret,downwardapi,projected}`,
+//! `pkg/volume/util/atomic_writer.go` (`validatePath`).
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::amounts::Amounts;
+use crate::api::Pod;
+use crate::api::core::{
+    ConfigMap, DownwardAPIVolumeFile, KeyToPath, ProjectedVolumeSource, Secret, Volume,
+    VolumeProjection,
+};
+use crate::downward;
+use crate::objects::{ObjectError, ObjectSet, is_static, token_key};
+use crate::spec;
+
+mod mounts;
+
+pub use mounts::nested_mount_points;
+
+/// Mode of files where nothing else is said: the API's default.
+const DEFAULT_MODE: i32 = 0o644;
+/// Mode of tokens in pods that have one user or a group for volumes: nobody else may read them.
+const TOKEN_MODE: u32 = 0o600;
+/// Bits a file's mode may have.
+const MODE_BITS: u32 = 0o777;
+/// Longest path of a file, and longest part of one, in bytes.
+const PATH_MAX: usize = 4096;
+const NAME_MAX: usize = 255;
+
+/// Where a volume's files are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Medium {
+    /// In a directory.
+    Disk,
+    /// In memory only, because they may be secret.
+    Memory,
+}
+
+/// The kind of a volume that is written from values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Of a `ConfigMap`.
+    ConfigMap,
+    /// Of a `Secret`.
+    Secret,
+    /// Of the pod's own fields.
+    DownwardApi,
+    /// Of several of these.
+    Projected,
+}
+
+impl Kind {
+    /// The kind of a volume; none of one that isn't written from values.
+    #[must_use]
+    pub fn of(volume: &Volume) -> Option<Self> {
+        if volume.config_map.is_some() {
+            Some(Self::ConfigMap)
+        } else if volume.secret.is_some() {
+            Some(Self::Secret)
+        } else if volume.downward_api.is_some() {
+            Some(Self::DownwardApi)
+        } else if volume.projected.is_some() {
+            Some(Self::Projected)
+        } else {
+            None
+        }
+    }
+
+    /// Where its files are kept.
+    #[must_use]
+    pub fn medium(self) -> Medium {
+        match self {
+            Self::ConfigMap => Medium::Disk,
+            Self::Secret | Self::DownwardApi | Self::Projected => Medium::Memory,
+        }
+    }
+
+    /// Directory name of its plugin in the kubelet's layout.
+    #[must_use]
+    pub fn plugin(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "kubernetes.io~configmap",
+            Self::Secret => "kubernetes.io~secret",
+            Self::DownwardApi => "kubernetes.io~downward-api",
+            Self::Projected => "kubernetes.io~projected",
+        }
+    }
+}
+
+/// One file. Its `Debug` text doesn't hold its content.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PayloadFile {
+    /// Its content.
+    pub data: Vec<u8>,
+    /// Its permissions.
+    pub mode: u32,
+    /// Its owner; ours when none.
+    pub user: Option<u32>,
+}
+
+impl fmt::Debug for PayloadFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PayloadFile")
+            .field("bytes", &self.data.len())
+            .field("mode", &format_args!("{:04o}", self.mode))
+            .field("user", &self.user)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Files of one volume by path. Paths are relative, clean, and stay inside the volume.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Payload(BTreeMap<String, PayloadFile>);
+
+impl Payload {
+    /// Files by path.
+    #[must_use]
+    pub fn files(&self) -> &BTreeMap<String, PayloadFile> {
+        &self.0
+    }
+
+    /// Adds a file; one of the same path is replaced.
+    pub fn insert(&mut self, path: &str, file: PayloadFile) -> Result<(), PayloadError> {
+        self.0.insert(clean_path(path)?, file);
+        Ok(())
+    }
+
+    /// First parts of the files' paths: what is seen in the volume's own directory.
+    #[must_use]
+    pub fn visible(&self) -> std::collections::BTreeSet<&str> {
+        let firsts = self.0.keys();
+        firsts
+            .map(|path| {
+                path.split_once('/')
+                    .map_or(path.as_str(), |(first, _)| first)
+            })
+            .collect()
+    }
+}
+
+/// Why a volume's files can't be told. Holds no value of an object.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct PayloadError(Vec<String>);
+
+impl fmt::Display for PayloadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_slice() {
+            [one] => f.write_str(one),
+            all => write!(f, "[{}]", all.join(", ")),
+        }
+    }
+}
+
+impl PayloadError {
+    fn new(problem: impl Into<String>) -> Self {
+        Self(vec![problem.into()])
+    }
+}
+
+impl From<ObjectError> for PayloadError {
+    fn from(error: ObjectError) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+/// What files are made from, beside the volume itself.
+#[derive(Debug, Clone, Copy)]
+pub struct PayloadContext<'a> {
+    /// The pod.
+    pub pod: &'a Pod,
+    /// What the pod refers to.
+    pub objects: &'a ObjectSet,
+    /// What an absent limit stands for.
+    pub allocatable: Amounts,
+}
+
+/// The files of every volume of a pod that is written from values, or why they can't be told.
+pub type Payloads = BTreeMap<String, Result<Payload, PayloadError>>;
+
+/// The files of every volume of a pod that is written from values.
+#[must_use]
+pub fn payloads(context: &PayloadContext<'_>) -> Payloads {
+    let volumes = spec::spec(context.pod).volumes.iter().flatten();
+    volumes
+        .filter_map(|volume| Some((volume.name.clone(), payload(volume, context)?)))
+        .collect()
+}
+
+/// Whether the files of a running pod's volumes may have to be written anew.
+#[must_use]
+pub fn is_live(pod: &Pod) -> bool {
+    let mut volumes = spec::spec(pod).volumes.iter().flatten();
+    !is_static(pod) && volumes.any(|volume| Kind::of(volume).is_some())
+}
+
+/// The group that a pod's volumes belong to.
+#[must_use]
+pub fn fs_group(pod: &Pod) -> Option<i64> {
+    spec::spec(pod).security_context.as_ref()?.fs_group
+}
+
+/// The user all containers of a pod run as; none when they differ or any leaves it open.
+///
+/// Upstream: `FsUserFrom` of `pkg/volume/util/util.go`.
+#[must_use]
+pub fn fs_user(pod: &Pod) -> Option<i64> {
+    let context = spec::spec(pod).security_context.as_ref();
+    let of_pod = context.and_then(|context| context.run_as_user);
+    let mut users = spec::containers(pod).map(|(_, container)| {
+        let context = container.security_context.as_ref();
+        context.and_then(|context| context.run_as_user).or(of_pod)
+    });
+    let first = users.next()??;
+    users.all(|user| user == Some(first)).then_some(first)
+}
+
+/// The files of a volume; none of one that isn't written from values.
+fn payload(volume: &Volume, context: &PayloadContext<'_>) -> Option<Result<Payload, PayloadError>> {
+    if let Some(source) = &volume.config_map {
+        let look = Look {
+            items: source.items.as_deref().unwrap_or_default(),
+            optional: source.optional == Some(true),
+            defaults: Defaults::of(source.default_mode, source.default_user),
+        };
+        return Some(of_config_map(&source.name, look, context));
+    }
+    if let Some(source) = &volume.secret {
+        let look = Look {
+            items: source.items.as_deref().unwrap_or_default(),
+            optional: source.optional == Some(true),
+            defaults: Defaults::of(source.default_mode, source.default_user),
+        };
+        let name = source.secret_name.as_deref().unwrap_or_default();
+        return Some(of_secret(name, look, context));
+    }
+    if let Some(source) = &volume.downward_api {
+        let items = source.items.as_deref().unwrap_or_default();
+        let defaults = Defaults::of(source.default_mode, source.default_user);
+        return Some(of_downward(items, defaults, context));
+    }
+    let projected = volume.projected.as_ref()?;
+    Some(of_projected(projected, context))
+}
+
+/// What files have that say nothing else.
+#[derive(Debug, Clone, Copy)]
+struct Defaults {
+    mode: i32,
+    user: Option<i64>,
+}
+
+impl Defaults {
+    fn of(mode: Option<i32>, user: Option<i64>) -> Self {
+        Self {
+            mode: mode.unwrap_or(DEFAULT_MODE),
+            user,
+        }
+    }
+
+    fn file(self, data: Vec<u8>, mode: Option<i32>, user: Option<i64>) -> PayloadFile {
+        PayloadFile {
+            data,
+            mode: u32::try_from(mode.unwrap_or(self.mode)).unwrap_or(0) & MODE_BITS,
+            user: user.or(self.user).and_then(|user| u32::try_from(user).ok()),
+        }
+    }
+}
+
+/// How an object is looked at.
+#[derive(Debug, Clone, Copy)]
+struct Look<'a> {
+    /// The keys wanted and where; everything when empty.
+    items: &'a [KeyToPath],
+    /// Whether object and keys may be missing.
+    optional: bool,
+    defaults: Defaults,
+}
+
+fn of_config_map(
+    name: &str,
+    look: Look<'_>,
+    context: &PayloadContext<'_>,
+) -> Result<Payload, PayloadError> {
+    let absent = ConfigMap::default();
+    let found = or_absent(context.objects.config_map(name), look.optional, &absent)?;
+    let mut data: BTreeMap<&str, &[u8]> = BTreeMap::new();
+    let texts = found.data.iter().flatten();
+    let binaries = found.binary_data.iter().flatten();
+    if look.items.is_empty() {
+        data.extend(texts.map(|(key, text)| (key.as_str(), text.as_bytes())));
+        data.extend(binaries.map(|(key, bytes)| (key.as_str(), bytes.0.as_slice())));
+    } else {
+        // Where items are named, a text hides the bytes of the same key.
+        data.extend(binaries.map(|(key, bytes)| (key.as_str(), bytes.0.as_slice())));
+        data.extend(texts.map(|(key, text)| (key.as_str(), text.as_bytes())));
+    }
+    of_data(&data, look, "configmap references non-existent config key")
+}
+
+fn of_secret(
+    name: &str,
+    look: Look<'_>,
+    context: &PayloadContext<'_>,
+) -> Result<Payload, PayloadError> {
+    let absent = Secret::default();
+    let found = or_absent(context.objects.secret(name), look.optional, &absent)?;
+    let data = found.data.iter().flatten();
+    let data = data
+        .map(|(key, bytes)| (key.as_str(), bytes.0.as_slice()))
+        .collect();
+    of_data(&data, look, "references non-existent secret key")
+}
+
+/// The object; an empty one where it is optional and known not to exist.
+fn or_absent<'a, T>(
+    object: Result<&'a T, ObjectError>,
+    optional: bool,
+    absent: &'a T,
+) -> Result<&'a T, ObjectError> {
+    match object {
+        Err(error) if error.is_not_found() && optional => Ok(absent),
+        other => other,
+    }
+}
+
+fn of_data(
+    data: &BTreeMap<&str, &[u8]>,
+    look: Look<'_>,
+    no_such_key: &str,
+) -> Result<Payload, PayloadError> {
+    let mut payload = Payload::default();
+    let Look {
+        items,
+        optional,
+        defaults,
+    } = look;
+    if items.is_empty() {
+        for (key, bytes) in data {
+            payload.insert(key, defaults.file(bytes.to_vec(), None, None))?;
+        }
+    }
+    for item in items {
+        match data.get(item.key.as_str()) {
+            Some(bytes) => {
+                let file = defaults.file(bytes.to_vec(), item.mode, item.user);
+                payload.insert(&item.path, file)?;
+            }
+            None if optional => {}
+            None => return Err(PayloadError::new(format!("{no_such_key}: {}", item.key))),
+        }
+    }
+    Ok(payload)
+}
+
+fn of_downward(
+    items: &[DownwardAPIVolumeFile],
+    defaults: Defaults,
+    context: &PayloadContext<'_>,
+) -> Result<Payload, PayloadError> {
+    let mut payload = Payload::default();
+    let mut problems = Vec::new();
+    for item in items {
+        let value = if let Some(field) = &item.field_ref {
+            downward::file_value(context.pod, &field.field_path)
+        } else if let Some(selector) = &item.resource_field_ref {
+            downward::resource_value(context.pod, selector, None, context.allocatable)
+        } else {
+            Ok(String::new())
+        };
+        let inserted = value
+            .map_err(|error| PayloadError::new(error.to_string()))
+            .and_then(|value| {
+                let file = defaults.file(value.into_bytes(), item.mode, item.user);
+                payload.insert(&item.path, file)
+            });
+        problems.extend(inserted.err().into_iter().flat_map(|error| error.0));
+    }
+    unless_problems(payload, problems)
+}
+
+/// Sources in their order, a later one's file replacing an earlier one's. The problems of all of
+/// them are told together.
+fn of_projected(
+    projected: &ProjectedVolumeSource,
+    context: &PayloadContext<'_>,
+) -> Result<Payload, PayloadError> {
+    let defaults = Defaults::of(projected.default_mode, projected.default_user);
+    let mut payload = Payload::default();
+    let mut problems = Vec::new();
+    for source in projected.sources.iter().flatten() {
+        match of_source(source, defaults, context) {
+            Ok(files) => payload.0.extend(files.0),
+            Err(error) => problems.extend(error.0),
+        }
+    }
+    unless_problems(payload, problems)
+}
+
+fn unless_problems(payload: Payload, problems: Vec<String>) -> Result<Payload, PayloadError> {
+    if problems.is_empty() {
+        Ok(payload)
+    } else {
+        Err(PayloadError(problems))
+    }
+}
+
+fn of_source(
+    source: &VolumeProjection,
+    defaults: Defaults,
+    context: &PayloadContext<'_>,
+) -> Result<Payload, PayloadError> {
+    if let Some(config_map) = &source.config_map {
+        let look = Look {
+            items: config_map.items.as_deref().unwrap_or_default(),
+            optional: config_map.optional == Some(true),
+            defaults,
+        };
+        return of_config_map(&config_map.name, look, context);
+    }
+    if let Some(secret) = &source.secret {
+        let look = Look {
+            items: secret.items.as_deref().unwrap_or_default(),
+            optional: secret.optional == Some(true),
+            defaults,
+        };
+        return of_secret(&secret.name, look, context);
+    }
+    if let Some(downward) = &source.downward_api {
+        let items = downward.items.as_deref().unwrap_or_default();
+        return of_downward(items, defaults, context);
+    }
+    if let Some(token) = &source.service_account_token {
+        let pod = context.pod;
+        let key = token_key(pod, token.audience.as_deref(), token.expiration_seconds);
+        let found = context.objects.token(&key)?;
+        let user = fs_user(pod);
+        let mut file = defaults.file(found.secret.clone().into_bytes(), None, token.user.or(user));
+        // Where volumes have a group, it may read the token all the same.
+        if user.is_some() || fs_group(pod).is_some() {
+            file.mode = TOKEN_MODE;
+        }
+        let mut payload = Payload::default();
+        payload.insert(&token.path, file)?;
+        return Ok(payload);
+    }
+    Err(PayloadError::new(
+        "a projected source other than configMap, secret, downwardAPI and serviceAccountToken is not supported",
+    ))
+}
+
+/// A path as a file may have it in a volume, cleaned.
+fn clean_path(path: &str) -> Result<String, PayloadError> {
+    let invalid = |problem: &str| {
+        Err(PayloadError::new(format!(
+            "invalid path: {problem}: {path:?}"
+        )))
+    };
+    if path.is_empty() {
+        return invalid("must not be empty");
+    }
+    if path.starts_with('/') {
+        return invalid("must be relative path");
+    }
+    if path.contains('\0') {
+        return invalid("must not contain NUL");
+    }
+    let parts: Vec<&str> = path
+        .split('/')
+        .filter(|part| !part.is_empty() && *part != ".")
+        .collect();
+    if path.len() > PATH_MAX {
+        return Err(PayloadError::new(format!(
+            "invalid path: must be less than or equal to {PATH_MAX} characters"
+        )));
+    }
+    if parts.iter().any(|part| part.len() > NAME_MAX) {
+        return Err(PayloadError::new(format!(
+            "invalid path: filenames must be less than or equal to {NAME_MAX} characters"
+        )));
+    }
+    if parts.contains(&"..") {
+        return invalid("must not contain '..'");
+    }
+    match parts.first() {
+        None => invalid("must not be the volume itself"),
+        Some(first) if first.starts_with("..") => invalid("must not start with '..'"),
+        Some(_) => Ok(parts.join("/")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

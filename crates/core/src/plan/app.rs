@@ -1,0 +1,96 @@
+//! Regular containers: keep, start or replace, in a sandbox that is fine.
+//!
+//! Upstream: the second half of `kuberuntime_manager.go` (`computePodActions`) and
+//! `pkg/kubelet/container/helpers.go` (`ShouldContainerBeRestarted`).
+
+use crate::api::Pod;
+use crate::api::core::Container;
+use crate::observed::{ContainerState, ContainerStatus};
+use crate::probe::{ProbeKind, ProbeResults};
+use crate::restart::{self, should_restart};
+use crate::spec::{RestartPolicy, container_hash};
+
+use super::Reason;
+
+/// What to do about one container.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It runs, as it should.
+    Keep,
+    /// It is to be started, for that reason; whatever runs under its name is stopped first.
+    Start(Reason),
+    /// It is to be stopped for that reason, and not to be started again.
+    Stop(Reason),
+    /// It is done.
+    Done,
+}
+
+/// Decides about one regular container by its newest instance.
+pub(super) fn judge(
+    pod: &Pod,
+    container: &Container,
+    newest: Option<&ContainerStatus>,
+    probes: &ProbeResults,
+) -> Verdict {
+    let name = container.name.as_str().into();
+    let Some(seen) = newest else {
+        return Verdict::Start(Reason::NeverStarted { container: name });
+    };
+    match seen.state {
+        ContainerState::Running if definition_changed(container, seen) => {
+            Verdict::Start(Reason::DefinitionChanged { container: name })
+        }
+        ContainerState::Running => {
+            // Rules that want it back are asked when its exit code is known.
+            let for_good = restart::policy(pod, container) == RestartPolicy::Never;
+            match failed_probe(container, seen, probes, for_good) {
+                None => Verdict::Keep,
+                Some(reason) if for_good => Verdict::Stop(reason),
+                Some(reason) => Verdict::Start(reason),
+            }
+        }
+        ContainerState::Created => Verdict::Start(Reason::CreatedOnly { container: name }),
+        ContainerState::Unknown => Verdict::Start(Reason::UnknownState { container: name }),
+        ContainerState::Exited => {
+            let exit_code = seen.exit_code.unwrap_or_default();
+            if should_restart(pod, container, exit_code) {
+                Verdict::Start(Reason::Exited {
+                    container: name,
+                    exit_code,
+                })
+            } else {
+                Verdict::Done
+            }
+        }
+    }
+}
+
+/// Why a running instance has to go, if one of its probes says so; `for_good` if it doesn't come
+/// back.
+pub(super) fn failed_probe(
+    container: &Container,
+    seen: &ContainerStatus,
+    probes: &ProbeResults,
+    for_good: bool,
+) -> Option<Reason> {
+    let name = container.name.as_str().into();
+    if probes.has_failed(container, seen, ProbeKind::Liveness) {
+        Some(Reason::LivenessFailed {
+            container: name,
+            for_good,
+        })
+    } else if probes.has_failed(container, seen, ProbeKind::Startup) {
+        Some(Reason::StartupFailed {
+            container: name,
+            for_good,
+        })
+    } else {
+        None
+    }
+}
+
+/// Whether an instance was made from another definition. An unknown hash counts as unchanged:
+/// adopted containers are not restarted for want of a label.
+pub(super) fn definition_changed(container: &Container, seen: &ContainerStatus) -> bool {
+    seen.hash.0 != 0 && seen.hash != container_hash(container)
+}

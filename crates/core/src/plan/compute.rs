@@ -1,0 +1,147 @@
+//! The planner itself: from a pod as wanted and as seen to the steps between them.
+//!
+//! Upstream: `pkg/kubelet/kuberuntime/kuberuntime_manager.go` (`computePodActions`). What upstream
+//! decides only while it acts (back-off, pruning) is decided here too, so that a plan says all.
+
+use crate::spec;
+
+use super::app::{self, Verdict};
+use super::deadline::{Deadline, deadline};
+use super::draft::{Draft, Start};
+use super::init::{InitStart, Initialization, initialization};
+use super::prune::prune;
+use super::sandbox::{recreate, sandbox_changed};
+use super::{Plan, PlanInput, Reason};
+use crate::observed::{ContainerState, Role};
+
+/// Decides the next steps for one pod. Reads nothing but its argument.
+#[must_use]
+pub fn compute_pod_actions(input: &PlanInput<'_>) -> Plan {
+    let mut draft = Draft::new(input);
+    decide(&mut draft);
+    prune(&mut draft);
+    draft.into_plan()
+}
+
+fn decide(draft: &mut Draft<'_>) {
+    let (pod, status) = (draft.input.pod, draft.input.status);
+    if is_terminal(pod) {
+        return draft.finish(Reason::Completed);
+    }
+    match deadline(pod, status, draft.input.now) {
+        Deadline::Passed => return draft.finish(Reason::DeadlineExceeded),
+        Deadline::Ahead(left) => draft.look_again(left),
+        Deadline::None => {}
+    }
+    let changed = sandbox_changed(pod, status);
+    if pod.metadata.deletion_timestamp.is_some() {
+        return shrink(draft, changed);
+    }
+    if let Some(reason) = changed {
+        return recreate(draft, reason);
+    }
+    start_ephemerals(draft);
+    match initialization(pod, status, draft.input.probes) {
+        Initialization::Failed(reason) => draft.finish(reason),
+        Initialization::Running(starts) => {
+            start_inits(draft, starts);
+        }
+        Initialization::Done(starts) => {
+            start_inits(draft, starts);
+            plan_apps(draft);
+        }
+    }
+}
+
+/// Whether the pod has reached a phase it never leaves.
+fn is_terminal(pod: &crate::api::Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// A pod that is being deleted: nothing is started, and it is over when its sandbox is gone or
+/// none of its regular containers may be running.
+fn shrink(draft: &mut Draft<'_>, sandbox_changed: Option<Reason>) {
+    let status = draft.input.status;
+    let runs = spec::spec(draft.input.pod).containers.iter().any(|c| {
+        status
+            .containers
+            .iter()
+            .any(|seen| *seen.name == *c.name && seen.may_be_running())
+    });
+    match sandbox_changed {
+        Some(reason) => draft.finish(reason),
+        None if !runs => draft.finish(Reason::Completed),
+        None => {}
+    }
+}
+
+/// Starts what was added to look into the pod: also while it initializes, since that may be what
+/// there is to look into. Nothing of it is ever started twice, and it holds nobody back.
+fn start_ephemerals(draft: &mut Draft<'_>) {
+    let (pod, status) = (draft.input.pod, draft.input.status);
+    for container in spec::ephemeral_containers(pod) {
+        let name = container.name.as_str().into();
+        let newest = status.find_container_status_by_name(&container.name);
+        let reason = match newest.map(|seen| seen.state) {
+            None => Reason::NeverStarted { container: name },
+            Some(ContainerState::Created) => Reason::CreatedOnly { container: name },
+            Some(_) => continue,
+        };
+        draft.start(Role::Ephemeral, &container, reason);
+    }
+}
+
+/// Starts init containers and sidecars in order. A regular one that has to wait holds back those
+/// after it, a sidecar doesn't.
+fn start_inits(draft: &mut Draft<'_>, starts: Vec<InitStart<'_>>) {
+    for InitStart {
+        role,
+        container,
+        reason,
+    } in starts
+    {
+        let started = draft.start(role, container, reason);
+        if started == Start::Waits && role == Role::Init {
+            return;
+        }
+    }
+}
+
+fn plan_apps(draft: &mut Draft<'_>) {
+    let PlanInput {
+        pod,
+        status,
+        probes,
+        ..
+    } = *draft.input;
+    let verdicts: Vec<_> = spec::spec(pod)
+        .containers
+        .iter()
+        .map(|container| {
+            let newest = status.find_container_status_by_name(&container.name);
+            (
+                container,
+                newest,
+                app::judge(pod, container, newest, probes),
+            )
+        })
+        .collect();
+    if verdicts.iter().all(|(_, _, v)| *v == Verdict::Done) {
+        return draft.finish(Reason::Completed);
+    }
+    for (container, newest, verdict) in verdicts {
+        match verdict {
+            Verdict::Keep | Verdict::Done => {}
+            // Whether the pod is over is decided once it has ended.
+            Verdict::Stop(reason) => {
+                if let Some(seen) = newest {
+                    draft.kill(seen, reason);
+                }
+            }
+            Verdict::Start(reason) => {
+                draft.start(Role::App, container, reason);
+            }
+        }
+    }
+}

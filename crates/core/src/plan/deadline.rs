@@ -1,0 +1,44 @@
+//! `activeDeadlineSeconds`: how long a pod may be active.
+//!
+//! Upstream: `pkg/kubelet/active_deadline.go`.
+
+use std::time::Duration;
+
+use crate::api::{Pod, Timestamp};
+use crate::backoff::elapsed;
+use crate::observed::PodStatus;
+use crate::spec;
+
+/// What a pod's deadline says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deadline {
+    /// It has none, or hasn't been started yet.
+    None,
+    /// It comes in that time.
+    Ahead(Duration),
+    /// It has passed.
+    Passed,
+}
+
+/// Looks at a pod's deadline. The pod's start is what its status says or what its sandboxes tell,
+/// whichever is earlier: an agent that starts just after the deadline must not find it ahead again,
+/// and a status that was made while nothing could be seen knows no better than what is seen now.
+pub(crate) fn deadline(pod: &Pod, status: &PodStatus, now: Timestamp) -> Deadline {
+    let said = spec::started_at(pod);
+    let started = said.into_iter().chain(status.pod_started_at()).min();
+    deadline_since(pod, started, now)
+}
+
+/// Looks at the deadline of a pod that was started at a known time.
+pub(crate) fn deadline_since(pod: &Pod, started: Option<Timestamp>, now: Timestamp) -> Deadline {
+    let seconds = spec::spec(pod)
+        .active_deadline_seconds
+        .and_then(|s| u64::try_from(s).ok());
+    let (Some(seconds), Some(started)) = (seconds, started) else {
+        return Deadline::None;
+    };
+    match Duration::from_secs(seconds).checked_sub(elapsed(started, now)) {
+        Some(left) if !left.is_zero() => Deadline::Ahead(left),
+        Some(_) | None => Deadline::Passed,
+    }
+}

@@ -1,0 +1,201 @@
+//! A plan in the making: collects steps by phase, so that deciders need not care for their order.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::api::core::Container;
+use crate::api::{ContainerId, FullName};
+use crate::backoff::go_duration;
+use crate::observed::{ContainerState, ContainerStatus, Role};
+use crate::spec::container_hash;
+
+use super::{Plan, PlanInput, Reason, Step, Waiting};
+
+/// What became of the wish to start a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Start {
+    /// It is among the steps.
+    Planned,
+    /// Its back-off isn't over.
+    Waits,
+}
+
+/// A plan in the making.
+#[derive(Debug)]
+pub(super) struct Draft<'a> {
+    pub(super) input: &'a PlanInput<'a>,
+    /// Kills, removals that make room, and the sandbox: everything before the first start.
+    pub(super) before: Vec<Step>,
+    /// Starts, in order.
+    pub(super) starts: Vec<Step>,
+    /// Removals nobody waits for.
+    pub(super) after: Vec<Step>,
+    /// Instances some step before `after` removes.
+    removed: BTreeSet<ContainerId>,
+    plan: Plan,
+}
+
+impl<'a> Draft<'a> {
+    pub(super) fn new(input: &'a PlanInput<'a>) -> Self {
+        Self {
+            input,
+            before: Vec::new(),
+            starts: Vec::new(),
+            after: Vec::new(),
+            removed: BTreeSet::new(),
+            plan: Plan::default(),
+        }
+    }
+
+    /// The plan: kills and removals that make room, sandbox, starts, other removals.
+    pub(super) fn into_plan(self) -> Plan {
+        let mut plan = self.plan;
+        plan.steps = self.before;
+        plan.steps.extend(self.starts);
+        plan.steps.extend(self.after);
+        plan
+    }
+
+    /// Stops everything of the pod, if anything runs.
+    pub(super) fn kill_pod(&mut self, reason: Reason) {
+        if self.input.status.anything_running() {
+            self.before.push(Step::KillPod { reason });
+        }
+    }
+
+    /// The pod is over: whatever was planned so far is dropped for stopping what still runs.
+    pub(super) fn finish(&mut self, reason: Reason) {
+        self.before.clear();
+        self.starts.clear();
+        self.removed.clear();
+        self.plan = Plan {
+            finished: true,
+            ..Plan::default()
+        };
+        self.kill_pod(reason);
+    }
+
+    /// Asks to be called again after that time at the latest.
+    pub(super) fn look_again(&mut self, after: Duration) {
+        self.plan.look_again = Some(self.plan.look_again.map_or(after, |t| t.min(after)));
+    }
+
+    /// Stops one instance.
+    pub(super) fn kill(&mut self, seen: &ContainerStatus, reason: Reason) {
+        self.before.push(Step::KillContainer {
+            id: seen.id.clone(),
+            name: seen.name.clone(),
+            reason,
+        });
+    }
+
+    /// Removes an instance before anything is started.
+    pub(super) fn remove_before(&mut self, seen: &ContainerStatus) {
+        self.removed.insert(seen.id.clone());
+        self.before.push(Step::RemoveContainer {
+            id: seen.id.clone(),
+            name: seen.name.clone(),
+        });
+    }
+
+    /// Removes an instance once everything else is done, unless it is gone by then.
+    pub(super) fn remove_after(&mut self, id: &ContainerId, name: &Arc<str>) {
+        if self.removed.insert(id.clone()) {
+            self.after.push(Step::RemoveContainer {
+                id: id.clone(),
+                name: name.clone(),
+            });
+        }
+    }
+
+    /// Starts a container in the present sandbox, unless its back-off isn't over. Namesakes that
+    /// may be running are stopped in any case: there are never two of them.
+    pub(super) fn start(&mut self, role: Role, container: &Container, reason: Reason) -> Start {
+        let status = self.input.status;
+        let namesakes = || {
+            status
+                .containers
+                .iter()
+                .filter(|c| *c.name == *container.name)
+        };
+        for seen in namesakes().filter(|c| c.may_be_running()) {
+            self.kill(seen, reason.clone());
+        }
+        if self.waits(container) {
+            return Start::Waits;
+        }
+        // An instance that was never started is taken over, unless the spec has changed since:
+        // its name is that of the new one.
+        if let Some(newest) = namesakes().next()
+            && newest.state == ContainerState::Created
+            && newest.hash != container_hash(container)
+            && newest.hash.0 != 0
+        {
+            self.remove_before(newest);
+        }
+        self.push_start(role, container, reason);
+        Start::Planned
+    }
+
+    /// Starts a container in the sandbox this plan creates. Nothing waits then: it is not the
+    /// container's fault that it ended.
+    pub(super) fn start_in_new_sandbox(&mut self, role: Role, container: &Container) {
+        let name: Arc<str> = container.name.as_str().into();
+        let seen = self.input.status.find_container_status_by_name(&name);
+        let reason = if seen.is_some() {
+            Reason::SandboxRecreated { container: name }
+        } else {
+            Reason::NeverStarted { container: name }
+        };
+        self.push_start(role, container, reason);
+    }
+
+    fn push_start(&mut self, role: Role, container: &Container, reason: Reason) {
+        let restart_count = self
+            .input
+            .status
+            .find_container_status_by_name(&container.name)
+            .map_or(0, |newest| match newest.state {
+                ContainerState::Created => newest.restart_count,
+                ContainerState::Running | ContainerState::Exited | ContainerState::Unknown => {
+                    newest.restart_count.saturating_add(1)
+                }
+            });
+        self.starts.push(Step::StartContainer {
+            name: container.name.as_str().into(),
+            role,
+            restart_count,
+            reason,
+        });
+    }
+
+    /// Whether a container's back-off isn't over; says so in the plan.
+    ///
+    /// Upstream: `kuberuntime_manager.go` (`doBackOff`).
+    fn waits(&mut self, container: &Container) -> bool {
+        let Some((key, finished_at)) = super::backoff_event(self.input.status, container) else {
+            return false;
+        };
+        let backoff = self.input.backoff;
+        let Some(remaining) = backoff.is_in_backoff_since(&key, finished_at, self.input.now) else {
+            return false;
+        };
+        let message = format!(
+            "back-off {} restarting failed container={} pod={}({})",
+            go_duration(backoff.delay(&key)),
+            container.name,
+            FullName::of(self.input.pod),
+            crate::api::PodUid::of(self.input.pod),
+        );
+        self.plan.waiting.insert(
+            key.0,
+            Waiting {
+                reason: "CrashLoopBackOff".into(),
+                message: message.into(),
+            },
+        );
+        self.look_again(remaining);
+        true
+    }
+}

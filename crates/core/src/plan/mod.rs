@@ -1,0 +1,323 @@
+//! The planner: what to do next for one pod, and why.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::{ContainerId, Pod, Timestamp, core};
+use crate::backoff::{Backoff, ContainerKey};
+use crate::gc::ContainerGcPolicy;
+use crate::observed::{ContainerState, PodStatus, Role};
+use crate::probe::{ProbeKind, ProbeResults};
+use crate::spec;
+
+mod app;
+mod compute;
+pub(crate) mod deadline;
+mod draft;
+mod init;
+mod prune;
+mod sandbox;
+#[cfg(test)]
+mod tests;
+
+pub use compute::compute_pod_actions;
+pub(crate) use sandbox::sandbox_changed;
+
+/// Everything the planner looks at.
+#[derive(Debug, Clone, Copy)]
+pub struct PlanInput<'a> {
+    /// The pod as wanted.
+    pub pod: &'a Pod,
+    /// The pod as seen.
+    pub status: &'a PodStatus,
+    /// Crash counters of the pod's containers.
+    pub backoff: &'a Backoff,
+    /// What its probes say.
+    pub probes: &'a ProbeResults,
+    /// How many dead instances are kept.
+    pub gc: ContainerGcPolicy,
+    /// The present time.
+    pub now: Timestamp,
+}
+
+/// One thing to do to a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Stop everything of the pod: containers with their grace, then sandboxes.
+    KillPod {
+        /// Why.
+        reason: Reason,
+    },
+    /// Stop one container instance with its grace.
+    KillContainer {
+        /// The instance.
+        id: ContainerId,
+        /// Its name in the spec.
+        name: Arc<str>,
+        /// Why.
+        reason: Reason,
+    },
+    /// Create and start a sandbox.
+    CreateSandbox {
+        /// How many sandboxes the pod had before.
+        attempt: u32,
+        /// Why.
+        reason: Reason,
+    },
+    /// Create and start a container. With [`Reason::CreatedOnly`] an instance of that restart
+    /// count is there already, waiting to be started.
+    StartContainer {
+        /// Its name in the spec.
+        name: Arc<str>,
+        /// Its role.
+        role: Role,
+        /// How many instances of that name came before.
+        restart_count: u32,
+        /// Why.
+        reason: Reason,
+    },
+    /// Remove a dead instance that nobody needs any more.
+    RemoveContainer {
+        /// The instance.
+        id: ContainerId,
+        /// Its name in the spec.
+        name: Arc<str>,
+    },
+}
+
+/// Why a step is taken, or why nothing is done. Goes to the log, to events and to `explain`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "kind")]
+pub enum Reason {
+    /// The pod has no sandbox.
+    NoSandbox,
+    /// The newest sandbox does not run.
+    SandboxDead,
+    /// More than one sandbox runs.
+    SandboxDuplicated,
+    /// The sandbox is in the wrong network for the spec.
+    SandboxNetworkChanged,
+    /// The sandbox runs without an address.
+    SandboxWithoutAddress,
+    /// The container has never been started.
+    NeverStarted {
+        /// Name in the spec.
+        container: Arc<str>,
+    },
+    /// The container was created and never started.
+    CreatedOnly {
+        /// Name in the spec.
+        container: Arc<str>,
+    },
+    /// The container ended and its restart policy wants it back.
+    Exited {
+        /// Name in the spec.
+        container: Arc<str>,
+        /// Its exit code.
+        exit_code: i32,
+    },
+    /// The runtime can't tell what the container does.
+    UnknownState {
+        /// Name in the spec.
+        container: Arc<str>,
+    },
+    /// The container's image changed.
+    DefinitionChanged {
+        /// Name in the spec.
+        container: Arc<str>,
+    },
+    /// The container's liveness probe failed.
+    LivenessFailed {
+        /// Name in the spec.
+        container: Arc<str>,
+        /// Whether its policy doesn't want it back.
+        #[serde(default)]
+        for_good: bool,
+    },
+    /// The container's startup probe failed.
+    StartupFailed {
+        /// Name in the spec.
+        container: Arc<str>,
+        /// Whether its policy doesn't want it back.
+        #[serde(default)]
+        for_good: bool,
+    },
+    /// The container's postStart hook failed.
+    PostStartFailed {
+        /// Name in the spec.
+        container: Arc<str>,
+    },
+    /// The container starts anew with its sandbox.
+    SandboxRecreated {
+        /// Name in the spec.
+        container: Arc<str>,
+    },
+    /// A regular init container failed, and the pod is never restarted.
+    InitFailed {
+        /// Name in the spec.
+        container: Arc<str>,
+    },
+    /// Every container is done: nothing keeps the pod alive.
+    Completed,
+    /// The pod's `activeDeadlineSeconds` passed.
+    DeadlineExceeded,
+}
+
+impl Reason {
+    /// The probe that failed, if it is for that.
+    #[must_use]
+    pub fn failed_probe(&self) -> Option<ProbeKind> {
+        if matches!(self, Self::LivenessFailed { .. }) {
+            Some(ProbeKind::Liveness)
+        } else if matches!(self, Self::StartupFailed { .. }) {
+            Some(ProbeKind::Startup)
+        } else {
+            None
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSandbox => f.write_str("the pod has no sandbox"),
+            Self::SandboxDead => f.write_str("the sandbox is not running"),
+            Self::SandboxDuplicated => f.write_str("more than one sandbox is running"),
+            Self::SandboxNetworkChanged => {
+                f.write_str("the sandbox is in another network than the spec wants")
+            }
+            Self::SandboxWithoutAddress => f.write_str("the sandbox has no address"),
+            Self::NeverStarted { container } => {
+                write!(f, "container {container} has not been started yet")
+            }
+            Self::CreatedOnly { container } => {
+                write!(f, "container {container} was created but never started")
+            }
+            Self::Exited {
+                container,
+                exit_code,
+            } => {
+                write!(f, "container {container} exited with {exit_code}")
+            }
+            Self::UnknownState { container } => {
+                write!(f, "container {container} is in an unknown state")
+            }
+            Self::DefinitionChanged { container } => {
+                write!(f, "container {container} definition changed")
+            }
+            Self::LivenessFailed { container, .. } => {
+                write!(f, "container {container} failed liveness probe")
+            }
+            Self::StartupFailed { container, .. } => {
+                write!(f, "container {container} failed startup probe")
+            }
+            Self::PostStartFailed { container } => {
+                write!(f, "the postStart hook of container {container} failed")
+            }
+            Self::SandboxRecreated { container } => {
+                write!(f, "container {container} starts anew with its sandbox")
+            }
+            Self::InitFailed { container } => {
+                write!(
+                    f,
+                    "init container {container} failed and restartPolicy is Never"
+                )
+            }
+            Self::Completed => f.write_str("every container of the pod is done"),
+            Self::DeadlineExceeded => {
+                f.write_str("the pod was active longer than activeDeadlineSeconds")
+            }
+        }
+    }
+}
+
+/// Why a container waits, as its status says it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// For example `CrashLoopBackOff`.
+    pub reason: Arc<str>,
+    /// For people.
+    pub message: Arc<str>,
+}
+
+/// What to do next for one pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// Steps in order. A failed step ends the round, except that regular containers and sidecars
+    /// start independently of what comes after them.
+    pub steps: Vec<Step>,
+    /// Containers that would be started but for their back-off.
+    pub waiting: BTreeMap<Arc<str>, Waiting>,
+    /// When to look again though nothing happens: the planner's only way to ask for time.
+    pub look_again: Option<Duration>,
+    /// Whether the pod is over: every container done, or failed for good.
+    pub finished: bool,
+}
+
+impl Plan {
+    /// Whether there is nothing to do.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// The reasons of all steps, in order.
+    pub fn because(&self) -> impl Iterator<Item = &Reason> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::KillPod { reason }
+            | Step::KillContainer { reason, .. }
+            | Step::CreateSandbox { reason, .. }
+            | Step::StartContainer { reason, .. } => Some(reason),
+            Step::RemoveContainer { .. } => None,
+        })
+    }
+    /// Advances the back-off of every container this plan restarts. To be called once, with the
+    /// status the plan was made from, when the plan is carried out. Containers that start anew
+    /// with their sandbox don't count: they did not end by themselves.
+    ///
+    /// Upstream does this in `kuberuntime_manager.go` (`doBackOff`).
+    pub fn record_backoff(
+        &self,
+        pod: &Pod,
+        status: &PodStatus,
+        backoff: &mut Backoff,
+        now: Timestamp,
+    ) {
+        let creates_sandbox = self
+            .steps
+            .iter()
+            .any(|step| matches!(step, Step::CreateSandbox { .. }));
+        if creates_sandbox {
+            return;
+        }
+        for step in &self.steps {
+            if let Step::StartContainer { name, .. } = step
+                && let Some((_, container)) = spec::find_container(pod, name)
+                && let Some((key, finished_at)) = backoff_event(status, container)
+            {
+                backoff.next(key, finished_at, now);
+            }
+        }
+    }
+}
+
+/// Under which key, and since when, a container is in back-off: since its newest ended instance
+/// ended.
+fn backoff_event(
+    status: &PodStatus,
+    container: &core::Container,
+) -> Option<(ContainerKey, Timestamp)> {
+    let ended = status
+        .containers
+        .iter()
+        .find(|c| *c.name == *container.name && c.state == ContainerState::Exited)?;
+    let key = (
+        Arc::from(container.name.as_str()),
+        spec::container_hash(container),
+    );
+    Some((key, ended.finished_at.unwrap_or(ended.created_at)))
+}

@@ -1,0 +1,120 @@
+//! Whether a pod needs a new sandbox, and what follows from that.
+//!
+//! Upstream: `pkg/kubelet/kuberuntime/util/util.go` (`PodSandboxChanged`) and the first half of
+//! `kuberuntime_manager.go` (`computePodActions`).
+
+use crate::api::Pod;
+use crate::api::core::Container;
+use crate::observed::{ContainerState, PodStatus, Role, SandboxStatus};
+use crate::restart::should_restart;
+use crate::spec::{self, RestartPolicy};
+
+use super::draft::Draft;
+use super::{Reason, Step};
+
+/// Why the pod's sandbox must be replaced; none when it is fine.
+pub(crate) fn sandbox_changed(pod: &Pod, status: &PodStatus) -> Option<Reason> {
+    let Some(newest) = status.sandboxes.first() else {
+        return Some(Reason::NoSandbox);
+    };
+    let ready = |s: &&SandboxStatus| s.state == ContainerState::Running;
+    if status.sandboxes.iter().filter(ready).count() > 1 {
+        return Some(Reason::SandboxDuplicated);
+    }
+    if newest.state != ContainerState::Running {
+        return Some(Reason::SandboxDead);
+    }
+    let host_network = spec::is_host_network(pod);
+    if newest.host_network != host_network {
+        return Some(Reason::SandboxNetworkChanged);
+    }
+    if !host_network && newest.ips.is_empty() {
+        return Some(Reason::SandboxWithoutAddress);
+    }
+    None
+}
+
+/// Plans a new sandbox and the first containers in it. Does nothing but stop what runs when the
+/// pod is never restarted and has run, or when everything it had to do is done.
+pub(super) fn recreate(draft: &mut Draft<'_>, reason: Reason) {
+    let pod = draft.input.pod;
+    let to_start = containers_to_start(pod, draft.input.status);
+    if must_not_come_back(pod, draft.input.status, to_start.is_empty()) {
+        return draft.finish(reason);
+    }
+    draft.kill_pod(reason.clone());
+    let first_init = spec::containers(pod).find(|(role, _)| *role != Role::App);
+    // Restart counts are read from instances that are about to be purged.
+    match first_init {
+        Some((role, container)) => draft.start_in_new_sandbox(role, container),
+        None => {
+            for container in to_start {
+                draft.start_in_new_sandbox(Role::App, container);
+            }
+        }
+    }
+    purge(draft);
+    let attempt = draft
+        .input
+        .status
+        .sandboxes
+        .iter()
+        .map(|s| match s.state {
+            // Taken over: a start of it may be under way still, of an agent before this one.
+            ContainerState::Created => s.attempt,
+            ContainerState::Running | ContainerState::Exited | ContainerState::Unknown => {
+                s.attempt.saturating_add(1)
+            }
+        })
+        .max()
+        .unwrap_or(0);
+    draft.before.push(Step::CreateSandbox { attempt, reason });
+}
+
+/// Regular containers that run again in a new sandbox: all but those that are over. One that were
+/// started though its policy says no would be judged by its old end in the next round.
+///
+/// Upstream asks for a success under `OnFailure` only, and makes sandboxes without end for a pod
+/// whose containers have policies of their own.
+fn containers_to_start<'a>(pod: &'a Pod, status: &PodStatus) -> Vec<&'a Container> {
+    let over = |container: &Container| {
+        status
+            .find_container_status_by_name(&container.name)
+            .is_some_and(|seen| {
+                seen.state == ContainerState::Exited
+                    && !should_restart(pod, container, seen.exit_code.unwrap_or_default())
+            })
+    };
+    spec::spec(pod)
+        .containers
+        .iter()
+        .filter(|container| !over(container))
+        .collect()
+}
+
+/// Whether a pod without a usable sandbox is over rather than in need of a new one.
+///
+/// Upstream asks whether it ever had a sandbox *and* containers; asking whether any of its
+/// containers ran also holds for a sandbox that somebody removed, and lets a pod try again whose
+/// sandbox died before anything of it was started.
+fn must_not_come_back(pod: &Pod, status: &PodStatus, nothing_to_start: bool) -> bool {
+    let has_run = status
+        .containers
+        .iter()
+        .any(|c| c.state != ContainerState::Created);
+    // Nothing to start means that every regular container has an instance, so that the pod was
+    // initialised.
+    nothing_to_start || (has_run && spec::restart_policy(pod) == RestartPolicy::Never)
+}
+
+/// Removes what must not be taken for part of the new sandbox: init containers run again from the
+/// first, and an instance that was never started would be started in the old network.
+fn purge(draft: &mut Draft<'_>) {
+    let status = draft.input.status;
+    for seen in &status.containers {
+        let is_init = matches!(seen.role, Role::Init | Role::Sidecar);
+        if is_init || seen.state == ContainerState::Created {
+            draft.remove_before(seen);
+        }
+    }
+}

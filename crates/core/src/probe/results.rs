@@ -1,0 +1,100 @@
+//! What a pod's probes say, by container instance.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::ContainerId;
+use crate::api::core::Container;
+use crate::observed::{ContainerState, ContainerStatus};
+
+use super::{ProbeKind, ProbeResult};
+
+/// The newest published result of each probe of a pod. An instance that is replaced takes its
+/// results with it.
+///
+/// Upstream: `pkg/kubelet/prober/results/results_manager.go`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ProbeResults(BTreeMap<ContainerId, BTreeMap<ProbeKind, ProbeResult>>);
+
+impl ProbeResults {
+    /// What that probe of that instance says; none before its worker has seen the instance.
+    #[must_use]
+    pub fn get(&self, id: &ContainerId, kind: ProbeKind) -> Option<ProbeResult> {
+        self.0.get(id)?.get(&kind).copied()
+    }
+
+    /// Keeps a result, and says whether it is news.
+    pub fn set(&mut self, id: &ContainerId, kind: ProbeKind, result: ProbeResult) -> bool {
+        let of_instance = self.0.entry(id.clone()).or_default();
+        of_instance.insert(kind, result) != Some(result)
+    }
+
+    /// Forgets a result, and says whether there was one.
+    pub fn remove(&mut self, id: &ContainerId, kind: ProbeKind) -> bool {
+        let Some(of_instance) = self.0.get_mut(id) else {
+            return false;
+        };
+        let removed = of_instance.remove(&kind).is_some();
+        if of_instance.is_empty() {
+            self.0.remove(id);
+        }
+        removed
+    }
+
+    /// As much of it as the next agent goes on from: which instances had started, and which were
+    /// ready. The rest is what it begins with.
+    ///
+    /// Upstream: `ChangeContainerStatusOnKubeletRestart`, since 1.35.
+    #[must_use]
+    pub fn kept(&self) -> Self {
+        let mut kept = Self::default();
+        for (id, of_instance) in &self.0 {
+            for kind in [ProbeKind::Readiness, ProbeKind::Startup] {
+                if of_instance.get(&kind) == Some(&ProbeResult::Success) {
+                    kept.set(id, kind, ProbeResult::Success);
+                }
+            }
+        }
+        kept
+    }
+
+    /// Whether nothing is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a running instance's probe of that kind says that it has to go. A probe without a
+    /// result, after a restart of the agent say, says nothing.
+    #[must_use]
+    pub fn has_failed(
+        &self,
+        container: &Container,
+        seen: &ContainerStatus,
+        kind: ProbeKind,
+    ) -> bool {
+        kind.of(container).is_some() && self.get(&seen.id, kind) == Some(ProbeResult::Failure)
+    }
+
+    /// Whether an instance has started: it runs, and its startup probe, if it has one, says so.
+    ///
+    /// Upstream: `isContainerStarted` of `pkg/kubelet/prober/prober_manager.go`.
+    #[must_use]
+    pub fn has_started(&self, container: &Container, seen: &ContainerStatus) -> bool {
+        seen.state == ContainerState::Running && self.succeeds(container, seen, ProbeKind::Startup)
+    }
+
+    /// Whether an instance takes requests: it has started, and its readiness probe, if it has one,
+    /// says so.
+    ///
+    /// Upstream: `UpdatePodStatus` of `pkg/kubelet/prober/prober_manager.go`.
+    #[must_use]
+    pub fn is_ready(&self, container: &Container, seen: &ContainerStatus) -> bool {
+        self.has_started(container, seen) && self.succeeds(container, seen, ProbeKind::Readiness)
+    }
+
+    fn succeeds(&self, container: &Container, seen: &ContainerStatus, kind: ProbeKind) -> bool {
+        kind.of(container).is_none() || self.get(&seen.id, kind) == Some(ProbeResult::Success)
+    }
+}

@@ -1,0 +1,200 @@
+//! One probe's worker as a state machine: what to do when it is its time, and what to publish.
+
+use std::time::Duration;
+
+use crate::api::{ContainerId, Timestamp};
+use crate::observed::{ContainerState, ContainerStatus};
+
+use super::{ProbeKind, ProbeResult, ProbeSpec};
+
+/// What a worker remembers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ProbeState {
+    /// The instance that it probes.
+    id: Option<ContainerId>,
+    /// Whether nothing is probed until there is another instance: one that failed its liveness
+    /// probe is about to go, one whose startup was decided needs no more of it.
+    on_hold: bool,
+    /// The newest result that was counted, and how often it came in a row.
+    run: Option<(ProbeResult, u32)>,
+}
+
+impl ProbeState {
+    /// The instance that is probed.
+    #[must_use]
+    pub fn id(&self) -> Option<&ContainerId> {
+        self.id.as_ref()
+    }
+}
+
+/// What a worker sees of its container.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they are seen one by one, and any of them may hold beside any other"
+)]
+#[derive(Debug, Clone, Copy)]
+pub struct Observation<'a> {
+    /// The newest instance.
+    pub instance: Option<&'a ContainerStatus>,
+    /// Whether it has started ([`ProbeResults::has_started`](super::ProbeResults::has_started)).
+    pub has_started: bool,
+    /// Whether the pod is being stopped.
+    pub terminating: bool,
+    /// Whether the pod is over: it succeeded or failed.
+    pub over: bool,
+    /// Whether the container is started again when it has ended.
+    pub restarts: bool,
+    /// What an agent before this one has published of the instance.
+    pub kept: Option<ProbeResult>,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing, this time.
+    Wait,
+    /// Attempt the probe.
+    Probe,
+    /// Nothing, ever again.
+    End,
+}
+
+/// What a worker does, having looked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// An instance that is gone: its result goes with it.
+    pub forget: Option<ContainerId>,
+    /// What to publish of the present instance.
+    pub publish: Option<ProbeResult>,
+    /// What to do next.
+    pub action: Action,
+}
+
+impl Decision {
+    fn new(action: Action) -> Self {
+        Self {
+            forget: None,
+            publish: None,
+            action,
+        }
+    }
+}
+
+/// Decides what to do, having looked at the container.
+///
+/// Upstream: `doProbe` of `pkg/kubelet/prober/worker.go`. Unlike there a container that was
+/// created and not started yet is waited for, rather than published as failed: it will run under
+/// the same id.
+#[must_use]
+pub fn decide(
+    state: ProbeState,
+    kind: ProbeKind,
+    spec: &ProbeSpec,
+    seen: &Observation<'_>,
+    now: Timestamp,
+) -> (ProbeState, Decision) {
+    if seen.over {
+        return (state, Decision::new(Action::End));
+    }
+    let (state, mut decision) = take_up(state, kind, seen);
+    let Some(instance) = seen.instance else {
+        if seen.terminating {
+            decision.action = Action::End;
+        }
+        return (state, decision);
+    };
+    // One that is being stopped is neither restarted nor held back any more.
+    if seen.terminating && kind != ProbeKind::Readiness {
+        decision.publish = Some(ProbeResult::Success);
+        decision.action = Action::End;
+        return (state, decision);
+    }
+    match instance.state {
+        ContainerState::Exited => {
+            decision.publish = Some(ProbeResult::Failure);
+            if seen.terminating || !seen.restarts {
+                decision.action = Action::End;
+            }
+        }
+        ContainerState::Running if !state.on_hold && is_due(kind, spec, seen, instance, now) => {
+            decision.action = Action::Probe;
+        }
+        ContainerState::Created | ContainerState::Running | ContainerState::Unknown => {}
+    }
+    (state, decision)
+}
+
+/// Takes up another instance: what was counted of the one before says nothing about it.
+fn take_up(state: ProbeState, kind: ProbeKind, seen: &Observation<'_>) -> (ProbeState, Decision) {
+    let mut decision = Decision::new(Action::Wait);
+    let newest = seen.instance.map(|instance| &instance.id);
+    if newest.is_none() || newest == state.id.as_ref() {
+        return (state, decision);
+    }
+    decision.publish = Some(seen.kept.unwrap_or_else(|| kind.initial()));
+    decision.forget = state.id;
+    let anew = ProbeState {
+        id: newest.cloned(),
+        ..ProbeState::default()
+    };
+    (anew, decision)
+}
+
+/// Whether a running instance is to be probed now.
+fn is_due(
+    kind: ProbeKind,
+    spec: &ProbeSpec,
+    seen: &Observation<'_>,
+    instance: &ContainerStatus,
+    now: Timestamp,
+) -> bool {
+    let ran = instance
+        .started_at
+        .map(|at| Duration::try_from(now.duration_since(at)).unwrap_or_default());
+    // Whether it has started is the startup probe's question until it is answered, and after that
+    // the others' turn.
+    let turn = seen.has_started != (kind == ProbeKind::Startup);
+    turn && ran.is_some_and(|ran| ran >= spec.initial_delay)
+}
+
+/// Weighs what came of an attempt: what to publish, if it is decided.
+#[must_use]
+pub fn conclude(
+    mut state: ProbeState,
+    kind: ProbeKind,
+    spec: &ProbeSpec,
+    result: ProbeResult,
+) -> (ProbeState, Option<ProbeResult>) {
+    let times = match state.run {
+        Some((last, times)) if last == result => times.saturating_add(1),
+        Some(_) | None => 1,
+    };
+    state.run = Some((result, times));
+    let threshold = match result {
+        ProbeResult::Success => spec.success_threshold,
+        ProbeResult::Failure => spec.failure_threshold,
+        ProbeResult::Unknown => return (state, None),
+    };
+    if times < threshold {
+        return (state, None);
+    }
+    let failed = result == ProbeResult::Failure;
+    if kind == ProbeKind::Startup || (kind == ProbeKind::Liveness && failed) {
+        state.on_hold = true;
+        state.run = None;
+    }
+    (state, Some(result))
+}
+
+/// How long a worker waits before it looks for the first time. An agent that was restarted would
+/// begin with all probes at once, so each then waits a share of its period, given between 0 and 1.
+///
+/// Upstream: `run` of `pkg/kubelet/prober/worker.go`.
+#[must_use]
+pub fn first_delay(spec: &ProbeSpec, uptime: Duration, share: f64) -> Duration {
+    if spec.period > uptime {
+        spec.period.mul_f64(share.clamp(0.0, 1.0))
+    } else {
+        Duration::ZERO
+    }
+}

@@ -1,0 +1,339 @@
+//! Which pod, and which of its containers, a person means.
+
+use crate::api::report::PodReport;
+use crate::api::{FullName, Pod};
+use crate::spec::all_container_names;
+
+/// Shortest beginning of a UID that is taken for one; shorter ones collide, or are names.
+pub const UID_PREFIX_MIN: usize = 6;
+
+/// Most names suggested for one that is not known.
+const NEAR_MAX: usize = 5;
+
+/// Annotation naming the container that `logs` means when none is named; kubectl's.
+pub const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+
+/// A text that names no one pod.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PodNotFound {
+    /// It names none.
+    #[error("there is no pod {text:?}{}", suggestion(.near))]
+    Unknown {
+        /// The text.
+        text: String,
+        /// Pods with names near to it, as `namespace/name`.
+        near: Vec<String>,
+    },
+    /// It names several.
+    #[error("{text:?} names {} pods: {}; name one of them", .candidates.len(), .candidates.join(", "))]
+    Ambiguous {
+        /// The text.
+        text: String,
+        /// They, as `namespace/name`; with the UID where that is needed to tell them apart.
+        candidates: Vec<String>,
+    },
+}
+
+fn suggestion(near: &[String]) -> String {
+    match near {
+        [] => "; mirrorlet status lists all pods".to_owned(),
+        near => format!("; did you mean {}?", near.join(", ")),
+    }
+}
+
+/// The pod a text means: a name (the manifest's own, or with the node's suffix),
+/// `namespace/name`, a UID, its mirror pod's UID, or a beginning of either of at least
+/// [`UID_PREFIX_MIN`] characters.
+/// A reading further left in this list wins over those after it.
+///
+/// # Errors
+/// No pod, or more than one, is meant.
+pub fn find_pod<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodReport, PodNotFound> {
+    let (namespace, name) = match text.split_once('/') {
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (None, text),
+    };
+    let in_namespace = |pod: &&PodReport| namespace.is_none_or(|n| n == pod.namespace);
+    let mirror = |pod: &&PodReport| pod.mirror.as_ref().and_then(|mirror| mirror.uid.clone());
+    let readings: [&dyn Fn(&&PodReport) -> bool; 6] = [
+        &|pod| in_namespace(pod) && pod.name == name,
+        &|pod| in_namespace(pod) && pod.manifest_name == name,
+        &|pod| pod.uid.as_str() == text,
+        &|pod| mirror(pod).is_some_and(|uid| uid == text),
+        &|pod| text.len() >= UID_PREFIX_MIN && pod.uid.as_str().starts_with(text),
+        &|pod| text.len() >= UID_PREFIX_MIN && mirror(pod).is_some_and(|u| u.starts_with(text)),
+    ];
+    for reading in readings {
+        let found: Vec<&PodReport> = pods.iter().filter(reading).collect();
+        match found.as_slice() {
+            [] => {}
+            [one] => return Ok(one),
+            several => {
+                return Err(PodNotFound::Ambiguous {
+                    text: text.to_owned(),
+                    candidates: candidates(several),
+                });
+            }
+        }
+    }
+    Err(PodNotFound::Unknown {
+        text: text.to_owned(),
+        near: near_names(pods, name),
+    })
+}
+
+fn shown(pod: &PodReport) -> String {
+    format!("{}/{}", pod.namespace, pod.name)
+}
+
+fn candidates(pods: &[&PodReport]) -> Vec<String> {
+    pods.iter()
+        .map(|pod| {
+            let same = |other: &&&PodReport| shown(other) == shown(pod);
+            if pods.iter().filter(same).count() > 1 {
+                format!("{} ({})", shown(pod), pod.uid)
+            } else {
+                shown(pod)
+            }
+        })
+        .collect()
+}
+
+/// Names that contain the text or differ from it by little, nearest first.
+fn near_names(pods: &[PodReport], text: &str) -> Vec<String> {
+    let allowed = (text.chars().count() / 3).max(1);
+    let mut near: Vec<(usize, String)> = pods
+        .iter()
+        .filter_map(|pod| {
+            let far = distance(&pod.manifest_name, text).min(distance(&pod.name, text));
+            let contained = !text.is_empty() && pod.name.contains(text);
+            (contained || far <= allowed).then(|| (far, shown(pod)))
+        })
+        .collect();
+    near.sort();
+    near.truncate(NEAR_MAX);
+    near.into_iter().map(|(_, name)| name).collect()
+}
+
+/// Number of characters to insert, remove or replace to get from one text to the other.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = i;
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// A container that is not there, or not named though there are several.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ContainerNotFound {
+    /// The pod has none of that name.
+    #[error("pod {pod} has no container {name:?}; its containers are {}", .containers.join(", "))]
+    Unknown {
+        /// The pod, as `namespace/name`.
+        pod: String,
+        /// The name.
+        name: String,
+        /// The names it has.
+        containers: Vec<String>,
+    },
+    /// The pod has several, and none was named.
+    #[error("pod {pod} has several containers; name one of {} with -c", .containers.join(", "))]
+    Unnamed {
+        /// The pod, as `namespace/name`.
+        pod: String,
+        /// Their names.
+        containers: Vec<String>,
+    },
+}
+
+/// The container meant: the one named, else the one the pod's annotation
+/// [`DEFAULT_CONTAINER`] names, else the only one.
+///
+/// # Errors
+/// There is no such container, or several and none named.
+pub fn choose_container(pod: &Pod, asked: Option<&str>) -> Result<String, ContainerNotFound> {
+    let app: &[_] = pod.spec.as_ref().map_or(&[], |spec| &spec.containers);
+    let names = || -> Vec<String> { all_container_names(pod).map(str::to_owned).collect() };
+    let full_name = FullName::of(pod);
+    let shown = || format!("{}/{}", full_name.namespace, full_name.name);
+    let has = |name: &str| all_container_names(pod).any(|known| known == name);
+    let annotated = pod
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|annotations| annotations.get(DEFAULT_CONTAINER))
+        .map(String::as_str)
+        .filter(|name| has(name));
+    match (asked.or(annotated), app) {
+        (Some(name), _) if has(name) => Ok(name.to_owned()),
+        (Some(name), _) => Err(ContainerNotFound::Unknown {
+            pod: shown(),
+            name: name.to_owned(),
+            containers: names(),
+        }),
+        (None, [only]) => Ok(only.name.clone()),
+        (None, _) => Err(ContainerNotFound::Unnamed {
+            pod: shown(),
+            containers: names(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::report::MirrorReport;
+
+    fn pod(namespace: &str, manifest_name: &str, uid: &str) -> PodReport {
+        PodReport {
+            name: format!("{manifest_name}-box-docker"),
+            manifest_name: manifest_name.to_owned(),
+            namespace: namespace.to_owned(),
+            uid: uid.into(),
+            source: String::new(),
+            status: "Running".to_owned(),
+            phase: "Running".to_owned(),
+            message: String::new(),
+            ready: 1,
+            containers_total: 1,
+            restarts: 0,
+            started_at: None,
+            ips: Vec::new(),
+            containers: Vec::new(),
+            mirror: None,
+            held: false,
+            problems: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_pod_is_found_by_name_namespace_and_uid() {
+        let pods = [
+            pod("default", "web", "aaaaaa11"),
+            pod("default", "db", "aaaaaa22"),
+            pod("prod", "db", "bbbbbb33"),
+        ];
+        for (text, uid) in [
+            ("web", "aaaaaa11"),
+            ("web-box-docker", "aaaaaa11"),
+            ("default/web", "aaaaaa11"),
+            ("prod/db", "bbbbbb33"),
+            ("prod/db-box-docker", "bbbbbb33"),
+            ("bbbbbb33", "bbbbbb33"),
+            ("bbbbbb", "bbbbbb33"),
+        ] {
+            assert_eq!(find_pod(&pods, text).unwrap().uid.as_str(), uid, "{text}");
+        }
+        for (text, words) in [
+            (
+                "db",
+                "\"db\" names 2 pods: default/db-box-docker, prod/db-box-docker; name one of them",
+            ),
+            (
+                "aaaaaa",
+                "\"aaaaaa\" names 2 pods: default/web-box-docker, default/db-box-docker; name one of them",
+            ),
+            (
+                "wbe",
+                "there is no pod \"wbe\"; mirrorlet status lists all pods",
+            ),
+            (
+                "wep",
+                "there is no pod \"wep\"; did you mean default/web-box-docker?",
+            ),
+            (
+                "prod/web",
+                "there is no pod \"prod/web\"; did you mean default/web-box-docker?",
+            ),
+            (
+                "bbbbb",
+                "there is no pod \"bbbbb\"; mirrorlet status lists all pods",
+            ),
+        ] {
+            assert_eq!(find_pod(&pods, text).unwrap_err().to_string(), words);
+        }
+    }
+
+    #[test]
+    fn a_mirrors_uid_means_its_pod() {
+        let mirrored = |name: &str, uid: &str, mirror: &str| PodReport {
+            mirror: Some(MirrorReport {
+                uid: Some(mirror.to_owned()),
+                ..MirrorReport::default()
+            }),
+            ..pod("default", name, uid)
+        };
+        let pods = [
+            mirrored("web", "aaaaaa11", "cccccc11"),
+            mirrored("db", "aaaaaa22", "dddddd22"),
+        ];
+        for text in ["dddddd22", "dddddd"] {
+            assert_eq!(find_pod(&pods, text).unwrap().manifest_name, "db");
+        }
+        assert!(find_pod(&pods, "dddd").is_err());
+    }
+
+    #[test]
+    fn pods_of_the_same_name_are_told_apart_by_uid() {
+        let pods = [pod("default", "web", "u1"), pod("default", "web", "u2")];
+        let error = find_pod(&pods, "web").unwrap_err().to_string();
+        assert!(error.contains("default/web-box-docker (u1)"), "{error}");
+    }
+
+    #[test]
+    fn the_container_is_named_annotated_or_the_only_one() {
+        let make = |init: &[&str], app: &[&str], default: Option<&str>| -> Pod {
+            let list = |names: &[&str]| -> Vec<serde_json::Value> {
+                names
+                    .iter()
+                    .map(|n| serde_json::json!({"name": n}))
+                    .collect()
+            };
+            let mut pod: Pod = serde_json::from_value(serde_json::json!({
+                "metadata": {"name": "p", "namespace": "n"},
+                "spec": {"initContainers": list(init), "containers": list(app)},
+            }))
+            .unwrap();
+            pod.metadata.annotations =
+                default.map(|name| [(DEFAULT_CONTAINER.to_owned(), name.to_owned())].into());
+            pod
+        };
+        let cases = vec![
+            (make(&[], &["a"], None), None, Ok("a")),
+            (make(&["i"], &["a"], None), None, Ok("a")),
+            (make(&["i"], &["a"], None), Some("i"), Ok("i")),
+            (make(&[], &["a", "b"], Some("b")), None, Ok("b")),
+            (make(&[], &["a", "b"], Some("b")), Some("a"), Ok("a")),
+            (
+                make(&[], &["a", "b"], Some("gone")),
+                None,
+                Err("name one of a, b with -c"),
+            ),
+            (
+                make(&["i"], &["a", "b"], None),
+                None,
+                Err("name one of i, a, b with -c"),
+            ),
+            (
+                make(&[], &["a"], None),
+                Some("x"),
+                Err("its containers are a"),
+            ),
+        ];
+        for (pod, asked, expected) in cases {
+            match (choose_container(&pod, asked), expected) {
+                (Ok(name), Ok(expected)) => assert_eq!(name, expected),
+                (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{error}"),
+                (got, expected) => panic!("{got:?} is not {expected:?}"),
+            }
+        }
+    }
+}

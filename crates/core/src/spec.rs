@@ -1,0 +1,243 @@
+//! Reading a pod's spec: the questions every decision asks of it.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use crate::api::core::{Container, EphemeralContainer, PodSpec};
+use crate::api::{Pod, Timestamp};
+use crate::observed::{ContainerHash, Role};
+use crate::plan::Reason;
+
+/// `spec.terminationGracePeriodSeconds` of a pod that sets none.
+pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+
+/// A pod's restart policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RestartPolicy {
+    /// Whatever the exit code.
+    Always,
+    /// Unless the exit code is 0.
+    OnFailure,
+    /// Not at all.
+    Never,
+}
+
+static EMPTY_SPEC: std::sync::LazyLock<PodSpec> = std::sync::LazyLock::new(PodSpec::default);
+
+/// The spec; an empty one for a pod without.
+#[must_use]
+pub fn spec(pod: &Pod) -> &PodSpec {
+    pod.spec.as_ref().unwrap_or(&EMPTY_SPEC)
+}
+
+/// `spec.restartPolicy`.
+#[must_use]
+pub fn restart_policy(pod: &Pod) -> RestartPolicy {
+    match spec(pod).restart_policy.as_deref() {
+        Some("Never") => RestartPolicy::Never,
+        Some("OnFailure") => RestartPolicy::OnFailure,
+        _ => RestartPolicy::Always,
+    }
+}
+
+/// Init containers and sidecars in order, then regular containers in order.
+pub fn containers(pod: &Pod) -> impl Iterator<Item = (Role, &Container)> {
+    let spec = spec(pod);
+    spec.init_containers
+        .iter()
+        .flatten()
+        .map(|c| (init_role(c), c))
+        .chain(spec.containers.iter().map(|c| (Role::App, c)))
+}
+
+/// All containers of a spec, whatever their role.
+pub fn all_containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
+    let init = spec.init_containers.iter().flatten();
+    init.chain(&spec.containers)
+}
+
+/// Names of all containers, those added for debugging included.
+pub fn all_container_names(pod: &Pod) -> impl Iterator<Item = &str> {
+    let ephemeral = spec(pod).ephemeral_containers.iter().flatten();
+    let all = all_containers(spec(pod)).map(|c| c.name.as_str());
+    all.chain(ephemeral.map(|c| c.name.as_str()))
+}
+
+/// Role of an entry of `spec.initContainers`.
+#[must_use]
+pub fn init_role(container: &Container) -> Role {
+    if container.restart_policy.as_deref() == Some("Always") {
+        Role::Sidecar
+    } else {
+        Role::Init
+    }
+}
+
+/// Containers that were added to look into the running pod, in order, each as the container that
+/// it is.
+pub fn ephemeral_containers(pod: &Pod) -> impl Iterator<Item = Container> {
+    let all = spec(pod).ephemeral_containers.iter().flatten();
+    all.map(ephemeral_container)
+}
+
+/// Upstream converts one type into the other; they have the same fields but for the target.
+fn ephemeral_container(added: &EphemeralContainer) -> Container {
+    let added = added.clone();
+    // Those that only a regular container may have are refused by the API server.
+    Container {
+        args: added.args,
+        command: added.command,
+        env: added.env,
+        env_from: added.env_from,
+        image: added.image,
+        image_pull_policy: added.image_pull_policy,
+        name: added.name,
+        security_context: added.security_context,
+        stdin: added.stdin,
+        stdin_once: added.stdin_once,
+        termination_message_path: added.termination_message_path,
+        termination_message_policy: added.termination_message_policy,
+        tty: added.tty,
+        volume_devices: added.volume_devices,
+        volume_mounts: added.volume_mounts,
+        working_dir: added.working_dir,
+        ..Container::default()
+    }
+}
+
+/// The container whose processes an added one is to see, if it names one.
+#[must_use]
+pub fn target_container<'a>(pod: &'a Pod, added: &str) -> Option<&'a str> {
+    let mut all = spec(pod).ephemeral_containers.iter().flatten();
+    let found = all.find(|container| container.name == added)?;
+    let target = found.target_container_name.as_deref();
+    target.filter(|name| !name.is_empty())
+}
+
+/// The container of that name, in whichever list it is, added ones included.
+#[must_use]
+pub fn find_any_container<'a>(pod: &'a Pod, name: &str) -> Option<(Role, Cow<'a, Container>)> {
+    let found = find_container(pod, name).map(|(role, found)| (role, Cow::Borrowed(found)));
+    found.or_else(|| {
+        let added = ephemeral_containers(pod).find(|container| container.name == name);
+        added.map(|container| (Role::Ephemeral, Cow::Owned(container)))
+    })
+}
+
+/// The container of that name, whether init, sidecar or regular.
+#[must_use]
+pub fn find_container<'a>(pod: &'a Pod, name: &str) -> Option<(Role, &'a Container)> {
+    containers(pod).find(|(_, c)| c.name == name)
+}
+
+/// `spec.hostNetwork`.
+#[must_use]
+pub fn is_host_network(pod: &Pod) -> bool {
+    spec(pod).host_network.unwrap_or(false)
+}
+
+/// When the pod was started, as its status says.
+#[must_use]
+pub fn started_at(pod: &Pod) -> Option<Timestamp> {
+    let started = pod.status.as_ref()?.start_time.as_ref()?;
+    Some(started.0)
+}
+
+/// How long the pod's containers are given to stop: the API's deletion grace if it is being
+/// deleted, else the spec's.
+#[must_use]
+pub fn termination_grace(pod: &Pod) -> Duration {
+    pod.metadata
+        .deletion_grace_period_seconds
+        .or(spec(pod).termination_grace_period_seconds)
+        .and_then(|seconds| u64::try_from(seconds).ok())
+        .map_or(DEFAULT_GRACE, Duration::from_secs)
+}
+
+/// How long one container is given to stop, and why that may be another time than its pod's: a
+/// failed liveness or startup probe may have a grace of its own, unless the pod is being deleted.
+///
+/// Upstream: `killContainer` of `pkg/kubelet/kuberuntime/kuberuntime_container.go`
+/// (`setTerminationGracePeriod`).
+#[must_use]
+pub fn kill_grace(pod: &Pod, container: &str, reason: &Reason) -> Duration {
+    let found = find_container(pod, container).map(|(_, container)| container);
+    let kind = reason.failed_probe();
+    kind.zip(found)
+        .and_then(|(kind, container)| kind.of(container))
+        .filter(|_| pod.metadata.deletion_grace_period_seconds.is_none())
+        .and_then(|probe| probe.termination_grace_period_seconds)
+        .and_then(|seconds| u64::try_from(seconds).ok())
+        .map_or_else(|| termination_grace(pod), Duration::from_secs)
+}
+
+/// Hash that decides whether a running container still is what its spec wants: FNV-1a (32 bits)
+/// over the JSON of `{image, name}`, so that no other edit restarts a container.
+///
+/// Upstream: `pkg/kubelet/container/helpers.go` (`HashContainer`).
+#[must_use]
+pub fn container_hash(container: &Container) -> ContainerHash {
+    #[derive(serde::Serialize)]
+    struct Picked<'a> {
+        image: &'a str,
+        name: &'a str,
+    }
+    let picked = Picked {
+        image: container.image.as_deref().unwrap_or_default(),
+        name: &container.name,
+    };
+    let json = serde_json::to_vec(&picked).unwrap_or_default();
+    let hash = json.iter().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+    });
+    ContainerHash(hash)
+}
+
+/// `net/ipv4/conf/eth0.1/x` → `net.ipv4.conf.eth0/1.x`; a name whose first separator is a dot
+/// stays. Upstream: `k8s.io/component-helpers/node/util/sysctl` (`NormalizeName`).
+#[must_use]
+pub fn normalized_sysctl(name: &str) -> String {
+    match name.find(['.', '/']) {
+        Some(at) if name.as_bytes()[at] == b'/' => name
+            .chars()
+            .map(|c| match c {
+                '/' => '.',
+                '.' => '/',
+                other => other,
+            })
+            .collect(),
+        _ => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_image_and_name_change_the_hash() {
+        let base = Container {
+            name: "web".into(),
+            image: Some("nginx:1".into()),
+            ..Container::default()
+        };
+        let relabelled = Container {
+            command: Some(vec!["x".into()]),
+            tty: Some(true),
+            ..base.clone()
+        };
+        let image = Container {
+            image: Some("nginx:2".into()),
+            ..base.clone()
+        };
+        let name = Container {
+            name: "web2".into(),
+            ..base.clone()
+        };
+        assert_eq!(container_hash(&base), container_hash(&relabelled));
+        assert_ne!(container_hash(&base), container_hash(&image));
+        assert_ne!(container_hash(&base), container_hash(&name));
+        // Pinned for ever: a changed hash restarts every container on upgrade.
+        assert_eq!(container_hash(&base).to_string(), "28f15340");
+    }
+}

@@ -1,0 +1,75 @@
+//! Where the cgroup of a container may be, without asking the Engine.
+//!
+//! An Engine names it after the container's id: `<parent>/<id>` where the driver is cgroupfs, and
+//! `<parent>/docker-<id>.scope` where it is systemd. The parent is the pod's own, where the agent
+//! gives pods cgroups, else the Engine's.
+
+use crate::api::PodUid;
+use crate::resources::{QosClass, pod_cgroup};
+
+/// Parents that Engines use when they are given none.
+const ENGINE_PARENTS: [&str; 2] = ["docker", "system.slice"];
+
+/// Directories of a container's cgroup, below the root of a hierarchy, likeliest first. `root` is
+/// the cgroup that the agent keeps pods in, or empty.
+#[must_use]
+pub fn candidates(root: &str, class: Option<QosClass>, uid: &PodUid, id: &str) -> Vec<String> {
+    let mut all: Vec<String> = pod_parents(root, class, uid)
+        .into_iter()
+        .flat_map(|parent| names(&parent, id))
+        .collect();
+    for parent in ENGINE_PARENTS {
+        all.extend(names(parent, id));
+    }
+    all
+}
+
+/// Directories of a pod's own cgroup, below the root of a hierarchy.
+#[must_use]
+pub fn pod_parents(root: &str, class: Option<QosClass>, uid: &PodUid) -> Vec<String> {
+    let classes = class.map_or_else(|| QosClass::ALL.to_vec(), |class| vec![class]);
+    classes
+        .into_iter()
+        .filter_map(|class| pod_cgroup(root, class, uid))
+        .flat_map(|parts| [parts.join("/"), slices(&parts)])
+        .collect()
+}
+
+/// The path that systemd makes of a slice: each one's name begins with its parent's.
+fn slices(parts: &[String]) -> String {
+    let mut name = String::new();
+    let mut path = Vec::new();
+    for part in parts {
+        if !name.is_empty() {
+            name.push('-');
+        }
+        name.push_str(&part.replace('-', "_"));
+        path.push(format!("{name}.slice"));
+    }
+    path.join("/")
+}
+
+fn names(parent: &str, id: &str) -> [String; 2] {
+    [
+        format!("{parent}/{id}"),
+        format!("{parent}/docker-{id}.scope"),
+    ]
+}
+
+/// The container whose cgroup a directory of that name is, as far as the name tells.
+#[must_use]
+pub fn container_of(directory: &str) -> Option<&str> {
+    let id = directory
+        .strip_prefix("docker-")
+        .and_then(|rest| rest.strip_suffix(".scope"))
+        .unwrap_or(directory);
+    (id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(id)
+}
+
+/// Whether the parent of that cgroup is the pod's own.
+#[must_use]
+pub fn is_of_pod(parent: &str, uid: &PodUid) -> bool {
+    let last = parent.rsplit('/').next().unwrap_or(parent);
+    let systemd = format!("pod{}.slice", uid.as_str().replace('-', "_"));
+    last == format!("pod{uid}") || last.ends_with(&format!("-{systemd}")) || last == systemd
+}

@@ -1,0 +1,219 @@
+//! The conditions of a pod.
+//!
+//! Upstream: `pkg/kubelet/status/generate.go`.
+
+use crate::api::core::{ContainerStatus, PodCondition};
+use crate::observed::Role;
+use crate::plan::sandbox_changed;
+use crate::spec;
+
+use super::{StatusInput, phase, time};
+
+const READY_TO_START: &str = "PodReadyToStartContainers";
+const INITIALIZED: &str = "Initialized";
+const READY: &str = "Ready";
+const CONTAINERS_READY: &str = "ContainersReady";
+const SCHEDULED: &str = "PodScheduled";
+
+/// The condition types a kubelet owns; all others are passed on untouched.
+pub(super) const OWNED: [&str; 5] = [
+    READY_TO_START,
+    INITIALIZED,
+    READY,
+    CONTAINERS_READY,
+    SCHEDULED,
+];
+
+/// What conditions are computed from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) input: &'a StatusInput<'a>,
+    pub(super) phase: &'static str,
+    pub(super) init: &'a [ContainerStatus],
+    pub(super) apps: &'a [ContainerStatus],
+}
+
+/// One condition's value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Value {
+    holds: bool,
+    reason: &'static str,
+    message: String,
+}
+
+impl Value {
+    fn new(holds: bool) -> Self {
+        Self {
+            holds,
+            reason: "",
+            message: String::new(),
+        }
+    }
+
+    fn because(holds: bool, reason: &'static str, message: String) -> Self {
+        Self {
+            holds,
+            reason,
+            message,
+        }
+    }
+}
+
+/// All conditions: foreign ones of the API object first, then ours in upstream's order.
+pub(super) fn conditions(view: &View<'_>) -> Vec<PodCondition> {
+    let containers_ready = containers_ready(view);
+    let ours = [
+        (
+            READY_TO_START,
+            Value::new(sandbox_changed(view.input.pod, view.input.observed).is_none()),
+        ),
+        (INITIALIZED, initialized(view)),
+        (READY, ready(view, &containers_ready)),
+        (CONTAINERS_READY, containers_ready),
+        (SCHEDULED, Value::new(true)),
+    ];
+    let api = view.input.pod.status.as_ref();
+    api.and_then(|s| s.conditions.as_ref())
+        .into_iter()
+        .flatten()
+        .filter(|c| !OWNED.contains(&c.type_.as_str()))
+        .cloned()
+        .chain(ours.map(|(kind, value)| condition(view, kind, value)))
+        .collect()
+}
+
+/// A condition whose time of change is the one before as long as its value is.
+fn condition(view: &View<'_>, kind: &str, value: Value) -> PodCondition {
+    let status = if value.holds { "True" } else { "False" };
+    let before = view
+        .input
+        .before()
+        .and_then(|s| s.conditions.as_ref())
+        .and_then(|all| all.iter().find(|c| c.type_ == kind))
+        .filter(|c| c.status == status);
+    let changed = before
+        .and_then(|c| c.last_transition_time.clone())
+        .unwrap_or_else(|| time(view.input.now));
+    PodCondition {
+        type_: kind.to_owned(),
+        status: status.to_owned(),
+        reason: (!value.reason.is_empty()).then(|| value.reason.to_owned()),
+        message: (!value.message.is_empty()).then_some(value.message),
+        last_transition_time: Some(changed),
+        ..PodCondition::default()
+    }
+}
+
+fn containers_ready(view: &View<'_>) -> Value {
+    let mut unknown = Vec::new();
+    let mut unready = Vec::new();
+    for (role, container) in spec::containers(view.input.pod) {
+        let statuses = match role {
+            Role::Init | Role::Ephemeral => continue,
+            Role::Sidecar => view.init,
+            Role::App => view.apps,
+        };
+        match statuses.iter().find(|s| s.name == container.name) {
+            None => unknown.push(container.name.as_str()),
+            Some(status) if !status.ready => unready.push(container.name.as_str()),
+            Some(_) => {}
+        }
+    }
+    if view.phase == phase::SUCCEEDED && unknown.is_empty() {
+        return Value::because(false, "PodCompleted", String::new());
+    }
+    if view.phase == phase::FAILED {
+        return Value::because(false, "PodFailed", String::new());
+    }
+    lacking("ContainersNotReady", &unknown, "unready", &unready)
+}
+
+fn initialized(view: &View<'_>) -> Value {
+    let mut unknown = Vec::new();
+    let mut incomplete = Vec::new();
+    for (role, container) in spec::containers(view.input.pod) {
+        let status = view.init.iter().find(|s| s.name == container.name);
+        let complete = match role {
+            Role::App | Role::Ephemeral => continue,
+            Role::Init => status.map(|s| s.ready),
+            Role::Sidecar => status.map(|s| s.started == Some(true)),
+        };
+        match complete {
+            None => unknown.push(container.name.as_str()),
+            Some(false) => incomplete.push(container.name.as_str()),
+            Some(true) => {}
+        }
+    }
+    if view.phase == phase::SUCCEEDED && unknown.is_empty() {
+        return Value::because(true, "PodCompleted", String::new());
+    }
+    let any_started = view.apps.iter().any(|s| {
+        s.state
+            .as_ref()
+            .is_some_and(|s| s.running.is_some() || s.terminated.is_some())
+    });
+    if any_started {
+        return Value::new(true);
+    }
+    lacking(
+        "ContainersNotInitialized",
+        &unknown,
+        "incomplete",
+        &incomplete,
+    )
+}
+
+/// True when nothing lacks; else false, naming what lacks.
+fn lacking(reason: &'static str, unknown: &[&str], how: &str, names: &[&str]) -> Value {
+    let mut messages = Vec::new();
+    if !unknown.is_empty() {
+        messages.push(format!(
+            "containers with unknown status: [{}]",
+            unknown.join(" ")
+        ));
+    }
+    if !names.is_empty() {
+        messages.push(format!(
+            "containers with {how} status: [{}]",
+            names.join(" ")
+        ));
+    }
+    if messages.is_empty() {
+        Value::new(true)
+    } else {
+        Value::because(false, reason, messages.join(", "))
+    }
+}
+
+fn ready(view: &View<'_>, containers_ready: &Value) -> Value {
+    if !containers_ready.holds {
+        return containers_ready.clone();
+    }
+    let api = view.input.pod.status.as_ref();
+    let given = api
+        .and_then(|s| s.conditions.as_deref())
+        .unwrap_or_default();
+    let messages: Vec<String> = spec::spec(view.input.pod)
+        .readiness_gates
+        .iter()
+        .flatten()
+        .filter_map(|gate| {
+            let kind = &gate.condition_type;
+            match given.iter().find(|c| c.type_ == *kind) {
+                None => Some(format!(
+                    "corresponding condition of pod readiness gate {kind:?} does not exist."
+                )),
+                Some(c) if c.status != "True" => Some(format!(
+                    "the status of pod readiness gate {kind:?} is not \"True\", but {}",
+                    c.status
+                )),
+                Some(_) => None,
+            }
+        })
+        .collect();
+    if messages.is_empty() {
+        Value::new(true)
+    } else {
+        Value::because(false, "ReadinessGatesNotReady", messages.join(", "))
+    }
+}

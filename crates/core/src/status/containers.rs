@@ -1,0 +1,291 @@
+//! One API status per container of the spec.
+//!
+//! Upstream: `pkg/kubelet/kubelet_pods.go` (`convertToAPIContainerStatuses`) and
+//! `pkg/kubelet/prober/prober_manager.go` (`UpdatePodStatus`).
+
+use crate::api::core::{
+    self, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
+};
+use crate::observed::{ContainerState, ContainerStatus, Role};
+use crate::restart::should_restart;
+use crate::spec;
+
+use super::{StatusInput, time};
+
+/// What the id of an image begins with, and no name does.
+const IMAGE_ID: &str = "sha256:";
+
+/// Exit code of a container nobody saw ending.
+const EXIT_CODE_UNKNOWN: i32 = 137;
+/// Reason of such a container.
+const REASON_UNKNOWN: &str = "ContainerStatusUnknown";
+/// Waiting reason of a container whose turn has come.
+pub(super) const CONTAINER_CREATING: &str = "ContainerCreating";
+/// Waiting reason of a container in a pod with init containers.
+pub(super) const POD_INITIALIZING: &str = "PodInitializing";
+
+/// Statuses of init containers and sidecars, in the spec's order.
+pub(super) fn init_statuses(input: &StatusInput<'_>) -> Vec<core::ContainerStatus> {
+    let previous = input
+        .before()
+        .and_then(|s| s.init_container_statuses.as_deref());
+    statuses(input, previous, |role| role != Role::App)
+}
+
+/// Statuses of regular containers, by name.
+pub(super) fn app_statuses(input: &StatusInput<'_>) -> Vec<core::ContainerStatus> {
+    let previous = input.before().and_then(|s| s.container_statuses.as_deref());
+    let mut statuses = statuses(input, previous, |role| role == Role::App);
+    statuses.sort_by(|a, b| a.name.cmp(&b.name));
+    statuses
+}
+
+/// Statuses of containers that were added to look into the pod, by name. They have no part in
+/// whether it is ready.
+pub(super) fn ephemeral_statuses(input: &StatusInput<'_>) -> Vec<core::ContainerStatus> {
+    let previous = input.before();
+    let previous = previous.and_then(|s| s.ephemeral_container_statuses.as_deref());
+    let mut statuses: Vec<_> = spec::ephemeral_containers(input.pod)
+        .map(|container| {
+            let mut before = previous.unwrap_or_default().iter();
+            let before = before.find(|s| s.name == container.name);
+            let mut status = status(input, &container, before);
+            overlay_waiting(input, Role::Ephemeral, &mut status);
+            status
+        })
+        .collect();
+    statuses.sort_by(|a, b| a.name.cmp(&b.name));
+    statuses
+}
+
+fn statuses(
+    input: &StatusInput<'_>,
+    previous: Option<&[core::ContainerStatus]>,
+    wanted: fn(Role) -> bool,
+) -> Vec<core::ContainerStatus> {
+    spec::containers(input.pod)
+        .filter(|(role, _)| wanted(*role))
+        .map(|(role, container)| {
+            let before = previous
+                .unwrap_or_default()
+                .iter()
+                .find(|s| s.name == container.name);
+            let mut status = status(input, container, before);
+            overlay_waiting(input, role, &mut status);
+            judge(input, role, container, &mut status);
+            status
+        })
+        .collect()
+}
+
+/// The status of one container by its two newest instances; by the status before when there is
+/// none.
+fn status(
+    input: &StatusInput<'_>,
+    container: &core::Container,
+    before: Option<&core::ContainerStatus>,
+) -> core::ContainerStatus {
+    let mut instances = input
+        .observed
+        .containers
+        .iter()
+        .filter(|c| *c.name == *container.name);
+    let Some(newest) = instances.next() else {
+        return absent(input, container, before);
+    };
+    let mut status = of_instance(newest, before);
+    // Made by the image's id: of the same container the spec knows its name.
+    if newest.image.starts_with(IMAGE_ID) && newest.hash == spec::container_hash(container) {
+        status.image = container.image.clone().unwrap_or_default();
+    }
+    if let Some(second) = instances.next() {
+        status.last_state = of_instance(second, before).state;
+    }
+    status
+}
+
+/// The status of a container without any instance.
+fn absent(
+    input: &StatusInput<'_>,
+    container: &core::Container,
+    before: Option<&core::ContainerStatus>,
+) -> core::ContainerStatus {
+    let has_inits = spec::containers(input.pod).any(|(role, _)| role != Role::App);
+    let reason = if has_inits {
+        POD_INITIALIZING
+    } else {
+        CONTAINER_CREATING
+    };
+    let mut status = core::ContainerStatus {
+        name: container.name.clone(),
+        image: container.image.clone().unwrap_or_default(),
+        state: Some(waiting_state(reason, "")),
+        ..core::ContainerStatus::default()
+    };
+    let Some(before) = before else {
+        return status;
+    };
+    let state = before.state.as_ref();
+    if state.is_some_and(|s| s.terminated.is_some()) {
+        return before.clone();
+    }
+    status.restart_count = before.restart_count;
+    status.last_state.clone_from(&before.last_state);
+    let ended_before = status
+        .last_state
+        .as_ref()
+        .is_some_and(|s| s.terminated.is_some());
+    if state.is_some_and(|s| s.running.is_some()) && !ended_before {
+        status.last_state = Some(lost(
+            "The container could not be located when the pod was deleted.  The container used to be Running",
+        ));
+        if input.pod.metadata.deletion_timestamp.is_none() {
+            status.restart_count = status.restart_count.saturating_add(1);
+        }
+    }
+    status
+}
+
+/// The status one instance gives.
+fn of_instance(
+    seen: &ContainerStatus,
+    before: Option<&core::ContainerStatus>,
+) -> core::ContainerStatus {
+    let mut restart_count = i32::try_from(seen.restart_count).unwrap_or(i32::MAX);
+    let state = match seen.state {
+        ContainerState::Running => core::ContainerState {
+            running: Some(ContainerStateRunning {
+                started_at: seen.started_at.map(time),
+            }),
+            ..core::ContainerState::default()
+        },
+        ContainerState::Created => waiting_state("", ""),
+        ContainerState::Exited => terminated(seen),
+        ContainerState::Unknown => {
+            let ran = before.filter(|s| s.state.as_ref().is_some_and(|s| s.running.is_some()));
+            if let Some(before) = ran {
+                restart_count = before.restart_count.saturating_add(1);
+                lost("The container could not be located when the pod was terminated")
+            } else {
+                waiting_state("", "")
+            }
+        }
+    };
+    core::ContainerStatus {
+        name: seen.name.to_string(),
+        image: seen.image.to_string(),
+        image_id: seen.image_id.to_string(),
+        container_id: Some(seen.id.to_string()),
+        restart_count,
+        state: Some(state),
+        ..core::ContainerStatus::default()
+    }
+}
+
+/// Says why a container that is to be started isn't.
+fn overlay_waiting(input: &StatusInput<'_>, role: Role, status: &mut core::ContainerStatus) {
+    let Some(waiting) = input.waiting.get(status.name.as_str()) else {
+        return;
+    };
+    if !should_be_started(input, role, &status.name) {
+        return;
+    }
+    if let Some(state) = status.state.take_if(|s| s.terminated.is_some()) {
+        status.last_state = Some(state);
+    }
+    status.state = Some(waiting_state(&waiting.reason, &waiting.message));
+}
+
+/// Whether a container is to be started in the next round, as far as its own state tells.
+///
+/// Upstream: `pkg/kubelet/container/helpers.go` (`ShouldContainerBeRestarted`).
+fn should_be_started(input: &StatusInput<'_>, role: Role, name: &str) -> bool {
+    if input.terminating || input.pod.metadata.deletion_timestamp.is_some() {
+        return false;
+    }
+    let Some(newest) = input.observed.find_container_status_by_name(name) else {
+        return true;
+    };
+    match newest.state {
+        ContainerState::Running => false,
+        ContainerState::Created | ContainerState::Unknown => true,
+        ContainerState::Exited if role == Role::Ephemeral => false,
+        ContainerState::Exited if role == Role::Init && newest.succeeded() => false,
+        ContainerState::Exited => {
+            spec::find_container(input.pod, name).is_some_and(|(_, container)| {
+                should_restart(input.pod, container, newest.exit_code.unwrap_or_default())
+            })
+        }
+    }
+}
+
+/// Sets `started` and `ready`.
+fn judge(
+    input: &StatusInput<'_>,
+    role: Role,
+    container: &core::Container,
+    status: &mut core::ContainerStatus,
+) {
+    let state = status.state.as_ref();
+    let running = state.is_some_and(|s| s.running.is_some());
+    let succeeded = state
+        .and_then(|s| s.terminated.as_ref())
+        .is_some_and(|t| t.exit_code == 0);
+    let newest = input
+        .observed
+        .find_container_status_by_name(&container.name)
+        .filter(|_| running);
+    match role {
+        Role::Init => {
+            status.started = Some(false);
+            status.ready = succeeded;
+        }
+        Role::Ephemeral => {}
+        Role::Sidecar | Role::App => {
+            let probes = input.probes;
+            let started = newest.is_some_and(|seen| probes.has_started(container, seen));
+            status.started = Some(started);
+            status.ready = newest.is_some_and(|seen| probes.is_ready(container, seen));
+        }
+    }
+}
+
+fn waiting_state(reason: &str, message: &str) -> core::ContainerState {
+    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    core::ContainerState {
+        waiting: Some(ContainerStateWaiting {
+            reason: some(reason),
+            message: some(message),
+        }),
+        ..core::ContainerState::default()
+    }
+}
+
+fn terminated(seen: &ContainerStatus) -> core::ContainerState {
+    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    core::ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            container_id: Some(seen.id.to_string()),
+            exit_code: seen.exit_code.unwrap_or_default(),
+            reason: some(&seen.reason),
+            message: some(&seen.message),
+            started_at: seen.started_at.map(time),
+            finished_at: seen.finished_at.map(time),
+            signal: None,
+        }),
+        ..core::ContainerState::default()
+    }
+}
+
+/// The state of a container that is gone, and whose end nobody saw.
+fn lost(message: &str) -> core::ContainerState {
+    core::ContainerState {
+        terminated: Some(ContainerStateTerminated {
+            exit_code: EXIT_CODE_UNKNOWN,
+            reason: Some(REASON_UNKNOWN.to_owned()),
+            message: Some(message.to_owned()),
+            ..ContainerStateTerminated::default()
+        }),
+        ..core::ContainerState::default()
+    }
+}

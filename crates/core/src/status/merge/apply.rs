@@ -1,0 +1,42 @@
+//! The API server's side of our patches, for tests. `mirrorlet-testing` includes this file, too: the
+//! API server in memory needs it.
+
+use serde_json::Value;
+
+/// Applies our patches as the API server does. Tells whether it knew how to.
+#[must_use]
+pub fn apply_patch(status: &mut Value, patch: &Value) -> bool {
+    let (Some(patch), Some(_)) = (patch.as_object(), status.as_object()) else {
+        return false;
+    };
+    for (key, change) in patch {
+        let Some(list) = change.as_array() else {
+            if change.is_null() {
+                if let Some(status) = status.as_object_mut() {
+                    status.remove(key);
+                }
+            } else {
+                status[key] = change.clone();
+            }
+            continue;
+        };
+        if key != "conditions" {
+            let replaces = list.first().is_some_and(|d| d["$patch"] == "replace");
+            status[key] = list.iter().skip(usize::from(replaces)).cloned().collect();
+            continue;
+        }
+        let mut all = status[key].as_array().cloned().unwrap_or_default();
+        for item in list {
+            let known = all.iter_mut().find(|c| c["type"] == item["type"]);
+            if item.get("$patch").is_some() {
+                all.retain(|c| c["type"] != item["type"]);
+            } else if let Some(known) = known {
+                let _ = apply_patch(known, item);
+            } else {
+                all.push(item.clone());
+            }
+        }
+        status[key] = all.into();
+    }
+    true
+}

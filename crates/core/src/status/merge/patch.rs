@@ -1,0 +1,95 @@
+//! The strategic merge patch that turns one pod status into another.
+
+use serde_json::{Map, Value, json};
+
+use crate::api::core::PodStatus;
+
+/// The patch from `old` to `new`, on condition that the object still has that UID; none when they
+/// are equal but for the order of conditions.
+pub(super) fn patch(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value> {
+    let (old, new) = (object(old), object(new));
+    let mut status = Map::new();
+    for (key, value) in &new {
+        let before = old.get(key);
+        if before == Some(value) {
+            continue;
+        }
+        let change = match key.as_str() {
+            "conditions" => by_type(before, value),
+            // These lists are merged by address unless told otherwise.
+            "podIPs" | "hostIPs" => Some(replaced(value)),
+            _ => Some(value.clone()),
+        };
+        if let Some(change) = change {
+            status.insert(key.clone(), change);
+        }
+    }
+    for key in old.keys().filter(|key| !new.contains_key(*key)) {
+        status.insert(key.clone(), Value::Null);
+    }
+    (!status.is_empty()).then(|| json!({"metadata": {"uid": uid}, "status": status}))
+}
+
+/// A status as an object, without what says nothing: the API server writes out an empty
+/// `lastState`, and we don't.
+fn object(status: &PodStatus) -> Map<String, Value> {
+    match serde_json::to_value(status).map(bare) {
+        Ok(Value::Object(map)) => map,
+        // A status is an object, and all of it can be written.
+        Ok(_) | Err(_) => Map::new(),
+    }
+}
+
+/// The same without nulls and empty objects.
+fn bare(value: Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let fields = map.into_iter().map(|(key, value)| (key, bare(value)));
+            let says =
+                |value: &Value| !value.is_null() && value.as_object().is_none_or(|o| !o.is_empty());
+            Value::Object(fields.filter(|(_, value)| says(value)).collect())
+        }
+        Value::Array(items) => items.into_iter().map(bare).collect(),
+        other => other,
+    }
+}
+
+fn replaced(list: &Value) -> Value {
+    let items = list.as_array().into_iter().flatten().cloned();
+    let directive = json!({"$patch": "replace"});
+    std::iter::once(directive).chain(items).collect()
+}
+
+fn items(list: Option<&Value>) -> impl Iterator<Item = &Map<String, Value>> {
+    let items = list.and_then(Value::as_array).into_iter().flatten();
+    items.filter_map(Value::as_object)
+}
+
+/// What changed of a list whose items are told apart by their `type`.
+fn by_type(old: Option<&Value>, new: &Value) -> Option<Value> {
+    let find = |list, kind: Option<&Value>| items(list).find(move |item| item.get("type") == kind);
+    let changed = items(Some(new)).filter_map(|item| {
+        let kind = item.get("type");
+        let Some(before) = find(old, kind) else {
+            return Some(Value::Object(item.clone()));
+        };
+        let mut change: Map<String, Value> = item
+            .iter()
+            .filter(|(key, value)| before.get(*key) != Some(value))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        for key in before.keys().filter(|key| !item.contains_key(*key)) {
+            change.insert(key.clone(), Value::Null);
+        }
+        if change.is_empty() {
+            return None;
+        }
+        change.insert("type".to_owned(), kind?.clone());
+        Some(Value::Object(change))
+    });
+    let gone = items(old)
+        .filter(|item| find(Some(new), item.get("type")).is_none())
+        .filter_map(|item| Some(json!({"type": item.get("type")?, "$patch": "delete"})));
+    let list: Vec<Value> = changed.chain(gone).collect();
+    (!list.is_empty()).then_some(Value::Array(list))
+}

@@ -1,0 +1,171 @@
+//! The phase of a pod.
+//!
+//! Upstream: `pkg/kubelet/kubelet_pods.go` (`getPhase`).
+
+use crate::api::core::{ContainerState, ContainerStatus};
+use crate::observed::Role;
+use crate::restart::should_restart;
+use crate::spec;
+
+use super::StatusInput;
+
+/// Not everything that has to start has started.
+pub(super) const PENDING: &str = "Pending";
+/// It runs, or will be restarted.
+pub(super) const RUNNING: &str = "Running";
+/// It ended well, for good.
+pub(super) const SUCCEEDED: &str = "Succeeded";
+/// It ended badly, for good.
+pub(super) const FAILED: &str = "Failed";
+
+/// The phase, if it is one that is never left.
+pub(super) fn terminal(phase: Option<&str>) -> Option<&'static str> {
+    match phase {
+        Some("Succeeded") => Some(SUCCEEDED),
+        Some("Failed") => Some(FAILED),
+        _ => None,
+    }
+}
+
+/// What one container does, in the words of the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    Missing,
+    Running { started: bool },
+    Stopped { code: i32 },
+    Restarting { code: i32 },
+    Waiting,
+}
+
+fn seen(statuses: &[ContainerStatus], name: &str) -> Seen {
+    let Some(status) = statuses.iter().find(|s| s.name == name) else {
+        return Seen::Missing;
+    };
+    let exit_code = |state: Option<&ContainerState>| {
+        state
+            .and_then(|s| s.terminated.as_ref())
+            .map(|t| t.exit_code)
+    };
+    let state = status.state.as_ref();
+    if state.is_some_and(|s| s.running.is_some()) {
+        return Seen::Running {
+            started: status.started == Some(true),
+        };
+    }
+    if let Some(code) = exit_code(state) {
+        return Seen::Stopped { code };
+    }
+    match (
+        state.is_some_and(|s| s.waiting.is_some()),
+        exit_code(status.last_state.as_ref()),
+    ) {
+        (true, Some(code)) => Seen::Restarting { code },
+        (true, None) => Seen::Waiting,
+        (false, _) => Seen::Missing,
+    }
+}
+
+#[derive(Debug, Default)]
+struct Count {
+    pending_init: usize,
+    pending_sidecar: usize,
+    /// Init containers that failed for good.
+    failed_init: usize,
+    unknown: usize,
+    running: usize,
+    waiting: usize,
+    stopped: usize,
+    /// Those of them that are not started again.
+    done: usize,
+    succeeded: usize,
+    /// Regular containers that run or have run.
+    app_ran: bool,
+}
+
+impl Count {
+    fn init(&mut self, seen: Seen, again: impl Fn(i32) -> bool) {
+        match seen {
+            Seen::Missing | Seen::Running { .. } | Seen::Waiting => self.pending_init += 1,
+            Seen::Stopped { code } | Seen::Restarting { code } => {
+                self.failed_init += usize::from(code != 0 && !again(code));
+            }
+        }
+    }
+
+    fn sidecar(&mut self, seen: Seen) {
+        match seen {
+            Seen::Missing => self.unknown += 1,
+            Seen::Running { started } => {
+                self.running += 1;
+                self.pending_sidecar += usize::from(!started);
+            }
+            Seen::Stopped { .. } | Seen::Restarting { .. } => {}
+            Seen::Waiting => {
+                self.waiting += 1;
+                self.pending_sidecar += 1;
+            }
+        }
+    }
+
+    fn app(&mut self, seen: Seen, again: impl Fn(i32) -> bool) {
+        match seen {
+            Seen::Missing => self.unknown += 1,
+            Seen::Running { .. } => {
+                self.running += 1;
+                self.app_ran = true;
+            }
+            Seen::Stopped { code } => {
+                self.stopped += 1;
+                self.done += usize::from(!again(code));
+                self.succeeded += usize::from(code == 0);
+                self.app_ran = true;
+            }
+            Seen::Restarting { code } => {
+                self.stopped += 1;
+                self.done += usize::from(!again(code));
+                self.app_ran = true;
+            }
+            Seen::Waiting => self.waiting += 1,
+        }
+    }
+}
+
+/// The phase that container statuses give, whatever it was before.
+pub(super) fn phase(
+    input: &StatusInput<'_>,
+    init: &[ContainerStatus],
+    apps: &[ContainerStatus],
+) -> &'static str {
+    let mut count = Count::default();
+    for (role, container) in spec::containers(input.pod) {
+        let again = |code| should_restart(input.pod, container, code);
+        match role {
+            Role::Init => count.init(seen(init, &container.name), again),
+            Role::Sidecar => count.sidecar(seen(init, &container.name)),
+            Role::App => count.app(seen(apps, &container.name), again),
+            Role::Ephemeral => {}
+        }
+    }
+    if count.failed_init > 0 {
+        return FAILED;
+    }
+    let initializing = count.pending_init > 0 || (count.pending_sidecar > 0 && !count.app_ran);
+    if initializing || count.waiting > 0 || count.unknown > 0 {
+        return PENDING;
+    }
+    if count.running > 0 {
+        return RUNNING;
+    }
+    if count.stopped == 0 {
+        return PENDING;
+    }
+    // A static pod is not forced into a phase it could not leave: it is its file that ends it.
+    let forced = input.terminating && !input.is_static;
+    if count.done < count.stopped && !forced {
+        RUNNING
+    } else if count.stopped == count.succeeded {
+        SUCCEEDED
+    } else {
+        FAILED
+    }
+}

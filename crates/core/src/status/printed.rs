@@ -1,0 +1,129 @@
+//! A pod's status in one word and one sentence.
+//!
+//! Upstream: `pkg/printers/internalversion/printers.go` (`printPod`).
+
+use crate::api::Pod;
+use crate::api::core::{ContainerStateTerminated, ContainerStatus, PodStatus};
+use crate::observed::Role;
+use crate::spec;
+
+use super::containers::POD_INITIALIZING;
+use super::phase;
+
+/// What kubectl prints in its STATUS column, and why the pod isn't simply running: the message
+/// that belongs to the word, or an empty text.
+#[must_use]
+pub fn printed_status(pod: &Pod, status: &PodStatus) -> (String, String) {
+    let mut word = status
+        .reason
+        .clone()
+        .filter(|reason| !reason.is_empty())
+        .or_else(|| status.phase.clone())
+        .unwrap_or_default();
+    let mut message = status.message.clone().unwrap_or_default();
+    let initializing = initializing(pod, status);
+    if let Some((reason, why)) = &initializing {
+        (word, message) = (reason.clone(), why.clone());
+    }
+    if initializing.is_none() || holds(status, "Initialized") {
+        of_containers(status, &mut word, &mut message);
+    }
+    let terminal = phase::terminal(status.phase.as_deref()).is_some();
+    if pod.metadata.deletion_timestamp.is_some() && !terminal {
+        return ("Terminating".to_owned(), String::new());
+    }
+    (word, message)
+}
+
+/// What the first init container says that isn't done; none when all are.
+fn initializing(pod: &Pod, status: &PodStatus) -> Option<(String, String)> {
+    let statuses = status
+        .init_container_statuses
+        .as_deref()
+        .unwrap_or_default();
+    let total = spec::spec(pod).init_containers.as_ref().map_or(0, Vec::len);
+    for (index, container) in statuses.iter().enumerate() {
+        let state = container.state.as_ref();
+        let terminated = state.and_then(|s| s.terminated.as_ref());
+        let waiting = state.and_then(|s| s.waiting.as_ref());
+        let is_sidecar = spec::find_container(pod, &container.name)
+            .is_some_and(|(role, _)| role == Role::Sidecar);
+        if terminated.is_some_and(|t| t.exit_code == 0)
+            || (is_sidecar && container.started == Some(true))
+        {
+            continue;
+        }
+        if let Some(terminated) = terminated {
+            let (reason, why) = ended(container, terminated);
+            return Some((format!("Init:{reason}"), why));
+        }
+        let reason = waiting
+            .and_then(|w| w.reason.as_deref())
+            .filter(|reason| !reason.is_empty() && *reason != POD_INITIALIZING);
+        if let Some(reason) = reason {
+            let why = waiting.and_then(|w| w.message.clone()).unwrap_or_default();
+            return Some((format!("Init:{reason}"), why));
+        }
+        return Some((format!("Init:{index}/{total}"), String::new()));
+    }
+    None
+}
+
+/// Lets regular containers overrule the word; the first in order has the last say.
+fn of_containers(status: &PodStatus, word: &mut String, message: &mut String) {
+    let mut any_ready = false;
+    for container in status.container_statuses.iter().flatten().rev() {
+        let state = container.state.as_ref();
+        let waiting = state.and_then(|s| s.waiting.as_ref());
+        let waits = waiting
+            .and_then(|w| w.reason.as_ref())
+            .filter(|reason| !reason.is_empty());
+        if let Some(reason) = waits {
+            word.clone_from(reason);
+            *message = waiting.and_then(|w| w.message.clone()).unwrap_or_default();
+        } else if let Some(terminated) = state.and_then(|s| s.terminated.as_ref()) {
+            (*word, *message) = ended(container, terminated);
+        } else if container.ready && state.is_some_and(|s| s.running.is_some()) {
+            any_ready = true;
+        }
+    }
+    if word == "Completed" && any_ready {
+        word.clear();
+        word.push_str(if holds(status, "Ready") {
+            phase::RUNNING
+        } else {
+            "NotReady"
+        });
+    }
+}
+
+/// A container that ended: its reason, or else its signal or exit code; and a sentence.
+fn ended(container: &ContainerStatus, terminated: &ContainerStateTerminated) -> (String, String) {
+    let signal = terminated.signal.filter(|s| *s != 0);
+    let reason = terminated.reason.as_deref().filter(|r| !r.is_empty());
+    let word = match (reason, signal) {
+        (Some(reason), _) => reason.to_owned(),
+        (None, Some(signal)) => format!("Signal:{signal}"),
+        (None, None) => format!("ExitCode:{}", terminated.exit_code),
+    };
+    let given = terminated.message.clone().filter(|m| !m.is_empty());
+    let why = given.unwrap_or_else(|| {
+        if terminated.exit_code == 0 {
+            String::new()
+        } else {
+            format!(
+                "container {} exited with {}",
+                container.name, terminated.exit_code
+            )
+        }
+    });
+    (word, why)
+}
+
+fn holds(status: &PodStatus, kind: &str) -> bool {
+    status
+        .conditions
+        .iter()
+        .flatten()
+        .any(|c| c.type_ == kind && c.status == "True")
+}

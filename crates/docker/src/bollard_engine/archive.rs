@@ -1,0 +1,170 @@
+//! Files of containers: the Engine's own archive calls, which need no program in the image and
+//! work for containers that don't run, too.
+//!
+//! Not through bollard, whose uploads hide when the Engine stops reading.
+
+use std::io;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures::{StreamExt, TryStreamExt};
+use http::header::CONTENT_TYPE;
+use http::{Request, Response};
+use http_body_util::StreamBody;
+use hyper::body::{Frame, Incoming};
+use serde::Deserialize;
+use tokio::sync::oneshot;
+
+use super::BollardEngine;
+use super::errors::unavailable;
+use super::lines::chunks;
+use super::streams::error_text;
+use crate::engine::{CALL_DEADLINE, Engine as _, EngineError, EngineTar, READ_DEADLINE, Result};
+use mirrorlet_runtime::copy::{PathKind, PathStat, TarInput};
+
+/// Header in which the Engine tells what is at a path.
+const PATH_STAT: &str = "X-Docker-Container-Path-Stat";
+
+/// Bits of Go's `fs.FileMode`, in which the Engine tells what something is.
+const MODE_DIR: u32 = 1 << 31;
+const MODE_SYMLINK: u32 = 1 << 27;
+/// Devices, pipes, sockets, and what has no name.
+const MODE_OTHER: u32 = 1 << 26 | 1 << 25 | 1 << 24 | 1 << 21 | 1 << 19;
+
+impl BollardEngine {
+    pub(super) async fn look_at_path(&self, id: &str, path: &str) -> Result<PathStat> {
+        let request = Request::head(archive_uri(id, path));
+        match self.open("path stat", READ_DEADLINE, request).await {
+            Ok(response) => path_stat(&response),
+            // An answer to HEAD has no words.
+            Err(EngineError::Api { status: 404, .. }) => Err(EngineError::Api {
+                status: 404,
+                message: format!("there is no {path} in the container"),
+            }),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) async fn open_download(&self, id: &str, path: &str) -> Result<EngineTar> {
+        let request = Request::get(archive_uri(id, path));
+        let response = self.open("download", CALL_DEADLINE, request).await?;
+        let endpoint = self.endpoint.clone();
+        Ok(chunks(response.into_body())
+            .map_err(move |error| unavailable(&endpoint, &error))
+            .boxed())
+    }
+
+    /// Sends an archive for as long as it comes; the Engine's answer to all of it has a deadline.
+    pub(super) async fn send_upload(&self, id: &str, path: &str, tar: TarInput) -> Result<()> {
+        // The version is agreed on before anything is sent.
+        if self.transport.agreed().is_none() {
+            self.version().await?;
+        }
+        let (sent, all_sent) = oneshot::channel();
+        let ending = futures::stream::once(async move {
+            // Who waits for it has gone with the call.
+            let _ = sent.send(());
+            None
+        });
+        let frames = tar
+            .map(Some)
+            .chain(ending)
+            .filter_map(std::future::ready)
+            .map_ok(Frame::data);
+        let uri = format!("{}&noOverwriteDirNonDir=true", archive_uri(id, path));
+        let request = Request::put(uri)
+            .header(CONTENT_TYPE, "application/x-tar")
+            .body(StreamBody::new(frames.boxed()));
+        let work = async {
+            let response = self.transport.send(request?).await?;
+            if response.status().is_success() {
+                return Ok(());
+            }
+            Err(bollard::errors::Error::DockerResponseServerError {
+                status_code: response.status().as_u16(),
+                message: error_text(response).await,
+            })
+        };
+        let late = async {
+            // Broken off counts as sent: no answer may ever come to that.
+            let _ = all_sent.await;
+            tokio::time::sleep(CALL_DEADLINE).await;
+        };
+        tokio::select! {
+            answered = work => answered.map_err(|e| self.failed("upload", CALL_DEADLINE, e)),
+            () = late => Err(EngineError::Timeout {
+                operation: "upload",
+                after: CALL_DEADLINE,
+            }),
+        }
+    }
+}
+
+fn archive_uri(id: &str, path: &str) -> String {
+    let path: String = form_urlencoded::byte_serialize(path.as_bytes()).collect();
+    format!("/containers/{id}/archive?path={path}")
+}
+
+fn path_stat(response: &Response<Incoming>) -> Result<PathStat> {
+    let header = response.headers().get(PATH_STAT);
+    let text = header.map(http::HeaderValue::as_bytes).unwrap_or_default();
+    parse_path_stat(text).map_err(|error| EngineError::Decode {
+        operation: "path stat",
+        cause: error.to_string(),
+    })
+}
+
+fn parse_path_stat(header: &[u8]) -> io::Result<PathStat> {
+    #[derive(Deserialize)]
+    struct Wire {
+        mode: u32,
+        #[serde(rename = "linkTarget", default)]
+        link_target: String,
+    }
+    let json = STANDARD.decode(header).map_err(io::Error::other)?;
+    let wire: Wire = serde_json::from_slice(&json)?;
+    let kind = match wire.mode {
+        mode if mode & MODE_DIR != 0 => PathKind::Dir,
+        mode if mode & MODE_SYMLINK != 0 => PathKind::Symlink,
+        mode if mode & MODE_OTHER != 0 => PathKind::Other,
+        _ => PathKind::File,
+    };
+    Ok(PathStat {
+        kind,
+        link_target: wire.link_target,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_engine_says_of_a_path_is_understood() {
+        let stat = |mode: u32, link: &str| {
+            let json = format!(r#"{{"name":"x","size":1,"mode":{mode},"linkTarget":"{link}"}}"#);
+            parse_path_stat(STANDARD.encode(json).as_bytes()).unwrap()
+        };
+        for (mode, kind) in [
+            (0o644, PathKind::File),
+            (MODE_DIR | 0o755, PathKind::Dir),
+            (MODE_SYMLINK | 0o777, PathKind::Symlink),
+            // A character device has two bits.
+            (1 << 26 | 1 << 21 | 0o666, PathKind::Other),
+        ] {
+            assert_eq!(stat(mode, "").kind, kind, "{mode:o}");
+        }
+        assert_eq!(stat(MODE_SYMLINK, "/a").link_target, "/a");
+        for bad in [&b""[..], b"!", b"e30="] {
+            assert!(parse_path_stat(bad).is_err());
+        }
+    }
+
+    #[test]
+    fn a_path_addresses_nothing_but_itself() {
+        assert_eq!(
+            archive_uri("4f", "/a b&path=/c?d#e"),
+            "/containers/4f/archive?path=%2Fa+b%26path%3D%2Fc%3Fd%23e"
+        );
+    }
+}

@@ -1,0 +1,112 @@
+//! bollard's errors in the seam's four kinds.
+
+use std::time::Duration;
+
+use bollard::errors::Error;
+
+use crate::engine::EngineError;
+
+/// HTTP status given to an error that the Engine reported inside of a stream it had already
+/// answered 200 to, and without a code of its own.
+pub(super) const STREAM_ERROR_STATUS: u16 = 500;
+
+/// What went wrong with `operation`, whose deadline is `after`.
+pub(super) fn translate(
+    endpoint: &str,
+    operation: &'static str,
+    after: Duration,
+    error: Error,
+) -> EngineError {
+    match error {
+        Error::DockerResponseServerError {
+            status_code,
+            message,
+        } => EngineError::Api {
+            status: status_code,
+            message: message.trim().to_owned(),
+        },
+        Error::DockerStreamError { error } => EngineError::Api {
+            status: STREAM_ERROR_STATUS,
+            message: error,
+        },
+        Error::JsonDataError { message, .. } => EngineError::Decode {
+            operation,
+            cause: message,
+        },
+        Error::JsonSerdeError { err } => EngineError::Decode {
+            operation,
+            cause: err.to_string(),
+        },
+        Error::RequestTimeoutError => EngineError::Timeout { operation, after },
+        other => unavailable(endpoint, &other),
+    }
+}
+
+/// The transport failed; the cause is told with all its own causes.
+pub(super) fn unavailable(endpoint: &str, error: &dyn std::error::Error) -> EngineError {
+    EngineError::Unavailable {
+        endpoint: endpoint.to_owned(),
+        cause: chain(error),
+    }
+}
+
+/// An error and its causes, each said once.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let words = cause.to_string();
+        if !text.contains(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_its_place() {
+        let after = Duration::from_secs(20);
+        let of = |error| translate("unix:///x", "list", after, error);
+        assert_eq!(
+            of(Error::DockerResponseServerError {
+                status_code: 404,
+                message: "No such container: x\n".into()
+            }),
+            EngineError::Api {
+                status: 404,
+                message: "No such container: x".into()
+            }
+        );
+        assert_eq!(
+            of(Error::RequestTimeoutError),
+            EngineError::Timeout {
+                operation: "list",
+                after
+            }
+        );
+        assert!(matches!(
+            of(Error::JsonDataError {
+                message: "unknown variant".into(),
+                column: 1
+            }),
+            EngineError::Decode { .. }
+        ));
+        for kind in [
+            std::io::ErrorKind::NotFound,
+            std::io::ErrorKind::ConnectionRefused,
+            std::io::ErrorKind::ConnectionReset,
+        ] {
+            let error = of(Error::IOError { err: kind.into() });
+            assert!(
+                matches!(error, EngineError::Unavailable { .. }),
+                "{error:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Execs: made and looked at through bollard, their bytes over the connection itself.
+//!
+//! bollard decodes what comes from a terminal by guessing, and loses bytes that look like a frame's
+//! header; so the connection is taken over (*hijacked*) and handed out raw.
+
+use bollard::errors::Error;
+use bollard::models::ExecConfig;
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{Request, StatusCode};
+use http_body_util::Full;
+use hyper_util::rt::TokioIo;
+use serde_json::json;
+
+use super::BollardEngine;
+use super::streams::error_text;
+use crate::engine::{CALL_DEADLINE, ExecState, READ_DEADLINE, Result};
+use mirrorlet_runtime::exec::DuplexStream;
+use mirrorlet_runtime::{ExecOptions, StreamOptions, TerminalSize};
+
+impl BollardEngine {
+    pub(super) async fn make_exec(&self, id: &str, options: &ExecOptions) -> Result<String> {
+        let streams = options.streams;
+        let config = ExecConfig {
+            attach_stdin: Some(streams.stdin),
+            attach_stdout: Some(streams.stdout),
+            attach_stderr: Some(streams.stderr),
+            tty: Some(streams.tty),
+            // Engines before API 1.42 don't know it; they are told by a resize after the start.
+            console_size: options
+                .size
+                .map(|size| vec![size.height.into(), size.width.into()]),
+            cmd: Some(options.command.clone()),
+            ..ExecConfig::default()
+        };
+        let work = self.docker.create_exec(id, config);
+        Ok(self.call("exec create", CALL_DEADLINE, work).await?.id)
+    }
+
+    pub(super) async fn open_exec(&self, exec: &str, tty: bool) -> Result<DuplexStream> {
+        let body = json!({ "Detach": false, "Tty": tty }).to_string();
+        let request = Request::post(format!("/exec/{exec}/start"))
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::from(body));
+        self.hijack("exec start", request).await
+    }
+
+    pub(super) async fn open_attach(
+        &self,
+        id: &str,
+        streams: StreamOptions,
+    ) -> Result<DuplexStream> {
+        let wanted = [
+            ("&stdin=1", streams.stdin),
+            ("&stdout=1", streams.stdout),
+            ("&stderr=1", streams.stderr),
+        ];
+        let wanted = wanted.into_iter().filter(|(_, wanted)| *wanted);
+        let query: String = wanted.map(|(flag, _)| flag).collect();
+        let request =
+            Request::post(format!("/containers/{id}/attach?stream=1{query}")).body(Full::default());
+        self.hijack("attach", request).await
+    }
+
+    pub(super) async fn look_at_exec(&self, exec: &str) -> Result<ExecState> {
+        let work = self.docker.inspect_exec(exec);
+        let found = self.call("exec inspect", READ_DEADLINE, work).await?;
+        let number = |n: i64| i32::try_from(n).ok();
+        Ok(ExecState {
+            running: found.running.unwrap_or(false),
+            exit_code: found.exit_code.and_then(number),
+            pid: found.pid.and_then(number).filter(|pid| *pid > 0),
+        })
+    }
+
+    pub(super) async fn resize(
+        &self,
+        operation: &'static str,
+        path: &str,
+        size: TerminalSize,
+    ) -> Result<()> {
+        let query = format!("{path}?h={}&w={}", size.height, size.width);
+        self.open(operation, READ_DEADLINE, Request::post(query))
+            .await
+            .map(drop)
+    }
+
+    /// Sends a request that takes over its connection, and returns that.
+    pub(super) async fn hijack(
+        &self,
+        operation: &'static str,
+        request: Result<Request<Full<Bytes>>, http::Error>,
+    ) -> Result<DuplexStream> {
+        let work = async {
+            let response = self.transport.hijack(request?).await?;
+            if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                return Err(Error::DockerResponseServerError {
+                    status_code: response.status().as_u16(),
+                    message: error_text(response).await,
+                });
+            }
+            Ok(hyper::upgrade::on(response).await?)
+        };
+        let upgraded = self.call(operation, CALL_DEADLINE, work).await?;
+        Ok(Box::new(TokioIo::new(upgraded)))
+    }
+}

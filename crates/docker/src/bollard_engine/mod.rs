@@ -1,0 +1,449 @@
+//! The real [`Engine`]: bollard's verbs over a connection of our own.
+//!
+//! Built without touching the Engine, so that the agent can start before it. Every call has a
+//! deadline that covers the whole answer, body included, since bollard's own covers the head only.
+
+mod archive;
+mod errors;
+mod exec;
+mod lines;
+mod streams;
+mod transport;
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bollard::errors::Error;
+use bollard::models::{
+    ContainerCreateBody, ContainerInspectResponse, ContainerSummary, EventMessage, ImageInspect,
+    ImageSummary, SystemInfo,
+};
+use bollard::query_parameters::{
+    CreateContainerOptions, ImportImageOptions, InspectContainerOptions, ListContainersOptions,
+    ListImagesOptions, RemoveContainerOptions, RemoveImageOptions, StartContainerOptions,
+    StopContainerOptions,
+};
+use bollard::{API_DEFAULT_VERSION, BollardRequest, Docker};
+use bytes::Bytes;
+use futures::TryStreamExt;
+use futures::stream::BoxStream;
+
+use super::engine::{
+    CALL_DEADLINE, Engine, EngineError, EngineTar, EngineVersion, ExecState, LogFrames,
+    PullProgress, READ_DEADLINE, RegistryAuth, Result, STOP_SLACK,
+};
+use mirrorlet_core::api::{Timestamp, keys};
+use mirrorlet_runtime::copy::{PathStat, TarInput};
+use mirrorlet_runtime::exec::DuplexStream;
+use mirrorlet_runtime::{ExecOptions, LogOptions, StreamOptions, TerminalSize};
+use transport::{Address, ApiVersion, Transport};
+
+/// The newest API the models of this client were written for.
+const NEWEST_API: ApiVersion = ApiVersion {
+    major: 1,
+    minor: 53,
+};
+
+/// The oldest API this program asks anything of.
+const OLDEST_API: ApiVersion = ApiVersion {
+    major: 1,
+    minor: 41,
+};
+
+/// How an Engine begins to say that it is older than the API version in the path.
+const TOO_NEW: &str = "client version ";
+
+/// bollard's own timeout, in seconds: out of the way, since every call here has its own deadline
+/// and the stop of a container with a long grace must not be cut.
+const BOLLARD_TIMEOUT_SECONDS: u64 = 7 * 24 * 3600;
+
+/// A Docker Engine reached through bollard.
+#[derive(Debug)]
+pub struct BollardEngine {
+    endpoint: String,
+    docker: Docker,
+    transport: Arc<Transport>,
+}
+
+impl BollardEngine {
+    /// An Engine at `unix://PATH`, `tcp://HOST:PORT` or `http://HOST:PORT`. Does not connect:
+    /// while nobody listens there, every call says so.
+    ///
+    /// # Errors
+    /// The address can't be understood.
+    pub fn connect(endpoint: &str) -> Result<Self> {
+        let unusable = |cause: String| EngineError::Unavailable {
+            endpoint: endpoint.to_owned(),
+            cause,
+        };
+        let address = Address::parse(endpoint).map_err(unusable)?;
+        let transport = Arc::new(Transport::new(address));
+        let below = transport.clone();
+        let docker = Docker::connect_with_custom_transport(
+            move |request: BollardRequest| {
+                let transport = below.clone();
+                async move { transport.send(request).await }
+            },
+            Some("http://docker"),
+            BOLLARD_TIMEOUT_SECONDS,
+            API_DEFAULT_VERSION,
+        )
+        .map_err(|e| unusable(e.to_string()))?;
+        Ok(Self {
+            endpoint: endpoint.to_owned(),
+            docker,
+            transport,
+        })
+    }
+
+    /// Runs one call to its end within its deadline, agreeing on an API version first where that
+    /// is due.
+    async fn call<T>(
+        &self,
+        operation: &'static str,
+        after: Duration,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T> {
+        let whole = async {
+            if self.transport.agreed().is_none() {
+                self.negotiate().await?;
+            }
+            work.await
+        };
+        match tokio::time::timeout(after, whole).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => Err(self.failed(operation, after, error)),
+            Err(_) => Err(EngineError::Timeout { operation, after }),
+        }
+    }
+
+    /// The seam's error; forgets the API version when the Engine has gone away, or came back older.
+    fn failed(&self, operation: &'static str, after: Duration, error: Error) -> EngineError {
+        let error = errors::translate(&self.endpoint, operation, after, error);
+        let changed = match &error {
+            EngineError::Unavailable { .. } => true,
+            EngineError::Api { status, message } => *status == 400 && message.contains(TOO_NEW),
+            EngineError::Timeout { .. } | EngineError::Decode { .. } => false,
+        };
+        if changed {
+            self.transport.disagree();
+        }
+        error
+    }
+
+    /// Asks for the Engine's version and agrees on the newest API both sides know.
+    async fn negotiate(&self) -> Result<EngineVersion, Error> {
+        let answer = self.docker.version().await?;
+        let theirs = answer
+            .api_version
+            .as_deref()
+            .and_then(ApiVersion::parse)
+            .ok_or(Error::APIVersionParseError {})?;
+        if theirs < OLDEST_API {
+            return Err(Error::DockerResponseServerError {
+                status_code: http::StatusCode::BAD_REQUEST.as_u16(),
+                message: format!(
+                    "the Docker Engine speaks API {theirs} at most, and {OLDEST_API} is needed"
+                ),
+            });
+        }
+        let agreed = theirs.min(NEWEST_API);
+        self.transport.agree(agreed);
+        Ok(EngineVersion {
+            version: answer.version.unwrap_or_default(),
+            api_version: theirs.to_string(),
+            negotiated: agreed.to_string(),
+        })
+    }
+}
+
+/// A name or id as part of a request's path. What no container or image can be called is refused
+/// here, in the Engine's words, so that it can't address something else.
+fn path_part(name: &str) -> Result<&str> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_.-:@/".contains(c);
+    let climbs = || {
+        name.split('/')
+            .any(|p| p.is_empty() || p == "." || p == "..")
+    };
+    if name.is_empty() || !name.chars().all(plain) || climbs() {
+        return Err(EngineError::Api {
+            status: http::StatusCode::BAD_REQUEST.as_u16(),
+            message: format!("invalid name or id: {name:?}"),
+        });
+    }
+    Ok(name)
+}
+
+/// The filters that select what is ours.
+fn owned(owner: &str) -> HashMap<String, Vec<String>> {
+    HashMap::from([("label".to_owned(), vec![format!("{}={owner}", keys::OWNER)])])
+}
+
+/// A grace in the whole seconds that the Engine counts in, rounded up.
+fn grace_seconds(grace: Duration) -> i32 {
+    let seconds = grace
+        .as_secs()
+        .saturating_add(u64::from(grace.subsec_nanos() > 0));
+    i32::try_from(seconds).unwrap_or(i32::MAX)
+}
+
+/// A stop answers only when the container has ended.
+fn stop_deadline(grace: Duration) -> Duration {
+    grace.saturating_add(STOP_SLACK).max(CALL_DEADLINE)
+}
+
+#[async_trait]
+impl Engine for BollardEngine {
+    fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    async fn version(&self) -> Result<EngineVersion> {
+        let asked = tokio::time::timeout(READ_DEADLINE, self.negotiate()).await;
+        match asked {
+            Ok(answer) => answer.map_err(|e| self.failed("version", READ_DEADLINE, e)),
+            Err(_) => Err(EngineError::Timeout {
+                operation: "version",
+                after: READ_DEADLINE,
+            }),
+        }
+    }
+
+    async fn info(&self) -> Result<SystemInfo> {
+        self.call("info", READ_DEADLINE, self.docker.info()).await
+    }
+
+    async fn list_containers(&self, owner: &str) -> Result<Vec<ContainerSummary>> {
+        let options = ListContainersOptions {
+            all: true,
+            filters: Some(owned(owner)),
+            ..ListContainersOptions::default()
+        };
+        let work = self.docker.list_containers(Some(options));
+        self.call("list", READ_DEADLINE, work).await
+    }
+
+    async fn list_publishers(&self, port: u16) -> Result<Vec<ContainerSummary>> {
+        let filters = HashMap::from([("publish".to_owned(), vec![port.to_string()])]);
+        let options = ListContainersOptions {
+            filters: Some(filters),
+            ..ListContainersOptions::default()
+        };
+        let work = self.docker.list_containers(Some(options));
+        self.call("list", READ_DEADLINE, work).await
+    }
+
+    async fn network_driver(&self, name: &str) -> Result<String> {
+        let name = path_part(name)?;
+        let work = self.docker.inspect_network(name, None);
+        let found = self.call("network inspect", READ_DEADLINE, work).await?;
+        Ok(found.driver.unwrap_or_default())
+    }
+
+    async fn network_gateways(&self, name: &str) -> Result<Vec<IpAddr>> {
+        let name = path_part(name)?;
+        let work = self.docker.inspect_network(name, None);
+        let found = self.call("network inspect", READ_DEADLINE, work).await?;
+        let configs = found
+            .ipam
+            .and_then(|ipam| ipam.config)
+            .into_iter()
+            .flatten();
+        Ok(configs
+            .filter_map(|config| config.gateway?.parse().ok())
+            .collect())
+    }
+
+    async fn inspect_container(&self, id: &str) -> Result<ContainerInspectResponse> {
+        let work = self
+            .docker
+            .inspect_container(path_part(id)?, None::<InspectContainerOptions>);
+        self.call("inspect", READ_DEADLINE, work).await
+    }
+
+    async fn create_container(&self, name: &str, body: ContainerCreateBody) -> Result<String> {
+        let options = CreateContainerOptions {
+            name: Some(name.to_owned()),
+            ..CreateContainerOptions::default()
+        };
+        let work = self.docker.create_container(Some(options), body);
+        Ok(self.call("create", CALL_DEADLINE, work).await?.id)
+    }
+
+    async fn start_container(&self, id: &str) -> Result<()> {
+        let work = self
+            .docker
+            .start_container(path_part(id)?, None::<StartContainerOptions>);
+        self.call("start", CALL_DEADLINE, work).await
+    }
+
+    async fn stop_container(&self, id: &str, grace: Duration) -> Result<()> {
+        let options = StopContainerOptions {
+            t: Some(grace_seconds(grace)),
+            ..StopContainerOptions::default()
+        };
+        let work = self.docker.stop_container(path_part(id)?, Some(options));
+        self.call("stop", stop_deadline(grace), work).await
+    }
+
+    async fn remove_container(&self, id: &str, force: bool) -> Result<()> {
+        let options = RemoveContainerOptions {
+            v: true,
+            force,
+            ..RemoveContainerOptions::default()
+        };
+        let work = self.docker.remove_container(path_part(id)?, Some(options));
+        self.call("remove", CALL_DEADLINE, work).await
+    }
+
+    async fn create_exec(&self, id: &str, options: &ExecOptions) -> Result<String> {
+        self.make_exec(path_part(id)?, options).await
+    }
+
+    async fn start_exec(&self, exec: &str, tty: bool) -> Result<DuplexStream> {
+        self.open_exec(path_part(exec)?, tty).await
+    }
+
+    async fn inspect_exec(&self, exec: &str) -> Result<ExecState> {
+        self.look_at_exec(path_part(exec)?).await
+    }
+
+    async fn resize_exec(&self, exec: &str, size: TerminalSize) -> Result<()> {
+        let path = format!("/exec/{}/resize", path_part(exec)?);
+        self.resize("exec resize", &path, size).await
+    }
+
+    async fn attach_container(&self, id: &str, streams: StreamOptions) -> Result<DuplexStream> {
+        self.open_attach(path_part(id)?, streams).await
+    }
+
+    async fn resize_container(&self, id: &str, size: TerminalSize) -> Result<()> {
+        let path = format!("/containers/{}/resize", path_part(id)?);
+        self.resize("container resize", &path, size).await
+    }
+
+    async fn stat_path(&self, id: &str, path: &str) -> Result<PathStat> {
+        self.look_at_path(path_part(id)?, path).await
+    }
+
+    async fn download(&self, id: &str, path: &str) -> Result<EngineTar> {
+        self.open_download(path_part(id)?, path).await
+    }
+
+    async fn upload(&self, id: &str, dir: &str, tar: TarInput) -> Result<()> {
+        self.send_upload(path_part(id)?, dir, tar).await
+    }
+
+    async fn inspect_image(&self, name: &str) -> Result<ImageInspect> {
+        let work = self.docker.inspect_image(path_part(name)?);
+        self.call("image inspect", READ_DEADLINE, work).await
+    }
+
+    async fn list_images(&self, all: bool) -> Result<Vec<ImageSummary>> {
+        let options = ListImagesOptions {
+            all,
+            digests: true,
+            ..ListImagesOptions::default()
+        };
+        let work = self.docker.list_images(Some(options));
+        self.call("image list", READ_DEADLINE, work).await
+    }
+
+    async fn images_in_use(&self) -> Result<BTreeSet<String>> {
+        let options = ListContainersOptions {
+            all: true,
+            ..ListContainersOptions::default()
+        };
+        let work = self.docker.list_containers(Some(options));
+        let containers = self.call("list", READ_DEADLINE, work).await?;
+        let ids = containers.into_iter().filter_map(|c| c.image_id);
+        Ok(ids.collect())
+    }
+
+    async fn remove_image(&self, name: &str) -> Result<()> {
+        let options = RemoveImageOptions::default();
+        let work = self
+            .docker
+            .remove_image(path_part(name)?, Some(options), None);
+        self.call("image remove", CALL_DEADLINE, work).await?;
+        Ok(())
+    }
+
+    async fn pull_image(
+        &self,
+        image: &str,
+        auth: Option<&RegistryAuth>,
+    ) -> Result<BoxStream<'static, Result<PullProgress>>> {
+        self.open_pull(image, auth).await
+    }
+
+    async fn load_image(&self, tar: Bytes) -> Result<()> {
+        let options = ImportImageOptions {
+            quiet: true,
+            ..ImportImageOptions::default()
+        };
+        let messages = self
+            .docker
+            .import_image(options, bollard::body_full(tar), None);
+        let work = messages.try_for_each(|_| std::future::ready(Ok(())));
+        self.call("image load", CALL_DEADLINE, work).await
+    }
+
+    async fn events(
+        &self,
+        owner: &str,
+        since: Option<Timestamp>,
+    ) -> Result<BoxStream<'static, Result<EventMessage>>> {
+        self.open_events(owner, since).await
+    }
+
+    async fn image_changes(&self) -> Result<BoxStream<'static, Result<()>>> {
+        self.open_image_changes().await
+    }
+
+    async fn logs(&self, id: &str, options: &LogOptions, tty: bool) -> Result<LogFrames> {
+        self.open_logs(path_part(id)?, options, tty).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_would_address_something_else_are_refused() {
+        for good in ["k8s_a_b_c_d_0", "4f1c", "host.x:5000/a/b:v1", "a@sha256:00"] {
+            assert_eq!(path_part(good), Ok(good));
+        }
+        for bad in [
+            "", ".", "..", "a/../b", "/a", "a//b", "a?b", "a b", "a%2e", "ä",
+        ] {
+            assert!(path_part(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_grace_is_never_cut_short() {
+        assert_eq!(grace_seconds(Duration::ZERO), 0);
+        assert_eq!(grace_seconds(Duration::from_millis(1)), 1);
+        assert_eq!(grace_seconds(Duration::from_mins(5)), 300);
+        assert_eq!(grace_seconds(Duration::MAX), i32::MAX);
+        for grace in [
+            Duration::ZERO,
+            Duration::from_mins(5),
+            Duration::from_hours(24),
+        ] {
+            assert!(stop_deadline(grace) >= grace + STOP_SLACK);
+        }
+        assert!(Duration::from_secs(BOLLARD_TIMEOUT_SECONDS) > Duration::from_hours(24));
+    }
+
+    #[test]
+    fn the_models_are_of_the_version_we_offer() {
+        let models = API_DEFAULT_VERSION;
+        assert_eq!(models.to_string(), NEWEST_API.to_string());
+    }
+}

@@ -1,0 +1,289 @@
+//! The narrow seam between `DockerManager` and an Engine.
+//!
+//! Every call the crate makes to an Engine goes through [`Engine`]: the real one wraps bollard,
+//! one counts and times calls, and tests inject faults before and after any call.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bollard::models::{
+    ContainerCreateBody, ContainerInspectResponse, ContainerSummary, EventMessage, ImageInspect,
+    ImageSummary, SystemInfo,
+};
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+
+use mirrorlet_core::api::Timestamp;
+pub use mirrorlet_core::credentials::RegistryAuth;
+use mirrorlet_runtime::copy::{PathStat, TarInput};
+use mirrorlet_runtime::exec::DuplexStream;
+use mirrorlet_runtime::{
+    ExecOptions, LogChunk, LogOptions, RuntimeError, StreamOptions, TerminalSize,
+};
+
+/// Deadline of every call that only reads or changes records. Start is among them: it includes
+/// the runtime's own start of the process, slow only when storage is.
+pub const CALL_DEADLINE: Duration = Duration::from_mins(2);
+
+/// Deadline of a list or an inspect: short, because a stuck one must not hold back its pod
+/// for long, and the next event or sweep asks again.
+pub const READ_DEADLINE: Duration = Duration::from_secs(20);
+
+/// What is added to a container's grace for the deadline of its stop call: the Engine answers
+/// only when the container has ended, after the grace and a kill.
+pub const STOP_SLACK: Duration = Duration::from_secs(30);
+
+/// Why an Engine call failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// No connection, or it broke before an answer came.
+    #[error("the Docker Engine at {endpoint} is not reachable: {cause}")]
+    Unavailable {
+        /// The Engine's address.
+        endpoint: String,
+        /// The transport's words.
+        cause: String,
+    },
+    /// No answer within the deadline. The Engine may still complete the call.
+    #[error("the Docker Engine did not answer {operation} within {} s", .after.as_secs())]
+    Timeout {
+        /// The call.
+        operation: &'static str,
+        /// Its deadline.
+        after: Duration,
+    },
+    /// The Engine answered with an error.
+    #[error("{message}")]
+    Api {
+        /// HTTP status.
+        status: u16,
+        /// The Engine's words.
+        message: String,
+    },
+    /// The answer can't be understood: the Engine is newer than this program, most likely.
+    #[error("the Docker Engine's answer to {operation} can't be understood: {cause}")]
+    Decode {
+        /// The call.
+        operation: &'static str,
+        /// What doesn't fit.
+        cause: String,
+    },
+}
+
+impl EngineError {
+    /// HTTP status of the answer, if there was one.
+    #[must_use]
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Api { status, .. } => Some(*status),
+            Self::Unavailable { .. } | Self::Timeout { .. } | Self::Decode { .. } => None,
+        }
+    }
+
+    /// Whether the thing named does not exist.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        self.status() == Some(404)
+    }
+
+    /// Whether the call collides with the state of the thing named.
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        self.status() == Some(409)
+    }
+}
+
+impl From<EngineError> for RuntimeError {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Unavailable { .. } => Self::Unavailable(error.to_string()),
+            EngineError::Timeout { operation, after } => Self::Timeout { operation, after },
+            EngineError::Api {
+                status: 404,
+                message,
+            } => Self::NotFound(message),
+            EngineError::Api {
+                status: 409,
+                message,
+            } => Self::Conflict(message),
+            EngineError::Api { status, message } => Self::Refused { status, message },
+            EngineError::Decode { .. } => Self::Refused {
+                status: 0,
+                message: error.to_string(),
+            },
+        }
+    }
+}
+
+/// Result of an Engine call.
+pub type Result<T, E = EngineError> = std::result::Result<T, E>;
+
+/// What `GET /version` tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineVersion {
+    /// Version of the Engine, for example `20.10.24+dfsg1`.
+    pub version: String,
+    /// Newest API it speaks.
+    pub api_version: String,
+    /// API agreed on with this client.
+    pub negotiated: String,
+}
+
+/// One message of a pull.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PullProgress {
+    /// Layer concerned; empty for messages about the whole image.
+    pub layer: String,
+    /// For example `Downloading`, `Extracting`, `Pull complete`.
+    pub status: String,
+    /// Bytes done of the layer, where known.
+    pub current: Option<u64>,
+    /// Bytes of the layer, where known.
+    pub total: Option<u64>,
+}
+
+/// What `GET /exec/{id}/json` tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ExecState {
+    /// Whether the command runs.
+    pub running: bool,
+    /// Its exit code; none before its end, or where it was never started.
+    pub exit_code: Option<i32>,
+    /// Its process id as the Engine's host has it; none before the start.
+    pub pid: Option<i32>,
+}
+
+/// Output of a container as the Engine sends it, one frame an item.
+pub type LogFrames = BoxStream<'static, Result<LogChunk>>;
+
+/// A tar archive as the Engine sends it.
+pub type EngineTar = BoxStream<'static, Result<Bytes>>;
+
+/// The calls made to a Docker Engine.
+///
+/// Every method ends within a deadline of its own. Streams are unbounded in time; dropping one
+/// closes its connection.
+#[async_trait]
+pub trait Engine: Send + Sync + 'static {
+    /// Address of the Engine, for messages.
+    fn endpoint(&self) -> &str;
+
+    /// `GET /version`, negotiating the API version on the way.
+    async fn version(&self) -> Result<EngineVersion>;
+
+    /// `GET /info`.
+    async fn info(&self) -> Result<SystemInfo>;
+
+    /// `GET /containers/json?all=1`, filtered by our ownership label.
+    async fn list_containers(&self, owner: &str) -> Result<Vec<ContainerSummary>>;
+
+    /// `GET /containers/json`, filtered by a port that is published on the host, whoever's.
+    async fn list_publishers(&self, port: u16) -> Result<Vec<ContainerSummary>>;
+
+    /// `GET /networks/{name}`: its driver.
+    async fn network_driver(&self, name: &str) -> Result<String>;
+
+    /// `GET /networks/{name}`: the addresses its Engine has in it. An Engine that can't tell has none.
+    async fn network_gateways(&self, _name: &str) -> Result<Vec<IpAddr>> {
+        Ok(Vec::new())
+    }
+
+    /// `GET /containers/{id}/json`.
+    async fn inspect_container(&self, id: &str) -> Result<ContainerInspectResponse>;
+
+    /// `POST /containers/create`; returns the id.
+    async fn create_container(&self, name: &str, body: ContainerCreateBody) -> Result<String>;
+
+    /// `POST /containers/{id}/start`. One that runs already is success.
+    async fn start_container(&self, id: &str) -> Result<()>;
+
+    /// `POST /containers/{id}/stop?t=`: the image's stop signal, then after `grace` SIGKILL.
+    /// One that has ended already is success. Returns when the container has ended.
+    async fn stop_container(&self, id: &str, grace: Duration) -> Result<()>;
+
+    /// `DELETE /containers/{id}?v=1`.
+    async fn remove_container(&self, id: &str, force: bool) -> Result<()>;
+
+    /// `POST /containers/{id}/exec`; returns the exec's id. 409 where the container does not run
+    /// or is paused.
+    async fn create_exec(&self, id: &str, options: &ExecOptions) -> Result<String>;
+
+    /// `POST /exec/{id}/start` over a connection of its own, which is handed out raw: with `tty`
+    /// the terminal's bytes, else frames (`logs::FrameDecoder`). An exec starts once; a second
+    /// start is 409.
+    async fn start_exec(&self, exec: &str, tty: bool) -> Result<DuplexStream>;
+
+    /// `GET /exec/{id}/json`. Known for some minutes after the end.
+    async fn inspect_exec(&self, exec: &str) -> Result<ExecState>;
+
+    /// `POST /exec/{id}/resize`. Fails before the command runs and after it ended.
+    async fn resize_exec(&self, exec: &str, size: TerminalSize) -> Result<()>;
+
+    /// `POST /containers/{id}/attach?stream=1` over a connection of its own, which is handed out as
+    /// by [`start_exec`](Self::start_exec).
+    async fn attach_container(&self, id: &str, streams: StreamOptions) -> Result<DuplexStream>;
+
+    /// `POST /containers/{id}/resize`.
+    async fn resize_container(&self, id: &str, size: TerminalSize) -> Result<()>;
+
+    /// `HEAD /containers/{id}/archive`.
+    async fn stat_path(&self, id: &str, path: &str) -> Result<PathStat>;
+
+    /// `GET /containers/{id}/archive`.
+    async fn download(&self, id: &str, path: &str) -> Result<EngineTar>;
+
+    /// `PUT /containers/{id}/archive`. Takes as long as the archive comes.
+    async fn upload(&self, id: &str, dir: &str, tar: TarInput) -> Result<()>;
+
+    /// `GET /images/{name}/json`.
+    async fn inspect_image(&self, name: &str) -> Result<ImageInspect>;
+
+    /// `GET /images/json`: all images that have a name or a digest, with `all` those in between
+    /// that a build left too. An Engine that can't tell has none.
+    async fn list_images(&self, _all: bool) -> Result<Vec<ImageSummary>> {
+        Ok(Vec::new())
+    }
+
+    /// `GET /containers/json?all=1`: ids of the images that any container was made from, whoever
+    /// owns it.
+    async fn images_in_use(&self) -> Result<BTreeSet<String>>;
+
+    /// `DELETE /images/{name}`: takes away a name or a digest; with the last one, or by its id,
+    /// the image itself, and what nothing else is built on. Never forced.
+    async fn remove_image(&self, name: &str) -> Result<()>;
+
+    /// `POST /images/create`: progress until the stream ends. An error within the stream is an
+    /// item, though the Engine said 200.
+    async fn pull_image(
+        &self,
+        image: &str,
+        auth: Option<&RegistryAuth>,
+    ) -> Result<BoxStream<'static, Result<PullProgress>>>;
+
+    /// `POST /images/load` of a tar.
+    async fn load_image(&self, tar: Bytes) -> Result<()>;
+
+    /// `GET /events` of containers with our ownership label, from `since` on where given.
+    /// Returns once the Engine has accepted the subscription.
+    async fn events(
+        &self,
+        owner: &str,
+        since: Option<Timestamp>,
+    ) -> Result<BoxStream<'static, Result<EventMessage>>>;
+
+    /// `GET /events` of images: an item whenever an image came, went or changed its name. An
+    /// Engine that can't tell has no items.
+    async fn image_changes(&self) -> Result<BoxStream<'static, Result<()>>> {
+        Ok(futures::stream::pending().boxed())
+    }
+
+    /// `GET /containers/{id}/logs`. With `tty` the output is raw and all of it counts as stdout.
+    async fn logs(&self, id: &str, options: &LogOptions, tty: bool) -> Result<LogFrames>;
+}
+
+/// An Engine handed around.
+pub type SharedEngine = Arc<dyn Engine>;

@@ -1,0 +1,68 @@
+//! The Engine's events → the index, and the news for the observer.
+
+use bollard::models::EventMessage;
+
+use super::index::Index;
+use super::translate::parse_ours;
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_runtime::{PodEvent, PodEventKind};
+
+/// Tells the index of an event, and returns which pod it concerns. Events of containers that
+/// are not ours, whatever their labels say, are nobody's.
+pub(super) fn apply(index: &Index, owner: &str, message: &EventMessage) -> Option<PodEvent> {
+    let actor = message.actor.as_ref()?;
+    let id = actor.id.as_deref()?;
+    // The Engine sends a container's labels among the attributes.
+    let attributes = actor.attributes.as_ref()?;
+    let name = attributes.get("name").map(String::as_str);
+    let ours = parse_ours(owner, name, attributes)?;
+    let uid = ours.uid.clone();
+    let at = time(message);
+    let image = attributes
+        .get("image")
+        .map(String::as_str)
+        .unwrap_or_default();
+    let what = match message.action.as_deref()? {
+        "create" => {
+            index.told_created(id, ours, image, at);
+            PodEventKind::ContainerCreated
+        }
+        "start" => {
+            // The create may have been missed.
+            index.told_created(id, ours, image, at);
+            index.started(id, at);
+            PodEventKind::ContainerStarted
+        }
+        "die" => {
+            index.told_created(id, ours, image, at);
+            let exit_code = attributes
+                .get("exitCode")
+                .and_then(|code| code.parse().ok());
+            index.died(id, exit_code, at);
+            PodEventKind::ContainerDied
+        }
+        "destroy" => {
+            index.removed(id);
+            PodEventKind::ContainerRemoved
+        }
+        "oom" => {
+            index.doubt(id);
+            PodEventKind::ContainerChanged
+        }
+        _ => return None,
+    };
+    Some(PodEvent::Changed { uid, what })
+}
+
+/// When it happened, by the Engine's clock.
+fn time(message: &EventMessage) -> Timestamp {
+    message
+        .time_nano
+        .and_then(|nanos| Timestamp::from_nanosecond(i128::from(nanos)).ok())
+        .or_else(|| {
+            message
+                .time
+                .and_then(|seconds| Timestamp::from_second(seconds).ok())
+        })
+        .unwrap_or(Timestamp::UNIX_EPOCH)
+}

@@ -1,0 +1,75 @@
+//! A command run to its end, for probes, hooks and whoever wants its output.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use tokio::time::timeout;
+use tokio_util::codec::FramedRead;
+
+use super::super::logs::FrameDecoder;
+use super::super::manager::DockerManager;
+use super::{EXEC, EXEC_GOES_ON, Exec};
+use mirrorlet_core::api::ContainerId;
+use mirrorlet_runtime::exec::COMMAND_OUTPUT_MAX;
+use mirrorlet_runtime::{
+    CommandOutput, ExecOptions, LogChunk, Result, RuntimeError, StreamOptions,
+};
+
+impl DockerManager {
+    /// See [`Runtime::run_in_container`](mirrorlet_runtime::Runtime::run_in_container).
+    pub(crate) async fn run_command(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        after: Duration,
+    ) -> Result<CommandOutput> {
+        let options = ExecOptions {
+            command: command.to_vec(),
+            streams: StreamOptions {
+                stdout: true,
+                stderr: true,
+                ..StreamOptions::default()
+            },
+            size: None,
+        };
+        let exec = self.create_exec(id, &options).await?;
+        if let Ok(done) = timeout(after, exec.collect()).await {
+            return done;
+        }
+        let operation = if exec.end().await { EXEC } else { EXEC_GOES_ON };
+        Err(RuntimeError::Timeout { operation, after })
+    }
+}
+
+impl Exec {
+    /// Starts it, reads all it writes and waits for its end.
+    async fn collect(&self) -> Result<CommandOutput> {
+        let stream = self.engine.start_exec(&self.id, false).await?;
+        let mut frames = FramedRead::new(stream, FrameDecoder);
+        let (mut stdout, mut stderr) = (BytesMut::new(), BytesMut::new());
+        while let Some(frame) = frames.next().await {
+            match frame.map_err(|error| broken(&error))? {
+                LogChunk::Stdout(data) => keep(&mut stdout, &data),
+                LogChunk::Stderr(data) => keep(&mut stderr, &data),
+            }
+        }
+        let exit_code = self.ended().await?;
+        stdout.unsplit(stderr);
+        Ok(CommandOutput {
+            exit_code,
+            output: stdout.freeze(),
+        })
+    }
+}
+
+/// The stream ended within a frame, or with something that is none.
+fn broken(error: &std::io::Error) -> RuntimeError {
+    RuntimeError::Unavailable(format!("the output of the command broke off: {error}"))
+}
+
+/// Adds what there is room for.
+fn keep(kept: &mut BytesMut, data: &Bytes) {
+    let room = COMMAND_OUTPUT_MAX.saturating_sub(kept.len());
+    kept.extend_from_slice(&data[..data.len().min(room)]);
+}

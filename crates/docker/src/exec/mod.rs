@@ -1,0 +1,216 @@
+//! Commands in containers: made, started, read to their end, and ended when nobody waits any more.
+//!
+//! An exec costs three Engine calls: create, start, inspect. That a container does not run is what
+//! the create says, unless it is known already.
+
+mod command;
+pub(super) mod process;
+mod session;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use super::engine::{EngineError, ExecState, SharedEngine};
+use super::manager::DockerManager;
+use mirrorlet_core::api::ContainerId;
+use mirrorlet_core::observed::ContainerState;
+use mirrorlet_host::telemetry::occurrences;
+use mirrorlet_runtime::{ExecOptions, Result, RuntimeError};
+
+/// First and longest pause between two looks at an exec whose streams have ended: the Engine
+/// learns of the end of a process after its streams', usually at once.
+const LOOK_FIRST: Duration = Duration::from_millis(2);
+const LOOK_LONGEST: Duration = Duration::from_secs(1);
+/// How long after the end of its streams an exec may still count as running.
+const END_WAIT: Duration = Duration::from_secs(10);
+/// How long a start that nobody waited for may take to become visible.
+const START_WAIT: Duration = Duration::from_secs(2);
+
+/// Name of the call in errors.
+const EXEC: &str = "exec";
+/// The same of a command that outlived its time and could not be ended.
+const EXEC_GOES_ON: &str = "exec, whose process could not be ended and goes on,";
+
+/// What watches over the ends of execs: who dropped one need not wait until its process is gone.
+#[derive(Debug, Clone, Default)]
+pub struct ExecSessions {
+    tracker: TaskTracker,
+}
+
+impl ExecSessions {
+    /// Waits for `cancel`, and then until every exec that is under way has been ended.
+    pub async fn run(self, cancel: CancellationToken) {
+        cancel.cancelled().await;
+        self.tracker.close();
+        self.tracker.wait().await;
+    }
+}
+
+/// An exec that was created, and may run. Dropped before its end, its process is ended.
+struct Exec {
+    engine: SharedEngine,
+    /// Its id.
+    id: String,
+    /// Id of its container.
+    container: String,
+    sessions: ExecSessions,
+    /// Counts it among those that are waited for.
+    token: Option<TaskTrackerToken>,
+    runtime: Handle,
+    /// Whether its end was seen, or somebody sees to it.
+    over: AtomicBool,
+}
+
+impl DockerManager {
+    /// What watches over the ends of execs; to be run beside this manager.
+    #[must_use]
+    pub fn exec_sessions(&self) -> ExecSessions {
+        self.sessions.clone()
+    }
+
+    /// Makes an exec in a container that is not known not to run.
+    async fn create_exec(&self, id: &ContainerId, options: &ExecOptions) -> Result<Exec> {
+        self.check_running(id)?;
+        let exec = self.engine.create_exec(&id.id, options).await?;
+        Ok(Exec {
+            engine: self.engine.clone(),
+            id: exec,
+            container: id.id.to_string(),
+            token: Some(self.sessions.tracker.token()),
+            sessions: self.sessions.clone(),
+            runtime: Handle::current(),
+            over: AtomicBool::new(false),
+        })
+    }
+
+    /// Refuses a container of which it is known that it does not run.
+    fn check_running(&self, id: &ContainerId) -> Result<()> {
+        let state = self.index.get(&id.id).map(|record| record.state);
+        match state {
+            Some(ContainerState::Created | ContainerState::Exited) => Err(not_running(&id.id)),
+            Some(ContainerState::Running | ContainerState::Unknown) | None => Ok(()),
+        }
+    }
+}
+
+/// Upstream: `core/streaming.go` of cri-dockerd.
+fn not_running(id: &str) -> RuntimeError {
+    RuntimeError::Conflict(format!("container not running ({id})"))
+}
+
+impl Exec {
+    /// Waits until the Engine knows of the command's end; its exit code.
+    async fn ended(&self) -> Result<i32> {
+        let state = until_ended(&*self.engine, &self.id).await?;
+        self.over.store(true, Ordering::Release);
+        match state {
+            Some(code) => Ok(code),
+            None => Err(RuntimeError::Local(format!(
+                "the command's streams have ended, and after {} s the Docker Engine still has it running",
+                END_WAIT.as_secs()
+            ))),
+        }
+    }
+
+    /// Ends the command's process; whether that is done.
+    async fn end(&self) -> bool {
+        self.over.store(true, Ordering::Release);
+        end(&self.engine, &self.id, &self.container).await
+    }
+}
+
+impl Drop for Exec {
+    fn drop(&mut self) {
+        if self.over.load(Ordering::Acquire) {
+            return;
+        }
+        let (engine, id) = (self.engine.clone(), std::mem::take(&mut self.id));
+        let container = std::mem::take(&mut self.container);
+        let token = self.token.take();
+        let ending = async move {
+            end(&engine, &id, &container).await;
+            drop(token);
+        };
+        self.sessions.tracker.spawn_on(ending, &self.runtime);
+    }
+}
+
+/// Looks at an exec until it has ended: its exit code, or none where it does not end.
+async fn until_ended(engine: &dyn super::engine::Engine, exec: &str) -> Result<Option<i32>> {
+    let began = Instant::now();
+    let mut pause = LOOK_FIRST;
+    loop {
+        let state = engine.inspect_exec(exec).await?;
+        if let (false, Some(code)) = (state.running, state.exit_code) {
+            return Ok(Some(code));
+        }
+        if began.elapsed() >= END_WAIT {
+            return Ok(None);
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(LOOK_LONGEST);
+    }
+}
+
+/// Ends the process of an exec, and waits until the Engine knows that it has ended. Whether it
+/// has; if not, that is told.
+async fn end(engine: &SharedEngine, exec: &str, container: &str) -> bool {
+    let why = match try_end(engine, exec, container).await {
+        Ok(true) => return true,
+        Ok(false) => "its process can't be seen from here, or does not end".to_owned(),
+        // It is gone with its container.
+        Err(error) if error.is_not_found() => return true,
+        Err(error) => error.to_string(),
+    };
+    occurrences::exec_goes_on(&ContainerId::docker(container), &why);
+    false
+}
+
+async fn try_end(engine: &SharedEngine, exec: &str, container: &str) -> Result<bool, EngineError> {
+    let Some(pid) = started(engine, exec).await? else {
+        return Ok(true);
+    };
+    let began = Instant::now();
+    let mut pause = LOOK_FIRST;
+    loop {
+        let container = container.to_owned();
+        // Reads files and sleeps; a panic in there kills nobody, and is tried again.
+        let _ = tokio::task::spawn_blocking(move || process::kill_session(pid, &container)).await;
+        sleep(pause).await;
+        if !engine.inspect_exec(exec).await?.running {
+            return Ok(true);
+        }
+        if began.elapsed() >= END_WAIT {
+            return Ok(false);
+        }
+        pause = (pause * 2).min(LOOK_LONGEST);
+    }
+}
+
+/// The process id of an exec; none where it has ended, or was never started.
+async fn started(engine: &SharedEngine, exec: &str) -> Result<Option<i32>, EngineError> {
+    let began = Instant::now();
+    let mut pause = LOOK_FIRST;
+    loop {
+        match engine.inspect_exec(exec).await? {
+            ExecState {
+                running: false,
+                exit_code: Some(_),
+                ..
+            } => return Ok(None),
+            ExecState { pid: Some(pid), .. } => return Ok(Some(pid)),
+            // Started a moment ago, or not at all.
+            ExecState { .. } if began.elapsed() >= START_WAIT => return Ok(None),
+            ExecState { .. } => sleep(pause).await,
+        }
+        pause = (pause * 2).min(LOOK_LONGEST);
+    }
+}

@@ -1,0 +1,189 @@
+//! Ends the process of an exec, which the Engine can start and not end.
+//!
+//! The Engine tells its process id as its own host has it. Where that is our process namespace too
+//! the process is found under `/proc`, shown to be of its container by its control group, and
+//! killed through a descriptor, so that a number that was given away meanwhile hits nobody. The
+//! Engine starts every exec in a session of its own, which what it starts inherits: all of that
+//! ends with it, also what no longer has it as an ancestor. Who made a session of their own and
+//! gave up their parent is not found; nor would a terminal's hang-up find them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// How often the processes are looked through: what is killed may have started others meanwhile.
+const ROUNDS_MAX: usize = 20;
+/// Pause between two rounds, within which the killed ones go.
+const ROUND_PAUSE: Duration = Duration::from_millis(5);
+
+/// What `/proc/<pid>/stat` tells of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Proc {
+    parent: i32,
+    session: i32,
+    /// Whether only its entry is left.
+    dead: bool,
+}
+
+impl Proc {
+    /// Reads the line; the name in it is in parentheses and may hold anything.
+    fn parse(stat: &str) -> Option<Self> {
+        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+        let state = fields.next()?;
+        let parent = fields.next()?.parse().ok()?;
+        let session = fields.nth(1)?.parse().ok()?;
+        Some(Self {
+            parent,
+            session,
+            dead: matches!(state, "Z" | "X"),
+        })
+    }
+}
+
+/// Living processes of `leader`'s session, and its descendants.
+fn members(processes: &BTreeMap<i32, Proc>, leader: i32) -> Vec<i32> {
+    let descends = |mut pid: i32| {
+        // No chain of parents is longer than there are processes.
+        for _ in 0..processes.len() {
+            match processes.get(&pid) {
+                Some(process) if process.parent == leader => return true,
+                Some(process) => pid = process.parent,
+                None => return false,
+            }
+        }
+        false
+    };
+    processes
+        .iter()
+        .filter(|(_, process)| !process.dead)
+        .map(|(pid, process)| (*pid, process.session == leader))
+        .filter(|(pid, in_session)| *pid == leader || *in_session || descends(*pid))
+        .map(|(pid, _)| pid)
+        .collect()
+}
+
+/// All processes that can be seen.
+fn processes(proc: &Path) -> BTreeMap<i32, Proc> {
+    let Ok(entries) = fs::read_dir(proc) else {
+        return BTreeMap::new();
+    };
+    entries
+        .filter_map(|entry| {
+            let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            // One that ended meanwhile is none.
+            let stat = fs::read(proc.join(format!("{pid}/stat"))).ok()?;
+            Some((pid, Proc::parse(&String::from_utf8_lossy(&stat))?))
+        })
+        .collect()
+}
+
+/// Whether a process is in the control group of a container: its path holds the container's id
+/// with every driver, also as seen from within another control group.
+pub(crate) fn is_of_container(pid: i32, container: &str) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/cgroup"))
+        .is_ok_and(|text| !container.is_empty() && text.contains(container))
+}
+
+/// Kills the process and its session, as far as they are of that container. Says how many it
+/// killed; with none, the process can't be seen from here, or has ended.
+pub(super) fn kill_session(leader: i32, container: &str) -> usize {
+    let mut killed = 0;
+    for round in 0..ROUNDS_MAX {
+        if round > 0 {
+            std::thread::sleep(ROUND_PAUSE);
+        }
+        let members = members(&processes(Path::new("/proc")), leader);
+        let before = killed;
+        killed += members
+            .into_iter()
+            .filter(|pid| kill(*pid, container))
+            .count();
+        if killed == before {
+            break;
+        }
+    }
+    killed
+}
+
+/// Kills one process, if it is of that container.
+fn kill(pid: i32, container: &str) -> bool {
+    let Some(pid_given) = Pid::from_raw(pid) else {
+        return false;
+    };
+    // Opened first and looked at then: whoever has the number now is whom the signal goes to.
+    let Ok(descriptor) = pidfd_open(pid_given, PidfdFlags::empty()) else {
+        return false;
+    };
+    is_of_container(pid, container) && pidfd_send_signal(&descriptor, Signal::KILL).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proc(parent: i32, session: i32) -> Proc {
+        Proc {
+            parent,
+            session,
+            dead: false,
+        }
+    }
+
+    #[test]
+    fn a_stat_line_is_read_whatever_the_program_is_called() {
+        for name in ["sh", "a b", "x) S 1 1 1", ")"] {
+            let line = format!("42 ({name}) S 7 41 40 0 -1 4194560 1 2");
+            assert_eq!(Proc::parse(&line), Some(proc(7, 40)), "{name}");
+        }
+        let dead = Proc::parse("42 (sh) Z 7 41 40 0").unwrap();
+        assert!(dead.dead);
+        for bad in ["", "42 (sh", "42 (sh) S", "42 (sh) S x y z"] {
+            assert_eq!(Proc::parse(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_session_is_its_leader_its_members_and_all_descendants() {
+        let dead = Proc {
+            dead: true,
+            ..proc(10, 10)
+        };
+        let processes = BTreeMap::from([
+            (1, proc(0, 1)),
+            (10, proc(1, 10)),
+            (11, proc(10, 10)),
+            // Whose parent is gone, and who is in the session all the same.
+            (12, proc(1, 10)),
+            // A session of its own, started from within.
+            (13, proc(11, 13)),
+            (14, dead),
+            (20, proc(1, 20)),
+            (21, proc(20, 20)),
+        ]);
+        assert_eq!(members(&processes, 10), [10, 11, 12, 13]);
+        assert_eq!(members(&processes, 99), [] as [i32; 0]);
+    }
+
+    #[test]
+    fn a_circle_of_parents_ends() {
+        let processes = BTreeMap::from([(1, proc(2, 1)), (2, proc(1, 1))]);
+        assert_eq!(members(&processes, 9), [] as [i32; 0]);
+    }
+
+    #[test]
+    fn a_process_of_nobody_we_know_is_left_alone() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        assert_eq!(kill_session(pid, "no-such-container"), 0);
+        assert_eq!(kill_session(pid, ""), 0);
+        assert_eq!(child.try_wait().unwrap(), None, "it runs on");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,163 @@
+//! The streams of a process: of a command, or of a container's own main process.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
+use tokio::io::{AsyncRead, split};
+use tokio::time::{Instant, sleep};
+use tokio_util::codec::FramedRead;
+use tokio_util::io::ReaderStream;
+
+use super::super::engine::SharedEngine;
+use super::super::logs::FrameDecoder;
+use super::super::manager::DockerManager;
+use super::{Exec, LOOK_FIRST, LOOK_LONGEST, not_running};
+use mirrorlet_core::api::ContainerId;
+use mirrorlet_runtime::exec::DuplexStream;
+use mirrorlet_runtime::{
+    ExecOptions, LogChunk, Result, RuntimeError, Session, SessionControl, StreamOptions,
+    TerminalSize,
+};
+
+/// Bytes read at a time.
+const READ_BYTES: usize = 32 << 10;
+/// How often, and with which first pause, the terminal of a command that is just starting is
+/// given its size: the Engine answers the start before there is a process. The pause doubles.
+const RESIZES_MAX: u32 = 8;
+const RESIZE_PAUSE: Duration = Duration::from_millis(5);
+/// How long after its output a container may still count as running.
+const CONTAINER_END_WAIT: Duration = Duration::from_secs(2);
+
+impl DockerManager {
+    /// See [`Runtime::exec_in_container`](mirrorlet_runtime::Runtime::exec_in_container).
+    pub(crate) async fn exec(&self, id: &ContainerId, options: &ExecOptions) -> Result<Session> {
+        let exec = self.create_exec(id, options).await?;
+        let tty = options.streams.tty;
+        let stream = exec.engine.start_exec(&exec.id, tty).await?;
+        if let Some(size) = options.size.filter(|_| tty) {
+            exec.resize(size).await;
+        }
+        Ok(session(stream, options.streams, Box::new(exec)))
+    }
+
+    /// See [`Runtime::attach_container`](mirrorlet_runtime::Runtime::attach_container).
+    pub(crate) async fn attach(&self, id: &ContainerId, streams: StreamOptions) -> Result<Session> {
+        self.check_running(id)?;
+        let found = self.engine.inspect_container(&id.id).await?;
+        let running = found.state.and_then(|state| state.running);
+        if running != Some(true) {
+            return Err(not_running(&id.id));
+        }
+        let config = found.config.unwrap_or_default();
+        if streams.stdin && config.open_stdin != Some(true) {
+            return Err(RuntimeError::Conflict(
+                "the container has no standard input: its manifest does not say stdin: true"
+                    .to_owned(),
+            ));
+        }
+        let streams = StreamOptions {
+            tty: config.tty.unwrap_or(false),
+            ..streams
+        };
+        let stream = self.engine.attach_container(&id.id, streams).await?;
+        let control = Attached {
+            engine: self.engine.clone(),
+            id: id.id.to_string(),
+        };
+        Ok(session(stream, streams, Box::new(control)))
+    }
+}
+
+fn session(
+    stream: DuplexStream,
+    streams: StreamOptions,
+    control: Box<dyn SessionControl>,
+) -> Session {
+    let (read, write) = split(stream);
+    Session {
+        tty: streams.tty,
+        stdin: streams.stdin.then(|| Box::pin(write) as _),
+        output: chunks(read, streams.tty),
+        control,
+    }
+}
+
+/// What a process writes, as it comes.
+fn chunks(
+    read: impl AsyncRead + Send + Unpin + 'static,
+    tty: bool,
+) -> BoxStream<'static, Result<LogChunk>> {
+    let broken = |error: std::io::Error| {
+        RuntimeError::Unavailable(format!("the connection to the process broke off: {error}"))
+    };
+    if tty {
+        return ReaderStream::with_capacity(read, READ_BYTES)
+            .map_ok(LogChunk::Stdout)
+            .map_err(broken)
+            .boxed();
+    }
+    FramedRead::with_capacity(read, FrameDecoder, READ_BYTES)
+        .map_err(broken)
+        .boxed()
+}
+
+#[async_trait]
+impl SessionControl for Exec {
+    async fn resize(&self, size: TerminalSize) {
+        if !size.is_usable() {
+            return;
+        }
+        let mut pause = RESIZE_PAUSE;
+        for _ in 0..RESIZES_MAX {
+            if self.engine.resize_exec(&self.id, size).await.is_ok() {
+                return;
+            }
+            sleep(pause).await;
+            pause *= 2;
+        }
+    }
+
+    async fn exit_code(&self) -> Result<Option<i32>> {
+        self.ended().await.map(Some)
+    }
+}
+
+/// The main process of a container, which goes on without us.
+struct Attached {
+    engine: SharedEngine,
+    id: String,
+}
+
+#[async_trait]
+impl SessionControl for Attached {
+    async fn resize(&self, size: TerminalSize) {
+        if size.is_usable() {
+            // One that has ended needs no size.
+            let _ = self.engine.resize_container(&self.id, size).await;
+        }
+    }
+
+    async fn exit_code(&self) -> Result<Option<i32>> {
+        let began = Instant::now();
+        let mut pause = LOOK_FIRST;
+        loop {
+            let state = match self.engine.inspect_container(&self.id).await {
+                Ok(found) => found.state.unwrap_or_default(),
+                Err(error) if error.is_not_found() => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            if state.running == Some(false) {
+                let code = state.exit_code.and_then(|code| i32::try_from(code).ok());
+                return Ok(code);
+            }
+            // It closed its output and goes on.
+            if began.elapsed() >= CONTAINER_END_WAIT {
+                return Ok(None);
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LOOK_LONGEST);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What is known of the Engine behind the socket, and the sandbox image on it.
+
+use std::sync::PoisonError;
+
+use super::engine::EngineError;
+use super::manager::{API_VERSION_MIN, DockerManager};
+use super::sandbox_image::ensure_sandbox_image;
+use super::translate::{CgroupDriver, EngineFacts};
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_host::telemetry::occurrences;
+use mirrorlet_runtime::{Result, RuntimeError};
+
+/// What is known of the Engine behind the socket; asked for anew after every reconnect.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Facts {
+    pub(super) engine: Option<EngineFacts>,
+    pub(super) sandbox_image: Option<String>,
+    /// Set once the Engine refused a negative OOM score. Outlives reconnects: it is a property
+    /// of the machine.
+    pub(super) no_negative_oom_score: bool,
+    pub(super) last_contact: Option<Timestamp>,
+}
+
+impl DockerManager {
+    pub(super) fn with_facts<T>(&self, f: impl FnOnce(&mut Facts) -> T) -> T {
+        f(&mut self.facts.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Facts of the Engine, from memory where they are known.
+    pub(super) async fn engine_facts(&self) -> Result<EngineFacts> {
+        if let Some(facts) = self.with_facts(|facts| facts.engine) {
+            return Ok(facts);
+        }
+        let version = self.version.get().await?;
+        let api_version = parse_api_version(&version.negotiated).ok_or_else(|| {
+            RuntimeError::Local(format!(
+                "the Docker Engine names its API version {:?}, which is not a version",
+                version.negotiated
+            ))
+        })?;
+        if api_version < API_VERSION_MIN {
+            return Err(RuntimeError::Local(format!(
+                "the Docker Engine speaks API {}, mirrorlet needs {}.{} or newer (Engine 20.10): upgrade it",
+                version.negotiated, API_VERSION_MIN.0, API_VERSION_MIN.1
+            )));
+        }
+        let info = self.engine.info().await?;
+        let driver = info
+            .cgroup_driver
+            .map(|driver| driver.to_string())
+            .unwrap_or_default();
+        let cgroup_driver = CgroupDriver::parse(&driver).ok_or_else(|| {
+            RuntimeError::Local(format!(
+                "the Docker Engine uses an unknown cgroup driver {driver:?}"
+            ))
+        })?;
+        Ok(self.with_facts(|facts| {
+            let engine = EngineFacts {
+                cgroup_driver,
+                api_version,
+                negative_oom_score: !facts.no_negative_oom_score,
+            };
+            facts.engine = Some(engine);
+            facts.last_contact = Some(Timestamp::now());
+            engine
+        }))
+    }
+
+    /// From now on no container is given an OOM score below 0.
+    pub(super) fn learn_no_negative_oom_score(&self) {
+        let news = self.with_facts(|facts| {
+            if let Some(engine) = &mut facts.engine {
+                engine.negative_oom_score = false;
+            }
+            !std::mem::replace(&mut facts.no_negative_oom_score, true)
+        });
+        if news {
+            occurrences::negative_oom_score_refused();
+        }
+    }
+
+    /// The sandbox image to create with; loaded or pulled where it isn't known to be there.
+    pub(super) async fn sandbox_image(&self) -> Result<String, EngineError> {
+        if let Some(image) = self.with_facts(|facts| facts.sandbox_image.clone()) {
+            return Ok(image);
+        }
+        let infra_image = self.pod_infra_image.as_deref();
+        let image = ensure_sandbox_image(&*self.engine, &self.images, infra_image).await?;
+        self.with_facts(|facts| facts.sandbox_image = Some(image.clone()));
+        Ok(image)
+    }
+
+    /// The sandbox image is gone: the next one who needs it makes it anew.
+    pub(super) fn forget_sandbox_image(&self) {
+        self.with_facts(|facts| facts.sandbox_image = None);
+    }
+}
+
+/// `1.41` as numbers.
+fn parse_api_version(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}

@@ -1,0 +1,532 @@
+//! `FakeEngine`: a Docker Engine in memory, for tests of what stands on the seam.
+//!
+//! It keeps containers and images and answers as the real one does, in the same words. Faults are
+//! scripted per call, before or after it takes effect; calls can be held back; events can be
+//! dropped and their streams cut. Its clock stands still unless something happens.
+
+mod answers;
+mod execs;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bollard::models::{
+    ContainerCreateBody, ContainerInspectResponse, ContainerSummary, EventMessage, ImageInspect,
+    ImageSummary, SystemInfo,
+};
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use futures::{StreamExt, stream};
+use tokio::sync::{mpsc, watch};
+
+use super::engine::{
+    Engine, EngineError, EngineTar, EngineVersion, ExecState, LogFrames, PullProgress,
+    RegistryAuth, Result,
+};
+use super::operation::Operation;
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_runtime::copy::{PathStat, TarInput};
+use mirrorlet_runtime::exec::DuplexStream;
+use mirrorlet_runtime::{ExecOptions, LogChunk, LogOptions, StreamOptions, TerminalSize};
+use state::{State, api_error};
+
+pub use execs::ExecScript;
+pub use state::{FakeImage, PullScript, StartScript};
+
+/// Address in the fake's errors.
+const ENDPOINT: &str = "fake://engine";
+
+/// Whether a scripted failure happens instead of the call's effect or after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultPoint {
+    /// The call has no effect.
+    Before,
+    /// The call has its effect, and its answer is lost.
+    After,
+}
+
+/// A failure to come.
+#[derive(Debug, Clone)]
+struct Fault {
+    operation: Operation,
+    target: Option<String>,
+    point: FaultPoint,
+    error: EngineError,
+}
+
+/// A call that was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// Which one.
+    pub operation: Operation,
+    /// Its name, id, image or owner, as passed; empty where it takes none.
+    pub target: String,
+}
+
+/// A Docker Engine in memory.
+#[derive(Debug)]
+pub struct FakeEngine {
+    state: Mutex<State>,
+    faults: Mutex<Vec<Fault>>,
+    calls: Mutex<Vec<Call>>,
+    stops: Mutex<Vec<(String, Duration)>>,
+    held: watch::Sender<BTreeSet<Operation>>,
+}
+
+impl Default for FakeEngine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The guarded value, also after a panic of another test thread.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a fake that is away answers.
+fn away() -> EngineError {
+    EngineError::Unavailable {
+        endpoint: ENDPOINT.to_owned(),
+        cause: "connection refused".to_owned(),
+    }
+}
+
+impl FakeEngine {
+    /// An Engine without containers or images.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            state: Mutex::new(State::new()),
+            faults: Mutex::default(),
+            calls: Mutex::default(),
+            stops: Mutex::default(),
+            held: watch::Sender::default(),
+        }
+    }
+
+    /// Adds an image.
+    pub fn add_image(&self, name: &str, image: FakeImage) {
+        lock(&self.state).images.insert(name.to_owned(), image);
+    }
+
+    /// Removes an image behind everybody's back, as `docker image prune` does.
+    pub fn prune_image(&self, name: &str) {
+        lock(&self.state).images.remove(name);
+    }
+
+    /// What a pull of that image does from now on. Without a script the registry has no such image.
+    pub fn script_pull(&self, image: &str, script: PullScript) {
+        lock(&self.state).pulls.insert(image.to_owned(), script);
+    }
+
+    /// What a start of a container of that image does from now on. Without a script it runs.
+    pub fn script_start(&self, image: &str, script: StartScript) {
+        lock(&self.state).starts.insert(image.to_owned(), script);
+    }
+
+    /// What a command of that program does from now on. Without a script it ends at once, with 0
+    /// and without a word.
+    pub fn script_exec(&self, program: &str, script: ExecScript) {
+        let mut state = lock(&self.state);
+        state.execs.scripts.insert(program.to_owned(), script);
+    }
+
+    /// Lets the next call of that operation fail, of any target or of one whose name contains
+    /// `target`. Several failures for the same call happen one call after the other.
+    pub fn fail(
+        &self,
+        operation: Operation,
+        target: Option<&str>,
+        point: FaultPoint,
+        error: EngineError,
+    ) {
+        lock(&self.faults).push(Fault {
+            operation,
+            target: target.map(str::to_owned),
+            point,
+            error,
+        });
+    }
+
+    /// Holds back all calls of that operation until [`release`](Self::release).
+    pub fn hold(&self, operation: Operation) {
+        self.held.send_modify(|held| {
+            held.insert(operation);
+        });
+    }
+
+    /// Lets held calls of that operation go on.
+    pub fn release(&self, operation: Operation) {
+        self.held.send_modify(|held| {
+            held.remove(&operation);
+        });
+    }
+
+    /// Lets the Engine be away (every call fails, event streams break) or back.
+    pub fn set_available(&self, available: bool) {
+        let mut state = lock(&self.state);
+        state.available = available;
+        if !available {
+            state.cut_events(&away());
+        }
+    }
+
+    /// Makes a network of that driver.
+    pub fn add_network(&self, name: &str, driver: &str) {
+        let mut state = lock(&self.state);
+        state.networks.insert(name.to_owned(), driver.to_owned());
+    }
+
+    /// Breaks all event streams.
+    pub fn cut_events(&self) {
+        lock(&self.state).cut_events(&away());
+    }
+
+    /// Loses the next `count` events.
+    pub fn drop_events(&self, count: usize) {
+        lock(&self.state).drop_events = count;
+    }
+
+    /// Sends the last event once more.
+    pub fn repeat_last_event(&self) {
+        lock(&self.state).repeat_last_event();
+    }
+
+    /// Lets a running container end by itself.
+    pub fn exit(&self, container: &str, code: i64) {
+        lock(&self.state).end(container, code, false, true);
+    }
+
+    /// Lets a running container be killed for its memory.
+    pub fn oom(&self, container: &str) {
+        lock(&self.state).end(container, 137, true, true);
+    }
+
+    /// A crash of the Engine without live-restore: running containers are lost with code 255 and
+    /// no event tells it; event streams break.
+    pub fn crash(&self) {
+        let mut state = lock(&self.state);
+        state.lose_all_running();
+        state.cut_events(&away());
+    }
+
+    /// Sets what the log of a container is.
+    pub fn set_logs(&self, container: &str, frames: Vec<LogChunk>) {
+        if let Some(container) = lock(&self.state).find_mut(container) {
+            container.logs = frames;
+        }
+    }
+
+    /// Sets the clock. It moves on by a millisecond with everything that happens.
+    pub fn set_clock(&self, now: Timestamp) {
+        lock(&self.state).now = now;
+    }
+
+    /// What was sent to create that container, by id or name.
+    #[must_use]
+    pub fn created(&self, container: &str) -> Option<ContainerCreateBody> {
+        lock(&self.state).find(container).map(|c| c.body.clone())
+    }
+
+    /// Names of all containers with their states, in order of creation.
+    #[must_use]
+    pub fn containers(&self) -> Vec<(String, String)> {
+        let state = lock(&self.state);
+        let pairs = state.containers.iter();
+        pairs
+            .map(|c| (c.name.clone(), c.status().to_string()))
+            .collect()
+    }
+
+    /// All calls so far, in the order in which they were made.
+    #[must_use]
+    pub fn calls(&self) -> Vec<Call> {
+        lock(&self.calls).clone()
+    }
+
+    /// How often an operation was called.
+    #[must_use]
+    pub fn count(&self, operation: Operation) -> usize {
+        let calls = lock(&self.calls);
+        calls.iter().filter(|c| c.operation == operation).count()
+    }
+
+    /// Ids stopped so far with the grace they were given, in order.
+    #[must_use]
+    pub fn stops(&self) -> Vec<(String, Duration)> {
+        lock(&self.stops).clone()
+    }
+
+    /// Forgets the calls so far.
+    pub fn clear_calls(&self) {
+        lock(&self.calls).clear();
+        lock(&self.stops).clear();
+    }
+
+    /// How many event streams are open.
+    #[must_use]
+    pub fn subscribers(&self) -> usize {
+        let mut state = lock(&self.state);
+        state.subscribers.retain(|s| !s.sender.is_closed());
+        state.subscribers.len()
+    }
+
+    /// Records a call, waits while it is held back, and fails or runs it as scripted.
+    async fn call<T>(
+        &self,
+        operation: Operation,
+        target: &str,
+        effect: impl FnOnce(&mut State) -> Result<T> + Send,
+    ) -> Result<T> {
+        lock(&self.calls).push(Call {
+            operation,
+            target: target.to_owned(),
+        });
+        let mut held = self.held.subscribe();
+        // The sender lives in self, so waiting ends only when the operation isn't held.
+        let _ = held.wait_for(|held| !held.contains(&operation)).await;
+        let fault = self.take_fault(operation, target);
+        if let Some(fault) = &fault
+            && fault.point == FaultPoint::Before
+        {
+            return Err(fault.error.clone());
+        }
+        let mut state = lock(&self.state);
+        if !state.available {
+            return Err(away());
+        }
+        let result = effect(&mut state);
+        match fault {
+            Some(fault) => Err(fault.error),
+            None => result,
+        }
+    }
+
+    fn take_fault(&self, operation: Operation, target: &str) -> Option<Fault> {
+        let mut faults = lock(&self.faults);
+        let index = faults.iter().position(|fault| {
+            fault.operation == operation
+                && fault.target.as_deref().is_none_or(|t| target.contains(t))
+        })?;
+        Some(faults.remove(index))
+    }
+}
+
+#[async_trait]
+impl Engine for FakeEngine {
+    fn endpoint(&self) -> &str {
+        ENDPOINT
+    }
+
+    async fn version(&self) -> Result<EngineVersion> {
+        self.call(Operation::Version, "", |_| Ok(answers::version()))
+            .await
+    }
+
+    async fn info(&self) -> Result<SystemInfo> {
+        self.call(Operation::Info, "", |state| Ok(answers::info(state)))
+            .await
+    }
+
+    async fn list_containers(&self, owner: &str) -> Result<Vec<ContainerSummary>> {
+        self.call(Operation::ListContainers, owner, |state| {
+            Ok(answers::list(state, owner))
+        })
+        .await
+    }
+
+    async fn list_publishers(&self, port: u16) -> Result<Vec<ContainerSummary>> {
+        self.call(Operation::ListContainers, "", |state| {
+            Ok(answers::publishers(state, port))
+        })
+        .await
+    }
+
+    async fn network_driver(&self, name: &str) -> Result<String> {
+        self.call(Operation::InspectNetwork, name, |state| {
+            let driver = state.networks.get(name).cloned();
+            driver.ok_or_else(|| api_error(404, format!("network {name} not found")))
+        })
+        .await
+    }
+
+    async fn inspect_container(&self, id: &str) -> Result<ContainerInspectResponse> {
+        self.call(Operation::InspectContainer, id, |state| {
+            let container = state.known(id)?;
+            Ok(answers::inspect(state, container))
+        })
+        .await
+    }
+
+    async fn create_container(&self, name: &str, body: ContainerCreateBody) -> Result<String> {
+        self.call(Operation::CreateContainer, name, |state| {
+            state.create(name, body)
+        })
+        .await
+    }
+
+    async fn start_container(&self, id: &str) -> Result<()> {
+        self.call(Operation::StartContainer, id, |state| state.start(id))
+            .await
+    }
+
+    async fn stop_container(&self, id: &str, grace: Duration) -> Result<()> {
+        lock(&self.stops).push((id.to_owned(), grace));
+        self.call(Operation::StopContainer, id, |state| state.stop(id))
+            .await
+    }
+
+    async fn remove_container(&self, id: &str, force: bool) -> Result<()> {
+        self.call(Operation::RemoveContainer, id, |state| {
+            state.remove(id, force)
+        })
+        .await
+    }
+
+    async fn create_exec(&self, id: &str, options: &ExecOptions) -> Result<String> {
+        self.call(Operation::CreateExec, id, |state| {
+            state.create_exec(id, options)
+        })
+        .await
+    }
+
+    async fn start_exec(&self, exec: &str, _tty: bool) -> Result<DuplexStream> {
+        let (wire, mut pipe, theirs) = self
+            .call(Operation::StartExec, exec, |state| state.start_exec(exec))
+            .await?;
+        execs::write(&mut pipe, &wire).await;
+        lock(&self.state).written(exec, pipe);
+        Ok(theirs)
+    }
+
+    async fn inspect_exec(&self, exec: &str) -> Result<ExecState> {
+        self.call(Operation::InspectExec, exec, |state| state.exec_state(exec))
+            .await
+    }
+
+    async fn resize_exec(&self, exec: &str, _size: TerminalSize) -> Result<()> {
+        self.call(Operation::ResizeExec, exec, |state| {
+            state.exec_state(exec).map(drop)
+        })
+        .await
+    }
+
+    async fn attach_container(&self, id: &str, _streams: StreamOptions) -> Result<DuplexStream> {
+        let (wire, mut pipe, theirs) = self
+            .call(Operation::AttachContainer, id, |state| state.attach(id))
+            .await?;
+        execs::write(&mut pipe, &wire).await;
+        Ok(theirs)
+    }
+
+    async fn resize_container(&self, id: &str, _size: TerminalSize) -> Result<()> {
+        self.call(Operation::ResizeContainer, id, |state| {
+            state.known(id).map(drop)
+        })
+        .await
+    }
+
+    async fn stat_path(&self, id: &str, path: &str) -> Result<PathStat> {
+        self.call(Operation::StatPath, id, |state| state.no_file(id, path))
+            .await
+    }
+
+    async fn download(&self, id: &str, path: &str) -> Result<EngineTar> {
+        self.call(Operation::Download, id, |state| state.no_file(id, path))
+            .await
+    }
+
+    async fn upload(&self, id: &str, dir: &str, _tar: TarInput) -> Result<()> {
+        self.call(Operation::Upload, id, |state| state.no_file(id, dir))
+            .await
+    }
+
+    async fn inspect_image(&self, name: &str) -> Result<ImageInspect> {
+        self.call(Operation::InspectImage, name, |state| {
+            match state.image(name) {
+                Some((name, image)) => Ok(answers::image(state, name, image)),
+                None => Err(api_error(404, format!("No such image: {name}"))),
+            }
+        })
+        .await
+    }
+
+    async fn list_images(&self, _all: bool) -> Result<Vec<ImageSummary>> {
+        self.call(Operation::ListImages, "", |state| {
+            Ok(answers::images(state))
+        })
+        .await
+    }
+
+    async fn images_in_use(&self) -> Result<BTreeSet<String>> {
+        self.call(
+            Operation::ImagesInUse,
+            "",
+            |state| Ok(state.images_in_use()),
+        )
+        .await
+    }
+
+    async fn remove_image(&self, name: &str) -> Result<()> {
+        self.call(Operation::RemoveImage, name, |state| {
+            state.remove_image(name)
+        })
+        .await
+    }
+
+    async fn pull_image(
+        &self,
+        image: &str,
+        auth: Option<&RegistryAuth>,
+    ) -> Result<BoxStream<'static, Result<PullProgress>>> {
+        let script = self
+            .call(Operation::PullImage, image, |state| state.pull(image, auth))
+            .await?;
+        let messages = stream::iter(script.messages);
+        Ok(if script.stalls {
+            messages.chain(stream::pending()).boxed()
+        } else {
+            messages.boxed()
+        })
+    }
+
+    async fn load_image(&self, tar: Bytes) -> Result<()> {
+        self.call(Operation::LoadImage, "", |state| state.load(&tar))
+            .await
+    }
+
+    async fn events(
+        &self,
+        owner: &str,
+        since: Option<Timestamp>,
+    ) -> Result<BoxStream<'static, Result<EventMessage>>> {
+        let receiver = self
+            .call(Operation::Events, owner, |state| {
+                Ok(state.subscribe(owner, since))
+            })
+            .await?;
+        Ok(events_of(receiver).boxed())
+    }
+
+    async fn logs(&self, id: &str, _options: &LogOptions, _tty: bool) -> Result<LogFrames> {
+        self.call(Operation::Logs, id, |state| {
+            let frames = state.known(id)?.logs.clone();
+            Ok(stream::iter(frames.into_iter().map(Ok)).boxed())
+        })
+        .await
+    }
+}
+
+fn events_of(
+    receiver: mpsc::UnboundedReceiver<Result<EventMessage>>,
+) -> impl stream::Stream<Item = Result<EventMessage>> + Send {
+    stream::unfold(receiver, |mut receiver| async move {
+        receiver.recv().await.map(|item| (item, receiver))
+    })
+}

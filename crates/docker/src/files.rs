@@ -1,0 +1,238 @@
+//! What a pod's containers are given from outside the Engine: objects of the API server, volumes,
+//! the hosts file.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::manager::DockerManager;
+use super::translate::{ConfigError, ContainerInput, NodeFacts, ResolvConf, hosts_file};
+use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
+use mirrorlet_core::credentials::{PullSecrets, pull_secrets};
+use mirrorlet_core::objects::{ObjectSet, references};
+use mirrorlet_core::payload::{PayloadContext, Payloads, payloads};
+use mirrorlet_core::volumes::VolumeMap;
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
+use mirrorlet_host::volume::{VolumeError, VolumeManager};
+use mirrorlet_runtime::objects::fetch;
+use mirrorlet_runtime::{Result as RuntimeResult, RuntimeError, SyncError, SyncErrorReason};
+
+/// Reason of the note that a volume could not be brought up to date.
+const FAILED_MOUNT: &str = "FailedMount";
+/// Least time to the next look at a token: one that can't be renewed is not asked for in a loop.
+const TOKEN_LOOK_MIN: Duration = Duration::from_secs(10);
+
+/// The pod's files on disk, and what its containers' environments are made from.
+pub(super) struct Files {
+    pub(super) volumes: VolumeMap,
+    pub(super) etc_hosts: PathBuf,
+    /// Restart counts of the last starts, by container.
+    pub(super) restarts: BTreeMap<String, u32>,
+    pub(super) objects: ObjectSet,
+    /// What its images are pulled with.
+    pub(super) pull_secrets: PullSecrets,
+}
+
+/// A failure to make the pod's files.
+pub(super) enum FilesError {
+    /// Of a volume: no container of the pod can start, nor is its sandbox to blame.
+    Volume(SyncError),
+    /// Of something else.
+    Other(SyncError),
+}
+
+impl DockerManager {
+    /// Everything the pod refers to at the API server, held from now on. A static pod refers to
+    /// nothing, and nobody is asked.
+    pub(super) async fn pod_objects(&self, pod: &Pod) -> ObjectSet {
+        let references = references(pod);
+        if references.is_empty() {
+            return ObjectSet::default();
+        }
+        self.objects.hold(&PodUid::of(pod), &references);
+        fetch(&*self.objects, &references).await
+    }
+
+    /// What is known of the node, with its name resolution and hosts as its files say now. A file
+    /// that can't be read says what it said before.
+    pub(super) async fn node_now(&self) -> NodeFacts {
+        let mut node = self.node.clone();
+        let (resolv_conf, hosts) = (node.resolv_conf_path.clone(), node.hosts_path.clone());
+        let read = |path: Option<PathBuf>| std::fs::read_to_string(path?).ok();
+        let reading = self.on_disk(move |_| Ok((read(resolv_conf), read(hosts))));
+        if let Ok((resolv_conf, hosts)) = reading.await {
+            if let Some(text) = resolv_conf {
+                node.resolv_conf = ResolvConf::parse(&text);
+            }
+            node.hosts_file = hosts.unwrap_or(node.hosts_file);
+        }
+        node
+    }
+
+    /// Makes volumes and the hosts file.
+    pub(super) async fn pod_files(
+        &self,
+        pod: &Arc<Pod>,
+        objects: ObjectSet,
+        ips: &[IpAddr],
+    ) -> Result<Files, FilesError> {
+        let memory = self.node.memory_bytes;
+        let hosts = hosts_file(pod, ips, &self.node_now().await)
+            .map_err(|error| FilesError::Other(config_error(error)))?;
+        let payloads = self.payloads(pod, &objects);
+        let for_disk = Arc::clone(pod);
+        let made = self.on_disk(move |volumes| {
+            // What fails here is told apart from what fails below.
+            let map = match volumes.ensure(&for_disk, &payloads, memory) {
+                Ok(map) => map,
+                Err(error) => return Ok(Err(error)),
+            };
+            let etc_hosts = volumes.write_hosts(&PodUid::of(&for_disk), &hosts)?;
+            Ok(Ok((map, etc_hosts, volumes.noted_restarts(&for_disk)?)))
+        });
+        match made.await {
+            Ok(Ok((volumes, etc_hosts, restarts))) => {
+                tell_kept(&self.telemetry, pod, &volumes);
+                let pull_secrets = pull_secrets(pod, &objects);
+                if !pull_secrets.unreadable.is_empty() {
+                    let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
+                    let names = &pull_secrets.unreadable;
+                    occurrences::pull_secrets_unreadable(&self.telemetry, &full_name, &uid, names);
+                }
+                Ok(Files {
+                    volumes,
+                    etc_hosts,
+                    restarts,
+                    objects,
+                    pull_secrets,
+                })
+            }
+            Ok(Err(error)) => Err(FilesError::Volume(mount_error(&error))),
+            Err(error) => Err(FilesError::Other(config_error(error))),
+        }
+    }
+
+    /// Fails if a volume can't be set up for want of what the pod refers to: known before a
+    /// sandbox is made in vain.
+    pub(super) async fn check_volumes(
+        &self,
+        pod: &Arc<Pod>,
+        objects: &ObjectSet,
+    ) -> Result<(), SyncError> {
+        let payloads = self.payloads(pod, objects);
+        if payloads.values().all(Result::is_ok) {
+            return Ok(());
+        }
+        let for_disk = Arc::clone(pod);
+        let checked = self.on_disk(move |volumes| volumes.check(&for_disk, &payloads));
+        checked
+            .await
+            .map_err(|error| SyncError::new(SyncErrorReason::FailedMount, error.to_string()))
+    }
+
+    fn payloads(&self, pod: &Pod, objects: &ObjectSet) -> Payloads {
+        payloads(&PayloadContext {
+            pod,
+            objects,
+            allocatable: self.node.allocatable,
+        })
+    }
+
+    /// See [`Runtime::refresh_volumes`](mirrorlet_runtime::Runtime::refresh_volumes).
+    pub(super) async fn refresh(
+        &self,
+        pod: &Arc<Pod>,
+        cancel: &CancellationToken,
+    ) -> Result<Option<Duration>, SyncError> {
+        let objects = tokio::select! {
+            objects = self.pod_objects(pod) => objects,
+            () = cancel.cancelled() => return Ok(None),
+        };
+        let payloads = self.payloads(pod, &objects);
+        let (for_disk, memory) = (Arc::clone(pod), self.node.memory_bytes);
+        let refreshed = self.on_disk(move |volumes| {
+            let refreshed = volumes.refresh(&for_disk, &payloads, memory);
+            Ok(refreshed)
+        });
+        match refreshed.await {
+            Ok(Ok(written)) if written.is_empty() => {}
+            Ok(Ok(written)) => {
+                occurrences::volumes_refreshed(
+                    &self.telemetry,
+                    &FullName::of(pod),
+                    &PodUid::of(pod),
+                    &written,
+                );
+            }
+            Ok(Err(error)) => return Err(mount_error(&error)),
+            Err(error) => return Err(config_error(error)),
+        }
+        let now = Timestamp::now();
+        Ok(objects.refresh_at().map(|at| {
+            let left = Duration::try_from(at.duration_since(now)).unwrap_or_default();
+            left.max(TOKEN_LOOK_MIN)
+        }))
+    }
+
+    /// Runs something that touches the disk where it blocks nobody.
+    pub(super) async fn on_disk<T: Send + 'static>(
+        &self,
+        f: impl FnOnce(&VolumeManager) -> Result<T, VolumeError> + Send + 'static,
+    ) -> RuntimeResult<T> {
+        let volumes = self.volumes.clone();
+        tokio::task::spawn_blocking(move || f(&volumes))
+            .await
+            .map_err(|_| RuntimeError::Local("the agent is shutting down".to_owned()))?
+            .map_err(|error| RuntimeError::Local(error.to_string()))
+    }
+
+    /// The pod's volumes with the container's sub-paths made and bound.
+    pub(super) async fn subpaths(
+        &self,
+        input: &ContainerInput<'_>,
+    ) -> Result<VolumeMap, SyncError> {
+        let mounts = input.container.volume_mounts.iter().flatten();
+        if !mounts
+            .clone()
+            .any(|m| m.sub_path.is_some() || m.sub_path_expr.is_some())
+        {
+            return Ok(input.volumes.clone());
+        }
+        let environment: Result<_, ConfigError> = input.environment();
+        let environment = mirrorlet_core::env::by_name(&environment.map_err(config_error)?);
+        let (pod, name) = (input.pod.clone(), input.container.name.clone());
+        let mut map = input.volumes.clone();
+        self.on_disk(move |volumes| {
+            volumes.ensure_subpaths(&pod, &name, &environment, &mut map)?;
+            Ok(map)
+        })
+        .await
+        .map_err(config_error)
+    }
+}
+
+/// Logs which volumes hold what they held before.
+fn tell_kept(telemetry: &Telemetry, pod: &Pod, volumes: &VolumeMap) {
+    for (volume, error) in &volumes.kept {
+        let message = format!(
+            "volume {volume:?} could not be brought up to date and holds what it held before: {error}"
+        );
+        let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
+        occurrences::note(telemetry, &full_name, &uid, FAILED_MOUNT, &message);
+    }
+}
+
+fn mount_error(error: &VolumeError) -> SyncError {
+    SyncError::new(SyncErrorReason::FailedMount, error.to_string())
+}
+
+pub(super) fn config_error(error: impl std::fmt::Display) -> SyncError {
+    SyncError::new(
+        SyncErrorReason::CreateContainerConfigError,
+        error.to_string(),
+    )
+}

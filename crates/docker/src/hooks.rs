@@ -1,0 +1,225 @@
+//! Lifecycle hooks: `postStart` right after a container's start, `preStop` before its stop.
+//!
+//! A hook runs at least once: an agent that dies meanwhile, or a stop that is tried again, runs a
+//! `preStop` again. What it says or answers is told nobody.
+//!
+//! Upstream: `pkg/kubelet/lifecycle/handlers.go`, and `executePreStopHook` of
+//! `pkg/kubelet/kuberuntime/kuberuntime_container.go`.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use super::manager::DockerManager;
+use super::translate::Kind;
+use mirrorlet_core::api::core::{Container, LifecycleHandler};
+use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
+use mirrorlet_core::handler::{self, Handler, HandlerError, HttpGet, Scheme};
+use mirrorlet_core::observed::ContainerState;
+use mirrorlet_core::spec;
+use mirrorlet_host::probe::ProbeError;
+use mirrorlet_host::telemetry::occurrences;
+use mirrorlet_runtime::RuntimeError;
+
+/// Longest time of a `postStart` hook. Upstream has none: a hook that hangs holds its pod back for
+/// ever. Nobody who waits for one waits that long; a pod that is stopped meanwhile does not wait.
+pub(super) const POST_START_MAX: Duration = Duration::from_hours(1);
+
+/// Why a hook did not succeed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum HookError {
+    /// It says nothing that can be done.
+    #[error(transparent)]
+    Handler(#[from] HandlerError),
+    /// Its command ended badly.
+    #[error("its command exited with {0}")]
+    Exited(i32),
+    /// Its command could not be run.
+    #[error(transparent)]
+    Runtime(RuntimeError),
+    /// Its server did not answer.
+    #[error("Get \"{url}\": {error}")]
+    Http {
+        /// Where to.
+        url: String,
+        /// Why.
+        error: ProbeError,
+    },
+    /// Its time was over.
+    #[error("it was not done within {} s", .0.as_secs())]
+    Timeout(Duration),
+}
+
+/// Runs the hooks of one container.
+///
+/// Upstream: `HandlerRunner` of `pkg/kubelet/container/helpers.go`.
+pub(super) struct HandlerRunner<'a> {
+    pub(super) manager: &'a DockerManager,
+    pub(super) full_name: &'a FullName,
+    pub(super) uid: &'a PodUid,
+    /// The container as its spec, or what its labels tell of that, has it.
+    pub(super) container: &'a Container,
+    /// Id of its instance.
+    pub(super) id: &'a str,
+}
+
+impl HandlerRunner<'_> {
+    /// Runs one hook to its end, or to the end of its time. Dropped before that, its command is
+    /// ended.
+    pub(super) async fn run(
+        &self,
+        hook: &LifecycleHandler,
+        within: Duration,
+    ) -> Result<(), HookError> {
+        let pod_ip = match &hook.http_get {
+            Some(get) if get.host.as_deref().unwrap_or_default().is_empty() => {
+                self.manager.pod_ip(self.uid).await
+            }
+            Some(_) | None => None,
+        };
+        match handler::of_hook(hook, self.container, pod_ip)? {
+            Handler::Exec(command) => self.exec(&command, within).await,
+            Handler::HttpGet(get) => self.http_get(&get, within).await,
+            Handler::Sleep(time) => timeout(within, tokio::time::sleep(time))
+                .await
+                .map_err(|_| HookError::Timeout(within)),
+            Handler::TcpSocket { .. } | Handler::Grpc(_) => Err(HandlerError::Missing.into()),
+        }
+    }
+
+    async fn exec(&self, command: &[String], within: Duration) -> Result<(), HookError> {
+        let id = ContainerId::docker(self.id);
+        // On the heap: it is large, and most containers have no hooks.
+        let run = Box::pin(self.manager.run_command(&id, command, within));
+        match run.await {
+            Ok(output) if output.exit_code == 0 => Ok(()),
+            Ok(output) => Err(HookError::Exited(output.exit_code)),
+            Err(RuntimeError::Timeout { after, .. }) => Err(HookError::Timeout(after)),
+            Err(error) => Err(HookError::Runtime(error)),
+        }
+    }
+
+    /// Any answer is success. One that should have come over TLS and came in plain text is asked
+    /// for again so, without the author's credentials.
+    async fn http_get(&self, get: &HttpGet, within: Duration) -> Result<(), HookError> {
+        let began = Instant::now();
+        let mut asked = self.manager.probe.http_get(get, within).await;
+        if asked == Err(ProbeError::PlainAnswer) {
+            let mut plain = get.clone();
+            plain.scheme = Scheme::Http;
+            plain
+                .headers
+                .retain(|(name, _)| !name.eq_ignore_ascii_case("Authorization"));
+            let left = within.saturating_sub(began.elapsed());
+            let again = self.manager.probe.http_get(&plain, left).await;
+            if again.is_ok() {
+                let host = handler::authority(&get.host, get.port);
+                let telemetry = &self.manager.telemetry;
+                let (name, uid) = (self.full_name, self.uid);
+                occurrences::hook_fell_back(telemetry, name, uid, &self.container.name, &host);
+                asked = again;
+            }
+        }
+        match asked {
+            // So many redirects are answers, too.
+            Ok(_) | Err(ProbeError::TooManyRedirects(_)) => Ok(()),
+            Err(ProbeError::Timeout(_)) => Err(HookError::Timeout(within)),
+            Err(error) => Err(HookError::Http {
+                url: get.to_string(),
+                error,
+            }),
+        }
+    }
+}
+
+impl DockerManager {
+    /// Runs a container's `postStart` hook, if it has one.
+    pub(super) async fn post_start(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        id: &str,
+    ) -> Result<(), HookError> {
+        let hook = container.lifecycle.as_ref();
+        let Some(hook) = hook.and_then(|lifecycle| lifecycle.post_start.as_ref()) else {
+            return Ok(());
+        };
+        let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
+        let runner = HandlerRunner {
+            manager: self,
+            full_name: &full_name,
+            uid: &uid,
+            container,
+            id,
+        };
+        let ran = runner.run(hook, POST_START_MAX).await;
+        if let Err(error) = &ran {
+            let (telemetry, name) = (&self.telemetry, &container.name);
+            let why = error.to_string();
+            occurrences::hook_failed(telemetry, &full_name, &uid, name, "PostStart", &why);
+        }
+        ran
+    }
+
+    /// Runs a container's `preStop` hook, if it has one, for `within` at most. Where the pod isn't
+    /// known any more, the hook is what the container's labels say.
+    pub(super) async fn pre_stop(
+        &self,
+        pod: Option<&Arc<Pod>>,
+        name: &str,
+        id: &str,
+        within: Duration,
+    ) {
+        let Some(record) = self.index.get(id) else {
+            return;
+        };
+        let of_spec = pod.and_then(|pod| spec::find_container(pod, name));
+        let container = match (of_spec, &record.ours.kind) {
+            (Some((_, container)), _) => container.clone(),
+            (None, Kind::Container { hooks, .. }) => hooks.container(name),
+            (None, Kind::Sandbox { .. }) => return,
+        };
+        let hook = container.lifecycle.as_ref();
+        let Some(hook) = hook.and_then(|lifecycle| lifecycle.pre_stop.as_ref()) else {
+            return;
+        };
+        let runner = HandlerRunner {
+            manager: self,
+            full_name: &record.ours.full_name,
+            uid: &record.ours.uid,
+            container: &container,
+            id,
+        };
+        if let Err(error) = runner.run(hook, within).await {
+            let (full_name, uid) = (&record.ours.full_name, &record.ours.uid);
+            let (telemetry, why) = (&self.telemetry, error.to_string());
+            occurrences::hook_failed(telemetry, full_name, uid, name, "PreStop", &why);
+        }
+    }
+
+    /// The pod's primary address: in the host's network the node's. After a restart of the agent
+    /// it may have to be asked for.
+    async fn pod_ip(&self, uid: &PodUid) -> Option<IpAddr> {
+        let sandbox = || {
+            let mut records = self.index.of_pod(uid).into_iter();
+            records.find(|record| {
+                matches!(record.ours.kind, Kind::Sandbox { .. })
+                    && record.state == ContainerState::Running
+            })
+        };
+        let found = sandbox()?;
+        if let Kind::Sandbox {
+            host_network: true, ..
+        } = found.ours.kind
+        {
+            return self.node.node_ips.first().copied();
+        }
+        if found.ips().is_empty() {
+            // Without an address the hook fails, and says so.
+            let _ = self.freshen(&found.id).await;
+        }
+        sandbox()?.ips().first().copied()
+    }
+}

@@ -1,0 +1,260 @@
+//! The node's own credentials: a Docker client's configuration, and the helpers it names.
+//!
+//! The file is read for every pull: that costs nothing beside it, and what an administrator has
+//! just written counts at once. Helpers are programs of the node, `docker-credential-<name>`; what
+//! they answer is used and forgotten.
+//!
+//! Upstream: `pkg/credentialprovider/config.go` (`ReadDockerConfigFile`); helpers:
+//! `github.com/docker/docker-credential-helpers/client`.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Shared, WeakShared};
+use serde::Deserialize;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use super::puller::lock;
+use mirrorlet_core::credentials::{DockerConfig, RegistryAuth, docker_config, dockercfg};
+use mirrorlet_host::telemetry::occurrences;
+
+/// The configuration's file, and that of clients of old.
+const CONFIG_FILE: &str = "config.json";
+const OLD_FILE: &str = ".dockercfg";
+/// Largest configuration that is read, in bytes; an honest one has a few thousand.
+const CONFIG_MAX: u64 = 1 << 20;
+/// What the names of all helpers begin with.
+const HELPER_PREFIX: &str = "docker-credential-";
+/// How long a helper may take: it may ask a cloud for a token. Upstream: `execPlugin`'s timeout.
+const HELPER_DEADLINE: Duration = Duration::from_mins(1);
+/// Most of a helper's output that is read, in bytes: a token has a few thousand.
+const HELPER_OUTPUT_MAX: u64 = 64 << 10;
+/// How a helper says that it knows nothing of a registry.
+const HELPER_KNOWS_NOTHING: &str = "credentials not found in native keychain";
+/// The user that a helper names when the secret is an identity token.
+const TOKEN_USER: &str = "<token>";
+
+/// Why a helper's credentials can't be had. Tells nothing that the helper wrote: it may be secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("credential helper {helper:?}: {cause}")]
+pub(super) struct HelperError {
+    helper: String,
+    cause: String,
+}
+
+type Answer = Result<Option<RegistryAuth>, HelperError>;
+type Asking = BoxFuture<'static, Answer>;
+
+/// The node's credentials.
+#[derive(Default)]
+pub(super) struct NodeCredentials {
+    /// Directory of the configuration; none for no configuration.
+    directory: Option<PathBuf>,
+    /// What was last wrong with it.
+    problem: Mutex<Option<String>>,
+    /// Helpers that run, by name and registry: asked once for all who wait.
+    asking: Mutex<HashMap<(String, String), WeakShared<Asking>>>,
+}
+
+impl NodeCredentials {
+    pub(super) fn new(directory: Option<PathBuf>) -> Self {
+        Self {
+            directory,
+            ..Self::default()
+        }
+    }
+
+    /// What the configuration says now. One that can't be read says nothing, which is logged once.
+    pub(super) async fn config(&self) -> DockerConfig {
+        let Some(directory) = &self.directory else {
+            return DockerConfig::default();
+        };
+        let (config, problem) = match read_config(directory).await {
+            Ok(config) => (config, None),
+            Err(problem) => (DockerConfig::default(), Some(problem)),
+        };
+        let mut told = lock(&self.problem);
+        if *told != problem {
+            match &problem {
+                Some(problem) => occurrences::docker_config_unusable(problem),
+                None => occurrences::docker_config_mended(directory),
+            }
+            *told = problem;
+        }
+        config
+    }
+
+    /// What is wrong with the configuration, as of when it was last read.
+    pub(super) fn problem(&self) -> Option<String> {
+        lock(&self.problem).clone()
+    }
+
+    /// What a helper knows of a registry; nothing, where it has no credentials for it.
+    pub(super) async fn ask(&self, helper: &str, server: &str) -> Answer {
+        let asking = self.join(helper, server);
+        asking.await
+    }
+
+    fn join(&self, helper: &str, server: &str) -> Shared<Asking> {
+        let key = (helper.to_owned(), server.to_owned());
+        let mut asking = lock(&self.asking);
+        if let Some(running) = asking.get(&key).and_then(WeakShared::upgrade)
+            && running.peek().is_none()
+        {
+            return running;
+        }
+        asking.retain(|_, asking| asking.upgrade().is_some());
+        let (name, server) = key.clone();
+        let answer = async move {
+            let failed = |cause| HelperError {
+                helper: name.clone(),
+                cause,
+            };
+            // A name is looked for in PATH; a path would be any program.
+            if name.contains('/') {
+                return Err(failed("its name must not be a path".to_owned()));
+            }
+            let program = format!("{HELPER_PREFIX}{name}");
+            match timeout(HELPER_DEADLINE, run_helper(&program, &server)).await {
+                Ok(answer) => answer.map_err(failed),
+                Err(_) => Err(failed(format!(
+                    "no answer within {} s",
+                    HELPER_DEADLINE.as_secs()
+                ))),
+            }
+        };
+        let answer = answer.boxed().shared();
+        if let Some(weak) = answer.downgrade() {
+            asking.insert(key, weak);
+        }
+        answer
+    }
+}
+
+/// Reads the configuration in a directory; none there is none anywhere.
+async fn read_config(directory: &Path) -> Result<DockerConfig, String> {
+    let current = directory.join(CONFIG_FILE);
+    if let Some(text) = read_file(&current).await? {
+        return docker_config(&text).map_err(|error| format!("{}: {error}", current.display()));
+    }
+    let old = directory.join(OLD_FILE);
+    let Some(text) = read_file(&old).await? else {
+        return Ok(DockerConfig::default());
+    };
+    let auths = dockercfg(&text).map_err(|error| format!("{}: {error}", old.display()))?;
+    Ok(DockerConfig {
+        auths,
+        ..DockerConfig::default()
+    })
+}
+
+/// The content of a file; none where there is none.
+async fn read_file(path: &Path) -> Result<Option<Vec<u8>>, String> {
+    let failed = |error: std::io::Error| format!("can't read {}: {error}", path.display());
+    let file = match tokio::fs::File::open(path).await {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    // A pipe or a device would never end.
+    if !file.metadata().await.map_err(failed)?.is_file() {
+        return Err(format!("{} is not a file", path.display()));
+    }
+    let mut text = Vec::new();
+    let mut limited = file.take(CONFIG_MAX + 1);
+    limited.read_to_end(&mut text).await.map_err(failed)?;
+    if text.len() as u64 > CONFIG_MAX {
+        return Err(format!("{} is larger than 1 MiB", path.display()));
+    }
+    Ok(Some(text))
+}
+
+/// What a helper writes.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct HelperAnswer {
+    username: String,
+    secret: String,
+}
+
+/// A helper that runs, with all it starts; ended when it is dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let pid = self.0.id().and_then(|pid| i32::try_from(pid).ok());
+        if let Some(group) = pid.and_then(rustix::process::Pid::from_raw) {
+            // One that has ended already needs no ending.
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+/// Runs a helper's `get` for a registry.
+async fn run_helper(program: &str, server: &str) -> Result<Option<RegistryAuth>, String> {
+    let child = Command::new(program)
+        .arg("get")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| format!("{program} can't be started: {error}"))?;
+    let mut child = Running(child);
+    let (stdin, stdout) = (child.0.stdin.take(), child.0.stdout.take());
+    let asked = async {
+        if let Some(mut stdin) = stdin {
+            // One that asks nothing may have closed it.
+            let _ = stdin.write_all(server.as_bytes()).await;
+        }
+    };
+    let answered = async {
+        let mut text = Vec::new();
+        if let Some(stdout) = stdout {
+            stdout
+                .take(HELPER_OUTPUT_MAX)
+                .read_to_end(&mut text)
+                .await?;
+        }
+        Ok::<_, std::io::Error>(text)
+    };
+    let ((), answered) = futures::join!(asked, answered);
+    let text = answered.map_err(|error| format!("its answer can't be read: {error}"))?;
+    let status = child.0.wait().await;
+    let status = status.map_err(|error| format!("its end can't be awaited: {error}"))?;
+    if !status.success() {
+        let words = String::from_utf8_lossy(&text);
+        if words.trim() == HELPER_KNOWS_NOTHING {
+            return Ok(None);
+        }
+        return Err(format!("{program} failed: {status}"));
+    }
+    let answer: HelperAnswer = serde_json::from_slice(&text)
+        .map_err(|_| "its answer is not JSON with Username and Secret".to_owned())?;
+    let auth = RegistryAuth {
+        server: server.to_owned(),
+        ..RegistryAuth::default()
+    };
+    Ok(Some(if answer.username == TOKEN_USER {
+        RegistryAuth {
+            identity_token: answer.secret,
+            ..auth
+        }
+    } else {
+        RegistryAuth {
+            username: answer.username,
+            password: answer.secret,
+            ..auth
+        }
+    }))
+}

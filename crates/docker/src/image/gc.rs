@@ -1,0 +1,379 @@
+//! Image garbage collection: reads the disk every five minutes and, when it is nearly full or
+//! images have a greatest age, looks at images and containers and removes what the pure decision
+//! ([`mirrorlet_core::image_gc`]) says. A disk with space costs no Engine call, unlike upstream, which
+//! lists all images every five minutes.
+//!
+//! Upstream: `pkg/kubelet/images/image_gc_manager.go`, `StartGarbageCollection` of
+//! `pkg/kubelet/kubelet.go`.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bollard::models::ImageSummary;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::pulled::named;
+use super::remove::remove_image;
+use super::{ImagePuller, Reference};
+use crate::engine::{EngineError, SharedEngine};
+use crate::sandbox_image::SANDBOX_IMAGE;
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::api::report::ImageGcReport;
+use mirrorlet_core::backoff::elapsed;
+use mirrorlet_core::image_gc::{DiskUsage, Evictable, ImageGcPolicy, ImageLedger, SeenImage};
+use mirrorlet_host::telemetry::{ImageGcCause, Telemetry, occurrences};
+use mirrorlet_host::volume::HostFiles;
+
+/// Time between two passes. Upstream: `ImageGCPeriod`.
+const PERIOD: Duration = Duration::from_mins(5);
+/// How long the disk may take to say how full it is. It is asked where it blocks nobody, but the
+/// next pass must not wait for ever.
+const DISK_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Says how full the disk is that images are on.
+pub trait DiskReader: Send + Sync + 'static {
+    /// How full the file system of that directory is; none where it is another machine's. Blocks.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn read(&self, directory: &Path) -> io::Result<Option<DiskUsage>>;
+}
+
+/// The disk of this machine.
+#[derive(Debug, Clone, Default)]
+pub struct LocalDisk {
+    /// Whether the Engine runs on this machine, so that its directories are ours.
+    pub is_engine_local: bool,
+    /// How its files are seen from here.
+    pub host: HostFiles,
+}
+
+impl DiskReader for LocalDisk {
+    fn read(&self, directory: &Path) -> io::Result<Option<DiskUsage>> {
+        if !self.is_engine_local {
+            return Ok(None);
+        }
+        let Some(directory) = self.host.path(directory)? else {
+            return Ok(None);
+        };
+        let stat = match rustix::fs::statvfs(&directory) {
+            Ok(stat) => stat,
+            // The agent runs in a container that does not see it.
+            Err(rustix::io::Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Some(DiskUsage {
+            capacity_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+            available_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+        }))
+    }
+}
+
+/// What an [`ImageGc`] is made with.
+pub struct ImageGcOptions {
+    /// When images are removed.
+    pub policy: ImageGcPolicy,
+    /// Whether images that this agent did not pull are removed too.
+    pub all: bool,
+    /// The sandboxes' image where it is not ours; never removed.
+    pub pod_infra_image: Option<String>,
+    /// Says how full the disk is.
+    pub disk: Arc<dyn DiskReader>,
+}
+
+/// Why a pass failed.
+#[derive(Debug, thiserror::Error)]
+enum GcError {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error("can't tell how full the disk of {directory} is: {cause}", directory = directory.display())]
+    Disk { directory: PathBuf, cause: String },
+    #[error("invalid capacity 0 on image filesystem")]
+    InvalidCapacity,
+    #[error("{0}")]
+    Insufficient(String),
+}
+
+/// What a pass sees.
+struct Look {
+    seen: Vec<SeenImage>,
+    names: Vec<(String, String)>,
+}
+
+/// Removes images that nobody needs.
+pub struct ImageGc {
+    engine: SharedEngine,
+    images: Arc<ImagePuller>,
+    telemetry: Telemetry,
+    options: ImageGcOptions,
+    ledger: ImageLedger,
+    /// Where the Engine keeps images; none before it was asked.
+    directory: Option<PathBuf>,
+    /// Passes that failed one after the other.
+    failures: u32,
+    report: watch::Sender<ImageGcReport>,
+}
+
+impl ImageGc {
+    /// One that remembers from now on when images are used.
+    #[must_use]
+    pub fn new(
+        engine: SharedEngine,
+        images: Arc<ImagePuller>,
+        telemetry: Telemetry,
+        options: ImageGcOptions,
+        now: Timestamp,
+    ) -> Self {
+        let report = ImageGcReport {
+            high_threshold_percent: options.policy.high_threshold_percent,
+            low_threshold_percent: options.policy.low_threshold_percent,
+            ..ImageGcReport::default()
+        };
+        Self {
+            engine,
+            images,
+            telemetry,
+            options,
+            ledger: ImageLedger::new(now),
+            directory: None,
+            failures: 0,
+            report: watch::Sender::new(report),
+        }
+    }
+
+    /// What the status report tells of it.
+    #[must_use]
+    pub fn report(&self) -> watch::Receiver<ImageGcReport> {
+        self.report.subscribe()
+    }
+
+    /// A pass every five minutes until cancelled; none at the start, when pods that need images are
+    /// still to be started.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = tokio::time::sleep(PERIOD) => {}
+            }
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = self.collect(Timestamp::now()) => {}
+            }
+        }
+    }
+
+    /// One pass. What fails is told, and tried again by the next one.
+    pub async fn collect(&mut self, now: Timestamp) {
+        let collected = self.pass(now).await;
+        self.report.send_modify(|report| {
+            report.last_pass = Some(now);
+            report.error = collected.as_ref().err().map(ToString::to_string);
+        });
+        let error = match collected {
+            Ok(()) => {
+                self.failures = 0;
+                return;
+            }
+            // Told of the Node as a whole.
+            Err(GcError::Engine(EngineError::Unavailable { .. })) => return,
+            Err(error) => error,
+        };
+        self.failures = self.failures.saturating_add(1);
+        match &error {
+            GcError::InvalidCapacity => {
+                occurrences::invalid_disk_capacity(&self.telemetry, &error.to_string());
+            }
+            GcError::Insufficient(words) => {
+                occurrences::free_disk_space_failed(&self.telemetry, words);
+            }
+            GcError::Engine(_) | GcError::Disk { .. } => {}
+        }
+        occurrences::image_gc_failed(&self.telemetry, &error.to_string(), self.failures > 1);
+    }
+
+    async fn pass(&mut self, now: Timestamp) -> Result<(), GcError> {
+        let policy = self.options.policy;
+        let used = self.used_percent().await?;
+        let is_near = used.is_some_and(|used| used >= policy.low_threshold_percent);
+        if !is_near && policy.max_age.is_none() {
+            return Ok(());
+        }
+        let look = self.look(now).await?;
+        self.ledger.detect(&look.seen, now);
+        let mut order = self.ledger.eviction_order(&look.seen);
+        let old = self.ledger.too_old(&order, &policy, now);
+        for image in &old {
+            self.remove(&look, image, ImageGcCause::Age).await;
+        }
+        order.retain(|image| !old.contains(image));
+        // Anew: the old ones may have made room.
+        let (Some(used), Some(disk)) = (self.used_percent().await?, self.disk().await?) else {
+            return Ok(());
+        };
+        let to_free = disk
+            .bytes_to_free(&policy)
+            .map_err(|_| GcError::InvalidCapacity)?;
+        let mut freed: u64 = 0;
+        for image in ImageLedger::old_enough(&order, &policy, now) {
+            if freed >= to_free {
+                break;
+            }
+            if self.remove(&look, &image, ImageGcCause::Space).await {
+                freed = freed.saturating_add(image.size_bytes);
+            }
+        }
+        if freed >= to_free {
+            return Ok(());
+        }
+        Err(GcError::Insufficient(format!(
+            "Insufficient free disk space on the node's image filesystem ({used}% of {} used). \
+             Failed to free sufficient space by deleting unused images (freed {freed} bytes). \
+             Investigate disk usage, as it could be used by active images, logs, volumes, or other \
+             data.",
+            binary_size(disk.capacity_bytes)
+        )))
+    }
+
+    /// The share of the disk that is used, told and counted; none where nobody can tell.
+    async fn used_percent(&mut self) -> Result<Option<u8>, GcError> {
+        let Some(disk) = self.disk().await? else {
+            return Ok(None);
+        };
+        let used = disk.used_percent().map_err(|_| GcError::InvalidCapacity)?;
+        self.telemetry.metrics.set_image_disk_used(used);
+        self.report
+            .send_modify(|report| report.disk_used_percent = Some(used));
+        Ok(Some(used))
+    }
+
+    /// All images, and which of them may not go.
+    async fn look(&mut self, now: Timestamp) -> Result<Look, GcError> {
+        let listed = self.engine.list_images(true).await?;
+        // After the list: what was begun to be used meanwhile is in use.
+        let in_use = self.engine.images_in_use().await?;
+        let ours = self.images.pulled(&listed, now).await;
+        let parents: BTreeSet<&str> = listed
+            .iter()
+            .map(|image| image.parent_id.as_str())
+            .filter(|parent| !parent.is_empty())
+            .collect();
+        let is_kept = |image: &ImageSummary| {
+            parents.contains(image.id.as_str())
+                || self.is_pinned(image)
+                || (!self.options.all && !ours.contains_key(&image.id))
+        };
+        let seen = listed.iter().map(|image| SeenImage {
+            id: image.id.clone(),
+            size_bytes: image.size.try_into().unwrap_or(0),
+            since: ours.get(&image.id).copied(),
+            is_in_use: in_use.contains(&image.id),
+            is_kept: is_kept(image),
+        });
+        let names = listed.iter().map(|image| {
+            let first = named(&image.repo_tags)
+                .chain(named(&image.repo_digests))
+                .next();
+            (image.id.clone(), first.unwrap_or(&image.id).clone())
+        });
+        Ok(Look {
+            seen: seen.collect(),
+            names: names.collect(),
+        })
+    }
+
+    /// Whether an image is that of sandboxes: ours in any version, or the one that was named.
+    fn is_pinned(&self, image: &ImageSummary) -> bool {
+        is_pinned(image, self.options.pod_infra_image.as_deref())
+    }
+
+    /// How full the Engine's disk is; none where nobody can tell.
+    async fn disk(&mut self) -> Result<Option<DiskUsage>, GcError> {
+        let directory = match &self.directory {
+            Some(directory) => directory.clone(),
+            None => match self.engine.info().await?.docker_root_dir {
+                Some(directory) => self.directory.insert(directory.into()).clone(),
+                None => return Ok(None),
+            },
+        };
+        let (reader, path) = (Arc::clone(&self.options.disk), directory.clone());
+        let reading = tokio::task::spawn_blocking(move || reader.read(&path));
+        let failed = |cause: String| GcError::Disk { directory, cause };
+        match tokio::time::timeout(DISK_DEADLINE, reading).await {
+            Ok(Ok(Ok(usage))) => Ok(usage),
+            Ok(Ok(Err(error))) => Err(failed(error.to_string())),
+            Ok(Err(_)) => Ok(None),
+            Err(_) => Err(failed(format!(
+                "no answer within {} s",
+                DISK_DEADLINE.as_secs()
+            ))),
+        }
+    }
+
+    /// Removes an image; whether it is gone. One that has come into use meanwhile stays.
+    async fn remove(&mut self, look: &Look, image: &Evictable, cause: ImageGcCause) -> bool {
+        let name = look.names.iter().find(|(id, _)| *id == image.id);
+        let name = name.map_or(image.id.as_str(), |(_, name)| name);
+        let began = Timestamp::now();
+        let removed = remove_image(&*self.engine, &image.id).await;
+        let took = elapsed(began, Timestamp::now());
+        match removed {
+            Ok(()) => {
+                self.images.forget_all();
+                self.report.send_modify(|report| {
+                    report.removed += 1;
+                    report.freed_bytes = report.freed_bytes.saturating_add(image.size_bytes);
+                });
+                let telemetry = &self.telemetry;
+                occurrences::image_collected(telemetry, name, cause, image.size_bytes, took);
+                true
+            }
+            Err(error) => {
+                occurrences::image_not_collected(name, &error.to_string());
+                false
+            }
+        }
+    }
+}
+
+/// Whether an image is that of sandboxes: ours in any version, or the one that was named instead.
+pub(crate) fn is_pinned(image: &ImageSummary, infra: Option<&str>) -> bool {
+    let parse = |text: &str| Reference::parse(text).ok();
+    let ours = parse(SANDBOX_IMAGE).map(|ours| ours.repository());
+    let infra = infra.and_then(parse);
+    let mut names = named(&image.repo_tags)
+        .chain(named(&image.repo_digests))
+        .filter_map(|name| parse(name));
+    names.any(|name| {
+        Some(name.repository()) == ours
+            || infra.as_ref().is_some_and(|infra| {
+                infra.repository() == name.repository()
+                    && infra.tag() == name.tag()
+                    && infra.digest() == name.digest()
+            })
+    })
+}
+
+/// A size as upstream prints it: `9.5 GiB`.
+///
+/// Upstream: `formatSize` of `pkg/kubelet/images/image_gc_manager.go`.
+fn binary_size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut unit = 0;
+    let mut base: u64 = 1024;
+    while unit + 1 < UNITS.len() && bytes / base >= 1024 {
+        base *= 1024;
+        unit += 1;
+    }
+    let (whole, tenths) = (bytes / base, bytes % base * 10 / base);
+    format!("{whole}.{tenths} {}", UNITS[unit])
+}

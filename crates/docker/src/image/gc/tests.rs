@@ -1,0 +1,350 @@
+//! Whole passes on the Engine in memory; only the disk's reading is made up.
+
+use std::sync::Mutex;
+
+use bollard::models::ContainerCreateBody;
+
+use super::*;
+use crate::engine::{Engine, PullProgress};
+use crate::fake_engine::{FakeEngine, FakeImage, FaultPoint, PullScript};
+use crate::image::PullerOptions;
+use crate::image::puller::lock;
+use crate::operation::Operation;
+use mirrorlet_core::credentials::PullSecrets;
+use mirrorlet_host::telemetry::journal::Submissions;
+
+/// A disk of 1000 bytes that says what it is told to say.
+struct TestDisk(Mutex<io::Result<Option<u64>>>);
+
+impl DiskReader for TestDisk {
+    fn read(&self, directory: &Path) -> io::Result<Option<DiskUsage>> {
+        assert_eq!(directory, Path::new("/var/lib/docker"));
+        match &*lock(&self.0) {
+            Ok(available) => Ok(available.map(|available_bytes| DiskUsage {
+                capacity_bytes: 1000,
+                available_bytes,
+            })),
+            Err(error) => Err(error.kind().into()),
+        }
+    }
+}
+
+struct Bed {
+    engine: Arc<FakeEngine>,
+    images: Arc<ImagePuller>,
+    disk: Arc<TestDisk>,
+    gc: ImageGc,
+    telemetry: Telemetry,
+    events: Submissions,
+    began: Timestamp,
+}
+
+fn bed(all: bool, policy: ImageGcPolicy) -> Bed {
+    let engine = Arc::new(FakeEngine::new());
+    let images = Arc::new(ImagePuller::new(engine.clone(), PullerOptions::default()));
+    let disk = Arc::new(TestDisk(Mutex::new(Ok(Some(1000)))));
+    let telemetry = Telemetry::new();
+    let events = telemetry.journal.subscribe();
+    let began = Timestamp::now();
+    let options = ImageGcOptions {
+        policy,
+        all,
+        pod_infra_image: Some("infra:1".into()),
+        disk: disk.clone(),
+    };
+    let gc = ImageGc::new(
+        engine.clone(),
+        images.clone(),
+        telemetry.clone(),
+        options,
+        began,
+    );
+    Bed {
+        engine,
+        images,
+        disk,
+        gc,
+        telemetry,
+        events,
+        began,
+    }
+}
+
+fn sized(size: i64) -> FakeImage {
+    FakeImage {
+        size,
+        ..FakeImage::default()
+    }
+}
+
+impl Bed {
+    /// Pulls an image of that size.
+    async fn pull(&self, name: &str, size: i64) {
+        let message = PullProgress {
+            status: format!("Status: Downloaded newer image for {name}"),
+            ..PullProgress::default()
+        };
+        let script = PullScript {
+            messages: vec![Ok(message)],
+            image: Some(sized(size)),
+            ..PullScript::default()
+        };
+        self.engine.script_pull(name, script);
+        let none = PullSecrets::default();
+        self.images.pull(name, &none).await.unwrap();
+    }
+
+    /// A pass that many minutes after the beginning, with that much of the disk free.
+    async fn pass(&mut self, minutes: u64, available: u64) {
+        *lock(&self.disk.0) = Ok(Some(available));
+        let now = self.began + Duration::from_mins(minutes);
+        self.gc.collect(now).await;
+    }
+
+    async fn names(&self) -> Vec<String> {
+        let listed = self.engine.list_images(true).await.unwrap();
+        listed
+            .into_iter()
+            .flat_map(|i| i.repo_tags)
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect()
+    }
+
+    async fn container_of(&self, image: &str) {
+        let body = ContainerCreateBody {
+            image: Some(image.into()),
+            ..ContainerCreateBody::default()
+        };
+        let name = format!("of-{}", image.replace(':', "-"));
+        self.engine.create_container(&name, body).await.unwrap();
+    }
+
+    /// Reasons of the Node's events so far.
+    fn told(&mut self) -> Vec<String> {
+        let Some((entries, _)) = futures::FutureExt::now_or_never(self.events.next()) else {
+            return Vec::new();
+        };
+        entries.iter().map(|e| e.reason.to_string()).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_is_freed_down_to_the_low_threshold() {
+    let mut bed = bed(false, ImageGcPolicy::default());
+    bed.pass(0, 1000).await;
+    for name in ["a:1", "b:1", "c:1", "used:1"] {
+        bed.pull(name, 60).await;
+    }
+    bed.engine.add_image("foreign:1", sized(500));
+    bed.container_of("used:1").await;
+    bed.pass(1, 100).await;
+    assert_eq!(bed.names().await.len(), 5, "all are young");
+    // 100 of 1000 are free and 200 are wanted: two images of 60.
+    bed.pass(10, 100).await;
+    let left = bed.names().await;
+    assert_eq!(left.len(), 3, "{left:?}");
+    assert!(left.contains(&"used:1".to_owned()) && left.contains(&"foreign:1".to_owned()));
+    let report = bed.gc.report().borrow().clone();
+    assert_eq!((report.removed, report.freed_bytes), (2, 120));
+    assert_eq!(report.disk_used_percent, Some(90));
+    // Of the pass that found them too young.
+    assert_eq!(bed.told(), ["FreeDiskSpaceFailed"]);
+    let metrics = bed.telemetry.metrics.encode();
+    for line in [
+        "mirrorlet_image_garbage_collected_total{cause=\"space\"} 2",
+        "mirrorlet_image_garbage_collected_size_bytes_total 120",
+        "mirrorlet_image_disk_used_percent 90",
+    ] {
+        assert!(
+            metrics.lines().any(|l| l == line),
+            "{line} is not in\n{metrics}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_removed_while_there_is_space() {
+    let mut bed = bed(true, ImageGcPolicy::default());
+    bed.pull("a:1", 60).await;
+    bed.engine.add_image("foreign:1", sized(500));
+    bed.pass(0, 160).await;
+    bed.pass(10, 160).await;
+    assert_eq!(bed.names().await.len(), 2);
+    assert_eq!(bed.engine.count(Operation::RemoveImage), 0);
+    // Nor is anybody asked, while the disk is not even near.
+    bed.engine.clear_calls();
+    bed.pass(15, 500).await;
+    assert!(bed.engine.calls().is_empty(), "{:?}", bed.engine.calls());
+    assert_eq!(bed.gc.report().borrow().error, None);
+}
+
+#[tokio::test]
+async fn all_means_all_but_what_is_in_use_pinned_or_built_on() {
+    let mut bed = bed(true, ImageGcPolicy::default());
+    for name in [
+        "base:1",
+        "child:1",
+        "dead:1",
+        "infra:1",
+        "mirrorlet/pause:0",
+        "free:1",
+    ] {
+        bed.engine.add_image(name, sized(50));
+    }
+    let base = bed
+        .engine
+        .inspect_image("base:1")
+        .await
+        .unwrap()
+        .id
+        .unwrap();
+    let child = FakeImage {
+        parent: base,
+        ..sized(50)
+    };
+    bed.engine.add_image("child:1", child);
+    // Made and never started: dead, and in use.
+    bed.container_of("dead:1").await;
+    bed.container_of("child:1").await;
+    bed.pass(0, 0).await;
+    assert_eq!(
+        bed.names().await,
+        [
+            "base:1",
+            "child:1",
+            "dead:1",
+            "infra:1",
+            "mirrorlet/pause:0"
+        ]
+    );
+    // Too little, twice: the second time it is news.
+    assert_eq!(bed.told(), ["FreeDiskSpaceFailed"]);
+    bed.pass(5, 0).await;
+    assert_eq!(bed.told(), ["FreeDiskSpaceFailed", "ImageGCFailed"]);
+    let error = bed.gc.report().borrow().error.clone().unwrap();
+    assert!(
+        error.starts_with(
+            "Insufficient free disk space on the node's image filesystem (100% of 1000 B used)."
+        ),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn an_image_with_a_name_of_somebody_else_is_not_ours() {
+    let mut bed = bed(false, ImageGcPolicy::default());
+    bed.pull("a:1", 60).await;
+    let id = bed.engine.inspect_image("a:1").await.unwrap().id.unwrap();
+    let named = FakeImage { id, ..sized(60) };
+    bed.engine.add_image("mine:1", named);
+    bed.pass(5, 0).await;
+    assert_eq!(bed.names().await, ["a:1", "mine:1"]);
+    bed.engine.prune_image("mine:1");
+    bed.pass(10, 0).await;
+    assert!(bed.names().await.is_empty());
+}
+
+#[tokio::test]
+async fn what_nobody_used_for_long_goes_though_there_is_space() {
+    let policy = ImageGcPolicy {
+        max_age: Some(Duration::from_hours(1)),
+        ..ImageGcPolicy::default()
+    };
+    let mut bed = bed(false, policy);
+    bed.pull("a:1", 60).await;
+    bed.pass(0, 1000).await;
+    bed.pass(60, 1000).await;
+    assert_eq!(bed.names().await, ["a:1"]);
+    bed.pass(61, 1000).await;
+    assert!(bed.names().await.is_empty());
+    let metrics = bed.telemetry.metrics.encode();
+    assert!(metrics.contains("mirrorlet_image_garbage_collected_total{cause=\"age\"} 1"));
+}
+
+#[tokio::test]
+async fn what_comes_into_use_meanwhile_keeps_all_its_names() {
+    let mut bed = bed(false, ImageGcPolicy::default());
+    bed.pull("a:1", 60).await;
+    bed.pull("b:1", 60).await;
+    bed.engine.hold(Operation::InspectImage);
+    let engine = Arc::clone(&bed.engine);
+    let mut pass = Box::pin(bed.pass(5, 150));
+    assert!(futures::poll!(&mut pass).is_pending());
+    // Until the first of them is asked for: its fate is decided, and it comes into use.
+    while engine.count(Operation::InspectImage) < 3 {
+        assert!(futures::poll!(&mut pass).is_pending());
+        tokio::task::yield_now().await;
+    }
+    let body = |image: &str| ContainerCreateBody {
+        image: Some(image.into()),
+        ..ContainerCreateBody::default()
+    };
+    engine.create_container("one", body("a:1")).await.unwrap();
+    engine.create_container("two", body("b:1")).await.unwrap();
+    engine.release(Operation::InspectImage);
+    pass.await;
+    assert_eq!(bed.names().await, ["a:1", "b:1"]);
+    assert_eq!(bed.engine.count(Operation::RemoveImage), 0);
+}
+
+#[tokio::test]
+async fn a_disk_or_an_engine_that_says_nothing_removes_nothing() {
+    let mut bed = bed(true, ImageGcPolicy::default());
+    bed.engine.add_image("a:1", sized(60));
+    *lock(&bed.disk.0) = Ok(None);
+    bed.gc.collect(bed.began).await;
+    assert_eq!(bed.gc.report().borrow().error, None);
+    *lock(&bed.disk.0) = Err(io::ErrorKind::PermissionDenied.into());
+    bed.gc.collect(bed.began).await;
+    let error = bed.gc.report().borrow().error.clone().unwrap();
+    assert!(
+        error.starts_with("can't tell how full the disk of /var/lib/docker is: "),
+        "{error}"
+    );
+    assert!(bed.told().is_empty(), "once is no news");
+    let words = EngineError::Api {
+        status: 500,
+        message: "no".into(),
+    };
+    bed.engine
+        .fail(Operation::ImagesInUse, None, FaultPoint::Before, words);
+    bed.pass(5, 0).await;
+    assert_eq!(bed.told(), ["ImageGCFailed"]);
+    bed.engine.set_available(false);
+    bed.pass(10, 0).await;
+    assert!(bed.told().is_empty(), "the Node tells it");
+    bed.engine.set_available(true);
+    assert_eq!(bed.names().await, ["a:1"]);
+}
+
+#[tokio::test]
+async fn removing_takes_every_name_and_then_the_image() {
+    let engine = FakeEngine::new();
+    let digest = "r.io/a@sha256:ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff";
+    for name in ["a:1", "a:2", digest] {
+        let image = FakeImage {
+            id: "sha256:1".into(),
+            ..FakeImage::default()
+        };
+        engine.add_image(name, image);
+    }
+    let refused = engine.remove_image("sha256:1").await.unwrap_err();
+    assert!(refused.is_conflict(), "the Engine itself minds");
+    remove_image(&engine, "a:2").await.unwrap();
+    assert!(engine.list_images(true).await.unwrap().is_empty());
+    remove_image(&engine, "a:2").await.unwrap();
+}
+
+#[test]
+fn sizes_are_printed_as_upstream_does() {
+    for (bytes, text) in [
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (10 << 30, "10.0 GiB"),
+        (u64::MAX, "15.9 EiB"),
+    ] {
+        assert_eq!(binary_size(bytes), text);
+    }
+}

@@ -1,0 +1,98 @@
+//! Images: their names, and how they get here.
+
+mod credentials;
+pub mod facts;
+pub mod gc;
+pub mod progress;
+mod pulled;
+pub mod puller;
+pub mod reference;
+mod remove;
+
+use bollard::models::ImageSummary;
+use sha2::{Digest, Sha256};
+
+use mirrorlet_core::api::core::Container;
+use mirrorlet_core::api::hex;
+use mirrorlet_runtime::Image;
+
+pub use facts::ImageFacts;
+pub use gc::{DiskReader, ImageGc, ImageGcOptions, LocalDisk};
+pub use progress::{PullPhase, PullProgressReport};
+pub use puller::{EnsuredImage, ImagePuller, PullerOptions};
+pub use reference::{InvalidReference, Reference};
+
+/// An image as a list has it. `infra` is the sandboxes' image where it is not our own.
+pub(super) fn listed(image: ImageSummary, infra: Option<&str>) -> Image {
+    let pinned = gc::is_pinned(&image, infra);
+    let names = |names: &[String]| pulled::named(names).cloned().collect();
+    Image {
+        repo_tags: names(&image.repo_tags),
+        repo_digests: names(&image.repo_digests),
+        size_bytes: image.size.try_into().unwrap_or(0),
+        pinned,
+        id: image.id,
+    }
+}
+
+/// The digest of some content as images have it: `sha256:` and 64 digits.
+#[must_use]
+pub fn digest(content: &[u8]) -> String {
+    format!("sha256:{}", hex(&Sha256::digest(content)))
+}
+
+/// When an image is pulled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PullPolicy {
+    /// Before every start.
+    Always,
+    /// When it is absent.
+    IfNotPresent,
+    /// Never.
+    Never,
+}
+
+impl PullPolicy {
+    /// The policy of a container; where it has none, `Always` for the tag `latest` and
+    /// `IfNotPresent` otherwise.
+    ///
+    /// Upstream: `pkg/apis/core/v1/defaults.go` (`SetDefaults_Container`).
+    #[must_use]
+    pub fn of(container: &Container) -> Self {
+        let image = container.image.as_deref().unwrap_or_default();
+        match container.image_pull_policy.as_deref() {
+            Some("Always") => Self::Always,
+            Some("IfNotPresent") => Self::IfNotPresent,
+            Some("Never") => Self::Never,
+            _ => match Reference::parse(image) {
+                Ok(reference) if reference.tag() == Some("latest") => Self::Always,
+                Ok(_) | Err(_) => Self::IfNotPresent,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_policy_is_defaulted_by_the_tag() {
+        for (image, policy, expected) in [
+            ("a", None, PullPolicy::Always),
+            ("a:latest", None, PullPolicy::Always),
+            ("a:1", None, PullPolicy::IfNotPresent),
+            ("a:1", Some("Always"), PullPolicy::Always),
+            ("a", Some("Never"), PullPolicy::Never),
+            ("a", Some("IfNotPresent"), PullPolicy::IfNotPresent),
+            ("A", None, PullPolicy::IfNotPresent),
+        ] {
+            let container = Container {
+                image: Some(image.into()),
+                image_pull_policy: policy.map(str::to_owned),
+                ..Container::default()
+            };
+            assert_eq!(PullPolicy::of(&container), expected, "{image} {policy:?}");
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Which images this agent pulled: a small file under the root, so that an agent after a restart
+//! doesn't take what people pulled, built or loaded themselves for its own.
+//!
+//! An image is ours if all its names are ones that we pulled. What is not noted, because the agent
+//! was killed between a pull and its note, is nobody's and stays.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bollard::models::ImageSummary;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex;
+
+use super::Reference;
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_host::disk;
+use mirrorlet_host::telemetry::occurrences;
+
+/// Version of the file's format. A file of another version is set aside.
+const VERSION: u32 = 1;
+/// Largest file that is read, in bytes: room for tens of thousands of images.
+const FILE_MAX: u64 = 16 << 20;
+const SET_ASIDE: &str = ".set-aside";
+
+/// An image that was pulled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Pulled {
+    /// The names it was pulled by, in full.
+    names: BTreeSet<String>,
+    /// When it was pulled last.
+    at: Timestamp,
+}
+
+/// The file.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+struct Stored {
+    version: u32,
+    /// By the Engine's id.
+    images: BTreeMap<String, Pulled>,
+}
+
+/// The images that were pulled. One writer at a time; written before a pull counts as done.
+#[derive(Debug, Default)]
+pub(super) struct PulledImages {
+    /// None to remember only as long as the agent runs.
+    path: Option<PathBuf>,
+    /// None before the file was read.
+    images: Mutex<Option<BTreeMap<String, Pulled>>>,
+}
+
+impl PulledImages {
+    pub(super) fn new(path: Option<PathBuf>) -> Self {
+        Self {
+            path,
+            images: Mutex::default(),
+        }
+    }
+
+    /// Notes that an image was pulled by that name.
+    pub(super) async fn note(&self, id: &str, name: &Reference, at: Timestamp) {
+        self.change(|images| {
+            let pulled = images.entry(id.to_owned()).or_insert_with(|| Pulled {
+                names: BTreeSet::new(),
+                at,
+            });
+            pulled.at = at;
+            pulled.names.insert(full_name(name));
+        })
+        .await;
+    }
+
+    /// Those of the images on the Engine that we pulled, by id, and when. Forgets those that are gone, unless
+    /// they came after `listed_at`, when the list was asked for.
+    pub(super) async fn ours(
+        &self,
+        listed: &[ImageSummary],
+        listed_at: Timestamp,
+    ) -> BTreeMap<String, Timestamp> {
+        let there: BTreeSet<&str> = listed.iter().map(|image| image.id.as_str()).collect();
+        let mut ours = BTreeMap::new();
+        self.change(|images| {
+            images.retain(|id, pulled| there.contains(id.as_str()) || pulled.at >= listed_at);
+            let pulled = |image: &ImageSummary| {
+                let pulled = images.get(&image.id)?;
+                has_only(image, &pulled.names).then(|| (image.id.clone(), pulled.at))
+            };
+            ours = listed.iter().filter_map(pulled).collect();
+        })
+        .await;
+        ours
+    }
+
+    /// Changes what is known, and the file with it. A file that can't be written is told of; what
+    /// it lacks will be nobody's after a restart.
+    async fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Pulled>)) {
+        let mut known = self.images.lock().await;
+        let before = match known.take() {
+            Some(images) => images,
+            None => self.read().await,
+        };
+        let mut images = before.clone();
+        change(&mut images);
+        let changed = images != before;
+        *known = Some(images.clone());
+        if changed && let Some(path) = self.path.clone() {
+            let stored = Stored {
+                version: VERSION,
+                images,
+            };
+            if let Err(error) = disk::blocking(move || write(&path, &stored)).await {
+                occurrences::pulled_images_not_noted(&error.to_string());
+            }
+        }
+    }
+
+    /// What the file says. One that can't be used is set aside.
+    async fn read(&self) -> BTreeMap<String, Pulled> {
+        let Some(path) = self.path.clone() else {
+            return BTreeMap::new();
+        };
+        disk::blocking(move || read(&path))
+            .await
+            .unwrap_or_else(|error| {
+                occurrences::pulled_images_forgotten(&error.to_string());
+                BTreeMap::new()
+            })
+    }
+}
+
+/// A name with everything that is left out of it in short ones.
+fn full_name(name: &Reference) -> String {
+    match (name.digest(), name.tag()) {
+        (Some(digest), _) => format!("{}@{digest}", name.repository()),
+        (None, Some(tag)) => format!("{}:{tag}", name.repository()),
+        (None, None) => name.repository(),
+    }
+}
+
+/// Whether an image has no name but those it was pulled by. A digest is no name of its own: every
+/// pull leaves one, of the repository it was pulled from.
+fn has_only(image: &ImageSummary, names: &BTreeSet<String>) -> bool {
+    let parsed = |text: &String| Reference::parse(text).ok();
+    let repositories: BTreeSet<String> = names
+        .iter()
+        .filter_map(|name| Some(parsed(name)?.repository()))
+        .collect();
+    let tags = named(&image.repo_tags);
+    let digests = named(&image.repo_digests);
+    tags.map(parsed)
+        .all(|tag| tag.is_some_and(|tag| names.contains(&full_name(&tag))))
+        && digests
+            .map(parsed)
+            .all(|digest| digest.is_some_and(|d| repositories.contains(&d.repository())))
+}
+
+/// Without the Engine's marks for no name.
+pub(super) fn named(names: &[String]) -> impl Iterator<Item = &String> {
+    names.iter().filter(|name| !name.contains("<none>"))
+}
+
+fn read(path: &Path) -> io::Result<BTreeMap<String, Pulled>> {
+    let length = match fs::metadata(path) {
+        Ok(found) => found.len(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(error) => return Err(error),
+    };
+    let unusable = |cause: String| {
+        let aside = PathBuf::from(format!("{}{SET_ASIDE}", path.display()));
+        let fate = match fs::rename(path, &aside) {
+            Ok(()) => format!("set aside as {}", aside.display()),
+            Err(error) => format!("can't be set aside: {error}"),
+        };
+        io::Error::other(format!("{}: {cause}; {fate}", path.display()))
+    };
+    if length > FILE_MAX {
+        return Err(unusable(format!("has {length} bytes")));
+    }
+    let text = fs::read(path)?;
+    let stored: Stored = match serde_json::from_slice(&text) {
+        Ok(stored) => stored,
+        Err(error) => return Err(unusable(format!("can't be understood: {error}"))),
+    };
+    if stored.version != VERSION {
+        return Err(unusable(format!("is of version {}", stored.version)));
+    }
+    Ok(stored.images)
+}
+
+/// Renamed in for good.
+fn write(path: &Path, stored: &Stored) -> io::Result<()> {
+    disk::replace(path, &serde_json::to_vec(stored)?)?;
+    path.parent().map_or(Ok(()), disk::sync_directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
+    fn image(id: &str, tags: &[&str], digests: &[&str]) -> ImageSummary {
+        ImageSummary {
+            id: id.to_owned(),
+            repo_tags: tags.iter().map(ToString::to_string).collect(),
+            repo_digests: digests.iter().map(ToString::to_string).collect(),
+            ..ImageSummary::default()
+        }
+    }
+
+    fn name(text: &str) -> Reference {
+        Reference::parse(text).unwrap()
+    }
+
+    const DIGEST: &str =
+        "nginx@sha256:ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff";
+
+    #[tokio::test]
+    async fn an_image_is_ours_while_all_its_names_are() {
+        let pulled = PulledImages::default();
+        pulled.note("1", &name("nginx"), at(0)).await;
+        pulled
+            .note("1", &name("docker.io/library/nginx:1"), at(1))
+            .await;
+        let foreign = format!("other/{DIGEST}");
+        for (tags, digests, ours) in [
+            (&["nginx:latest"][..], &[DIGEST][..], true),
+            (&["nginx:1", "nginx:latest"], &[], true),
+            // Its tags have moved on.
+            (&["<none>:<none>"], &["<none>@<none>"], true),
+            (&[], &[DIGEST], true),
+            (&["nginx:1", "mine:1"], &[], false),
+            (&["nginx:2"], &[], false),
+            (&["nginx:1"], &[&foreign], false),
+        ] {
+            let found = pulled.ours(&[image("1", tags, digests)], at(2)).await;
+            assert_eq!(!found.is_empty(), ours, "{tags:?} {digests:?}");
+        }
+        let other = pulled.ours(&[image("2", &["nginx:1"], &[])], at(0)).await;
+        assert!(other.is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_next_agent_knows_and_what_is_gone_is_forgotten() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pulled-images.json");
+        let agent = || PulledImages::new(Some(path.clone()));
+        agent().note("1", &name("a:1"), at(0)).await;
+        agent().note("2", &name(DIGEST), at(5)).await;
+        let one = image("1", &["a:1"], &[]);
+        // The second came while the list was on its way.
+        let found = agent().ours(std::slice::from_ref(&one), at(5)).await;
+        assert_eq!(found, [("1".to_owned(), at(0))].into());
+        let both = [one, image("2", &[], &[DIGEST])];
+        assert_eq!(agent().ours(&both, at(6)).await.len(), 2);
+        assert!(agent().ours(&[], at(7)).await.is_empty());
+        assert!(agent().ours(&both, at(8)).await.is_empty());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_cannot_be_used_is_set_aside() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pulled-images.json");
+        for text in ["{", "{\"version\":9,\"images\":{}}"] {
+            fs::write(&path, text).unwrap();
+            let pulled = PulledImages::new(Some(path.clone()));
+            pulled.note("1", &name("a:1"), at(0)).await;
+            let one = image("1", &["a:1"], &[]);
+            assert_eq!(pulled.ours(&[one], at(1)).await.len(), 1);
+            let aside = format!("{}{SET_ASIDE}", path.display());
+            assert_eq!(fs::read_to_string(aside).unwrap(), text);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_takes_nothing_holds_nothing_up() {
+        let pulled = PulledImages::new(Some("/proc/no/such/file".into()));
+        pulled.note("1", &name("a:1"), at(0)).await;
+        let one = image("1", &["a:1"], &[]);
+        assert_eq!(pulled.ours(&[one], at(1)).await.len(), 1);
+    }
+}

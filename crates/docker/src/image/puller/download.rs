@@ -1,0 +1,246 @@
+//! One pull from its beginning to its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use tokio::time::{Instant, timeout};
+
+use super::{Credentials, Outcome, Shop, lock};
+use crate::engine::EngineError;
+use crate::image::Reference;
+use crate::image::progress::BoardEntry;
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::credentials::{Credential, RegistryAuth};
+use mirrorlet_host::telemetry::occurrences;
+
+/// How long a download may say nothing. Upstream: `defaultImagePullingStuckTimeout`.
+const STALL: Duration = Duration::from_mins(1);
+
+/// Time between two log lines of one pull. Upstream: `defaultImagePullingProgressReportInterval`.
+const LOG_PERIOD: Duration = Duration::from_secs(10);
+
+/// What the last message of a whole pull begins with.
+const DONE: &str = "Status: ";
+
+/// The same, where the name stood for no image or for another one before.
+const DONE_ANEW: &str = "Status: Downloaded newer image";
+
+/// Whether a pull changed what its name stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Came {
+    /// All was there before.
+    Before,
+    /// By this pull.
+    Anew,
+}
+
+/// What registries in trouble answer.
+const TROUBLE: [u16; 3] = [502, 503, 504];
+
+impl Shop {
+    /// Waits for a turn, pulls, and looks at what came.
+    pub(super) async fn download(&self, image: &str, credentials: &Credentials) -> Outcome {
+        let asked = Instant::now();
+        let entry = self.progress.begin(image);
+        // Never closed while the shop stands.
+        let _turn = self.slots.acquire().await;
+        tracing::info!(image, reason = "Pulling", "Pulling image {image:?}");
+        let began = Instant::now();
+        let outcome = match self.receive_with_any(image, &entry, credentials).await {
+            Ok(came) => {
+                let found = self.inspect(image).await;
+                // What was there before is somebody else's.
+                if let (Came::Anew, Ok(found), Ok(name)) = (came, &found, Reference::parse(image)) {
+                    self.pulled.note(&found.id, &name, Timestamp::now()).await;
+                }
+                found
+            }
+            Err(error) => Err(error),
+        };
+        drop(entry);
+        let key = (image.to_owned(), Arc::clone(credentials));
+        lock(&self.under_way).remove(&key);
+        match &outcome {
+            Ok(facts) => tracing::info!(
+                image,
+                reason = "Pulled",
+                size = facts.size,
+                "Successfully pulled image {image:?} in {:.3}s ({:.3}s including waiting). Image \
+                 size: {} bytes.",
+                began.elapsed().as_secs_f64(),
+                asked.elapsed().as_secs_f64(),
+                facts.size,
+            ),
+            Err(error) => tracing::warn!(
+                image,
+                reason = "Failed",
+                "Failed to pull image {image:?}: {error}"
+            ),
+        }
+        outcome
+    }
+
+    /// Pulls with each of the credentials until one does; without any where there are none.
+    ///
+    /// Upstream: `PullImage` of `pkg/kubelet/kuberuntime/kuberuntime_image.go`.
+    async fn receive_with_any(
+        &self,
+        image: &str,
+        entry: &BoardEntry<'_>,
+        credentials: &Credentials,
+    ) -> Result<Came, EngineError> {
+        let mut failures: Vec<EngineError> = Vec::new();
+        // What kept credentials from being tried, if it all fails.
+        let mut hindrances: Vec<String> = self.node.problem().into_iter().collect();
+        for credential in credentials.iter() {
+            let auth = match credential {
+                Credential::Known(auth) => auth.clone(),
+                Credential::Helper { helper, server } => {
+                    match self.node.ask(helper, server).await {
+                        Ok(Some(auth)) => auth,
+                        Ok(None) => continue,
+                        Err(error) => {
+                            hindrances.push(error.to_string());
+                            continue;
+                        }
+                    }
+                }
+            };
+            entry.started();
+            match self.receive(image, entry, Some(&auth)).await {
+                Ok(came) => return Ok(came),
+                Err(error) => {
+                    let is_final = !another_may_help(&error);
+                    failures.push(error);
+                    if is_final {
+                        break;
+                    }
+                }
+            }
+        }
+        if failures.is_empty() {
+            entry.started();
+            match self.receive(image, entry, None).await {
+                Ok(came) => return Ok(came),
+                Err(error) => failures.push(error),
+            }
+        }
+        Err(joined(failures, &hindrances))
+    }
+
+    /// Reads a pull's messages to their end. A download that says nothing for long is given up;
+    /// one that unpacks never is, since that can take its time in silence.
+    async fn receive(
+        &self,
+        image: &str,
+        entry: &BoardEntry<'_>,
+        auth: Option<&RegistryAuth>,
+    ) -> Result<Came, EngineError> {
+        let mut messages = self.engine.pull_image(image, auth).await?;
+        let mut extracting = false;
+        let mut done = false;
+        let mut came = Came::Before;
+        let mut logged = Instant::now();
+        loop {
+            let next = if extracting {
+                messages.next().await
+            } else {
+                timeout(STALL, messages.next())
+                    .await
+                    .map_err(|_| stalled(image))?
+            };
+            match next {
+                None => return Ok(came),
+                Some(Ok(message)) => {
+                    extracting |= message.status.starts_with("Extracting");
+                    done |= message.status.starts_with(DONE);
+                    if message.status.starts_with(DONE_ANEW) {
+                        came = Came::Anew;
+                    }
+                    entry.note(&message);
+                    if logged.elapsed() >= LOG_PERIOD
+                        && let Some(report) = entry.report()
+                    {
+                        logged = Instant::now();
+                        occurrences::image_pull_progress(&report);
+                    }
+                }
+                // All is there; only the end of the stream was lost.
+                Some(Err(_)) if done => return Ok(came),
+                Some(Err(error)) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Whether other credentials may do what these did not: not where nobody answers.
+fn another_may_help(error: &EngineError) -> bool {
+    match error {
+        EngineError::Unavailable { .. } | EngineError::Timeout { .. } => false,
+        EngineError::Api { status, .. } => {
+            *status != http::StatusCode::REQUEST_TIMEOUT.as_u16() && !is_registry_unavailable(error)
+        }
+        EngineError::Decode { .. } => true,
+    }
+}
+
+/// The failures of all tries as one, each told once.
+///
+/// Upstream: `NewAggregate` of `k8s.io/apimachinery/pkg/util/errors`.
+fn joined(failures: Vec<EngineError>, hindrances: &[String]) -> EngineError {
+    let mut words: Vec<String> = Vec::new();
+    for failure in &failures {
+        let text = failure.to_string();
+        if !words.contains(&text) {
+            words.push(text);
+        }
+    }
+    let Some(last) = failures.into_iter().next_back() else {
+        return EngineError::Api {
+            status: 0,
+            message: "nothing was tried".to_owned(),
+        };
+    };
+    // One that says by itself what is to be done about it.
+    if matches!(last, EngineError::Unavailable { .. }) || words.len() + hindrances.len() < 2 {
+        return last;
+    }
+    let mut message = if let [only] = &words[..] {
+        only.clone()
+    } else {
+        format!("[{}]", words.join(", "))
+    };
+    if !hindrances.is_empty() {
+        message = format!("{message} ({})", hindrances.join("; "));
+    }
+    EngineError::Api {
+        status: last.status().unwrap_or_default(),
+        message,
+    }
+}
+
+fn stalled(image: &str) -> EngineError {
+    EngineError::Api {
+        status: http::StatusCode::REQUEST_TIMEOUT.as_u16(),
+        message: format!(
+            "pull of {image:?} was cancelled: no progress for {} s",
+            STALL.as_secs()
+        ),
+    }
+}
+
+/// Whether the registry is in trouble, rather than without the image. The Engine tells by a code,
+/// or in words with the code and its name in them.
+pub(super) fn is_registry_unavailable(error: &EngineError) -> bool {
+    let EngineError::Api { status, message } = error else {
+        return false;
+    };
+    let named = |code: &u16| {
+        let name = http::StatusCode::from_u16(*code)
+            .ok()
+            .and_then(|c| c.canonical_reason());
+        name.is_some_and(|name| message.contains(&format!("{code} {name}")))
+    };
+    TROUBLE.contains(status) || TROUBLE.iter().any(named)
+}

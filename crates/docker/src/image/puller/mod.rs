@@ -1,0 +1,457 @@
+//! `ImagePuller`: makes sure that an image is there before a container is created from it.
+//!
+//! Upstream: `pkg/kubelet/images/image_manager.go` (`EnsureImageExists`). Unlike there, an image
+//! is pulled once for all pods that wait for it, and what is known of it is remembered.
+
+mod download;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bollard::models::ImageSummary;
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared, WeakShared};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+
+use super::credentials::NodeCredentials;
+use super::facts::{FactsCache, ImageFacts};
+use super::progress::{ProgressBoard, PullProgressReport};
+use super::pulled::PulledImages;
+use super::remove::remove_image;
+use super::{PullPolicy, Reference};
+use crate::engine::{EngineError, SharedEngine};
+use mirrorlet_core::api::{PodUid, Timestamp};
+use mirrorlet_core::backoff::Backoff;
+use mirrorlet_core::credentials::{Credential, MalformedSecret, PullSecrets, candidates};
+use mirrorlet_core::node::ImageSeen;
+use mirrorlet_host::telemetry::occurrences;
+use mirrorlet_runtime::{SyncError, SyncErrorReason};
+
+/// Pulls at a time where nobody says otherwise: enough to keep a link busy, few enough that the
+/// first pod is not held up by the last.
+pub const DEFAULT_PULLS: usize = 3;
+
+/// An image that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnsuredImage {
+    /// What to create the container from: the name with its tag or digest.
+    pub reference: String,
+    /// What is known of it.
+    pub facts: Arc<ImageFacts>,
+    /// Whether it was pulled for this call.
+    pub pulled: bool,
+}
+
+/// What a pull came to, for all who waited for it.
+type Outcome = Result<Arc<ImageFacts>, EngineError>;
+type Pull = BoxFuture<'static, Outcome>;
+/// What a pull is tried with, in order.
+type Credentials = Arc<[Credential]>;
+
+/// Back-off of failing pulls, and how they failed. Keys are `<uid>_<image>`.
+#[derive(Debug, Default)]
+struct Failures {
+    backoff: Backoff<String>,
+    last: BTreeMap<String, Failure>,
+}
+
+/// A pull that failed.
+#[derive(Debug)]
+struct Failure {
+    error: SyncError,
+    /// What it was tried with. With anything else it is another pull, which need not wait.
+    credentials: Result<Credentials, MalformedSecret>,
+}
+
+/// What an [`ImagePuller`] is made with.
+#[derive(Debug, Clone)]
+pub struct PullerOptions {
+    /// Pulls at a time; at least one.
+    pub pulls: usize,
+    /// Directory of a Docker client's configuration, whose credentials are the node's; none for
+    /// no credentials but the pods' own.
+    pub docker_config: Option<PathBuf>,
+    /// Where it is noted which images were pulled; none to forget it with the agent.
+    pub record: Option<PathBuf>,
+}
+
+impl Default for PullerOptions {
+    fn default() -> Self {
+        Self {
+            pulls: DEFAULT_PULLS,
+            docker_config: None,
+            record: None,
+        }
+    }
+}
+
+/// What pulls share.
+struct Shop {
+    engine: SharedEngine,
+    facts: FactsCache,
+    progress: ProgressBoard,
+    slots: Semaphore,
+    node: NodeCredentials,
+    pulled: PulledImages,
+    under_way: Mutex<HashMap<(String, Credentials), WeakShared<Pull>>>,
+}
+
+/// Makes sure that images are there.
+pub struct ImagePuller {
+    shop: Arc<Shop>,
+    failures: Mutex<Failures>,
+    /// Counts the times when images may have changed.
+    changes: watch::Sender<u64>,
+}
+
+impl fmt::Debug for ImagePuller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ImagePuller")
+            .field("endpoint", &self.shop.engine.endpoint())
+            .finish_non_exhaustive()
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ImagePuller {
+    /// A puller on that Engine.
+    #[must_use]
+    pub fn new(engine: SharedEngine, options: PullerOptions) -> Self {
+        Self {
+            shop: Arc::new(Shop {
+                engine,
+                facts: FactsCache::default(),
+                progress: ProgressBoard::default(),
+                slots: Semaphore::new(options.pulls.max(1)),
+                node: NodeCredentials::new(options.docker_config),
+                pulled: PulledImages::new(options.record),
+                under_way: Mutex::default(),
+            }),
+            failures: Mutex::default(),
+            changes: watch::Sender::new(0),
+        }
+    }
+
+    /// Makes sure that an image is there for a container of a pod, pulling it as the policy says.
+    ///
+    /// A known image costs no Engine call, an unknown present one an inspect. The image may still
+    /// have been removed since: when a create answers that it is missing, [`forget`](Self::forget)
+    /// it and ask again. `awaited` is called when a pull is begun or joined.
+    ///
+    /// # Errors
+    /// With upstream's reasons; `retry_after` is set where waiting is all that helps.
+    pub async fn ensure_image(
+        &self,
+        pod_uid: &PodUid,
+        image: &str,
+        policy: PullPolicy,
+        secrets: &PullSecrets,
+        now: Timestamp,
+        awaited: impl FnOnce(),
+    ) -> Result<EnsuredImage, SyncError> {
+        let began = Instant::now();
+        let reference = Reference::parse(image).map_err(|error| {
+            SyncError::new(
+                SyncErrorReason::InvalidImageName,
+                format!("Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: {error}"),
+            )
+        })?;
+        let present = match policy {
+            // Its pull answers the question.
+            PullPolicy::Always => None,
+            PullPolicy::IfNotPresent | PullPolicy::Never => {
+                self.present(image, reference.as_str()).await?
+            }
+        };
+        match (present, policy) {
+            (Some(facts), _) => {
+                tracing::debug!(
+                    image,
+                    "Container image {image:?} already present on machine"
+                );
+                Ok(EnsuredImage {
+                    reference: reference.as_str().to_owned(),
+                    facts,
+                    pulled: false,
+                })
+            }
+            (None, PullPolicy::Never) => Err(SyncError::new(
+                SyncErrorReason::ErrImageNeverPull,
+                format!("Container image {image:?} is not present with pull policy of Never"),
+            )),
+            (None, PullPolicy::Always | PullPolicy::IfNotPresent) => {
+                let key = format!("{pod_uid}_{image}");
+                let credentials = self.shop.credentials(&reference, secrets).await;
+                self.check_backoff(&key, image, &credentials, now)?;
+                awaited();
+                let outcome = match &credentials {
+                    Ok(credentials) => {
+                        let pull = self.shop.clone().pull(reference.as_str(), credentials);
+                        pull.await
+                    }
+                    Err(error) => Err(unusable(error)),
+                };
+                let now = now + began.elapsed();
+                let facts = self.settle(key, image, credentials, outcome, now)?;
+                Ok(EnsuredImage {
+                    reference: reference.as_str().to_owned(),
+                    facts,
+                    pulled: true,
+                })
+            }
+        }
+    }
+
+    /// Pulls an image now, whatever is known of it.
+    ///
+    /// # Errors
+    /// What the Engine or the registry says, or that the name is not one.
+    pub async fn pull(
+        &self,
+        image: &str,
+        secrets: &PullSecrets,
+    ) -> Result<Arc<ImageFacts>, EngineError> {
+        let reference = Reference::parse(image).map_err(|error| EngineError::Api {
+            status: http::StatusCode::BAD_REQUEST.as_u16(),
+            message: format!("{image:?}: {error}"),
+        })?;
+        let credentials = self.shop.credentials(&reference, secrets).await;
+        let credentials = credentials.map_err(|error| unusable(&error))?;
+        let pull = self.shop.clone().pull(reference.as_str(), &credentials);
+        pull.await
+    }
+
+    /// Forgets what is known of an image: a create said that it is missing, or it may have been
+    /// replaced under its name.
+    pub fn forget(&self, image: &str) {
+        if let Ok(reference) = Reference::parse(image) {
+            self.shop.facts.forget(reference.as_str());
+        }
+    }
+
+    /// Forgets what is known of all images: the Engine was away, and another may have come back.
+    pub fn forget_all(&self) {
+        self.shop.facts.clear();
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Changes whenever images may have come, gone or changed their names, and when the Engine
+    /// is back.
+    #[must_use]
+    pub fn changed(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Those of the images on the Engine that were pulled by this agent, or one before it on the
+    /// same root, by id, and when. `listed_at` is when the list was asked for.
+    pub(super) async fn pulled(
+        &self,
+        listed: &[ImageSummary],
+        listed_at: Timestamp,
+    ) -> BTreeMap<String, Timestamp> {
+        self.shop.pulled.ours(listed, listed_at).await
+    }
+
+    /// Removes an image with all its names; one that is not there is success.
+    ///
+    /// # Errors
+    /// It is in use, or what the Engine says.
+    pub async fn remove(&self, image: &str) -> Result<(), EngineError> {
+        let removed = remove_image(&*self.shop.engine, image).await;
+        self.forget_all();
+        removed
+    }
+
+    /// All images that have a name. One Engine call.
+    ///
+    /// # Errors
+    /// What the Engine says.
+    pub async fn list(&self) -> Result<Vec<ImageSeen>, EngineError> {
+        let images = self.shop.engine.list_images(false).await?;
+        Ok(images.into_iter().map(super::facts::seen).collect())
+    }
+
+    /// How far the pulls under way have come, by image.
+    #[must_use]
+    pub fn progress(&self) -> Vec<PullProgressReport> {
+        self.shop.progress.reports()
+    }
+
+    /// Changes whenever a pull has come further: many times a second while there is one.
+    #[must_use]
+    pub fn progressed(&self) -> watch::Receiver<u64> {
+        self.shop.progress.changed()
+    }
+
+    /// The image's facts if it is there.
+    async fn present(
+        &self,
+        image: &str,
+        reference: &str,
+    ) -> Result<Option<Arc<ImageFacts>>, SyncError> {
+        if let Some(facts) = self.shop.facts.get(reference) {
+            return Ok(Some(facts));
+        }
+        match self.shop.inspect(reference).await {
+            Ok(facts) => Ok(Some(facts)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error @ EngineError::Unavailable { .. }) => Err(away(&error)),
+            Err(error) => Err(SyncError::new(
+                SyncErrorReason::ImageInspectError,
+                format!("Failed to inspect image {image:?}: {error}"),
+            )),
+        }
+    }
+
+    fn check_backoff(
+        &self,
+        key: &String,
+        image: &str,
+        credentials: &Result<Credentials, MalformedSecret>,
+        now: Timestamp,
+    ) -> Result<(), SyncError> {
+        let failures = lock(&self.failures);
+        let last = failures.last.get(key);
+        if last.is_some_and(|last| last.credentials != *credentials) {
+            return Ok(());
+        }
+        let Some(remaining) = failures.backoff.is_in_backoff_since_update(key, now) else {
+            return Ok(());
+        };
+        let mut message = format!("Back-off pulling image {image:?}");
+        if let Some(last) = last {
+            message = format!("{message}: {}", last.error);
+        }
+        Err(SyncError {
+            reason: SyncErrorReason::ImagePullBackOff,
+            message,
+            retry_after: Some(remaining),
+        })
+    }
+
+    /// Keeps the books after a pull.
+    fn settle(
+        &self,
+        key: String,
+        image: &str,
+        credentials: Result<Credentials, MalformedSecret>,
+        outcome: Outcome,
+        now: Timestamp,
+    ) -> Result<Arc<ImageFacts>, SyncError> {
+        let error = match outcome {
+            Ok(facts) => {
+                let mut failures = lock(&self.failures);
+                failures.backoff.reset(&key);
+                failures.last.remove(&key);
+                return Ok(facts);
+            }
+            // Not the image's fault: the pod is tried again when the Engine is back.
+            Err(error @ EngineError::Unavailable { .. }) => return Err(away(&error)),
+            Err(error) => error,
+        };
+        let mut failures = lock(&self.failures);
+        failures.backoff.gc(now);
+        let last = failures.last.get(&key);
+        if last.is_some_and(|last| last.credentials != credentials) {
+            failures.backoff.reset(&key);
+        }
+        failures.backoff.next(key.clone(), now, now);
+        let delay = failures.backoff.delay(&key);
+        let error = pull_error(image, &error, delay);
+        let failure = Failure {
+            error: error.clone(),
+            credentials,
+        };
+        failures.last.insert(key, failure);
+        let Failures { backoff, last } = &mut *failures;
+        last.retain(|key, _| !backoff.delay(key).is_zero());
+        Err(error)
+    }
+}
+
+/// A pull that is not tried, since nobody can tell what with.
+fn unusable(secret: &MalformedSecret) -> EngineError {
+    EngineError::Api {
+        status: http::StatusCode::BAD_REQUEST.as_u16(),
+        message: secret.to_string(),
+    }
+}
+
+fn away(error: &EngineError) -> SyncError {
+    SyncError::new(SyncErrorReason::RuntimeUnavailable, error.to_string())
+}
+
+/// A failed pull in upstream's words.
+fn pull_error(image: &str, error: &EngineError, delay: Duration) -> SyncError {
+    let (reason, prefix) = if download::is_registry_unavailable(error) {
+        (
+            SyncErrorReason::RegistryUnavailable,
+            "RegistryUnavailable: ",
+        )
+    } else {
+        (SyncErrorReason::ErrImagePull, "")
+    };
+    SyncError {
+        reason,
+        message: format!("Failed to pull image {image:?}: {prefix}{error}"),
+        retry_after: Some(delay),
+    }
+}
+
+impl Shop {
+    /// What a pull of that image is tried with.
+    async fn credentials(
+        &self,
+        reference: &Reference,
+        secrets: &PullSecrets,
+    ) -> Result<Credentials, MalformedSecret> {
+        if let Some(error) = &secrets.malformed {
+            return Err(error.clone());
+        }
+        let node = self.node.config().await;
+        Ok(candidates(&secrets.keyring, &node, &reference.repository()).into())
+    }
+
+    /// Joins the pull of that image with those credentials, or begins one. It goes on as long as
+    /// anybody waits for it.
+    async fn pull(self: Arc<Self>, reference: &str, credentials: &Credentials) -> Outcome {
+        let pull = self.join(reference, credentials);
+        pull.await
+    }
+
+    fn join(self: Arc<Self>, reference: &str, credentials: &Credentials) -> Shared<Pull> {
+        let shop = self.clone();
+        let key = (reference.to_owned(), Arc::clone(credentials));
+        let mut under_way = lock(&self.under_way);
+        if let Some(pull) = under_way.get(&key).and_then(WeakShared::upgrade) {
+            return pull;
+        }
+        under_way.retain(|_, pull| pull.upgrade().is_some());
+        occurrences::image_pulling(reference);
+        let (image, with) = key.clone();
+        let pull = async move { shop.download(&image, &with).await };
+        let pull = pull.boxed().shared();
+        if let Some(weak) = pull.downgrade() {
+            under_way.insert(key, weak);
+        }
+        pull
+    }
+
+    /// Asks the Engine about an image and remembers the answer.
+    async fn inspect(&self, reference: &str) -> Outcome {
+        let facts = Arc::new(ImageFacts::from(
+            self.engine.inspect_image(reference).await?,
+        ));
+        self.facts.put(reference, facts.clone());
+        Ok(facts)
+    }
+}

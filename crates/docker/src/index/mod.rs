@@ -1,0 +1,359 @@
+//! What is known of our containers, from lists, events and our own calls.
+//!
+//! A container of ours is never started twice: it only ever moves from created to running to
+//! exited to removed. So everything that is told about it can be merged by taking the later
+//! state, and events that are lost, doubled, late or out of order do no harm. The one exception,
+//! a person starting an exited container by hand, is settled by an inspect.
+//!
+//! The index answers `get_pod_status` without asking the Engine; what a list or an event can't
+//! tell (addresses, exact times, the OOM flag) marks its record *stale*, and a stale record is
+//! inspected once, by whoever needs it first.
+
+mod record;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bollard::models::{ContainerInspectResponse, ContainerSummary};
+
+use super::translate::{Kind, OurContainer};
+use mirrorlet_core::api::{ContainerId, PodUid, Timestamp};
+use mirrorlet_core::observed::{
+    ContainerState, ContainerStatus, PodStatus, RunningPod, SandboxStatus,
+};
+pub(crate) use record::Record;
+use record::{
+    advance_by_list, from_summary, listed_state, merge_inspect, needs_address, needs_ending,
+    shown_state, text,
+};
+
+/// What our own create call knows of a new container.
+#[derive(Debug, Clone)]
+pub(crate) struct Created {
+    pub(crate) id: Arc<str>,
+    pub(crate) ours: OurContainer,
+    pub(crate) image: Arc<str>,
+    pub(crate) image_id: Arc<str>,
+    pub(crate) at: Timestamp,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    clock: u64,
+    complete: bool,
+    records: HashMap<Arc<str>, Record>,
+    /// Ids that are gone, with the time they went: a list that began before must not bring
+    /// them back.
+    gone: HashMap<Arc<str>, u64>,
+}
+
+/// The index. Internally synchronised; no lock is held across a call. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Index {
+    state: Arc<Mutex<State>>,
+}
+
+/// Mark of the moment a list began.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ListBegan(u64);
+
+impl State {
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+}
+
+impl Index {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To be called before a list is asked for.
+    pub(crate) fn begin_list(&self) -> ListBegan {
+        ListBegan(self.lock().tick())
+    }
+
+    /// Merges a complete list. What it lacks, and nobody has told of since it began, is gone.
+    pub(crate) fn apply_list(
+        &self,
+        began: ListBegan,
+        listed: Vec<(ContainerSummary, OurContainer)>,
+    ) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let now = state.tick();
+        state.complete = true;
+        state.gone.retain(|_, when| *when >= began.0);
+        let mut seen: std::collections::HashSet<Arc<str>> = std::collections::HashSet::new();
+        for (summary, ours) in listed {
+            let Some(id) = summary.id.as_deref().map(Arc::<str>::from) else {
+                continue;
+            };
+            seen.insert(Arc::clone(&id));
+            if state.gone.contains_key(&id) {
+                continue;
+            }
+            let told = listed_state(summary.state);
+            if let Some(record) = state.records.get_mut(&id) {
+                record.touched = now;
+                record.image_id = text(summary.image_id.as_deref(), &record.image_id);
+                advance_by_list(record, told);
+            } else {
+                state
+                    .records
+                    .insert(Arc::clone(&id), from_summary(id, ours, &summary, told, now));
+            }
+        }
+        state
+            .records
+            .retain(|id, record| seen.contains(id) || record.touched > began.0);
+    }
+
+    /// Our own create call succeeded.
+    pub(crate) fn created(&self, created: Created) {
+        let mut state = self.lock();
+        let now = state.tick();
+        if state.gone.contains_key(&created.id) {
+            return;
+        }
+        let record = state
+            .records
+            .entry(Arc::clone(&created.id))
+            .or_insert_with(|| Record::new(created.id, created.ours, created.at));
+        record.touched = now;
+        if record.image.is_empty() {
+            record.image = created.image;
+        }
+        if record.image_id.is_empty() {
+            record.image_id = created.image_id;
+        }
+        // Only a list needs an inspect to tell "never started" from "start failed".
+        if record.state == ContainerState::Created {
+            record.stale = false;
+        }
+    }
+
+    /// A `create` event: somebody, most likely this process, created a container of ours.
+    pub(crate) fn told_created(&self, id: &str, ours: OurContainer, image: &str, at: Timestamp) {
+        let mut state = self.lock();
+        let now = state.tick();
+        if state.gone.contains_key(id) {
+            return;
+        }
+        let record = state
+            .records
+            .entry(id.into())
+            .or_insert_with(|| Record::new(id.into(), ours, at));
+        record.touched = now;
+        if record.image.is_empty() {
+            record.image = image.into();
+        }
+    }
+
+    /// It runs: our own start call succeeded, or an event said so.
+    pub(crate) fn started(&self, id: &str, at: Timestamp) {
+        let mut state = self.lock();
+        let now = state.tick();
+        if let Some(record) = state.records.get_mut(id) {
+            record.touched = now;
+            match record.state {
+                ContainerState::Created => {
+                    record.state = ContainerState::Running;
+                    record.started_at = Some(at);
+                    record.stale = needs_address(&record.ours);
+                }
+                ContainerState::Running => {}
+                // Late news, or started by hand: only the Engine can tell.
+                ContainerState::Exited | ContainerState::Unknown => {
+                    record.stale |= record.finished_at.is_none_or(|finished| finished < at);
+                }
+            }
+        }
+    }
+
+    /// It ended.
+    pub(crate) fn died(&self, id: &str, exit_code: Option<i32>, at: Timestamp) {
+        let mut state = self.lock();
+        let now = state.tick();
+        if let Some(record) = state.records.get_mut(id) {
+            record.touched = now;
+            let known = record.state == ContainerState::Exited && !record.stale;
+            if !known {
+                record.state = ContainerState::Exited;
+                record.exit_code = exit_code.or(record.exit_code);
+                record.finished_at.get_or_insert(at);
+                record.stale = needs_ending(&record.ours);
+                record.ips.clear();
+            }
+        }
+    }
+
+    /// Something about it can't be known without asking.
+    pub(crate) fn doubt(&self, id: &str) {
+        let mut state = self.lock();
+        let now = state.tick();
+        if let Some(record) = state.records.get_mut(id) {
+            record.touched = now;
+            record.stale = true;
+        }
+    }
+
+    /// It is gone.
+    pub(crate) fn removed(&self, id: &str) {
+        let mut state = self.lock();
+        let now = state.tick();
+        state.records.remove(id);
+        state.gone.insert(id.into(), now);
+    }
+
+    /// Merges an inspect that was asked for when the record was last touched at `asked`. One
+    /// that something was told after, and that knows less, is dropped: the record stays stale.
+    pub(crate) fn inspected(
+        &self,
+        id: &str,
+        asked: u64,
+        found: &ContainerInspectResponse,
+        message: &str,
+    ) {
+        let mut state = self.lock();
+        let now = state.tick();
+        if let Some(record) = state.records.get_mut(id) {
+            let outdated = record.touched > asked && shown_state(found) < record.state;
+            if !outdated {
+                record.touched = now;
+                merge_inspect(record, found, message);
+            }
+        }
+    }
+
+    /// Whether a complete list was merged since the last [`begin_gap`](Self::begin_gap).
+    pub(crate) fn is_complete(&self) -> bool {
+        self.lock().complete
+    }
+
+    /// Events may have been missed: only a list can tell what there is.
+    pub(crate) fn begin_gap(&self) {
+        self.lock().complete = false;
+    }
+
+    /// The record of that id.
+    pub(crate) fn get(&self, id: &str) -> Option<Record> {
+        self.lock().records.get(id).cloned()
+    }
+
+    /// All records of that pod.
+    pub(crate) fn of_pod(&self, uid: &PodUid) -> Vec<Record> {
+        self.lock()
+            .records
+            .values()
+            .filter(|r| r.ours.uid == *uid)
+            .cloned()
+            .collect()
+    }
+
+    /// What is known of every pod there is a record of, by UID.
+    pub(crate) fn statuses(&self) -> Vec<PodStatus> {
+        let mut by_uid: BTreeMap<PodUid, Vec<Record>> = BTreeMap::new();
+        for record in self.lock().records.values() {
+            by_uid
+                .entry(record.ours.uid.clone())
+                .or_default()
+                .push(record.clone());
+        }
+        by_uid
+            .into_iter()
+            .map(|(uid, records)| pod_status(&uid, records))
+            .collect()
+    }
+
+    /// Every pod there is a record of; with `all`, dead ones too.
+    pub(crate) fn pods(&self, all: bool) -> Vec<RunningPod> {
+        let mut pods: Vec<RunningPod> = self
+            .statuses()
+            .into_iter()
+            .filter(|status| all || status.anything_running())
+            .map(|status| {
+                let mut pod = status.to_running_pod();
+                if all {
+                    pod.containers = status.containers.iter().map(Into::into).collect();
+                }
+                pod
+            })
+            .collect();
+        pods.sort_by(|a, b| {
+            b.created_at
+                .cmp(&a.created_at)
+                .then_with(|| a.uid.cmp(&b.uid))
+        });
+        pods
+    }
+}
+
+/// How many instances came before.
+fn attempt(ours: &OurContainer) -> u32 {
+    match &ours.kind {
+        Kind::Sandbox { attempt, .. } => *attempt,
+        Kind::Container { restart_count, .. } => *restart_count,
+    }
+}
+
+/// Builds the seeds' `PodStatus` of one pod from its records, newest instances first.
+pub(crate) fn pod_status(uid: &PodUid, mut records: Vec<Record>) -> PodStatus {
+    records.sort_by(|a, b| {
+        (attempt(&b.ours), b.created_at, &b.id).cmp(&(attempt(&a.ours), a.created_at, &a.id))
+    });
+    let mut status = PodStatus::empty(uid.clone());
+    for record in records {
+        status.full_name = record.ours.full_name.clone();
+        match &record.ours.kind {
+            Kind::Sandbox {
+                attempt,
+                host_network,
+                pod_started_at,
+            } => status.sandboxes.push(SandboxStatus {
+                id: ContainerId::docker(record.id),
+                attempt: *attempt,
+                state: record.state,
+                created_at: record.created_at,
+                pod_started_at: *pod_started_at,
+                host_network: *host_network,
+                ips: record.ips,
+            }),
+            Kind::Container {
+                name,
+                role,
+                restart_count,
+                hash,
+                ..
+            } => {
+                status.containers.push(ContainerStatus {
+                    id: ContainerId::docker(record.id),
+                    name: name.as_str().into(),
+                    role: *role,
+                    state: record.state,
+                    created_at: record.created_at,
+                    started_at: record.started_at,
+                    finished_at: record.finished_at,
+                    exit_code: record.exit_code,
+                    image: record.image,
+                    image_id: record.image_id,
+                    hash: *hash,
+                    restart_count: *restart_count,
+                    reason: record.reason,
+                    message: record.message,
+                });
+            }
+        }
+    }
+    // Only the newest sandbox counts, and only while it runs.
+    status.ips = status
+        .sandboxes
+        .first()
+        .filter(|s| s.state == ContainerState::Running)
+        .map(|s| s.ips.clone())
+        .unwrap_or_default();
+    status
+}

@@ -1,0 +1,296 @@
+//! One container's record, and how what is told of it is merged into it.
+//!
+//! PURE: what lists and inspects say, in the Engine's models, becomes a state that only moves on.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bollard::models::{
+    ContainerInspectResponse, ContainerState as EngineState, ContainerStateStatusEnum,
+    ContainerSummary, ContainerSummaryStateEnum,
+};
+
+use super::super::termination;
+use super::super::translate::{Kind, OurContainer};
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::observed::ContainerState;
+
+/// A container of ours, as far as it is known.
+#[derive(Debug, Clone)]
+pub(crate) struct Record {
+    pub(crate) id: Arc<str>,
+    pub(crate) ours: Arc<OurContainer>,
+    pub(crate) state: ContainerState,
+    pub(crate) created_at: Timestamp,
+    pub(super) started_at: Option<Timestamp>,
+    pub(super) finished_at: Option<Timestamp>,
+    pub(super) exit_code: Option<i32>,
+    pub(super) image: Arc<str>,
+    pub(super) image_id: Arc<str>,
+    pub(super) reason: Arc<str>,
+    pub(super) message: Arc<str>,
+    pub(super) ips: Vec<IpAddr>,
+    /// Where its termination message is on the node's disk.
+    pub(crate) termination_log: Option<PathBuf>,
+    /// Where its `resolv.conf` is on the Engine's disk.
+    pub(crate) resolv_conf: Option<PathBuf>,
+    /// Whether an inspect would tell more than is known.
+    pub(crate) stale: bool,
+    /// When something was last told of it, on the index's own clock.
+    pub(crate) touched: u64,
+    /// Held by whoever inspects it, so that two who need it ask once.
+    pub(crate) inspecting: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Record {
+    pub(super) fn new(id: Arc<str>, ours: OurContainer, created_at: Timestamp) -> Self {
+        Self {
+            id,
+            ours: Arc::new(ours),
+            state: ContainerState::Created,
+            created_at,
+            started_at: None,
+            finished_at: None,
+            exit_code: None,
+            image: "".into(),
+            image_id: "".into(),
+            reason: "".into(),
+            message: "".into(),
+            ips: Vec::new(),
+            termination_log: None,
+            resolv_conf: None,
+            stale: false,
+            touched: 0,
+            inspecting: Arc::default(),
+        }
+    }
+
+    /// The addresses known of it.
+    pub(crate) fn ips(&self) -> &[IpAddr] {
+        &self.ips
+    }
+}
+
+/// Whether there is an address to ask for once it runs.
+pub(super) fn needs_address(ours: &OurContainer) -> bool {
+    matches!(
+        ours.kind,
+        Kind::Sandbox {
+            host_network: false,
+            ..
+        }
+    )
+}
+
+pub(super) fn text(told: Option<&str>, known: &Arc<str>) -> Arc<str> {
+    match told {
+        Some(told) if !told.is_empty() => told.into(),
+        _ => Arc::clone(known),
+    }
+}
+
+/// Whether an inspect tells more of its end than that it ended: a sandbox's has no reason,
+/// message or time that anybody asks for.
+pub(super) fn needs_ending(ours: &OurContainer) -> bool {
+    matches!(ours.kind, Kind::Container { .. })
+}
+
+/// State of a list's entry. `dead` and `removing` are past their end.
+pub(super) fn listed_state(state: Option<ContainerSummaryStateEnum>) -> ContainerState {
+    use ContainerSummaryStateEnum as S;
+    match state {
+        Some(S::CREATED) => ContainerState::Created,
+        Some(S::RUNNING | S::PAUSED | S::RESTARTING) => ContainerState::Running,
+        Some(S::EXITED | S::DEAD | S::REMOVING) => ContainerState::Exited,
+        _ => ContainerState::Unknown,
+    }
+}
+
+pub(super) fn advance_by_list(record: &mut Record, told: ContainerState) {
+    use ContainerState as S;
+    match (record.state, told) {
+        (S::Created, S::Running) => {
+            record.state = S::Running;
+            record.stale = true;
+        }
+        (S::Created | S::Running | S::Unknown, S::Exited) => {
+            record.state = S::Exited;
+            record.ips.clear();
+            record.stale = needs_ending(&record.ours);
+        }
+        // The list is older than what is known, or somebody started it by hand: ask.
+        (S::Exited, S::Running) | (S::Unknown, S::Running | S::Created) | (_, S::Unknown) => {
+            record.stale = true;
+        }
+        (S::Created | S::Running | S::Exited, S::Created)
+        | (S::Running, S::Running)
+        | (S::Exited, S::Exited) => {}
+    }
+}
+
+pub(super) fn from_summary(
+    id: Arc<str>,
+    ours: OurContainer,
+    summary: &ContainerSummary,
+    told: ContainerState,
+    now: u64,
+) -> Record {
+    let created_at = summary
+        .created
+        .and_then(|seconds| Timestamp::from_second(seconds).ok())
+        .unwrap_or(Timestamp::UNIX_EPOCH);
+    let mut record = Record::new(id, ours, created_at);
+    record.state = told;
+    record.image = text(summary.image.as_deref(), &record.image);
+    record.image_id = text(summary.image_id.as_deref(), &record.image_id);
+    // A list tells neither when it started or ended, nor whether a created one failed to start.
+    record.stale = true;
+    record.touched = now;
+    record
+}
+
+/// Reads a time of the Engine; its zero time (year 1) and unreadable texts are none.
+fn time(text: Option<&str>) -> Option<Timestamp> {
+    text.and_then(|text| text.parse::<Timestamp>().ok())
+        .filter(|time| *time > Timestamp::UNIX_EPOCH)
+}
+
+/// Whether an inspect shows a live process; a paused one counts.
+fn is_running(found: &ContainerInspectResponse) -> bool {
+    use ContainerStateStatusEnum as S;
+    found.state.as_ref().is_some_and(|state| {
+        state.running.unwrap_or(false)
+            || matches!(state.status, Some(S::RUNNING | S::PAUSED | S::RESTARTING))
+    })
+}
+
+/// State that an inspect shows.
+pub(super) fn shown_state(found: &ContainerInspectResponse) -> ContainerState {
+    let Some(state) = &found.state else {
+        return ContainerState::Unknown;
+    };
+    let ended = time(state.finished_at.as_deref()).is_some()
+        || (state.exit_code.unwrap_or(0) != 0 && !was_given_up(state))
+        || state.status == Some(ContainerStateStatusEnum::DEAD);
+    if is_running(found) {
+        ContainerState::Running
+    } else if ended {
+        ContainerState::Exited
+    } else {
+        ContainerState::Created
+    }
+}
+
+/// Upstream: cri-dockerd `core/convert.go`, dockershim `docker_container.go` (state and reason).
+pub(super) fn merge_inspect(record: &mut Record, found: &ContainerInspectResponse, message: &str) {
+    if let Some(created) = time(found.created.as_ref().map(ToString::to_string).as_deref()) {
+        record.created_at = created;
+    }
+    record.image_id = text(found.image.as_deref(), &record.image_id);
+    if let Some(image) = found.config.as_ref().and_then(|c| c.image.as_deref()) {
+        record.image = image.into();
+    }
+    if let Kind::Container {
+        termination_path, ..
+    } = &record.ours.kind
+    {
+        record.termination_log = termination::source(found, termination_path).map(PathBuf::from);
+    }
+    record.resolv_conf = found
+        .resolv_conf_path
+        .as_deref()
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from);
+    record.stale = false;
+    let Some(state) = &found.state else {
+        record.state = ContainerState::Unknown;
+        return;
+    };
+    let started = time(state.started_at.as_deref());
+    let finished = time(state.finished_at.as_deref());
+    let exit_code = state
+        .exit_code
+        .and_then(|code| i32::try_from(code).ok())
+        .unwrap_or(0);
+    let error = state.error.as_deref().unwrap_or_default();
+    record.message = joined(error, message);
+    if is_running(found) {
+        record.state = ContainerState::Running;
+        record.started_at = started;
+        record.finished_at = None;
+        record.exit_code = None;
+        record.reason = "".into();
+        record.message = "".into();
+        record.ips = addresses(found);
+        return;
+    }
+    record.ips.clear();
+    if finished.is_some() {
+        record.state = ContainerState::Exited;
+        record.started_at = started;
+        record.finished_at = finished;
+        record.exit_code = Some(exit_code);
+        record.reason = if state.oom_killed.unwrap_or(false) {
+            "OOMKilled".into()
+        } else if exit_code == 0 {
+            "Completed".into()
+        } else {
+            "Error".into()
+        };
+    } else if exit_code != 0 && !was_given_up(state) {
+        record.state = ContainerState::Exited;
+        record.started_at = Some(record.created_at);
+        record.finished_at = Some(record.created_at);
+        record.exit_code = Some(exit_code);
+        record.reason = "ContainerCannotRun".into();
+    } else if state.status == Some(ContainerStateStatusEnum::DEAD) {
+        record.state = ContainerState::Exited;
+        record.finished_at = Some(record.created_at);
+        record.exit_code = Some(exit_code);
+        record.reason = "Error".into();
+    } else {
+        record.state = ContainerState::Created;
+        record.started_at = None;
+        record.finished_at = None;
+        record.exit_code = None;
+        record.message = "".into();
+    }
+}
+
+/// Whether the Engine gave a start up because the one who asked for it went away, as Engines of
+/// today do: an agent before this one that was killed, or a call that took too long. It says
+/// nothing about the container, which is started again as if nothing had been.
+fn was_given_up(state: &EngineState) -> bool {
+    let never_ran =
+        time(state.finished_at.as_deref()).is_none() && time(state.started_at.as_deref()).is_none();
+    let error = state.error.as_deref().unwrap_or_default();
+    never_ran && error.ends_with("context canceled")
+}
+
+fn joined(error: &str, message: &str) -> Arc<str> {
+    match (error.is_empty(), message.is_empty()) {
+        (true, _) => message.into(),
+        (false, true) => error.into(),
+        (false, false) => format!("{error}: {message}").into(),
+    }
+}
+
+/// Addresses of a container: of its networks, as the top-level fields are gone from API 1.52 on.
+/// IPv4 first.
+fn addresses(found: &ContainerInspectResponse) -> Vec<IpAddr> {
+    let networks = found
+        .network_settings
+        .as_ref()
+        .and_then(|n| n.networks.as_ref());
+    let mut ips: Vec<IpAddr> = networks
+        .into_iter()
+        .flat_map(|networks| networks.values())
+        .flat_map(|network| [&network.ip_address, &network.global_ipv6_address])
+        .filter_map(|ip| ip.as_deref())
+        .filter_map(|ip| ip.parse().ok())
+        .collect();
+    ips.sort();
+    ips.dedup();
+    ips
+}

@@ -1,0 +1,253 @@
+//! Stopping pods: containers in parallel, sidecars after the others, sandboxes last.
+//!
+//! Upstream: `pkg/kubelet/kuberuntime/kuberuntime_container.go` (`killContainersWithSyncResult`)
+//! and `kuberuntime_termination_order.go`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::engine::EngineError;
+use super::manager::DockerManager;
+use super::translate::Kind;
+use mirrorlet_core::api::{ContainerId, FullName, Pod, Timestamp};
+use mirrorlet_core::observed::{Container, Role, RunningPod};
+use mirrorlet_core::plan::Reason;
+use mirrorlet_core::spec;
+use mirrorlet_host::telemetry::occurrences;
+use mirrorlet_runtime::{PodSyncResult, SyncAction, SyncError, SyncErrorReason, SyncResult};
+
+/// What every process is given between SIGTERM and SIGKILL, whatever time others used up.
+const GRACE_MIN: Duration = Duration::from_secs(2);
+/// Grace of a sandbox: ours ends at once, another's may take its time.
+pub(super) const SANDBOX_GRACE: Duration = Duration::from_secs(10);
+
+/// Reason of a container's stop, for the log, when all of its pod stops.
+const POD_STOPS: &str = "the pod is being stopped";
+
+/// A container to stop.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stop<'a> {
+    /// Its pod, where that is known: else its hook is what its labels say.
+    pub(super) pod: Option<&'a Arc<Pod>>,
+    /// Id of the instance.
+    pub(super) id: &'a str,
+    /// Name in the spec.
+    pub(super) name: &'a str,
+    /// How long all of it may take.
+    pub(super) grace: Duration,
+    /// Why it is stopped alone; none with its whole pod.
+    pub(super) reason: Option<&'a Reason>,
+    /// Those that stop before it.
+    pub(super) after: &'a [CancellationToken],
+}
+
+impl DockerManager {
+    /// See [`Runtime::kill_pod`](mirrorlet_runtime::Runtime::kill_pod).
+    pub(super) async fn stop_pod(
+        &self,
+        pod: Option<&Arc<Pod>>,
+        running: &RunningPod,
+        grace_override: Option<Duration>,
+    ) -> PodSyncResult {
+        let mut result = PodSyncResult::default();
+        let (sidecars, regular): (Vec<_>, Vec<_>) = running
+            .containers
+            .iter()
+            .partition(|c| self.role(c) == Role::Sidecar);
+        // Sidecars stop last, in the reverse order of their start; each waits, when its hook is
+        // done and within its grace, for all before it.
+        let mut stopped: Vec<CancellationToken> = Vec::new();
+        let mut kills = Vec::new();
+        for container in &regular {
+            let done = CancellationToken::new();
+            kills.push((*container, Vec::new(), done.clone()));
+            stopped.push(done);
+        }
+        for sidecar in in_stop_order(pod, &sidecars) {
+            let done = CancellationToken::new();
+            kills.push((sidecar, stopped.clone(), done.clone()));
+            stopped.push(done);
+        }
+        let kills = kills
+            .into_iter()
+            .map(|(container, after, done)| async move {
+                let _done = done.drop_guard();
+                let grace = grace_override.unwrap_or_else(|| self.grace(pod, container));
+                let stop = Stop {
+                    pod,
+                    id: &container.id.id,
+                    name: &container.name,
+                    grace,
+                    reason: None,
+                    after: &after,
+                };
+                self.stop_container(stop).await
+            });
+        result.add_sync_result(join_all(kills).await);
+        let sandboxes = running
+            .sandboxes
+            .iter()
+            .filter(|sandbox| sandbox.state == mirrorlet_core::observed::ContainerState::Running);
+        let kills = sandboxes.map(|sandbox| async move {
+            let torn_down = self.tear_down(&sandbox.id.id, &running.full_name).await;
+            let stopped = self.stop(&sandbox.id.id, SANDBOX_GRACE).await;
+            let mut result =
+                SyncResult::new(SyncAction::KillPodSandbox, running.full_name.to_string());
+            if let Err(error) = stopped {
+                result.fail(SyncError::new(
+                    reason_of(&error, SyncErrorReason::KillPodSandboxError),
+                    error.to_string(),
+                ));
+            }
+            torn_down.into_iter().chain([result])
+        });
+        result.add_sync_result(join_all(kills).await.into_iter().flatten());
+        result
+    }
+
+    /// Tears down a sandbox's network, unless it is the host's. What fails holds up no stop, and is
+    /// tried again before the sandbox is removed.
+    async fn tear_down(&self, id: &str, full_name: &FullName) -> Option<SyncResult> {
+        let record = self.index.get(id)?;
+        let Kind::Sandbox {
+            host_network: false,
+            ..
+        } = record.ours.kind
+        else {
+            return None;
+        };
+        let mut result = SyncResult::new(SyncAction::TeardownNetwork, full_name.to_string());
+        if let Err(error) = self.tear_down_network(id).await {
+            result.fail(SyncError::new(
+                SyncErrorReason::TeardownNetworkError,
+                error.to_string(),
+            ));
+        }
+        Some(result)
+    }
+
+    /// Stops one container: with its whole pod, or alone for a reason. Its preStop hook comes
+    /// first and, like waiting for others, uses up its grace.
+    pub(super) async fn stop_container(&self, stop: Stop<'_>) -> SyncResult {
+        let Stop {
+            pod,
+            id,
+            name,
+            grace,
+            reason,
+            after,
+        } = stop;
+        let mut result = SyncResult::new(SyncAction::KillContainer, name);
+        let record = self.index.get(id);
+        let began = Instant::now();
+        if let Some(record) = &record {
+            let ours = &record.ours;
+            occurrences::container_stopping(
+                &self.telemetry,
+                &ours.full_name,
+                &ours.uid,
+                name,
+                reason,
+            );
+        }
+        if !grace.is_zero() {
+            // On the heap: it is large, and most containers have no hook.
+            Box::pin(self.pre_stop(pod, name, id, grace)).await;
+        }
+        let turn = join_all(after.iter().map(CancellationToken::cancelled));
+        let _ = timeout(grace.saturating_sub(began.elapsed()), turn).await;
+        let left = grace.saturating_sub(began.elapsed()).max(GRACE_MIN);
+        match self.stop(id, left).await {
+            Ok(()) => {
+                if let Some(record) = record {
+                    let reason = reason.map_or_else(|| POD_STOPS.to_owned(), ToString::to_string);
+                    occurrences::container_killed(
+                        &self.telemetry,
+                        &record.ours.full_name,
+                        &record.ours.uid,
+                        name,
+                        &ContainerId::docker(id),
+                        &reason,
+                        began.elapsed(),
+                    );
+                }
+            }
+            Err(error) => result.fail(SyncError::new(
+                reason_of(&error, SyncErrorReason::KillContainerError),
+                error.to_string(),
+            )),
+        }
+        result
+    }
+
+    /// Grace of a container: the pod's where it is known, else what its labels say.
+    pub(super) fn grace(&self, pod: Option<&Arc<Pod>>, container: &Container) -> Duration {
+        pod.map_or_else(
+            || {
+                self.index
+                    .get(&container.id.id)
+                    .map_or(spec::DEFAULT_GRACE, |record| record.ours.grace)
+            },
+            |pod| spec::termination_grace(pod),
+        )
+    }
+
+    fn role(&self, container: &Container) -> Role {
+        match self
+            .index
+            .get(&container.id.id)
+            .map(|record| record.ours.kind.clone())
+        {
+            Some(Kind::Container { role, .. }) => role,
+            Some(Kind::Sandbox { .. }) | None => Role::App,
+        }
+    }
+
+    /// Stops a container; one that has ended or is gone is success.
+    pub(super) async fn stop(&self, id: &str, grace: Duration) -> Result<(), EngineError> {
+        match self.engine.stop_container(id, grace).await {
+            Ok(()) => {
+                self.index.died(id, None, Timestamp::now());
+                Ok(())
+            }
+            Err(error) if error.is_not_found() => {
+                self.index.removed(id);
+                Ok(())
+            }
+            Err(error) => {
+                self.index.doubt(id);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Sidecars in the reverse order of the spec; ones the spec doesn't know (any more) first.
+fn in_stop_order<'a>(pod: Option<&Arc<Pod>>, sidecars: &[&'a Container]) -> Vec<&'a Container> {
+    let position = |container: &Container| {
+        pod.and_then(|pod| spec::containers(pod).position(|(_, c)| c.name == *container.name))
+    };
+    let mut ordered: Vec<&Container> = sidecars.to_vec();
+    ordered.sort_by_key(|container| {
+        // Without a spec, the one created last is stopped first.
+        (
+            position(container).map_or(i64::MIN, |p| -i64::try_from(p).unwrap_or(0)),
+            { std::cmp::Reverse(container.created_at) },
+        )
+    });
+    ordered
+}
+
+/// The reason of a failed call: the runtime being away is not the container's fault.
+pub(super) fn reason_of(error: &EngineError, otherwise: SyncErrorReason) -> SyncErrorReason {
+    match error {
+        EngineError::Unavailable { .. } => SyncErrorReason::RuntimeUnavailable,
+        EngineError::Timeout { .. } | EngineError::Api { .. } | EngineError::Decode { .. } => {
+            otherwise
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! `DockerManager`: pods on a Docker Engine. The only crate that depends on bollard.
+
+pub mod bollard_engine;
+pub mod engine;
+mod events;
+mod exec;
+mod facts;
+#[cfg(any(test, feature = "testing"))]
+pub mod fake_engine;
+mod files;
+mod gc;
+mod hooks;
+pub mod image;
+mod index;
+pub mod instrumented;
+mod kill;
+mod log_links;
+pub mod logs;
+mod manager;
+mod network;
+pub mod operation;
+mod port_forward;
+mod remove;
+pub mod sandbox_image;
+pub mod sees;
+mod start;
+mod sync;
+mod termination;
+pub mod translate;
+mod version_cache;
+
+pub use bollard_engine::BollardEngine;
+pub use exec::ExecSessions;
+#[cfg(any(test, feature = "testing"))]
+pub use fake_engine::FakeEngine;
+pub use image::{ImagePuller, PullerOptions};
+pub use instrumented::InstrumentedEngine;
+pub use manager::{API_VERSION_MIN, DockerManager, DockerManagerOptions};
+pub use operation::Operation;

@@ -1,0 +1,276 @@
+//! Lifecycle hooks on the Engine in memory.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+
+use super::*;
+use crate::fake_engine::ExecScript;
+use mirrorlet_host::telemetry::journal::Kind;
+
+fn app(name: &str, lifecycle: &Value) -> Value {
+    json!({
+        "name": name, "image": "app:1", "imagePullPolicy": "IfNotPresent", "lifecycle": lifecycle,
+    })
+}
+
+fn exec(program: &str) -> Value {
+    json!({"exec": {"command": [program]}})
+}
+
+fn sleep(seconds: u64) -> Value {
+    json!({"sleep": {"seconds": seconds}})
+}
+
+fn exits(code: i32) -> ExecScript {
+    ExecScript {
+        exit_code: code,
+        ..ExecScript::default()
+    }
+}
+
+/// The grace that a container was stopped with, in seconds.
+async fn stopped_with(bed: &Bed, container: &str) -> u64 {
+    let prefix = format!("k8s_{container}_");
+    for (id, grace) in bed.engine.stops() {
+        if bed.name_of(&id).await.starts_with(&prefix) {
+            return grace.as_secs();
+        }
+    }
+    panic!("{container} was not stopped");
+}
+
+/// Reasons of the pod's events.
+fn events(manager: &DockerManager, pod: &Pod) -> Vec<String> {
+    let story = manager.telemetry.journal.story(&FullName::of(pod));
+    let told = story.iter().filter(|entry| entry.kind == Kind::Warning);
+    told.map(|entry| format!("{} {}", entry.reason, entry.message))
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pre_stop_hook_uses_up_the_grace() {
+    let none = Duration::ZERO;
+    for (hook, given, stop, commands, warning) in [
+        (sleep(15), None, 30, 0, ""),
+        (sleep(44), None, 2, 0, ""),
+        // Longer than the grace: cut off, and the container has its minimum still.
+        (
+            sleep(1000),
+            None,
+            2,
+            0,
+            "FailedPreStopHook PreStopHook failed",
+        ),
+        (
+            exec("hangs"),
+            None,
+            2,
+            1,
+            "FailedPreStopHook PreStopHook failed",
+        ),
+        (exec("good"), None, 45, 1, ""),
+        (
+            exec("bad"),
+            None,
+            45,
+            1,
+            "FailedPreStopHook PreStopHook failed",
+        ),
+        (
+            json!({"tcpSocket": {"port": 80}}),
+            None,
+            45,
+            0,
+            "FailedPreStopHook PreStopHook failed",
+        ),
+        // No time, no hook.
+        (exec("good"), Some(none), 2, 0, ""),
+        (exec("good"), Some(Duration::from_secs(7)), 7, 1, ""),
+    ] {
+        let bed = Bed::warm().await;
+        bed.engine.script_exec("bad", exits(3));
+        let hangs = ExecScript {
+            hangs: true,
+            ..ExecScript::default()
+        };
+        bed.engine.script_exec("hangs", hangs);
+        let pod = pod(
+            "a",
+            &json!({"containers": [app("app", &json!({"preStop": hook}))]}),
+        );
+        bed.up(&pod).await;
+        bed.engine.clear_calls();
+        bed.kill(&pod, given).await;
+        assert_eq!(stopped_with(&bed, "app").await, stop, "{hook}");
+        assert_eq!(bed.engine.count(Operation::StartExec), commands, "{hook}");
+        let warnings = events(&bed.manager, &pod);
+        let expected = Some(warning.to_owned()).filter(|text| !text.is_empty());
+        assert_eq!(warnings.first().cloned(), expected, "{hook}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_its_pod_a_containers_hook_is_what_its_labels_say() {
+    let bed = Bed::warm().await;
+    let lifecycle = json!({"preStop": sleep(15)});
+    let pod = pod("a", &json!({"containers": [app("app", &lifecycle)]}));
+    bed.up(&pod).await;
+    bed.engine.clear_calls();
+    let anew = manager(&bed.engine, bed.root.path());
+    let listed = anew.get_pods(false).await.unwrap();
+    let running = listed.find_pod_by_id(&PodUid::of(&pod));
+    assert_eq!(anew.kill_pod(None, &running, None).await.error(), None);
+    assert_eq!(stopped_with(&bed, "app").await, 30);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sidecars_wait_within_their_grace_for_those_before_them() {
+    let bed = Bed::warm().await;
+    let sidecar = |name: &str, seconds| {
+        let mut sidecar = app(name, &json!({"preStop": sleep(seconds)}));
+        sidecar["restartPolicy"] = json!("Always");
+        sidecar
+    };
+    let pod = pod(
+        "a",
+        &json!({
+            "initContainers": [sidecar("first", 1), sidecar("second", 20)],
+            "containers": [app("x", &json!({"preStop": sleep(10)}))],
+        }),
+    );
+    bed.up(&pod).await;
+    bed.engine.clear_calls();
+    let began = Instant::now();
+    bed.kill(&pod, None).await;
+    // All hooks run at once: the longest one is all that they take.
+    assert_eq!(began.elapsed().as_secs(), 20);
+    assert_eq!(stopped_with(&bed, "x").await, 35);
+    assert_eq!(stopped_with(&bed, "second").await, 25);
+    assert_eq!(stopped_with(&bed, "first").await, 25);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_post_start_hook_holds_back_later_starts_only() {
+    let bed = Bed::warm().await;
+    let pod = pod(
+        "a",
+        &json!({"containers": [
+            app("x", &json!({})),
+            app("y", &json!({"postStart": sleep(5)})),
+            app("z", &json!({})),
+        ]}),
+    );
+    let began = Instant::now();
+    let meanwhile = async {
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        let count = |operation| bed.engine.count(operation);
+        (
+            count(Operation::CreateContainer),
+            count(Operation::StartContainer),
+        )
+    };
+    let (result, meanwhile) = tokio::join!(bed.round(&pod), meanwhile);
+    assert_eq!(result.error(), None);
+    assert_eq!(began.elapsed().as_secs(), 5);
+    assert_eq!(
+        meanwhile,
+        (4, 3),
+        "all are created, and the last one not started"
+    );
+    let calls = bed.engine.calls();
+    let starts: Vec<(usize, &Call)> = calls
+        .iter()
+        .enumerate()
+        .filter(|(_, c)| c.operation == Operation::StartContainer)
+        .collect();
+    let mut started = HashMap::new();
+    for (position, call) in starts {
+        let name = bed.name_of(&call.target).await;
+        started.insert(name.split('_').nth(1).unwrap().to_owned(), position);
+    }
+    assert!(started["y"] < started["z"]);
+    assert!(started["x"] < started["z"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_whose_post_start_hook_failed_is_stopped_and_no_other() {
+    let bed = Bed::warm().await;
+    bed.engine.script_exec("bad", exits(3));
+    let hooks = json!({"postStart": exec("bad"), "preStop": sleep(3)});
+    let pod = pod(
+        "a",
+        &json!({"containers": [app("x", &hooks), app("y", &json!({}))]}),
+    );
+    let result = bed.round(&pod).await;
+    assert_eq!(failures(&result), [SyncErrorReason::PostStartHookError]);
+    assert_eq!(stopped_with(&bed, "x").await, 42, "its preStop hook ran");
+    let status = bed.status(&pod).await;
+    let state = |name| status.find_container_status_by_name(name).unwrap().state;
+    assert_eq!(state("x"), ContainerState::Exited);
+    assert_eq!(state("y"), ContainerState::Running);
+    assert_eq!(
+        events(&bed.manager, &pod),
+        ["FailedPostStartHook PostStartHook failed"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_told_to_stop_waits_for_no_post_start_hook() {
+    let bed = Bed::warm().await;
+    let slow = app("x", &json!({"postStart": sleep(500)}));
+    let pod = pod("a", &json!({"containers": [slow]}));
+    let cancel = CancellationToken::new();
+    let began = Instant::now();
+    let told = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        cancel.cancel();
+    };
+    let (result, ()) = tokio::join!(bed.round_until(&pod, &cancel), told);
+    assert_eq!(result.error(), None);
+    assert_eq!(began.elapsed().as_secs(), 1);
+    assert_eq!(bed.containers().len(), 2, "it is stopped with its pod");
+}
+
+#[tokio::test]
+async fn an_http_hook_is_answered_by_anybody_and_falls_back_to_plain_text() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let serving = tokio::spawn(async move {
+        let mut heads = Vec::new();
+        for answer in ["400 Bad Request", "500 Internal Server Error"] {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = vec![0; 4096];
+            let length = stream.read(&mut head).await.unwrap();
+            head.truncate(length);
+            let answer = format!("HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            heads.push(String::from_utf8_lossy(&head).into_owned());
+        }
+        heads
+    });
+    let bed = Bed::warm().await;
+    let hook = json!({"httpGet": {
+        "scheme": "HTTPS", "host": "127.0.0.1", "port": port, "path": "/bye",
+        "httpHeaders": [{"name": "Authorization", "value": "secret"}],
+    }});
+    let pod = pod(
+        "a",
+        &json!({"containers": [app("x", &json!({"postStart": hook}))]}),
+    );
+    assert_eq!(bed.round(&pod).await.error(), None);
+    let heads = serving.await.unwrap();
+    assert!(heads[1].starts_with("GET /bye HTTP/1.1"), "{}", heads[1]);
+    assert!(
+        heads[1].contains("User-Agent: kube-lifecycle/1.35"),
+        "{}",
+        heads[1]
+    );
+    assert!(!heads[1].contains("secret"));
+    assert_eq!(
+        events(&bed.manager, &pod),
+        [format!(
+            "LifecycleHTTPFallback request to HTTPS lifecycle hook 127.0.0.1:{port} got HTTP response, retry with HTTP succeeded"
+        )]
+    );
+}

@@ -1,0 +1,317 @@
+//! The pods' network: a seam, and the networks of the Engine behind it.
+//!
+//! A sandbox is created in the mode that the [plugin](NetworkPlugin) names, started, and set up:
+//! the plugin says which addresses it has. What a pod's `resolv.conf` says is the same in every
+//! network; where the Engine puts its own resolver into it, it is written anew in place, so that
+//! the containers that share the file see it. A network is torn down before its sandbox is
+//! stopped and again before it is removed, for each may be the first to be tried with success.
+//!
+//! Upstream: `pkg/kubelet/dockershim/network/plugins.go`, cri-dockerd `core/sandbox_run.go`.
+
+mod ports;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+
+use super::engine::{EngineError, SharedEngine};
+use super::index::Record;
+use super::manager::DockerManager;
+use super::translate::{Kind, ResolvConf, compute_dns};
+use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::spec;
+use mirrorlet_runtime::{RuntimeError, SyncError, SyncErrorReason};
+
+/// Drivers of networks that give a pod no address of its own.
+const NO_NETWORKS: [&str; 2] = ["host", "null"];
+
+/// Why a pod can't have its network.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NetworkError {
+    /// The Docker network is not there.
+    #[error(
+        "the Docker network {0:?} does not exist: make it with \"docker network create {0}\", or name another with --network"
+    )]
+    Missing(String),
+    /// It gives pods no address.
+    #[error("the Docker network {name:?} is of driver {driver:?}, which gives pods no address")]
+    Unsuitable {
+        /// Its name.
+        name: String,
+        /// Its driver.
+        driver: String,
+    },
+    /// The Engine did not answer, or refused.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// A sandbox that runs, as a plugin needs to know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PodSandbox<'a> {
+    /// Full name of the pod.
+    pub(crate) full_name: &'a FullName,
+    /// UID of the pod.
+    pub(crate) uid: &'a PodUid,
+    /// Id of the sandbox.
+    pub(crate) id: &'a str,
+    /// Its addresses as the Engine tells them, IPv4 first.
+    pub(crate) ips: &'a [IpAddr],
+}
+
+/// Why a sandbox did not start, in words.
+pub(crate) struct FailedStart {
+    /// All there is to say.
+    pub(crate) message: String,
+    /// Who holds a host port that it needs, if that is it.
+    pub(crate) conflict: Option<String>,
+}
+
+/// What gives pods that are not in the host's network one of their own. Calls for different pods
+/// may run side by side; for one pod they come one after the other.
+#[async_trait]
+pub(crate) trait NetworkPlugin: Send + Sync {
+    /// The network mode that sandboxes are created with.
+    fn sandbox_mode(&self) -> &str;
+
+    /// Whether the Engine points a container's `resolv.conf` to a resolver of its own.
+    fn has_own_resolver(&self) -> bool;
+
+    /// Whether pods can be given a network. Cheap once it was found to be so.
+    async fn status(&self) -> Result<(), NetworkError>;
+
+    /// What was found out may not hold any more: the Engine was away.
+    fn forget(&self);
+
+    /// Connects a sandbox that runs, and says which addresses it has, IPv4 first. Doing it again
+    /// is success.
+    async fn set_up_pod(&self, sandbox: &PodSandbox<'_>) -> Result<Vec<IpAddr>, NetworkError>;
+
+    /// Disconnects a sandbox. One that isn't connected, or is gone, is success.
+    async fn tear_down_pod(&self, sandbox: &PodSandbox<'_>) -> Result<(), NetworkError>;
+}
+
+/// A network of the Engine's: it connects a sandbox when it starts it, and disconnects it when it
+/// ends.
+pub(crate) struct EngineNetwork {
+    engine: SharedEngine,
+    /// The network; the default bridge when none.
+    name: Option<String>,
+    /// Whether the network was seen to be there.
+    is_there: Mutex<bool>,
+}
+
+impl EngineNetwork {
+    pub(crate) fn new(engine: SharedEngine, name: Option<String>) -> Self {
+        Self {
+            engine,
+            name,
+            is_there: Mutex::default(),
+        }
+    }
+
+    fn mark(&self, is_there: bool) {
+        *self.is_there.lock().unwrap_or_else(PoisonError::into_inner) = is_there;
+    }
+}
+
+#[async_trait]
+impl NetworkPlugin for EngineNetwork {
+    fn sandbox_mode(&self) -> &str {
+        self.name.as_deref().unwrap_or("default")
+    }
+
+    fn has_own_resolver(&self) -> bool {
+        self.name.is_some()
+    }
+
+    async fn status(&self) -> Result<(), NetworkError> {
+        // The default bridge is there whenever the Engine is.
+        let Some(name) = &self.name else {
+            return Ok(());
+        };
+        if *self.is_there.lock().unwrap_or_else(PoisonError::into_inner) {
+            return Ok(());
+        }
+        let driver = match self.engine.network_driver(name).await {
+            Ok(driver) => driver,
+            Err(error) if error.is_not_found() => {
+                return Err(NetworkError::Missing(name.clone()));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if NO_NETWORKS.contains(&driver.as_str()) {
+            let name = name.clone();
+            return Err(NetworkError::Unsuitable { name, driver });
+        }
+        self.mark(true);
+        Ok(())
+    }
+
+    fn forget(&self) {
+        self.mark(false);
+    }
+
+    async fn set_up_pod(&self, sandbox: &PodSandbox<'_>) -> Result<Vec<IpAddr>, NetworkError> {
+        Ok(sandbox.ips.to_vec())
+    }
+
+    async fn tear_down_pod(&self, _sandbox: &PodSandbox<'_>) -> Result<(), NetworkError> {
+        Ok(())
+    }
+}
+
+impl DockerManager {
+    /// Sets up the network of a sandbox that runs: its addresses, and what its `resolv.conf` says.
+    /// Doing it again changes nothing.
+    pub(super) async fn set_up_network(
+        &self,
+        pod: &Arc<Pod>,
+        id: &str,
+    ) -> Result<Vec<IpAddr>, SyncError> {
+        if spec::is_host_network(pod) {
+            return Ok(Vec::new());
+        }
+        let failed = |error: &dyn std::fmt::Display| {
+            SyncError::new(SyncErrorReason::SetupNetworkError, error.to_string())
+        };
+        self.freshen(id).await.map_err(|error| match error {
+            RuntimeError::Unavailable(_) => {
+                SyncError::new(SyncErrorReason::RuntimeUnavailable, error.to_string())
+            }
+            error => failed(&error),
+        })?;
+        let record = self.index.get(id);
+        let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
+        let sandbox = PodSandbox {
+            full_name: &full_name,
+            uid: &uid,
+            id,
+            ips: record.as_ref().map(Record::ips).unwrap_or_default(),
+        };
+        let ips = self
+            .network
+            .set_up_pod(&sandbox)
+            .await
+            .map_err(|error| failed(&error))?;
+        self.ensure_resolv_conf(pod, id).await?;
+        Ok(ips)
+    }
+
+    /// Makes the `resolv.conf` of a sandbox that runs say what it is to say; an agent may have
+    /// been killed before it came to that.
+    pub(super) async fn ensure_resolv_conf(
+        &self,
+        pod: &Arc<Pod>,
+        id: &str,
+    ) -> Result<(), SyncError> {
+        if spec::is_host_network(pod) || !self.network.has_own_resolver() {
+            return Ok(());
+        }
+        let record = self.index.get(id);
+        let path = record.and_then(|record| record.resolv_conf);
+        self.write_resolv_conf(pod, path).await
+    }
+
+    /// Writes what the pod's name resolution is to be over what the Engine made of it. What the
+    /// pod has from the node stays the Engine's: its resolver reaches the node's, wherever that
+    /// listens.
+    async fn write_resolv_conf(
+        &self,
+        pod: &Arc<Pod>,
+        path: Option<PathBuf>,
+    ) -> Result<(), SyncError> {
+        let (dns, _) = compute_dns(pod, &self.node_now().await);
+        let content = ResolvConf::from(&dns).to_string();
+        if dns.inherited || content.is_empty() {
+            return Ok(());
+        }
+        let failed = |cause: &str| {
+            let message = format!("failed to write the pod's resolv.conf: {cause}");
+            SyncError::new(SyncErrorReason::SetupNetworkError, message)
+        };
+        let Some(path) = path else {
+            return Err(failed("the Engine does not say where it is"));
+        };
+        self.on_disk(move |_| mirrorlet_host::volume::overwrite(&path, &content))
+            .await
+            .map_err(|error| failed(&error.to_string()))
+    }
+
+    /// Tears down the network of a sandbox. Nothing in the host's network is.
+    pub(super) async fn tear_down_network(&self, id: &str) -> Result<(), NetworkError> {
+        let Some(record) = self.index.get(id) else {
+            return Ok(());
+        };
+        match record.ours.kind {
+            Kind::Sandbox {
+                host_network: false,
+                ..
+            } => {}
+            Kind::Sandbox {
+                host_network: true, ..
+            }
+            | Kind::Container { .. } => return Ok(()),
+        }
+        let sandbox = PodSandbox {
+            full_name: &record.ours.full_name,
+            uid: &record.ours.uid,
+            id,
+            ips: record.ips(),
+        };
+        self.network.tear_down_pod(&sandbox).await
+    }
+
+    /// Fails, in words that say what to do, while pods can't be given a network.
+    pub(super) async fn check_network(&self, pod: &Pod) -> Result<(), SyncError> {
+        if spec::is_host_network(pod) {
+            return Ok(());
+        }
+        self.network.status().await.map_err(|error| {
+            let reason = match &error {
+                NetworkError::Engine(EngineError::Unavailable { .. }) => {
+                    SyncErrorReason::RuntimeUnavailable
+                }
+                NetworkError::Missing(_)
+                | NetworkError::Unsuitable { .. }
+                | NetworkError::Engine(_) => SyncErrorReason::CreatePodSandboxError,
+            };
+            SyncError::new(reason, error.to_string())
+        })
+    }
+
+    /// What a sandbox that could not be started says, with who holds a host port that it needs.
+    pub(super) async fn explain_start(&self, error: &EngineError) -> FailedStart {
+        let message = error.to_string();
+        let Some(port) = ports::conflict(&message) else {
+            return FailedStart {
+                message,
+                conflict: None,
+            };
+        };
+        let holder = self.port_holder(&port).await;
+        let conflict = format!("host port {port} is in use by {holder}");
+        FailedStart {
+            message: format!("{conflict}: {message}"),
+            conflict: Some(conflict),
+        }
+    }
+
+    /// Who holds a host port, in words.
+    async fn port_holder(&self, port: &ports::HostPort) -> String {
+        let publishers = self.engine.list_publishers(port.number).await;
+        if let Some(holder) = ports::publisher(&publishers.unwrap_or_default(), port, &self.owner) {
+            return holder;
+        }
+        let port = port.clone();
+        let process = self.on_disk(move |_| Ok(ports::process(&port))).await;
+        match process {
+            Ok(Some(process)) => process,
+            Ok(None) | Err(_) => "a process of this machine".to_owned(),
+        }
+    }
+}

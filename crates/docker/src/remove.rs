@@ -1,0 +1,106 @@
+//! Removing containers and what they leave behind.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::engine::EngineError;
+use super::index::Record;
+use super::manager::DockerManager;
+use super::translate::Kind;
+use mirrorlet_core::api::PodUid;
+use mirrorlet_core::observed::ContainerState;
+use mirrorlet_host::telemetry::occurrences;
+use mirrorlet_runtime::{Result, RuntimeError};
+
+/// How long somebody else's removal of a container is waited for, and how often it is asked for:
+/// the Engine tells nobody but its event stream when it is done.
+const REMOVAL_WAIT: Duration = Duration::from_secs(10);
+const REMOVAL_POLL: Duration = Duration::from_millis(100);
+
+impl DockerManager {
+    /// All containers of a pod, unless one of them runs.
+    pub(super) fn stopped_records(&self, uid: &PodUid) -> Result<Vec<Record>> {
+        let records = self.index.of_pod(uid);
+        match records.iter().find(|r| r.state == ContainerState::Running) {
+            None => Ok(records),
+            Some(running) => Err(RuntimeError::Conflict(format!(
+                "container {} of the pod is still running",
+                running.id.get(..12).unwrap_or(&running.id)
+            ))),
+        }
+    }
+
+    /// Removes the cgroups the Engine made for a pod and leaves behind. They hold nothing any
+    /// more, so one that can't be removed, in a container that does not see them say, is told
+    /// and left.
+    pub(super) async fn remove_cgroups(&self, uid: &PodUid) {
+        if self.node.cgroup_root.is_empty() {
+            return;
+        }
+        let (root, for_disk) = (self.node.cgroup_root.clone(), uid.clone());
+        if let Err(error) = self
+            .on_disk(move |volumes| volumes.remove_pod_cgroups(&root, &for_disk))
+            .await
+        {
+            occurrences::cgroups_left(uid, &error.to_string());
+        }
+    }
+
+    /// Removes a container that is not running. One that is gone is success; a removal that is
+    /// under way already, of an agent before this one say, is waited for.
+    pub(super) async fn remove(&self, id: &str) -> Result<()> {
+        self.tear_down_network(id)
+            .await
+            .map_err(|error| RuntimeError::Local(error.to_string()))?;
+        let record = self.index.get(id);
+        let began = Instant::now();
+        loop {
+            let removed = {
+                let _permit = self.changes.acquire().await;
+                self.engine.remove_container(id, false).await
+            };
+            match removed {
+                Ok(()) => break,
+                Err(error) if error.is_not_found() => break,
+                Err(error)
+                    if error.is_conflict()
+                        && is_being_removed(&error)
+                        && began.elapsed() < REMOVAL_WAIT =>
+                {
+                    tokio::time::sleep(REMOVAL_POLL).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.index.removed(id);
+        if let Some(record) = record {
+            self.unlink_log(id, &record.ours).await;
+            self.remove_termination_log(record).await;
+        }
+        Ok(())
+    }
+
+    /// Removes the termination message of a container that is gone. One that stays, goes with
+    /// its pod.
+    async fn remove_termination_log(&self, record: Record) {
+        let Kind::Container { name, .. } = &record.ours.kind else {
+            return;
+        };
+        let Some(path) = record.termination_log else {
+            return;
+        };
+        let (uid, name) = (record.ours.uid.clone(), name.clone());
+        let removed = self
+            .on_disk(move |volumes| volumes.remove_termination_log(&uid, &name, &path))
+            .await;
+        if let Err(error) = removed {
+            tracing::debug!(error = %error, "left a termination message behind");
+        }
+    }
+}
+
+/// Whether a conflict says that the container is being removed already.
+fn is_being_removed(error: &EngineError) -> bool {
+    error.to_string().contains("is already in progress")
+}

@@ -1,0 +1,216 @@
+//! Creating a container exactly once, and starting it.
+
+use std::time::Duration;
+
+use bollard::models::ContainerCreateBody;
+use tokio::time::Instant;
+
+use super::super::engine::EngineError;
+use super::super::index::Created;
+use super::super::manager::DockerManager;
+use super::super::translate::{Kind, OurContainer, Request, names, parse_ours};
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::observed::ContainerState;
+
+/// Times a create is tried again after it collided with something of ours that was in its way.
+const CREATE_ATTEMPTS: usize = 3;
+
+/// How long a name may be taken by nobody until another one is used, and how often it is looked
+/// into: a create that is under way holds its name before it can be inspected, and two containers
+/// in one place would be one too many. Longer than a create takes on slow storage.
+const GHOST_WAIT: Duration = Duration::from_secs(5);
+const GHOST_POLL: Duration = Duration::from_millis(100);
+
+impl DockerManager {
+    /// Starts a container and tells the index what came of it.
+    pub(super) async fn start(&self, id: &str) -> Result<(), EngineError> {
+        let permit = self.changes.acquire().await;
+        let started = self.engine.start_container(id).await;
+        drop(permit);
+        match &started {
+            Ok(()) => self.index.started(id, Timestamp::now()),
+            // It may have been started none the less, or hold the reason why not.
+            Err(_) => self.index.doubt(id),
+        }
+        started
+    }
+
+    /// Creates a container exactly once: a name that is taken is looked into.
+    pub(super) async fn create(
+        &self,
+        request: Request,
+        image: &str,
+        image_id: &str,
+    ) -> Result<String, EngineError> {
+        let Some(ours) = identity(&self.owner, &request) else {
+            return Err(EngineError::Api {
+                status: 0,
+                message: format!(
+                    "the name {:?} is not one of a container of ours",
+                    request.name
+                ),
+            });
+        };
+        let mut name = request.name.clone();
+        let mut attempt = 0;
+        let began = Instant::now();
+        loop {
+            attempt += 1;
+            let permit = self.changes.acquire().await;
+            let created = self
+                .engine
+                .create_container(&name, request.body.clone())
+                .await;
+            drop(permit);
+            match created {
+                Ok(id) => {
+                    self.index.created(Created {
+                        id: id.as_str().into(),
+                        ours,
+                        image: image.into(),
+                        image_id: image_id.into(),
+                        at: Timestamp::now(),
+                    });
+                    return Ok(id);
+                }
+                Err(error) if error.is_conflict() && attempt < CREATE_ATTEMPTS => {
+                    match self.holder(&error, &ours, &request.body).await? {
+                        Holder::Identical(id) => return Ok(id),
+                        Holder::Removed => {}
+                        Holder::Ghost if began.elapsed() < GHOST_WAIT => {
+                            attempt -= 1;
+                            tokio::time::sleep(GHOST_POLL).await;
+                        }
+                        Holder::Ghost | Holder::Foreign => {
+                            name = names::conflict_name(&request.name, fresh_suffix());
+                        }
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Finds out what holds a name that a create needs, and clears the way where that is ours
+    /// to do.
+    async fn holder(
+        &self,
+        conflict: &EngineError,
+        wanted: &OurContainer,
+        body: &ContainerCreateBody,
+    ) -> Result<Holder, EngineError> {
+        let Some(id) = holder_id(&conflict.to_string()) else {
+            return Err(conflict.clone());
+        };
+        let found = match self.engine.inspect_container(&id).await {
+            Ok(found) => found,
+            Err(error) if error.is_not_found() => return Ok(Holder::Ghost),
+            Err(error) => return Err(error),
+        };
+        let name = found.name.clone().unwrap_or_default();
+        let labels = found
+            .config
+            .as_ref()
+            .and_then(|c| c.labels.clone())
+            .unwrap_or_default();
+        let Some(ours) = parse_ours(&self.owner, [name.as_str()], &labels) else {
+            return Ok(Holder::Foreign);
+        };
+        let network = |mode: Option<&bollard::models::HostConfig>| {
+            mode.and_then(|host| host.network_mode.clone())
+        };
+        let same_sandbox =
+            network(found.host_config.as_ref()) == network(body.host_config.as_ref());
+        let image = found
+            .config
+            .as_ref()
+            .and_then(|c| c.image.clone())
+            .unwrap_or_default();
+        self.index
+            .told_created(&id, ours.clone(), &image, Timestamp::now());
+        self.index.inspected(&id, u64::MAX, &found, "");
+        let state = self.index.get(&id).map(|record| record.state);
+        let is_sandbox = matches!(ours.kind, Kind::Sandbox { .. });
+        if ours == *wanted
+            && (is_sandbox || same_sandbox)
+            && matches!(
+                state,
+                Some(ContainerState::Created | ContainerState::Running)
+            )
+        {
+            return Ok(Holder::Identical(id));
+        }
+        // One that ran, by a call that took effect late, is news to the plan that wanted its name:
+        // it has to be made again, by what is known by now.
+        if matches!(
+            state,
+            Some(ContainerState::Running | ContainerState::Exited)
+        ) {
+            return Err(conflict.clone());
+        }
+        match self.engine.remove_container(&id, false).await {
+            Ok(()) => {}
+            Err(error) if error.is_not_found() => {}
+            Err(_) => return Err(conflict.clone()),
+        }
+        self.index.removed(&id);
+        Ok(Holder::Removed)
+    }
+}
+
+/// Who holds a name.
+enum Holder {
+    /// The very container that was to be created.
+    Identical(String),
+    /// Nobody any more.
+    Removed,
+    /// Nobody the Engine knows: it went just now, it is only being created by a call of an agent
+    /// before this one, or its name is stuck in the Engine's books.
+    Ghost,
+    /// Somebody else's container, which is none of our business.
+    Foreign,
+}
+
+/// What the request's container will be known as.
+fn identity(owner: &str, request: &Request) -> Option<OurContainer> {
+    parse_ours(
+        owner,
+        [request.name.as_str()],
+        request.body.labels.as_ref()?,
+    )
+}
+
+/// The id in `Conflict. The container name "/x" is already in use by container "<id>". …`
+fn holder_id(message: &str) -> Option<String> {
+    let (_, rest) = message.split_once("is already in use by container ")?;
+    let id: String = rest
+        .chars()
+        .skip_while(|c| *c == '"')
+        .take_while(char::is_ascii_hexdigit)
+        .collect();
+    (id.len() >= 12).then_some(id)
+}
+
+/// A suffix no other container is likely to have.
+fn fresh_suffix() -> u32 {
+    let nanos = Timestamp::now().as_nanosecond();
+    u32::try_from(nanos.rem_euclid(i128::from(u32::MAX))).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_of_a_name_is_read_from_the_conflict() {
+        let id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+        let message = format!(
+            "Conflict. The container name \"/k8s_POD_a_b_c_0\" is already in use by container \"{id}\". You have to remove (or rename) that container to be able to reuse that name."
+        );
+        assert_eq!(holder_id(&message).as_deref(), Some(id));
+        assert_eq!(
+            holder_id("removal of container x is already in progress"),
+            None
+        );
+    }
+}

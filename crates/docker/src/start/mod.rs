@@ -1,0 +1,323 @@
+//! Starting a sandbox and containers, overlapped.
+//!
+//! ```text
+//!   create sandbox ──┬── start sandbox ── inspect (address) ── hosts file ──┐
+//!                    ├── image, files, create app container 1 ─────────────┴── start
+//!                    └── image, files, create app container 2 ─────────────┴── start
+//! ```
+//!
+//! A container needs the sandbox's id to be created and the sandbox running to be started. One with
+//! a postStart hook holds back the starts of those after it until the hook is done. Names
+//! are deterministic, so whatever is interrupted here and tried again finds what it made:
+//! [`conflict`](DockerManager::create) adopts it.
+
+mod container;
+mod create;
+mod sandbox;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared, join_all};
+use tokio_util::sync::CancellationToken;
+
+use super::engine::EngineError;
+use super::files::{Files, FilesError};
+use super::index::Record;
+use super::manager::DockerManager;
+use super::translate::{Kind, MISSING_CLUSTER_DNS, Note};
+use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::ending::is_api_pod;
+use mirrorlet_core::observed::Role;
+use mirrorlet_core::plan::{Reason, Step};
+use mirrorlet_core::spec;
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
+use mirrorlet_runtime::{RuntimeError, SyncAction, SyncError, SyncErrorReason, SyncResult};
+
+/// Reason of the note that a restart count can't be kept.
+const NOT_NOTED: &str = "RestartCountNotKept";
+
+/// Where containers start.
+pub(super) enum Sandbox<'a> {
+    /// In one that runs.
+    Running { id: &'a str, ips: Vec<IpAddr> },
+    /// In one that is to be created.
+    New { attempt: u32 },
+}
+
+/// A container to start.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Start<'a> {
+    name: &'a str,
+    role: Role,
+    restart_count: u32,
+    reason: &'a Reason,
+}
+
+impl<'a> Start<'a> {
+    /// The start that a step is, if it is one.
+    pub(super) fn of(step: &'a Step) -> Option<Self> {
+        match step {
+            Step::StartContainer {
+                name,
+                role,
+                restart_count,
+                reason,
+            } => Some(Self {
+                name,
+                role: *role,
+                restart_count: *restart_count,
+                reason,
+            }),
+            Step::KillPod { .. }
+            | Step::KillContainer { .. }
+            | Step::CreateSandbox { .. }
+            | Step::RemoveContainer { .. } => None,
+        }
+    }
+}
+
+/// A sandbox that runs, or why it doesn't. Awaited by every container of the round.
+type Up<'a> = Shared<BoxFuture<'a, Result<Vec<IpAddr>, SyncError>>>;
+
+impl DockerManager {
+    /// Starts a sandbox, where it is a new one, and containers in it. What the pod refers to is
+    /// asked for first: without it, there is nothing to make a sandbox for. Fails as a whole only
+    /// for a volume that can't be set up.
+    pub(super) async fn start_all(
+        &self,
+        pod: &Arc<Pod>,
+        sandbox: Sandbox<'_>,
+        starts: &[Start<'_>],
+        cancel: &CancellationToken,
+    ) -> Result<Vec<SyncResult>, SyncError> {
+        let full_name = FullName::of(pod).to_string();
+        let objects = tokio::select! {
+            objects = self.pod_objects(pod) => objects,
+            () = cancel.cancelled() => return Ok(Vec::new()),
+        };
+        self.check_volumes(pod, &objects).await?;
+        match sandbox {
+            Sandbox::Running { id, ips } => {
+                if let Err(error) = self.ensure_resolv_conf(pod, id).await {
+                    return Ok(vec![SyncResult::failed(
+                        SyncAction::SetupNetwork,
+                        full_name,
+                        error,
+                    )]);
+                }
+                let files = match self.pod_files(pod, objects, &ips).await {
+                    Ok(files) => files,
+                    Err(FilesError::Volume(error)) => return Err(error),
+                    Err(FilesError::Other(error)) => return Ok(all_failed(starts, &error)),
+                };
+                let up: Up<'_> = async move { Ok(ips) }.boxed().shared();
+                Ok(self
+                    .start_containers(pod, id, &up, &files, starts, cancel)
+                    .await)
+            }
+            Sandbox::New { attempt } => {
+                let mut result = SyncResult::new(SyncAction::CreatePodSandbox, full_name);
+                let turn = tokio::select! {
+                    turn = self.newcomers.acquire() => turn,
+                    () = cancel.cancelled() => return Ok(Vec::new()),
+                };
+                let files = self.pod_files(pod, objects, &[]);
+                let created = futures::future::join(self.create_sandbox(pod, attempt), files);
+                let (id, files) = match created.await {
+                    (Ok(id), Ok(files)) => (id, files),
+                    (Ok(id), Err(error)) => {
+                        let _ = self.remove(&id).await;
+                        let error = match error {
+                            FilesError::Volume(error) => return Err(error),
+                            FilesError::Other(error) => error,
+                        };
+                        result.fail(error);
+                        return Ok(vec![result]);
+                    }
+                    (Err(error), _) => {
+                        result.fail(error);
+                        return Ok(vec![result]);
+                    }
+                };
+                let up: Up<'_> = async {
+                    let up = self.start_sandbox(pod, &id).await;
+                    drop(turn);
+                    if let Ok(ips) = &up {
+                        self.tell_sandbox(pod, &id, ips);
+                    }
+                    up
+                }
+                .boxed()
+                .shared();
+                let containers = self.start_containers(pod, &id, &up, &files, starts, cancel);
+                let (up, mut results) = futures::future::join(up.clone(), containers).await;
+                if up.is_err() {
+                    results.clear();
+                }
+                let network = setup_result(pod, up, &mut result);
+                results.splice(0..0, [result].into_iter().chain(network));
+                Ok(results)
+            }
+        }
+    }
+
+    async fn start_containers(
+        &self,
+        pod: &Arc<Pod>,
+        sandbox_id: &str,
+        up: &Up<'_>,
+        files: &Files,
+        starts: &[Start<'_>],
+        cancel: &CancellationToken,
+    ) -> Vec<SyncResult> {
+        // Who has a postStart hook holds back those after it: people rely on that order.
+        let hooked: Vec<Option<CancellationToken>> = starts
+            .iter()
+            .map(|start| has_post_start(pod, start.name).then(CancellationToken::new))
+            .collect();
+        let started = starts.iter().enumerate().map(|(index, start)| {
+            let (earlier, mine) = hooked.split_at(index);
+            let earlier: Vec<CancellationToken> = earlier.iter().flatten().cloned().collect();
+            let done = mine.first().cloned().flatten();
+            async move {
+                // Whatever comes of it, it holds nobody back after that.
+                let _done = done.map(CancellationToken::drop_guard);
+                let action = match start.role {
+                    Role::Init => SyncAction::InitContainer,
+                    Role::Sidecar | Role::App | Role::Ephemeral => SyncAction::StartContainer,
+                };
+                let mut result = SyncResult::new(action, start.name);
+                let start = self.counted_on(pod, *start, files);
+                let up = in_turn(up, earlier);
+                let started = self.start_container(pod, sandbox_id, up, files, start, cancel);
+                if let Err(error) = started.await {
+                    result.fail(error);
+                }
+                result
+            }
+        });
+        join_all(started).await
+    }
+
+    /// The start with a restart count that goes on from the last one, though no instance is left
+    /// to tell it.
+    ///
+    /// Upstream: `calcRestartCountByLogDir` of `pkg/kubelet/kuberuntime/kuberuntime_container.go`.
+    fn counted_on<'a>(&self, pod: &Pod, start: Start<'a>, files: &Files) -> Start<'a> {
+        let is_instance = |record: &Record| match &record.ours.kind {
+            Kind::Container { name, .. } => name == start.name,
+            Kind::Sandbox { .. } => false,
+        };
+        let records = || self.index.of_pod(&PodUid::of(pod));
+        match files.restarts.get(start.name) {
+            Some(last) if start.restart_count == 0 && !records().iter().any(is_instance) => Start {
+                restart_count: last.saturating_add(1),
+                ..start
+            },
+            Some(_) | None => start,
+        }
+    }
+
+    /// Notes the restart count of a start that succeeded. One that can't be noted is only lost
+    /// together with every instance.
+    async fn note_restarts(&self, pod: &Pod, start: Start<'_>) {
+        let (uid, name, count) = (PodUid::of(pod), start.name.to_owned(), start.restart_count);
+        let noted = self.on_disk(move |volumes| volumes.note_restarts(&uid, &name, count));
+        if let Err(error) = noted.await {
+            let message = format!("failed to note the restarts of {}: {error}", start.name);
+            occurrences::note(
+                &self.telemetry,
+                &FullName::of(pod),
+                &PodUid::of(pod),
+                NOT_NOTED,
+                &message,
+            );
+        }
+    }
+}
+
+/// What came of the network of a sandbox; a failure that is not its own is the sandbox's.
+fn setup_result(
+    pod: &Pod,
+    up: Result<Vec<IpAddr>, SyncError>,
+    sandbox: &mut SyncResult,
+) -> Option<SyncResult> {
+    let mut network = SyncResult::new(SyncAction::SetupNetwork, FullName::of(pod).to_string());
+    match up {
+        Ok(_) if spec::is_host_network(pod) => None,
+        Ok(_) => Some(network),
+        Err(error) if error.reason == SyncErrorReason::SetupNetworkError => {
+            network.fail(error);
+            Some(network)
+        }
+        Err(error) => {
+            sandbox.fail(error);
+            None
+        }
+    }
+}
+
+/// A sandbox that runs, once those that come earlier are done too.
+fn in_turn<'a>(up: &Up<'a>, earlier: Vec<CancellationToken>) -> Up<'a> {
+    if earlier.is_empty() {
+        return up.clone();
+    }
+    let up = up.clone();
+    async move {
+        let ips = up.await?;
+        for done in earlier {
+            done.cancelled().await;
+        }
+        Ok(ips)
+    }
+    .boxed()
+    .shared()
+}
+
+/// Whether a container has a postStart hook.
+fn has_post_start(pod: &Pod, container: &str) -> bool {
+    spec::find_container(pod, container).is_some_and(|(_, container)| {
+        let lifecycle = container.lifecycle.as_ref();
+        lifecycle.is_some_and(|lifecycle| lifecycle.post_start.is_some())
+    })
+}
+
+/// Whether the Engine could not give a process an OOM score below 0: it lacks
+/// `CAP_SYS_RESOURCE`. Old runtimes only say that the process could not be made.
+fn refuses_oom_score(error: &EngineError) -> bool {
+    let text = error.to_string();
+    text.contains("can't get final child's PID from pipe") || text.contains("oom_score_adj")
+}
+
+/// Logs what a request does otherwise than asked.
+fn tell_notes(telemetry: &Telemetry, pod: &Pod, notes: &[Note]) {
+    for note in notes {
+        // Every pod that names no DNS policy wants the cluster's, and a box has none; a pod of a
+        // cluster has a right to know.
+        let tell = if note.reason == MISSING_CLUSTER_DNS && !is_api_pod(pod) {
+            occurrences::usual_note
+        } else {
+            occurrences::note
+        };
+        let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
+        tell(telemetry, &full_name, &uid, note.reason, &note.message);
+    }
+}
+
+fn runtime_error(error: &RuntimeError) -> SyncError {
+    let reason = if error.is_unavailable() {
+        SyncErrorReason::RuntimeUnavailable
+    } else {
+        SyncErrorReason::CreatePodSandboxError
+    };
+    SyncError::new(reason, error.to_string())
+}
+
+fn all_failed(starts: &[Start<'_>], error: &SyncError) -> Vec<SyncResult> {
+    starts
+        .iter()
+        .map(|start| SyncResult::failed(SyncAction::StartContainer, start.name, error.clone()))
+        .collect()
+}

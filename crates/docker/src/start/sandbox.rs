@@ -1,0 +1,137 @@
+//! Making a pod's sandbox.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::super::engine::EngineError;
+use super::super::files::config_error;
+use super::super::kill::{SANDBOX_GRACE, reason_of};
+use super::super::manager::DockerManager;
+use super::super::translate::{SandboxInput, hosts_file, sandbox_request};
+use super::{refuses_oom_score, runtime_error, tell_notes};
+use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
+use mirrorlet_core::spec;
+use mirrorlet_host::telemetry::occurrences;
+use mirrorlet_runtime::{SyncError, SyncErrorReason};
+
+/// Reason of the note that a pod's host port is somebody else's.
+const HOST_PORT_CONFLICT: &str = "HostPortConflict";
+
+impl DockerManager {
+    pub(super) async fn create_sandbox(
+        &self,
+        pod: &Arc<Pod>,
+        attempt: u32,
+    ) -> Result<String, SyncError> {
+        let failed = |error: &EngineError| {
+            SyncError::new(
+                reason_of(error, SyncErrorReason::CreatePodSandboxError),
+                error.to_string(),
+            )
+        };
+        let facts = self
+            .engine_facts()
+            .await
+            .map_err(|error| runtime_error(&error))?;
+        self.check_network(pod).await?;
+        let node = self.node_now().await;
+        let mut image_made_anew = false;
+        loop {
+            let image = self.sandbox_image().await.map_err(|error| failed(&error))?;
+            let request = sandbox_request(&SandboxInput {
+                owner: &self.owner,
+                pod,
+                attempt,
+                network_mode: self.network.sandbox_mode(),
+                image: &image,
+                node: &node,
+                engine: &facts,
+            })
+            .map_err(|error| {
+                SyncError::new(SyncErrorReason::CreatePodSandboxError, error.to_string())
+            })?;
+            tell_notes(&self.telemetry, pod, &request.notes);
+            match self.create(request, &image, "").await {
+                Ok(id) => return Ok(id),
+                // The image was removed behind our back, by `docker image prune -a` say.
+                Err(error) if error.is_not_found() && !image_made_anew => {
+                    image_made_anew = true;
+                    self.forget_sandbox_image();
+                }
+                Err(error) => return Err(failed(&error)),
+            }
+        }
+    }
+
+    /// Starts a sandbox, sets up its network and writes its hosts file. One that can't be started
+    /// or connected is removed: it has nothing to tell that the error doesn't.
+    pub(super) async fn start_sandbox(
+        &self,
+        pod: &Arc<Pod>,
+        id: &str,
+    ) -> Result<Vec<IpAddr>, SyncError> {
+        if let Err(error) = self.start(id).await {
+            return Err(self.failed_start(pod, id, &error).await);
+        }
+        let ips = match self.set_up_network(pod, id).await {
+            Ok(ips) => ips,
+            Err(error) if error.reason == SyncErrorReason::SetupNetworkError => {
+                // What of this fails is found, and done, by the next round or by the collector.
+                let _ = self.tear_down_network(id).await;
+                let _ = self.stop(id, SANDBOX_GRACE).await;
+                let _ = self.remove(id).await;
+                return Err(error);
+            }
+            Err(error) => return Err(error),
+        };
+        if spec::is_host_network(pod) {
+            return Ok(ips);
+        }
+        let hosts = hosts_file(pod, &ips, &self.node).map_err(config_error)?;
+        let uid = PodUid::of(pod);
+        self.on_disk(move |volumes| volumes.write_hosts(&uid, &hosts))
+            .await
+            .map_err(config_error)?;
+        Ok(ips)
+    }
+
+    /// Tidies up after a sandbox that did not start, and says why it did not.
+    async fn failed_start(&self, pod: &Pod, id: &str, error: &EngineError) -> SyncError {
+        let learnt = refuses_oom_score(error);
+        if learnt {
+            self.learn_no_negative_oom_score();
+        }
+        // Perhaps its network has gone since it was seen last.
+        self.network.forget();
+        let told = self.explain_start(error).await;
+        if let Some(conflict) = &told.conflict {
+            let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
+            occurrences::note(
+                &self.telemetry,
+                &full_name,
+                &uid,
+                HOST_PORT_CONFLICT,
+                conflict,
+            );
+        }
+        let _ = self.remove(id).await;
+        SyncError {
+            // What was learnt makes the next attempt a different one: at once.
+            retry_after: learnt.then_some(std::time::Duration::ZERO),
+            ..SyncError::new(
+                reason_of(error, SyncErrorReason::CreatePodSandboxError),
+                told.message,
+            )
+        }
+    }
+
+    pub(super) fn tell_sandbox(&self, pod: &Pod, id: &str, ips: &[IpAddr]) {
+        occurrences::sandbox_created(
+            &self.telemetry,
+            &FullName::of(pod),
+            &PodUid::of(pod),
+            &ContainerId::docker(id),
+            ips,
+        );
+    }
+}

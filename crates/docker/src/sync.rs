@@ -1,0 +1,141 @@
+//! Walking a plan: its steps in order, a failed one ends the round.
+//!
+//! Runs of starts are walked together: a new sandbox and the containers that follow it overlap
+//! (see [`start`](super::start)), and regular containers start independently of one another.
+//!
+//! Upstream: `pkg/kubelet/kuberuntime/kuberuntime_manager.go` (`SyncPod`).
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::kill::Stop;
+use super::manager::DockerManager;
+use super::start::{Sandbox, Start};
+use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::observed::{ContainerState, PodStatus};
+use mirrorlet_core::plan::{Plan, Step};
+use mirrorlet_core::spec;
+use mirrorlet_host::telemetry::{calls, occurrences};
+use mirrorlet_runtime::PodSyncResult;
+
+impl DockerManager {
+    /// See [`Runtime::sync_pod`](mirrorlet_runtime::Runtime::sync_pod).
+    pub(super) async fn walk(
+        &self,
+        pod: &Arc<Pod>,
+        status: &PodStatus,
+        plan: &Plan,
+        cancel: &CancellationToken,
+    ) -> PodSyncResult {
+        let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
+        occurrences::plan_decided(&self.telemetry, &full_name, &uid, plan);
+        // On the heap: the state of a whole round is large.
+        let walking = Box::pin(self.walk_steps(pod, status, plan, cancel));
+        let (result, made) = calls::noted(walking).await;
+        occurrences::engine_called(&self.telemetry, &full_name, &uid, &made);
+        result
+    }
+
+    async fn walk_steps(
+        &self,
+        pod: &Arc<Pod>,
+        status: &PodStatus,
+        plan: &Plan,
+        cancel: &CancellationToken,
+    ) -> PodSyncResult {
+        let mut result = PodSyncResult::default();
+        let mut steps = plan.steps.as_slice();
+        while let [step, rest @ ..] = steps {
+            if cancel.is_cancelled() {
+                break;
+            }
+            steps = rest;
+            match step {
+                Step::KillPod { reason } => {
+                    occurrences::pod_killed(
+                        &self.telemetry,
+                        &FullName::of(pod),
+                        &PodUid::of(pod),
+                        reason,
+                    );
+                    let running = status.to_running_pod();
+                    result.add_pod_sync_result(self.stop_pod(Some(pod), &running, None).await);
+                }
+                Step::KillContainer { id, name, reason } => {
+                    occurrences::container_killing(
+                        &self.telemetry,
+                        &FullName::of(pod),
+                        &PodUid::of(pod),
+                        name,
+                        &reason.to_string(),
+                    );
+                    let grace = spec::kill_grace(pod, name, reason);
+                    let stop = Stop {
+                        pod: Some(pod),
+                        id: &id.id,
+                        name,
+                        grace,
+                        reason: Some(reason),
+                        after: &[],
+                    };
+                    let stopped = self.stop_container(stop).await;
+                    result.add_sync_result([stopped]);
+                }
+                Step::CreateSandbox { attempt, .. } => {
+                    let starts = take_starts(&mut steps);
+                    let sandbox = Sandbox::New { attempt: *attempt };
+                    match Box::pin(self.start_all(pod, sandbox, &starts, cancel)).await {
+                        Ok(started) => result.add_sync_result(started),
+                        Err(error) => result.fail(error),
+                    }
+                }
+                Step::StartContainer { .. } => {
+                    let mut starts: Vec<Start<'_>> = Start::of(step).into_iter().collect();
+                    starts.append(&mut take_starts(&mut steps));
+                    let running = status
+                        .sandboxes
+                        .iter()
+                        .find(|s| s.state == ContainerState::Running);
+                    if let Some(running) = running {
+                        let sandbox = Sandbox::Running {
+                            id: &running.id.id,
+                            ips: running.ips.clone(),
+                        };
+                        match Box::pin(self.start_all(pod, sandbox, &starts, cancel)).await {
+                            Ok(started) => result.add_sync_result(started),
+                            Err(error) => result.fail(error),
+                        }
+                    }
+                }
+                // Only tidying up: what stays is removed in a later round.
+                Step::RemoveContainer { id, name } => {
+                    if let Err(error) = self.remove(&id.id).await {
+                        occurrences::remove_failed(
+                            &self.telemetry,
+                            &FullName::of(pod),
+                            &PodUid::of(pod),
+                            &format!("container {name}: {error}"),
+                        );
+                    }
+                }
+            }
+            if result.errors().next().is_some() {
+                break;
+            }
+        }
+        result
+    }
+}
+
+/// Takes the starts off the front of `steps`.
+fn take_starts<'a>(steps: &mut &'a [Step]) -> Vec<Start<'a>> {
+    let mut starts = Vec::new();
+    while let [step, rest @ ..] = *steps
+        && let Some(start) = Start::of(step)
+    {
+        starts.push(start);
+        *steps = rest;
+    }
+    starts
+}

@@ -1,0 +1,358 @@
+//! Labels: what tells our containers from others', and what a restart of ours is rebuilt from.
+//!
+//! An image's labels are copied into its containers wherever the request sets no value. So every
+//! key that is read back is set on every container, and a container counts as ours only when its
+//! name says the same as its labels.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Duration;
+
+use mirrorlet_core::api::core::{Container, Lifecycle};
+use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp, keys};
+use mirrorlet_core::observed::{ContainerHash, Role};
+use mirrorlet_core::spec;
+
+use super::names::ContainerName;
+
+/// Where upstream's log collectors look for a container's log.
+const POD_LOGS_DIR: &str = "/var/log/pods";
+/// Path of the termination message in a container that names none.
+pub const DEFAULT_TERMINATION_PATH: &str = "/dev/termination-log";
+/// Value of [`keys::NETWORK`] in the host's network.
+const NETWORK_HOST: &str = "host";
+/// Value of [`keys::NETWORK`] in a network of the pod's own.
+const NETWORK_POD: &str = "pod";
+/// Annotation that `kubectl apply` keeps a whole manifest in: large, and never asked for.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Keys a user's pod labels and annotations can't set: those we write, and the one we never do.
+const RESERVED: [&str; 20] = [
+    keys::POD_NAME,
+    keys::POD_NAMESPACE,
+    keys::POD_UID,
+    keys::CONTAINER_NAME,
+    keys::SANDBOX_ID,
+    keys::LOG_PATH,
+    keys::CONTAINER_HASH,
+    keys::RESTART_COUNT,
+    keys::TERMINATION_PATH,
+    keys::TERMINATION_POLICY,
+    keys::TERMINATION_GRACE,
+    keys::PRE_STOP_HANDLER,
+    keys::CONTAINER_PORTS,
+    keys::SHIM_TYPE,
+    keys::OWNER,
+    keys::KIND,
+    keys::ATTEMPT,
+    keys::NETWORK,
+    keys::POD_STARTED,
+    keys::ROLE,
+];
+
+/// Labels by key.
+pub type Labels = HashMap<String, String>;
+
+/// One of our containers, as its name and labels tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OurContainer {
+    /// UID of the pod.
+    pub uid: PodUid,
+    /// Full name of the pod.
+    pub full_name: FullName,
+    /// Grace of the pod when the container was created.
+    pub grace: Duration,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// What one of our containers is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// A pod's sandbox.
+    Sandbox {
+        /// How many sandboxes the pod had before.
+        attempt: u32,
+        /// Whether it is in the host's network.
+        host_network: bool,
+        /// When the pod was started, as far as it was known when the sandbox was created.
+        pod_started_at: Option<Timestamp>,
+    },
+    /// An app or init container.
+    Container {
+        /// Name in the pod's spec.
+        name: String,
+        /// Its role.
+        role: Role,
+        /// How many instances of that name came before.
+        restart_count: u32,
+        /// Hash of the spec it was created from; 0 when unknown.
+        hash: ContainerHash,
+        /// Id of the sandbox it belongs to.
+        sandbox_id: String,
+        /// Where its termination message is mounted.
+        termination_path: String,
+        /// Whether the log's tail stands in for a missing termination message after an error.
+        fallback_to_logs: bool,
+        /// What its preStop hook is rebuilt from.
+        hooks: HookLabels,
+    },
+}
+
+/// What a container's preStop hook is rebuilt from when its spec isn't known any more: values of
+/// labels. A hook may hold what is secret, so they aren't shown.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct HookLabels {
+    pre_stop: String,
+    ports: String,
+}
+
+impl fmt::Debug for HookLabels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HookLabels").finish_non_exhaustive()
+    }
+}
+
+impl HookLabels {
+    /// What is written for a container.
+    fn of(container: &Container) -> Self {
+        let pre_stop = container.lifecycle.as_ref();
+        let pre_stop = pre_stop.and_then(|lifecycle| lifecycle.pre_stop.as_ref());
+        let ports = container.ports.as_ref().filter(|ports| !ports.is_empty());
+        Self {
+            pre_stop: json(pre_stop),
+            ports: json(ports),
+        }
+    }
+
+    /// As much of the container as its preStop hook needs. What can't be read is left out, as if
+    /// it had no hook: upstream does so too.
+    #[must_use]
+    pub fn container(&self, name: &str) -> Container {
+        Container {
+            name: name.to_owned(),
+            ports: serde_json::from_str(&self.ports).ok(),
+            lifecycle: Some(Lifecycle {
+                pre_stop: serde_json::from_str(&self.pre_stop).ok(),
+                ..Lifecycle::default()
+            }),
+            ..Container::default()
+        }
+    }
+}
+
+/// A value as a label holds it: empty for none.
+fn json<T: serde::Serialize>(value: Option<&T>) -> String {
+    let written = value.and_then(|value| serde_json::to_string(value).ok());
+    written.unwrap_or_default()
+}
+
+/// Labels of a sandbox.
+pub(crate) fn sandbox_labels(owner: &str, pod: &Pod, attempt: u32) -> Labels {
+    let mut labels = Labels::new();
+    for (key, value) in pod.metadata.labels.iter().flatten() {
+        insert_users(&mut labels, key.clone(), value);
+    }
+    for (key, value) in pod.metadata.annotations.iter().flatten() {
+        if key != LAST_APPLIED {
+            insert_users(
+                &mut labels,
+                format!("{}{key}", keys::ANNOTATION_PREFIX),
+                value,
+            );
+        }
+    }
+    let network = if spec::is_host_network(pod) {
+        NETWORK_HOST
+    } else {
+        NETWORK_POD
+    };
+    let started = spec::started_at(pod).map(|time| time.to_string());
+    insert_common(&mut labels, owner, pod, attempt);
+    insert(&mut labels, keys::POD_STARTED, &started.unwrap_or_default());
+    insert(&mut labels, keys::CONTAINER_NAME, keys::SANDBOX_NAME);
+    insert(&mut labels, keys::KIND, keys::KIND_SANDBOX);
+    insert(&mut labels, keys::NETWORK, network);
+    for unused in [
+        keys::SANDBOX_ID,
+        keys::LOG_PATH,
+        keys::ROLE,
+        keys::CONTAINER_HASH,
+        keys::RESTART_COUNT,
+        keys::TERMINATION_PATH,
+        keys::TERMINATION_POLICY,
+        keys::PRE_STOP_HANDLER,
+        keys::CONTAINER_PORTS,
+    ] {
+        insert(&mut labels, unused, "");
+    }
+    labels
+}
+
+/// Labels of an app or init container.
+pub(crate) fn container_labels(
+    owner: &str,
+    pod: &Pod,
+    container: &Container,
+    role: Role,
+    restart_count: u32,
+    sandbox_id: &str,
+) -> Labels {
+    let mut labels = Labels::new();
+    insert_common(&mut labels, owner, pod, restart_count);
+    insert(&mut labels, keys::CONTAINER_NAME, &container.name);
+    insert(&mut labels, keys::KIND, keys::KIND_CONTAINER);
+    insert(&mut labels, keys::ROLE, role.as_str());
+    insert(&mut labels, keys::SANDBOX_ID, sandbox_id);
+    insert(&mut labels, keys::NETWORK, "");
+    insert(&mut labels, keys::POD_STARTED, "");
+    insert(
+        &mut labels,
+        keys::LOG_PATH,
+        &log_path(pod, container, restart_count),
+    );
+    insert(
+        &mut labels,
+        keys::CONTAINER_HASH,
+        &spec::container_hash(container).to_string(),
+    );
+    insert(&mut labels, keys::RESTART_COUNT, &restart_count.to_string());
+    insert(
+        &mut labels,
+        keys::TERMINATION_PATH,
+        termination_path(container),
+    );
+    insert(
+        &mut labels,
+        keys::TERMINATION_POLICY,
+        container
+            .termination_message_policy
+            .as_deref()
+            .unwrap_or("File"),
+    );
+    let hooks = HookLabels::of(container);
+    insert(&mut labels, keys::PRE_STOP_HANDLER, &hooks.pre_stop);
+    insert(&mut labels, keys::CONTAINER_PORTS, &hooks.ports);
+    labels
+}
+
+/// Where the container's termination message is mounted.
+#[must_use]
+pub fn termination_path(container: &Container) -> &str {
+    container
+        .termination_message_path
+        .as_deref()
+        .filter(|path| !path.is_empty())
+        .unwrap_or(DEFAULT_TERMINATION_PATH)
+}
+
+fn insert_common(labels: &mut Labels, owner: &str, pod: &Pod, attempt: u32) {
+    let full_name = FullName::of(pod);
+    insert(labels, keys::OWNER, owner);
+    insert(labels, keys::POD_NAME, &full_name.name);
+    insert(labels, keys::POD_NAMESPACE, &full_name.namespace);
+    insert(labels, keys::POD_UID, PodUid::of(pod).as_str());
+    insert(labels, keys::ATTEMPT, &attempt.to_string());
+    insert(
+        labels,
+        keys::TERMINATION_GRACE,
+        &spec::termination_grace(pod).as_secs().to_string(),
+    );
+}
+
+fn insert(labels: &mut Labels, key: &str, value: &str) {
+    labels.insert(key.to_owned(), value.to_owned());
+}
+
+fn insert_users(labels: &mut Labels, key: String, value: &str) {
+    if !RESERVED.contains(&key.as_str()) {
+        labels.insert(key, value.to_owned());
+    }
+}
+
+fn log_path(pod: &Pod, container: &Container, restart_count: u32) -> String {
+    let full_name = FullName::of(pod);
+    format!(
+        "{POD_LOGS_DIR}/{}_{}_{}/{}/{restart_count}.log",
+        full_name.namespace,
+        full_name.name,
+        PodUid::of(pod),
+        container.name
+    )
+}
+
+/// Reads a container of ours back from its names and labels. None when it carries another
+/// owner's label or none, when no name of it parses, or when name and labels disagree.
+#[must_use]
+pub fn parse_ours<'a>(
+    owner: &str,
+    names: impl IntoIterator<Item = &'a str>,
+    labels: &Labels,
+) -> Option<OurContainer> {
+    let label = |key: &str| labels.get(key).map(String::as_str);
+    if owner.is_empty() || label(keys::OWNER) != Some(owner) {
+        return None;
+    }
+    let name = names
+        .into_iter()
+        .filter_map(ContainerName::parse)
+        .find(|name| agrees(name, labels))?;
+    let is_sandbox = name.container == keys::SANDBOX_NAME;
+    let kind = match (label(keys::KIND)?, is_sandbox) {
+        (keys::KIND_SANDBOX, true) => Kind::Sandbox {
+            attempt: name.attempt,
+            host_network: match label(keys::NETWORK)? {
+                NETWORK_HOST => true,
+                NETWORK_POD => false,
+                _ => return None,
+            },
+            pod_started_at: label(keys::POD_STARTED).and_then(|time| time.parse().ok()),
+        },
+        (keys::KIND_CONTAINER, false) => parse_container(&name, labels)?,
+        _ => return None,
+    };
+    Some(OurContainer {
+        uid: name.uid,
+        full_name: name.full_name,
+        grace: label(keys::TERMINATION_GRACE)
+            .and_then(|seconds| seconds.parse().ok())
+            .map_or(spec::DEFAULT_GRACE, Duration::from_secs),
+        kind,
+    })
+}
+
+fn agrees(name: &ContainerName, labels: &Labels) -> bool {
+    let is = |key: &str, value: &str| labels.get(key).is_some_and(|label| label == value);
+    is(keys::CONTAINER_NAME, &name.container)
+        && is(keys::POD_NAME, &name.full_name.name)
+        && is(keys::POD_NAMESPACE, &name.full_name.namespace)
+        && is(keys::POD_UID, name.uid.as_str())
+        && is(keys::ATTEMPT, &name.attempt.to_string())
+}
+
+fn parse_container(name: &ContainerName, labels: &Labels) -> Option<Kind> {
+    let label = |key: &str| labels.get(key).map(String::as_str);
+    let restart_count: u32 = label(keys::RESTART_COUNT)?.parse().ok()?;
+    if restart_count != name.attempt {
+        return None;
+    }
+    let hash = label(keys::CONTAINER_HASH)
+        .and_then(|hash| u32::from_str_radix(hash, 16).ok())
+        .unwrap_or_default();
+    Some(Kind::Container {
+        name: name.container.clone(),
+        role: Role::parse(label(keys::ROLE)?)?,
+        restart_count,
+        hash: ContainerHash(hash),
+        sandbox_id: label(keys::SANDBOX_ID)?.to_owned(),
+        termination_path: label(keys::TERMINATION_PATH)
+            .filter(|path| !path.is_empty())
+            .unwrap_or(DEFAULT_TERMINATION_PATH)
+            .to_owned(),
+        fallback_to_logs: label(keys::TERMINATION_POLICY) == Some("FallbackToLogsOnError"),
+        hooks: HookLabels {
+            pre_stop: label(keys::PRE_STOP_HANDLER).unwrap_or_default().to_owned(),
+            ports: label(keys::CONTAINER_PORTS).unwrap_or_default().to_owned(),
+        },
+    })
+}

@@ -1,0 +1,183 @@
+//! PURE: a pod's spec → the Engine's create requests, and back from names and labels.
+//!
+//! Nothing here does I/O, reads a clock or logs. Facts about the node and the Engine come in as
+//! values, warnings go out as [`Note`]s, and what can't be translated is a [`ConfigError`].
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use bollard::models::ContainerCreateBody;
+
+use mirrorlet_core::amounts::Amounts;
+use mirrorlet_core::env::EnvError;
+
+pub mod container;
+pub mod dns;
+pub mod hosts;
+pub mod labels;
+pub mod mounts;
+pub mod names;
+pub mod resources;
+pub mod sandbox;
+pub mod security;
+
+pub use container::{ContainerInput, ImageFacts, container_request};
+pub use dns::{MISSING_CLUSTER_DNS, PodDns, ResolvConf, compute_dns};
+pub use hosts::{Hostname, compute_hostname, hosts_file};
+pub use labels::{HookLabels, Kind, OurContainer, parse_ours};
+pub use names::{ContainerName, container_name, sandbox_name};
+pub use sandbox::{SandboxInput, sandbox_request};
+pub use security::{SeccompWanted, seccomp_wanted};
+
+/// What is known of the node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeFacts {
+    /// Addresses of the node, primary first.
+    pub node_ips: Vec<IpAddr>,
+    /// Memory of the machine in bytes; what OOM scores are relative to.
+    pub memory_bytes: u64,
+    /// What an absent resource limit stands for.
+    pub allocatable: Amounts,
+    /// The node's `resolv.conf`.
+    pub resolv_conf: ResolvConf,
+    /// Where it is, to be read again for each pod; as it was when none.
+    pub resolv_conf_path: Option<PathBuf>,
+    /// Whether it is another one than the Engine goes by.
+    pub own_resolv_conf: bool,
+    /// Content of the node's `/etc/hosts`.
+    pub hosts_file: String,
+    /// Where it is, to be read again for each pod; as it was when none.
+    pub hosts_path: Option<PathBuf>,
+    /// The Docker network of the pods; the Engine's default bridge when none.
+    pub network: Option<String>,
+    /// DNS servers of the cluster; empty on a box.
+    pub cluster_dns: Vec<IpAddr>,
+    /// Domain of the cluster.
+    pub cluster_domain: String,
+    /// cgroup under which pods live; empty leaves it to the Engine.
+    pub cgroup_root: String,
+}
+
+/// What is known of the Engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EngineFacts {
+    /// Who makes its cgroups.
+    pub cgroup_driver: CgroupDriver,
+    /// API version agreed on.
+    pub api_version: (u32, u32),
+    /// Whether containers may have an OOM score below 0; false once the Engine refused one.
+    pub negative_oom_score: bool,
+}
+
+/// Who makes an Engine's cgroups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CgroupDriver {
+    /// The Engine itself, as paths.
+    Cgroupfs,
+    /// systemd, as slices.
+    Systemd,
+    /// Nobody: a rootless Engine without delegation.
+    None,
+}
+
+impl CgroupDriver {
+    /// The driver named by the Engine; an empty name means cgroupfs.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "" | "cgroupfs" => Some(Self::Cgroupfs),
+            "systemd" => Some(Self::Systemd),
+            "none" => Some(Self::None),
+            _ => None,
+        }
+    }
+}
+
+/// A create request, ready to be sent.
+#[derive(Clone, PartialEq)]
+pub struct Request {
+    /// Name of the container; what makes a create happen once.
+    pub name: String,
+    /// Body of the request. Holds env values, so it is never printed.
+    pub body: ContainerCreateBody,
+    /// What was left out or fell back, for events.
+    pub notes: Vec<Note>,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("name", &self.name)
+            .field("notes", &self.notes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Something that was done otherwise than asked, and is worth an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// Event reason, for example `DNSConfigForming`.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+}
+
+/// Why a pod or container can't be translated. It surfaces as `CreatePodSandboxError` for a
+/// sandbox and `CreateContainerConfigError` for a container. Holds no env values.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The host name, made a fully qualified one, is too long for the kernel.
+    #[error(
+        "failed to construct FQDN from pod hostname and cluster domain, FQDN {fqdn} is too long ({} is the max length)",
+        hosts::FQDN_MAX
+    )]
+    FqdnTooLong {
+        /// The name.
+        fqdn: String,
+    },
+    /// `hostUsers: false`.
+    #[error("hostUsers: false can't be honoured: Docker maps users for the whole daemon only")]
+    UserNamespace,
+    /// The environment can't be made.
+    #[error(transparent)]
+    Env(#[from] EnvError),
+    /// `runAsNonRoot` can't be shown to hold.
+    #[error("{0}")]
+    RunAsNonRoot(String),
+    /// A seccomp profile is missing or isn't JSON.
+    #[error("seccomp profile {profile:?}: {problem}")]
+    Seccomp {
+        /// Path of the profile below the seccomp directory.
+        profile: String,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// A mount names a volume the pod does not have.
+    #[error("volume {volume:?} of mount {path:?} not found in the pod")]
+    NoSuchVolume {
+        /// Volume named.
+        volume: String,
+        /// Mount path.
+        path: String,
+    },
+    /// A mount's sub-path was not prepared.
+    #[error("sub-path of volume {volume:?} at mount {path:?} is not prepared")]
+    NoSubPath {
+        /// Volume named.
+        volume: String,
+        /// Mount path.
+        path: String,
+    },
+    /// A mount's options contradict each other or can't be had.
+    #[error("mount {path:?}: {problem}")]
+    Mount {
+        /// Mount path.
+        path: String,
+        /// What is wrong.
+        problem: &'static str,
+    },
+}
+
+#[cfg(test)]
+mod tests;

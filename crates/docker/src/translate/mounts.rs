@@ -1,0 +1,185 @@
+//! Mounts of an app container: volumes, `/etc/hosts`, the termination message.
+//!
+//! Upstream: `makeMounts` of `pkg/kubelet/kubelet_pods.go`, cri-dockerd `libdocker/helpers.go`.
+
+use std::path::{Path, PathBuf};
+
+use bollard::models::{Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountType};
+
+use mirrorlet_core::api::core::{Container, VolumeMount};
+use mirrorlet_core::volumes::VolumeMap;
+
+use super::labels::termination_path;
+use super::security::is_privileged;
+use super::{ConfigError, EngineFacts};
+
+/// Where the managed hosts file is mounted.
+pub const ETC_HOSTS: &str = "/etc/hosts";
+/// First API where a read-only bind mount is recursively so unless told otherwise.
+const API_RECURSIVE_READ_ONLY: (u32, u32) = (1, 44);
+
+/// Whether the container mounts something of its own at `/etc/hosts`.
+#[must_use]
+pub fn mounts_etc_hosts(container: &Container) -> bool {
+    container
+        .volume_mounts
+        .iter()
+        .flatten()
+        .any(|mount| absolute(&mount.mount_path).trim_end_matches('/') == ETC_HOSTS)
+}
+
+/// All mounts of the container: its volume mounts in the spec's order, then ours.
+pub(super) fn mounts(
+    container: &Container,
+    volumes: &VolumeMap,
+    etc_hosts: Option<&Path>,
+    termination_log: Option<&Path>,
+    engine: &EngineFacts,
+) -> Result<Vec<Mount>, ConfigError> {
+    let mut mounts = Vec::new();
+    for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+        if is_made_by_engine(mount, volumes) {
+            continue;
+        }
+        let source = source(container, index, mount, volumes)?;
+        let read_only = volumes.read_only.contains(&mount.name) || mount.read_only == Some(true);
+        mounts.push(volume_mount(container, mount, &source, read_only, engine)?);
+    }
+    if let Some(path) = etc_hosts.filter(|_| !mounts_etc_hosts(container)) {
+        mounts.push(bind(path, ETC_HOSTS));
+    }
+    if let Some(path) = termination_log {
+        mounts.push(bind(path, &absolute(termination_path(container))));
+    }
+    Ok(mounts)
+}
+
+/// The mounts whose directory the Engine makes when it is missing, in the form that says so in
+/// every version of its API: `source:target:options`.
+pub(super) fn binds(
+    container: &Container,
+    volumes: &VolumeMap,
+    engine: &EngineFacts,
+) -> Result<Vec<String>, ConfigError> {
+    let mut binds = Vec::new();
+    for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+        if !is_made_by_engine(mount, volumes) {
+            continue;
+        }
+        let source = source(container, index, mount, volumes)?;
+        let read_only = mount.read_only == Some(true);
+        let bound = volume_mount(container, mount, &source, read_only, engine)?;
+        let target = bound.target.unwrap_or_default();
+        if target.contains(':') {
+            return Err(ConfigError::Mount {
+                path: target,
+                problem: "the Engine can't be told of a path with a colon here; make the volume's directory on the host",
+            });
+        }
+        let mut bind = format!("{}:{target}", source.display());
+        bind.push_str(if read_only { ":ro" } else { ":rw" });
+        if let Some(propagation) = bound.bind_options.and_then(|options| options.propagation) {
+            bind.push(',');
+            bind.push_str(propagation.as_ref());
+        }
+        binds.push(bind);
+    }
+    Ok(binds)
+}
+
+fn is_made_by_engine(mount: &VolumeMount, volumes: &VolumeMap) -> bool {
+    volumes.made_by_engine.contains(&mount.name) && !has_subpath(mount)
+}
+
+fn has_subpath(mount: &VolumeMount) -> bool {
+    let set = |text: &Option<String>| text.as_deref().is_some_and(|t| !t.is_empty());
+    set(&mount.sub_path) || set(&mount.sub_path_expr)
+}
+
+fn source(
+    container: &Container,
+    index: usize,
+    mount: &VolumeMount,
+    volumes: &VolumeMap,
+) -> Result<PathBuf, ConfigError> {
+    if has_subpath(mount) {
+        let key = (container.name.clone(), index);
+        return volumes
+            .subpaths
+            .get(&key)
+            .cloned()
+            .ok_or_else(|| ConfigError::NoSubPath {
+                volume: mount.name.clone(),
+                path: mount.mount_path.clone(),
+            });
+    }
+    volumes
+        .volumes
+        .get(&mount.name)
+        .cloned()
+        .ok_or_else(|| ConfigError::NoSuchVolume {
+            volume: mount.name.clone(),
+            path: mount.mount_path.clone(),
+        })
+}
+
+fn volume_mount(
+    container: &Container,
+    mount: &VolumeMount,
+    source: &Path,
+    read_only: bool,
+    engine: &EngineFacts,
+) -> Result<Mount, ConfigError> {
+    let fail = |problem| ConfigError::Mount {
+        path: mount.mount_path.clone(),
+        problem,
+    };
+    let propagation = match mount.mount_propagation.as_deref() {
+        Some("HostToContainer") => Some(MountBindOptionsPropagationEnum::RSLAVE),
+        Some("Bidirectional") if is_privileged(container) => {
+            Some(MountBindOptionsPropagationEnum::RSHARED)
+        }
+        Some("Bidirectional") => {
+            return Err(fail(
+                "Bidirectional propagation needs a privileged container",
+            ));
+        }
+        _ => None,
+    };
+    if mount.recursive_read_only.as_deref() == Some("Enabled") {
+        return Err(fail(
+            "recursiveReadOnly: Enabled is not supported on Docker",
+        ));
+    }
+    let mut bound = bind(source, &absolute(&mount.mount_path));
+    bound.read_only = Some(read_only);
+    let non_recursive = read_only && engine.api_version >= API_RECURSIVE_READ_ONLY;
+    if propagation.is_some() || non_recursive {
+        bound.bind_options = Some(MountBindOptions {
+            propagation,
+            read_only_non_recursive: non_recursive.then_some(true),
+            ..MountBindOptions::default()
+        });
+    }
+    Ok(bound)
+}
+
+/// A bind mount. The Engine is not asked to make a missing source: what is to be there was made
+/// before, and an empty directory in place of what has gone would go unnoticed.
+fn bind(source: &Path, target: &str) -> Mount {
+    Mount {
+        target: Some(target.to_owned()),
+        source: Some(source.to_string_lossy().into_owned()),
+        typ: Some(MountType::BIND),
+        read_only: Some(false),
+        ..Mount::default()
+    }
+}
+
+fn absolute(path: &str) -> String {
+    if path.starts_with('/') {
+        path.to_owned()
+    } else {
+        format!("/{path}")
+    }
+}

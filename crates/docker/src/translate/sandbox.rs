@@ -1,0 +1,199 @@
+//! The create request of a pod's sandbox.
+//!
+//! Upstream: cri-dockerd `core/sandbox_helpers.go` (`makeSandboxDockerConfig`).
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use bollard::models::{
+    ContainerCreateBody, HealthConfig, HostConfig, PortBinding, PortMap, RestartPolicy,
+    RestartPolicyNameEnum,
+};
+
+use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::observed::Role;
+use mirrorlet_core::spec;
+
+use super::dns::PodDns;
+use super::{
+    ConfigError, EngineFacts, NodeFacts, Request, compute_dns, compute_hostname, labels, names,
+    resources, security,
+};
+
+/// Size of `/dev/shm`, the same whatever the daemon's default is.
+pub const SHM_SIZE: i64 = 64 << 20;
+/// What the Engine takes for "no search domains at all".
+const NO_SEARCH: &str = ".";
+
+/// What a sandbox is made from.
+#[derive(Debug, Clone, Copy)]
+pub struct SandboxInput<'a> {
+    /// Our owner id.
+    pub owner: &'a str,
+    /// The pod.
+    pub pod: &'a Pod,
+    /// How many sandboxes the pod had before.
+    pub attempt: u32,
+    /// Network mode of a pod that is not in the host's network.
+    pub network_mode: &'a str,
+    /// Image of the sandbox.
+    pub image: &'a str,
+    /// The node.
+    pub node: &'a NodeFacts,
+    /// The Engine.
+    pub engine: &'a EngineFacts,
+}
+
+/// Makes the create request of a pod's sandbox.
+pub fn sandbox_request(input: &SandboxInput<'_>) -> Result<Request, ConfigError> {
+    let pod = input.pod;
+    let pod_spec = spec::spec(pod);
+    if pod_spec.host_users == Some(false) {
+        return Err(ConfigError::UserNamespace);
+    }
+    let host_network = spec::is_host_network(pod);
+    let hostname = if host_network {
+        None
+    } else {
+        Some(compute_hostname(pod, &input.node.cluster_domain)?.kernel)
+    };
+    let (dns, notes) = compute_dns(pod, input.node);
+    let (exposed_ports, port_bindings) = ports(pod);
+    let mut host_config = HostConfig {
+        network_mode: Some(
+            if host_network {
+                "host"
+            } else {
+                input.network_mode
+            }
+            .to_owned(),
+        ),
+        ipc_mode: Some(
+            if pod_spec.host_ipc == Some(true) {
+                "host"
+            } else {
+                "shareable"
+            }
+            .to_owned(),
+        ),
+        pid_mode: (pod_spec.host_pid == Some(true)).then(|| "host".to_owned()),
+        sysctls: sysctls(pod),
+        cgroup_parent: resources::cgroup_parent(
+            pod,
+            &input.node.cgroup_root,
+            input.engine.cgroup_driver,
+        ),
+        oom_score_adj: Some(resources::allowed_oom_score(
+            resources::OOM_SANDBOX,
+            input.engine,
+        )),
+        cpu_shares: Some(resources::SHARES_MIN),
+        shm_size: Some(SHM_SIZE),
+        security_opt: Some(security::sandbox_security_opts(pod)),
+        group_add: security::group_add(pod),
+        privileged: Some(spec::containers(pod).any(|(_, c)| security::is_privileged(c))),
+        port_bindings,
+        restart_policy: Some(never_restart()),
+        ..HostConfig::default()
+    };
+    apply_dns(&mut host_config, dns, host_network);
+    let body = ContainerCreateBody {
+        hostname,
+        user: security::sandbox_user(pod),
+        image: Some(input.image.to_owned()),
+        exposed_ports,
+        healthcheck: Some(no_healthcheck()),
+        labels: Some(labels::sandbox_labels(input.owner, pod, input.attempt)),
+        host_config: Some(host_config),
+        ..ContainerCreateBody::default()
+    };
+    let name = names::sandbox_name(&FullName::of(pod), &PodUid::of(pod), input.attempt);
+    Ok(Request { name, body, notes })
+}
+
+/// The Engine never restarts a container of ours: we do.
+pub(super) fn never_restart() -> RestartPolicy {
+    RestartPolicy {
+        name: Some(RestartPolicyNameEnum::NO),
+        maximum_retry_count: None,
+    }
+}
+
+/// Switches an image's health check off: probes take its place.
+pub(super) fn no_healthcheck() -> HealthConfig {
+    HealthConfig {
+        test: Some(vec!["NONE".to_owned()]),
+        ..HealthConfig::default()
+    }
+}
+
+/// What the pod inherits from the node is left to the Engine, which finds a way round resolvers
+/// on the node's loopback; in a network of its own the pod can't reach those.
+fn apply_dns(host_config: &mut HostConfig, dns: PodDns, host_network: bool) {
+    if dns.inherited {
+        return;
+    }
+    let reachable = |server: &String| {
+        host_network || !server.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    };
+    let servers: Vec<String> = dns.servers.into_iter().filter(reachable).collect();
+    let searches = if dns.searches.is_empty() {
+        vec![NO_SEARCH.to_owned()]
+    } else {
+        dns.searches
+    };
+    host_config.dns = (!servers.is_empty()).then_some(servers);
+    host_config.dns_search = Some(searches);
+    host_config.dns_options = (!dns.options.is_empty()).then_some(dns.options);
+}
+
+fn sysctls(pod: &Pod) -> Option<HashMap<String, String>> {
+    let sysctls = spec::spec(pod)
+        .security_context
+        .as_ref()?
+        .sysctls
+        .as_ref()?;
+    (!sysctls.is_empty()).then(|| {
+        sysctls
+            .iter()
+            .map(|sysctl| (spec::normalized_sysctl(&sysctl.name), sysctl.value.clone()))
+            .collect()
+    })
+}
+
+/// Host ports of app containers and sidecars. In the host's network there is nothing to publish.
+fn ports(pod: &Pod) -> (Option<Vec<String>>, Option<PortMap>) {
+    if spec::is_host_network(pod) {
+        return (None, None);
+    }
+    let mut exposed = BTreeSet::new();
+    let mut bindings = PortMap::new();
+    let containers = spec::containers(pod).filter(|(role, _)| match role {
+        Role::App | Role::Sidecar => true,
+        Role::Init | Role::Ephemeral => false,
+    });
+    for port in containers.flat_map(|(_, c)| c.ports.iter().flatten()) {
+        let Some(host_port) = port.host_port.filter(|port| *port != 0) else {
+            continue;
+        };
+        let protocol = match port.protocol.as_deref() {
+            Some("UDP") => "udp",
+            Some("SCTP") => "sctp",
+            _ => "tcp",
+        };
+        let key = format!("{}/{protocol}", port.container_port);
+        exposed.insert(key.clone());
+        let binding = PortBinding {
+            host_ip: port.host_ip.clone().filter(|ip| !ip.is_empty()),
+            host_port: Some(host_port.to_string()),
+        };
+        let list = bindings.entry(key).or_default().get_or_insert_default();
+        if !list.contains(&binding) {
+            list.push(binding);
+        }
+    }
+    if exposed.is_empty() {
+        return (None, None);
+    }
+    (Some(exposed.into_iter().collect()), Some(bindings))
+}

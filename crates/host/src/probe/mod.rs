@@ -1,0 +1,164 @@
+//! Asks a server whether it is well: over HTTP, TCP and gRPC, for probes and for hooks.
+//!
+//! The requests leave from the node, as a kubelet's do, and cost the Engine nothing. Every one
+//! has a connection of its own, goes through no proxy, believes every certificate, and ends by
+//! its deadline, whatever the server does or leaves undone.
+//!
+//! Upstream: `pkg/probe/http`, `pkg/probe/tcp`, `pkg/probe/grpc`.
+
+mod grpc;
+mod http;
+#[cfg(test)]
+mod tests;
+mod tls;
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::future::{Either, select};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use mirrorlet_core::handler::{GrpcCheck, HttpGet, authority};
+
+pub use grpc::Health;
+pub use http::HttpAnswer;
+
+/// Why a server could not be asked, or gave no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProbeError {
+    /// Nobody took the connection.
+    #[error("dial tcp {address}: {why}")]
+    Connect {
+        /// Where to.
+        address: String,
+        /// The system's words.
+        why: String,
+    },
+    /// It ended without an answer, or with one that makes no sense.
+    #[error("{0}")]
+    Broken(String),
+    /// What should speak TLS answered in plain text.
+    #[error("server gave HTTP response to HTTPS client")]
+    PlainAnswer,
+    /// It sent us on and on.
+    #[error("stopped after {0} redirects")]
+    TooManyRedirects(usize),
+    /// What is to be sent can't be: it names the part, never its value.
+    #[error("invalid request: {0}")]
+    Request(String),
+    /// It did not answer in time.
+    #[error("context deadline exceeded: no answer within {} s", .0.as_secs())]
+    Timeout(Duration),
+}
+
+/// Asks servers. Made once: the TLS set-up is shared by all that it asks. Cheap to clone.
+#[derive(Clone)]
+pub struct Client {
+    /// For HTTP over TLS.
+    tls: TlsConnector,
+    /// For gRPC over TLS.
+    tls_h2: TlsConnector,
+}
+
+impl Default for Client {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// One that is ready to ask.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            tls: tls::connector(&[]),
+            tls_h2: tls::connector(&[b"h2"]),
+        }
+    }
+
+    /// Sends a GET request and returns the status of the answer: of the last one, where it was
+    /// sent on to the same host, and of the redirect itself, where to another.
+    ///
+    /// # Errors
+    /// There was no whole answer within `timeout`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the connection.
+    pub async fn http_get(
+        &self,
+        get: &HttpGet,
+        timeout: Duration,
+    ) -> Result<HttpAnswer, ProbeError> {
+        within(timeout, self.follow(get)).await
+    }
+
+    /// Opens a TCP connection and closes it.
+    ///
+    /// # Errors
+    /// Nobody took it within `timeout`.
+    pub async fn tcp_socket(
+        &self,
+        host: &str,
+        port: u16,
+        timeout: Duration,
+    ) -> Result<(), ProbeError> {
+        within(timeout, connect(host, port)).await.map(drop)
+    }
+
+    /// Asks the gRPC health service, and returns what it says of the service asked about.
+    ///
+    /// # Errors
+    /// There was no answer of a health service within `timeout`.
+    pub async fn grpc(&self, check: &GrpcCheck, timeout: Duration) -> Result<Health, ProbeError> {
+        within(timeout, self.check(check)).await
+    }
+}
+
+async fn within<T>(
+    timeout: Duration,
+    attempt: impl Future<Output = Result<T, ProbeError>>,
+) -> Result<T, ProbeError> {
+    // On the heap: a worker that waits for its next turn should not hold the state of a request.
+    let attempt = Box::pin(attempt);
+    tokio::time::timeout(timeout, attempt)
+        .await
+        .unwrap_or(Err(ProbeError::Timeout(timeout)))
+}
+
+async fn connect(host: &str, port: u16) -> Result<TcpStream, ProbeError> {
+    TcpStream::connect((host, port))
+        .await
+        .map_err(|error| ProbeError::Connect {
+            address: authority(host, port),
+            why: why(&error),
+        })
+}
+
+/// What the system says, as upstream's users know it.
+fn why(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connect: connection refused".to_owned(),
+        io::ErrorKind::HostUnreachable => "connect: no route to host".to_owned(),
+        io::ErrorKind::NetworkUnreachable => "connect: network is unreachable".to_owned(),
+        io::ErrorKind::TimedOut => "i/o timeout".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// Runs an exchange over a connection that has to be driven meanwhile. What the connection has
+/// received when it ends still counts.
+async fn drive<T>(exchange: impl Future<Output = T>, connection: impl Future) -> T {
+    match select(pin!(exchange), pin!(connection)).await {
+        Either::Left((done, _)) => done,
+        Either::Right((_, exchange)) => exchange.await,
+    }
+}

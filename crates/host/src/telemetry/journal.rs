@@ -1,0 +1,334 @@
+//! The journal: what happened to each pod and to the node, in memory, newest last.
+//!
+//! It has two readers. `mirrorlet explain` asks for one pod's story; the event recorder takes
+//! what a cluster's users should see. Both get the same entries, so an event can't tell another
+//! story than the agent does. Bounded: a pod that crashes for weeks keeps its newest entries, and
+//! a recorder that can't keep up loses the oldest ones and is told how many.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::refs::RefManager;
+use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
+
+/// Most entries kept of one full name.
+pub const STORY_MAX: usize = 200;
+/// Most full names whose stories are kept; the one that was silent longest goes first.
+const STORIES_MAX: usize = 1_000;
+/// Of how many newest entries one that is told again takes the place. A pod whose probes fail every
+/// second would have no other story left after some minutes.
+const AGAIN_WITHIN: usize = 8;
+/// Most entries that wait for the recorder: hours of a busy node whose API server is away.
+const PENDING_MAX: usize = 2_000;
+
+/// What an entry is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Subject {
+    /// A pod, or one of its containers.
+    Pod {
+        /// Its full name.
+        full_name: FullName,
+        /// Its resolved UID: a static pod's own, never its mirror's.
+        uid: PodUid,
+        /// Name of the container concerned, if it is about one.
+        container: Option<Arc<str>>,
+        /// Which field of the pod's spec that container is.
+        field_path: Option<Arc<str>>,
+    },
+    /// Our Node.
+    Node,
+}
+
+/// Who wants to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// Who asks for the whole story.
+    Trace,
+    /// Everybody: a normal event.
+    Normal,
+    /// Everybody: something is wrong.
+    Warning,
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Position in the journal; a later entry has a higher one.
+    pub number: u64,
+    /// When.
+    pub at: Timestamp,
+    /// To whom.
+    pub subject: Subject,
+    /// Who wants to know.
+    pub kind: Kind,
+    /// Why, in one word as Kubernetes spells it.
+    pub reason: Arc<str>,
+    /// One sentence; no secret, no environment value.
+    pub message: Arc<str>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    next: AtomicU64,
+    stories: Mutex<BTreeMap<FullName, VecDeque<Entry>>>,
+    pending: Mutex<Pending>,
+    arrived: Notify,
+    refs: Mutex<RefManager>,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    /// Whether anybody takes from it. Without an API server nobody does, and nothing is kept.
+    wanted: bool,
+    entries: VecDeque<Entry>,
+    lost: u64,
+}
+
+/// The journal. Cheap to clone: clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Journal(Arc<Inner>);
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Journal {
+    /// Notes something about a pod or one of its containers.
+    pub fn pod(
+        &self,
+        full_name: &FullName,
+        uid: &PodUid,
+        container: Option<&str>,
+        kind: Kind,
+        reason: &str,
+        message: impl Into<Arc<str>>,
+    ) {
+        let subject = Subject::Pod {
+            full_name: full_name.clone(),
+            uid: uid.clone(),
+            container: container.map(Arc::from),
+            field_path: container.map(|name| locked(&self.0.refs).get(uid, name)),
+        };
+        self.note(subject, kind, reason, message.into());
+    }
+
+    /// Knows which fields of a pod's spec its containers are, until it is told to forget the pod.
+    pub fn set_refs(&self, pod: &Pod) {
+        locked(&self.0.refs).set(pod);
+    }
+
+    /// Forgets a pod's containers: nothing will be noted about them.
+    pub fn clear_refs(&self, uid: &PodUid) {
+        locked(&self.0.refs).clear(uid);
+    }
+
+    /// Notes something about our Node.
+    pub fn node(&self, kind: Kind, reason: &str, message: impl Into<Arc<str>>) {
+        self.note(Subject::Node, kind, reason, message.into());
+    }
+
+    fn note(&self, subject: Subject, kind: Kind, reason: &str, message: Arc<str>) {
+        let entry = Entry {
+            number: self.0.next.fetch_add(1, Ordering::Relaxed),
+            at: Timestamp::now(),
+            subject,
+            kind,
+            reason: reason.into(),
+            message,
+        };
+        if let Subject::Pod { full_name, .. } = &entry.subject {
+            let mut stories = locked(&self.0.stories);
+            append(stories.entry(full_name.clone()).or_default(), &entry);
+            if stories.len() > STORIES_MAX {
+                forget_most_silent(&mut stories);
+            }
+        }
+        if kind != Kind::Trace {
+            self.submit(entry);
+        }
+    }
+
+    fn submit(&self, entry: Entry) {
+        {
+            let mut pending = locked(&self.0.pending);
+            if !pending.wanted {
+                return;
+            }
+            if pending.entries.len() == PENDING_MAX {
+                pending.entries.pop_front();
+                pending.lost += 1;
+            }
+            pending.entries.push_back(entry);
+        }
+        self.0.arrived.notify_one();
+    }
+
+    /// The story of all pods that had this full name, oldest entry first.
+    #[must_use]
+    pub fn story(&self, full_name: &FullName) -> Vec<Entry> {
+        let stories = locked(&self.0.stories);
+        let story = stories.get(full_name);
+        story.into_iter().flatten().cloned().collect()
+    }
+
+    /// Full names that have a story.
+    #[must_use]
+    pub fn names(&self) -> Vec<FullName> {
+        locked(&self.0.stories).keys().cloned().collect()
+    }
+
+    /// The end of the journal that the event recorder reads. From now on entries are kept for it.
+    #[must_use]
+    pub fn subscribe(&self) -> Submissions {
+        locked(&self.0.pending).wanted = true;
+        Submissions(Arc::clone(&self.0))
+    }
+}
+
+/// Appends an entry. A warning that was told a moment ago, and is told again, moves to the end.
+fn append(story: &mut VecDeque<Entry>, entry: &Entry) {
+    let again = |known: &&Entry| {
+        known.kind == Kind::Warning
+            && known.kind == entry.kind
+            && known.subject == entry.subject
+            && known.reason == entry.reason
+            && known.message == entry.message
+    };
+    let told = story
+        .iter()
+        .rev()
+        .take(AGAIN_WITHIN)
+        .find(again)
+        .map(|known| known.number);
+    story.retain(|known| told != Some(known.number));
+    if story.len() == STORY_MAX {
+        story.pop_front();
+    }
+    story.push_back(entry.clone());
+}
+
+fn forget_most_silent(stories: &mut BTreeMap<FullName, VecDeque<Entry>>) {
+    let newest = |story: &VecDeque<Entry>| story.back().map(|entry| entry.number);
+    let silent = stories.iter().min_by_key(|(_, story)| newest(story));
+    if let Some(name) = silent.map(|(name, _)| name.clone()) {
+        stories.remove(&name);
+    }
+}
+
+/// What waits for the event recorder.
+#[derive(Debug)]
+pub struct Submissions(Arc<Inner>);
+
+impl Submissions {
+    /// The next entries, at least one, oldest first, and how many were lost before them. Safe to
+    /// cancel.
+    pub async fn next(&mut self) -> (Vec<Entry>, u64) {
+        loop {
+            {
+                let mut pending = locked(&self.0.pending);
+                if !pending.entries.is_empty() {
+                    let lost = std::mem::take(&mut pending.lost);
+                    return (pending.entries.drain(..).collect(), lost);
+                }
+            }
+            self.0.arrived.notified().await;
+        }
+    }
+}
+
+impl Drop for Submissions {
+    fn drop(&mut self) {
+        *locked(&self.0.pending) = Pending::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(name: &str) -> FullName {
+        FullName::new(name, "default")
+    }
+
+    fn note(journal: &Journal, pod: &str, kind: Kind, reason: &str) {
+        journal.pod(&name(pod), &"u".into(), None, kind, reason, "x");
+    }
+
+    fn reasons(entries: &[Entry]) -> Vec<&str> {
+        entries.iter().map(|entry| &*entry.reason).collect()
+    }
+
+    #[tokio::test]
+    async fn a_story_has_everything_and_events_have_no_traces() {
+        let journal = Journal::default();
+        let mut submissions = journal.subscribe();
+        note(&journal, "web", Kind::Normal, "A");
+        note(&journal, "web", Kind::Trace, "B");
+        note(&journal, "db", Kind::Warning, "C");
+        journal.node(Kind::Normal, "D", "x");
+        assert_eq!(reasons(&journal.story(&name("web"))), ["A", "B"]);
+        let (entries, lost) = submissions.next().await;
+        assert_eq!((reasons(&entries), lost), (vec!["A", "C", "D"], 0));
+    }
+
+    #[tokio::test]
+    async fn a_warning_told_again_and_again_leaves_room_for_others() {
+        let journal = Journal::default();
+        let mut submissions = journal.subscribe();
+        note(&journal, "web", Kind::Normal, "Started");
+        for _ in 0..STORY_MAX {
+            note(&journal, "web", Kind::Warning, "Unhealthy");
+            note(&journal, "web", Kind::Warning, "BackOff");
+        }
+        note(&journal, "web", Kind::Normal, "Started");
+        note(&journal, "web", Kind::Normal, "Started");
+        assert_eq!(
+            reasons(&journal.story(&name("web"))),
+            ["Started", "Unhealthy", "BackOff", "Started", "Started"]
+        );
+        // The recorder counts them itself.
+        assert_eq!(submissions.next().await.0.len(), 2 * STORY_MAX + 3);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_kept_for_a_recorder_that_is_not_there() {
+        let journal = Journal::default();
+        note(&journal, "web", Kind::Normal, "Early");
+        drop(journal.subscribe());
+        note(&journal, "web", Kind::Normal, "Between");
+        let mut submissions = journal.subscribe();
+        note(&journal, "web", Kind::Normal, "Late");
+        assert_eq!(reasons(&submissions.next().await.0), ["Late"]);
+    }
+
+    #[tokio::test]
+    async fn the_oldest_goes_first_and_is_counted() {
+        let journal = Journal::default();
+        let mut submissions = journal.subscribe();
+        for i in 0..PENDING_MAX + 3 {
+            note(&journal, "web", Kind::Normal, &i.to_string());
+        }
+        let (entries, lost) = submissions.next().await;
+        assert_eq!((entries.len(), lost), (PENDING_MAX, 3));
+        assert_eq!(&*entries[0].reason, "3");
+        let story = journal.story(&name("web"));
+        assert_eq!(story.len(), STORY_MAX);
+        assert_eq!(story.last(), entries.last());
+    }
+
+    #[test]
+    fn the_most_silent_pod_is_forgotten() {
+        let journal = Journal::default();
+        for i in 0..STORIES_MAX {
+            note(&journal, &format!("p{i}"), Kind::Trace, "A");
+        }
+        note(&journal, "p0", Kind::Trace, "B");
+        note(&journal, "new", Kind::Trace, "C");
+        assert_eq!(journal.story(&name("p0")).len(), 2);
+        assert!(journal.story(&name("p1")).is_empty());
+        assert_eq!(journal.story(&name("new")).len(), 1);
+    }
+}

@@ -1,0 +1,364 @@
+//! The series served on `/metrics`. Labels have few fixed values each, never a name or an image;
+//! only the kubelet's own series of its probes have others.
+
+mod labels;
+mod mirrors;
+mod names;
+mod node_api;
+mod probes;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::encoding::text::{encode, encode_registry};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+pub use self::labels::{EventOutcome, ImageGcCause, PodState, PullOutcome};
+use self::labels::{reason_str, source_label};
+use super::requests::ApiRequest;
+use mirrorlet_core::api::{Code, Timestamp};
+use mirrorlet_core::desired::PodSource;
+use mirrorlet_core::gc::Cause;
+use mirrorlet_runtime::SyncErrorReason;
+
+/// One label with a value out of a closed set.
+type Label = [(&'static str, &'static str); 1];
+type Counters = Family<Label, Counter>;
+type RequestCounters = Family<[(&'static str, &'static str); 3], Counter>;
+type Histograms = Family<Label, Histogram, fn() -> Histogram>;
+
+/// Upper bounds in seconds for Engine calls: a list takes some ms, a stop its grace.
+const ENGINE_BUCKETS: [f64; 12] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0,
+];
+/// Upper bounds in seconds for rounds and pulls.
+const LONG_BUCKETS: [f64; 12] = [
+    0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+];
+
+fn engine_histogram() -> Histogram {
+    Histogram::new(ENGINE_BUCKETS)
+}
+
+/// The agent's series. Cheap to clone: clones share them.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    registry: Arc<Registry>,
+    engine_operations: Counters,
+    engine_errors: Counters,
+    engine_seconds: Histograms,
+    pods: Family<Label, Gauge>,
+    sync_seconds: Histogram,
+    sync_errors: Counters,
+    container_starts: Counter,
+    container_restarts: Counter,
+    container_deaths: Counter,
+    container_kills: Counter,
+    containers_collected: Counters,
+    container_gc_errors: Counter,
+    source_reads: Counters,
+    source_success: Family<Label, Gauge>,
+    problems: Family<Label, Gauge>,
+    relists: Counter,
+    event_gaps: Counter,
+    event_stream_up: Gauge,
+    engine_up: Gauge,
+    pulls: Counters,
+    pull_seconds: Histogram,
+    images_collected: Counters,
+    image_bytes_freed: Counter,
+    image_gc_errors: Counter,
+    image_disk_used: Gauge,
+    mirror_writes: Counters,
+    status_writes: Counters,
+    events: Counters,
+    api_requests: RequestCounters,
+    api_up: Gauge,
+    certificate_ends: Family<Label, Gauge>,
+    mirrors: Family<Label, Gauge>,
+    mirror_problems: Family<Label, Gauge>,
+    probes: probes::ProbeSeries,
+    node_api: node_api::NodeApiSeries,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// Fresh series, registered with the prefix `mirrorlet_`.
+    #[must_use]
+    pub fn new() -> Self {
+        let engine_histograms: fn() -> Histogram = engine_histogram;
+        let mut metrics = Self {
+            registry: Arc::default(),
+            engine_operations: Family::default(),
+            engine_errors: Family::default(),
+            engine_seconds: Family::new_with_constructor(engine_histograms),
+            pods: Family::default(),
+            sync_seconds: Histogram::new(LONG_BUCKETS),
+            sync_errors: Family::default(),
+            container_starts: Counter::default(),
+            container_restarts: Counter::default(),
+            container_deaths: Counter::default(),
+            container_kills: Counter::default(),
+            containers_collected: Family::default(),
+            container_gc_errors: Counter::default(),
+            source_reads: Family::default(),
+            source_success: Family::default(),
+            problems: Family::default(),
+            relists: Counter::default(),
+            event_gaps: Counter::default(),
+            event_stream_up: Gauge::default(),
+            engine_up: Gauge::default(),
+            pulls: Family::default(),
+            pull_seconds: Histogram::new(LONG_BUCKETS),
+            images_collected: Family::default(),
+            image_bytes_freed: Counter::default(),
+            image_gc_errors: Counter::default(),
+            image_disk_used: Gauge::default(),
+            mirror_writes: Family::default(),
+            status_writes: Family::default(),
+            events: Family::default(),
+            api_requests: Family::default(),
+            api_up: Gauge::default(),
+            certificate_ends: Family::default(),
+            mirrors: Family::default(),
+            mirror_problems: Family::default(),
+            probes: probes::ProbeSeries::default(),
+            node_api: node_api::NodeApiSeries::default(),
+        };
+        metrics.registry = Arc::new(metrics.register());
+        metrics
+    }
+
+    /// The series as `OpenMetrics` text.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String can't fail; a series that can't be encoded ends the text early,
+        // without the end mark, which scrapers report.
+        let probes = encode_registry(&mut text, &self.probes.registry);
+        if probes
+            .and_then(|()| encode_registry(&mut text, &self.node_api.registry))
+            .and_then(|()| encode(&mut text, &self.registry))
+            .is_err()
+        {
+            tracing::error!("failed to encode the metrics");
+        }
+        text
+    }
+
+    /// Counts one Engine call. `operation` is a name out of the `Engine` trait's fixed list.
+    pub fn engine_call(&self, operation: &'static str, took: Duration, ok: bool) {
+        let label = [("operation", operation)];
+        self.engine_operations.get_or_create(&label).inc();
+        if !ok {
+            self.engine_errors.get_or_create(&label).inc();
+        }
+        self.engine_seconds
+            .get_or_create(&label)
+            .observe(took.as_secs_f64());
+    }
+
+    /// How many Engine calls were made so far.
+    #[must_use]
+    pub fn engine_calls(&self, operation: &'static str) -> u64 {
+        self.engine_operations
+            .get(&[("operation", operation)])
+            .map_or(0, |counter| counter.get())
+    }
+
+    /// Sets the number of pods in each state; states not named have none.
+    pub fn set_pods(&self, counts: &BTreeMap<PodState, usize>) {
+        for state in PodState::ALL {
+            let count = counts.get(&state).copied().unwrap_or(0);
+            self.pods
+                .get_or_create(&[("state", state.as_str())])
+                .set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Sets the present problems of all manifests; codes not named have none.
+    pub fn set_problems(&self, counts: &BTreeMap<Code, usize>) {
+        self.problems.clear();
+        for (code, count) in counts {
+            self.problems
+                .get_or_create(&[("code", code.as_str())])
+                .set(i64::try_from(*count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Sets whether Engine events arrive.
+    pub fn set_event_stream_up(&self, up: bool) {
+        self.event_stream_up.set(i64::from(up));
+    }
+
+    /// Counts one request to the API server; no code when no answer came.
+    pub fn api_request(&self, request: ApiRequest, code: Option<u16>) {
+        self.api_requests.get_or_create(&request.labels(code)).inc();
+    }
+
+    /// When the certificate ends that we call the API server with.
+    pub fn set_client_certificate_ends(&self, ends: Timestamp) {
+        self.set_certificate_ends("client", ends);
+    }
+
+    /// When the certificate ends that the node API shows.
+    pub fn set_serving_certificate_ends(&self, ends: Timestamp) {
+        self.set_certificate_ends("serving", ends);
+    }
+
+    fn set_certificate_ends(&self, certificate: &'static str, ends: Timestamp) {
+        self.certificate_ends
+            .get_or_create(&[("certificate", certificate)])
+            .set(ends.as_second());
+    }
+
+    pub(super) fn set_api_up(&self, up: bool) {
+        self.api_up.set(i64::from(up));
+    }
+
+    /// Counts one list of all containers.
+    pub fn relisted(&self) {
+        self.relists.inc();
+    }
+
+    pub(super) fn set_engine_up(&self, up: bool) {
+        self.engine_up.set(i64::from(up));
+    }
+
+    pub(super) fn gap(&self) {
+        self.event_gaps.inc();
+    }
+
+    pub(super) fn synced(&self, took: Duration) {
+        self.sync_seconds.observe(took.as_secs_f64());
+    }
+
+    pub(super) fn sync_failed(&self, reason: SyncErrorReason) {
+        self.sync_errors
+            .get_or_create(&[("reason", reason_str(reason))])
+            .inc();
+    }
+
+    pub(super) fn container_started(&self, restart: bool) {
+        self.container_starts.inc();
+        if restart {
+            self.container_restarts.inc();
+        }
+    }
+
+    pub(super) fn mirror_written(&self, outcome: &'static str) {
+        self.mirror_writes
+            .get_or_create(&[("outcome", outcome)])
+            .inc();
+    }
+
+    pub(super) fn events(&self, outcome: EventOutcome, number: u64) {
+        self.events
+            .get_or_create(&[("outcome", outcome.as_str())])
+            .inc_by(number);
+    }
+
+    pub(super) fn status_written(&self, outcome: &'static str) {
+        self.status_writes
+            .get_or_create(&[("outcome", outcome)])
+            .inc();
+    }
+
+    pub(super) fn container_died(&self) {
+        self.container_deaths.inc();
+    }
+
+    pub(super) fn container_killed(&self) {
+        self.container_kills.inc();
+    }
+
+    pub(super) fn container_collected(&self, cause: Cause) {
+        self.containers_collected
+            .get_or_create(&[("cause", cause.as_str())])
+            .inc();
+    }
+
+    pub(super) fn container_gc_failed(&self, number: usize) {
+        let number = u64::try_from(number).unwrap_or(u64::MAX);
+        self.container_gc_errors.inc_by(number);
+    }
+
+    pub(super) fn source_read(&self, source: PodSource, at: Timestamp) {
+        let label = source_label(source);
+        self.source_reads.get_or_create(&label).inc();
+        self.source_success
+            .get_or_create(&label)
+            .set(at.as_second());
+    }
+
+    /// Sets the share of the Engine's disk that is used, in percent.
+    pub fn set_image_disk_used(&self, percent: u8) {
+        self.image_disk_used.set(i64::from(percent));
+    }
+
+    pub(super) fn image_collected(&self, cause: ImageGcCause, bytes: u64) {
+        self.images_collected
+            .get_or_create(&[("cause", cause.as_str())])
+            .inc();
+        self.image_bytes_freed.inc_by(bytes);
+    }
+
+    pub(super) fn image_gc_failed(&self) {
+        self.image_gc_errors.inc();
+    }
+
+    pub(super) fn pulled(&self, outcome: PullOutcome, took: Duration) {
+        self.pulls
+            .get_or_create(&[("outcome", outcome.as_str())])
+            .inc();
+        if outcome == PullOutcome::Pulled {
+            self.pull_seconds.observe(took.as_secs_f64());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_are_prefixed_and_counted() {
+        let metrics = Metrics::new();
+        metrics.engine_call("list_containers", Duration::from_millis(3), true);
+        metrics.engine_call("list_containers", Duration::from_millis(3), false);
+        metrics.set_pods(&BTreeMap::from([(PodState::Running, 2)]));
+        metrics.set_problems(&BTreeMap::from([(Code::Syntax, 1)]));
+        metrics.set_problems(&BTreeMap::from([(Code::Empty, 1)]));
+        metrics.sync_failed(SyncErrorReason::ErrImagePull);
+        metrics.source_read(PodSource::File, Timestamp::UNIX_EPOCH);
+        let text = metrics.encode();
+        for line in [
+            "mirrorlet_engine_operations_total{operation=\"list_containers\"} 2",
+            "mirrorlet_engine_operation_errors_total{operation=\"list_containers\"} 1",
+            "mirrorlet_engine_operation_duration_seconds_count{operation=\"list_containers\"} 2",
+            "mirrorlet_pods{state=\"running\"} 2",
+            "mirrorlet_pods{state=\"failed\"} 0",
+            "mirrorlet_manifest_problems{code=\"empty\"} 1",
+            "mirrorlet_pod_sync_errors_total{reason=\"ErrImagePull\"} 1",
+            "mirrorlet_source_last_success_timestamp_seconds{source=\"file\"} 0",
+            "# EOF",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+        }
+        assert!(!text.contains("code=\"syntax\""), "{text}");
+        assert_eq!(metrics.engine_calls("list_containers"), 2);
+        for line in text.lines().filter(|l| !l.starts_with('#')) {
+            assert!(line.starts_with("mirrorlet_"), "{line}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! What series are counted by. Each label has few fixed values.
+
+use super::Label;
+use mirrorlet_core::desired::PodSource;
+use mirrorlet_runtime::SyncErrorReason;
+
+/// Why an image was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageGcCause {
+    /// Nobody has used it for too long.
+    Age,
+    /// The disk filled up.
+    Space,
+}
+
+impl ImageGcCause {
+    /// As a label value, and as upstream's.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Age => "age",
+            Self::Space => "space",
+        }
+    }
+}
+
+/// State of a pod, for counting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PodState {
+    /// Not all of its containers have started yet.
+    Pending,
+    /// It runs.
+    Running,
+    /// All its containers ended well, for good.
+    Succeeded,
+    /// All its containers ended, one badly, for good.
+    Failed,
+    /// It is being stopped.
+    Terminating,
+}
+
+impl PodState {
+    /// All states.
+    pub const ALL: [Self; 5] = [
+        Self::Pending,
+        Self::Running,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Terminating,
+    ];
+
+    /// The state as a label value.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Terminating => "terminating",
+        }
+    }
+
+    /// The state of a pod with that phase; an unknown phase counts as pending.
+    #[must_use]
+    pub fn of_phase(phase: &str) -> Self {
+        match phase {
+            "Running" => Self::Running,
+            "Succeeded" => Self::Succeeded,
+            "Failed" => Self::Failed,
+            _ => Self::Pending,
+        }
+    }
+}
+
+/// What came of an image pull.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PullOutcome {
+    /// The image is there.
+    Pulled,
+    /// It isn't.
+    Failed,
+}
+
+impl PullOutcome {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Pulled => "pulled",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+pub(super) fn source_label(source: PodSource) -> Label {
+    [(
+        "source",
+        match source {
+            PodSource::File => "file",
+            PodSource::Http => "http",
+            PodSource::Api => "api",
+        },
+    )]
+}
+
+pub(super) fn reason_str(reason: SyncErrorReason) -> &'static str {
+    match reason {
+        SyncErrorReason::CrashLoopBackOff => "CrashLoopBackOff",
+        SyncErrorReason::ErrImagePull => "ErrImagePull",
+        SyncErrorReason::ImagePullBackOff => "ImagePullBackOff",
+        SyncErrorReason::ImageInspectError => "ImageInspectError",
+        SyncErrorReason::ErrImageNeverPull => "ErrImageNeverPull",
+        SyncErrorReason::InvalidImageName => "InvalidImageName",
+        SyncErrorReason::RegistryUnavailable => "RegistryUnavailable",
+        SyncErrorReason::FailedMount => "FailedMount",
+        SyncErrorReason::CreateContainerConfigError => "CreateContainerConfigError",
+        SyncErrorReason::CreateContainerError => "CreateContainerError",
+        SyncErrorReason::RunContainerError => "RunContainerError",
+        SyncErrorReason::PostStartHookError => "PostStartHookError",
+        SyncErrorReason::KillContainerError => "KillContainerError",
+        SyncErrorReason::CreatePodSandboxError => "CreatePodSandboxError",
+        SyncErrorReason::SetupNetworkError => "SetupNetworkError",
+        SyncErrorReason::TeardownNetworkError => "TeardownNetworkError",
+        SyncErrorReason::KillPodSandboxError => "KillPodSandboxError",
+        SyncErrorReason::VerifyNonRootError => "VerifyNonRootError",
+        SyncErrorReason::RuntimeUnavailable => "RuntimeUnavailable",
+    }
+}
+
+/// What became of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventOutcome {
+    /// It was created.
+    Created,
+    /// It was counted up.
+    Updated,
+    /// It was held back: its object tells too much.
+    HeldBack,
+    /// The API server refused it.
+    Dropped,
+    /// Too many waited for the API server.
+    Lost,
+}
+
+impl EventOutcome {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Updated => "updated",
+            Self::HeldBack => "held_back",
+            Self::Dropped => "dropped",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_spelt_as_they_print() {
+        let reason = SyncErrorReason::VerifyNonRootError;
+        assert_eq!(reason_str(reason), reason.to_string());
+    }
+}

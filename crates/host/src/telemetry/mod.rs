@@ -1,0 +1,35 @@
+//! Log fields, occurrences and metrics: what the agent tells of itself.
+//!
+//! [`occurrences`] is the way in: one function per occurrence writes its log line *and* moves its
+//! series and notes it in the [`journal`], so that they can't drift apart. A node where nothing changes logs nothing.
+
+pub mod calls;
+mod exposition;
+pub mod fields;
+pub mod journal;
+pub mod metrics;
+pub mod occurrences;
+mod refs;
+mod requests;
+
+pub use exposition::prometheus_text;
+pub use journal::Journal;
+pub use metrics::{EventOutcome, ImageGcCause, Metrics, PodState};
+pub use requests::ApiRequest;
+
+/// Where occurrences are told: series and the journal. Cheap to clone: clones share both.
+#[derive(Debug, Clone, Default)]
+pub struct Telemetry {
+    /// What is counted.
+    pub metrics: Metrics,
+    /// What happened to each pod.
+    pub journal: Journal,
+}
+
+impl Telemetry {
+    /// Fresh series and an empty journal.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}

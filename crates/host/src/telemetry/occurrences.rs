@@ -1,0 +1,233 @@
+//! What can happen, one function each: its log line and its count.
+//!
+//! Levels: info when something changed, warn when the agent will try again, error when a person
+//! should look. Functions called again and again in a quiet node log at debug or not at all.
+
+mod access;
+mod cluster;
+mod containers;
+mod gc;
+mod images;
+mod pods;
+mod probes;
+mod stats;
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::{Metrics, Telemetry};
+use crate::telemetry::journal::Kind;
+use mirrorlet_core::api::{Diagnostic, FullName, Timestamp};
+use mirrorlet_core::desired::PodSource;
+use mirrorlet_core::host_access::{Lack, Need};
+
+pub use access::*;
+pub use cluster::*;
+pub use containers::*;
+pub use gc::*;
+pub use images::*;
+pub use pods::*;
+pub use probes::*;
+pub use stats::*;
+
+/// A pod as its log field shows it: `namespace/name`.
+struct Shown<'a>(&'a FullName);
+
+impl std::fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.0.namespace, self.0.name)
+    }
+}
+
+fn millis(took: Duration) -> u64 {
+    u64::try_from(took.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The agent has started.
+pub fn agent_started(root: &Path, node_name: &str, docker: &str) {
+    tracing::info!(
+        "mirrorlet {} started: node {node_name}, root {}, Docker Engine {docker}",
+        env!("CARGO_PKG_VERSION"),
+        root.display()
+    );
+}
+
+/// The agent stops; containers keep running.
+pub fn agent_stopping(reason: &str) {
+    tracing::info!(reason = reason, "stopping; containers keep running");
+}
+
+/// A source delivered a whole set. Logged only when `changed`.
+pub fn source_read(
+    telemetry: &Telemetry,
+    source: PodSource,
+    location: &str,
+    pods: usize,
+    changed: bool,
+    at: Timestamp,
+) {
+    telemetry.metrics.source_read(source, at);
+    if changed {
+        tracing::info!(source = location, "read {pods} pods");
+    }
+}
+
+/// A source can't be read. Call it when that begins, or its cause changes.
+pub fn source_failed(location: &str, error: &str) {
+    tracing::warn!(
+        source = location,
+        error = error,
+        "the source can't be read; its pods stay as they are"
+    );
+}
+
+/// A source can be read again.
+pub fn source_back(location: &str) {
+    tracing::info!(source = location, "the source can be read again");
+}
+
+/// A problem with a manifest, new since the last look.
+pub fn manifest_problem(problem: &Diagnostic) {
+    if problem.is_error() {
+        tracing::error!(
+            source = problem.file,
+            reason = problem.code.as_str(),
+            "{problem}"
+        );
+    } else {
+        tracing::warn!(
+            source = problem.file,
+            reason = problem.code.as_str(),
+            "{problem}"
+        );
+    }
+}
+
+/// A problem with a manifest is gone.
+pub fn manifest_mended(problem: &Diagnostic) {
+    tracing::info!(
+        source = problem.file,
+        reason = problem.code.as_str(),
+        "no longer: {problem}"
+    );
+}
+
+/// A server of the agent ended by itself.
+pub fn server_failed(server: &str, error: &str) {
+    tracing::error!(error = error, "{server} can't be served any more");
+}
+
+/// The agent needs something of its host that isn't there. Call it when that is found.
+pub fn host_access_lacking(telemetry: &Telemetry, lack: &Lack) {
+    let message = format!("{}; {}", lack.message, lack.help);
+    let journal = &telemetry.journal;
+    journal.node(Kind::Warning, "HostAccessLacking", message.as_str());
+    tracing::error!(reason = lack.need.as_str(), "{message}");
+}
+
+/// What the agent lacked of its host is there now.
+pub fn host_access_had(need: Need) {
+    tracing::info!(
+        reason = need.as_str(),
+        "what was lacking of the host is there"
+    );
+}
+
+/// Copies of our own volumes among the host's files can't be unmounted: the directories of pods that
+/// have them can't be removed until the next start.
+pub fn host_files_not_forgotten(error: &str) {
+    tracing::warn!(
+        error = error,
+        "copies of volumes among the host's files can't be unmounted"
+    );
+}
+
+/// What the Engine sees of the agent's host can't be found out.
+pub fn host_access_unknown(error: &str) {
+    tracing::debug!(
+        error = error,
+        "what the Engine sees of the agent's files is not known"
+    );
+}
+
+/// The Engine can't give OOM scores below 0. Logged once.
+pub fn negative_oom_score_refused() {
+    tracing::warn!(
+        "the Docker Engine can't set OOM scores below 0 (it lacks CAP_SYS_RESOURCE): sandboxes and guaranteed pods are not protected from the OOM killer"
+    );
+}
+
+/// Pods can't be given a network, though the Engine answers.
+pub fn network_not_ready(telemetry: &Telemetry, error: &str) {
+    let journal = &telemetry.journal;
+    journal.node(Kind::Warning, "NetworkNotReady", error);
+    tracing::error!(error = error, "pods can't be given a network");
+}
+
+/// The Engine no longer answers. Call it when that begins.
+pub fn engine_lost(telemetry: &Telemetry, error: &str) {
+    telemetry.metrics.set_engine_up(false);
+    tracing::error!(error = error, "the Docker Engine is away; waiting for it");
+}
+
+/// The Engine answers: at the start (`away` is none), or again.
+pub fn engine_back(telemetry: &Telemetry, version: &str, away: Option<Duration>) {
+    telemetry.metrics.set_engine_up(true);
+    match away {
+        None => tracing::info!("connected to Docker Engine {version}"),
+        Some(away) => tracing::info!(elapsed_ms = millis(away), "Docker Engine {version} is back"),
+    }
+}
+
+/// Engine events may have been missed; everything is listed. Logged but for the first, which
+/// every start has.
+pub fn gap(telemetry: &Telemetry, cause: &str, first: bool) {
+    telemetry.metrics.gap();
+    if first {
+        tracing::debug!(reason = cause, "listening to Engine events");
+    } else {
+        tracing::warn!(
+            reason = cause,
+            "Engine events may have been missed; listing everything"
+        );
+    }
+}
+
+/// The API server answers, for the first time or after a while of silence.
+pub fn api_reached(metrics: &Metrics, away: Option<Duration>) {
+    metrics.set_api_up(true);
+    match away {
+        None => tracing::info!("the API server answers"),
+        Some(away) => tracing::info!(elapsed_ms = millis(away), "the API server answers again"),
+    }
+}
+
+/// The API server no longer answers.
+pub fn api_lost(metrics: &Metrics, error: &str) {
+    metrics.set_api_up(false);
+    tracing::warn!(
+        error = error,
+        "the API server doesn't answer; pods go on as they are"
+    );
+}
+
+/// The API server answers again: requests and watches take new connections.
+pub fn api_connections_given_up() {
+    tracing::debug!("the API server answers again; connections from before are given up");
+}
+
+/// New requests to the API server use replaced credentials.
+pub fn credentials_replaced() {
+    tracing::info!("credentials for the API server were replaced; using the new ones");
+}
+
+/// Credentials were replaced by ones that can't be used.
+pub fn credentials_unusable(error: &str) {
+    tracing::error!(
+        error = error,
+        "credentials for the API server can't be used; going on with the old ones"
+    );
+}
+
+#[cfg(test)]
+mod tests;

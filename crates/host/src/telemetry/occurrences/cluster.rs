@@ -1,0 +1,246 @@
+//! What can happen between us and the API server: mirror pods, statuses, our Node.
+
+use super::{Shown, Telemetry};
+use crate::telemetry::EventOutcome;
+use crate::telemetry::journal::Kind;
+use mirrorlet_core::api::{FullName, PodUid, Timestamp};
+use mirrorlet_core::node::{NodeEvent, NodeEventKind};
+
+/// A mirror of a static pod was created; `uid` is the static pod's, `mirror` the mirror's own.
+pub fn mirror_created(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, mirror: &PodUid) {
+    let message = format!("mirror pod created with UID {mirror}");
+    telemetry
+        .journal
+        .pod(pod, uid, None, Kind::Trace, "MirrorCreated", message);
+    telemetry.metrics.mirror_written("created");
+    tracing::info!(pod = %Shown(pod), uid = %uid, "mirror pod created with UID {mirror}");
+}
+
+/// A mirror pod was deleted. `uid` is that of the static pod it stood for (the value of its
+/// annotation), `mirror` its own.
+pub fn mirror_deleted(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    mirror: &PodUid,
+    reason: &str,
+) {
+    let message = format!("mirror pod with UID {mirror} deleted: {reason}");
+    telemetry
+        .journal
+        .pod(pod, uid, None, Kind::Trace, "MirrorDeleted", message);
+    telemetry.metrics.mirror_written("deleted");
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        reason = reason,
+        "mirror pod with UID {mirror} deleted"
+    );
+}
+
+/// A mirror can't be made. Call it once a problem: when it begins, or its kind changes. `kind` is
+/// the problem's word, for example `NamespaceMissing`. Told on the Node, since a pod without
+/// mirror has no object that anybody would look at.
+pub fn mirror_refused(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    kind: &str,
+    message: &str,
+) {
+    let story = format!("no mirror pod, {kind}: {message}");
+    telemetry
+        .journal
+        .pod(pod, uid, None, Kind::Trace, "MirrorRefused", story);
+    let told = format!("No mirror pod for {}, {kind}: {message}", Shown(pod));
+    telemetry
+        .journal
+        .node(Kind::Warning, "MirrorPodRefused", told);
+    telemetry.metrics.mirror_written("refused");
+    tracing::warn!(
+        pod = %Shown(pod),
+        uid = %uid,
+        reason = kind,
+        error = message,
+        "no mirror pod: kubectl doesn't show it; will try again"
+    );
+}
+
+/// The problem told last about a pod's mirror is gone.
+pub fn mirror_mended(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, kind: &str) {
+    let story = format!("the mirror pod's problem is gone: {kind}");
+    telemetry
+        .journal
+        .pod(pod, uid, None, Kind::Trace, "MirrorMended", story);
+    let told = format!("The mirror pod of {} is in place again", Shown(pod));
+    telemetry
+        .journal
+        .node(Kind::Normal, "MirrorPodMended", told);
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        reason = kind,
+        "the mirror pod's problem is gone"
+    );
+}
+
+/// A pod's status was written to its object in the API. `uid` is the resolved one; `phase` and
+/// `changed` (conditions or containers by name, say) are what the story tells of it.
+pub fn status_written(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    phase: &str,
+    changed: &str,
+) {
+    let message = if changed.is_empty() {
+        format!("status written: {phase}")
+    } else {
+        format!("status written: {phase}; {changed}")
+    };
+    telemetry
+        .journal
+        .pod(pod, uid, None, Kind::Trace, "StatusWritten", message);
+    telemetry.metrics.status_written("written");
+    tracing::debug!(pod = %Shown(pod), uid = %uid, "status written: {phase}");
+}
+
+/// A pod's status could not be written; it will be tried again. Call it when that begins, or its
+/// cause changes.
+pub fn status_failed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, error: &str) {
+    let message = format!("status not written: {error}");
+    telemetry
+        .journal
+        .pod(pod, uid, None, Kind::Trace, "StatusFailed", message);
+    telemetry.metrics.status_written("failed");
+    tracing::warn!(
+        pod = %Shown(pod),
+        uid = %uid,
+        error = error,
+        "could not write its status; will try again"
+    );
+}
+
+/// A pod's object was deleted from the API, since nothing of the pod is left.
+pub fn pod_object_deleted(telemetry: &Telemetry, pod: &FullName, uid: &PodUid) {
+    telemetry.journal.pod(
+        pod,
+        uid,
+        None,
+        Kind::Trace,
+        "ObjectDeleted",
+        "its object was deleted from the API",
+    );
+    tracing::info!(pod = %Shown(pod), uid = %uid, "its object was deleted from the API");
+}
+
+/// Something became of events. Not logged: there may be many.
+pub fn events(telemetry: &Telemetry, outcome: EventOutcome, number: u64) {
+    telemetry.metrics.events(outcome, number);
+}
+
+/// Events are lost, since too many wait for the API server. Call it when that begins.
+pub fn events_lost() {
+    tracing::warn!("too many events wait for the API server; the oldest are lost");
+}
+
+/// The API server refuses events in a namespace. Call it once a cause.
+pub fn events_refused(namespace: &str, error: &str) {
+    tracing::warn!(
+        error = error,
+        "events in namespace {namespace} are refused; they are dropped"
+    );
+}
+
+/// An event of our Node as upstream's kubelet tells them: `Starting`, `NodeReady`, `Rebooted`, say.
+pub fn node_event(telemetry: &Telemetry, event: &NodeEvent) {
+    let kind = match event.kind {
+        NodeEventKind::Normal => Kind::Normal,
+        NodeEventKind::Warning => Kind::Warning,
+    };
+    let message = event.message.as_str();
+    telemetry.journal.node(kind, event.reason, message);
+    tracing::info!(reason = event.reason, "{message}");
+}
+
+/// The agent begins to speak for its Node.
+pub fn node_starting(telemetry: &Telemetry) {
+    let journal = &telemetry.journal;
+    journal.node(Kind::Normal, "Starting", "Starting mirrorlet.");
+}
+
+/// Our Node can't be registered. Call it when that begins, or its cause changes.
+pub fn node_refused(name: &str, error: &str) {
+    tracing::error!(error = error, "the Node {name} can't be registered");
+}
+
+/// Our Node was deleted; it is registered again.
+pub fn node_gone(name: &str) {
+    tracing::warn!("the Node {name} was deleted; registering it again");
+}
+
+/// The API server refused the status of our Node; it is written again later.
+pub fn node_status_failed(error: &str) {
+    tracing::warn!(error = error, "the status of the Node can't be written");
+}
+
+/// The Lease of our Node can't be renewed. Call it when that begins.
+pub fn lease_failed(error: &str) {
+    tracing::warn!(error = error, "the Lease of the Node can't be renewed");
+}
+
+/// The Lease of our Node is renewed again.
+pub fn lease_back() {
+    tracing::info!("the Lease of the Node is renewed again");
+}
+
+/// A watch is refused or broken though the API server answers; it is begun again. Call it when
+/// that begins. `resource` is its plural.
+pub fn watch_failed(resource: &str, error: &str) {
+    tracing::warn!(error = error, "can't watch {resource}; trying again");
+}
+
+/// Our Node is registered: created, or found as it was left.
+pub fn node_registered(telemetry: &Telemetry, node: &str, created: bool) {
+    let how = if created { "created" } else { "there already" };
+    telemetry
+        .journal
+        .node(Kind::Trace, "Registered", format!("Node {node} was {how}"));
+    tracing::info!("registered: Node {node} was {how}");
+}
+
+/// A client certificate was requested: somebody may have to approve it. Call it once a request.
+pub fn client_certificate_requested(request: &str) {
+    tracing::info!(
+        "a client certificate is requested: {request} waits for approval (kubectl certificate approve {request})"
+    );
+}
+
+/// There is a new client certificate.
+pub fn client_certificate_issued(telemetry: &Telemetry, ends: Timestamp) {
+    let told = format!("The client certificate was issued; it is valid until {ends}");
+    telemetry
+        .journal
+        .node(Kind::Normal, "ClientCertificateIssued", told);
+    tracing::info!("the client certificate was issued; it is valid until {ends}");
+}
+
+/// There is no new client certificate, though one is due; it goes on being asked for. Call it when
+/// that begins, or its cause changes. Whether there is none at all is `is_needed`.
+pub fn client_certificate_unissued(telemetry: &Telemetry, error: &str, is_needed: bool) {
+    let told = format!("The client certificate can't be had: {error}");
+    telemetry
+        .journal
+        .node(Kind::Warning, "ClientCertificateNotIssued", told);
+    if is_needed {
+        tracing::error!(
+            error = error,
+            "no identity to call the API server with; static pods run without it"
+        );
+    } else {
+        tracing::warn!(
+            error = error,
+            "the client certificate can't be renewed; the one in use stays"
+        );
+    }
+}

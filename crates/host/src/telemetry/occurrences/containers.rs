@@ -1,0 +1,429 @@
+//! What can happen to a container and its image.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::pods::format_pod;
+use super::{Shown, Telemetry, millis};
+use crate::telemetry::journal::Kind;
+use crate::telemetry::metrics::PullOutcome;
+use mirrorlet_core::api::{ContainerId, FullName, PodUid};
+use mirrorlet_core::plan::Reason;
+use mirrorlet_runtime::{SyncError, SyncErrorReason};
+
+/// A container was created.
+pub fn container_created(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    container: &str,
+    id: &ContainerId,
+) {
+    telemetry.journal.pod(
+        pod,
+        uid,
+        Some(container),
+        Kind::Normal,
+        "Created",
+        "Container created",
+    );
+    tracing::debug!(
+        pod = %Shown(pod),
+        uid = %uid,
+        container = container,
+        container_id = id.short(),
+        "container created"
+    );
+}
+
+/// A container was started; `attempt` counts the instances before it.
+pub fn container_started(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    container: &str,
+    id: &ContainerId,
+    attempt: u32,
+    reason: &str,
+) {
+    telemetry.journal.pod(
+        pod,
+        uid,
+        Some(container),
+        Kind::Normal,
+        "Started",
+        "Container started",
+    );
+    telemetry.metrics.container_started(attempt > 0);
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        container = container,
+        container_id = id.short(),
+        attempt = attempt,
+        reason = reason,
+        "container started"
+    );
+}
+
+/// A container ended, by itself or stopped.
+pub fn container_died(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    container: &str,
+    id: &ContainerId,
+    exit_code: i32,
+    reason: &str,
+) {
+    telemetry.journal.pod(
+        pod,
+        uid,
+        Some(container),
+        Kind::Trace,
+        "Died",
+        format!("ended with exit code {exit_code}: {reason}"),
+    );
+    telemetry.metrics.container_died();
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        container = container,
+        container_id = id.short(),
+        reason = reason,
+        "container ended with exit code {exit_code}"
+    );
+}
+
+/// A container is about to be stopped: alone for a reason, else with its whole pod.
+///
+/// Upstream: `killContainer` of `pkg/kubelet/kuberuntime/kuberuntime_container.go`.
+pub fn container_stopping(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    container: &str,
+    reason: Option<&Reason>,
+) {
+    let failed_probe = |probe, for_good| {
+        let next = if for_good { "" } else { ", will be restarted" };
+        format!("Container {container} failed {probe} probe{next}")
+    };
+    let message = match reason {
+        None => format!("Stopping container {container}"),
+        Some(Reason::DefinitionChanged { .. }) => {
+            format!("Container {container} definition changed, will be restarted")
+        }
+        Some(Reason::UnknownState { .. }) => {
+            format!("Container {container} is in an unknown state, will be restarted")
+        }
+        Some(Reason::LivenessFailed { for_good, .. }) => failed_probe("liveness", *for_good),
+        Some(Reason::StartupFailed { for_good, .. }) => failed_probe("startup", *for_good),
+        Some(Reason::PostStartFailed { .. }) => "FailedPostStartHook".to_owned(),
+        Some(reason) => format!("Stopping container {container}: {reason}"),
+    };
+    telemetry.journal.pod(
+        pod,
+        uid,
+        Some(container),
+        Kind::Normal,
+        "Killing",
+        message.as_str(),
+    );
+}
+
+/// A container was stopped by the agent.
+pub fn container_killed(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    container: &str,
+    id: &ContainerId,
+    reason: &str,
+    took: Duration,
+) {
+    telemetry.journal.pod(
+        pod,
+        uid,
+        Some(container),
+        Kind::Trace,
+        "Stopped",
+        format!("stopped within {} ms", millis(took)),
+    );
+    telemetry.metrics.container_killed();
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        container = container,
+        container_id = id.short(),
+        reason = reason,
+        elapsed_ms = millis(took),
+        "container stopped"
+    );
+}
+
+/// The plan stops one container.
+pub fn container_killing(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    container: &str,
+    reason: &str,
+) {
+    telemetry.journal.pod(
+        pod,
+        uid,
+        Some(container),
+        Kind::Trace,
+        "Stopping",
+        format!("to be stopped: {reason}"),
+    );
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        container = container,
+        reason = reason,
+        "stopping the container"
+    );
+}
+
+/// A container that crashes again and again waits. Call it once a wait.
+///
+/// Upstream: `doBackOff` of `pkg/kubelet/kuberuntime/kuberuntime_manager.go`.
+pub fn backoff(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    container: &str,
+    attempt: u32,
+    wait: Duration,
+) {
+    telemetry.journal.pod(
+        pod,
+        uid,
+        Some(container),
+        Kind::Warning,
+        "BackOff",
+        format!(
+            "Back-off restarting failed container {container} in pod {}",
+            format_pod(pod, uid)
+        ),
+    );
+    tracing::warn!(
+        pod = %Shown(pod),
+        uid = %uid,
+        container = container,
+        attempt = attempt,
+        reason = "CrashLoopBackOff",
+        "the container crashes; starting it again in {} s",
+        wait.as_secs()
+    );
+}
+
+/// Some of a pod's pull secrets can't be read; its images are pulled without them.
+///
+/// Upstream: `SyncPod` of `pkg/kubelet/kubelet.go` (`FailedToRetrieveImagePullSecret`).
+pub fn pull_secrets_unreadable(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    names: &[String],
+) {
+    let message = format!(
+        "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not \
+         succeed.",
+        names.join(", ")
+    );
+    tracing::warn!(pod = %Shown(pod), uid = %uid, "{message}");
+    telemetry.journal.pod(
+        pod,
+        uid,
+        None,
+        Kind::Warning,
+        "FailedToRetrieveImagePullSecret",
+        message,
+    );
+}
+
+/// The node's configuration of registries can't be used. Call it when that begins, or its cause
+/// changes.
+pub fn docker_config_unusable(error: &str) {
+    tracing::warn!(
+        error = error,
+        "the docker config can't be used; images are pulled without its credentials"
+    );
+}
+
+/// The node's configuration of registries can be used again, or is gone.
+pub fn docker_config_mended(directory: &Path) {
+    tracing::info!("the docker config in {} is in order", directory.display());
+}
+
+/// An image pull begins, for all who wait for it.
+pub fn image_pulling(image: &str) {
+    tracing::info!("pulling image {image}");
+}
+
+/// A container begins to wait for an image pull.
+pub fn image_awaited(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    container: &str,
+    image: &str,
+) {
+    telemetry.journal.pod(
+        pod,
+        uid,
+        Some(container),
+        Kind::Normal,
+        "Pulling",
+        format!("Pulling image {image:?}"),
+    );
+}
+
+/// A container's image was there already.
+pub fn image_present(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    container: &str,
+    image: &str,
+) {
+    telemetry.journal.pod(
+        pod,
+        uid,
+        Some(container),
+        Kind::Normal,
+        "Pulled",
+        format!("Container image {image:?} already present on machine"),
+    );
+}
+
+/// An image was pulled; `took` has the time it waited for others' pulls.
+pub fn image_pulled(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    container: &str,
+    image: &str,
+    size: u64,
+    took: Duration,
+) {
+    telemetry.journal.pod(
+        pod,
+        uid,
+        Some(container),
+        Kind::Normal,
+        "Pulled",
+        format!(
+            "Successfully pulled image {image:?} in {} (including waiting). Image size: {size} bytes.",
+            go_millis(took)
+        ),
+    );
+    telemetry.metrics.pulled(PullOutcome::Pulled, took);
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        container = container,
+        elapsed_ms = millis(took),
+        "pulled image {image}"
+    );
+}
+
+/// A container's image isn't there: its pull failed or waits, it must not be pulled, or it can't
+/// be looked for.
+///
+/// Upstream: `EnsureImageExists` of `pkg/kubelet/images/image_manager.go`.
+pub fn image_failed(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    container: &str,
+    image: &str,
+    took: Duration,
+    error: &SyncError,
+) {
+    let tell = |kind, reason: &str, message: &str| {
+        telemetry
+            .journal
+            .pod(pod, uid, Some(container), kind, reason, message);
+    };
+    let failed = || {
+        let message = format!("Error: {}", error.reason);
+        tell(Kind::Warning, "Failed", &message);
+    };
+    let backs_off = || {
+        let message = format!("Back-off pulling image {image:?}");
+        tell(Kind::Normal, "BackOff", &message);
+    };
+    match error.reason {
+        SyncErrorReason::ErrImagePull | SyncErrorReason::RegistryUnavailable => {
+            tell(Kind::Warning, "Failed", &error.message);
+            failed();
+            if error.retry_after.is_some_and(|wait| !wait.is_zero()) {
+                backs_off();
+            }
+            telemetry.metrics.pulled(PullOutcome::Failed, took);
+        }
+        SyncErrorReason::ImagePullBackOff => {
+            backs_off();
+            return failed();
+        }
+        SyncErrorReason::ErrImageNeverPull => {
+            tell(Kind::Warning, "ErrImageNeverPull", &error.message);
+            failed();
+        }
+        SyncErrorReason::InvalidImageName | SyncErrorReason::ImageInspectError => {
+            tell(Kind::Warning, "InspectFailed", &error.message);
+            failed();
+        }
+        // The Engine is away, which is told of the Node.
+        _ => return,
+    }
+    tracing::warn!(
+        pod = %Shown(pod),
+        uid = %uid,
+        container = container,
+        elapsed_ms = millis(took),
+        error = error.message,
+        "no image {image}"
+    );
+}
+
+/// A duration in whole milliseconds as Go prints it: `5ms`, `1.2s`, `1m5.2s`.
+fn go_millis(took: Duration) -> String {
+    let millis = millis(took);
+    if millis < 1000 {
+        return format!("{millis}ms");
+    }
+    let (minutes, rest) = (millis / 60_000, millis % 60_000);
+    let fraction = format!("{:03}", rest % 1000);
+    let fraction = fraction.trim_end_matches('0');
+    let point = if fraction.is_empty() { "" } else { "." };
+    let seconds = format!("{}{point}{fraction}s", rest / 1000);
+    match (minutes / 60, minutes % 60) {
+        (0, 0) => seconds,
+        (0, minutes) => format!("{minutes}m{seconds}"),
+        (hours, minutes) => format!("{hours}h{minutes}m{seconds}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_printed_as_go_does() {
+        for (millis, text) in [
+            (0, "0ms"),
+            (999, "999ms"),
+            (1000, "1s"),
+            (1234, "1.234s"),
+            (61_500, "1m1.5s"),
+            (3_600_000, "1h0m0s"),
+        ] {
+            assert_eq!(go_millis(Duration::from_millis(millis)), text);
+        }
+    }
+}

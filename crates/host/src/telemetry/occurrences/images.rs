@@ -1,0 +1,82 @@
+//! What can happen to images that nobody needs.
+
+use std::time::Duration;
+
+use super::{Telemetry, millis};
+use crate::telemetry::ImageGcCause;
+use crate::telemetry::journal::Kind;
+use mirrorlet_core::api::report::PullReport;
+
+/// How far a pull has come. Call it seldom.
+pub fn image_pull_progress(report: &PullReport) {
+    let done = report.bytes_done.min(report.bytes_total);
+    tracing::info!(
+        "pulling image {}: {:?}, {} of {} layers, {done} of {} bytes",
+        report.image,
+        report.phase,
+        report.layers_done,
+        report.layers_total,
+        report.bytes_total
+    );
+}
+
+/// An image was removed.
+pub fn image_collected(
+    telemetry: &Telemetry,
+    image: &str,
+    cause: ImageGcCause,
+    bytes: u64,
+    took: Duration,
+) {
+    telemetry.metrics.image_collected(cause, bytes);
+    tracing::info!(
+        reason = cause.as_str(),
+        elapsed_ms = millis(took),
+        "removed image {image}, {bytes} bytes"
+    );
+}
+
+/// An image that was to be removed stays: it came into use, say.
+pub fn image_not_collected(image: &str, error: &str) {
+    tracing::warn!(error = error, "image {image} can't be removed");
+}
+
+/// A pass failed. Upstream tells of it only when the one before failed too.
+///
+/// Upstream: `StartGarbageCollection` of `pkg/kubelet/kubelet.go`.
+pub fn image_gc_failed(telemetry: &Telemetry, error: &str, repeatedly: bool) {
+    telemetry.metrics.image_gc_failed();
+    if repeatedly {
+        telemetry
+            .journal
+            .node(Kind::Warning, "ImageGCFailed", error);
+    }
+    tracing::warn!(error = error, "image garbage collection failed");
+}
+
+/// Not enough could be removed.
+pub fn free_disk_space_failed(telemetry: &Telemetry, message: &str) {
+    telemetry
+        .journal
+        .node(Kind::Warning, "FreeDiskSpaceFailed", message);
+}
+
+/// The disk says that it has no size.
+pub fn invalid_disk_capacity(telemetry: &Telemetry, message: &str) {
+    telemetry
+        .journal
+        .node(Kind::Warning, "InvalidDiskCapacity", message);
+}
+
+/// It can't be noted which images were pulled: after a restart some will be nobody's, and stay.
+pub fn pulled_images_not_noted(error: &str) {
+    tracing::warn!(error = error, "failed to note which images were pulled");
+}
+
+/// What was noted of pulled images can't be used.
+pub fn pulled_images_forgotten(error: &str) {
+    tracing::warn!(
+        error = error,
+        "the record of pulled images can't be used; what was pulled before stays"
+    );
+}

@@ -1,0 +1,179 @@
+//! What can happen when a container is probed, or one of its hooks runs.
+
+use std::time::Duration;
+
+use super::{Shown, Telemetry, millis};
+use crate::telemetry::journal::Kind;
+use mirrorlet_core::api::{FullName, PodUid};
+use mirrorlet_core::probe::{Outcome, ProbeKind, ProbeResult};
+
+/// An attempt of a probe.
+#[derive(Debug, Clone, Copy)]
+pub struct Probed<'a> {
+    /// The pod.
+    pub pod: &'a FullName,
+    /// Its UID.
+    pub uid: &'a PodUid,
+    /// The container's name.
+    pub container: &'a str,
+    /// Which of its probes.
+    pub kind: ProbeKind,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Probed<'_> {
+    fn tell(&self, telemetry: &Telemetry, reason: &str, message: String) {
+        telemetry.journal.pod(
+            self.pod,
+            self.uid,
+            Some(self.container),
+            Kind::Warning,
+            reason,
+            message,
+        );
+    }
+
+    fn count(&self, telemetry: &Telemetry, result: ProbeResult) {
+        let Self {
+            pod,
+            uid,
+            container,
+            kind,
+            took,
+        } = *self;
+        let metrics = &telemetry.metrics;
+        metrics.probed(pod, uid, container, kind, result, took);
+    }
+}
+
+/// A probe was attempted. Every failure is told, not only those that count; a command's output
+/// is, as upstream's users expect.
+///
+/// Upstream: `probe` of `pkg/kubelet/prober/prober.go`.
+pub fn probed(telemetry: &Telemetry, probe: &Probed<'_>, outcome: &Outcome) {
+    probe.count(telemetry, outcome.result());
+    let kind = probe.kind;
+    match outcome {
+        Outcome::Success => return,
+        Outcome::Warning(why) => {
+            probe.tell(
+                telemetry,
+                "ProbeWarning",
+                format!("{kind} probe warning: {why}"),
+            );
+        }
+        Outcome::Failure(why) => {
+            probe.tell(
+                telemetry,
+                "Unhealthy",
+                format!("{kind} probe failed: {why}"),
+            );
+        }
+    }
+    tracing::debug!(
+        pod = %Shown(probe.pod),
+        uid = %probe.uid,
+        container = probe.container,
+        elapsed_ms = millis(probe.took),
+        "{kind} probe did not simply succeed"
+    );
+}
+
+/// A probe could not be attempted, again and again: what it says of the container stays.
+pub fn probe_erred(telemetry: &Telemetry, probe: &Probed<'_>, why: &str) {
+    probe.count(telemetry, ProbeResult::Unknown);
+    let kind = probe.kind;
+    probe.tell(
+        telemetry,
+        "Unhealthy",
+        format!("{kind} probe errored: {why}"),
+    );
+    tracing::debug!(
+        pod = %Shown(probe.pod),
+        uid = %probe.uid,
+        container = probe.container,
+        error = why,
+        "{kind} probe could not be attempted"
+    );
+}
+
+/// What a probe says of a container has changed.
+pub fn probe_decided(
+    pod: &FullName,
+    uid: &PodUid,
+    container: &str,
+    kind: ProbeKind,
+    result: ProbeResult,
+) {
+    let word = match result {
+        ProbeResult::Success => "succeeds",
+        ProbeResult::Failure => "fails",
+        ProbeResult::Unknown => "is undecided",
+    };
+    tracing::info!(
+        pod = %Shown(pod),
+        uid = %uid,
+        container = container,
+        "{kind} probe {word}"
+    );
+}
+
+/// What probes say could not be left to the next agent.
+pub fn probes_not_kept(error: &str) {
+    tracing::warn!(
+        error = error,
+        "can't keep which containers are ready; should the agent restart, they are not until they were probed"
+    );
+}
+
+/// A container's hook failed: which one is `PostStart` or `PreStop`. What it said or answered is
+/// not told.
+///
+/// Upstream: `startContainer` and `executePreStopHook` of
+/// `pkg/kubelet/kuberuntime/kuberuntime_container.go`.
+pub fn hook_failed(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    container: &str,
+    hook: &'static str,
+    why: &str,
+) {
+    let reason = match hook {
+        "PostStart" => "FailedPostStartHook",
+        _ => "FailedPreStopHook",
+    };
+    let journal = &telemetry.journal;
+    let message = format!("{hook}Hook failed");
+    journal.pod(pod, uid, Some(container), Kind::Warning, reason, message);
+    tracing::warn!(
+        pod = %Shown(pod),
+        uid = %uid,
+        container = container,
+        error = why,
+        "{hook} hook failed"
+    );
+}
+
+/// A hook that was to speak TLS was answered in plain HTTP, and asked so again.
+///
+/// Upstream: `runHTTPHandler` of `pkg/kubelet/lifecycle/handlers.go`.
+pub fn hook_fell_back(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    container: &str,
+    host: &str,
+) {
+    telemetry.journal.pod(
+        pod,
+        uid,
+        Some(container),
+        Kind::Warning,
+        "LifecycleHTTPFallback",
+        format!(
+            "request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP succeeded"
+        ),
+    );
+}

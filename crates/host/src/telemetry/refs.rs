@@ -1,0 +1,86 @@
+//! `RefManager`: which field of its pod's spec a container is, for the events about it. Kept until
+//! the pod is gone, since a container is told of when no source has its pod any more.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use mirrorlet_core::api::{Pod, PodUid};
+use mirrorlet_core::events::field_path;
+use mirrorlet_core::spec;
+
+/// Most pods whose containers are known: several times what a node runs.
+const PODS_MAX: usize = 2_000;
+
+type Paths = BTreeMap<Arc<str>, Arc<str>>;
+
+/// Field paths by pod and container.
+#[derive(Debug, Default)]
+pub(super) struct RefManager {
+    pods: BTreeMap<PodUid, Paths>,
+    order: VecDeque<PodUid>,
+}
+
+impl RefManager {
+    /// Knows the containers of a pod from now on. The pod that was set longest ago is forgotten
+    /// when there are too many.
+    pub(super) fn set(&mut self, pod: &Pod) {
+        let uid = PodUid::of(pod);
+        let paths = spec::containers(pod).filter_map(|(_, container)| {
+            let path = field_path(pod, &container.name)?;
+            Some((container.name.as_str().into(), path.into()))
+        });
+        if self.pods.insert(uid.clone(), paths.collect()).is_none() {
+            self.order.push_back(uid);
+        }
+        if self.pods.len() > PODS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.pods.remove(&oldest);
+        }
+    }
+
+    /// Where a container is. One that nobody knows is taken for a regular one: an agent that has
+    /// just started knows a pod that no source wants any more only from the runtime.
+    pub(super) fn get(&self, uid: &PodUid, container: &str) -> Arc<str> {
+        self.pods
+            .get(uid)
+            .and_then(|paths| paths.get(container).cloned())
+            .unwrap_or_else(|| format!("spec.containers{{{container}}}").into())
+    }
+
+    /// Forgets a pod.
+    pub(super) fn clear(&mut self, uid: &PodUid) {
+        if self.pods.remove(uid).is_some() {
+            self.order.retain(|known| known != uid);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(uid: &str) -> Pod {
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "p", "uid": uid},
+            "spec": {"containers": [{"name": "a"}], "initContainers": [{"name": "b"}]},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn containers_are_known_until_their_pod_is_gone() {
+        let mut refs = RefManager::default();
+        let uid = PodUid::from("u");
+        refs.set(&pod("u"));
+        refs.set(&pod("u"));
+        assert_eq!(&*refs.get(&uid, "b"), "spec.initContainers{b}");
+        refs.clear(&uid);
+        assert_eq!(&*refs.get(&uid, "b"), "spec.containers{b}");
+        assert!(refs.order.is_empty());
+        for i in 0..=PODS_MAX {
+            refs.set(&pod(&i.to_string()));
+        }
+        assert_eq!((refs.pods.len(), refs.order.len()), (PODS_MAX, PODS_MAX));
+    }
+}

@@ -1,0 +1,159 @@
+//! hostPath volumes: the path as it is, of the type asked for.
+//!
+//! Upstream: `pkg/volume/hostpath/host_path.go`.
+
+use std::fs::{DirBuilder, FileType, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as _};
+use std::path::{Component, Path, PathBuf};
+
+use mirrorlet_core::api::core::HostPathVolumeSource;
+
+use super::host_root::{HostFiles, SeenAt};
+use super::{Result, VolumeError, set_mode};
+
+/// Mode of directories made on demand.
+const DIR_MODE: u32 = 0o755;
+/// Mode of files made on demand.
+const FILE_MODE: u32 = 0o644;
+
+/// A path of the host, ready to be bound.
+pub(super) struct HostPath {
+    pub(super) path: PathBuf,
+    /// Whether the Engine is to make a directory there when it is missing.
+    pub(super) made_by_engine: bool,
+}
+
+/// Checks a host path, makes it where its type says so, and returns it. What the agent sees in a
+/// container, or not at all, it can't make.
+pub(super) fn ensure(
+    volume: &str,
+    source: &HostPathVolumeSource,
+    host: &HostFiles,
+) -> Result<HostPath> {
+    let path = PathBuf::from(&source.path);
+    let problem = |problem: String| VolumeError::Volume {
+        volume: volume.to_owned(),
+        problem,
+    };
+    if path.components().any(|c| c == Component::ParentDir) {
+        return Err(problem(format!(
+            "hostPath {:?} must not contain '..'",
+            source.path
+        )));
+    }
+    if !path.is_absolute() {
+        return Err(problem(format!(
+            "hostPath {:?} must be absolute",
+            source.path
+        )));
+    }
+    let kind = source.type_.as_deref().unwrap_or_default();
+    let by_engine = |path: PathBuf| {
+        // The form of a mount that has the Engine make its source can't say such a path.
+        if source.path.contains(':') {
+            return Err(problem(format!(
+                "hostPath {:?} can't be made from within a container; make it on the host",
+                source.path
+            )));
+        }
+        Ok(HostPath {
+            path,
+            made_by_engine: true,
+        })
+    };
+    let seen = host
+        .seen(&path)
+        .map_err(|e| VolumeError::io("look at", &path, e))?;
+    let (at, is_own) = match seen {
+        SeenAt::Own(at) => (at, true),
+        SeenAt::Below(at) => (at, false),
+        SeenAt::Nowhere if kind.is_empty() => return by_engine(path),
+        SeenAt::Nowhere => {
+            return Err(problem(format!(
+                "hostPath {:?} can't be checked to be a {kind}: the agent doesn't see the host's files; mount / of the host and name it with --host-root",
+                source.path
+            )));
+        }
+    };
+    let found = type_of(&at)?;
+    match kind {
+        "" | "DirectoryOrCreate" if found.is_none() && !is_own => return by_engine(path),
+        "FileOrCreate" if found.is_none() && !is_own => {
+            return Err(problem(format!(
+                "hostPath {:?} is missing, and the agent sees the host's files without making any; make it on the host",
+                source.path
+            )));
+        }
+        // "" checks nothing, but runtimes make a missing directory for their bind mount, and not
+        // every Engine does.
+        "" | "DirectoryOrCreate" if found.is_none() => make_dir(&path)?,
+        "" => {}
+        "Directory" | "DirectoryOrCreate" => {
+            expect(&path, found, FileType::is_dir, "directory")?;
+        }
+        "FileOrCreate" if found.is_none() => make_file(&path)?,
+        "File" | "FileOrCreate" => expect(&path, found, FileType::is_file, "file")?,
+        "Socket" => expect(&path, found, FileType::is_socket, "socket file")?,
+        "CharDevice" => expect(&path, found, FileType::is_char_device, "character device")?,
+        "BlockDevice" => expect(&path, found, FileType::is_block_device, "block device")?,
+        other => return Err(problem(format!("{other} is an invalid volume type"))),
+    }
+    Ok(HostPath {
+        path,
+        made_by_engine: false,
+    })
+}
+
+/// Type of what is at the path, symlinks followed; none when nothing is.
+fn type_of(path: &Path) -> Result<Option<FileType>> {
+    match std::fs::metadata(path) {
+        Ok(metadata) => Ok(Some(metadata.file_type())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        // A file where a directory was to be: nothing can be at that path.
+        Err(e) if e.kind() == io::ErrorKind::NotADirectory => Ok(None),
+        Err(e) => Err(VolumeError::io("look at", path, e)),
+    }
+}
+
+fn expect(
+    path: &Path,
+    found: Option<FileType>,
+    is: impl Fn(&FileType) -> bool,
+    wanted: &'static str,
+) -> Result<()> {
+    if found.as_ref().is_some_and(is) {
+        return Ok(());
+    }
+    Err(VolumeError::HostPathType {
+        path: path.to_owned(),
+        wanted,
+    })
+}
+
+fn make_dir(path: &Path) -> Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(DIR_MODE)
+        .create(path)
+        .map_err(|e| VolumeError::io("create directory", path, e))?;
+    set_mode(path, DIR_MODE)
+}
+
+fn make_file(path: &Path) -> Result<()> {
+    let created = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(FILE_MODE)
+        .open(path);
+    match created {
+        Ok(_) => set_mode(path, FILE_MODE),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            expect(path, type_of(path)?, FileType::is_file, "file")
+        }
+        Err(e) => Err(VolumeError::io("create file", path, e)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

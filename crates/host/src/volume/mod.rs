@@ -1,0 +1,411 @@
+//! What pods mount, on disk: volumes, sub-paths, termination messages, the hosts file. All calls block; run them where blocking is allowed.
+//!
+//! Everything is made idempotently under `<root>/pods/<uid>` in the kubelet's layout
+//! ([`PodPaths`]) and found again there after a restart: nothing is remembered in memory.
+
+use std::collections::BTreeMap;
+use std::fs::{DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use mirrorlet_core::api::core::Volume;
+use mirrorlet_core::api::{Pod, PodUid};
+use mirrorlet_core::expand::Variables;
+use mirrorlet_core::payload::{self, Kind, PayloadError, Payloads};
+use mirrorlet_core::spec;
+use mirrorlet_core::volumes::{PodPaths, VolumeMap};
+
+mod atomic;
+mod cgroup;
+mod empty_dir;
+mod files;
+mod host_path;
+mod host_root;
+mod mountinfo;
+mod remove;
+mod subpath;
+mod tmpfs;
+mod trial;
+mod values;
+
+use tmpfs::Limits;
+
+pub use files::{TERMINATION_MESSAGE_MAX, overwrite, read_termination_message};
+pub use host_root::HostFiles;
+pub use trial::TrialMount;
+
+/// Mode of every directory of ours that is not itself mounted into containers.
+const DIR_MODE: u32 = 0o750;
+
+/// Why something can't be had on disk.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum VolumeError {
+    /// An operation on a file failed.
+    #[error("failed to {attempt} {}: {cause}", .path.display())]
+    Io {
+        /// What was attempted.
+        attempt: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's words.
+        cause: String,
+    },
+    /// A hostPath is not of the type asked for.
+    #[error("hostPath type check failed: {} is not a {wanted}", .path.display())]
+    HostPathType {
+        /// The path.
+        path: PathBuf,
+        /// What it was to be.
+        wanted: &'static str,
+    },
+    /// A volume can't be had as it is written.
+    #[error("volume {volume:?}: {problem}")]
+    Volume {
+        /// Name of the volume.
+        volume: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A sub-path can't be had. Holds no host path.
+    #[error(
+        "failed to prepare subPath for volumeMount {volume:?} of container {container:?}: {problem}"
+    )]
+    SubPath {
+        /// Name of the volume.
+        volume: String,
+        /// Name of the container.
+        container: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// What a volume is to hold can't be told.
+    #[error(transparent)]
+    Payload(#[from] PayloadError),
+    /// A volume can't be set up.
+    #[error("MountVolume.SetUp failed for volume {volume:?} : {cause}")]
+    SetUp {
+        /// Name of the volume.
+        volume: String,
+        /// Why.
+        cause: Box<VolumeError>,
+    },
+    /// The agent may not mount file systems.
+    #[error(
+        "volume {volume:?} needs a file system mounted, and the agent may not mount: run it as root with CAP_SYS_ADMIN ({cause})"
+    )]
+    MountNotPermitted {
+        /// Name of the volume.
+        volume: String,
+        /// The system's words.
+        cause: String,
+    },
+    /// Something is still mounted below a pod's directory, so it stays.
+    #[error("{} is still mounted or in use: {cause}", .path.display())]
+    Busy {
+        /// The mount point.
+        path: PathBuf,
+        /// The system's words, or who mounted it.
+        cause: String,
+    },
+    /// A name that can't be part of a path.
+    #[error("{0:?} can't be the name of a file")]
+    InvalidName(String),
+}
+
+impl VolumeError {
+    fn io(attempt: &'static str, path: &Path, cause: impl Into<io::Error>) -> Self {
+        Self::Io {
+            attempt,
+            path: path.to_owned(),
+            cause: cause.into().to_string(),
+        }
+    }
+}
+
+/// Result of a volume operation.
+pub type Result<T, E = VolumeError> = std::result::Result<T, E>;
+
+/// Pod directories under one root. Holds no state; calls for different pods may run in parallel.
+#[derive(Debug, Clone)]
+pub struct VolumeManager {
+    root: PathBuf,
+    host: HostFiles,
+}
+
+impl VolumeManager {
+    /// The pod directories under that root directory.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self {
+            root: root.into(),
+            host: HostFiles::default(),
+        }
+    }
+
+    /// The same, with that view of the host's files.
+    #[must_use]
+    pub fn with_host_files(mut self, host: HostFiles) -> Self {
+        self.host = host;
+        self
+    }
+
+    /// Makes all volumes of a pod, or finds them made. `payloads` are the files of those that are
+    /// written from values, `node_memory_bytes` bounds volumes in memory.
+    pub fn ensure(
+        &self,
+        pod: &Pod,
+        payloads: &Payloads,
+        node_memory_bytes: u64,
+    ) -> Result<VolumeMap> {
+        let paths = self.paths(&PodUid::of(pod))?;
+        make_dir(paths.pod_dir())?;
+        let limits = limits(pod, node_memory_bytes);
+        let mut map = VolumeMap::default();
+        for volume in spec::spec(pod).volumes.iter().flatten() {
+            self.ensure_volume(pod, volume, payloads, &paths, limits, &mut map)
+                .map_err(|cause| VolumeError::SetUp {
+                    volume: volume.name.clone(),
+                    cause: Box::new(cause),
+                })?;
+        }
+        Ok(map)
+    }
+
+    /// Fails if a volume that is not made yet can't be, because its files can't be told. Changes
+    /// nothing.
+    pub fn check(&self, pod: &Pod, payloads: &Payloads) -> Result<()> {
+        let paths = self.paths(&PodUid::of(pod))?;
+        for volume in spec::spec(pod).volumes.iter().flatten() {
+            let name = &volume.name;
+            checked_name(name)?;
+            let (Some(kind), Some(Err(error))) = (Kind::of(volume), payloads.get(name)) else {
+                continue;
+            };
+            if !values::is_made(&paths.volume(kind.plugin(), name), kind)? {
+                return Err(VolumeError::SetUp {
+                    volume: name.clone(),
+                    cause: Box::new(error.clone().into()),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the files of a running pod's volumes up to date, and says which were written anew.
+    /// A volume that is not made is left alone. All are tried; the first failure is told.
+    pub fn refresh(
+        &self,
+        pod: &Pod,
+        payloads: &Payloads,
+        node_memory_bytes: u64,
+    ) -> Result<Vec<String>> {
+        let paths = self.paths(&PodUid::of(pod))?;
+        let limits = limits(pod, node_memory_bytes);
+        let mut written = Vec::new();
+        let mut failed = Ok(());
+        for volume in spec::spec(pod).volumes.iter().flatten() {
+            match refresh_volume(pod, volume, payloads, &paths, limits) {
+                Ok(true) => written.push(volume.name.clone()),
+                Ok(false) => {}
+                Err(cause) => {
+                    failed = failed.and(Err(VolumeError::SetUp {
+                        volume: volume.name.clone(),
+                        cause: Box::new(cause),
+                    }));
+                }
+            }
+        }
+        failed.map(|()| written)
+    }
+
+    /// Makes the sub-paths a container mounts, or finds them made, and adds them to `map`.
+    /// `environment` is what `subPathExpr` is expanded against.
+    pub fn ensure_subpaths(
+        &self,
+        pod: &Pod,
+        container: &str,
+        environment: &Variables,
+        map: &mut VolumeMap,
+    ) -> Result<()> {
+        let paths = self.paths(&PodUid::of(pod))?;
+        subpath::ensure(pod, container, environment, &paths, &self.host, map)
+    }
+
+    /// Makes an empty, world-writable file for the termination message of one more start.
+    pub fn ensure_termination_log(&self, uid: &PodUid, container: &str) -> Result<PathBuf> {
+        checked_name(container)?;
+        files::new_termination_log(&self.paths(uid)?.termination_dir(container))
+    }
+
+    /// Removes the file of a termination message once its container is gone, so that a container
+    /// that restarts for weeks does not fill the disk. One that is gone already is success.
+    pub fn remove_termination_log(&self, uid: &PodUid, container: &str, path: &Path) -> Result<()> {
+        checked_name(container)?;
+        files::remove_termination_log(&self.paths(uid)?.termination_dir(container), path)
+    }
+
+    /// Notes the restart count a container was started with, so that it goes on from there when
+    /// all its instances are gone.
+    pub fn note_restarts(&self, uid: &PodUid, container: &str, count: u32) -> Result<()> {
+        checked_name(container)?;
+        files::note_restarts(&self.paths(uid)?.termination_dir(container), count)
+    }
+
+    /// The restart counts the pod's containers were last started with, by name.
+    pub fn noted_restarts(&self, pod: &Pod) -> Result<BTreeMap<String, u32>> {
+        let paths = self.paths(&PodUid::of(pod))?;
+        let noted = spec::containers(pod).filter_map(|(_, container)| {
+            checked_name(&container.name).ok()?;
+            let count = files::noted_restarts(&paths.termination_dir(&container.name))?;
+            Some((container.name.clone(), count))
+        });
+        Ok(noted.collect())
+    }
+
+    /// Writes the pod's hosts file in place, so that running containers see it, and returns its
+    /// path.
+    pub fn write_hosts(&self, uid: &PodUid, content: &str) -> Result<PathBuf> {
+        let paths = self.paths(uid)?;
+        make_dir(paths.pod_dir())?;
+        files::write_in_place(&paths.etc_hosts(), content)?;
+        Ok(paths.etc_hosts())
+    }
+
+    /// Unmounts and removes the volumes of a pod of which nothing runs; the hosts file, termination
+    /// messages and restart counts stay. What is not there is success; while anything else is
+    /// mounted below the pod's directory, nothing is removed and the call fails.
+    pub fn release(&self, uid: &PodUid) -> Result<()> {
+        remove::release(&self.paths(uid)?)
+    }
+
+    /// Unmounts what we mounted for a pod and removes its directory. One that is gone already is
+    /// success; while anything else is mounted below it, it stays and the call fails.
+    pub fn remove_pod(&self, uid: &PodUid) -> Result<()> {
+        remove::remove_pod(&self.root, &self.paths(uid)?, uid.as_str())
+    }
+
+    /// Removes the cgroups that the Engine made for a pod below `cgroup_root` and left behind.
+    /// Call it when the pod's containers are gone; while anything runs in one the call fails.
+    pub fn remove_pod_cgroups(&self, cgroup_root: &str, uid: &PodUid) -> Result<()> {
+        checked_name(uid.as_str())?;
+        cgroup::remove(Path::new(cgroup::HIERARCHIES), cgroup_root, uid)
+    }
+
+    /// UIDs of all pods that have a directory.
+    pub fn list_pod_dirs(&self) -> Result<Vec<PodUid>> {
+        let dir = PodPaths::pods_dir(&self.root);
+        let entries = match std::fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(VolumeError::io("read directory", &dir, e)),
+        };
+        let mut uids = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|e| VolumeError::io("read directory", &dir, e))?;
+            let is_dir = entry.file_type().is_ok_and(|t| t.is_dir());
+            if let (true, Ok(name)) = (is_dir, entry.file_name().into_string()) {
+                uids.push(PodUid::from(name));
+            }
+        }
+        uids.sort();
+        Ok(uids)
+    }
+
+    fn ensure_volume(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        payloads: &Payloads,
+        paths: &PodPaths,
+        limits: Limits,
+        map: &mut VolumeMap,
+    ) -> Result<()> {
+        let name = &volume.name;
+        checked_name(name)?;
+        let path = if let Some(host_path) = &volume.host_path {
+            let found = host_path::ensure(name, host_path, &self.host)?;
+            if found.made_by_engine {
+                map.made_by_engine.insert(name.clone());
+            }
+            found.path
+        } else if let Some(source) = &volume.empty_dir {
+            empty_dir::ensure(name, source, paths, limits, payload::fs_group(pod))?
+        } else if let (Some(kind), Some(files)) = (Kind::of(volume), payloads.get(name)) {
+            let made = values::ensure(pod, name, kind, files, paths, limits)?;
+            map.read_only.insert(name.clone());
+            if let Some(error) = made.kept {
+                map.kept.insert(name.clone(), error.to_string());
+            }
+            made.path
+        } else {
+            return Err(VolumeError::Volume {
+                volume: name.clone(),
+                problem: "volumes of this type are not supported".to_owned(),
+            });
+        };
+        map.volumes.insert(name.clone(), path);
+        Ok(())
+    }
+
+    fn paths(&self, uid: &PodUid) -> Result<PodPaths> {
+        checked_name(uid.as_str())?;
+        Ok(PodPaths::new(&self.root, uid))
+    }
+}
+
+/// What bounds a pod's volumes in memory.
+fn limits(pod: &Pod, node_memory_bytes: u64) -> Limits {
+    Limits {
+        pod: mirrorlet_core::resources::pod_memory_limit(pod),
+        node: node_memory_bytes,
+    }
+}
+
+/// Whether the volume's files were written anew.
+fn refresh_volume(
+    pod: &Pod,
+    volume: &Volume,
+    payloads: &Payloads,
+    paths: &PodPaths,
+    limits: Limits,
+) -> Result<bool> {
+    let name = &volume.name;
+    checked_name(name)?;
+    let (Some(kind), Some(files)) = (Kind::of(volume), payloads.get(name)) else {
+        return Ok(false);
+    };
+    if !values::is_made(&paths.volume(kind.plugin(), name), kind)? {
+        return Ok(false);
+    }
+    let made = values::ensure(pod, name, kind, files, paths, limits)?;
+    match made.kept {
+        Some(error) => Err(error.into()),
+        None => Ok(made.changed),
+    }
+}
+
+/// A name that comes from a manifest may become part of a path only when it is one component.
+fn checked_name(name: &str) -> Result<()> {
+    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+        return Err(VolumeError::InvalidName(name.to_owned()));
+    }
+    Ok(())
+}
+
+/// Makes a directory of ours and its parents.
+fn make_dir(path: &Path) -> Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(DIR_MODE)
+        .create(path)
+        .map_err(|e| VolumeError::io("create directory", path, e))
+}
+
+/// Sets a mode whatever the umask was.
+fn set_mode(path: &Path, mode: u32) -> Result<()> {
+    std::fs::set_permissions(path, Permissions::from_mode(mode))
+        .map_err(|e| VolumeError::io("set the mode of", path, e))
+}
+
+#[cfg(test)]
+mod tests;

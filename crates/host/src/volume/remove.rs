@@ -1,0 +1,218 @@
+//! Removing a pod's directory: what we mounted is unmounted, and then nothing is removed that
+//! lies on another file system, behind a mount or behind a symlink.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+
+use mirrorlet_core::volumes::PodPaths;
+
+use super::{Result, VolumeError, mountinfo};
+
+/// Directories are entered this deep, each level holding a descriptor. Deeper ones are moved up
+/// to the pod's directory first, so that no tree a container made can exhaust us.
+const DEPTH_MAX: usize = 64;
+
+/// Unmounts and removes a pod's directory.
+pub(super) fn remove_pod(root: &Path, paths: &PodPaths, name: &str) -> Result<()> {
+    let dir = paths.pod_dir();
+    if std::fs::symlink_metadata(dir).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+        return Ok(());
+    }
+    unmount_ours(paths)?;
+    let pods_dir = PodPaths::pods_dir(root);
+    let fail = |e: Errno| match e {
+        Errno::XDEV | Errno::BUSY => VolumeError::Busy {
+            path: dir.to_owned(),
+            cause: "something is mounted below it".to_owned(),
+        },
+        e => VolumeError::io("remove", dir, e),
+    };
+    let pods = rustix::fs::open(&pods_dir, dir_flags(), Mode::empty()).map_err(fail)?;
+    let name = CString::new(name).map_err(|_| VolumeError::InvalidName(name.to_owned()))?;
+    match remove_tree(pods.as_fd(), &name) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(e) => Err(fail(e)),
+    }
+}
+
+/// Unmounts and removes a pod's volumes, and leaves everything else in its directory.
+pub(super) fn release(paths: &PodPaths) -> Result<()> {
+    let dir = paths.pod_dir();
+    let made = [
+        paths.volumes_dir(),
+        paths.subpaths_dir(),
+        paths.plugins_dir(),
+    ];
+    let is_there = |path: &PathBuf| std::fs::symlink_metadata(path).is_ok();
+    if !made.iter().any(is_there) {
+        return Ok(());
+    }
+    unmount_ours(paths)?;
+    let pod = rustix::fs::open(dir, dir_flags() | OFlags::NOFOLLOW, Mode::empty())
+        .map_err(|e| VolumeError::io("open", dir, e))?;
+    for path in made.iter().filter(|path| is_there(path)) {
+        let name = path.file_name().unwrap_or_default().as_bytes();
+        let name =
+            CString::new(name).map_err(|_| VolumeError::InvalidName(path.display().to_string()))?;
+        match remove_tree(pod.as_fd(), &name) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(Errno::XDEV | Errno::BUSY) => {
+                return Err(VolumeError::Busy {
+                    path: path.clone(),
+                    cause: "something is mounted below it".to_owned(),
+                });
+            }
+            Err(e) => return Err(VolumeError::io("remove", path, e)),
+        }
+    }
+    Ok(())
+}
+
+/// Unmounts volumes in memory and bound sub-paths, newest first. Anything else that is mounted
+/// below the pod's directory is not ours to unmount.
+fn unmount_ours(paths: &PodPaths) -> Result<()> {
+    let dir = paths.pod_dir();
+    let real = dir
+        .canonicalize()
+        .map_err(|e| VolumeError::io("resolve", dir, e))?;
+    let resolved = |path: &Path| match path.strip_prefix(dir) {
+        Ok(rest) => real.join(rest),
+        Err(_) => path.to_owned(),
+    };
+    let (volumes, subpaths) = (
+        resolved(&paths.volumes_dir()),
+        resolved(&paths.subpaths_dir()),
+    );
+    for point in mountinfo::below(&real)?.iter().rev() {
+        let is_volume = point.parent().and_then(Path::parent) == Some(volumes.as_path());
+        if !is_volume && !point.starts_with(&subpaths) {
+            return Err(VolumeError::Busy {
+                path: point.clone(),
+                cause: "it was not mounted by us".to_owned(),
+            });
+        }
+        match unmount(point, UnmountFlags::NOFOLLOW) {
+            Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
+            Err(e) => {
+                return Err(VolumeError::Busy {
+                    path: point.clone(),
+                    cause: e.to_string(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn dir_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC
+}
+
+/// Opens a directory, but neither a symlink nor one that something is mounted on.
+fn open_dir(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat2(
+        parent,
+        name,
+        dir_flags() | OFlags::NOFOLLOW,
+        Mode::empty(),
+        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV,
+    )
+}
+
+fn remove_tree(parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+    let top = open_dir(parent, name)?;
+    let mut removal = Removal {
+        top: top.as_fd(),
+        moved: 0,
+    };
+    // What was moved up is met in the next pass; every pass removes at least one level.
+    loop {
+        let moved_before = removal.moved;
+        removal.remove_children(top.as_fd(), 0)?;
+        if removal.moved == moved_before {
+            break;
+        }
+    }
+    rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
+}
+
+struct Removal<'a> {
+    top: BorrowedFd<'a>,
+    moved: u64,
+}
+
+impl Removal<'_> {
+    fn remove_children(&mut self, dir: BorrowedFd<'_>, depth: usize) -> Result<(), Errno> {
+        for name in entries(dir)? {
+            match rustix::fs::unlinkat(dir, &name, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(Errno::ISDIR | Errno::PERM) => self.remove_dir(dir, &name, depth)?,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_dir(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &CStr,
+        depth: usize,
+    ) -> Result<(), Errno> {
+        if depth >= DEPTH_MAX {
+            return self.move_up(parent, name);
+        }
+        let dir = open_dir(parent, name)?;
+        self.remove_children(dir.as_fd(), depth + 1)?;
+        match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn move_up(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+        loop {
+            self.moved += 1;
+            let to = format!(".removed-{}", self.moved);
+            match rustix::fs::renameat_with(
+                parent,
+                name,
+                self.top,
+                to,
+                rustix::fs::RenameFlags::NOREPLACE,
+            ) {
+                Err(Errno::EXIST) => {}
+                other => return other,
+            }
+        }
+    }
+}
+
+/// Names in a directory, read whole before anything is removed from it.
+fn entries(dir: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name != c"." && name != c".." {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// The walk alone, without the look at the mount table before it.
+#[cfg(test)]
+pub(super) fn remove_tree_of(dir: &Path) -> Result<(), Errno> {
+    let parent = dir.parent().ok_or(Errno::INVAL)?;
+    let name = dir.file_name().ok_or(Errno::INVAL)?;
+    let name = CString::new(name.as_bytes()).map_err(|_| Errno::INVAL)?;
+    let parent = rustix::fs::open(parent, dir_flags(), Mode::empty())?;
+    remove_tree(parent.as_fd(), &name)
+}

@@ -1,0 +1,236 @@
+//! Sub-paths of volumes, made and bound without ever leaving their volume.
+//!
+//! A container could swap a directory for a symlink between our look at it and the Engine's
+//! mount of it. So the sub-path is opened once, beneath its volume, and that very file is bound
+//! to a place of ours, which the Engine is then told of.
+//!
+//! Upstream: `pkg/volume/util/subpath/subpath_linux.go`.
+
+use std::fs::OpenOptions;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Component, Path};
+
+use rustix::fs::StatVfsMountFlags;
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount};
+
+use mirrorlet_core::api::Pod;
+use mirrorlet_core::api::core::VolumeMount;
+use mirrorlet_core::expand::{Variables, expand_strict};
+use mirrorlet_core::spec;
+use mirrorlet_core::volumes::{PodPaths, VolumeMap};
+
+use super::host_root::{HostFiles, SeenAt};
+use super::{Result, VolumeError, checked_name, make_dir, mountinfo};
+
+/// Bits of a mode that say who may do what.
+const PERMISSIONS: u32 = 0o7777;
+
+/// Prepares every sub-path a container mounts.
+pub(super) fn ensure(
+    pod: &Pod,
+    container: &str,
+    environment: &Variables,
+    paths: &PodPaths,
+    host: &HostFiles,
+    map: &mut VolumeMap,
+) -> Result<()> {
+    let Some((_, spec)) = spec::find_container(pod, container) else {
+        return Ok(());
+    };
+    checked_name(container)?;
+    for (index, mount) in spec.volume_mounts.iter().flatten().enumerate() {
+        let fail = |problem: String| VolumeError::SubPath {
+            volume: mount.name.clone(),
+            container: container.to_owned(),
+            problem,
+        };
+        let Some(subpath) = expanded(mount, environment).map_err(fail)? else {
+            continue;
+        };
+        checked_name(&mount.name)?;
+        let volume = map
+            .volumes
+            .get(&mount.name)
+            .ok_or_else(|| fail("no such volume".to_owned()))?;
+        let seen = if volume.starts_with(paths.pod_dir()) {
+            SeenAt::Own(volume.clone())
+        } else {
+            host.seen(volume).map_err(|e| fail(e.to_string()))?
+        };
+        let (at, shown) = match seen {
+            SeenAt::Own(at) => (at, None),
+            SeenAt::Below(at) => (at, host.root()),
+            SeenAt::Nowhere => {
+                return Err(fail(
+                    "the agent doesn't see the host's files; mount / of the host and name it with --host-root"
+                        .to_owned(),
+                ));
+            }
+        };
+        let opened = open_or_create(&at, &subpath).map_err(|e| {
+            fail(match (e, shown) {
+                (Errno::ROFS, Some(_)) => {
+                    "it is missing, and the agent sees the host's files without making any; make it on the host"
+                        .to_owned()
+                }
+                (e, _) => e.to_string(),
+            })
+        })?;
+        let target = paths.subpath(&mount.name, container, index);
+        bind(&opened, &target, &mount.name)?;
+        if let Some(root) = shown {
+            write_through(&opened, root, &target)?;
+        }
+        map.subpaths.insert((container.to_owned(), index), target);
+    }
+    Ok(())
+}
+
+/// The sub-path of a mount, if it has one that is not the volume itself.
+fn expanded(mount: &VolumeMount, environment: &Variables) -> Result<Option<String>, String> {
+    let set = |text: &Option<String>| text.clone().filter(|t| !t.is_empty());
+    let subpath = match (set(&mount.sub_path_expr), set(&mount.sub_path)) {
+        (Some(expression), _) => expand_strict(&expression, environment)
+            .map_err(|missing| format!("missing value for {}", missing.join(", ")))?,
+        (None, Some(subpath)) => subpath,
+        (None, None) => return Ok(None),
+    };
+    if Path::new(&subpath).is_absolute() {
+        return Err("it must be relative".to_owned());
+    }
+    if Path::new(&subpath)
+        .components()
+        .any(|c| c == Component::ParentDir)
+    {
+        return Err("it must not contain '..'".to_owned());
+    }
+    Ok(Some(subpath))
+}
+
+/// Opens a sub-path; what is missing of it is made with the volume's mode. Symlinks are followed
+/// as long as they stay in the volume.
+fn open_or_create(volume: &Path, subpath: &str) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let root = rustix::fs::open(volume, flags | OFlags::DIRECTORY, Mode::empty())?;
+    let mode = Mode::from_raw_mode(rustix::fs::fstat(&root)?.st_mode & PERMISSIONS);
+    let open = |path: &Path| {
+        rustix::fs::openat2(
+            &root,
+            path,
+            flags,
+            Mode::empty(),
+            ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
+        )
+    };
+    let mut walked = std::path::PathBuf::from(".");
+    let mut current = open(&walked)?;
+    for component in Path::new(subpath).components() {
+        let Component::Normal(name) = component else {
+            continue;
+        };
+        walked.push(name);
+        current = match open(&walked) {
+            Err(Errno::NOENT) => {
+                match rustix::fs::mkdirat(&current, name, mode) {
+                    Ok(()) => {
+                        let created = open(&walked)?;
+                        // The descriptor is one without permissions; its name in /proc has them.
+                        rustix::fs::chmod(in_proc(&created), mode)?;
+                        created
+                    }
+                    Err(Errno::EXIST) => open(&walked)?,
+                    Err(e) => return Err(e),
+                }
+            }
+            other => other?,
+        };
+    }
+    Ok(current)
+}
+
+/// Binds an opened file or directory to its place, unless it is bound there already.
+fn bind(source: &OwnedFd, target: &Path, volume: &str) -> Result<()> {
+    let fail = |e: Errno| VolumeError::io("bind a sub-path to", target, e);
+    let wanted = rustix::fs::fstat(source).map_err(fail)?;
+    if target.exists() && mountinfo::is_mount_point(target)? {
+        if rustix::fs::stat(target).is_ok_and(|found| same(&found, &wanted)) {
+            return Ok(());
+        }
+        // It may be bound twice, see `write_through`.
+        while mountinfo::is_mount_point(target)? {
+            unmount(target, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH).map_err(fail)?;
+        }
+    }
+    make_target(target, FileType::from_raw_mode(wanted.st_mode))?;
+    mount_bind(in_proc(source), target).map_err(|e| match e {
+        Errno::PERM | Errno::ACCESS => VolumeError::MountNotPermitted {
+            volume: volume.to_owned(),
+            cause: e.to_string(),
+        },
+        e => fail(e),
+    })
+}
+
+/// Lets what was bound from the host's files be written to. They are mounted read-only for the
+/// agent, which a bind inherits; what the pod may write is for its own mount to say. Mounts of the
+/// host's below its root have kept their own flags.
+fn write_through(source: &OwnedFd, host_root: &Path, target: &Path) -> Result<()> {
+    let fail = |e: Errno| VolumeError::io("share a sub-path on", target, e);
+    let is_of_root = rustix::fs::fstat(source).map_err(fail)?.st_dev
+        == rustix::fs::stat(host_root).map_err(fail)?.st_dev;
+    let bound = rustix::fs::statvfs(target).map_err(fail)?.f_flag;
+    if !is_of_root || !bound.contains(StatVfsMountFlags::RDONLY) {
+        return Ok(());
+    }
+    // What isn't said again is taken away.
+    let mut flags = MountFlags::BIND;
+    for (is, keep) in [
+        (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
+        (StatVfsMountFlags::NODEV, MountFlags::NODEV),
+        (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
+        (StatVfsMountFlags::NOATIME, MountFlags::NOATIME),
+        (StatVfsMountFlags::NODIRATIME, MountFlags::NODIRATIME),
+        (StatVfsMountFlags::RELATIME, MountFlags::RELATIME),
+    ] {
+        if bound.contains(is) {
+            flags |= keep;
+        }
+    }
+    mount_remount(target, flags, "").map_err(fail)?;
+    // The Engine sees another copy, made when it was bound and read-only still. What is bound over
+    // both is copied as it is now.
+    mount_bind(target, target).map_err(fail)
+}
+
+fn same(a: &Stat, b: &Stat) -> bool {
+    (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
+}
+
+/// Makes what the sub-path is bound to: a directory for a directory, else an empty file.
+fn make_target(target: &Path, kind: FileType) -> Result<()> {
+    let (is_dir, is_file) = (target.is_dir(), target.is_file());
+    if kind == FileType::Directory {
+        if is_file {
+            std::fs::remove_file(target).map_err(|e| VolumeError::io("remove", target, e))?;
+        }
+        return make_dir(target);
+    }
+    if is_dir {
+        std::fs::remove_dir(target).map_err(|e| VolumeError::io("remove", target, e))?;
+    }
+    if let Some(parent) = target.parent() {
+        make_dir(parent)?;
+    }
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(target)
+        .map_err(|e| VolumeError::io("create", target, e))?;
+    Ok(())
+}
+
+fn in_proc(fd: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}

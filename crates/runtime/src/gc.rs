@@ -1,0 +1,111 @@
+//! Garbage collection of containers, as an owner asks for it: [`ContainerGc`].
+//!
+//! What goes is decided in [`mirrorlet_core::gc`]; a runtime only carries it out. Who knows which
+//! pods there are is asked through [`PodStateProvider`], again just before a pod's last remains
+//! go: its manifest may be back by then.
+//!
+//! Upstream: `pkg/kubelet/container/container_gc.go`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Runtime, RuntimeError};
+use mirrorlet_core::api::{ContainerId, PodUid};
+use mirrorlet_core::gc::{Cause, ContainerGcPolicy, PodLife};
+
+/// Who knows what becomes of pods.
+///
+/// Upstream: `podStateProvider` and `SourcesReadyProvider` of
+/// `pkg/kubelet/kuberuntime/kuberuntime_gc.go` and `pkg/kubelet/container/container_gc.go`.
+pub trait PodStateProvider: Send + Sync + 'static {
+    /// What is known of that pod now.
+    fn life(&self, uid: &PodUid) -> PodLife;
+
+    /// Whether every source has delivered, so that a pod nobody knows is one that is gone.
+    fn all_sources_ready(&self) -> bool;
+}
+
+/// What came of one collection.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GcOutcome {
+    /// How many containers and sandboxes were removed, by why they went.
+    pub removed: BTreeMap<Cause, usize>,
+    /// What could not be removed, and why. It is tried again the next time.
+    pub failed: Vec<(ContainerId, RuntimeError)>,
+}
+
+impl GcOutcome {
+    /// One text that lists every failure, or none when there is none. That the runtime is away is
+    /// nothing that a collection has to tell.
+    #[must_use]
+    pub fn error(&self) -> Option<String> {
+        let texts: Vec<String> = self
+            .failed
+            .iter()
+            .filter(|(_, error)| !error.is_unavailable())
+            .map(|(id, error)| format!("failed to remove container {}: {error}", id.short()))
+            .collect();
+        (!texts.is_empty()).then(|| texts.join(", "))
+    }
+}
+
+/// Collects dead containers by a policy.
+pub struct ContainerGc {
+    runtime: Arc<dyn Runtime>,
+    policy: ContainerGcPolicy,
+    pods: Arc<dyn PodStateProvider>,
+}
+
+impl ContainerGc {
+    /// Collects on that runtime.
+    #[must_use]
+    pub fn new(
+        runtime: Arc<dyn Runtime>,
+        policy: ContainerGcPolicy,
+        pods: Arc<dyn PodStateProvider>,
+    ) -> Self {
+        Self {
+            runtime,
+            policy,
+            pods,
+        }
+    }
+
+    /// Removes what the policy does not keep.
+    pub async fn garbage_collect(&self) -> GcOutcome {
+        self.collect(false).await
+    }
+
+    /// Removes the remains of pods that are over, too: disk space is needed.
+    pub async fn delete_all_unused_containers(&self) -> GcOutcome {
+        self.collect(true).await
+    }
+
+    async fn collect(&self, evict_non_deleted: bool) -> GcOutcome {
+        self.runtime
+            .garbage_collect(self.policy, &*self.pods, evict_non_deleted)
+            .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtime_that_is_away_is_no_failure_of_a_collection() {
+        let id = ContainerId::docker("0123456789abcdef");
+        let away = RuntimeError::Unavailable("down".to_owned());
+        let mut outcome = GcOutcome {
+            failed: vec![(id.clone(), away)],
+            ..GcOutcome::default()
+        };
+        assert_eq!(outcome.error(), None);
+        let refused = RuntimeError::Conflict("busy".to_owned());
+        outcome.failed.push((id, refused));
+        assert_eq!(
+            outcome.error().as_deref(),
+            Some("failed to remove container 0123456789ab: busy")
+        );
+    }
+}

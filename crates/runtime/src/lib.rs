@@ -1,0 +1,337 @@
+//! What a container runtime can do for pods: the seeds' `Runtime`, as an async trait.
+//!
+//! `DockerManager` ([`docker`]) is the only real implementation, [`fake::FakeRuntime`] the
+//! scriptable one. Methods may be called concurrently, for different pods and for the same one;
+//! no implementation holds a lock across a call that can block.
+//!
+//! Upstream: `pkg/kubelet/container/runtime.go`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
+use mirrorlet_core::credentials::PullSecrets;
+use mirrorlet_core::gc::ContainerGcPolicy;
+use mirrorlet_core::observed::{PodStatus, Pods, RunningPod};
+use mirrorlet_core::plan::Plan;
+
+pub mod cache;
+pub mod copy;
+pub mod exec;
+pub mod gc;
+pub mod image;
+pub mod logs;
+pub mod objects;
+pub mod result;
+pub mod version;
+
+pub use copy::{PathKind, PathStat, TarInput, TarStream};
+pub use exec::{
+    CommandOutput, DuplexStream, ExecOptions, Session, SessionControl, StreamOptions, TerminalSize,
+};
+pub use image::{Image, ImageStats};
+pub use logs::{LogChunk, LogOptions, LogSource, LogStream};
+pub use result::{PodSyncResult, SyncAction, SyncError, SyncErrorReason, SyncResult};
+pub use version::Version;
+
+use gc::{GcOutcome, PodStateProvider};
+
+/// Why a runtime call failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RuntimeError {
+    /// Nobody answers: the Engine is down, or its socket is gone.
+    #[error("the container runtime is not reachable: {0}")]
+    Unavailable(String),
+    /// It did not answer within the deadline of the call.
+    #[error("{operation} got no answer within {} s", .after.as_secs())]
+    Timeout {
+        /// The call.
+        operation: &'static str,
+        /// Its deadline.
+        after: Duration,
+    },
+    /// The thing named does not exist.
+    #[error("{0}")]
+    NotFound(String),
+    /// The call collides with the state of the thing named.
+    #[error("{0}")]
+    Conflict(String),
+    /// The runtime refused, in its own words.
+    #[error("{message}")]
+    Refused {
+        /// HTTP status, or 0 where there is none.
+        status: u16,
+        /// The runtime's words.
+        message: String,
+    },
+    /// Something on the node's side failed: a directory, a file, a decode.
+    #[error("{0}")]
+    Local(String),
+}
+
+impl RuntimeError {
+    /// Whether the thing asked for does not exist.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::NotFound(_))
+    }
+
+    /// Whether the runtime as a whole is away, rather than this one call refused.
+    #[must_use]
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Self::Unavailable(_))
+    }
+}
+
+/// Result of a runtime call.
+pub type Result<T, E = RuntimeError> = std::result::Result<T, E>;
+
+/// Kind of the condition that the runtime itself answers.
+pub const RUNTIME_READY: &str = "RuntimeReady";
+/// Kind of the condition that pods can be given a network.
+pub const NETWORK_READY: &str = "NetworkReady";
+
+/// One condition of the runtime; a failing one is data, not an error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeCondition {
+    /// [`RUNTIME_READY`] or [`NETWORK_READY`].
+    pub kind: &'static str,
+    /// Whether it holds.
+    pub status: bool,
+    /// Why not, for machines; empty when it holds.
+    pub reason: &'static str,
+    /// Why not, for people; empty when it holds.
+    pub message: String,
+}
+
+/// The runtime's health.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RuntimeStatus {
+    /// Its conditions.
+    pub conditions: Vec<RuntimeCondition>,
+}
+
+impl RuntimeStatus {
+    /// Whether every condition holds.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.conditions.iter().all(|c| c.status)
+    }
+}
+
+/// Something happened to a pod in the runtime, or may have: look again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PodEvent {
+    /// Something changed about this pod.
+    Changed {
+        /// UID of the pod.
+        uid: PodUid,
+        /// What happened, for the log.
+        what: PodEventKind,
+    },
+    /// The stream has (re)started, and what happened before is not known: list everything.
+    Gap {
+        /// Why.
+        cause: String,
+    },
+}
+
+/// What happened, in the words of upstream's pod lifecycle events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PodEventKind {
+    /// A container was created.
+    ContainerCreated,
+    /// A container was started.
+    ContainerStarted,
+    /// A container ended.
+    ContainerDied,
+    /// A container was removed.
+    ContainerRemoved,
+    /// Something else.
+    ContainerChanged,
+}
+
+/// What a container runtime can do for pods.
+#[async_trait]
+pub trait Runtime: Send + Sync + 'static {
+    /// Name of the runtime; the scheme of every [`ContainerId`] it hands out.
+    fn kind(&self) -> &'static str;
+
+    /// Version of the runtime.
+    async fn version(&self) -> Result<Version>;
+
+    /// Version of the API spoken with the runtime.
+    async fn api_version(&self) -> Result<Version>;
+
+    /// Health of the runtime. Cheap: may be called every few seconds.
+    async fn status(&self) -> RuntimeStatus;
+
+    /// Removes dead containers and sandboxes that the policy does not keep, and those of pods that
+    /// nobody knows; with `evict_non_deleted` also those of pods that are over. Never a running
+    /// one, and never the newest of a pod that is known. What fails is told and does not stop the
+    /// rest. Asks the runtime nothing where there is nothing to remove.
+    async fn garbage_collect(
+        &self,
+        policy: ContainerGcPolicy,
+        pods: &dyn PodStateProvider,
+        evict_non_deleted: bool,
+    ) -> GcOutcome;
+
+    /// All pods of ours that the runtime holds: with `all`, dead ones too. One list call.
+    /// What it saw is remembered for [`get_pod_status`](Self::get_pod_status).
+    async fn get_pods(&self, all: bool) -> Result<Pods>;
+
+    /// Everything known of one pod. Asks the runtime only for what events and earlier calls have
+    /// not told yet. An unknown pod has an empty status.
+    async fn get_pod_status(&self, uid: &PodUid, full_name: &FullName) -> Result<PodStatus>;
+
+    /// Walks a plan once: drives the pod towards its spec, never waits for a container to exit
+    /// except when it stops it. Safe to call again after a failure at any step.
+    ///
+    /// The seeds passed `backoff` here and planned inside; the plan is made by the caller now, so
+    /// that it can be explained and tested without a runtime (`docs/adr/0002`).
+    ///
+    /// Once `cancel` is cancelled no further step is begun and a pull is given up; a call that
+    /// is on its way is awaited, so that nothing starts behind the caller's back.
+    async fn sync_pod(
+        &self,
+        pod: &Arc<Pod>,
+        status: &PodStatus,
+        plan: &Plan,
+        cancel: &CancellationToken,
+    ) -> PodSyncResult;
+
+    /// Stops all containers of a pod in parallel, sidecars after the others and in reverse order,
+    /// then its sandboxes. `pod` may be absent after a restart: grace is rebuilt from labels.
+    /// Killing nothing is success; a second call is a no-op.
+    async fn kill_pod(
+        &self,
+        pod: Option<&Arc<Pod>>,
+        running: &RunningPod,
+        grace_override: Option<Duration>,
+    ) -> PodSyncResult;
+
+    /// Brings the files of a running pod's volumes up to date with what it refers to, and says
+    /// after how long to do so again though nothing has changed: a token has to be renewed.
+    /// Fails with what could not be brought up to date; it stays as it was. A runtime without
+    /// such volumes has nothing to do. Once `cancel` is cancelled nothing more is asked for; what
+    /// is being written is awaited.
+    async fn refresh_volumes(
+        &self,
+        _pod: &Arc<Pod>,
+        _cancel: &CancellationToken,
+    ) -> Result<Option<Duration>, SyncError> {
+        Ok(None)
+    }
+
+    /// Changes whenever something that the pod refers to has changed, has come or gone. Ends when
+    /// nobody will ever tell.
+    fn references_changed(&self, _uid: &PodUid) -> watch::Receiver<u64> {
+        watch::channel(0).1
+    }
+
+    /// Unmounts and removes the volumes of a pod of which nothing runs, and follows nothing that it
+    /// refers to any more. Its containers, their logs and last words stay. Done already is success;
+    /// a pod that starts again has its volumes made anew. Fails while anything of it runs.
+    async fn release_volumes(&self, uid: &PodUid) -> Result<()>;
+
+    /// Removes every dead container and sandbox of a pod, and its directories. Fails while
+    /// anything of it runs.
+    async fn delete_pod(&self, uid: &PodUid) -> Result<()>;
+
+    /// Pods of which there is something on disk and no container that is known, but for those of
+    /// `keep`: what is left of a pod whose removal was cut short. Asks the runtime nothing.
+    async fn list_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<PodUid>;
+
+    /// Removes one dead container. Never a running one; one that is gone already is success.
+    async fn delete_container(&self, id: &ContainerId) -> Result<()>;
+
+    /// Id of the pod's newest sandbox.
+    async fn get_pod_container_id(&self, uid: &PodUid) -> Result<ContainerId>;
+
+    /// Pulls an image with a pod's secrets, the node's credentials, or none, and returns its
+    /// reference as the runtime knows it.
+    async fn pull_image(&self, image: &str, secrets: &PullSecrets) -> Result<String>;
+
+    /// Whether an image is there. "Can't tell" is an error, never "absent".
+    async fn is_image_present(&self, image: &str) -> Result<bool>;
+
+    /// How the runtime names that image: by its digest, else by its id; none when it is not there.
+    /// "Can't tell" is an error.
+    async fn get_image_ref(&self, image: &str) -> Result<Option<String>>;
+
+    /// All images.
+    async fn list_images(&self) -> Result<Vec<Image>>;
+
+    /// Removes an image, by any of its names or its id, with all its names. One that is not there
+    /// is success; one that a container was made from is a conflict, and keeps all its names.
+    async fn remove_image(&self, image: &str) -> Result<()>;
+
+    /// What all images take on disk, about.
+    async fn image_stats(&self) -> Result<ImageStats>;
+
+    /// Runs a command in a running container to its end: no shell, no input, no terminal. An exit
+    /// code other than 0 is no error.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Conflict`] where the container does not run or is paused;
+    /// [`RuntimeError::Timeout`] where the command had not ended after `timeout`. It is ended
+    /// then, with its process group; where that can't be done, the error says so.
+    async fn run_in_container(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        timeout: Duration,
+    ) -> Result<CommandOutput>;
+
+    /// Runs a command in a running container and hands out its streams.
+    ///
+    /// # Errors
+    /// As [`run_in_container`](Self::run_in_container), which see, but for the time.
+    async fn exec_in_container(&self, id: &ContainerId, options: &ExecOptions) -> Result<Session>;
+
+    /// Attaches to the main process of a running container, from now on: nothing it wrote before
+    /// is repeated. Whether there is a terminal is the container's to say.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Conflict`] where the container does not run, or has no standard input and
+    /// that is asked for.
+    async fn attach_container(&self, id: &ContainerId, streams: StreamOptions) -> Result<Session>;
+
+    /// Connects to a TCP port inside of a pod's network, on its loopback address: IPv4, else IPv6.
+    ///
+    /// # Errors
+    /// The sandbox does not run, its network can't be entered, nobody listens on that port.
+    async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream>;
+
+    /// What is at a path in a container, running or not.
+    ///
+    /// # Errors
+    /// [`RuntimeError::NotFound`] where nothing is.
+    async fn stat_in_container(&self, id: &ContainerId, path: &str) -> Result<PathStat>;
+
+    /// A file or directory of a container, running or not, as a tar archive. Everything in it lies
+    /// below its own name.
+    async fn copy_from_container(&self, id: &ContainerId, path: &str) -> Result<TarStream>;
+
+    /// Unpacks a tar archive into a directory of a container, running or not. What is a directory
+    /// is not replaced by something else, nor the other way round.
+    async fn copy_to_container(&self, id: &ContainerId, dir: &str, tar: TarInput) -> Result<()>;
+
+    /// The log of one container instance.
+    async fn get_container_logs(&self, id: &ContainerId, options: &LogOptions)
+    -> Result<LogStream>;
+
+    /// What happens to our pods from now on. The first item is always [`PodEvent::Gap`]. The
+    /// stream ends when the connection does; the caller subscribes again and lists.
+    async fn watch(&self) -> Result<BoxStream<'static, PodEvent>>;
+
+    /// When the runtime was last heard of, if ever; for health reports.
+    fn last_contact(&self) -> Option<Timestamp>;
+}

@@ -1,0 +1,507 @@
+//! [`Runtime`] for [`FakeRuntime`].
+
+use std::collections::BTreeSet;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::{self, BoxStream};
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
+use mirrorlet_core::credentials::PullSecrets;
+use mirrorlet_core::gc::{ContainerGcPolicy, GcInput, compute_container_gc};
+use mirrorlet_core::observed::{PodStatus, Pods, Role, RunningPod};
+use mirrorlet_core::plan::{Plan, Step};
+use mirrorlet_core::spec;
+use mirrorlet_runtime::copy::{PathStat, TarInput, TarStream};
+use mirrorlet_runtime::gc::{GcOutcome, PodStateProvider};
+use mirrorlet_runtime::{
+    CommandOutput, DuplexStream, ExecOptions, Image, ImageStats, LogChunk, LogOptions, LogStream,
+    PodEvent, PodEventKind, PodSyncResult, Result, Runtime, RuntimeError, RuntimeStatus, Session,
+    SessionControl, StreamOptions, SyncAction, SyncError, SyncErrorReason, SyncResult,
+    TerminalSize, Version,
+};
+
+use super::{FakeRuntime, healthy};
+
+/// Version it claims to be unless told otherwise.
+const DEFAULT_VERSION: &str = "1.41";
+
+#[async_trait]
+impl Runtime for FakeRuntime {
+    fn kind(&self) -> &'static str {
+        "docker"
+    }
+
+    async fn version(&self) -> Result<Version> {
+        self.enter("version", None).await?;
+        Ok(self.canned_version())
+    }
+
+    async fn api_version(&self) -> Result<Version> {
+        self.enter("api_version", None).await?;
+        Ok(self.canned_version())
+    }
+
+    async fn status(&self) -> RuntimeStatus {
+        match self.enter("status", None).await {
+            Ok(()) => self.state().status.clone().unwrap_or_else(healthy),
+            Err(error) => {
+                let mut status = healthy();
+                for condition in &mut status.conditions {
+                    condition.status = false;
+                    condition.reason = "RuntimeUnavailable";
+                    condition.message = error.to_string();
+                }
+                status
+            }
+        }
+    }
+
+    async fn get_pods(&self, all: bool) -> Result<Pods> {
+        self.enter("get_pods", None).await?;
+        let state = self.state();
+        let canned = if all {
+            &state.all_pod_list
+        } else {
+            &state.pod_list
+        };
+        Ok(canned.clone().unwrap_or_else(|| state.model.list(all)))
+    }
+
+    async fn get_pod_status(&self, uid: &PodUid, _full_name: &FullName) -> Result<PodStatus> {
+        self.enter("get_pod_status", Some(uid)).await?;
+        let canned = self.state().pod_statuses.get(uid).cloned();
+        Ok(canned.unwrap_or_else(|| self.pod(uid)))
+    }
+
+    async fn sync_pod(
+        &self,
+        pod: &Arc<Pod>,
+        _status: &PodStatus,
+        plan: &Plan,
+        cancel: &CancellationToken,
+    ) -> PodSyncResult {
+        let uid = PodUid::of(pod);
+        let mut round = PodSyncResult::default();
+        if let Err(error) = self.enter("sync_pod", Some(&uid)).await {
+            round.fail(unavailable(&error));
+            return round;
+        }
+        let starts = |step: &Step| {
+            matches!(
+                step,
+                Step::CreateSandbox { .. } | Step::StartContainer { .. }
+            )
+        };
+        if plan.steps.iter().any(starts) {
+            self.change(|s| s.started_pods.push(uid));
+        }
+        for step in &plan.steps {
+            if cancel.is_cancelled() {
+                break;
+            }
+            let results = self.step(pod, step).await;
+            let failed = results.iter().any(|r| r.error.is_some());
+            round.add_sync_result(results);
+            if failed && !is_independent(step) {
+                break;
+            }
+        }
+        round
+    }
+
+    async fn kill_pod(
+        &self,
+        pod: Option<&Arc<Pod>>,
+        running: &RunningPod,
+        grace_override: Option<Duration>,
+    ) -> PodSyncResult {
+        let mut round = PodSyncResult::default();
+        if let Err(error) = self.enter("kill_pod", Some(&running.uid)).await {
+            round.fail(unavailable(&error));
+            return round;
+        }
+        self.change(|s| {
+            s.killed_pods.push(running.uid.clone());
+            let names = running.containers.iter().map(|c| c.name.to_string());
+            s.killed_containers.extend(names);
+        });
+        let grace = grace_override
+            .or_else(|| pod.map(|p| spec::termination_grace(p)))
+            .unwrap_or(spec::DEFAULT_GRACE);
+        if !running.containers.is_empty() {
+            self.stop(grace).await;
+        }
+        let now = self.now();
+        self.change(|s| {
+            let outcome = s.model.kill(running, now);
+            round.add_sync_result(outcome.results);
+            for event in outcome.events {
+                s.tell(&running.uid, event);
+            }
+        });
+        round
+    }
+
+    async fn refresh_volumes(
+        &self,
+        pod: &Arc<Pod>,
+        _cancel: &CancellationToken,
+    ) -> Result<Option<Duration>, SyncError> {
+        let entered = self.enter("refresh_volumes", Some(&PodUid::of(pod))).await;
+        entered.map_err(|error| SyncError::new(SyncErrorReason::FailedMount, error.to_string()))?;
+        Ok(self.change(|s| s.refresh_after))
+    }
+
+    fn references_changed(&self, _uid: &PodUid) -> watch::Receiver<u64> {
+        self.shared.references.subscribe()
+    }
+
+    async fn release_volumes(&self, uid: &PodUid) -> Result<()> {
+        self.enter("release_volumes", Some(uid)).await?;
+        self.change(|s| {
+            let running = s
+                .model
+                .pods
+                .get(uid)
+                .is_some_and(PodStatus::anything_running);
+            if running {
+                let violation = format!("released the volumes of {uid}, which runs");
+                s.model.violations.push(violation);
+            }
+        });
+        Ok(())
+    }
+
+    async fn list_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<PodUid> {
+        let state = self.state();
+        let mut orphans = state.orphans.clone();
+        orphans.retain(|uid| !keep.contains(uid) && !state.model.pods.contains_key(uid));
+        orphans.into_iter().collect()
+    }
+
+    async fn garbage_collect(
+        &self,
+        policy: ContainerGcPolicy,
+        pods: &dyn PodStateProvider,
+        evict_non_deleted: bool,
+    ) -> GcOutcome {
+        let mut outcome = GcOutcome::default();
+        if self.enter("garbage_collect", None).await.is_err() {
+            return outcome;
+        }
+        let now = self.now();
+        self.change(|s| {
+            let statuses: Vec<PodStatus> = s.model.pods.values().cloned().collect();
+            let lives = statuses.iter().map(|p| (p.uid.clone(), pods.life(&p.uid)));
+            let removals = compute_container_gc(&GcInput {
+                policy,
+                pods: &statuses,
+                lives: &lives.collect(),
+                all_sources_ready: pods.all_sources_ready(),
+                evict_non_deleted,
+                now,
+            });
+            for removal in removals {
+                if let Ok(Some(event)) = s.model.remove(&removal.uid, &removal.id) {
+                    *outcome.removed.entry(removal.cause).or_default() += 1;
+                    s.tell(&removal.uid, event);
+                }
+            }
+        });
+        outcome
+    }
+
+    async fn delete_pod(&self, uid: &PodUid) -> Result<()> {
+        self.enter("delete_pod", Some(uid)).await?;
+        self.change(|s| {
+            s.orphans.remove(uid);
+            let Some(pod) = s.model.pods.get(uid) else {
+                return Ok(());
+            };
+            if pod.anything_running() {
+                return Err(RuntimeError::Conflict(format!("pod {uid} is running")));
+            }
+            s.model.pods.remove(uid);
+            s.tell(uid, PodEventKind::ContainerRemoved);
+            Ok(())
+        })
+    }
+
+    async fn delete_container(&self, id: &ContainerId) -> Result<()> {
+        self.enter("delete_container", None).await?;
+        self.change(|s| {
+            let uids: Vec<PodUid> = s.model.pods.keys().cloned().collect();
+            for uid in uids {
+                let removed = s.model.remove(&uid, id).map_err(|()| {
+                    RuntimeError::Conflict(format!("container {} is running", id.short()))
+                })?;
+                if let Some(event) = removed {
+                    s.tell(&uid, event);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    async fn get_pod_container_id(&self, uid: &PodUid) -> Result<ContainerId> {
+        self.enter("get_pod_container_id", Some(uid)).await?;
+        let newest = self.pod(uid).sandboxes.first().map(|s| s.id.clone());
+        newest.ok_or_else(|| RuntimeError::NotFound(format!("pod {uid} has no sandbox")))
+    }
+
+    async fn pull_image(&self, image: &str, _secrets: &PullSecrets) -> Result<String> {
+        self.enter("pull_image", None).await?;
+        self.change(|s| s.images.insert(image.to_owned()));
+        Ok(image.to_owned())
+    }
+
+    async fn is_image_present(&self, image: &str) -> Result<bool> {
+        self.enter("is_image_present", None).await?;
+        let state = self.state();
+        match &state.inspect_err {
+            Some(error) => Err(error.clone()),
+            None => Ok(state.images.contains(image)),
+        }
+    }
+
+    async fn get_image_ref(&self, image: &str) -> Result<Option<String>> {
+        self.enter("get_image_ref", None).await?;
+        let state = self.state();
+        match &state.inspect_err {
+            Some(error) => Err(error.clone()),
+            None => Ok(state.images.get(image).cloned()),
+        }
+    }
+
+    async fn list_images(&self) -> Result<Vec<Image>> {
+        self.enter("list_images", None).await?;
+        let state = self.state();
+        let images = state.images.iter().map(|name| Image {
+            id: name.clone(),
+            repo_tags: vec![name.clone()],
+            ..Image::default()
+        });
+        Ok(images.collect())
+    }
+
+    async fn remove_image(&self, image: &str) -> Result<()> {
+        self.enter("remove_image", None).await?;
+        self.change(|s| s.images.remove(image));
+        Ok(())
+    }
+
+    async fn image_stats(&self) -> Result<ImageStats> {
+        self.enter("image_stats", None).await?;
+        Ok(self.state().image_stats)
+    }
+
+    async fn run_in_container(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        timeout: Duration,
+    ) -> Result<CommandOutput> {
+        self.change(|s| s.commands.push((id.clone(), command.to_vec())));
+        let entered = tokio::time::timeout(timeout, self.enter("run_in_container", None)).await;
+        entered.map_err(|_| RuntimeError::Timeout {
+            operation: "exec",
+            after: timeout,
+        })??;
+        let result = self.state().command_results.get(command).cloned();
+        result.unwrap_or_else(|| Ok(CommandOutput::default()))
+    }
+
+    async fn exec_in_container(&self, id: &ContainerId, options: &ExecOptions) -> Result<Session> {
+        let command = options.command.clone();
+        self.change(|s| s.commands.push((id.clone(), command.clone())));
+        self.enter("exec_in_container", None).await?;
+        let result = self.state().command_results.get(&command).cloned();
+        let done = result.unwrap_or_else(|| Ok(CommandOutput::default()))?;
+        Ok(canned_session(done, options.streams))
+    }
+
+    async fn attach_container(&self, id: &ContainerId, streams: StreamOptions) -> Result<Session> {
+        self.enter("attach_container", None).await?;
+        let text = self.state().logs.get(id).cloned().unwrap_or_default();
+        let done = CommandOutput {
+            exit_code: 0,
+            output: Bytes::from(text),
+        };
+        Ok(canned_session(done, streams))
+    }
+
+    /// An echo: what is written comes back.
+    async fn port_forward(&self, uid: &PodUid, _port: u16) -> Result<DuplexStream> {
+        self.enter("port_forward", Some(uid)).await?;
+        let (ours, theirs) = tokio::io::duplex(ECHO_BYTES);
+        tokio::spawn(async move {
+            let (mut read, mut write) = tokio::io::split(ours);
+            // Ends with the other end.
+            let _ = tokio::io::copy(&mut read, &mut write).await;
+            let _ = write.shutdown().await;
+        });
+        Ok(Box::new(theirs))
+    }
+
+    /// Containers of the fake have no files.
+    async fn stat_in_container(&self, _id: &ContainerId, path: &str) -> Result<PathStat> {
+        self.enter("stat_in_container", None).await?;
+        Err(RuntimeError::NotFound(format!("there is no {path}")))
+    }
+
+    async fn copy_from_container(&self, _id: &ContainerId, path: &str) -> Result<TarStream> {
+        self.enter("copy_from_container", None).await?;
+        Err(RuntimeError::NotFound(format!("there is no {path}")))
+    }
+
+    async fn copy_to_container(&self, _id: &ContainerId, dir: &str, _tar: TarInput) -> Result<()> {
+        self.enter("copy_to_container", None).await?;
+        Err(RuntimeError::NotFound(format!("there is no {dir}")))
+    }
+
+    async fn get_container_logs(
+        &self,
+        id: &ContainerId,
+        _options: &LogOptions,
+    ) -> Result<LogStream> {
+        self.enter("get_container_logs", None).await?;
+        let text = self.state().logs.get(id).cloned();
+        let text = text.ok_or_else(|| {
+            RuntimeError::NotFound(format!("no logs of container {}", id.short()))
+        })?;
+        let chunk = LogChunk::Stdout(Bytes::from(text));
+        Ok(stream::once(async { Ok(chunk) }).boxed())
+    }
+
+    async fn watch(&self) -> Result<BoxStream<'static, PodEvent>> {
+        self.enter("watch", None).await?;
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.change(|s| s.watchers.push(sender));
+        let gap = PodEvent::Gap {
+            cause: "the watch has started".to_owned(),
+        };
+        let events = stream::unfold(receiver, |mut receiver| async {
+            let event = receiver.recv().await?;
+            Some((event, receiver))
+        });
+        Ok(stream::once(async { gap }).chain(events).boxed())
+    }
+
+    fn last_contact(&self) -> Option<Timestamp> {
+        Some(self.now())
+    }
+}
+
+impl FakeRuntime {
+    fn canned_version(&self) -> Version {
+        let canned = self.state().version.clone();
+        canned.unwrap_or_else(|| Version::new(DEFAULT_VERSION))
+    }
+
+    /// Takes the time a container takes to stop.
+    async fn stop(&self, grace: Duration) {
+        let time = self.state().stop_takes.min(grace);
+        if !time.is_zero() {
+            tokio::time::sleep(time).await;
+        }
+    }
+
+    /// Carries out one step of a plan.
+    async fn step(&self, pod: &Arc<Pod>, step: &Step) -> Vec<SyncResult> {
+        let uid = PodUid::of(pod);
+        match step {
+            Step::KillPod { .. } | Step::KillContainer { .. } => {
+                self.stop(spec::termination_grace(pod)).await;
+            }
+            Step::CreateSandbox { .. }
+            | Step::StartContainer { .. }
+            | Step::RemoveContainer { .. } => {}
+        }
+        let now = self.now();
+        self.change(|s| {
+            if let Step::StartContainer {
+                name,
+                role,
+                restart_count,
+                ..
+            } = step
+                && let Some(error) = s.start_fault(name)
+            {
+                if error.reason == SyncErrorReason::RunContainerError {
+                    s.model.fail_start(pod, name, *role, *restart_count, now);
+                    s.tell(&uid, PodEventKind::ContainerDied);
+                }
+                let action = SyncAction::StartContainer;
+                return vec![SyncResult::failed(action, &**name, error)];
+            }
+            let outcome = s.model.apply(pod, step, now);
+            for result in outcome.results.iter().filter(|r| r.error.is_none()) {
+                match result.action {
+                    SyncAction::StartContainer => s.started_containers.push(result.target.clone()),
+                    SyncAction::KillContainer => s.killed_containers.push(result.target.clone()),
+                    SyncAction::SetupNetwork
+                    | SyncAction::TeardownNetwork
+                    | SyncAction::InitContainer
+                    | SyncAction::CreatePodSandbox
+                    | SyncAction::ConfigPodSandbox
+                    | SyncAction::KillPodSandbox => {}
+                }
+            }
+            for event in outcome.events {
+                s.tell(&uid, event);
+            }
+            outcome.results
+        })
+    }
+}
+
+/// Most bytes on their way through an echo.
+const ECHO_BYTES: usize = 64 << 10;
+
+/// A process that has written all it writes, and takes any input.
+fn canned_session(done: CommandOutput, streams: StreamOptions) -> Session {
+    let output = Some(done.output).filter(|output| streams.stdout && !output.is_empty());
+    Session {
+        tty: streams.tty,
+        stdin: streams
+            .stdin
+            .then(|| Box::pin(tokio::io::sink()) as Pin<Box<_>>),
+        output: stream::iter(output.map(|output| Ok(LogChunk::Stdout(output)))).boxed(),
+        control: Box::new(Canned(done.exit_code)),
+    }
+}
+
+/// A process that has ended.
+struct Canned(i32);
+
+#[async_trait]
+impl SessionControl for Canned {
+    async fn resize(&self, _size: TerminalSize) {}
+
+    async fn exit_code(&self) -> Result<Option<i32>> {
+        Ok(Some(self.0))
+    }
+}
+
+/// Whether the round goes on when this step fails.
+fn is_independent(step: &Step) -> bool {
+    match step {
+        Step::StartContainer { role, .. } => *role != Role::Init,
+        Step::KillPod { .. }
+        | Step::KillContainer { .. }
+        | Step::CreateSandbox { .. }
+        | Step::RemoveContainer { .. } => false,
+    }
+}
+
+fn unavailable(error: &RuntimeError) -> SyncError {
+    SyncError::new(SyncErrorReason::RuntimeUnavailable, error.to_string())
+}

@@ -1,0 +1,72 @@
+//! Scripted faults: what a [`FakeRuntime`](super::FakeRuntime) is told to do wrong.
+
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, watch};
+
+use mirrorlet_core::api::PodUid;
+
+/// Holds back matching calls until released or dropped.
+///
+/// Made by [`FakeRuntime::block`](super::FakeRuntime::block).
+#[derive(Debug)]
+#[must_use = "dropping it releases the calls"]
+pub struct Hold {
+    gate: Arc<Semaphore>,
+    arrivals: watch::Receiver<usize>,
+}
+
+impl Hold {
+    /// Waits until that many calls have arrived at the hold, in all.
+    pub async fn arrived(&mut self, calls: usize) {
+        // The sender lives as long as the rule, which ends with this hold.
+        let _ = self.arrivals.wait_for(|seen| *seen >= calls).await;
+    }
+
+    /// Lets all calls go on, those to come too.
+    pub fn release(self) {}
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.gate.close();
+    }
+}
+
+/// The runtime's side of a [`Hold`].
+#[derive(Debug, Clone)]
+pub(super) struct HoldRule {
+    call: String,
+    uid: Option<PodUid>,
+    gate: Arc<Semaphore>,
+    arrivals: Arc<watch::Sender<usize>>,
+}
+
+impl HoldRule {
+    pub(super) fn new(call: &str, uid: Option<&PodUid>) -> (Self, Hold) {
+        let gate = Arc::new(Semaphore::new(0));
+        let (sender, arrivals) = watch::channel(0);
+        let rule = Self {
+            call: call.to_owned(),
+            uid: uid.cloned(),
+            gate: Arc::clone(&gate),
+            arrivals: Arc::new(sender),
+        };
+        (rule, Hold { gate, arrivals })
+    }
+
+    pub(super) fn concerns(&self, call: &str, uid: Option<&PodUid>) -> bool {
+        self.call == call && (self.uid.is_none() || self.uid.as_ref() == uid)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.gate.is_closed()
+    }
+
+    /// Waits for the release.
+    pub(super) async fn pass(&self) {
+        self.arrivals.send_modify(|seen| *seen += 1);
+        // No permit is ever given: this ends, with an error, when the hold closes the gate.
+        let _ = self.gate.acquire().await;
+    }
+}

@@ -1,0 +1,10 @@
+//! What tests and benches of mirrorlet run against instead of a real Engine: [`FakeRuntime`], which
+//! is a scriptable [`Runtime`](mirrorlet_runtime::Runtime), and [`FakeEngine`], which answers the
+//! Engine's API in memory. A dev-dependency only: nothing of it is in the program.
+
+pub mod fake_runtime;
+#[path = "../../core/src/status/merge/apply.rs"]
+pub mod patch;
+
+pub use fake_runtime::FakeRuntime;
+pub use mirrorlet_docker::fake_engine::{self, FakeEngine};
