@@ -8,15 +8,15 @@ use anyhow::Context;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Body, Incoming};
-use hyper::header::{CONNECTION, HOST, UPGRADE};
+use hyper::header::HOST;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 
 use super::Failure;
+use super::channels::{self, Handshake, Receiver, Sender};
 use crate::config::socket_path;
 use crate::server::admin::ErrorBody;
-use crate::server::frame::PROTOCOL;
 
 /// How long the beginning of an answer may take. Status never waits for the Engine; a log may,
 /// for as long as one Engine read.
@@ -93,28 +93,19 @@ pub async fn get(root: &Path, path: &str) -> Result<Answer, Failure> {
     Err(refusal(status, answer).await)
 }
 
-/// A connection to the agent that carries something else than HTTP now.
-pub struct Upgraded {
-    /// The connection.
-    pub stream: UnixStream,
-    /// What came over it already.
-    pub early: Bytes,
-}
-
-/// Sends `POST path` to the agent that runs on `root`, and takes over the connection.
+/// Asks the agent that runs on `root` for a WebSocket at `path`.
 ///
 /// # Errors
 /// [`Failure::NoAgent`] when none answers; else the agent's own words.
-pub async fn upgrade(root: &Path, path: &str) -> Result<Upgraded, Failure> {
+pub(super) async fn upgrade(root: &Path, path: &str) -> Result<(Sender, Receiver), Failure> {
     if path.len() > PATH_MAX {
         return Err(Failure::Usage(anyhow::anyhow!(
             "the command is too long: {} bytes, and {PATH_MAX} can be sent; pass it over standard input, or copy it into the container",
             path.len()
         )));
     }
-    let request = Request::post(path)
-        .header(CONNECTION, "Upgrade")
-        .header(UPGRADE, PROTOCOL);
+    let handshake = Handshake::new();
+    let request = handshake.ask(Request::get(path));
     let (response, mut connection) = within(root, send(root, request)).await?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         let status = response.status();
@@ -124,16 +115,16 @@ pub async fn upgrade(root: &Path, path: &str) -> Result<Upgraded, Failure> {
         };
         return Err(refusal(status, answer).await);
     }
+    if !handshake.accepts(response.headers()) {
+        return Err(anyhow::anyhow!("the agent did not accept the connection").into());
+    }
     let upgraded = drive(&mut connection, hyper::upgrade::on(response))
         .await
         .context("the agent broke off the connection")?;
     let parts = upgraded
         .downcast::<TokioIo<UnixStream>>()
         .map_err(|_| anyhow::anyhow!("the connection to the agent is not the one it was"))?;
-    Ok(Upgraded {
-        stream: parts.io.into_inner(),
-        early: parts.read_buf,
-    })
+    Ok(channels::channels(parts.io.into_inner(), parts.read_buf).await)
 }
 
 /// Waits for the beginning of an answer, for a while.

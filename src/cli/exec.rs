@@ -4,21 +4,17 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::Context as _;
-use bytes::BytesMut;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use mirrorlet_streaming::TerminalSize;
+use serde::Deserialize;
+use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::client::Upgraded;
+use super::channels::{self, Received, Receiver, Sender};
 use super::stdio::{self, Output, Piece};
 use super::terminal::{self, RawTerminal};
 use super::{Failure, Outcome, client, logs::escape, status};
 use crate::config::args::{AttachArgs, ExecArgs};
-use crate::server::frame::{Frame, FrameReader, TerminalSize};
 use mirrorlet_core::select::find_pod;
-
-/// Bytes read from the agent at a time.
-const READ_BYTES: usize = 64 << 10;
 
 /// What a shell adds to the number of the signal that ended a program.
 const SIGNALLED: u8 = 128;
@@ -93,17 +89,16 @@ impl Talk {
     }
 
     /// Talks until the process has ended.
-    async fn over(&self, upgraded: Upgraded) -> Outcome {
+    async fn over(&self, (sender, receiver): (Sender, Receiver)) -> Outcome {
         let raw = (self.tty && self.stdin)
             .then(RawTerminal::enter)
             .transpose()
             .context("failed to switch the terminal to raw mode")?;
         let mut told = Told::new(raw.is_some())?;
-        let (read, write) = upgraded.stream.into_split();
         let mut output = Output::new().context("failed to write")?;
         let ended = tokio::select! {
-            ended = receive(read, upgraded.early, &mut output) => ended,
-            () = self.send(write) => Err(broken_off()),
+            ended = receive(receiver, &mut output) => ended,
+            () = self.send(sender) => Err(broken_off()),
             signal = told.any() => Err(Failure::Exit(SIGNALLED.saturating_add(signal))),
         };
         if ended.is_ok() {
@@ -119,26 +114,29 @@ impl Talk {
 
     /// Sends what is typed and the terminal's sizes. Goes on for ever, since the process may
     /// have something to say after its input has ended.
-    async fn send(&self, mut write: OwnedWriteHalf) {
+    async fn send(&self, mut sender: Sender) {
         let mut input = self.stdin.then(stdio::input);
         let mut resized = self
             .tty
             .then(|| signal(SignalKind::window_change()).ok())
             .flatten();
         loop {
-            let frame = tokio::select! {
+            let sent = tokio::select! {
                 piece = next(&mut input) => if let Some(bytes) = piece {
-                    Frame::Stdin(bytes)
+                    sender.send(channels::STDIN, &bytes).await
                 } else {
                     input = None;
-                    Frame::StdinEnd
+                    sender.close(channels::STDIN).await
                 },
                 () = again(&mut resized) => match terminal::size() {
-                    Some(size) => Frame::Resize(size),
+                    Some(TerminalSize { width, height }) => {
+                        let size = json!({"Width": width, "Height": height}).to_string();
+                        sender.send(channels::RESIZE, size.as_bytes()).await
+                    }
                     None => continue,
                 },
             };
-            if write.write_all(&frame.encode()).await.is_err() {
+            if sent.is_err() {
                 // What became of the process is read on the other half.
                 return std::future::pending().await;
             }
@@ -168,31 +166,58 @@ async fn again(signal: &mut Option<Signal>) {
 }
 
 /// Shows what the process writes until it has ended; its exit code.
-async fn receive(
-    mut read: OwnedReadHalf,
-    early: bytes::Bytes,
-    output: &mut Output,
-) -> Result<Option<i32>, Failure> {
-    let mut frames = FrameReader::default();
-    frames.push(&early);
-    let mut buffer = BytesMut::with_capacity(READ_BYTES);
-    loop {
-        while let Some(frame) = frames.next_frame()? {
-            match frame {
-                Frame::Stdout(bytes) => output.write(Piece::Out(bytes)).await?,
-                Frame::Stderr(bytes) => output.write(Piece::Err(bytes)).await?,
-                Frame::Exit(code) => return Ok(code),
-                Frame::Failed(words) => return Err(anyhow::anyhow!("{words}").into()),
-                Frame::Stdin(_) | Frame::StdinEnd | Frame::Resize(_) => return Err(broken_off()),
-            }
+async fn receive(mut receiver: Receiver, output: &mut Output) -> Result<Option<i32>, Failure> {
+    let mut status = Vec::new();
+    while let Some(received) = receiver.next().await? {
+        match received {
+            Received::Data(channels::STDOUT, bytes) => output.write(Piece::Out(bytes)).await?,
+            Received::Data(channels::STDERR, bytes) => output.write(Piece::Err(bytes)).await?,
+            Received::Data(channels::STATUS, bytes) => status.extend_from_slice(&bytes),
+            Received::Data(..) | Received::Closed(_) => return Err(broken_off()),
         }
-        buffer.clear();
-        let got = read.read_buf(&mut buffer).await;
-        if got.context("failed to read from the agent")? == 0 {
-            return Err(broken_off());
-        }
-        frames.push(&buffer);
     }
+    if status.is_empty() {
+        return Err(broken_off());
+    }
+    exit_code(&status)
+}
+
+/// How a process ended, as the agent says it.
+///
+/// Upstream: `errorDecoderV4` of `client-go/tools/remotecommand`.
+fn exit_code(status: &[u8]) -> Result<Option<i32>, Failure> {
+    let status: Ended = serde_json::from_slice(status).map_err(|_| broken_off())?;
+    if status.status == "Success" {
+        return Ok(None);
+    }
+    let cause = status.details.causes.into_iter().next();
+    let message = cause.map_or(status.message, |cause| cause.message);
+    if status.reason == "NonZeroExitCode" {
+        return message.parse().map(Some).map_err(|_| broken_off());
+    }
+    Err(anyhow::anyhow!("{message}").into())
+}
+
+/// A `Status`, as far as it is read here.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Ended {
+    status: String,
+    reason: String,
+    message: String,
+    details: Details,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Details {
+    causes: Vec<Cause>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Cause {
+    message: String,
 }
 
 fn broken_off() -> Failure {
@@ -240,6 +265,30 @@ impl Told {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_status_says_how_a_process_ended() {
+        let read = |status: &str| exit_code(status.as_bytes());
+        assert_eq!(read(r#"{"metadata":{},"status":"Success"}"#).unwrap(), None);
+        let seven = r#"{"metadata":{},"status":"Failure","message":"command terminated with non-zero exit code: exit status 7",
+            "reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"7"}]}}"#;
+        assert_eq!(read(seven).unwrap(), Some(7));
+        let failed = r#"{"status":"Failure","message":"Internal error occurred: gone","reason":"InternalError",
+            "details":{"causes":[{"message":"gone"}]},"code":500}"#;
+        for (status, words) in [
+            (failed, "gone"),
+            (r#"{"status":"Failure","message":"no causes"}"#, "no causes"),
+            (
+                r#"{"status":"Failure","reason":"NonZeroExitCode"}"#,
+                "the agent broke off",
+            ),
+            ("nonsense", "the agent broke off"),
+        ] {
+            let failure = read(status).unwrap_err();
+            let said = failure.error().unwrap().to_string();
+            assert!(said.starts_with(words), "{status}: {said}");
+        }
+    }
 
     #[test]
     fn what_is_asked_for_becomes_a_query() {

@@ -89,9 +89,6 @@ fn print(frame: Frame, lines: Option<&mut Lines>) -> Result<(), Failure> {
         Frame::Failed(words) => {
             return Err(anyhow::anyhow!("the log broke off: {words}").into());
         }
-        Frame::Stdin(_) | Frame::StdinEnd | Frame::Resize(_) | Frame::Exit(_) => {
-            return Err(anyhow::anyhow!("the agent sent something that is no log").into());
-        }
     };
     match (lines, is_error) {
         (None, false) => io::stdout().write_all(&bytes)?,

@@ -20,6 +20,7 @@ use crate::config::parse::default_node_name;
 use crate::config::resolve::resolve_root;
 use crate::config::{Ambient, Resolved, resolve};
 
+mod channels;
 pub mod client;
 pub mod config;
 pub mod cp;

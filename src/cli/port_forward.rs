@@ -6,11 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use tokio::io::{AsyncWriteExt, copy_bidirectional};
+use bytes::BytesMut;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use super::channels::{self, Received, Receiver, Sender};
 use super::{Failure, Outcome, client, status};
 use crate::config::args::PortForwardArgs;
 use mirrorlet_core::select::find_pod;
@@ -18,6 +21,9 @@ use mirrorlet_core::select::find_pod;
 /// Most connections at a time; further ones wait in the listener's queue. The agent takes as
 /// many.
 const CONNECTIONS_MAX: usize = 60;
+
+/// Bytes read from a local connection at a time.
+const READ_BYTES: usize = 32 << 10;
 
 /// A local port and the pod's behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,10 +175,10 @@ impl Target {
     }
 
     /// Forwards one connection. What fails is told, and is that connection's matter only.
-    async fn forward(&self, mut stream: TcpStream, remote: u16) {
+    async fn forward(&self, stream: TcpStream, remote: u16) {
         let path = format!("/v1/pods/{}/portforward?port={remote}", self.uid);
-        let mut upgraded = match client::upgrade(&self.root, &path).await {
-            Ok(upgraded) => upgraded,
+        let (sender, receiver) = match client::upgrade(&self.root, &path).await {
+            Ok(channels) => channels,
             Err(failure) => {
                 if let Some(error) = failure.error() {
                     // Standard error gone: nobody is to be told.
@@ -182,9 +188,51 @@ impl Target {
             }
         };
         let _ = stream.set_nodelay(true);
-        if stream.write_all(&upgraded.early).await.is_ok() {
-            // Who ends a connection how is told to neither of a forwarder.
-            let _ = copy_bidirectional(&mut stream, &mut upgraded.stream).await;
+        let (read, write) = stream.into_split();
+        // The agent closes the connection once both sides have said their last.
+        tokio::select! {
+            () = upwards(read, sender) => {}
+            () = downwards(receiver, write) => {}
+        }
+    }
+}
+
+/// Passes on what a local client sends, and its end. Ends only when nobody takes it.
+async fn upwards(mut read: OwnedReadHalf, mut sender: Sender) {
+    let mut buffer = BytesMut::with_capacity(READ_BYTES);
+    loop {
+        buffer.clear();
+        match read.read_buf(&mut buffer).await {
+            Ok(0) => break,
+            Ok(_) => {
+                if sender.send(channels::STDIN, &buffer).await.is_err() {
+                    return;
+                }
+            }
+            Err(_) => return,
+        }
+    }
+    if sender.close(channels::STDIN).await.is_ok() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Passes on what a pod sends, and its end, until the agent closes the connection.
+async fn downwards(mut receiver: Receiver, mut write: OwnedWriteHalf) {
+    // A channel begins with its port, in two bytes.
+    let mut begun = false;
+    while let Ok(Some(received)) = receiver.next().await {
+        let written = match received {
+            Received::Data(channels::STDIN, bytes) if begun => write.write_all(&bytes).await,
+            Received::Closed(channels::STDIN) => write.shutdown().await,
+            Received::Data(channel, _) => {
+                begun |= channel == channels::STDIN;
+                Ok(())
+            }
+            Received::Closed(_) => Ok(()),
+        };
+        if written.is_err() {
+            return;
         }
     }
 }

@@ -3,9 +3,8 @@
 
 use std::io::{self, IsTerminal};
 
+use mirrorlet_streaming::TerminalSize;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
-
-use crate::server::frame::TerminalSize;
 
 /// Standard input's terminal in raw mode. Dropping it, also by a panic, puts it back.
 pub(super) struct RawTerminal {

@@ -1,42 +1,38 @@
 //! Entering containers over the agent's socket: exec, attach, port-forward.
 //!
-//! `POST /v1/pods/{uid}/exec?command=…`, `…/attach` and `…/portforward?port=…` with
-//! `Connection: Upgrade` and `Upgrade: mirrorlet`. Whatever can be refused is refused with an
-//! ordinary error answer; after 101 the connection carries [frames](super::frame) of a process, or
-//! the bare bytes of a forwarded connection. A client that goes away ends what it started. No more
-//! than some 64 KiB wait in each direction, so that a slow side holds up the other.
+//! `GET /v1/pods/{uid}/exec?command=…`, `…/attach` and `…/portforward?port=…` become WebSockets of
+//! [`PROTOCOL`], the node API's. A request that can't be served is refused with an ordinary error
+//! answer; after 101 `mirrorlet_streaming` serves the connection. A client that goes away ends what
+//! it started.
+//!
+//! Unlike the node API, an attach sends the exit code, idle connections are not closed, and the pod's
+//! end of a forwarded connection closes its channel.
 
-use std::io;
-use std::pin::{Pin, pin};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
 
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
-use axum::http::header::{CONNECTION, UPGRADE};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use bytes::{Bytes, BytesMut};
-use futures::StreamExt;
-use hyper::upgrade::OnUpgrade;
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use mirrorlet_streaming::gather::gathered_output;
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, copy};
-use tokio::net::UnixStream;
-use tokio::net::unix::ReadHalf;
-use tokio::sync::Notify;
+use mirrorlet_streaming::{
+    Kind, Limits, Negotiated, PortForward, RemoteCommand, Version, is_websocket,
+    serve_port_forward, serve_session,
+};
 
-use super::admin::{ApiError, Shared};
-use super::frame::{Frame, FrameReader, PROTOCOL, framed};
-use super::remote::chunks;
+use super::admin::{ApiError, PROTOCOL, Shared};
+use super::remote;
 use mirrorlet_core::api::PodUid;
-use mirrorlet_runtime::{DuplexStream, ExecOptions, Session, TerminalSize};
+use mirrorlet_runtime::{ExecOptions, Session, StreamOptions, TerminalSize};
 
-/// Bytes read from a client at a time.
-const READ_BYTES: usize = 64 << 10;
-
-/// How often it is looked whether a client is still there that can't be read from, since nobody
-/// takes what it sends. The system wakes nobody for that alone.
-const HANGUP_LOOK: Duration = Duration::from_secs(1);
+/// Without an idle timeout: a shell may stay open for days, and the socket is local.
+fn limits() -> Limits {
+    Limits {
+        idle: None,
+        ..Limits::default()
+    }
+}
 
 /// What the query of a request asks for. Repeated keys add up, which the extractors of axum don't
 /// know.
@@ -100,7 +96,7 @@ pub(super) async fn exec(
         .view
         .exec(&uid, asked.container.as_deref(), &asked.exec)
         .await?;
-    Ok(entry.carry(move |stream, early| run(session, stream, early)))
+    Ok(entry.run(Kind::Exec, session, asked.exec.streams))
 }
 
 /// Attaches to a container's main process.
@@ -117,7 +113,7 @@ pub(super) async fn attach(
     if let Some(size) = asked.exec.size {
         session.control.resize(size).await;
     }
-    Ok(entry.carry(move |stream, early| run(session, stream, early)))
+    Ok(entry.run(Kind::AttachWithExitCode, session, streams))
 }
 
 /// Connects to a port of a pod.
@@ -133,40 +129,69 @@ pub(super) async fn port_forward(
         .ok_or_else(|| ApiError::new(StatusCode::BAD_REQUEST, "no port was given"))?;
     let entry = Entry::of(&shared, request)?;
     let target = shared.view.port_forward(&PodUid::from(uid), port).await?;
-    Ok(entry.carry(move |stream, early| forward(target, stream, early)))
+    let asked = PortForward {
+        negotiated: entry.negotiated.clone(),
+        ports: vec![port],
+    };
+    Ok(entry.carry(async move |stream| {
+        let target = Mutex::new(Some(target));
+        let connect = |_| {
+            let target = target.lock().unwrap_or_else(PoisonError::into_inner).take();
+            async move { target.ok_or("there is one connection") }
+        };
+        serve_port_forward(stream, &asked, connect, limits()).await;
+    }))
 }
 
 /// A request that may take over its connection.
 struct Entry {
     shared: Shared,
     permit: tokio::sync::OwnedSemaphorePermit,
+    negotiated: Negotiated,
     upgrade: OnUpgrade,
 }
 
 impl Entry {
     fn of(shared: &Shared, mut request: Request) -> Result<Self, ApiError> {
-        if !asks_for_upgrade(request.headers()) {
-            return Err(ApiError::new(
-                StatusCode::UPGRADE_REQUIRED,
-                format!("this is for clients that send Upgrade: {PROTOCOL}"),
-            ));
+        let wanted = || {
+            let words = format!("expected a WebSocket of the protocol {PROTOCOL}");
+            ApiError::new(StatusCode::UPGRADE_REQUIRED, words)
+        };
+        if !is_websocket(request.headers()) {
+            return Err(wanted());
+        }
+        let negotiated = RemoteCommand::negotiate(request.headers())
+            .map_err(|refusal| ApiError::new(refusal.status, refusal.message))?;
+        if negotiated.version != Version::V5 {
+            return Err(wanted());
         }
         Ok(Self {
             permit: shared.admit()?,
             shared: shared.clone(),
+            negotiated,
             upgrade: hyper::upgrade::on(&mut request),
         })
     }
 
-    /// Answers 101, and lets `work` have the connection and what came over it already. It is
-    /// dropped when the agent stops.
-    fn carry<F>(self, work: impl FnOnce(UnixStream, Bytes) -> F + Send + 'static) -> Response
+    /// Answers 101, and carries the streams of a process until it has ended or the client is gone.
+    fn run(self, kind: Kind, session: Session, streams: StreamOptions) -> Response {
+        let negotiated = self.negotiated.clone();
+        let streams = remote::asked(streams);
+        self.carry(async move |stream| {
+            let start = || async { Ok::<_, String>(remote::session(session)) };
+            serve_session(stream, &negotiated, streams, kind, start, limits()).await;
+        })
+    }
+
+    /// Answers 101, and lets `work` have the connection. It is dropped when the agent stops.
+    fn carry<F>(self, work: impl FnOnce(TokioIo<Upgraded>) -> F + Send + 'static) -> Response
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let Self {
             shared,
             permit,
+            negotiated,
             upgrade,
         } = self;
         let cancel = shared.cancel.clone();
@@ -175,183 +200,16 @@ impl Entry {
             let carried = async {
                 // A client that went away before its answer.
                 let Ok(upgraded) = upgrade.await else { return };
-                // The socket is the only listener that these routes are served on.
-                let Ok(parts) = upgraded.downcast::<TokioIo<UnixStream>>() else {
-                    return;
-                };
-                work(parts.io.into_inner(), parts.read_buf).await;
+                work(TokioIo::new(upgraded)).await;
             };
             tokio::select! {
                 () = cancel.cancelled() => {}
                 () = carried => {}
             }
         });
-        let headers = [
-            (CONNECTION, HeaderValue::from_static("Upgrade")),
-            (UPGRADE, HeaderValue::from_static(PROTOCOL)),
-        ];
+        let headers = negotiated.headers;
         (StatusCode::SWITCHING_PROTOCOLS, headers, Body::empty()).into_response()
     }
-}
-
-fn asks_for_upgrade(headers: &HeaderMap) -> bool {
-    let is = |name, wanted: &str| {
-        headers
-            .get(name)
-            .and_then(|value| value.to_str().ok())
-            .is_some_and(|value| value.eq_ignore_ascii_case(wanted))
-    };
-    is(CONNECTION, "upgrade") && is(UPGRADE, PROTOCOL)
-}
-
-/// Carries the streams of a process until it has ended, or the client is gone.
-async fn run(session: Session, mut stream: UnixStream, early: Bytes) {
-    let Session {
-        stdin,
-        output,
-        control,
-        ..
-    } = session;
-    let (read, mut write) = stream.split();
-    let input = async {
-        let mut client = Client {
-            read,
-            frames: FrameReader::default(),
-        };
-        client.frames.push(&early);
-        // How it ends, by a client that is gone or sends nonsense, makes no difference.
-        let _ = client.feed(stdin, &*control).await;
-    };
-    let sending = async {
-        let mut output = pin!(gathered_output(chunks(output)));
-        while let Some(pieces) = output.next().await {
-            let failed = pieces.last().is_some_and(Result::is_err);
-            write.write_all(&framed(pieces)).await?;
-            if failed {
-                return write.shutdown().await;
-            }
-        }
-        let last = match control.exit_code().await {
-            Ok(code) => Frame::Exit(code),
-            Err(error) => Frame::Failed(error.to_string()),
-        };
-        write.write_all(&last.encode()).await?;
-        write.shutdown().await
-    };
-    tokio::select! {
-        () = input => {}
-        // A client that is gone does not want to know.
-        _ = sending => {}
-    }
-}
-
-/// What a client sends.
-struct Client<'a> {
-    read: ReadHalf<'a>,
-    frames: FrameReader,
-}
-
-impl Client<'_> {
-    /// Feeds a process with what the client sends, until the client is gone.
-    async fn feed(
-        &mut self,
-        mut stdin: Option<Pin<Box<dyn AsyncWrite + Send>>>,
-        control: &dyn mirrorlet_runtime::SessionControl,
-    ) -> io::Result<()> {
-        let mut buffer = BytesMut::with_capacity(READ_BYTES);
-        loop {
-            while let Some(frame) = self.frames.next_frame().map_err(io::Error::other)? {
-                match frame {
-                    Frame::Stdin(bytes) => {
-                        let Some(open) = &mut stdin else { continue };
-                        tokio::select! {
-                            // A process that takes no more input: the rest is for nobody.
-                            written = open.write_all(&bytes) => if written.is_err() { stdin = None },
-                            () = hung_up(&self.read) => return Ok(()),
-                        }
-                    }
-                    Frame::StdinEnd => {
-                        if let Some(mut open) = stdin.take() {
-                            // One that has ended already needs no end.
-                            let _ = open.shutdown().await;
-                        }
-                    }
-                    Frame::Resize(size) => control.resize(size).await,
-                    Frame::Stdout(_) | Frame::Stderr(_) | Frame::Failed(_) | Frame::Exit(_) => {
-                        return Err(io::ErrorKind::InvalidData.into());
-                    }
-                }
-            }
-            buffer.clear();
-            if self.read.read_buf(&mut buffer).await? == 0 {
-                return Ok(());
-            }
-            self.frames.push(&buffer);
-        }
-    }
-}
-
-/// Ends when the client has gone, though what it sent is not all read.
-async fn hung_up(read: &ReadHalf<'_>) {
-    loop {
-        tokio::time::sleep(HANGUP_LOOK).await;
-        // Ready at once, since there is something to read or to write; the news is in how.
-        match read.ready(Interest::READABLE | Interest::WRITABLE).await {
-            Ok(ready) if !ready.is_write_closed() => {}
-            Ok(_) | Err(_) => return,
-        }
-    }
-}
-
-/// Carries bytes between a client and a port of a pod, until both have said their last or the
-/// client is gone.
-async fn forward(target: DuplexStream, mut stream: UnixStream, early: Bytes) {
-    let (mut from_pod, to_pod) = tokio::io::split(target);
-    let (read, mut write) = stream.split();
-    let said_its_last = Notify::new();
-    let up = async {
-        if upwards(&read, early, to_pod).await.is_ok() {
-            said_its_last.notify_one();
-            hung_up(&read).await;
-        }
-    };
-    let down = async {
-        if copy(&mut from_pod, &mut write).await.is_ok() && write.shutdown().await.is_ok() {
-            said_its_last.notified().await;
-        }
-    };
-    tokio::select! {
-        () = up => {}
-        () = down => {}
-    }
-}
-
-/// Passes on what a client sends, and its end. A pod that takes no more may still have something
-/// to say, so that is no error; a client that is gone is one.
-async fn upwards(
-    read: &ReadHalf<'_>,
-    early: Bytes,
-    mut to_pod: impl AsyncWrite + Unpin,
-) -> io::Result<()> {
-    let mut bytes = BytesMut::from(early);
-    loop {
-        tokio::select! {
-            written = to_pod.write_all(&bytes) => if written.is_err() { return Ok(()) },
-            () = hung_up(read) => return Err(io::ErrorKind::BrokenPipe.into()),
-        }
-        bytes.clear();
-        bytes.reserve(READ_BYTES);
-        read.readable().await?;
-        match read.try_read_buf(&mut bytes) {
-            Ok(0) => break,
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-    }
-    // One that has ended already needs no end.
-    let _ = to_pod.shutdown().await;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! `GET /v1/status[?watch=true]`, `GET /v1/pods/{uid}/logs[/{container}]`,
 //! `GET /v1/explain?pod=…`, `GET /v1/config`; and what goes both ways, in [`access`](super::access):
-//! `POST /v1/pods/{uid}/exec`, `…/attach`, `…/portforward`; and files, in [`files`](super::files):
+//! `GET /v1/pods/{uid}/exec`, `…/attach`, `…/portforward`; and files, in [`files`](super::files):
 //! `GET` and `PUT /v1/pods/{uid}/files?path=…`, `GET /v1/pods/{uid}/files/stat?path=…`.
 //! Errors are `{"error": …, "help": …}` with a fitting status.
 
@@ -16,7 +16,7 @@ use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::{get, post};
+use axum::routing::get;
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
 use mirrorlet_streaming::gather::gathered;
@@ -34,6 +34,9 @@ use mirrorlet_runtime::{LogOptions, LogSource};
 
 /// Longest path of a Unix socket, in bytes: `sun_path` less its NUL.
 pub const SOCKET_PATH_MAX: usize = 107;
+
+/// The WebSocket protocol of exec, attach and port-forward: the node API's.
+pub const PROTOCOL: &str = "v5.channel.k8s.io";
 
 /// Most requests at a time; each watcher or follower is one. Beyond it the answer is 503.
 const REQUESTS_MAX: usize = 64;
@@ -150,9 +153,9 @@ pub fn router(
         .route("/v1/explain", get(explain))
         .route("/v1/pods/{uid}/logs", get(default_logs))
         .route("/v1/pods/{uid}/logs/{container}", get(container_logs))
-        .route("/v1/pods/{uid}/exec", post(access::exec))
-        .route("/v1/pods/{uid}/attach", post(access::attach))
-        .route("/v1/pods/{uid}/portforward", post(access::port_forward))
+        .route("/v1/pods/{uid}/exec", get(access::exec))
+        .route("/v1/pods/{uid}/attach", get(access::attach))
+        .route("/v1/pods/{uid}/portforward", get(access::port_forward))
         .route("/v1/pods/{uid}/files", get(files::download).put(files::upload))
         .route("/v1/pods/{uid}/files/stat", get(files::stat))
         .fallback(|| async {

@@ -1,5 +1,4 @@
-//! Logs and the streams of processes on the wire: frames that keep standard output, standard error
-//! and a late failure apart, and standard input, the terminal's size and the exit code too.
+//! Logs on the wire: frames that keep standard output, standard error and a late failure apart.
 //!
 //! A frame is one byte for its kind, four bytes for the length of what follows (big endian), and
 //! that many bytes.
@@ -9,11 +8,6 @@ use std::fmt::Display;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use mirrorlet_streaming::Chunk;
 
-pub use mirrorlet_runtime::TerminalSize;
-
-/// What a connection that carries frames of a process, or forwarded bytes, asks to become.
-pub const PROTOCOL: &str = "mirrorlet";
-
 /// Largest payload the reader takes, in bytes. The Engine sends lines in pieces of 16 KiB; this
 /// leaves room for time stamps and for a writer that joins some.
 pub const PAYLOAD_MAX: usize = 1 << 20;
@@ -22,10 +16,6 @@ const HEADER_BYTES: usize = 5;
 const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
 const FAILED: u8 = 3;
-const STDIN: u8 = 4;
-const STDIN_END: u8 = 5;
-const RESIZE: u8 = 6;
-const EXIT: u8 = 7;
 
 /// One frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,16 +24,8 @@ pub enum Frame {
     Stdout(Bytes),
     /// Standard error.
     Stderr(Bytes),
-    /// The log or the process broke off, for this reason. Nothing follows.
+    /// The log broke off, for this reason. Nothing follows.
     Failed(String),
-    /// For the standard input of a process.
-    Stdin(Bytes),
-    /// Nothing more is written to the standard input.
-    StdinEnd,
-    /// The terminal has another size.
-    Resize(TerminalSize),
-    /// The process has ended; its exit code, where that is known. Nothing follows.
-    Exit(Option<i32>),
 }
 
 /// Bytes that are not frames.
@@ -55,33 +37,16 @@ pub enum FrameError {
     /// Longer than [`PAYLOAD_MAX`].
     #[error("a frame of {0} bytes came")]
     TooLong(usize),
-    /// It does not hold what its kind holds.
-    #[error("a frame of the kind {0} came that does not hold what it should")]
-    Payload(u8),
 }
 
 impl Frame {
     /// The frame's bytes; a payload beyond [`PAYLOAD_MAX`] is cut into several frames.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let size;
-        let code;
         let (kind, payload): (u8, &[u8]) = match self {
             Self::Stdout(bytes) => (STDOUT, bytes),
             Self::Stderr(bytes) => (STDERR, bytes),
             Self::Failed(words) => (FAILED, words.as_bytes()),
-            Self::Stdin(bytes) => (STDIN, bytes),
-            Self::StdinEnd => return header(STDIN_END, 0).freeze(),
-            Self::Resize(wanted) => {
-                let (width, height) = (u32::from(wanted.width), u32::from(wanted.height));
-                size = (width << 16 | height).to_be_bytes();
-                (RESIZE, &size)
-            }
-            Self::Exit(None) => return header(EXIT, 0).freeze(),
-            Self::Exit(Some(exit)) => {
-                code = exit.to_be_bytes();
-                (EXIT, &code)
-            }
         };
         let mut out = BytesMut::with_capacity(HEADER_BYTES + payload.len());
         for piece in payload.chunks(PAYLOAD_MAX) {
@@ -108,11 +73,7 @@ impl FrameWriter {
         let (kind, payload) = match frame {
             Frame::Stdout(bytes) => (STDOUT, bytes),
             Frame::Stderr(bytes) => (STDERR, bytes),
-            Frame::Failed(_)
-            | Frame::Stdin(_)
-            | Frame::StdinEnd
-            | Frame::Resize(_)
-            | Frame::Exit(_) => {
+            Frame::Failed(_) => {
                 self.last = None;
                 self.wire.put_slice(&frame.encode());
                 return;
@@ -145,7 +106,7 @@ impl FrameWriter {
     }
 }
 
-/// Encodes the pieces of a log or of a process's output. Neighbours of the same stream share frames.
+/// Encodes the pieces of a log. Neighbours of the same stream share frames.
 pub(super) fn framed<E: Display>(pieces: Vec<Result<Chunk, E>>) -> Bytes {
     let mut frames = FrameWriter::default();
     for piece in pieces {
@@ -189,7 +150,7 @@ impl FrameReader {
         if length > PAYLOAD_MAX {
             return Err(FrameError::TooLong(length));
         }
-        if !(STDOUT..=EXIT).contains(&kind) {
+        if !(STDOUT..=FAILED).contains(&kind) {
             return Err(FrameError::Kind(kind));
         }
         if self.buffer.len() < HEADER_BYTES + length {
@@ -209,22 +170,10 @@ fn header(kind: u8, length: u32) -> BytesMut {
 }
 
 fn parse(kind: u8, payload: Bytes) -> Result<Frame, FrameError> {
-    let four = || <[u8; 4]>::try_from(&payload[..]).map_err(|_| FrameError::Payload(kind));
     Ok(match kind {
         STDOUT => Frame::Stdout(payload),
         STDERR => Frame::Stderr(payload),
         FAILED => Frame::Failed(String::from_utf8_lossy(&payload).into_owned()),
-        STDIN => Frame::Stdin(payload),
-        STDIN_END => Frame::StdinEnd,
-        RESIZE => {
-            let [a, b, c, d] = four()?;
-            Frame::Resize(TerminalSize {
-                width: u16::from_be_bytes([a, b]),
-                height: u16::from_be_bytes([c, d]),
-            })
-        }
-        EXIT if payload.is_empty() => Frame::Exit(None),
-        EXIT => Frame::Exit(Some(i32::from_be_bytes(four()?))),
         unknown => return Err(FrameError::Kind(unknown)),
     })
 }
@@ -240,13 +189,8 @@ mod tests {
         prop::collection::vec(
             prop_oneof![
                 bytes.clone().prop_map(Frame::Stdout),
-                bytes.clone().prop_map(Frame::Stderr),
+                bytes.prop_map(Frame::Stderr),
                 "[a-z ]{1,20}".prop_map(Frame::Failed),
-                bytes.prop_map(Frame::Stdin),
-                Just(Frame::StdinEnd),
-                any::<(u16, u16)>()
-                    .prop_map(|(width, height)| Frame::Resize(TerminalSize { width, height })),
-                any::<Option<i32>>().prop_map(Frame::Exit),
             ],
             0..10,
         )
@@ -322,8 +266,5 @@ mod tests {
         let mut reader = FrameReader::default();
         reader.push(&[9, 0, 0, 0, 0]);
         assert_eq!(reader.next_frame(), Err(FrameError::Kind(9)));
-        let mut reader = FrameReader::default();
-        reader.push(&[RESIZE, 0, 0, 0, 1, 80]);
-        assert_eq!(reader.next_frame(), Err(FrameError::Payload(RESIZE)));
     }
 }

@@ -2,9 +2,9 @@
 //! loopback port ([`health`]).
 //!
 //! Both see the agent through [`view::AgentView`], which `app` implements; nothing here decides
-//! anything about pods. [`listen`] holds the limits both share; [`frame`] is the wire form of logs
-//! and processes, shared with the client in `cli`; [`access`] carries what goes both ways, `files`
-//! what is copied. `remote` joins the protocols of Kubernetes' clients, in the crate
+//! anything about pods. [`listen`] holds the limits both share; [`frame`] is the wire form of logs,
+//! shared with the client in `cli`; [`access`] carries what goes both ways, `files` what is copied.
+//! `remote` joins the protocols of Kubernetes' clients, in the crate
 //! `mirrorlet_streaming`, to the runtime's sessions.
 
 pub mod access;

@@ -18,6 +18,16 @@ pub(super) fn streams(asked: streaming::StreamOptions) -> StreamOptions {
     }
 }
 
+/// The streams of a session, as a client asked for them.
+pub(super) fn asked(streams: StreamOptions) -> streaming::StreamOptions {
+    streaming::StreamOptions {
+        stdin: streams.stdin,
+        stdout: streams.stdout,
+        stderr: streams.stderr,
+        tty: streams.tty,
+    }
+}
+
 /// A session as it is served to a client.
 pub(super) fn session(session: Session) -> streaming::Session<Control> {
     streaming::Session {

@@ -70,7 +70,7 @@ const ROOT_FILES: &[&str] = &["src/lib.rs", "src/main.rs", "crates/host/src/lib.
 const ONLY_IN: &[(&str, &[&str])] = &[
     // The wiring chooses the runtime; everybody else knows the trait.
     ("mirrorlet_docker", &["src/app", "crates/"]),
-    ("mirrorlet_streaming", &["src/server"]),
+    ("mirrorlet_streaming", &["src/cli", "src/server"]),
     ("axum", &["src/server"]),
     ("kube", &["src/cluster", "src/source/apiserver"]),
     ("clap", &["src/config/args", "src/cli", "src/main.rs"]),

@@ -27,7 +27,7 @@ use tokio_util::io::ReaderStream;
 
 /// So that a client that is gone is noticed soon.
 const LIMITS: Limits = Limits {
-    idle: Duration::from_hours(1),
+    idle: Some(Duration::from_hours(1)),
     stream_creation: Duration::from_mins(1),
     ping: Duration::from_millis(50),
 };

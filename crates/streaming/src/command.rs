@@ -86,7 +86,7 @@ async fn carry<P: Process>(
                 }
             }
         }
-        // Upstream tells nobody how a container ended that was attached to.
+        // A kubelet tells no client of an attach how the container ended.
         if kind == Kind::Attach {
             return Outcome::Ended(None);
         }

@@ -54,8 +54,11 @@ impl Activity {
         self.last.store(since, Ordering::Relaxed);
     }
 
-    /// Ends when there was none for so long.
-    pub(super) async fn idle(&self, limit: Duration) {
+    /// Ends when there was none for so long; never without a limit.
+    pub(super) async fn idle(&self, limit: Option<Duration>) {
+        let Some(limit) = limit else {
+            return std::future::pending().await;
+        };
         loop {
             let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
             let until = self.began + last + limit;

@@ -98,8 +98,8 @@ pub use session::{Chunk, Duplex, Process, Session, StreamOptions, TerminalSize};
 /// The timeouts of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// A connection without data in either direction is closed after this time.
-    pub idle: Duration,
+    /// A connection without data in either direction is closed after this time, if any.
+    pub idle: Option<Duration>,
     /// A client must open all streams of a command, or both of a forwarded connection, within this
     /// time.
     pub stream_creation: Duration,
@@ -112,7 +112,7 @@ impl Default for Limits {
     /// period in which kubectl and API servers ping.
     fn default() -> Self {
         Self {
-            idle: Duration::from_hours(4),
+            idle: Some(Duration::from_hours(4)),
             stream_creation: Duration::from_secs(30),
             ping: Duration::from_secs(5),
         }
@@ -127,6 +127,8 @@ pub enum Kind {
     /// The main process of a container: the client learns only that the streams ended, as from a
     /// kubelet.
     Attach,
+    /// As `Attach`, and the client receives the exit code, too, which a kubelet does not send.
+    AttachWithExitCode,
 }
 
 /// Serves an exec or attach on an upgraded connection until the process has ended and its result is

@@ -32,7 +32,8 @@ pub enum Version {
     V3,
     /// As `V3`, and the error stream is one `Status` as JSON.
     V4,
-    /// As `V4`, and single channels of a WebSocket can be closed.
+    /// As `V4`, and single channels of a WebSocket can be closed: by the client and, where ports are
+    /// forwarded, by the server. Kubernetes' clients don't offer it for ports.
     V5,
 }
 

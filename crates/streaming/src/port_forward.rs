@@ -194,9 +194,9 @@ impl ToClient for ToChannel {
         self.channels.send(self.channel, bytes).await.is_ok()
     }
 
-    /// A channel has no end of its own, so that the pod's is the connection's.
+    /// Until `v5` a channel has no end of its own, so that the pod's is the connection's.
     async fn end(&self) -> bool {
-        false
+        self.channels.close_channel(self.channel).await
     }
 }
 

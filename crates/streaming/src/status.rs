@@ -41,7 +41,7 @@ pub(super) fn error_text(outcome: &Outcome, kind: Kind, version: Version) -> Opt
         Outcome::Failed(error) => {
             let what = match kind {
                 Kind::Exec => "executing command in container",
-                Kind::Attach => "attaching to container",
+                Kind::Attach | Kind::AttachWithExitCode => "attaching to container",
             };
             let cause = format!("error {what}: {error}");
             let message = format!("Internal error occurred: {cause}");

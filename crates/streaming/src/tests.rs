@@ -333,7 +333,7 @@ fn silent(output: BoxStream<'static, Result<Chunk, String>>) -> Session<Silent> 
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_on_which_nothing_happens_is_given_up() {
-    let idle = Limits::default().idle;
+    let idle = Limits::default().idle.unwrap();
     for carrier in [Carrier::Spdy, Carrier::WebSocket(Codec::Binary)] {
         let (ours, theirs) = duplex(PIPE_BYTES);
         let streams = StreamOptions {
@@ -635,6 +635,47 @@ async fn channels_begin_with_the_port_they_are_for() {
         .unwrap();
     let echoed = client.next().await.unwrap().unwrap();
     assert_eq!(echoed, Message::Binary(b"\0hi".to_vec().into()));
+}
+
+/// A client of `v5` closes the channel of a port, and so does the server.
+#[tokio::test]
+async fn a_channel_of_v5_is_closed_by_each_side_alone() {
+    let (ours, theirs) = duplex(PIPE_BYTES);
+    let (pod, target) = duplex(PIPE_BYTES);
+    let asked = PortForward {
+        negotiated: negotiated(Carrier::WebSocket(Codec::Binary), Version::V5),
+        ports: vec![7],
+    };
+    let target = Mutex::new(Some(target));
+    let connect = |_| {
+        let target = target.lock().unwrap().take();
+        async move { target.ok_or("connected already") }
+    };
+    let serving = serve_port_forward(ours, &asked, connect, Limits::default());
+    let client = async {
+        let mut client = websocket(theirs).await;
+        let mut next = async || client.next().await.unwrap().unwrap();
+        for wanted in [[0, 7, 0], [1, 7, 0]] {
+            assert_eq!(next().await, Message::Binary(wanted.to_vec().into()));
+        }
+        let (mut from_client, mut to_client) = tokio::io::split(pod);
+        to_client.write_all(b"last words").await.unwrap();
+        to_client.shutdown().await.unwrap();
+        let words = Message::Binary(b"\0last words".to_vec().into());
+        assert_eq!(next().await, words);
+        let closed = Message::Binary(vec![255, 0].into());
+        assert_eq!(next().await, closed);
+        // The pod has closed its side, and still reads.
+        let answer = Message::Binary(b"\0answer".to_vec().into());
+        for message in [answer, closed] {
+            client.send(message).await.unwrap();
+        }
+        let mut got = String::new();
+        from_client.read_to_string(&mut got).await.unwrap();
+        assert_eq!(got, "answer");
+        assert_eq!(messages(&mut client).await, (vec![], Some(1000)));
+    };
+    tokio::join!(serving, client);
 }
 
 /// How a session ends that nobody could start.

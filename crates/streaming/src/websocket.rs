@@ -36,7 +36,7 @@ pub(super) const MESSAGES_MAX: usize = 1;
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 32 << 10;
 
-/// First byte of a message by which a client of `v5` closes a channel.
+/// First byte of a message by which either side closes a channel since `v5`.
 const CLOSE_CHANNEL: u8 = 255;
 
 /// Makes a WebSocket of a connection that was just upgraded.
@@ -69,7 +69,11 @@ pub(super) fn parts<S: Duplex>(
     let (out, messages) = mpsc::channel(OUTGOING_MAX);
     let activity = Arc::new(Activity::new());
     Parts {
-        channels: Channels { out, codec },
+        channels: Channels {
+            out,
+            codec,
+            version,
+        },
         reader: Reader {
             stream,
             inbound,
@@ -92,6 +96,7 @@ pub(super) fn parts<S: Duplex>(
 pub(super) struct Channels {
     out: mpsc::Sender<Message>,
     codec: Codec,
+    version: Version,
 }
 
 /// Nothing can be sent any more.
@@ -125,6 +130,11 @@ impl Channels {
             }
         };
         self.out.send(message).await.map_err(|_| Closed)
+    }
+
+    /// Closes a channel; whether the protocol can and somebody is there.
+    pub(super) async fn close_channel(&self, channel: u8) -> bool {
+        self.version == Version::V5 && self.message(CLOSE_CHANNEL, &[channel]).await.is_ok()
     }
 
     /// Ends the connection, once all that was sent before is written.

@@ -95,7 +95,9 @@ fn command(
         let start = || async {
             let session = match kind {
                 Kind::Exec => view.exec(&uid, Some(&container), &options).await,
-                Kind::Attach => view.attach(&uid, Some(&container), options.streams).await,
+                Kind::Attach | Kind::AttachWithExitCode => {
+                    view.attach(&uid, Some(&container), options.streams).await
+                }
             };
             session.map(remote::session)
         };
