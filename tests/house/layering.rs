@@ -132,7 +132,7 @@ fn module_of(file: &str) -> (&str, &str) {
     (src, first.strip_suffix(".rs").unwrap_or(first))
 }
 
-fn is_test_file(file: &str) -> bool {
+pub(crate) fn is_test_file(file: &str) -> bool {
     file.split('/')
         .any(|part| part == "tests.rs" || part == "tests" || part == "proptests.rs")
 }
@@ -227,15 +227,35 @@ fn crate_paths(code: &str) -> Vec<String> {
 }
 
 /// Joins each `use …;` that spans lines into its first line, so that groups are seen whole.
-fn statements(source: &str) -> Vec<(usize, String)> {
+pub(crate) fn statements(source: &str) -> Vec<(usize, String)> {
     let mut out: Vec<(usize, String)> = Vec::new();
     let mut open_use: Option<(usize, String)> = None;
+    // Of an item for tests alone: how many of its braces are open, once one was.
+    let mut test_item: Option<Option<usize>> = None;
     for (index, line) in source.lines().enumerate() {
-        if line.trim_start().starts_with("#[cfg(test)]") {
-            break;
-        }
         let code = code_of(line);
         let trimmed = code.trim_start();
+        if trimmed.starts_with("#[cfg(test)]") {
+            test_item = Some(None);
+            continue;
+        }
+        if let Some(open) = &mut test_item {
+            let count = |brace| code.matches(brace).count();
+            let depth =
+                open.unwrap_or(0) + count('{') - count('}').min(open.unwrap_or(0) + count('{'));
+            if open.is_some() || code.contains('{') {
+                *open = Some(depth);
+            }
+            let ends = if open.is_some() {
+                depth == 0
+            } else {
+                code.contains(';')
+            };
+            if ends {
+                test_item = None;
+            }
+            continue;
+        }
         if let Some((first, mut joined)) = open_use.take() {
             joined.push(' ');
             joined.push_str(trimmed);
@@ -345,7 +365,7 @@ fn rust_files(dir: &Path, into: &mut Vec<PathBuf>) {
 }
 
 /// Every source file of the product, with its text.
-fn sources() -> Vec<(String, String)> {
+pub(crate) fn sources() -> Vec<(String, String)> {
     let root = root();
     let mut files = Vec::new();
     for crate_dir in [
@@ -505,6 +525,14 @@ fn a_planted_violation_is_caught() {
         ("src/cli/x.rs", "use crate::server::health;"),
         ("src/cli/x.rs", "use crate::app::wire;"),
         ("src/store/x.rs", "use crate::worker::Task;"),
+        (
+            "src/store/x.rs",
+            "#[cfg(test)]\nmod tests;\nuse crate::worker::Task;",
+        ),
+        (
+            "src/store/x.rs",
+            "#[cfg(test)]\nmod a {\n}\nuse crate::worker::Task;",
+        ),
     ];
     for (file, source) in caught {
         assert_eq!(
@@ -538,6 +566,10 @@ fn honest_code_is_left_alone() {
         (
             "crates/core/src/x.rs",
             "fn f() {}\n#[cfg(test)]\nmod tests { use std::fs; }",
+        ),
+        (
+            "crates/core/src/x.rs",
+            "#[cfg(test)]\nmod tests {\n    fn f() {\n    }\n    use std::fs;\n}",
         ),
         ("crates/core/src/plan/tests.rs", "use std::fs;"),
         (

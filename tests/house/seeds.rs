@@ -1,9 +1,11 @@
-//! Holds `docs/seeds.md` to the tree: every path, item and test it names exists, every row says
-//! what stands for its seed or why nothing does, and no seed is missing.
+//! Holds `docs/seeds.md` to the tree: every path, item and test it names exists, the product uses
+//! what stands for a seed, every row says what that is or why there is none, and no seed is missing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+
+use crate::layering;
 
 /// What the seeds exported: the `container` package, `DockerManager`, the pod manager, the mirror
 /// client.
@@ -126,6 +128,81 @@ fn every_path_item_and_test_exists() {
     assert!(
         wrong.is_empty(),
         "docs/seeds.md names what isn't there: {wrong:#?}"
+    );
+}
+
+/// How often each name stands in the code of the product: definitions and uses, no imports, no
+/// tests and no doubles.
+fn uses() -> BTreeMap<String, usize> {
+    let mut uses = BTreeMap::new();
+    for (file, text) in layering::sources() {
+        if layering::is_test_file(&file) || file.contains("/fake_engine/") {
+            continue;
+        }
+        for (_, code) in layering::statements(&text) {
+            if code
+                .trim_start()
+                .trim_start_matches("pub ")
+                .starts_with("use ")
+            {
+                continue;
+            }
+            for word in code.split(|c: char| !c.is_alphanumeric() && c != '_') {
+                *uses.entry(word.to_owned()).or_default() += 1;
+            }
+        }
+    }
+    uses
+}
+
+#[test]
+fn every_counterpart_is_used_by_the_product() {
+    let uses = uses();
+    let page = page();
+    let mut unused = Vec::new();
+    for row in rows(&page) {
+        for (path, item) in named(&row.here) {
+            let is_double = path.contains("crates/testing/") || path.contains("/fake_engine/");
+            if !is_double && uses.get(item).copied().unwrap_or(0) < 2 {
+                unused.push(format!("{}: {path}::{item}", row.seed));
+            }
+        }
+    }
+    assert!(
+        unused.is_empty(),
+        "the product never uses these of docs/seeds.md: {unused:#?}"
+    );
+}
+
+#[test]
+fn every_method_of_runtime_is_called_by_the_product() {
+    let text = fs::read_to_string(root().join("crates/runtime/src/lib.rs")).unwrap();
+    let (_, body) = text.split_once("pub trait Runtime").unwrap();
+    let methods: Vec<&str> = body
+        .lines()
+        .filter_map(|line| {
+            line.trim_start()
+                .trim_start_matches("async ")
+                .strip_prefix("fn ")
+        })
+        .filter_map(|line| line.split(['(', '<']).next())
+        .collect();
+    assert!(methods.len() > 15, "the trait was not read: {methods:?}");
+    let sources = layering::sources();
+    let callers = sources
+        .iter()
+        .filter(|(file, _)| !file.starts_with("crates/docker/") && !layering::is_test_file(file));
+    let code: String = callers
+        .flat_map(|(_, text)| layering::statements(text))
+        .map(|(_, code)| code)
+        .collect();
+    let uncalled: Vec<&&str> = methods
+        .iter()
+        .filter(|method| !code.contains(&format!(".{method}(")))
+        .collect();
+    assert!(
+        uncalled.is_empty(),
+        "nobody calls these of Runtime: {uncalled:?}"
     );
 }
 

@@ -334,18 +334,6 @@ impl RunningPod {
     pub fn is_empty(&self) -> bool {
         *self == Self::empty()
     }
-
-    /// The first container of that name.
-    #[must_use]
-    pub fn find_container_by_name(&self, name: &str) -> Option<&Container> {
-        self.containers.iter().find(|c| &*c.name == name)
-    }
-
-    /// The container of that identity.
-    #[must_use]
-    pub fn find_container_by_id(&self, id: &ContainerId) -> Option<&Container> {
-        self.containers.iter().find(|c| c.id == *id)
-    }
 }
 
 /// A list of pods with the seeds' look-ups.

@@ -6,7 +6,6 @@ use super::engine::EngineError;
 use super::manager::{API_VERSION_MIN, DockerManager};
 use super::sandbox_image::ensure_sandbox_image;
 use super::translate::{CgroupDriver, EngineFacts};
-use mirrorlet_core::api::Timestamp;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{Result, RuntimeError};
 
@@ -18,7 +17,6 @@ pub(super) struct Facts {
     /// Set once the Engine refused a negative OOM score. Outlives reconnects: it is a property
     /// of the machine.
     pub(super) no_negative_oom_score: bool,
-    pub(super) last_contact: Option<Timestamp>,
 }
 
 impl DockerManager {
@@ -61,7 +59,6 @@ impl DockerManager {
                 negative_oom_score: !facts.no_negative_oom_score,
             };
             facts.engine = Some(engine);
-            facts.last_contact = Some(Timestamp::now());
             engine
         }))
     }

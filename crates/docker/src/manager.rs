@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::engine::SharedEngine;
 use super::exec::ExecSessions;
 use super::facts::Facts;
-use super::image::{self, ImageFacts, ImagePuller};
+use super::image::ImagePuller;
 use super::index::{Index, Record, pod_status};
 use super::log_links::LogLinks;
 use super::logs::container_logs;
@@ -30,8 +30,7 @@ use super::network::{EngineNetwork, NetworkPlugin};
 use super::translate::{Kind, NodeFacts, parse_ours};
 use super::version_cache::VersionCache;
 use super::{events, termination};
-use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
-use mirrorlet_core::credentials::PullSecrets;
+use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::gc::ContainerGcPolicy;
 use mirrorlet_core::observed::{PodStatus, Pods, RunningPod};
 use mirrorlet_core::plan::Plan;
@@ -42,9 +41,9 @@ use mirrorlet_runtime::copy::{PathStat, TarInput, TarStream};
 use mirrorlet_runtime::gc::{GcOutcome, PodStateProvider};
 use mirrorlet_runtime::objects::Objects;
 use mirrorlet_runtime::{
-    CommandOutput, DuplexStream, ExecOptions, Image, ImageStats, LogOptions, LogStream,
-    NETWORK_READY, PodEvent, PodSyncResult, RUNTIME_READY, Result, Runtime, RuntimeCondition,
-    RuntimeError, RuntimeStatus, Session, StreamOptions, SyncError, Version,
+    CommandOutput, DuplexStream, ExecOptions, LogOptions, LogStream, NETWORK_READY, PodEvent,
+    PodSyncResult, RUNTIME_READY, Result, Runtime, RuntimeCondition, RuntimeError, RuntimeStatus,
+    Session, StreamOptions, SyncError, Version,
 };
 
 /// Attempts to get an inspect that is not older than the newest event.
@@ -172,7 +171,6 @@ impl DockerManager {
             })
             .collect();
         self.index.apply_list(began, ours);
-        self.with_facts(|facts| facts.last_contact = Some(Timestamp::now()));
         Ok(())
     }
 
@@ -225,10 +223,6 @@ impl DockerManager {
 
 #[async_trait]
 impl Runtime for DockerManager {
-    fn kind(&self) -> &'static str {
-        "docker"
-    }
-
     async fn version(&self) -> Result<Version> {
         Ok(Version::new(self.version.get().await?.version))
     }
@@ -380,60 +374,6 @@ impl Runtime for DockerManager {
         orphans
     }
 
-    async fn delete_container(&self, id: &ContainerId) -> Result<()> {
-        self.remove(&id.id).await
-    }
-
-    async fn get_pod_container_id(&self, uid: &PodUid) -> Result<ContainerId> {
-        let status = self.get_pod_status(uid, &FullName::new("", "")).await?;
-        status
-            .sandboxes
-            .first()
-            .map(|sandbox| sandbox.id.clone())
-            .ok_or_else(|| RuntimeError::NotFound(format!("pod {uid} has no sandbox")))
-    }
-
-    async fn pull_image(&self, image: &str, secrets: &PullSecrets) -> Result<String> {
-        Ok(self.images.pull(image, secrets).await?.image_id())
-    }
-
-    async fn is_image_present(&self, image: &str) -> Result<bool> {
-        match self.engine.inspect_image(image).await {
-            Ok(_) => Ok(true),
-            Err(error) if error.is_not_found() => Ok(false),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    async fn get_image_ref(&self, image: &str) -> Result<Option<String>> {
-        match self.engine.inspect_image(image).await {
-            Ok(found) => Ok(Some(ImageFacts::from(found).image_id())),
-            Err(error) if error.is_not_found() => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    async fn list_images(&self) -> Result<Vec<Image>> {
-        let infra = self.pod_infra_image.as_deref();
-        let listed = self.engine.list_images(false).await?;
-        Ok(listed
-            .into_iter()
-            .map(|image| image::listed(image, infra))
-            .collect())
-    }
-
-    async fn remove_image(&self, image: &str) -> Result<()> {
-        Ok(self.images.remove(image).await?)
-    }
-
-    async fn image_stats(&self) -> Result<ImageStats> {
-        let images = self.list_images().await?;
-        let sizes = images.iter().map(|image| image.size_bytes);
-        Ok(ImageStats {
-            total_storage_bytes: sizes.fold(0, u64::saturating_add),
-        })
-    }
-
     async fn run_in_container(
         &self,
         id: &ContainerId,
@@ -524,9 +464,5 @@ impl Runtime for DockerManager {
         Ok(stream::once(futures::future::ready(gap))
             .chain(news)
             .boxed())
-    }
-
-    fn last_contact(&self) -> Option<Timestamp> {
-        self.with_facts(|facts| facts.last_contact)
     }
 }

@@ -15,8 +15,7 @@ use futures::stream::BoxStream;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
-use mirrorlet_core::credentials::PullSecrets;
+use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::gc::ContainerGcPolicy;
 use mirrorlet_core::observed::{PodStatus, Pods, RunningPod};
 use mirrorlet_core::plan::Plan;
@@ -25,7 +24,6 @@ pub mod cache;
 pub mod copy;
 pub mod exec;
 pub mod gc;
-pub mod image;
 pub mod logs;
 pub mod objects;
 pub mod result;
@@ -35,7 +33,6 @@ pub use copy::{PathKind, PathStat, TarInput, TarStream};
 pub use exec::{
     CommandOutput, DuplexStream, ExecOptions, Session, SessionControl, StreamOptions, TerminalSize,
 };
-pub use image::{Image, ImageStats};
 pub use logs::{LogChunk, LogOptions, LogSource, LogStream};
 pub use result::{PodSyncResult, SyncAction, SyncError, SyncErrorReason, SyncResult};
 pub use version::Version;
@@ -160,9 +157,6 @@ pub enum PodEventKind {
 /// What a container runtime can do for pods.
 #[async_trait]
 pub trait Runtime: Send + Sync + 'static {
-    /// Name of the runtime; the scheme of every [`ContainerId`] it hands out.
-    fn kind(&self) -> &'static str;
-
     /// Version of the runtime.
     async fn version(&self) -> Result<Version>;
 
@@ -249,33 +243,6 @@ pub trait Runtime: Send + Sync + 'static {
     /// `keep`: what is left of a pod whose removal was cut short. Asks the runtime nothing.
     async fn list_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<PodUid>;
 
-    /// Removes one dead container. Never a running one; one that is gone already is success.
-    async fn delete_container(&self, id: &ContainerId) -> Result<()>;
-
-    /// Id of the pod's newest sandbox.
-    async fn get_pod_container_id(&self, uid: &PodUid) -> Result<ContainerId>;
-
-    /// Pulls an image with a pod's secrets, the node's credentials, or none, and returns its
-    /// reference as the runtime knows it.
-    async fn pull_image(&self, image: &str, secrets: &PullSecrets) -> Result<String>;
-
-    /// Whether an image is there. "Can't tell" is an error, never "absent".
-    async fn is_image_present(&self, image: &str) -> Result<bool>;
-
-    /// How the runtime names that image: by its digest, else by its id; none when it is not there.
-    /// "Can't tell" is an error.
-    async fn get_image_ref(&self, image: &str) -> Result<Option<String>>;
-
-    /// All images.
-    async fn list_images(&self) -> Result<Vec<Image>>;
-
-    /// Removes an image, by any of its names or its id, with all its names. One that is not there
-    /// is success; one that a container was made from is a conflict, and keeps all its names.
-    async fn remove_image(&self, image: &str) -> Result<()>;
-
-    /// What all images take on disk, about.
-    async fn image_stats(&self) -> Result<ImageStats>;
-
     /// Runs a command in a running container to its end: no shell, no input, no terminal. An exit
     /// code other than 0 is no error.
     ///
@@ -331,7 +298,4 @@ pub trait Runtime: Send + Sync + 'static {
     /// What happens to our pods from now on. The first item is always [`PodEvent::Gap`]. The
     /// stream ends when the connection does; the caller subscribes again and lists.
     async fn watch(&self) -> Result<BoxStream<'static, PodEvent>>;
-
-    /// When the runtime was last heard of, if ever; for health reports.
-    fn last_contact(&self) -> Option<Timestamp>;
 }

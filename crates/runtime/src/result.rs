@@ -58,7 +58,6 @@ pub enum SyncErrorReason {
     SetupNetworkError,
     TeardownNetworkError,
     KillPodSandboxError,
-    VerifyNonRootError,
     RuntimeUnavailable,
 }
 

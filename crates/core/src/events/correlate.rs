@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::recent::Recent;
-use super::{Happening, make_event, should_record_event};
+use super::{Happening, make_event};
 use crate::api::meta::Time;
 use crate::api::{Timestamp, core};
 use crate::backoff::elapsed;
@@ -98,12 +98,8 @@ impl Correlator {
         }
     }
 
-    /// The event to write for it; none when its object has told too much lately, or is none that
-    /// events are recorded of.
+    /// The event to write for it; none when its object has told too much lately.
     pub fn correlate(&mut self, happening: &Happening, now: Timestamp) -> Option<Write> {
-        if !should_record_event(&happening.involved) {
-            return None;
-        }
         self.stamp = happening.at.as_nanosecond().max(self.stamp + 1);
         let mut event = make_event(happening, &self.node, self.stamp);
         let (key, combined) = self.aggregate(happening, &event, now);

@@ -15,10 +15,7 @@ mod tests;
 mod words;
 
 pub use correlate::{Correlator, Write};
-pub use refs::{
-    IMPLICIT_CONTAINER_PREFIX, field_path, generate_container_ref, node_ref, pod_ref,
-    should_record_event,
-};
+pub use refs::{field_path, node_ref, pod_ref};
 pub use spool::{SPOOL_MAX, Spool};
 pub use words::without_ids;
 

@@ -4,9 +4,6 @@ use crate::api::core::ObjectReference;
 use crate::api::{FullName, Pod, PodUid};
 use crate::spec;
 
-/// Field path of a container that no spec names: the sandbox, say.
-pub const IMPLICIT_CONTAINER_PREFIX: &str = "implicitly required container ";
-
 /// A reference to a pod, or with a field path to something in it.
 #[must_use]
 pub fn pod_ref(full_name: &FullName, uid: &PodUid, field_path: Option<&str>) -> ObjectReference {
@@ -62,25 +59,4 @@ pub fn field_path(pod: &Pod, container: &str) -> Option<String> {
             format!("spec.{list}{{{container}}}")
         })
     })
-}
-
-/// A reference to a container of a pod. One that its spec doesn't have is marked as implicit.
-///
-/// Upstream: `GenerateContainerRef` of `pkg/kubelet/container/ref.go`.
-#[must_use]
-pub fn generate_container_ref(pod: &Pod, container: &str) -> ObjectReference {
-    let path = field_path(pod, container)
-        .unwrap_or_else(|| format!("{IMPLICIT_CONTAINER_PREFIX}{container}"));
-    pod_ref(&FullName::of(pod), &PodUid::of(pod), Some(&path))
-}
-
-/// Whether events about it are recorded: not those about implicit containers, which no user knows.
-///
-/// Upstream: `FilterEventRecorder` of `pkg/kubelet/container/helpers.go`.
-#[must_use]
-pub fn should_record_event(involved: &ObjectReference) -> bool {
-    !involved
-        .field_path
-        .as_deref()
-        .is_some_and(|path| path.starts_with(IMPLICIT_CONTAINER_PREFIX))
 }

@@ -9,31 +9,16 @@ pub mod puller;
 pub mod reference;
 mod remove;
 
-use bollard::models::ImageSummary;
 use sha2::{Digest, Sha256};
 
 use mirrorlet_core::api::core::Container;
 use mirrorlet_core::api::hex;
-use mirrorlet_runtime::Image;
 
 pub use facts::ImageFacts;
 pub use gc::{DiskReader, ImageGc, ImageGcOptions, LocalDisk};
 pub use progress::{PullPhase, PullProgressReport};
 pub use puller::{EnsuredImage, ImagePuller, PullerOptions};
 pub use reference::{InvalidReference, Reference};
-
-/// An image as a list has it. `infra` is the sandboxes' image where it is not our own.
-pub(super) fn listed(image: ImageSummary, infra: Option<&str>) -> Image {
-    let pinned = gc::is_pinned(&image, infra);
-    let names = |names: &[String]| pulled::named(names).cloned().collect();
-    Image {
-        repo_tags: names(&image.repo_tags),
-        repo_digests: names(&image.repo_digests),
-        size_bytes: image.size.try_into().unwrap_or(0),
-        pinned,
-        id: image.id,
-    }
-}
 
 /// The digest of some content as images have it: `sha256:` and 64 digits.
 #[must_use]

@@ -15,6 +15,7 @@ use crate::operation::Operation;
 use crate::sandbox_image::SANDBOX_IMAGE;
 use crate::translate::labels::container_labels;
 use crate::translate::{container_name, sandbox_name};
+use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::backoff::Backoff;
 use mirrorlet_core::gc::ContainerGcPolicy;
 use mirrorlet_core::observed::ContainerState;
@@ -630,7 +631,7 @@ async fn a_termination_message_goes_with_its_container() {
     let status = bed.status(&pod).await;
     let app = &status.containers[0];
     assert_eq!((app.exit_code, &*app.message), (Some(3), "out of beans"));
-    bed.manager.delete_container(&app.id).await.unwrap();
+    bed.manager.remove(&app.id.id).await.unwrap();
     assert!(!std::path::Path::new(&path).exists());
 }
 

@@ -13,8 +13,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
-use mirrorlet_core::credentials::PullSecrets;
+use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::gc::{ContainerGcPolicy, GcInput, compute_container_gc};
 use mirrorlet_core::observed::{PodStatus, Pods, Role, RunningPod};
 use mirrorlet_core::plan::{Plan, Step};
@@ -22,8 +21,8 @@ use mirrorlet_core::spec;
 use mirrorlet_runtime::copy::{PathStat, TarInput, TarStream};
 use mirrorlet_runtime::gc::{GcOutcome, PodStateProvider};
 use mirrorlet_runtime::{
-    CommandOutput, DuplexStream, ExecOptions, Image, ImageStats, LogChunk, LogOptions, LogStream,
-    PodEvent, PodEventKind, PodSyncResult, Result, Runtime, RuntimeError, RuntimeStatus, Session,
+    CommandOutput, DuplexStream, ExecOptions, LogChunk, LogOptions, LogStream, PodEvent,
+    PodEventKind, PodSyncResult, Result, Runtime, RuntimeError, RuntimeStatus, Session,
     SessionControl, StreamOptions, SyncAction, SyncError, SyncErrorReason, SyncResult,
     TerminalSize, Version,
 };
@@ -35,10 +34,6 @@ const DEFAULT_VERSION: &str = "1.41";
 
 #[async_trait]
 impl Runtime for FakeRuntime {
-    fn kind(&self) -> &'static str {
-        "docker"
-    }
-
     async fn version(&self) -> Result<Version> {
         self.enter("version", None).await?;
         Ok(self.canned_version())
@@ -235,74 +230,6 @@ impl Runtime for FakeRuntime {
         })
     }
 
-    async fn delete_container(&self, id: &ContainerId) -> Result<()> {
-        self.enter("delete_container", None).await?;
-        self.change(|s| {
-            let uids: Vec<PodUid> = s.model.pods.keys().cloned().collect();
-            for uid in uids {
-                let removed = s.model.remove(&uid, id).map_err(|()| {
-                    RuntimeError::Conflict(format!("container {} is running", id.short()))
-                })?;
-                if let Some(event) = removed {
-                    s.tell(&uid, event);
-                }
-            }
-            Ok(())
-        })
-    }
-
-    async fn get_pod_container_id(&self, uid: &PodUid) -> Result<ContainerId> {
-        self.enter("get_pod_container_id", Some(uid)).await?;
-        let newest = self.pod(uid).sandboxes.first().map(|s| s.id.clone());
-        newest.ok_or_else(|| RuntimeError::NotFound(format!("pod {uid} has no sandbox")))
-    }
-
-    async fn pull_image(&self, image: &str, _secrets: &PullSecrets) -> Result<String> {
-        self.enter("pull_image", None).await?;
-        self.change(|s| s.images.insert(image.to_owned()));
-        Ok(image.to_owned())
-    }
-
-    async fn is_image_present(&self, image: &str) -> Result<bool> {
-        self.enter("is_image_present", None).await?;
-        let state = self.state();
-        match &state.inspect_err {
-            Some(error) => Err(error.clone()),
-            None => Ok(state.images.contains(image)),
-        }
-    }
-
-    async fn get_image_ref(&self, image: &str) -> Result<Option<String>> {
-        self.enter("get_image_ref", None).await?;
-        let state = self.state();
-        match &state.inspect_err {
-            Some(error) => Err(error.clone()),
-            None => Ok(state.images.get(image).cloned()),
-        }
-    }
-
-    async fn list_images(&self) -> Result<Vec<Image>> {
-        self.enter("list_images", None).await?;
-        let state = self.state();
-        let images = state.images.iter().map(|name| Image {
-            id: name.clone(),
-            repo_tags: vec![name.clone()],
-            ..Image::default()
-        });
-        Ok(images.collect())
-    }
-
-    async fn remove_image(&self, image: &str) -> Result<()> {
-        self.enter("remove_image", None).await?;
-        self.change(|s| s.images.remove(image));
-        Ok(())
-    }
-
-    async fn image_stats(&self) -> Result<ImageStats> {
-        self.enter("image_stats", None).await?;
-        Ok(self.state().image_stats)
-    }
-
     async fn run_in_container(
         &self,
         id: &ContainerId,
@@ -393,10 +320,6 @@ impl Runtime for FakeRuntime {
             Some((event, receiver))
         });
         Ok(stream::once(async { gap }).chain(events).boxed())
-    }
-
-    fn last_contact(&self) -> Option<Timestamp> {
-        Some(self.now())
     }
 }
 

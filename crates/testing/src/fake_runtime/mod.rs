@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use mirrorlet_core::api::{ContainerId, PodUid, Timestamp};
 use mirrorlet_core::observed::{PodStatus, Pods};
 use mirrorlet_runtime::{
-    CommandOutput, ImageStats, NETWORK_READY, PodEvent, PodEventKind, RUNTIME_READY, Result,
-    RuntimeCondition, RuntimeError, RuntimeStatus, SyncError, Version,
+    CommandOutput, NETWORK_READY, PodEvent, PodEventKind, RUNTIME_READY, Result, RuntimeCondition,
+    RuntimeError, RuntimeStatus, SyncError, Version,
 };
 
 mod calls;
@@ -61,15 +61,12 @@ struct State {
     pod_statuses: BTreeMap<PodUid, PodStatus>,
     version: Option<Version>,
     status: Option<RuntimeStatus>,
-    images: BTreeSet<String>,
-    image_stats: ImageStats,
     logs: BTreeMap<ContainerId, String>,
     orphans: BTreeSet<PodUid>,
     commands: Vec<(ContainerId, Vec<String>)>,
     command_results: BTreeMap<Vec<String>, Result<CommandOutput>>,
 
     err: Option<RuntimeError>,
-    inspect_err: Option<RuntimeError>,
     refusals: Vec<Refusal>,
     start_faults: Vec<StartFault>,
     holds: Vec<HoldRule>,
@@ -173,12 +170,6 @@ impl FakeRuntime {
         self.change(|s| s.status = Some(status));
     }
 
-    /// Images that are there.
-    pub fn set_images<'a>(&self, images: impl IntoIterator<Item = &'a str>) {
-        let images = images.into_iter().map(str::to_owned).collect();
-        self.change(|s| s.images = images);
-    }
-
     /// What a container has written to standard output.
     pub fn set_logs(&self, id: &ContainerId, text: &str) {
         self.change(|s| {
@@ -203,16 +194,6 @@ impl FakeRuntime {
     /// Every call fails with that, until `None`.
     pub fn set_err(&self, err: Option<RuntimeError>) {
         self.change(|s| s.err = err);
-    }
-
-    /// What `image_stats` answers.
-    pub fn set_image_stats(&self, stats: ImageStats) {
-        self.change(|s| s.image_stats = stats);
-    }
-
-    /// `is_image_present` and `get_image_ref` fail with that, until `None`.
-    pub fn set_inspect_err(&self, err: Option<RuntimeError>) {
-        self.change(|s| s.inspect_err = err);
     }
 
     /// The next `count` calls of that name (`"sync_pod"`) are refused.

@@ -121,7 +121,6 @@ pub(super) fn reason_str(reason: SyncErrorReason) -> &'static str {
         SyncErrorReason::SetupNetworkError => "SetupNetworkError",
         SyncErrorReason::TeardownNetworkError => "TeardownNetworkError",
         SyncErrorReason::KillPodSandboxError => "KillPodSandboxError",
-        SyncErrorReason::VerifyNonRootError => "VerifyNonRootError",
         SyncErrorReason::RuntimeUnavailable => "RuntimeUnavailable",
     }
 }
@@ -159,7 +158,7 @@ mod tests {
 
     #[test]
     fn reasons_are_spelt_as_they_print() {
-        let reason = SyncErrorReason::VerifyNonRootError;
+        let reason = SyncErrorReason::CreatePodSandboxError;
         assert_eq!(reason_str(reason), reason.to_string());
     }
 }
