@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kube::runtime::watcher::Event;
 
 use mirrorlet_core::api::{Diagnostic, Pod, PodUid, Watched, keys};
-use mirrorlet_core::desired::{Origin, PodSource, SourcePod, SourceSet};
+use mirrorlet_core::desired::{ApiPods, Origin, PodSource, SourcePod, SourceSet};
 use mirrorlet_core::manager::is_mirror_pod;
 
 /// Where these pods are said to come from.
@@ -15,10 +15,10 @@ pub(super) const LOCATION: &str = "api server";
 /// What the API server holds of our Node's pods.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
-    /// Every object, by UID.
-    objects: BTreeMap<PodUid, Arc<Pod>>,
+    /// Every object. Copied by a change only while a reader still has the map of before.
+    objects: Arc<ApiPods>,
     /// Those that are no mirrors, marked with their source.
-    ordinary: BTreeMap<PodUid, Arc<Pod>>,
+    ordinary: Arc<BTreeMap<PodUid, Arc<Pod>>>,
     /// A list under way: what of it has arrived.
     arriving: Option<Vec<Pod>>,
     /// Whether a list was ever whole, and none is under way.
@@ -39,8 +39,8 @@ impl Listing {
                 false
             }
             Event::InitDone => {
-                self.objects.clear();
-                self.ordinary.clear();
+                self.objects = Arc::default();
+                self.ordinary = Arc::default();
                 for pod in self.arriving.take().unwrap_or_default() {
                     self.insert(pod);
                 }
@@ -53,8 +53,12 @@ impl Listing {
             }
             Event::Delete(Watched(pod)) => {
                 let uid = PodUid::of(&pod);
-                self.ordinary.remove(&uid);
-                self.objects.remove(&uid).is_some()
+                if !self.objects.pods.contains_key(&uid) {
+                    return false;
+                }
+                Arc::make_mut(&mut self.ordinary).remove(&uid);
+                Arc::make_mut(&mut self.objects).pods.remove(&uid);
+                true
             }
         }
     }
@@ -63,13 +67,14 @@ impl Listing {
         // Who last wrote which field is of no use here, and a good part of the object.
         pod.metadata.managed_fields = None;
         let uid = PodUid::of(&pod);
+        let ordinary = Arc::make_mut(&mut self.ordinary);
         if is_mirror_pod(&pod) {
-            self.ordinary.remove(&uid);
+            ordinary.remove(&uid);
         } else {
-            self.ordinary
-                .insert(uid.clone(), Arc::new(marked(pod.clone())));
+            ordinary.insert(uid.clone(), Arc::new(marked(pod.clone())));
         }
-        self.objects.insert(uid, Arc::new(pod));
+        let objects = Arc::make_mut(&mut self.objects);
+        objects.pods.insert(uid, Arc::new(pod));
     }
 
     /// Gives a list up that is under way. What was known stands.
@@ -84,13 +89,13 @@ impl Listing {
     }
 
     /// All objects, as the server has them.
-    pub(super) fn objects(&self) -> &BTreeMap<PodUid, Arc<Pod>> {
-        &self.objects
+    pub(super) fn objects(&self) -> Arc<ApiPods> {
+        Arc::clone(&self.objects)
     }
 
     /// The ordinary pods, marked with their source.
-    pub(super) fn ordinary(&self) -> BTreeMap<PodUid, Arc<Pod>> {
-        self.ordinary.clone()
+    pub(super) fn ordinary(&self) -> Arc<BTreeMap<PodUid, Arc<Pod>>> {
+        Arc::clone(&self.ordinary)
     }
 }
 

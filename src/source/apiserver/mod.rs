@@ -27,7 +27,7 @@ use self::listing::{LOCATION, Listing};
 use super::SourceWriter;
 use crate::store::cell::Writer;
 use mirrorlet_core::api::{Code, Diagnostic, NodeName, Pod, Timestamp, Watched};
-use mirrorlet_core::desired::{ApiPods, ApiPodsState, PodSource};
+use mirrorlet_core::desired::{ApiPodsState, PodSource};
 use mirrorlet_core::merge::SourceName;
 use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::occurrences;
@@ -217,9 +217,7 @@ impl ApiSource {
         })
         .await;
         self.last_known = known;
-        objects.publish(Some(std::sync::Arc::new(ApiPods {
-            pods: self.listing.objects().clone(),
-        })));
+        objects.publish(Some(self.listing.objects()));
         let pods = self.listing.ordinary();
         source.publish(listing::source_set(pods.values(), problems));
     }
