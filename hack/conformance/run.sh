@@ -60,11 +60,11 @@ rm -f "$OUT"/junit.xml
 say "bringing up Kubernetes $KUBE_VERSION …"
 cluster_up
 
-# The API server asks the Node there for logs and streams.
-node_ip="$(docker network inspect bridge --format '{{(index .IPAM.Config 0).Gateway}}')"
-if [ -z "$node_ip" ] || [ "$node_ip" = "<no value>" ]; then
-    node_ip="$(ip -4 -o addr show docker0 | awk '{ sub("/.*", "", $4); print $4; exit }')"
-fi
+# The API server asks the Node there for logs and streams. The bridge knows its address always, the
+# Engine not before its second start.
+bridge="$(docker network inspect bridge --format '{{index .Options "com.docker.network.bridge.name"}}')"
+node_ip="$(ip -4 -o addr show "$bridge" | awk '{ sub("/.*", "", $4); print $4; exit }')"
+[ -n "$node_ip" ] || die "the Engine's bridge ${bridge:-of no name} has no address"
 agent_arguments=(--kubeconfig "$(cluster_node_kubeconfig "$NODE")" --register-with-taints none
     --node-ip "$node_ip" --client-ca-file "$CLUSTER_DIR/pki/ca.crt")
 # shellcheck disable=SC2206 # words

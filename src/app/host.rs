@@ -1,6 +1,6 @@
 //! Looks at what the agent has of its host, and tells what is lacking.
 
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::observe::Reach;
 use mirrorlet_core::api::report::LackReport;
 use mirrorlet_core::host_access::{Found, HostAccess, Lack, Need, lacks};
-use mirrorlet_docker::engine::SharedEngine;
+use mirrorlet_docker::engine::{HostSide, SharedEngine};
 use mirrorlet_docker::sees::engine_sees;
 use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
@@ -193,23 +193,20 @@ impl HostLook {
         ))
     }
 
-    /// Whether the agent is in the network of the pods: the Engine's own, or one where its address
-    /// of the pods' network is ours.
+    /// Whether the agent is in the host's network: the Engine's own, or one where the host's side of
+    /// the pods' network is found.
     async fn network_seen(&self, peer: Peer) -> Result<Found, RuntimeError> {
-        let why_not = "the agent is not in the host's network";
-        if let Some(shared) = peer.shares_network {
-            return Ok(Found::from_bool(shared, why_not));
-        }
-        let gateways = match self.engine.network_gateways(&self.network).await {
-            Ok(gateways) => gateways,
-            Err(error) if error.is_not_found() => Vec::new(),
-            Err(error) => return Err(error.into()),
+        let found = match peer.shares_network {
+            Some(shares) => Some(shares),
+            None => match self.engine.network_host_side(&self.network).await {
+                Ok(side) => has_host_side(&side),
+                Err(error) if error.is_not_found() => None,
+                Err(error) => return Err(error.into()),
+            },
         };
-        // An address can be bound only where it is one's own.
-        Ok(match gateways.first() {
-            None => Found::Unknown,
-            Some(gateway) => Found::from_bool(UdpSocket::bind((*gateway, 0)).is_ok(), why_not),
-        })
+        Ok(found.map_or(Found::Unknown, |found| {
+            Found::from_bool(found, "the agent is not in the host's network")
+        }))
     }
 
     /// Tells what is lacking now, and what no longer is.
@@ -246,6 +243,30 @@ fn is_apart(peer: Peer) -> bool {
                 || std::env::var_os(KUBELET_MARK).is_some()
         }
     }
+}
+
+/// Whether this network namespace has the host's side of a network; unknown where the Engine said
+/// nothing about it. The bridge is looked for by name because the Engine often names no gateway: not
+/// for a `docker0` that it has made since its last start, and not for a network that was created
+/// with a subnet alone.
+fn has_host_side(side: &HostSide) -> Option<bool> {
+    if side.bridge.is_none() && side.gateways.is_empty() {
+        return None;
+    }
+    let interfaces = std::fs::read_to_string("/proc/self/net/dev").unwrap_or_default();
+    let has_bridge = side
+        .bridge
+        .as_deref()
+        .is_some_and(|name| has_interface(&interfaces, name));
+    // An address can be bound only where it is one's own.
+    let binds = |address: &IpAddr| UdpSocket::bind((*address, 0)).is_ok();
+    Some(has_bridge || side.gateways.iter().any(binds))
+}
+
+/// Whether `/proc/net/dev` lists an interface of that name.
+fn has_interface(interfaces: &str, name: &str) -> bool {
+    let names = interfaces.lines().filter_map(|line| line.split_once(':'));
+    names.into_iter().any(|(listed, _)| listed.trim() == name)
 }
 
 /// Who listens at the Engine's socket. All unknown where nobody does, or it is no socket of this
@@ -298,6 +319,40 @@ mod tests {
         };
         assert_eq!(found, all);
         assert!(!is_apart(found));
+    }
+
+    #[test]
+    fn the_hosts_side_of_a_network_is_found_by_bridge_or_address() {
+        let side = |bridge: Option<&str>, gateways: &[&str]| HostSide {
+            bridge: bridge.map(str::to_owned),
+            gateways: gateways.iter().map(|ip| ip.parse().unwrap()).collect(),
+        };
+        // TEST-NET-1 is nobody's address; `lo` and its address are everybody's.
+        for (bridge, gateways, found) in [
+            (None, &[][..], None),
+            (Some("lo"), &[], Some(true)),
+            (Some("no-such-bridge"), &[], Some(false)),
+            (None, &["127.0.0.1"], Some(true)),
+            (None, &["192.0.2.1"], Some(false)),
+            (Some("lo"), &["192.0.2.1"], Some(true)),
+            (
+                Some("no-such-bridge"),
+                &["192.0.2.1", "127.0.0.1"],
+                Some(true),
+            ),
+        ] {
+            let side = side(bridge, gateways);
+            assert_eq!(has_host_side(&side), found, "{side:?}");
+        }
+    }
+
+    #[test]
+    fn interfaces_are_compared_by_their_whole_names() {
+        let listed = "Inter-|   Receive\n face |bytes\n    lo: 1 2\n docker0: 3 4\n";
+        assert!(has_interface(listed, "docker0"));
+        for name in ["docker", "docker01", "1 2", ""] {
+            assert!(!has_interface(listed, name), "{name}");
+        }
     }
 
     #[test]

@@ -15,6 +15,8 @@ use super::{IMAGE, IMAGE_2, PATIENCE};
 /// A dockerd that is started and ended at will.
 pub struct Dockerd {
     dir: TempDir,
+    /// Its number among those of this program.
+    number: u32,
     bridge: String,
     live_restore: bool,
     child: Option<Child>,
@@ -34,28 +36,44 @@ pub fn run(program: &str, args: &[&str]) -> String {
 impl Dockerd {
     /// One that runs and has the tests' images.
     pub fn new(live_restore: bool) -> Self {
+        let mut dockerd = Self::prepared(live_restore);
+        let number = dockerd.number % 56;
+        let address = format!("10.{}.{}.1/24", 200 + number, std::process::id() % 256);
+        run("ip", &["addr", "add", &address, "dev", &dockerd.bridge]);
+        dockerd.start();
+        dockerd.load_images();
+        dockerd
+    }
+
+    /// One that chose the subnet of its bridge itself when it started, as every dockerd does whose
+    /// `docker0` was not there before. Until its next start `docker network inspect bridge` has a
+    /// Subnet and no Gateway.
+    pub fn first_start() -> Self {
+        let mut dockerd = Self::prepared(false);
+        dockerd.start();
+        dockerd.load_images();
+        dockerd
+    }
+
+    /// One with a bridge that has no address, not started.
+    fn prepared(live_restore: bool) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let dir = tempfile::Builder::new()
             .prefix("mirrorlet-dockerd-")
             .tempdir()
             .unwrap();
         // Unlike those of other test programs, and within the 15 bytes of an interface's name.
-        let number = NEXT.fetch_add(1, Ordering::SeqCst);
-        let bridge = format!("mlt{}n{number}", std::process::id());
-        let mut dockerd = Self {
+        let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst));
+        let bridge = format!("mlt{pid}n{number}");
+        run("ip", &["link", "add", &bridge, "type", "bridge"]);
+        run("ip", &["link", "set", &bridge, "up"]);
+        Self {
             dir,
+            number,
             bridge,
             live_restore,
             child: None,
-        };
-        let (pid, bridge) = (std::process::id(), dockerd.bridge.clone());
-        let address = format!("10.{}.{}.1/24", 200 + number, pid % 256);
-        run("ip", &["link", "add", &bridge, "type", "bridge"]);
-        run("ip", &["addr", "add", &address, "dev", &bridge]);
-        run("ip", &["link", "set", &bridge, "up"]);
-        dockerd.start();
-        dockerd.load_images();
-        dockerd
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::cluster::unique;
+use crate::common::dockerd::{Dockerd, run};
 use crate::common::{Bed, IMAGE, eventually, sleeper, unmount_all};
 use mirrorlet_core::api::report::{PodReport, StatusReport};
 use serde_json::json;
@@ -42,7 +43,10 @@ struct Contained {
 
 impl Contained {
     fn start(grants: Grants) -> Self {
-        let bed = Bed::new();
+        Self::start_on(Bed::new(), grants)
+    }
+
+    fn start_on(bed: Bed, grants: Grants) -> Self {
         let engine_dir = bed.path().join("engine");
         std::fs::create_dir(&engine_dir).unwrap();
         // As where systemd made the whole tree shared.
@@ -186,7 +190,7 @@ impl Drop for Contained {
         let owner = self.status().map(|report| report.agent.owner);
         if std::thread::panicking() {
             let log = Command::new("docker")
-                .args(["logs", "--tail", "30", &self.name])
+                .args(["-H", &self.bed.docker, "logs", "--tail", "30", &self.name])
                 .output();
             eprintln!("{}", String::from_utf8_lossy(&log.unwrap().stderr));
         }
@@ -194,7 +198,6 @@ impl Drop for Contained {
         let _ = docker
             .args(["-H", &self.bed.docker, "rm", "-f", &self.name])
             .output();
-        // What an agent without its root owns, the bed doesn't know.
         // What an agent without its root owns, and what is mounted for it, the bed doesn't know.
         if self.bed.owner().is_some() {
             return;
@@ -352,6 +355,27 @@ async fn without_either_it_finds_both_out() {
         ..ALL
     });
     contained.until_lacks(&["Network", "Processes"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_hosts_network_is_known_where_the_engine_names_no_gateway() {
+    let dockerd = Dockerd::first_start();
+    let docker = |args: &[&str]| run("docker", &[&["-H", &dockerd.host()][..], args].concat());
+    let gateways = "{{range .IPAM.Config}}{{.Gateway}}{{end}}";
+    let named = docker(&["network", "inspect", "bridge", "--format", gateways]);
+    assert_eq!(named, "", "it is the first start");
+    for (network, lacks) in [
+        (true, &["Processes"][..]),
+        (false, &["Network", "Processes"]),
+    ] {
+        let grants = Grants {
+            processes: false,
+            network,
+            ..ALL
+        };
+        let contained = Contained::start_on(Bed::on(&dockerd.host()), grants);
+        contained.until_lacks(lacks).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

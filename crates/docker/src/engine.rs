@@ -37,6 +37,17 @@ pub const READ_DEADLINE: Duration = Duration::from_secs(20);
 /// only when the container has ended, after the grace and a kill.
 pub const STOP_SLACK: Duration = Duration::from_secs(30);
 
+/// The host's side of a network: what the network namespace of the Engine's host has of it, and no
+/// other namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HostSide {
+    /// Name of the bridge interface; none where the network is no bridge.
+    pub bridge: Option<String>,
+    /// The host's addresses in the network. An Engine that chose the subnet, or was given one
+    /// without a gateway, names none.
+    pub gateways: Vec<IpAddr>,
+}
+
 /// Why an Engine call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
@@ -187,9 +198,10 @@ pub trait Engine: Send + Sync + 'static {
     /// `GET /networks/{name}`: its driver.
     async fn network_driver(&self, name: &str) -> Result<String>;
 
-    /// `GET /networks/{name}`: the addresses its Engine has in it. An Engine that can't tell has none.
-    async fn network_gateways(&self, _name: &str) -> Result<Vec<IpAddr>> {
-        Ok(Vec::new())
+    /// `GET /networks/{name}`: where the Engine's host is attached to it. Nowhere, where the Engine
+    /// doesn't say.
+    async fn network_host_side(&self, _name: &str) -> Result<HostSide> {
+        Ok(HostSide::default())
     }
 
     /// `GET /containers/{id}/json`.

@@ -1,7 +1,6 @@
 //! Counts and times every Engine call in the agent's metrics, and logs it at debug.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,8 +13,8 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 
 use super::engine::{
-    Engine, EngineTar, EngineVersion, ExecState, LogFrames, PullProgress, RegistryAuth, Result,
-    SharedEngine,
+    Engine, EngineTar, EngineVersion, ExecState, HostSide, LogFrames, PullProgress, RegistryAuth,
+    Result, SharedEngine,
 };
 use super::operation::Operation;
 use mirrorlet_core::api::Timestamp;
@@ -135,8 +134,8 @@ impl Engine for InstrumentedEngine {
         self.observe(Operation::InspectNetwork, name, call).await
     }
 
-    async fn network_gateways(&self, name: &str) -> Result<Vec<IpAddr>> {
-        let call = self.inner.network_gateways(name);
+    async fn network_host_side(&self, name: &str) -> Result<HostSide> {
+        let call = self.inner.network_host_side(name);
         self.observe(Operation::InspectNetwork, name, call).await
     }
 

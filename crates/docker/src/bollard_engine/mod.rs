@@ -11,7 +11,6 @@ mod streams;
 mod transport;
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use async_trait::async_trait;
 use bollard::errors::Error;
 use bollard::models::{
     ContainerCreateBody, ContainerInspectResponse, ContainerSummary, EventMessage, ImageInspect,
-    ImageSummary, SystemInfo,
+    ImageSummary, NetworkInspect, SystemInfo,
 };
 use bollard::query_parameters::{
     CreateContainerOptions, ImportImageOptions, InspectContainerOptions, ListContainersOptions,
@@ -32,7 +31,7 @@ use futures::TryStreamExt;
 use futures::stream::BoxStream;
 
 use super::engine::{
-    CALL_DEADLINE, Engine, EngineError, EngineTar, EngineVersion, ExecState, LogFrames,
+    CALL_DEADLINE, Engine, EngineError, EngineTar, EngineVersion, ExecState, HostSide, LogFrames,
     PullProgress, READ_DEADLINE, RegistryAuth, Result, STOP_SLACK,
 };
 use mirrorlet_core::api::{Timestamp, keys};
@@ -52,6 +51,12 @@ const OLDEST_API: ApiVersion = ApiVersion {
     major: 1,
     minor: 41,
 };
+
+/// Option of a bridge network: the name of its interface.
+const BRIDGE_NAME: &str = "com.docker.network.bridge.name";
+
+/// Letters of a network's id in the name of an interface that nobody named.
+const BRIDGE_ID_LEN: usize = 12;
 
 /// How an Engine begins to say that it is older than the API version in the path.
 const TOO_NEW: &str = "client version ";
@@ -177,6 +182,22 @@ fn path_part(name: &str) -> Result<&str> {
     Ok(name)
 }
 
+/// Where the Engine's host is attached to a network.
+fn host_side(network: NetworkInspect) -> HostSide {
+    let is_bridge = network.driver.as_deref() == Some("bridge");
+    let named = network.options.unwrap_or_default().remove(BRIDGE_NAME);
+    let by_id = || Some(format!("br-{}", network.id?.get(..BRIDGE_ID_LEN)?));
+    let configs = network.ipam.and_then(|ipam| ipam.config);
+    HostSide {
+        bridge: named.or_else(by_id).filter(|_| is_bridge),
+        gateways: configs
+            .into_iter()
+            .flatten()
+            .filter_map(|config| config.gateway?.parse().ok())
+            .collect(),
+    }
+}
+
 /// The filters that select what is ours.
 fn owned(owner: &str) -> HashMap<String, Vec<String>> {
     HashMap::from([("label".to_owned(), vec![format!("{}={owner}", keys::OWNER)])])
@@ -243,18 +264,12 @@ impl Engine for BollardEngine {
         Ok(found.driver.unwrap_or_default())
     }
 
-    async fn network_gateways(&self, name: &str) -> Result<Vec<IpAddr>> {
+    async fn network_host_side(&self, name: &str) -> Result<HostSide> {
         let name = path_part(name)?;
         let work = self.docker.inspect_network(name, None);
-        let found = self.call("network inspect", READ_DEADLINE, work).await?;
-        let configs = found
-            .ipam
-            .and_then(|ipam| ipam.config)
-            .into_iter()
-            .flatten();
-        Ok(configs
-            .filter_map(|config| config.gateway?.parse().ok())
-            .collect())
+        Ok(host_side(
+            self.call("network inspect", READ_DEADLINE, work).await?,
+        ))
     }
 
     async fn inspect_container(&self, id: &str) -> Result<ContainerInspectResponse> {
@@ -411,6 +426,8 @@ impl Engine for BollardEngine {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     #[test]
@@ -423,6 +440,41 @@ mod tests {
         ] {
             assert!(path_part(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn the_hosts_side_of_a_network_is_its_bridge_and_its_gateways() {
+        let id = "55a166bf6e2302f9";
+        let seen = |driver: &str, options: serde_json::Value, config: serde_json::Value| {
+            let network = serde_json::json!({
+                "Id": id, "Driver": driver, "Options": options, "IPAM": {"Config": config},
+            });
+            host_side(serde_json::from_value(network).unwrap())
+        };
+        let named = serde_json::json!({BRIDGE_NAME: "docker0"});
+        let subnet_alone = serde_json::json!([{"Subnet": "172.17.0.0/16"}]);
+        let both = serde_json::json!([
+            {"Subnet": "172.17.0.0/16", "Gateway": "172.17.0.1"},
+            {"Subnet": "fd00::/64", "Gateway": "fd00::1"},
+        ]);
+        let addresses: [IpAddr; 2] = ["172.17.0.1", "fd00::1"].map(|ip| ip.parse().unwrap());
+
+        let first_start = seen("bridge", named.clone(), subnet_alone.clone());
+        assert_eq!(first_start.bridge.as_deref(), Some("docker0"));
+        assert!(first_start.gateways.is_empty());
+        assert_eq!(
+            seen("bridge", named.clone(), both.clone()).gateways,
+            addresses
+        );
+        // The Engine names the interface of other networks by their id.
+        let created = seen("bridge", serde_json::json!({}), subnet_alone.clone());
+        assert_eq!(created.bridge.as_deref(), Some("br-55a166bf6e23"));
+        assert_eq!(
+            created,
+            seen("bridge", serde_json::Value::Null, subnet_alone)
+        );
+        // No interface of a macvlan network is the host's.
+        assert_eq!(seen("macvlan", named, both).bridge, None);
     }
 
     #[test]
