@@ -88,16 +88,17 @@ impl CacheWriter {
         found: Result<PodStatus, RuntimeError>,
         looked: Instant,
     ) -> bool {
-        let (changed, first) = self.0.with(uid, |sender| {
+        let (changed, news) = self.0.with(uid, |sender| {
             let mut changed = false;
-            let mut first = false;
+            let mut news = false;
             sender.send_modify(|entry| {
                 if entry.modified.is_some_and(|modified| modified > looked) {
                     return;
                 }
-                first = entry.modified.is_none();
+                news = entry.modified.is_none();
                 match found {
                     Ok(status) => {
+                        news |= entry.status.is_empty() && !status.is_empty();
                         changed = entry.error.take().is_some() || *entry.status != status;
                         entry.status = Arc::new(status);
                     }
@@ -108,9 +109,9 @@ impl CacheWriter {
                 }
                 entry.modified = Some(looked);
             });
-            (changed, first)
+            (changed, news)
         });
-        if first {
+        if news {
             self.0.members.send_modify(|version| *version += 1);
         }
         changed
@@ -201,7 +202,8 @@ impl CacheReader {
         self.0.with(uid, watch::Sender::subscribe)
     }
 
-    /// A receiver that changes whenever a pod is seen for the first time.
+    /// A receiver that changes whenever a pod is seen for the first time, and whenever the runtime
+    /// holds something again of a pod that it held nothing of.
     #[must_use]
     pub fn members(&self) -> watch::Receiver<u64> {
         self.0.members.subscribe()
@@ -249,10 +251,29 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use mirrorlet_core::api::{ContainerId, Timestamp};
+    use mirrorlet_core::observed::{ContainerState, SandboxStatus};
 
     fn status(uid: &str, ip: &str) -> PodStatus {
         PodStatus {
             ips: vec![ip.parse().unwrap()],
+            ..PodStatus::empty(uid.into())
+        }
+    }
+
+    /// A pod of which the runtime holds a sandbox.
+    fn holding(uid: &str) -> PodStatus {
+        let sandbox = SandboxStatus {
+            id: ContainerId::docker("pause"),
+            attempt: 0,
+            state: ContainerState::Created,
+            created_at: Timestamp::UNIX_EPOCH,
+            pod_started_at: None,
+            host_network: false,
+            ips: Vec::new(),
+        };
+        PodStatus {
+            sandboxes: vec![sandbox],
             ..PodStatus::empty(uid.into())
         }
     }
@@ -314,6 +335,27 @@ mod tests {
         let entry = reader.get(&uid);
         assert_eq!(entry.error, Some(error));
         assert_eq!(entry.status.ips.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_was_gone_and_is_seen_again_is_news() {
+        let (writer, reader) = cache();
+        let uid = PodUid::from("a");
+        let mut members = reader.members();
+        // Somebody still reads the entry, so it isn't forgotten.
+        let _held = reader.subscribe(&uid);
+        let mut news = |found: PodStatus| {
+            writer.set(&uid, Ok(found), Instant::now());
+            let changed = members.has_changed().unwrap();
+            members.mark_unchanged();
+            changed
+        };
+        assert!(news(holding("a")));
+        assert!(!news(holding("a")));
+        assert!(!news(PodStatus::empty("a".into())));
+        writer.delete(&uid);
+        assert!(!news(PodStatus::empty("a".into())));
+        assert!(news(holding("a")));
     }
 
     #[tokio::test(start_paused = true)]

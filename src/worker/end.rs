@@ -225,24 +225,31 @@ impl Worker {
             () = cancel.cancelled() => return Removed::Shutdown,
             removed = self.context.runtime.delete_pod(&self.uid) => removed,
         };
-        let Err(error) = removed else {
-            // Not over before it is seen to be: what the cache holds of a finished pod would look
-            // like one that runs unwanted.
-            self.newer_than = Instant::now();
-            self.context.looks.look(&self.uid).await;
-            return tokio::select! {
-                () = cancel.cancelled() => Removed::Shutdown,
-                _ = self.context.cache.get_newer_than(&self.uid, self.newer_than) => Removed::Done,
-            };
-        };
-        self.error = error.to_string().into();
-        self.publish(&self.context.cache.get(&self.uid).status);
-        occurrences::remove_failed(
-            &self.context.telemetry,
-            &self.full_name,
-            &self.uid,
-            &error.to_string(),
-        );
+        match removed {
+            Ok(()) => {
+                // Not over before it is seen to be: a create of an agent before this one may take
+                // effect only now, and nobody would look at the pod again.
+                self.newer_than = Instant::now();
+                self.context.looks.look(&self.uid).await;
+                let seen = tokio::select! {
+                    () = cancel.cancelled() => return Removed::Shutdown,
+                    seen = self.context.cache.get_newer_than(&self.uid, self.newer_than) => seen,
+                };
+                if seen.error.is_none() && seen.status.is_empty() {
+                    return Removed::Done;
+                }
+            }
+            Err(error) => {
+                self.error = error.to_string().into();
+                self.publish(&self.context.cache.get(&self.uid).status);
+                occurrences::remove_failed(
+                    &self.context.telemetry,
+                    &self.full_name,
+                    &self.uid,
+                    &error.to_string(),
+                );
+            }
+        }
         let pause = self.remove_pause;
         self.remove_pause = (pause * 2).min(STOP_RETRY_MAX);
         tokio::select! {

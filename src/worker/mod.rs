@@ -385,13 +385,16 @@ impl PodWorkers {
         let wanted = self.wanted.borrow().clone();
         if let Some(pod) = wanted.pods.get(&uid) {
             self.admit_and_start(pod, pause, cancel);
-        } else if finished.is_ok() {
+            return;
+        }
+        if finished.is_ok() {
             self.gone.insert(uid);
         } else {
-            // What it leaves running is found again as unwanted, if there is anything.
             self.context.board.remove(&uid);
             self.locks.leave(&handle.full_name, &uid);
-            self.adopt_and_stop_unwanted(cancel);
         }
+        // What a worker that panicked leaves running, and what came into being since a finished
+        // one looked last, is nobody's: it was passed over as long as there was a worker.
+        self.adopt_and_stop_unwanted(cancel);
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::store::board::board;
 use bed::{Bed, SWEEP, left_behind, named, pod, runs};
-use mirrorlet_core::observed::PodStatus;
+use mirrorlet_core::observed::{ContainerHash, ContainerState, ContainerStatus, PodStatus, Role};
 use mirrorlet_runtime::{PodEvent, PodEventKind, RuntimeError, SyncError, SyncErrorReason};
 use mirrorlet_testing::fake_runtime::FakeRuntime;
 
@@ -60,6 +60,67 @@ async fn a_kill_is_never_lost_and_the_same_pod_starts_again_after_it() {
     let again = bed.fake.pod(&"a".into());
     assert_eq!(again.containers[0].restart_count, 1, "its history goes on");
     bed.fake.assert_no_violations();
+}
+
+/// A create that an agent before this one had sent is carried out while the pod is being removed, or
+/// after it: nobody wants the pod any more, and nothing may be left of it. Each moment is tried, from
+/// the first step of the stop to long after the worker has ended.
+#[tokio::test(start_paused = true)]
+async fn what_a_create_of_an_agent_before_leaves_is_removed_whenever_it_comes() {
+    /// Half of a call of the runtime: before, during and after each.
+    const STEP: Duration = Duration::from_micros(500);
+    const STEPS: u32 = 60;
+    for step in 0..STEPS {
+        let late = STEP * step;
+        let fake = FakeRuntime::new();
+        let a = pod("a");
+        left_behind(&fake, &a);
+        let bed = Bed::on(fake);
+        bed.want(&[&a]);
+        bed.until_runs("a").await;
+        bed.want(&[]);
+        tokio::time::sleep(late).await;
+        let mut status = bed.fake.pod(&"a".into());
+        status.uid = "a".into();
+        status.full_name = FullName::of(&a);
+        status.containers.push(created_late());
+        bed.fake.adopt(status);
+        bed.fake.send(&PodEvent::Changed {
+            uid: "a".into(),
+            what: PodEventKind::ContainerCreated,
+        });
+        let came = Instant::now();
+        bed.until_gone("a").await;
+        assert!(
+            came.elapsed() < SWEEP / 10,
+            "{late:?}: {:?}",
+            came.elapsed()
+        );
+        bed.until_view("a", |view| view.is_none()).await;
+        // Its full name is free.
+        bed.want(&[&named("b", "pod-a")]);
+        bed.until_runs("b").await;
+    }
+}
+
+/// A second container of a pod, never started.
+fn created_late() -> ContainerStatus {
+    ContainerStatus {
+        id: mirrorlet_core::api::ContainerId::docker("late"),
+        name: "late".into(),
+        role: Role::App,
+        state: ContainerState::Created,
+        created_at: mirrorlet_core::api::Timestamp::UNIX_EPOCH,
+        started_at: None,
+        finished_at: None,
+        exit_code: None,
+        image: "app:1".into(),
+        image_id: "".into(),
+        hash: ContainerHash(0),
+        restart_count: 0,
+        reason: "".into(),
+        message: "".into(),
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -23,6 +23,9 @@ const BEDS: usize = 6;
 /// How late calls reach the Engine that were under way when the agent was killed: the next agent
 /// has listed by then, and is about to act.
 const LATE: [Duration; 2] = [Duration::from_millis(15), Duration::from_millis(80)];
+/// The same where nothing is wanted any more: the next agent has stopped and removed what it found,
+/// and has nothing left to do.
+const TOO_LATE: Duration = Duration::from_secs(3);
 
 /// What happens to the call that is the kill point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -419,6 +422,9 @@ async fn the_agent_may_be_killed_at_every_call() {
         }
         for (i, number) in dry.changes.into_iter().enumerate() {
             points.push((scenario, number, When::During(LATE[i % LATE.len()])));
+            if matches!(scenario, Scenario::Withdraw) {
+                points.push((scenario, number, When::During(TOO_LATE)));
+            }
         }
     }
     let killed = AtomicUsize::new(0);
