@@ -30,7 +30,7 @@ use mirrorlet_runtime::{ExecOptions, Session, StreamOptions, TerminalSize};
 fn limits() -> Limits {
     Limits {
         idle: None,
-        ..Limits::default()
+        ..remote::limits()
     }
 }
 

@@ -1,5 +1,7 @@
 //! Joins the streaming protocols, which know nothing of ours, to the runtime's sessions and logs.
 
+use std::sync::LazyLock;
+
 use futures::{Stream, StreamExt};
 use mirrorlet_streaming as streaming;
 use streaming::{Chunk, Process};
@@ -7,6 +9,14 @@ use streaming::{Chunk, Process};
 use mirrorlet_runtime::{
     LogChunk, LogStream, Result, RuntimeError, Session, SessionControl, StreamOptions, TerminalSize,
 };
+
+/// Limits with one budget for the streams of all listeners, whoever serves them.
+static LIMITS: LazyLock<streaming::Limits> = LazyLock::new(streaming::Limits::default);
+
+/// The limits of every streaming connection.
+pub(super) fn limits() -> streaming::Limits {
+    LIMITS.clone()
+}
 
 /// The streams that a client asks for.
 pub(super) fn streams(asked: streaming::StreamOptions) -> StreamOptions {

@@ -26,11 +26,14 @@ use tokio::task::JoinSet;
 use tokio_util::io::ReaderStream;
 
 /// So that a client that is gone is noticed soon.
-const LIMITS: Limits = Limits {
-    idle: Some(Duration::from_hours(1)),
-    stream_creation: Duration::from_mins(1),
-    ping: Duration::from_millis(50),
-};
+fn limits() -> Limits {
+    Limits {
+        idle: Some(Duration::from_hours(1)),
+        stream_creation: Duration::from_mins(1),
+        ping: Duration::from_millis(50),
+        ..Limits::default()
+    }
+}
 
 /// The server; dropping it ends it.
 pub struct Server {
@@ -108,7 +111,7 @@ async fn answer(
             let answer = asked.negotiated.headers.clone();
             let work: Work = Box::new(async move {
                 let stream = TokioIo::new(on.await.unwrap());
-                serve_port_forward(stream, &asked, connect, LIMITS).await;
+                serve_port_forward(stream, &asked, connect, limits()).await;
             });
             (answer, work)
         }),
@@ -124,7 +127,7 @@ async fn answer(
                 let work: Work = Box::new(async move {
                     let stream = TokioIo::new(on.await.unwrap());
                     let start = || async { start(&asked, sizes) };
-                    serve_session(stream, &negotiated, asked.streams, kind, start, LIMITS).await;
+                    serve_session(stream, &negotiated, asked.streams, kind, start, limits()).await;
                 });
                 Ok((answer, work))
             })

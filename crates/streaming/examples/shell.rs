@@ -10,6 +10,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::process::Stdio;
+use std::sync::LazyLock;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
@@ -28,6 +29,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
 use tokio_util::io::ReaderStream;
+
+/// One budget for all connections.
+static LIMITS: LazyLock<Limits> = LazyLock::new(Limits::default);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> io::Result<()> {
@@ -57,7 +61,7 @@ async fn answer(mut request: Request<Incoming>) -> Result<Response<Full<Bytes>>,
 fn take_over(request: &mut Request<Incoming>) -> Result<HeaderMap, Refusal> {
     let upgrade = hyper::upgrade::on(&mut *request);
     let query = request.uri().query().unwrap_or_default();
-    let limits = Limits::default();
+    let limits = LIMITS.clone();
     if request.uri().path() == "/portForward" {
         let asked = PortForward::negotiate(request.headers(), query)?;
         let headers = asked.negotiated.headers.clone();

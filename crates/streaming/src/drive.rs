@@ -5,13 +5,14 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::time::{Instant, sleep_until, timeout};
+
+use super::budget::Charged;
 
 /// How long a client may take to close a connection that we have closed. Until then what it still
 /// sends is read: a connection closed with something unread takes with it what the client has not
 /// read.
-const LINGER_MAX: Duration = Duration::from_secs(30);
+pub(super) const LINGER_MAX: Duration = Duration::from_secs(30);
 
 /// Pieces of one stream that wait for whoever takes them. Then nothing more is read from the
 /// client.
@@ -24,11 +25,17 @@ pub(super) const OUTGOING_MAX: usize = 4;
 /// moves at once.
 pub(super) const PIECE_BYTES_MAX: usize = 32 << 10;
 
+/// Bytes read from a client at a time, at least.
+pub(super) const READ_BYTES: usize = 32 << 10;
+
+/// Frames are written together until there are so many bytes of them.
+pub(super) const WRITE_BYTES: usize = 64 << 10;
+
 /// What comes on one stream. Without an end, the stream was reset or its client is gone.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Piece {
     /// Bytes.
-    Data(Bytes),
+    Data(Charged),
     /// The client sends no more.
     End,
 }

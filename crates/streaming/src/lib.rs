@@ -59,7 +59,9 @@
 //! Supported are SPDY with `v4.channel.k8s.io` and older, WebSockets with `v5.channel.k8s.io`,
 //! `v4.channel.k8s.io`, `channel.k8s.io` and their base64 forms, and port-forward also through the
 //! SPDY tunnel of `SPDY/3.1+portforward.k8s.io`. Flow control is back-pressure: while a stream's data
-//! is not taken, nothing more is read from its client.
+//! is not taken, nothing more is read from its client. Payloads are handed on as they come, so that
+//! unfinished messages and frames hold no memory; what slow readers leave is bounded for all
+//! connections together by a [`Budget`].
 //!
 //! Upstream: `kubelet/pkg/cri/streaming`, `apimachinery/pkg/util/httpstream`, and
 //! `github.com/moby/spdystream` for the dialect of SPDY.
@@ -74,10 +76,11 @@ use tokio::time::timeout;
 use tokio_util::io::StreamReader;
 
 use command::{Inputs, Output};
-use drive::drive;
+use drive::{PIECES_MAX, drive};
 use spdy::{Connection, Opened, Reset};
 use websocket::Channels;
 
+mod budget;
 mod command;
 mod drive;
 pub mod gather;
@@ -89,14 +92,15 @@ mod spdy;
 mod status;
 mod websocket;
 
+pub use budget::Budget;
 pub use negotiate::{
     Carrier, Codec, Negotiated, PortForward, Refusal, RemoteCommand, Version, is_websocket,
     websocket_protocols,
 };
 pub use session::{Chunk, Duplex, Process, Session, StreamOptions, TerminalSize};
 
-/// The timeouts of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The timeouts of a connection, and the bytes it may hold together with all others.
+#[derive(Debug, Clone)]
 pub struct Limits {
     /// A connection without data in either direction is closed after this time, if any.
     pub idle: Option<Duration>,
@@ -105,16 +109,19 @@ pub struct Limits {
     pub stream_creation: Duration,
     /// Period of the server's pings, by which it detects a client that is gone.
     pub ping: Duration,
+    /// Clones of it are one budget: give all connections clones of the same [`Limits`].
+    pub budget: Budget,
 }
 
 impl Default for Limits {
     /// The kubelet's (`streamingConnectionIdleTimeout`, `DefaultStreamCreationTimeout`), and the
-    /// period in which kubectl and API servers ping.
+    /// period in which kubectl and API servers ping. Its budget is a new one.
     fn default() -> Self {
         Self {
             idle: Some(Duration::from_hours(4)),
             stream_creation: Duration::from_secs(30),
             ping: Duration::from_secs(5),
+            budget: Budget::default(),
         }
     }
 }
@@ -155,7 +162,7 @@ pub async fn serve_session<S, F, P, E>(
         // Nobody offers a tunnel for commands, so none is negotiated.
         Carrier::Spdy | Carrier::Tunnel => {
             let (read, write) = tokio::io::split(stream);
-            let mut parts = spdy::accept(read, write, limits);
+            let mut parts = spdy::accept(read, write, &limits);
             let connection = Arc::clone(&parts.connection);
             let mut opened = parts.opened;
             let work = async move {
@@ -175,13 +182,13 @@ pub async fn serve_session<S, F, P, E>(
             drive(reading, parts.writer.run(), work, idle).await;
         }
         Carrier::WebSocket(codec) => {
-            let socket = websocket::accept(stream).await;
-            let channel = || mpsc::channel(websocket::MESSAGES_MAX);
+            let (read, write) = tokio::io::split(stream);
+            let channel = || mpsc::channel(PIECES_MAX);
             let (to_stdin, stdin) = channel();
             let (to_resize, resize) = channel();
             let stdin_wanted = streams.stdin.then_some(to_stdin);
             let inbound = vec![stdin_wanted, None, None, None, Some(to_resize)];
-            let mut parts = websocket::parts(socket, inbound, codec, version, limits);
+            let mut parts = websocket::accept(read, write, inbound, codec, version, &limits);
             let client = ChannelClient {
                 channels: parts.channels,
                 streams,
@@ -220,26 +227,27 @@ pub async fn serve_port_forward<S, C, F, T, E>(
     match asked.negotiated.carrier {
         Carrier::Spdy => {
             let (read, write) = tokio::io::split(stream);
-            forward_over_spdy(spdy::accept(read, write, limits), &connect, limits).await;
+            forward_over_spdy(spdy::accept(read, write, &limits), &connect, limits).await;
         }
         Carrier::Tunnel => {
-            let (sink, stream) = futures::StreamExt::split(websocket::accept(stream).await);
-            let read = StreamReader::new(websocket::tunnel_bytes(stream));
-            let write = websocket::Tunnel(sink);
-            forward_over_spdy(spdy::accept(read, write, limits), &connect, limits).await;
+            let (read, write) = tokio::io::split(stream);
+            let (bytes, write) = websocket::tunnel(read, write);
+            let read = StreamReader::new(bytes);
+            forward_over_spdy(spdy::accept(read, write, &limits), &connect, limits).await;
         }
         Carrier::WebSocket(codec) => {
-            let socket = websocket::accept(stream).await;
+            let (read, write) = tokio::io::split(stream);
             let mut inbound = Vec::new();
             let mut wanted = Vec::new();
             for port in &asked.ports {
-                let (pieces, data) = mpsc::channel(websocket::MESSAGES_MAX);
+                let (pieces, data) = mpsc::channel(PIECES_MAX);
                 inbound.extend([Some(pieces), None]);
                 wanted.push((*port, data));
             }
             let version = asked.negotiated.version;
-            let mut parts = websocket::parts(socket, inbound, codec, version, limits);
-            let work = port_forward::over_channels(parts.channels, wanted, &connect);
+            let mut parts = websocket::accept(read, write, inbound, codec, version, &limits);
+            let work =
+                port_forward::over_channels(parts.channels, wanted, &connect, &limits.budget);
             let idle = parts.activity.idle(limits.idle);
             drive(parts.reader.run(), parts.writer.run(), work, idle).await;
         }
@@ -260,8 +268,9 @@ async fn forward_over_spdy<R, W, C, F, T, E>(
 {
     let connection = Arc::clone(&parts.connection);
     let work = async {
-        let creation = limits.stream_creation;
-        port_forward::over_spdy(Arc::clone(&connection), parts.opened, connect, creation).await;
+        let (creation, budget) = (limits.stream_creation, &limits.budget);
+        let served = Arc::clone(&connection);
+        port_forward::over_spdy(served, parts.opened, connect, creation, budget).await;
         connection.go_away().await;
     };
     let reading = async { end_of_reading(parts.reader.run().await) };
@@ -372,7 +381,7 @@ impl ChannelClient {
         // A client that is gone is not greeted.
         let _ = self
             .channels
-            .message(first.map_or(3, |(_, at)| at), &[])
+            .message(first.map_or(3, |(_, at)| at), Bytes::new())
             .await;
     }
 }

@@ -5,12 +5,14 @@
 //! `wsstream.Conn.handshake` there, `remotecommand.NewOptions` and `portforward.NewV4Options` of
 //! `kubelet/pkg/cri/streaming`.
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use http::header::{
     CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
     SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use sha1::{Digest, Sha1};
 
 use super::session::StreamOptions;
 
@@ -357,6 +359,14 @@ fn spdy(
     Ok((chosen, answer))
 }
 
+/// What proves that we understood a WebSocket's key: RFC 6455, section 4.2.2.
+fn accept_key(key: &[u8]) -> String {
+    let hash = Sha1::new()
+        .chain_update(key)
+        .chain_update("258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    BASE64_STANDARD.encode(hash.finalize())
+}
+
 fn websocket(
     headers: &HeaderMap,
     supported: impl Fn(&str) -> Option<(Carrier, Version)>,
@@ -393,7 +403,7 @@ fn websocket(
     };
     answer.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     answer.insert(UPGRADE, HeaderValue::from_static("websocket"));
-    if let Ok(accept) = HeaderValue::from_str(&derive_accept_key(key.as_bytes())) {
+    if let Ok(accept) = HeaderValue::from_str(&accept_key(key.as_bytes())) {
         answer.insert(SEC_WEBSOCKET_ACCEPT, accept);
     }
     Ok(Negotiated {

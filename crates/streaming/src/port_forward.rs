@@ -15,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
+use super::budget::{Budget, LEAN_BYTES};
 use super::drive::{PIECE_BYTES_MAX, Piece};
 use super::session::Duplex;
 use super::spdy::{Connection, Headers, Opened, Reset};
@@ -91,6 +92,7 @@ pub(super) async fn over_spdy<C, F, T, E>(
     mut opened: mpsc::Receiver<Opened>,
     connect: &C,
     creation: Duration,
+    budget: &Budget,
 ) where
     C: Fn(u16) -> F + Send + Sync,
     F: Future<Output = Result<T, E>> + Send,
@@ -134,7 +136,7 @@ pub(super) async fn over_spdy<C, F, T, E>(
                             Half::Error => (first.opened, stream),
                         };
                         let (connection, port) = (Arc::clone(&connection), asked.port);
-                        let served = over_streams(connection, data, error.id, port, connect);
+                        let served = over_streams(connection, data, error.id, port, connect, budget);
                         forwarded.push(served.boxed());
                     }
                 }
@@ -207,6 +209,7 @@ async fn over_streams<C, F, T, E>(
     error: u32,
     port: u16,
     connect: &C,
+    budget: &Budget,
 ) where
     C: Fn(u16) -> F + Send + Sync,
     F: Future<Output = Result<T, E>> + Send,
@@ -220,7 +223,7 @@ async fn over_streams<C, F, T, E>(
                 connection: &connection,
                 id,
             };
-            match forward(target, &mut data.data, &client).await {
+            match forward(target, &mut data.data, &client, budget).await {
                 Ended::Done => connection.finish(id).await,
                 Ended::Broken | Ended::Unwanted => connection.reset(id, Reset::Cancel).await,
             }
@@ -241,6 +244,7 @@ pub(super) async fn over_channels<C, F, T, E>(
     channels: Channels,
     ports: Vec<(u16, mpsc::Receiver<Piece>)>,
     connect: &C,
+    budget: &Budget,
 ) where
     C: Fn(u16) -> F + Send + Sync,
     F: Future<Output = Result<T, E>> + Send,
@@ -251,13 +255,13 @@ pub(super) async fn over_channels<C, F, T, E>(
     // Channels are numbered in the order of the ports: data, error, data, error.
     for (channel, (port, data)) in (0..=u8::MAX).step_by(2).zip(ports) {
         for channel in [channel, channel + 1] {
-            let name = port.to_le_bytes();
-            if channels.message(channel, &name).await.is_err() {
+            let name = Bytes::copy_from_slice(&port.to_le_bytes());
+            if channels.message(channel, name).await.is_err() {
                 return;
             }
         }
         let channels = channels.clone();
-        let served = over_channel(ToChannel { channels, channel }, port, data, connect);
+        let served = over_channel(ToChannel { channels, channel }, port, data, connect, budget);
         forwarded.push(served.boxed());
     }
     while forwarded.next().await.is_some() {}
@@ -269,6 +273,7 @@ async fn over_channel<C, F, T, E>(
     port: u16,
     mut data: mpsc::Receiver<Piece>,
     connect: &C,
+    budget: &Budget,
 ) where
     C: Fn(u16) -> F + Send + Sync,
     F: Future<Output = Result<T, E>> + Send,
@@ -277,7 +282,7 @@ async fn over_channel<C, F, T, E>(
 {
     match connect(port).await {
         Ok(target) => {
-            forward(target, &mut data, &client).await;
+            forward(target, &mut data, &client, budget).await;
         }
         Err(cause) => {
             let words = format!("error forwarding port {port}: {cause}");
@@ -292,10 +297,11 @@ async fn forward(
     target: impl Duplex,
     from_client: &mut mpsc::Receiver<Piece>,
     to_client: &impl ToClient,
+    budget: &Budget,
 ) -> Ended {
     let (from_pod, to_pod) = tokio::io::split(target);
     let mut up = pin!(upwards(from_client, to_pod));
-    let mut down = pin!(downwards(from_pod, to_client));
+    let mut down = pin!(downwards(from_pod, to_client, budget));
     // Both arms go on below.
     tokio::select! {
         ended = &mut up => match ended {
@@ -328,15 +334,34 @@ async fn upwards(from: &mut mpsc::Receiver<Piece>, mut to: impl AsyncWrite + Unp
     }
 }
 
-/// Passes on what a pod sends.
-async fn downwards(mut from: impl AsyncRead + Unpin, to: &impl ToClient) -> Ended {
-    let mut buffer = BytesMut::new();
+/// Passes on what a pod sends: what is there in large pieces while the budget allows, else in lean
+/// ones, so that a connection on which nothing happens holds little.
+async fn downwards(mut from: impl AsyncRead + Unpin, to: &impl ToClient, budget: &Budget) -> Ended {
+    let mut more = false;
     loop {
-        buffer.reserve(PIECE_BYTES_MAX);
-        match from.read_buf(&mut buffer).await {
+        let large = if more {
+            budget.try_take(PIECE_BYTES_MAX)
+        } else {
+            None
+        };
+        let mut buffer = BytesMut::new();
+        let ready = large.as_ref().and_then(|_| {
+            buffer.reserve(PIECE_BYTES_MAX);
+            from.read_buf(&mut buffer).now_or_never()
+        });
+        let (read, _held) = if let Some(read) = ready {
+            (read, large)
+        } else {
+            // Nothing was read.
+            drop(large);
+            buffer = BytesMut::with_capacity(LEAN_BYTES);
+            (from.read_buf(&mut buffer).await, None)
+        };
+        match read {
             Ok(0) => return Ended::Done,
-            Ok(_) => {
-                if !to.send(buffer.split().freeze()).await {
+            Ok(bytes) => {
+                more = bytes >= LEAN_BYTES;
+                if !to.send(buffer.freeze()).await {
                     return Ended::Unwanted;
                 }
             }

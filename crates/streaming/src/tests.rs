@@ -637,6 +637,223 @@ async fn channels_begin_with_the_port_they_are_for() {
     assert_eq!(echoed, Message::Binary(b"\0hi".to_vec().into()));
 }
 
+/// The head of a binary frame of 30 MB, whose mask changes nothing.
+const HEAD_OF_30_MB: [u8; 14] = [0x82, 0xff, 0, 0, 0, 0, 0x01, 0xc9, 0xc3, 0x80, 0, 0, 0, 0];
+
+#[tokio::test(start_paused = true)]
+async fn an_unfinished_message_is_handed_on_as_it_comes() {
+    let how = negotiated(Carrier::WebSocket(Codec::Binary), Version::V4);
+    let (pipe, _serving) = serve_command(how, IN_AND_OUT);
+    let mut client = websocket(pipe).await;
+    client.get_mut().write_all(&HEAD_OF_30_MB).await.unwrap();
+    for typed in ["\0so ", "far"] {
+        client.get_mut().write_all(typed.as_bytes()).await.unwrap();
+    }
+    let mut echoed = Vec::new();
+    let echo = async {
+        while echoed != b"so far" {
+            let message = client.next().await.unwrap().unwrap().into_data();
+            if let [2, bytes @ ..] = &message[..] {
+                echoed.extend_from_slice(bytes);
+            }
+        }
+    };
+    let echo = timeout(Duration::from_mins(1), echo).await;
+    assert!(echo.is_ok(), "only {echoed:?} came");
+}
+
+/// Writes until nobody takes any more; how much that was.
+async fn fill(mut pipe: impl AsyncWriteExt + Unpin, bytes: &[u8]) -> usize {
+    let mut taken = 0;
+    while taken < bytes.len() {
+        let writing = pipe.write(&bytes[taken..]);
+        match timeout(Duration::from_secs(1), writing).await {
+            Ok(written) => taken += written.unwrap(),
+            Err(_) => break,
+        }
+    }
+    taken
+}
+
+/// What nine connections take of 30 MB each, for processes and ports that take nothing.
+async fn taken_by_nine(carrier: Carrier, budget: &Budget) -> usize {
+    let limits = Limits {
+        budget: budget.clone(),
+        ..Limits::default()
+    };
+    let flood = vec![0; 30 << 20];
+    let mut serving = tokio::task::JoinSet::new();
+    let mut clients = Vec::new();
+    for _ in 0..9 {
+        let (ours, theirs) = duplex(drive::READ_BYTES);
+        clients.push(theirs);
+        let limits = limits.clone();
+        let (process, target) = duplex(drive::READ_BYTES);
+        if let Carrier::WebSocket(_) = carrier {
+            serving.spawn(async move {
+                let _stuck = process;
+                let start = || async {
+                    let stdin = Some(Box::pin(target) as _);
+                    let (output, process) = (stream::pending().boxed(), Silent);
+                    Ok::<_, String>(Session {
+                        stdin,
+                        output,
+                        process,
+                    })
+                };
+                let how = negotiated(carrier, Version::V4);
+                serve_session(ours, &how, IN_AND_OUT, Kind::Exec, start, limits).await;
+            });
+        } else {
+            serving.spawn(async move {
+                let asked = ports(carrier, &[]);
+                serve_port_forward(ours, &asked, echo, limits).await;
+            });
+        }
+    }
+    let filling = clients.iter_mut().map(async |client| {
+        if let Carrier::WebSocket(_) = carrier {
+            client.write_all(&HEAD_OF_30_MB).await.unwrap();
+            return fill(client, &flood).await;
+        }
+        // Streams that wait for their other half, each with less than is kept of one.
+        let mut spdy = Spdy::new(duplex(1).0);
+        let mut wire = Vec::new();
+        for (at, piece) in (0_u8..100).zip(flood.chunks(60_000)) {
+            let id = 2 * at + 1;
+            let request = at.to_string();
+            let headers = [
+                ("streamtype", "data"),
+                ("port", "7"),
+                ("requestid", &request),
+            ];
+            wire.extend(spdy.syn(id.into(), &headers));
+            wire.extend(data(id, piece, false));
+        }
+        // What is answered is read.
+        let (mut read, write) = tokio::io::split(client);
+        let mut sink = tokio::io::sink();
+        tokio::select! {
+            taken = fill(write, &wire) => taken,
+            _ = tokio::io::copy(&mut read, &mut sink) => 0,
+        }
+    });
+    futures::future::join_all(filling).await.into_iter().sum()
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_connections_share_one_bound() {
+    // Beside the budget a connection has its pipes, what it reads at once, twice, and its lean piece.
+    const EACH: usize = 5 * drive::READ_BYTES;
+    const BUDGET: usize = 256 << 10;
+    for carrier in [Carrier::WebSocket(Codec::Binary), Carrier::Spdy] {
+        let budget = Budget::new(BUDGET);
+        let taken = taken_by_nine(carrier, &budget).await;
+        assert!(taken <= BUDGET + 9 * EACH, "{carrier:?}: {taken}");
+        // Nobody is left out.
+        assert!(taken > 9 * drive::READ_BYTES, "{carrier:?}: {taken}");
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(
+            budget.left(),
+            BUDGET,
+            "{carrier:?}: what ended gave all back"
+        );
+    }
+}
+
+#[tokio::test]
+async fn without_a_budget_all_goes_on_in_small_pieces() {
+    let sent: Vec<u8> = (0..=255).cycle().take(100_000).collect();
+    for carrier in [
+        Carrier::Spdy,
+        Carrier::Tunnel,
+        Carrier::WebSocket(Codec::Binary),
+    ] {
+        let (ours, theirs) = duplex(PIPE_BYTES);
+        let limits = Limits {
+            budget: Budget::new(0),
+            ..Limits::default()
+        };
+        let serving = tokio::spawn(async move {
+            let asked = ports(carrier, &[7]);
+            serve_port_forward(ours, &asked, echo, limits).await;
+        });
+        let mut got = Vec::new();
+        if carrier == Carrier::Spdy {
+            let mut client = Spdy::new(theirs);
+            open_forward(&mut client, 1, &forwarded("error", "7", "0")).await;
+            open_forward(&mut client, 3, &forwarded("data", "7", "0")).await;
+            client.send(&data(3, &sent, true)).await;
+            client.send(&control(7, &[0; 8])).await;
+            for frame in client.rest().await {
+                if let Frame::Data { id: 3, bytes, .. } = frame {
+                    got.extend_from_slice(&bytes);
+                }
+            }
+        } else {
+            let mut client = websocket(theirs).await;
+            let (mut frames, mut wire) = (Spdy::new(duplex(1).0), vec![0]);
+            if carrier == Carrier::Tunnel {
+                wire.clear();
+                for (id, kind) in [(1, "error"), (3, "data")] {
+                    let headers = [("streamtype", kind), ("port", "7"), ("requestid", "0")];
+                    wire.extend(frames.syn(id, &headers));
+                }
+                wire.extend(data(3, &sent, true));
+            } else {
+                wire.extend(&sent);
+            }
+            client.send(Message::Binary(wire.into())).await.unwrap();
+            while got.len() < sent.len() {
+                let message = client.next().await.unwrap().unwrap();
+                let Message::Binary(bytes) = message else {
+                    continue;
+                };
+                if carrier == Carrier::Tunnel {
+                    frames.decoder.buffer.extend_from_slice(&bytes);
+                    while let Some(frame) = frames.decoder.next_frame().unwrap() {
+                        if let Frame::Data { id: 3, bytes, .. } = frame {
+                            got.extend_from_slice(&bytes);
+                        }
+                    }
+                } else if bytes[0] == 0 && bytes[1..] != [7, 0] {
+                    got.extend_from_slice(&bytes[1..]);
+                }
+            }
+        }
+        assert!(got == sent, "{carrier:?}: {} bytes", got.len());
+        drop(serving);
+    }
+}
+
+#[tokio::test]
+async fn pings_and_a_close_of_the_client_are_answered() {
+    for asked in [
+        ports(Carrier::WebSocket(Codec::Binary), &[7]),
+        ports(Carrier::Tunnel, &[]),
+    ] {
+        let (pipe, serving) = serve_ports(asked);
+        let mut client = websocket(pipe).await;
+        client.send(Message::Ping("here?".into())).await.unwrap();
+        let answer = loop {
+            let message = client.next().await.unwrap().unwrap();
+            if message.is_pong() {
+                break message;
+            }
+        };
+        assert_eq!(answer, Message::Pong("here?".into()));
+        client.close(None).await.unwrap();
+        let mut closed = false;
+        while let Some(message) = client.next().await {
+            closed |= message.is_ok_and(|message| message.is_close());
+        }
+        assert!(closed);
+        serving.await.unwrap();
+    }
+}
+
 /// A client of `v5` closes the channel of a port, and so does the server.
 #[tokio::test]
 async fn a_channel_of_v5_is_closed_by_each_side_alone() {

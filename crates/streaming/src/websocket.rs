@@ -1,6 +1,8 @@
 //! A WebSocket that an upgraded connection has become: channels of messages, or the bytes of a
 //! tunnel.
 //!
+//! Messages are not put together: what comes of one is handed on as it comes.
+//!
 //! Upstream: `wsstream/conn.go` of `apimachinery/pkg/util/httpstream`, and
 //! `client-go/tools/portforward/tunneling_connection.go`.
 
@@ -11,79 +13,121 @@ use std::time::Duration;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::{Bytes, BytesMut};
-use futures::stream::{SplitSink, SplitStream};
-use futures::{SinkExt, Stream, StreamExt};
+use futures::{Stream, stream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
-use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
-use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
-use tokio_tungstenite::tungstenite::{Error, Message};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use super::Limits;
-use super::drive::{Activity, OUTGOING_MAX, PIECE_BYTES_MAX, Piece};
+use super::budget::Purse;
+use super::drive::{
+    Activity, LINGER_MAX, OUTGOING_MAX, PIECE_BYTES_MAX, Piece, READ_BYTES, WRITE_BYTES,
+};
 use super::negotiate::{Codec, Version};
-use super::session::Duplex;
 use super::spdy::ByteSink;
+use frame::{Decoder, Event, FrameError, NORMAL, Send};
+use message::{Decoded, Messages};
 
-/// Largest message, in bytes: upstream's, `DefaultMaxPayloadBytes` of `golang.org/x/net/websocket`.
-/// Some clients send a whole file as one.
-const MESSAGE_BYTES_MAX: usize = 32 << 20;
-
-/// Messages of one channel that wait for whoever takes them: few, since each can be that large.
-pub(super) const MESSAGES_MAX: usize = 1;
-
-/// Bytes that are read at a time.
-const READ_BYTES: usize = 32 << 10;
+mod frame;
+mod message;
 
 /// First byte of a message by which either side closes a channel since `v5`.
 const CLOSE_CHANNEL: u8 = 255;
 
-/// Makes a WebSocket of a connection that was just upgraded.
-pub(super) async fn accept<S: Duplex>(stream: S) -> WebSocketStream<S> {
-    let config = WebSocketConfig::default()
-        .read_buffer_size(READ_BYTES)
-        .max_message_size(Some(MESSAGE_BYTES_MAX))
-        .max_frame_size(Some(MESSAGE_BYTES_MAX));
-    WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await
+/// Why a client is not read any more.
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error(transparent)]
+    Read(#[from] io::Error),
+}
+
+/// Reads frames, and has control frames answered.
+struct Frames<R> {
+    read: R,
+    decoder: Decoder,
+    /// Where answers go; ends with whoever writes them.
+    answers: mpsc::Sender<Send>,
+}
+
+impl<R: AsyncRead + Unpin> Frames<R> {
+    fn new(read: R, answers: mpsc::Sender<Send>) -> Self {
+        let decoder = Decoder::default();
+        Self {
+            read,
+            decoder,
+            answers,
+        }
+    }
+
+    /// The next event that is not a close, which is answered; none after it, or when the client is
+    /// gone.
+    async fn next(&mut self) -> Result<Option<Event>, ReadError> {
+        loop {
+            match self.decoder.next_event()? {
+                Some(Event::Close(payload)) => {
+                    // The reason is for people; the code is enough to be sent back.
+                    let code = payload.slice(..payload.len().min(2));
+                    if self.answers.send(Send::Close(code)).await.is_ok() {
+                        // Written, or given up.
+                        let _ = timeout(LINGER_MAX, self.answers.closed()).await;
+                    }
+                    return Ok(None);
+                }
+                Some(Event::Ping(payload)) => {
+                    // After our close nothing is answered; what comes is still read.
+                    let _ = self.answers.send(Send::Pong(payload.clone())).await;
+                    return Ok(Some(Event::Ping(payload)));
+                }
+                Some(event) => return Ok(Some(event)),
+                None => {
+                    self.decoder.buffer.reserve(READ_BYTES);
+                    if self.read.read_buf(&mut self.decoder.buffer).await? == 0 {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// The parts of a WebSocket of channels.
-pub(super) struct Parts<S> {
+pub(super) struct Parts<R, W> {
     pub(super) channels: Channels,
-    pub(super) reader: Reader<S>,
-    pub(super) writer: Writer<S>,
+    pub(super) reader: Reader<R>,
+    pub(super) writer: Writer<W>,
     pub(super) activity: Arc<Activity>,
 }
 
-/// Makes the parts of a WebSocket of channels. `inbound` has for every channel where what comes on
-/// it goes; what comes on one that has none is dropped.
-pub(super) fn parts<S: Duplex>(
-    socket: WebSocketStream<S>,
+/// Makes the parts of a WebSocket of channels of a connection that was just upgraded. `inbound` has
+/// for every channel where what comes on it goes; what comes on one that has none is dropped.
+pub(super) fn accept<R: AsyncRead + Unpin, W>(
+    read: R,
+    write: W,
     inbound: Vec<Option<mpsc::Sender<Piece>>>,
     codec: Codec,
     version: Version,
-    limits: Limits,
-) -> Parts<S> {
-    let (sink, stream) = socket.split();
-    let (out, messages) = mpsc::channel(OUTGOING_MAX);
+    limits: &Limits,
+) -> Parts<R, W> {
+    let (out, frames) = mpsc::channel(OUTGOING_MAX);
     let activity = Arc::new(Activity::new());
     Parts {
+        reader: Reader {
+            frames: Frames::new(read, out.clone()),
+            messages: Messages::new(codec, version),
+            inbound,
+            purse: Purse::new(limits.budget.clone()),
+            activity: Arc::clone(&activity),
+        },
         channels: Channels {
             out,
             codec,
             version,
         },
-        reader: Reader {
-            stream,
-            inbound,
-            codec,
-            version,
-            activity: Arc::clone(&activity),
-        },
         writer: Writer {
-            sink,
-            messages,
+            write,
+            frames,
             activity: Arc::clone(&activity),
             ping: limits.ping,
         },
@@ -94,7 +138,7 @@ pub(super) fn parts<S: Duplex>(
 /// What is written goes through this.
 #[derive(Clone)]
 pub(super) struct Channels {
-    out: mpsc::Sender<Message>,
+    out: mpsc::Sender<Send>,
     codec: Codec,
     version: Version,
 }
@@ -108,117 +152,118 @@ impl Channels {
     pub(super) async fn send(&self, channel: u8, mut bytes: Bytes) -> Result<(), Closed> {
         while !bytes.is_empty() {
             let piece = bytes.split_to(bytes.len().min(PIECE_BYTES_MAX));
-            self.message(channel, &piece).await?;
+            self.message(channel, piece).await?;
         }
         Ok(())
     }
 
     /// Sends one message, of no bytes if need be.
-    pub(super) async fn message(&self, channel: u8, bytes: &[u8]) -> Result<(), Closed> {
-        let message = match self.codec {
-            Codec::Binary => {
-                let mut message = BytesMut::with_capacity(1 + bytes.len());
-                message.extend_from_slice(&[channel]);
-                message.extend_from_slice(bytes);
-                Message::Binary(message.freeze())
-            }
+    pub(super) async fn message(&self, channel: u8, bytes: Bytes) -> Result<(), Closed> {
+        let frame = match self.codec {
+            Codec::Binary => Send::Binary(Some(channel), bytes),
             Codec::Base64 => {
                 let mut message = String::new();
                 message.push(char::from(b'0'.wrapping_add(channel)));
                 BASE64_STANDARD.encode_string(bytes, &mut message);
-                Message::Text(message.into())
+                Send::Text(message.into())
             }
         };
-        self.out.send(message).await.map_err(|_| Closed)
+        self.out.send(frame).await.map_err(|_| Closed)
     }
 
     /// Closes a channel; whether the protocol can and somebody is there.
     pub(super) async fn close_channel(&self, channel: u8) -> bool {
-        self.version == Version::V5 && self.message(CLOSE_CHANNEL, &[channel]).await.is_ok()
+        let closed = Bytes::copy_from_slice(&[channel]);
+        self.version == Version::V5 && self.message(CLOSE_CHANNEL, closed).await.is_ok()
     }
 
     /// Ends the connection, once all that was sent before is written.
     pub(super) async fn close(&self) {
         // A client that is gone needs no end.
-        let _ = self.out.send(normal_close()).await;
+        let _ = self.out.send(NORMAL).await;
     }
 }
 
-fn normal_close() -> Message {
-    Message::Close(Some(CloseFrame {
-        code: CloseCode::Normal,
-        reason: "".into(),
-    }))
-}
-
 /// Writes what is sent, and a ping now and then.
-pub(super) struct Writer<S> {
-    sink: SplitSink<WebSocketStream<S>, Message>,
-    messages: mpsc::Receiver<Message>,
+pub(super) struct Writer<W> {
+    write: W,
+    frames: mpsc::Receiver<Send>,
     activity: Arc<Activity>,
     ping: Duration,
 }
 
-impl<S: Duplex> Writer<S> {
-    /// Writes until [`Channels::close`].
+impl<W: AsyncWrite + Unpin> Writer<W> {
+    /// Writes until a close.
     ///
     /// # Errors
     /// The client is gone.
-    pub(super) async fn run(mut self) -> Result<(), Error> {
+    pub(super) async fn run(mut self) -> io::Result<()> {
+        let mut bytes = BytesMut::new();
         let mut pings = interval_at(Instant::now() + self.ping, self.ping);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             // Both arms are cancel-safe.
-            let message = tokio::select! {
-                message = self.messages.recv() => message,
-                _ = pings.tick() => Some(Message::Ping(Bytes::new())),
+            let mut next = tokio::select! {
+                frame = self.frames.recv() => Some(frame.unwrap_or(NORMAL)),
+                _ = pings.tick() => Some(Send::Ping),
             };
-            let message = message.unwrap_or_else(normal_close);
-            let (data, last) = (
-                matches!(message, Message::Binary(_) | Message::Text(_)),
-                matches!(message, Message::Close(_)),
-            );
-            self.sink.send(message).await?;
-            if last {
-                return Ok(());
+            let mut last = false;
+            let mut data = false;
+            while let Some(frame) = next {
+                frame.encode(&mut bytes);
+                last = matches!(frame, Send::Close(_));
+                data |= matches!(frame, Send::Binary(..) | Send::Text(_));
+                next = if last || bytes.len() >= WRITE_BYTES {
+                    None
+                } else {
+                    self.frames.try_recv().ok()
+                };
             }
+            self.write.write_all_buf(&mut bytes).await?;
+            self.write.flush().await?;
             if data {
                 self.activity.note();
+            }
+            if last {
+                return Ok(());
             }
         }
     }
 }
 
 /// Reads what a client sends.
-pub(super) struct Reader<S> {
-    stream: SplitStream<WebSocketStream<S>>,
+pub(super) struct Reader<R> {
+    frames: Frames<R>,
+    messages: Messages,
     inbound: Vec<Option<mpsc::Sender<Piece>>>,
-    codec: Codec,
-    version: Version,
+    purse: Purse,
     activity: Arc<Activity>,
 }
 
-impl<S: Duplex> Reader<S> {
+impl<R: AsyncRead + Unpin> Reader<R> {
     /// Reads until the client has closed the connection, or breaks the rules. While a channel's
     /// pieces are not taken, nothing is read.
     pub(super) async fn run(&mut self) {
-        while let Some(Ok(message)) = self.stream.next().await {
-            let active = !matches!(message, Message::Pong(_));
-            if active {
-                self.activity.note();
-            }
-            let payload = match message {
-                Message::Binary(bytes) => bytes,
-                Message::Text(text) => text.into(),
-                // Pings are answered, and a close is, when the next message is read.
-                Message::Ping(_) | Message::Pong(_) | Message::Close(_) | Message::Frame(_) => {
-                    continue;
+        loop {
+            let event = match self.frames.next().await {
+                Ok(Some(event)) => event,
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::debug!(error = %error, "a streaming client broke off");
+                    return;
                 }
             };
-            match decode(payload, self.codec, self.version) {
-                Some(Decoded::Data(channel, bytes)) => {
-                    self.hand_out(channel, Piece::Data(bytes)).await;
+            let (bytes, last) = match event {
+                Event::Data { bytes, last, .. } => (bytes, last),
+                Event::Ping(_) => {
+                    self.activity.note();
+                    continue;
                 }
+                Event::Pong | Event::Close(_) => continue,
+            };
+            self.activity.note();
+            match self.messages.take(bytes, last) {
+                Some(Decoded::Data(channel, bytes)) => self.data(channel, bytes).await,
                 Some(Decoded::Close(channel)) => {
                     if usize::from(channel) >= self.inbound.len() {
                         return;
@@ -229,6 +274,14 @@ impl<S: Duplex> Reader<S> {
                 Some(Decoded::Nothing) => {}
                 None => return,
             }
+        }
+    }
+
+    async fn data(&mut self, channel: u8, mut bytes: Bytes) {
+        let at = usize::from(channel);
+        while !bytes.is_empty() && matches!(self.inbound.get(at), Some(Some(_))) {
+            let piece = self.purse.charge(&mut bytes).await;
+            self.hand_out(channel, Piece::Data(piece)).await;
         }
     }
 
@@ -246,106 +299,80 @@ impl<S: Duplex> Reader<S> {
     }
 }
 
-/// What a message holds.
-#[derive(Debug, PartialEq, Eq)]
-enum Decoded {
-    Data(u8, Bytes),
-    Close(u8),
-    /// Nothing, or nothing that can be read.
-    Nothing,
-}
-
-/// Reads a message; none where the connection has to be closed for it.
-fn decode(mut payload: Bytes, codec: Codec, version: Version) -> Option<Decoded> {
-    let Some(first) = payload.first().copied() else {
-        return Some(Decoded::Nothing);
-    };
-    let rest = payload.split_off(1);
-    if version == Version::V5 && first == CLOSE_CHANNEL {
-        return match rest[..] {
-            [channel] => Some(Decoded::Close(channel)),
-            _ => None,
-        };
-    }
-    Some(match codec {
-        Codec::Binary => Decoded::Data(first, rest),
-        Codec::Base64 => match BASE64_STANDARD.decode(&rest) {
-            Ok(bytes) => Decoded::Data(first.wrapping_sub(b'0'), bytes.into()),
-            Err(_) => Decoded::Nothing,
-        },
-    })
-}
-
-/// The bytes that come through a tunnel.
-pub(super) fn tunnel_bytes<S: Duplex>(
-    stream: SplitStream<WebSocketStream<S>>,
-) -> impl Stream<Item = io::Result<Bytes>> + Unpin + Send {
-    let bytes = stream.filter_map(|message| {
-        std::future::ready(match message {
-            Ok(Message::Binary(bytes)) => Some(Ok(bytes)),
-            Ok(Message::Text(_)) => Some(Err(io::ErrorKind::InvalidData.into())),
-            Ok(Message::Ping(_) | Message::Pong(_) | Message::Close(_) | Message::Frame(_)) => None,
-            Err(error) => Some(Err(io::Error::other(error))),
-        })
+/// Makes a tunnel of a connection that was just upgraded: the bytes that come through it, and its
+/// end where bytes go in.
+pub(super) fn tunnel<R: AsyncRead + Unpin + std::marker::Send, W>(
+    read: R,
+    write: W,
+) -> (
+    impl Stream<Item = io::Result<Bytes>> + Unpin + std::marker::Send,
+    Tunnel<W>,
+) {
+    let (answering, answers) = mpsc::channel(OUTGOING_MAX);
+    let frames = Frames::new(read, answering);
+    let bytes = stream::try_unfold(frames, |mut frames| async {
+        loop {
+            match frames.next().await.map_err(io::Error::other)? {
+                Some(Event::Data { text: true, .. }) => {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+                Some(Event::Data { bytes, .. }) if !bytes.is_empty() => {
+                    return Ok(Some((bytes, frames)));
+                }
+                Some(_) => {}
+                None => return Ok(None),
+            }
+        }
     });
-    Box::pin(bytes)
+    let end = Tunnel {
+        write,
+        answers,
+        wire: BytesMut::new(),
+    };
+    (Box::pin(bytes), end)
 }
 
 /// The end of a tunnel where bytes go in.
-pub(super) struct Tunnel<S>(pub(super) SplitSink<WebSocketStream<S>, Message>);
+pub(super) struct Tunnel<W> {
+    write: W,
+    answers: mpsc::Receiver<Send>,
+    wire: BytesMut,
+}
 
-impl<S: Duplex> ByteSink for Tunnel<S> {
-    async fn write(&mut self, bytes: &mut BytesMut) -> io::Result<()> {
-        let message = Message::Binary(bytes.split().freeze());
-        self.0.send(message).await.map_err(io::Error::other)
-    }
-
-    async fn end(&mut self) -> io::Result<()> {
-        self.0.send(normal_close()).await.map_err(io::Error::other)
+impl<W: AsyncWrite + Unpin> Tunnel<W> {
+    async fn frame(&mut self, frame: Send) -> io::Result<()> {
+        frame.encode(&mut self.wire);
+        self.write.write_all_buf(&mut self.wire).await?;
+        self.write.flush().await
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
+impl<W: AsyncWrite + Unpin + std::marker::Send> ByteSink for Tunnel<W> {
+    type Own = Send;
 
-    use super::*;
-
-    #[test]
-    fn messages_are_read_as_upstream_reads_them() {
-        let read =
-            |bytes: &'static [u8], codec, version| decode(Bytes::from(bytes), codec, version);
-        let (binary, base64) = (Codec::Binary, Codec::Base64);
-        let data = |channel, bytes: &'static str| Some(Decoded::Data(channel, bytes.into()));
-        assert_eq!(read(b"", binary, Version::V5), Some(Decoded::Nothing));
-        assert_eq!(read(b"\0hi", binary, Version::V5), data(0, "hi"));
-        assert_eq!(
-            read(b"\xff\0", binary, Version::V5),
-            Some(Decoded::Close(0))
-        );
-        assert_eq!(
-            read(b"\xff\x09", binary, Version::V5),
-            Some(Decoded::Close(9))
-        );
-        assert_eq!(read(b"\xff", binary, Version::V5), None);
-        assert_eq!(read(b"\xff\0\0", binary, Version::V5), None);
-        // Only `v5` closes channels.
-        let Some(Decoded::Data(255, _)) = read(b"\xff\0", binary, Version::V4) else {
-            panic!("closed")
-        };
-        assert_eq!(read(b"0aGk=", base64, Version::V4), data(0, "hi"));
-        assert_eq!(read(b"4", base64, Version::V4), data(4, ""));
-        assert_eq!(read(b"0!", base64, Version::V4), Some(Decoded::Nothing));
+    async fn write(&mut self, bytes: &mut BytesMut) -> io::Result<()> {
+        self.frame(Send::Binary(None, bytes.split().freeze())).await
     }
 
-    proptest! {
-        #[test]
-        fn no_message_makes_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
-            for codec in [Codec::Binary, Codec::Base64] {
-                for version in [Version::V3, Version::V4, Version::V5] {
-                    let _ = decode(bytes.clone().into(), codec, version);
-                }
-            }
+    async fn own(&mut self) -> Send {
+        match self.answers.recv().await {
+            Some(answer) => answer,
+            None => std::future::pending().await,
         }
+    }
+
+    async fn write_own(&mut self, answer: Send) -> io::Result<()> {
+        let last = matches!(answer, Send::Close(_));
+        self.frame(answer).await?;
+        if last {
+            // The reader waits for this.
+            self.answers.close();
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        Ok(())
+    }
+
+    async fn end(&mut self) -> io::Result<()> {
+        self.frame(NORMAL).await
     }
 }

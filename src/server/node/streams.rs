@@ -15,7 +15,7 @@ use axum::routing::get;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use mirrorlet_streaming::{
-    Kind, Limits, PortForward, Refusal, RemoteCommand, serve_port_forward, serve_session,
+    Kind, PortForward, Refusal, RemoteCommand, serve_port_forward, serve_session,
 };
 
 use super::Shared;
@@ -101,8 +101,7 @@ fn command(
             };
             session.map(remote::session)
         };
-        let limits = Limits::default();
-        serve_session(stream, &negotiated, streams, kind, start, limits).await;
+        serve_session(stream, &negotiated, streams, kind, start, remote::limits()).await;
     };
     Ok(Entry::of(shared, request).carry(headers, work))
 }
@@ -120,7 +119,7 @@ async fn port_forward(
     let view = Arc::clone(&shared.view);
     let work = async move |stream| {
         let connect = |port| view.port_forward(&uid, port);
-        serve_port_forward(stream, &asked, connect, Limits::default()).await;
+        serve_port_forward(stream, &asked, connect, remote::limits()).await;
     };
     Ok(Entry::of(&shared, request).carry(headers, work))
 }

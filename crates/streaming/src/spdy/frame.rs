@@ -7,13 +7,16 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
+use crate::drive::READ_BYTES;
+
 use super::headers::{EmptyBlocks, Headers, Inflater};
 
 /// Largest payload of a control frame, in bytes. A stream's headers take a hundred.
 const CONTROL_BYTES_MAX: usize = 64 << 10;
 
-/// Payloads up to this size are copied, so that few bytes don't hold a whole read in memory.
-const COPIED_BYTES_MAX: usize = 4 << 10;
+/// Payloads up to this size are copied, so that bytes hold at most twice their size in memory: a
+/// longer one holds the read that it came with.
+const COPIED_BYTES_MAX: usize = READ_BYTES / 2;
 
 const HEAD_BYTES: usize = 8;
 const CONTROL: u16 = 0x8000;

@@ -8,6 +8,7 @@
 //! three are pure.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,7 +19,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::Limits;
-use super::drive::{Activity, OUTGOING_MAX, PIECE_BYTES_MAX, PIECES_MAX, Piece};
+use super::budget::Purse;
+use super::drive::{
+    Activity, OUTGOING_MAX, PIECE_BYTES_MAX, PIECES_MAX, Piece, READ_BYTES, WRITE_BYTES,
+};
 use frame::{Decoder, Encoder, FrameError, Send};
 use streams::{Event, Received, Streams};
 
@@ -34,12 +38,6 @@ pub(super) mod frames {
 
 pub(super) use frame::Reset;
 pub(super) use headers::Headers;
-
-/// Bytes read from a client at a time, at least.
-const READ_BYTES: usize = 32 << 10;
-
-/// Frames are written together until there are so many bytes of them.
-const WRITE_BYTES: usize = 64 << 10;
 
 /// Opened streams that wait for whoever serves them.
 const OPENED_MAX: usize = 16;
@@ -67,7 +65,7 @@ pub(super) struct Parts<R, W> {
 }
 
 /// Makes the parts of a connection that was just upgraded.
-pub(super) fn accept<R, W>(read: R, write: W, limits: Limits) -> Parts<R, W> {
+pub(super) fn accept<R, W>(read: R, write: W, limits: &Limits) -> Parts<R, W> {
     let (out, frames) = mpsc::channel(OUTGOING_MAX);
     let (opening, opened) = mpsc::channel(OPENED_MAX);
     let connection = Arc::new(Connection {
@@ -82,6 +80,7 @@ pub(super) fn accept<R, W>(read: R, write: W, limits: Limits) -> Parts<R, W> {
             connection: Arc::clone(&connection),
             inbound: HashMap::new(),
             opened: Some(opening),
+            purse: Purse::new(limits.budget.clone()),
         },
         writer: Writer {
             write,
@@ -156,6 +155,7 @@ pub(super) struct Reader<R> {
     connection: Arc<Connection>,
     inbound: HashMap<u32, mpsc::Sender<Piece>>,
     opened: Option<mpsc::Sender<Opened>>,
+    purse: Purse,
 }
 
 /// Why a client is not read any more.
@@ -214,12 +214,16 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                     self.connection.reset(id, Reset::Cancel).await;
                 }
             }
-            Event::Data { id, bytes } => {
+            Event::Data { id, mut bytes } => {
                 let Some(pieces) = self.inbound.get(&id) else {
                     return;
                 };
-                if pieces.send(Piece::Data(bytes)).await.is_err() {
-                    self.inbound.remove(&id);
+                while !bytes.is_empty() {
+                    let piece = self.purse.charge(&mut bytes).await;
+                    if pieces.send(Piece::Data(piece)).await.is_err() {
+                        self.inbound.remove(&id);
+                        return;
+                    }
                 }
             }
             Event::End { id } => {
@@ -246,6 +250,21 @@ pub(super) struct Writer<W> {
 
 /// Where bytes go.
 pub(super) trait ByteSink {
+    /// What it has to write by itself.
+    type Own: std::marker::Send;
+
+    /// Waits for something that it has to write by itself.
+    ///
+    /// # Cancel safety
+    /// Dropped, it loses nothing.
+    fn own(&mut self) -> impl Future<Output = Self::Own> + std::marker::Send;
+
+    /// Writes that.
+    fn write_own(
+        &mut self,
+        own: Self::Own,
+    ) -> impl Future<Output = io::Result<()>> + std::marker::Send;
+
     /// Writes the bytes, which are none afterwards.
     fn write(
         &mut self,
@@ -257,6 +276,16 @@ pub(super) trait ByteSink {
 }
 
 impl<W: AsyncWrite + Unpin + std::marker::Send> ByteSink for W {
+    type Own = Infallible;
+
+    async fn own(&mut self) -> Infallible {
+        std::future::pending().await
+    }
+
+    async fn write_own(&mut self, own: Infallible) -> io::Result<()> {
+        match own {}
+    }
+
     async fn write(&mut self, bytes: &mut BytesMut) -> io::Result<()> {
         self.write_all_buf(bytes).await?;
         self.flush().await
@@ -280,8 +309,12 @@ impl<W: ByteSink> Writer<W> {
         // Ours are even.
         let mut ping = 0_u32;
         loop {
-            // Both arms are cancel-safe.
+            // All arms are cancel-safe.
             let mut next = tokio::select! {
+                own = self.write.own() => {
+                    self.write.write_own(own).await?;
+                    continue;
+                }
                 frame = self.frames.recv() => frame,
                 _ = pings.tick() => {
                     ping = (ping + 2) & 0x7fff_fffe;
