@@ -136,7 +136,22 @@ const RULES: &[Rule] = &[
     Rule("spec.nodeSelector", NonEmpty, SCHEDULING),
     Rule("spec.affinity", NonEmpty, SCHEDULING),
     Rule("spec.topologySpreadConstraints", NonEmpty, SCHEDULING),
+    Rule(
+        "spec.preemptionPolicy",
+        IsNot("PreemptLowerPriority"),
+        SCHEDULING,
+    ),
+    Rule(
+        "spec.automountServiceAccountToken",
+        NonEmpty,
+        NoEffect("a static pod has no service account"),
+    ),
     Rule("spec.securityContext.windowsOptions", Written, WINDOWS),
+    Rule(
+        "spec.securityContext.seLinuxChangePolicy",
+        NonEmpty,
+        NoEffect("volumes keep the SELinux labels that they have"),
+    ),
     Rule(
         "spec.securityContext.supplementalGroupsPolicy",
         Begins("Strict"),
@@ -363,44 +378,4 @@ fn walk_items(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn what_an_api_pod_can_not_have_here_is_named() {
-        let pod: Pod = serde_json::from_value(json!({
-            "metadata": {"name": "web", "deletionTimestamp": "2026-01-01T00:00:00Z"},
-            "spec": {
-                "serviceAccountName": "sa",
-                "nodeSelector": {"a": "b"},
-                "readinessGates": [{"conditionType": "x"}],
-                "imagePullSecrets": [{"name": "s"}],
-                "containers": [{
-                    "name": "c",
-                    "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
-                    "volumeDevices": [{"name": "v", "devicePath": "/dev/x"}],
-                }],
-                "volumes": [
-                    {"name": "v1", "configMap": {"name": "c"}},
-                    {"name": "v2", "persistentVolumeClaim": {"claimName": "p"}},
-                    {"name": "v3", "projected": {"sources": [
-                        {"serviceAccountToken": {"path": "t"}},
-                        {"clusterTrustBundle": {"path": "b"}},
-                    ]}},
-                    {"name": "v4", "nfs": {"server": "a", "path": "/"}},
-                ],
-            },
-        }))
-        .unwrap();
-        assert_eq!(
-            unsupported_fields(&pod),
-            [
-                "spec.containers[0].volumeDevices: block devices are not supported yet",
-                "spec.volumes[1].persistentVolumeClaim: persistentvolumeclaims are not supported",
-                "spec.volumes[2].projected.sources[1].clusterTrustBundle: clustertrustbundles are not supported",
-                "spec.volumes[3].nfs: volumes of this type are not supported",
-            ]
-        );
-    }
-}
+mod tests;

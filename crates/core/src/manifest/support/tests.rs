@@ -1,0 +1,324 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::*;
+use crate::api::{Diagnostic, NodeName};
+use crate::desired::PodSource;
+use crate::manifest::{ParseContext, parse_manifest};
+
+#[test]
+fn what_an_api_pod_can_not_have_here_is_named() {
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "web", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {
+            "serviceAccountName": "sa",
+            "nodeSelector": {"a": "b"},
+            "readinessGates": [{"conditionType": "x"}],
+            "imagePullSecrets": [{"name": "s"}],
+            "containers": [{
+                "name": "c",
+                "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+                "volumeDevices": [{"name": "v", "devicePath": "/dev/x"}],
+            }],
+            "volumes": [
+                {"name": "v1", "configMap": {"name": "c"}},
+                {"name": "v2", "persistentVolumeClaim": {"claimName": "p"}},
+                {"name": "v3", "projected": {"sources": [
+                    {"serviceAccountToken": {"path": "t"}},
+                    {"clusterTrustBundle": {"path": "b"}},
+                ]}},
+                {"name": "v4", "nfs": {"server": "a", "path": "/"}},
+            ],
+        },
+    }))
+    .unwrap();
+    assert_eq!(
+        unsupported_fields(&pod),
+        [
+            "spec.containers[0].volumeDevices: block devices are not supported yet",
+            "spec.volumes[1].persistentVolumeClaim: persistentvolumeclaims are not supported",
+            "spec.volumes[2].projected.sources[1].clusterTrustBundle: clustertrustbundles are not supported",
+            "spec.volumes[3].nfs: volumes of this type are not supported",
+        ]
+    );
+}
+
+/// Every field of `PodSpec` and below with its type, as `hack/pod-spec.sh` reads them.
+const FIELDS: &str = include_str!("pod_spec_fields.tsv");
+
+fn root() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+fn fields() -> impl Iterator<Item = (&'static str, &'static str)> {
+    FIELDS.lines().map(|line| line.split_once('\t').unwrap())
+}
+
+/// The path of a rule as the list of fields has it: of a list, its items.
+fn listed(pattern: &str) -> String {
+    let items = format!("{pattern}[]");
+    let is_list = fields().any(|(path, _)| path == items);
+    if is_list { items } else { pattern.to_owned() }
+}
+
+fn is_below(path: &str, parent: &str) -> bool {
+    path.strip_prefix(parent)
+        .is_some_and(|rest| rest.starts_with('.'))
+}
+
+/// The rules about a field itself or, with their key, about some keys of a map.
+fn rules_of(path: &str) -> impl Iterator<Item = (Option<&'static str>, When, Verdict)> {
+    RULES
+        .iter()
+        .filter_map(move |Rule(pattern, when, verdict)| {
+            if listed(pattern) == path {
+                return Some((None, *when, *verdict));
+            }
+            let (map, key) = pattern.rsplit_once('.')?;
+            let is_key = map == path
+                && fields().any(|(path, kind)| path == map && kind.starts_with("map of"));
+            is_key.then_some((Some(key), *when, *verdict))
+        })
+}
+
+/// Whether every value but an empty one is special: what is below the field needs no row then.
+fn is_whole(when: When) -> bool {
+    matches!(when, Written | NonEmpty)
+}
+
+/// What becomes of a field in a manifest, in a pod of the API server, and why.
+fn words(verdict: Verdict) -> (&'static str, &'static str, String) {
+    match verdict {
+        Unsupported(why) => ("refused", "refused", why.to_owned()),
+        Forbidden(resource) => (
+            "refused",
+            "honoured",
+            format!("a static pod may not refer to {resource}"),
+        ),
+        ForbiddenAndUnsupported(resource) => (
+            "refused",
+            "refused",
+            format!("{resource} are not supported"),
+        ),
+        NotInManifest(why) => ("refused", "honoured", why.to_owned()),
+        NoEffect(why) => ("warned", "honoured", why.to_owned()),
+    }
+}
+
+fn page() -> String {
+    let mut out = String::from(
+        "# The pod spec, field by field\n\nEvery field of `PodSpec` and below, from the OpenAPI document of the Kubernetes version whose types mirrorlet is built with, and what becomes of it in a manifest (a static pod) and in a pod that the API server binds to the Node.\n\n- **honoured**: it does here what it does on a kubelet, or what the documents say of it.\n- **refused**: a manifest with it is rejected with this field's name, and its last good version runs on; a pod of the API server fails with the reason.\n- **warned**: the pod runs, and `mirrorlet validate` and `mirrorlet status` say that the field has no effect.\n\n`C` is an item of `containers` or `initContainers`. What is below a field that is refused as a whole has no row.\n\nThis page is made and checked by `cargo test -p mirrorlet-core pod_spec`; `hack/pod-spec.sh` reads the fields anew.\n\n| Field | Type | Manifest | API server's pod | Why |\n|---|---|---|---|---|\n",
+    );
+    let mut skipped: Option<&str> = None;
+    for (path, kind) in fields() {
+        if skipped.is_some_and(|parent| is_below(path, parent)) {
+            continue;
+        }
+        skipped = None;
+        let (mut manifest, mut api, mut notes) = ("honoured", "honoured", Vec::new());
+        for (key, when, verdict) in rules_of(path) {
+            let (in_manifest, in_api, why) = words(verdict);
+            let value = match (key, when) {
+                (Some(key), _) => Some(format!("`{key}`")),
+                (None, Written | NonEmpty) => None,
+                (None, IsFalse) => Some("`false`".to_owned()),
+                (None, Begins(start)) => Some(format!("`{start}…`")),
+                (None, IsNot(word)) => Some(format!("other than `{word}`")),
+            };
+            if let Some(value) = value {
+                notes.push(format!("{value}: {in_manifest}, {why}"));
+            } else {
+                (manifest, api) = (in_manifest, in_api);
+                notes.push(why);
+                if is_whole(when) {
+                    skipped = Some(path);
+                }
+            }
+        }
+        let _ = writeln!(
+            out,
+            "| `{path}` | {kind} | {manifest} | {api} | {} |",
+            notes.join("; ")
+        );
+    }
+    out
+}
+
+/// Regenerate with `UPDATE_DOCS=1`.
+#[test]
+fn the_pod_spec_page_is_current() {
+    assert!(fields().count() > 300, "the fields were not read");
+    let path = root().join("docs/pod-spec.md");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&path, page()).unwrap();
+    }
+    assert!(
+        fs::read_to_string(&path).unwrap() == page(),
+        "run: UPDATE_DOCS=1 cargo test -p mirrorlet-core pod_spec"
+    );
+}
+
+#[test]
+fn every_rule_of_the_pod_spec_is_about_a_field() {
+    let known: BTreeSet<&str> = fields().map(|(path, _)| path).collect();
+    for Rule(pattern, ..) in RULES {
+        let (map, _) = pattern.rsplit_once('.').unwrap();
+        let is_key = fields().any(|(path, kind)| path == map && kind.starts_with("map of"));
+        assert!(
+            pattern.starts_with("metadata.") || known.contains(&*listed(pattern)) || is_key,
+            "no field of PodSpec: {pattern}"
+        );
+    }
+}
+
+/// A value of a field's type that its rule is about.
+fn sample(pattern: &str, when: When) -> Value {
+    let kinds: BTreeMap<&str, &str> = fields().collect();
+    match (when, kinds.get(&*listed(pattern)).copied()) {
+        (IsFalse, _) => json!(false),
+        (Begins(start), _) => json!(format!("{start}x")),
+        (IsNot(_), _) | (_, Some("string")) => json!("x"),
+        (_, None) => json!("1Mi"),
+        _ if listed(pattern).ends_with("[]") => json!([{"name": "x"}]),
+        _ => json!({"name": "x"}),
+    }
+}
+
+/// Puts a value below others, and an item into each list on the way.
+fn put(into: &mut Value, parts: &[&str], value: Value) {
+    let (first, rest) = parts.split_first().unwrap();
+    let first = first.replace('*', "2Mi");
+    let (key, is_list) = match &*first {
+        "C" => ("containers", true),
+        list => (list.trim_end_matches("[]"), list.ends_with("[]")),
+    };
+    if rest.is_empty() {
+        into[key] = value;
+        return;
+    }
+    let next = if is_list {
+        if into[key].is_null() {
+            into[key] = json!([{"name": "x"}]);
+        }
+        &mut into[key][0]
+    } else {
+        &mut into[key]
+    };
+    if next.is_null() {
+        *next = json!({});
+    }
+    put(next, rest, value);
+}
+
+#[test]
+fn every_rule_of_the_pod_spec_is_told_of_a_manifest() {
+    for Rule(pattern, when, verdict) in RULES.iter().filter(|rule| rule.0.starts_with("spec.")) {
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
+            "spec": {"containers": [{"name": "web", "image": "web:1"}]},
+        });
+        let parts: Vec<&str> = pattern.split('.').collect();
+        put(&mut pod, &parts, sample(pattern, *when));
+        let text = pod.to_string();
+        let node = NodeName::from("n");
+        let parsed = parse_manifest(
+            text.as_bytes(),
+            &ParseContext {
+                node_name: &node,
+                source: PodSource::File,
+                location: "web.json",
+            },
+        );
+        let problems: Vec<&Diagnostic> = parsed
+            .documents
+            .iter()
+            .flat_map(|document| &document.problems)
+            .collect();
+        let field = pattern
+            .replace(".C.", ".containers[0].")
+            .replace("[]", "[0]");
+        // Keys are printed in a form of their own.
+        let field = match field.rsplit_once('.') {
+            Some((map, _)) if fields().all(|(path, _)| path != listed(pattern)) => map,
+            _ => &field,
+        };
+        let refuses = !matches!(verdict, NoEffect(_));
+        let is_told = problems.iter().any(|problem| {
+            let named = problem
+                .field
+                .as_deref()
+                .is_some_and(|f| f.starts_with(field));
+            named && (problem.severity == crate::api::Severity::Error) == refuses
+        });
+        assert!(is_told, "{pattern}: {text}: {problems:#?}");
+    }
+}
+
+/// The code that is no test's, below a crate's `src/`.
+fn product(dir: &std::path::Path, into: &mut String) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if path.is_dir() && name != "tests" && name != "fake_engine" {
+            product(&path, into);
+        } else if path.extension().is_some_and(|e| e == "rs")
+            && name != "tests.rs"
+            && name != "support.rs"
+        {
+            let text = fs::read_to_string(&path).unwrap();
+            let end = text.find("\nmod tests {").unwrap_or(text.len());
+            into.push_str(&text[..end]);
+        }
+    }
+}
+
+/// A field that no code names can't be honoured.
+#[test]
+fn every_honoured_field_of_the_pod_spec_is_named_by_the_product() {
+    let mut code = String::new();
+    for crate_src in [
+        "crates/core/src",
+        "crates/docker/src",
+        "crates/host/src",
+        "src",
+    ] {
+        product(&root().join(crate_src), &mut code);
+    }
+    let words: BTreeSet<&str> = code
+        .split(|c: char| !c.is_alphanumeric() && c != '_')
+        .collect();
+    let page = page();
+    let honoured = page.lines().filter_map(|line| {
+        let mut cells = line.strip_prefix("| `")?.split(" | ");
+        let path = cells.next()?.trim_end_matches('`');
+        (cells.nth(1)? == "honoured").then_some(path)
+    });
+    let mut silent = Vec::new();
+    for path in honoured {
+        let key = path.rsplit('.').next().unwrap().trim_end_matches("[]");
+        let mut snake = String::new();
+        for c in key.chars() {
+            if c.is_ascii_uppercase() {
+                snake.push('_');
+            }
+            snake.push(c.to_ascii_lowercase());
+        }
+        // k8s-openapi writes an initialism as one word, and a keyword with a line after it.
+        let snake = snake.replace("_i_p", "_ip");
+        let names = [snake.clone(), format!("{snake}_"), key.to_owned()];
+        // Some of its values have a rule, so it is known.
+        if rules_of(path).next().is_none()
+            && !names.iter().any(|name| words.contains(name.as_str()))
+        {
+            silent.push(path.to_owned());
+        }
+    }
+    assert!(
+        silent.is_empty(),
+        "honoured, and no code names them: {silent:#?}"
+    );
+}
