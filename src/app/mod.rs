@@ -11,8 +11,10 @@
 //! ```
 
 mod cluster;
+mod core;
 mod counts;
 pub mod desired;
+mod docker;
 mod facts;
 mod gc;
 mod host;
@@ -30,14 +32,14 @@ mod view;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{ApiAccess, Config, ImageGcMode, Resolved};
-use crate::observe::Observer;
-use crate::prober::{KEPT_FILE, ProbeManager};
+use self::core::{Core, CoreOptions};
+use crate::config::{ApiAccess, Config, Resolved};
 use crate::server::NodeStats;
 use crate::server::health::Served;
 use crate::server::view::AgentView;
@@ -45,33 +47,19 @@ use crate::source::files::FileSource;
 use crate::source::http::{HttpOptions, HttpSource};
 use crate::source::last_good::DIRECTORY as LAST_GOOD_DIR;
 use crate::source::{SourceReader, source};
-use crate::store::board::board;
-use crate::store::cache::cache;
 use crate::store::cell::cell;
 use crate::store::looks::look_requests;
-use crate::store::pods::PodManager;
-use crate::store::probes::probe_results;
-use crate::worker::{Clock, Context, PodWorkers, Wanted};
+use crate::worker::Clock;
 use cluster::{Cluster, Links};
-use desired::MergeTask;
-use host::HostLook;
+use docker::{Docker, DockerInputs};
 use mirrorlet_core::admit::AdmitNode;
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::api::report::ImageGcReport;
-use mirrorlet_core::image_gc::ImageGcPolicy;
-use mirrorlet_core::manifest::unsupported_fields;
-use mirrorlet_core::merge::Merged;
+use mirrorlet_core::node::NodeFacts;
 use mirrorlet_docker::engine::SharedEngine;
-use mirrorlet_docker::image::{ImageGc, ImageGcOptions, LocalDisk};
-use mirrorlet_docker::{
-    BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, InstrumentedEngine,
-    PullerOptions,
-};
+use mirrorlet_docker::translate::NodeFacts as ContainerFacts;
+use mirrorlet_docker::{BollardEngine, InstrumentedEngine};
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
-use mirrorlet_host::volume::HostFiles;
-use mirrorlet_runtime::Runtime;
-use mirrorlet_runtime::gc::ContainerGc;
-use mirrorlet_runtime::objects::{NoObjects, Objects};
+use mirrorlet_runtime::objects::NoObjects;
 use news::{News, start_news, tell_cluster_news, tell_pull_news};
 use stats::ServedStats;
 use view::View;
@@ -79,9 +67,6 @@ use view::View;
 /// How long the parts are given to end once the agent is told to stop. They only drop what they
 /// hold: containers stay, and every call that is cut off is found again at the next start.
 const DRAIN_MAX: std::time::Duration = std::time::Duration::from_millis(500);
-
-/// File under the root that tells which images were pulled.
-const PULLED_IMAGES: &str = "pulled-images.json";
 
 /// A part of the agent that runs until the agent stops.
 type Parts = JoinSet<&'static str>;
@@ -135,197 +120,45 @@ impl Agent {
         occurrences::agent_started(&config.root, config.node_name.as_str(), &config.docker);
 
         let mut sources = start_sources(&config, &mut parts, cancel)?;
-        let node_listener = match config.kubeconfig {
-            ApiAccess::None => None,
-            ApiAccess::Kubeconfig(_) | ApiAccess::InCluster => node_api::listen(&config).await?,
-        };
-        let mut node = facts::node_facts(&config);
-        let mut machine = readings::node_facts(&config, &owner, &node);
-        node.allocatable = machine.capacity.less(&machine.reserved);
-        machine.node_api_port = match &node_listener {
-            Some(listener) => Some(listener.local_addr()?.port()),
-            None => None,
-        };
-        let cluster = Cluster::start(&config, machine.clone(), &telemetry, &mut parts, cancel)?;
+        let (cluster, node, machine, node_listener) =
+            start_cluster(&config, &owner, &telemetry, &mut parts, cancel).await?;
         let client = cluster.as_ref().map(|cluster| cluster.client.clone());
         sources.extend(cluster.as_ref().map(|cluster| cluster.pods.clone()));
         let node_ips = node.node_ips.clone();
-        let objects: Arc<dyn Objects> = match &cluster {
-            Some(cluster) => Arc::clone(&cluster.objects) as Arc<dyn Objects>,
-            None => Arc::new(NoObjects::default()),
-        };
-        let images = Arc::new(ImagePuller::new(
-            Arc::clone(&engine),
-            PullerOptions {
-                pulls: config.pulls(),
-                docker_config: config.docker_config.clone(),
-                record: Some(config.root.join(PULLED_IMAGES)),
-            },
-        ));
-        let host_files = HostFiles::new(config.host_root.clone());
-        if let Err(error) = host_files.forget_own_volumes(&config.root) {
-            occurrences::host_files_not_forgotten(&error.to_string());
-        }
-        let disk = LocalDisk {
-            is_engine_local: config.docker.starts_with("unix://"),
-            host: host_files.clone(),
-        };
-        let (host_look, lacks) = HostLook::new(
-            &config,
-            Arc::clone(&engine) as SharedEngine,
-            host_files.clone(),
-            telemetry.clone(),
-        )
-        .await;
-        let image_gc = start_image_gc(
-            &config, &engine, &images, disk, &telemetry, &mut parts, cancel,
-        );
-        let runtime = DockerManager::new(
-            Arc::clone(&engine),
-            Arc::clone(&images),
-            telemetry.clone(),
-            DockerManagerOptions {
-                owner: owner.clone(),
-                root: config.root.clone(),
-                node,
-                pod_infra_image: config.pod_infra_image.clone(),
-                engine_concurrency: config.engine_concurrency,
-                objects,
-            },
-        );
-        let runtime = runtime
-            .with_host_files(host_files)
-            .with_pod_logs_dir(config.pod_logs_dir.as_deref());
-        let runtime = Arc::new(runtime);
-        let probe_client = runtime.probe_client();
-        let sessions = runtime.exec_sessions();
-        spawn(&mut parts, "exec sessions", sessions.run(cancel.clone()));
-        let runtime: Arc<dyn Runtime> = runtime;
-
-        let (cache_writer, cache_reader) = cache();
-        let (observer, reach, listed) = Observer::new(
-            Arc::clone(&runtime),
-            cache_writer,
-            look_queue,
-            config.sweep_period,
-            telemetry.clone(),
-        );
-        spawn(&mut parts, "observer", observer.run(cancel.clone()));
-        let looking = host_look.run(reach.clone(), cancel.clone());
-        spawn(&mut parts, "host access", looking);
-
-        let (merged_writer, merged) = cell(Merged::default());
-        let (wanted_writer, wanted) = watch::channel(Arc::new(Wanted::default()));
-        let merge = MergeTask::new(
-            sources.clone(),
-            listed.clone(),
-            merged_writer,
-            wanted_writer,
-            telemetry.clone(),
-        );
-        spawn(&mut parts, "merge", merge.run(cancel.clone()));
-
-        let (board_writer, board) = board();
-        let (probe_writer, probes) = probe_results();
-        let probing = ProbeManager::new(
-            Arc::clone(&runtime),
-            probe_client,
-            board.clone(),
-            probe_writer,
-            telemetry.clone(),
-            Arc::new(Timestamp::now),
-            Some(config.root.join(KEPT_FILE)),
-        );
-        spawn(&mut parts, "prober", probing.run(cancel.clone()));
-        // Without an API server nothing but host ports and the operating system is looked at.
-        let admit_node = match &cluster {
-            Some(cluster) => cluster.admit.clone(),
-            None => cell(AdmitNode::default()).1,
-        };
-        let policy = gc::policy(&config);
-        let context = Arc::new(Context {
-            runtime: Arc::clone(&runtime),
-            cache: cache_reader.clone(),
-            looks,
-            probes,
-            board: board_writer,
+        let objects = cluster.as_ref().map(|cluster| Arc::clone(&cluster.objects));
+        let inputs = DockerInputs {
+            engine: Arc::clone(&engine),
+            owner: owner.clone(),
+            node,
+            objects: objects.map_or_else(|| Arc::new(NoObjects::default()) as _, |o| o as _),
             telemetry: telemetry.clone(),
-            node_ips,
-            backoff_max: config.max_container_backoff,
-            gc: policy,
-            clock: Clock::default(),
-            node: admit_node,
-            unsupported: unsupported_fields,
-        });
-        let manager = Arc::new(PodManager::default());
-        let workers = PodWorkers::new(context, Arc::clone(&manager), wanted, listed.clone());
-        let pod_states = workers.pod_states();
-        let gc = ContainerGc::new(Arc::clone(&runtime), policy, pod_states);
-        let collecting = gc::collect(gc, config.root.clone(), telemetry.clone(), cancel.clone());
-        spawn(&mut parts, "container gc", collecting);
-        spawn(&mut parts, "workers", workers.run(cancel.clone()));
-
-        let counting = counts::count_pods(board.clone(), telemetry.metrics.clone(), cancel.clone());
-        spawn(&mut parts, "counts", counting);
-        let (version, changes) = watch::channel(0_u64);
-        let news = News {
-            reach: reach.clone(),
-            pods: board.changed(),
-            merged: merged.clone(),
-            version: version.clone(),
         };
-        let telling = tell_pull_news(images.progressed(), version.clone(), cancel.clone());
-        spawn(&mut parts, "pull news", telling);
-        let engine_reader = start_news(&mut parts, cancel, &config, &runtime, news);
-        let cluster = cluster.map(|cluster| {
-            let links = Links {
-                reach: reach.clone(),
-                engine: engine_reader.clone(),
-                images: Arc::clone(&images),
-                merged: merged.clone(),
-                board: board.clone(),
-                listed,
-                manager,
-            };
-            cluster.link(&config, links, &telemetry, &mut parts, cancel)
-        });
-        if let Some(cluster) = cluster.clone() {
-            let telling = tell_cluster_news(cluster, version, cancel.clone());
-            spawn(&mut parts, "cluster news", telling);
-        }
-        let seen = cluster.as_ref().map(|cluster| cluster.images.clone());
-        let provider = Arc::new(stats::provider(&config, engine, seen, board.clone()));
-        let (measuring, told) = (Arc::clone(&provider), cancel.clone());
-        spawn(&mut parts, "disk usage", async move {
-            measuring.run(told).await;
-        });
-        let stats: Arc<dyn NodeStats> = Arc::new(ServedStats {
-            provider,
-            metrics: telemetry.metrics.clone(),
-        });
-        let view: Arc<dyn AgentView> = Arc::new(View {
+        let docker = Docker::start(&config, inputs, &mut parts, cancel).await;
+        // Without an API server nothing but host ports and the operating system is looked at.
+        let admit = cluster.as_ref().map(|cluster| cluster.admit.clone());
+        let options = CoreOptions {
+            looks,
+            look_queue,
+            node_ips,
+            probe_client: docker.probe_client.clone(),
+            node: admit.unwrap_or_else(|| cell(AdmitNode::default()).1),
+            clock: Clock::default(),
+            telemetry: telemetry.clone(),
+        };
+        let (runtime, readers) = (&docker.runtime, sources.clone());
+        let core = Core::start(&config, runtime, readers, options, &mut parts, cancel);
+        let served = Wired {
             resolved,
             owner,
-            started_at: Timestamp::now(),
+            engine,
             sources,
-            merged,
-            board,
-            cache: cache_reader,
-            reach,
-            engine: engine_reader,
-            lacks,
-            images,
-            image_gc,
-            runtime,
-            changes,
-            journal: telemetry.journal.clone(),
+            docker,
+            core,
             cluster,
-        });
-        let served = Served {
-            view: Arc::clone(&view),
-            stats: Arc::clone(&stats),
-            metrics: telemetry.metrics.clone(),
-        };
+            telemetry: telemetry.clone(),
+        }
+        .tell(&mut parts, cancel);
+        let (view, stats) = (Arc::clone(&served.view), Arc::clone(&served.stats));
         if let (Some(listener), Some(client)) = (node_listener, &client) {
             let parts = &mut parts;
             node_api::start(&config, listener, &machine, client, &served, parts, cancel)?;
@@ -406,37 +239,113 @@ fn start_sources(
     Ok(readers)
 }
 
-/// Starts image garbage collection, unless it is off; hands out what the report tells of it.
-fn start_image_gc(
+/// The listener of the node API and the API server's side, where there is one, and what is known of
+/// the node: for containers, and for the Node.
+async fn start_cluster(
     config: &Config,
-    engine: &SharedEngine,
-    images: &Arc<ImagePuller>,
-    disk: LocalDisk,
+    owner: &str,
     telemetry: &Telemetry,
     parts: &mut Parts,
     cancel: &CancellationToken,
-) -> Option<watch::Receiver<ImageGcReport>> {
-    let max_age = config.maximum_image_gc_age;
-    let policy = ImageGcPolicy {
-        high_threshold_percent: config.image_gc_high_threshold,
-        low_threshold_percent: config.image_gc_low_threshold,
-        min_age: config.minimum_image_ttl,
-        max_age: (!max_age.is_zero()).then_some(max_age),
+) -> anyhow::Result<(
+    Option<Cluster>,
+    ContainerFacts,
+    NodeFacts,
+    Option<TcpListener>,
+)> {
+    let listener = match config.kubeconfig {
+        ApiAccess::None => None,
+        ApiAccess::Kubeconfig(_) | ApiAccess::InCluster => node_api::listen(config).await?,
     };
-    // As upstream's kubelet: nothing would ever be removed.
-    let never = policy.high_threshold_percent == 100 && policy.max_age.is_none();
-    if config.image_gc == ImageGcMode::Off || never {
-        return None;
+    let mut node = facts::node_facts(config);
+    let mut machine = readings::node_facts(config, owner, &node);
+    node.allocatable = machine.capacity.less(&machine.reserved);
+    machine.node_api_port = match &listener {
+        Some(listener) => Some(listener.local_addr()?.port()),
+        None => None,
+    };
+    let cluster = Cluster::start(config, machine.clone(), telemetry, parts, cancel)?;
+    Ok((cluster, node, machine, listener))
+}
+
+/// All that works; what is left to start tells of it.
+struct Wired {
+    resolved: Resolved,
+    owner: String,
+    engine: SharedEngine,
+    sources: Vec<SourceReader>,
+    docker: Docker,
+    core: Core,
+    cluster: Option<Cluster>,
+    telemetry: Telemetry,
+}
+
+impl Wired {
+    /// Starts what turns changes into news, tells the API server, and measures; hands out what is
+    /// served.
+    fn tell(self, parts: &mut Parts, cancel: &CancellationToken) -> Served {
+        let config = &self.resolved.config;
+        let (docker, core) = (self.docker, self.core);
+        let looking = docker.host_look.run(core.reach.clone(), cancel.clone());
+        spawn(parts, "host access", looking);
+        let (version, changes) = watch::channel(0_u64);
+        let news = News {
+            reach: core.reach.clone(),
+            pods: core.board.changed(),
+            merged: core.merged.clone(),
+            version: version.clone(),
+        };
+        let telling = tell_pull_news(docker.images.progressed(), version.clone(), cancel.clone());
+        spawn(parts, "pull news", telling);
+        let engine_reader = start_news(parts, cancel, config, &docker.runtime, news);
+        let cluster = self.cluster.map(|cluster| {
+            let links = Links {
+                reach: core.reach.clone(),
+                engine: engine_reader.clone(),
+                images: Arc::clone(&docker.images),
+                merged: core.merged.clone(),
+                board: core.board.clone(),
+                listed: core.listed,
+                manager: core.manager,
+            };
+            cluster.link(config, links, &self.telemetry, parts, cancel)
+        });
+        if let Some(cluster) = cluster.clone() {
+            let telling = tell_cluster_news(cluster, version, cancel.clone());
+            spawn(parts, "cluster news", telling);
+        }
+        let seen = cluster.as_ref().map(|cluster| cluster.images.clone());
+        let board = core.board.clone();
+        let provider = Arc::new(stats::provider(config, self.engine, seen, board));
+        let (measuring, told) = (Arc::clone(&provider), cancel.clone());
+        spawn(parts, "disk usage", async move {
+            measuring.run(told).await;
+        });
+        let metrics = self.telemetry.metrics.clone();
+        Served {
+            stats: Arc::new(ServedStats {
+                provider,
+                metrics: metrics.clone(),
+            }),
+            metrics,
+            view: Arc::new(View {
+                resolved: self.resolved,
+                owner: self.owner,
+                started_at: Timestamp::now(),
+                sources: self.sources,
+                merged: core.merged,
+                board: core.board,
+                cache: core.cache,
+                reach: core.reach,
+                engine: engine_reader,
+                lacks: docker.lacks,
+                images: docker.images,
+                image_gc: docker.image_gc,
+                runtime: docker.runtime,
+                changes,
+                journal: self.telemetry.journal,
+                cluster,
+            }),
+        }
     }
-    let options = ImageGcOptions {
-        policy,
-        all: config.image_gc == ImageGcMode::All,
-        pod_infra_image: config.pod_infra_image.clone(),
-        disk: Arc::new(disk),
-    };
-    let (engine, images) = (Arc::clone(engine), Arc::clone(images));
-    let gc = ImageGc::new(engine, images, telemetry.clone(), options, Timestamp::now());
-    let report = gc.report();
-    spawn(parts, "image garbage collection", gc.run(cancel.clone()));
-    Some(report)
 }

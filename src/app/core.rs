@@ -1,0 +1,165 @@
+//! The core of the agent: what makes that which runs agree with what the sources want. It knows a
+//! `Runtime`, sources and a clock; neither an Engine nor an API server nor who asks for its state.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::desired::MergeTask;
+use super::{Parts, counts, gc, spawn};
+use crate::config::Config;
+use crate::observe::{Observer, Reach};
+use crate::prober::{KEPT_FILE, ProbeManager};
+use crate::source::SourceReader;
+use crate::store::board::{Board, board};
+use crate::store::cache::{CacheReader, cache};
+use crate::store::cell::{Reader, cell};
+use crate::store::looks::{LookRequests, Request};
+use crate::store::pods::PodManager;
+use crate::store::probes::{ProbeReader, probe_results};
+use crate::worker::{Clock, Context, PodWorkers, Wanted};
+use mirrorlet_core::admit::AdmitNode;
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::manifest::unsupported_fields;
+use mirrorlet_core::merge::Merged;
+use mirrorlet_core::observed::Pods;
+use mirrorlet_host::probe::Client;
+use mirrorlet_host::telemetry::Telemetry;
+use mirrorlet_runtime::Runtime;
+use mirrorlet_runtime::gc::ContainerGc;
+
+/// What the core is started with, beside its runtime and its sources.
+pub(super) struct CoreOptions {
+    /// Asks the observer for looks.
+    pub(super) looks: LookRequests,
+    /// Where those requests arrive.
+    pub(super) look_queue: mpsc::Receiver<Request>,
+    /// Sends the requests of probes.
+    pub(super) probe_client: Client,
+    /// Addresses of the node, primary first.
+    pub(super) node_ips: Vec<IpAddr>,
+    /// What the time is.
+    pub(super) clock: Clock,
+    /// The node as admission sees it.
+    pub(super) node: Reader<AdmitNode>,
+    /// Where occurrences are told.
+    pub(super) telemetry: Telemetry,
+}
+
+/// The ends by which others read the core.
+pub(super) struct Core {
+    /// What is seen of pods.
+    pub(super) cache: CacheReader,
+    /// Whether the runtime answers.
+    pub(super) reach: watch::Receiver<Reach>,
+    /// What the runtime held by its newest list.
+    pub(super) listed: watch::Receiver<Option<Arc<Pods>>>,
+    /// What is wanted.
+    pub(super) merged: Reader<Merged>,
+    /// What workers tell.
+    pub(super) board: Board,
+    /// Knows pods and mirrors by either UID.
+    pub(super) manager: Arc<PodManager>,
+}
+
+impl Core {
+    /// Starts observer, merge, probers, workers and container collection over that runtime.
+    pub(super) fn start(
+        config: &Config,
+        runtime: &Arc<dyn Runtime>,
+        sources: Vec<SourceReader>,
+        options: CoreOptions,
+        parts: &mut Parts,
+        cancel: &CancellationToken,
+    ) -> Self {
+        let telemetry = options.telemetry;
+        let (cache_writer, cache) = cache();
+        let (observer, reach, listed) = Observer::new(
+            Arc::clone(runtime),
+            cache_writer,
+            options.look_queue,
+            config.sweep_period,
+            telemetry.clone(),
+        );
+        spawn(parts, "observer", observer.run(cancel.clone()));
+
+        let (merged_writer, merged) = cell(Merged::default());
+        let (wanted_writer, wanted) = watch::channel(Arc::new(Wanted::default()));
+        let merge = MergeTask::new(
+            sources,
+            listed.clone(),
+            merged_writer,
+            wanted_writer,
+            telemetry.clone(),
+        );
+        spawn(parts, "merge", merge.run(cancel.clone()));
+
+        let (board_writer, board) = board();
+        let telling = telemetry.clone();
+        let client = options.probe_client;
+        let probes = start_probers(config, runtime, client, &board, telling, parts, cancel);
+        let policy = gc::policy(config);
+        let context = Arc::new(Context {
+            runtime: Arc::clone(runtime),
+            cache: cache.clone(),
+            looks: options.looks,
+            probes,
+            board: board_writer,
+            telemetry: telemetry.clone(),
+            node_ips: options.node_ips,
+            backoff_max: config.max_container_backoff,
+            gc: policy,
+            clock: options.clock,
+            node: options.node,
+            unsupported: unsupported_fields,
+        });
+        let manager = Arc::new(PodManager::default());
+        let workers = PodWorkers::new(context, Arc::clone(&manager), wanted, listed.clone());
+        let collector = ContainerGc::new(Arc::clone(runtime), policy, workers.pod_states());
+        let collecting = gc::collect(
+            collector,
+            config.root.clone(),
+            telemetry.clone(),
+            cancel.clone(),
+        );
+        spawn(parts, "container gc", collecting);
+        spawn(parts, "workers", workers.run(cancel.clone()));
+
+        let counting = counts::count_pods(board.clone(), telemetry.metrics, cancel.clone());
+        spawn(parts, "counts", counting);
+        Self {
+            cache,
+            reach,
+            listed,
+            merged,
+            board,
+            manager,
+        }
+    }
+}
+
+/// Starts the probers; hands out what they find.
+fn start_probers(
+    config: &Config,
+    runtime: &Arc<dyn Runtime>,
+    client: Client,
+    board: &Board,
+    telemetry: Telemetry,
+    parts: &mut Parts,
+    cancel: &CancellationToken,
+) -> ProbeReader {
+    let (writer, results) = probe_results();
+    let probing = ProbeManager::new(
+        Arc::clone(runtime),
+        client,
+        board.clone(),
+        writer,
+        telemetry,
+        Arc::new(Timestamp::now),
+        Some(config.root.join(KEPT_FILE)),
+    );
+    spawn(parts, "prober", probing.run(cancel.clone()));
+    results
+}

@@ -1,0 +1,162 @@
+//! The Docker Engine's side of the agent: the runtime over it, and what else looks at the Engine or
+//! at what the agent has of its host.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::host::HostLook;
+use super::{Parts, spawn};
+use crate::config::{Config, ImageGcMode};
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::api::report::{ImageGcReport, LackReport};
+use mirrorlet_core::image_gc::ImageGcPolicy;
+use mirrorlet_docker::engine::SharedEngine;
+use mirrorlet_docker::image::{ImageGc, ImageGcOptions, LocalDisk};
+use mirrorlet_docker::translate::NodeFacts;
+use mirrorlet_docker::{DockerManager, DockerManagerOptions, ImagePuller, PullerOptions};
+use mirrorlet_host::probe::Client;
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
+use mirrorlet_host::volume::HostFiles;
+use mirrorlet_runtime::Runtime;
+use mirrorlet_runtime::objects::Objects;
+
+/// File under the root that tells which images were pulled.
+const PULLED_IMAGES: &str = "pulled-images.json";
+
+/// What the Engine's side is started with, beside the configuration.
+pub(super) struct DockerInputs {
+    /// The Engine, its calls counted.
+    pub(super) engine: SharedEngine,
+    /// The id that marks containers as ours.
+    pub(super) owner: String,
+    /// What containers are told of the node.
+    pub(super) node: NodeFacts,
+    /// Gives what pods refer to.
+    pub(super) objects: Arc<dyn Objects>,
+    /// Where occurrences are told.
+    pub(super) telemetry: Telemetry,
+}
+
+/// The Engine's side, running.
+pub(super) struct Docker {
+    /// Where pods run.
+    pub(super) runtime: Arc<dyn Runtime>,
+    /// Sends the requests of hooks and probes.
+    pub(super) probe_client: Client,
+    /// Knows the Engine's images.
+    pub(super) images: Arc<ImagePuller>,
+    /// What image collection did; none where it is off.
+    pub(super) image_gc: Option<watch::Receiver<ImageGcReport>>,
+    /// Looks at what the agent has of its host; to be run once it is known whether the Engine
+    /// answers.
+    pub(super) host_look: HostLook,
+    /// What it found missing.
+    pub(super) lacks: watch::Receiver<Vec<LackReport>>,
+}
+
+impl Docker {
+    /// Makes the runtime and starts what it needs around it.
+    pub(super) async fn start(
+        config: &Config,
+        inputs: DockerInputs,
+        parts: &mut Parts,
+        cancel: &CancellationToken,
+    ) -> Self {
+        let DockerInputs {
+            engine,
+            owner,
+            node,
+            objects,
+            telemetry,
+        } = inputs;
+        let images = Arc::new(ImagePuller::new(
+            Arc::clone(&engine),
+            PullerOptions {
+                pulls: config.pulls(),
+                docker_config: config.docker_config.clone(),
+                record: Some(config.root.join(PULLED_IMAGES)),
+            },
+        ));
+        let files = HostFiles::new(config.host_root.clone());
+        if let Err(error) = files.forget_own_volumes(&config.root) {
+            occurrences::host_files_not_forgotten(&error.to_string());
+        }
+        let (host_look, lacks) = HostLook::new(
+            config,
+            Arc::clone(&engine),
+            files.clone(),
+            telemetry.clone(),
+        )
+        .await;
+        let image_gc = image_gc(config, &engine, &images, &files, &telemetry);
+        let image_gc = image_gc.map(|gc| {
+            let report = gc.report();
+            spawn(parts, "image garbage collection", gc.run(cancel.clone()));
+            report
+        });
+        let options = DockerManagerOptions {
+            owner,
+            root: config.root.clone(),
+            node,
+            pod_infra_image: config.pod_infra_image.clone(),
+            engine_concurrency: config.engine_concurrency,
+            objects,
+        };
+        let manager = DockerManager::new(engine, Arc::clone(&images), telemetry, options)
+            .with_host_files(files)
+            .with_pod_logs_dir(config.pod_logs_dir.as_deref());
+        let sessions = manager.exec_sessions();
+        spawn(parts, "exec sessions", sessions.run(cancel.clone()));
+        Self {
+            probe_client: manager.probe_client(),
+            runtime: Arc::new(manager),
+            images,
+            image_gc,
+            host_look,
+            lacks,
+        }
+    }
+}
+
+/// Image garbage collection, unless it is off.
+fn image_gc(
+    config: &Config,
+    engine: &SharedEngine,
+    images: &Arc<ImagePuller>,
+    files: &HostFiles,
+    telemetry: &Telemetry,
+) -> Option<ImageGc> {
+    let max_age = config.maximum_image_gc_age;
+    let policy = ImageGcPolicy {
+        high_threshold_percent: config.image_gc_high_threshold,
+        low_threshold_percent: config.image_gc_low_threshold,
+        min_age: config.minimum_image_ttl,
+        max_age: (!max_age.is_zero()).then_some(max_age),
+    };
+    // As upstream's kubelet: nothing would ever be removed.
+    let never = policy.high_threshold_percent == 100 && policy.max_age.is_none();
+    if config.image_gc == ImageGcMode::Off || never {
+        return None;
+    }
+    let disk = LocalDisk {
+        is_engine_local: config.docker.starts_with("unix://"),
+        host: files.clone(),
+    };
+    let options = ImageGcOptions {
+        policy,
+        all: config.image_gc == ImageGcMode::All,
+        pod_infra_image: config.pod_infra_image.clone(),
+        disk: Arc::new(disk),
+    };
+    let (engine, images) = (Arc::clone(engine), Arc::clone(images));
+    let now = Timestamp::now();
+    Some(ImageGc::new(
+        engine,
+        images,
+        telemetry.clone(),
+        options,
+        now,
+    ))
+}
