@@ -7,6 +7,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::api::core::{Container, HTTPGetAction, LifecycleHandler, Probe};
-use crate::expand::{Variables, expand};
+use crate::expand::{Budget, ExpandError, expand_words};
 use crate::node::KUBERNETES_VERSION;
 
 /// Largest port number.
@@ -150,6 +151,9 @@ pub enum HandlerError {
     /// A number that no port has.
     #[error("invalid port number: {0}")]
     InvalidPort(i64),
+    /// The command of a probe is longer than any command may be.
+    #[error(transparent)]
+    Expand(#[from] ExpandError),
     /// The pod has no address yet.
     #[error("the pod has no address")]
     NoAddress,
@@ -165,11 +169,10 @@ pub fn of_probe(
     pod_ip: Option<IpAddr>,
 ) -> Result<Handler, HandlerError> {
     if let Some(exec) = &probe.exec {
-        let literals = literals(container);
-        let command = exec.command.iter().flatten();
-        return Ok(Handler::Exec(
-            command.map(|word| expand(word, &literals)).collect(),
-        ));
+        let (literals, words) = (literals(container), exec.command.as_deref());
+        let value_of = |name: &str| literals.get(name).copied();
+        let command = expand_words(words, "command", &mut Budget::default(), value_of)?;
+        return Ok(Handler::Exec(command));
     }
     if let Some(get) = &probe.http_get {
         return http_get(get, container, pod_ip, Purpose::Probe).map(Handler::HttpGet);
@@ -299,11 +302,11 @@ fn number(port: i64) -> Result<u16, HandlerError> {
 
 /// What a container's `env` says literally. A variable from elsewhere is known to be empty, as
 /// upstream has it.
-fn literals(container: &Container) -> Variables {
+fn literals(container: &Container) -> BTreeMap<&str, &str> {
     let all = container.env.iter().flatten();
     all.map(|variable| {
-        let value = variable.value.clone().unwrap_or_default();
-        (variable.name.clone(), value)
+        let value = variable.value.as_deref().unwrap_or_default();
+        (variable.name.as_str(), value)
     })
     .collect()
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::manager::DockerManager;
-use super::translate::{ConfigError, ContainerInput, NodeFacts, ResolvConf, hosts_file};
+use super::translate::{ContainerInput, NodeFacts, ResolvConf, hosts_file};
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::credentials::{PullSecrets, pull_secrets};
 use mirrorlet_core::objects::{ObjectSet, references};
@@ -202,8 +202,7 @@ impl DockerManager {
         {
             return Ok(input.volumes.clone());
         }
-        let environment: Result<_, ConfigError> = input.environment();
-        let environment = mirrorlet_core::env::by_name(&environment.map_err(config_error)?);
+        let environment = input.environment().map_err(config_error)?.by_name();
         let (pod, name) = (input.pod.clone(), input.container.name.clone());
         let mut map = input.volumes.clone();
         self.on_disk(move |volumes| {

@@ -4,12 +4,14 @@
 
 mod services;
 
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::api::core::{Container, EnvVar, EnvVarSource};
+use crate::api::core::{Container, EnvFromSource, EnvVar, EnvVarSource};
 use crate::api::{FullName, Pod};
 use crate::downward::{self, DownwardError};
-use crate::expand::{Variables, expand_with};
+use crate::expand::{Budget, ExpandError, TooLong, Variables, expand, expand_words};
 use crate::objects::{ObjectError, ObjectKind, ObjectSet};
 use crate::spec;
 
@@ -42,6 +44,9 @@ pub enum EnvError {
         /// Why.
         error: DownwardError,
     },
+    /// It would be larger than what a process can be started with.
+    #[error(transparent)]
+    Expand(#[from] ExpandError),
     /// An object can't be had.
     #[error(transparent)]
     Object(#[from] ObjectError),
@@ -62,68 +67,102 @@ pub enum EnvError {
     NoServices(ObjectError),
 }
 
-/// The container's environment: what `envFrom` brings, then the spec's variables in their order,
+/// A container's environment: what `envFrom` brings, then the spec's variables in their order,
 /// then services. A later variable of the same name replaces the earlier one's value in its place;
 /// services replace nothing.
-pub fn resolve(
-    container: &Container,
-    context: &EnvContext<'_>,
-) -> Result<Vec<(String, String)>, EnvError> {
-    let services = services_of(context)?;
-    let mut environment = Environment::default();
-    for (name, value) in from_objects(container, context)? {
-        if is_variable_name(&name) {
-            environment.set(name, value);
-        }
-    }
-    for variable in container.env.iter().flatten() {
-        let value = value_of(variable, container, context, &environment.known, &services)?;
-        if let Some(value) = value {
-            environment.set(variable.name.clone(), value);
-        }
-    }
-    for (name, value) in services {
-        if !environment.known.contains_key(&name) {
-            environment.set(name, value);
-        }
-    }
-    Ok(environment.ordered)
-}
-
-/// Keys of objects in `envFrom` that can't be the name of a variable, and so are left out.
-#[must_use]
-pub fn skipped_names(container: &Container, context: &EnvContext<'_>) -> Vec<String> {
-    let mut skipped: Vec<String> = from_objects(container, context)
-        .into_iter()
-        .flatten()
-        .map(|(name, _)| name)
-        .filter(|name| !is_variable_name(name))
-        .collect();
-    skipped.sort();
-    skipped.dedup();
-    skipped
-}
-
-/// The same environment by name, for expansion.
-#[must_use]
-pub fn by_name(env: &[(String, String)]) -> Variables {
-    env.iter().cloned().collect()
-}
-
 #[derive(Default)]
-struct Environment {
+pub struct Environment {
     ordered: Vec<(String, String)>,
-    known: Variables,
+    /// Where in `ordered` each name is.
+    at: BTreeMap<String, usize>,
+    /// What its command may still take.
+    budget: Budget,
+    /// Keys of objects in `envFrom` that can't be the name of a variable, and so are left out.
+    pub skipped: BTreeSet<String>,
 }
 
 impl Environment {
-    fn set(&mut self, name: String, value: String) {
-        let replaced = self.known.insert(name.clone(), value.clone());
-        match self.ordered.iter_mut().find(|(known, _)| *known == name) {
-            Some(slot) if replaced.is_some() => slot.1 = value,
-            Some(_) | None => self.ordered.push((name, value)),
+    /// Names and values, in their order.
+    #[must_use]
+    pub fn variables(&self) -> &[(String, String)] {
+        &self.ordered
+    }
+
+    /// The same by name, for `subPathExpr`.
+    #[must_use]
+    pub fn by_name(&self) -> Variables {
+        self.ordered.iter().cloned().collect()
+    }
+
+    /// The container's `command` and `args`, expanded.
+    ///
+    /// # Errors
+    /// They are too long, alone or beside the environment.
+    pub fn command_and_args(
+        &self,
+        container: &Container,
+    ) -> Result<(Vec<String>, Vec<String>), ExpandError> {
+        let mut budget = self.budget;
+        let mut words = |words: &Option<Vec<String>>, field| {
+            expand_words(words.as_deref(), field, &mut budget, |name| self.get(name))
+        };
+        Ok((
+            words(&container.command, "command")?,
+            words(&container.args, "args")?,
+        ))
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.at.get(name).map(|at| self.ordered[*at].1.as_str())
+    }
+
+    fn set(&mut self, name: String, value: String) -> Result<(), ExpandError> {
+        if let Some(at) = self.at.get(&name) {
+            let replaced = &mut self.ordered[*at].1;
+            self.budget.give_back(length(&name, replaced));
+            self.budget.take(length(&name, &value), || place(&name))?;
+            *replaced = value;
+        } else {
+            self.budget.take(length(&name, &value), || place(&name))?;
+            self.at.insert(name.clone(), self.ordered.len());
+            self.ordered.push((name, value));
+        }
+        Ok(())
+    }
+}
+
+/// Length of a variable as `NAME=value`.
+fn length(name: &str, value: &str) -> usize {
+    name.len() + 1 + value.len()
+}
+
+/// Where a variable stands, for errors.
+fn place(variable: &str) -> String {
+    format!("env {variable:?}")
+}
+
+/// The container's environment.
+///
+/// # Errors
+/// Something it is made of is missing, or it is too large.
+pub fn resolve(container: &Container, context: &EnvContext<'_>) -> Result<Environment, EnvError> {
+    let services = services_of(context)?;
+    let mut environment = Environment::default();
+    for from in container.env_from.iter().flatten() {
+        add_object(from, context, &mut environment)?;
+    }
+    for variable in container.env.iter().flatten() {
+        let value = value_of(variable, container, context, &environment, &services)?;
+        if let Some(value) = value {
+            environment.set(variable.name.clone(), value)?;
         }
     }
+    for (name, value) in services {
+        if !environment.at.contains_key(&name) {
+            environment.set(name, value)?;
+        }
+    }
+    Ok(environment)
 }
 
 /// What a process can tell as `NAME=value`.
@@ -142,30 +181,36 @@ fn services_of(context: &EnvContext<'_>) -> Result<Variables, EnvError> {
     Ok(service_variables(services, &namespace, links))
 }
 
-/// What `envFrom` brings, in its order, whatever the names.
-fn from_objects(
-    container: &Container,
+/// Adds what one entry of `envFrom` brings, one key at a time: many entries may name one object.
+fn add_object(
+    from: &EnvFromSource,
     context: &EnvContext<'_>,
-) -> Result<Vec<(String, String)>, EnvError> {
-    let mut found = Vec::new();
-    for from in container.env_from.iter().flatten() {
-        let prefix = from.prefix.as_deref().unwrap_or_default();
-        if let Some(reference) = &from.config_map_ref {
-            let object = context.objects.config_map(&reference.name);
-            if let Some(config_map) = unless_optional(object, reference.optional)? {
-                let data = config_map.data.iter().flatten();
-                found.extend(data.map(|(key, value)| (format!("{prefix}{key}"), value.clone())));
-            }
+    environment: &mut Environment,
+) -> Result<(), EnvError> {
+    let prefix = from.prefix.as_deref().unwrap_or_default();
+    let mut add = |key: &str, value: Cow<'_, str>| {
+        let name = format!("{prefix}{key}");
+        if is_variable_name(&name) {
+            return environment.set(name, value.into_owned());
         }
-        if let Some(reference) = &from.secret_ref {
-            let object = context.objects.secret(&reference.name);
-            if let Some(secret) = unless_optional(object, reference.optional)? {
-                let data = secret.data.iter().flatten();
-                found.extend(data.map(|(key, value)| (format!("{prefix}{key}"), text(&value.0))));
-            }
+        environment.skipped.insert(name);
+        Ok(())
+    };
+    if let Some(reference) = &from.config_map_ref {
+        let object = context.objects.config_map(&reference.name);
+        let found = unless_optional(object, reference.optional)?;
+        for (key, value) in found.iter().flat_map(|found| found.data.iter().flatten()) {
+            add(key, value.into())?;
         }
     }
-    Ok(found)
+    if let Some(reference) = &from.secret_ref {
+        let object = context.objects.secret(&reference.name);
+        let found = unless_optional(object, reference.optional)?;
+        for (key, value) in found.iter().flat_map(|found| found.data.iter().flatten()) {
+            add(key, String::from_utf8_lossy(&value.0))?;
+        }
+    }
+    Ok(())
 }
 
 /// The object; none where it is optional and known not to exist.
@@ -190,13 +235,17 @@ fn value_of(
     variable: &EnvVar,
     container: &Container,
     context: &EnvContext<'_>,
-    known: &Variables,
+    known: &Environment,
     services: &Variables,
 ) -> Result<Option<String>, EnvError> {
     match (&variable.value, &variable.value_from) {
         (Some(value), _) if !value.is_empty() => {
-            let value_of = |name: &str| known.get(name).or_else(|| services.get(name)).cloned();
-            Ok(Some(expand_with(value, value_of)))
+            let service = |name: &str| services.get(name).map(String::as_str);
+            let expanded = expand(value, |name| known.get(name).or_else(|| service(name)));
+            expanded.map(Some).map_err(|TooLong| {
+                let place = place(&variable.name);
+                ExpandError::String { place }.into()
+            })
         }
         (_, Some(source)) => from_source(&variable.name, source, container, context),
         (_, None) => Ok(Some(String::new())),

@@ -149,6 +149,18 @@ fn commands_of_probes_know_literal_variables_and_hooks_none() {
     };
     let of = |word: &str| Ok(Handler::Exec(vec!["echo".into(), word.into()]));
     assert_eq!(of_probe(&probe, &container(), None), of("me$(NOBODY)"));
+    let large = Probe {
+        exec: Some(ExecAction {
+            command: Some(vec!["$(WHO)".repeat(1 << 17)]),
+        }),
+        ..Probe::default()
+    };
+    assert_eq!(
+        of_probe(&large, &container(), None)
+            .unwrap_err()
+            .to_string(),
+        "command[0] is longer than 131072 bytes once expanded"
+    );
     let hook = LifecycleHandler {
         exec: Some(exec),
         ..LifecycleHandler::default()

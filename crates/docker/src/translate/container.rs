@@ -10,8 +10,7 @@ use bollard::models::{ContainerCreateBody, HostConfig};
 
 use mirrorlet_core::api::core::Container;
 use mirrorlet_core::api::{FullName, Pod, PodUid};
-use mirrorlet_core::env::{self, EnvContext};
-use mirrorlet_core::expand::expand_container_command_and_args;
+use mirrorlet_core::env::{self, EnvContext, EnvError, Environment};
 use mirrorlet_core::objects::ObjectSet;
 use mirrorlet_core::observed::Role;
 use mirrorlet_core::spec;
@@ -75,8 +74,8 @@ pub struct ContainerInput<'a> {
 }
 
 impl ContainerInput<'_> {
-    /// The container's environment, in order. `subPathExpr` is expanded against it.
-    pub fn environment(&self) -> Result<Vec<(String, String)>, ConfigError> {
+    /// The container's environment. `subPathExpr` is expanded against it.
+    pub fn environment(&self) -> Result<Environment, ConfigError> {
         Ok(env::resolve(self.container, &self.env_context())?)
     }
 
@@ -99,19 +98,16 @@ impl ContainerInput<'_> {
 /// A note of the keys that can't be variables, if there are any.
 ///
 /// Upstream, until 1.33: `InvalidEnvironmentVariableNames` of `pkg/kubelet/kubelet_pods.go`.
-fn skipped_names(input: &ContainerInput<'_>) -> Vec<Note> {
-    let skipped = env::skipped_names(input.container, &input.env_context());
-    if skipped.is_empty() {
-        return Vec::new();
-    }
-    vec![Note {
+fn skipped_names(container: &Container, environment: &Environment) -> Option<Note> {
+    let skipped: Vec<&str> = environment.skipped.iter().map(String::as_str).collect();
+    (!skipped.is_empty()).then(|| Note {
         reason: INVALID_NAMES,
         message: format!(
             "keys of envFrom in container {} can't be names of variables and were left out: {}",
-            input.container.name,
+            container.name,
             skipped.join(", ")
         ),
-    }]
+    })
 }
 
 /// Makes the create request of an app or init container.
@@ -123,7 +119,9 @@ pub fn container_request(input: &ContainerInput<'_>) -> Result<Request, ConfigEr
     let image_user = input.image.map(|image| image.user);
     security::verify_run_as_non_root(pod, container, image_user)?;
     let environment = input.environment()?;
-    let (command, args) = expand_container_command_and_args(container, &env::by_name(&environment));
+    let (command, args) = environment
+        .command_and_args(container)
+        .map_err(EnvError::from)?;
     let image = match input.image {
         // What was verified of the image must hold for the one that runs, though its tag moves
         // meanwhile.
@@ -141,6 +139,7 @@ pub fn container_request(input: &ContainerInput<'_>) -> Result<Request, ConfigEr
         stdin_once: Some(container.stdin_once.unwrap_or(false)),
         env: Some(
             environment
+                .variables()
                 .iter()
                 .map(|(name, value)| format!("{name}={value}"))
                 .collect(),
@@ -174,7 +173,7 @@ pub fn container_request(input: &ContainerInput<'_>) -> Result<Request, ConfigEr
     Ok(Request {
         name,
         body,
-        notes: skipped_names(input),
+        notes: skipped_names(container, &environment).into_iter().collect(),
     })
 }
 

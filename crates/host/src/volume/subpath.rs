@@ -92,8 +92,7 @@ pub(super) fn ensure(
 fn expanded(mount: &VolumeMount, environment: &Variables) -> Result<Option<String>, String> {
     let set = |text: &Option<String>| text.clone().filter(|t| !t.is_empty());
     let subpath = match (set(&mount.sub_path_expr), set(&mount.sub_path)) {
-        (Some(expression), _) => expand_strict(&expression, environment)
-            .map_err(|missing| format!("missing value for {}", missing.join(", ")))?,
+        (Some(expression), _) => expand_strict(&expression, environment)?,
         (None, Some(subpath)) => subpath,
         (None, None) => return Ok(None),
     };

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::*;
-use mirrorlet_core::env::by_name;
+use mirrorlet_core::expand::Variables;
 
 pub(super) const NODE_MEMORY: u64 = 8 << 30;
 pub(super) const UID: &str = "u-1";
@@ -612,7 +612,7 @@ fn sub_path_expressions_need_all_their_variables() {
     let mounts = json!([{"name": "v", "mountPath": "/m", "subPathExpr": "$(POD)/$(X)"}]);
     let pod = subpath_pod(&volume, &mounts);
     let mut map = root.ensure(&pod, NODE_MEMORY).unwrap();
-    let mut env = by_name(&[("POD".to_owned(), "p".to_owned())]);
+    let mut env = Variables::from([("POD".to_owned(), "p".to_owned())]);
     let error = root
         .manager
         .ensure_subpaths(&pod, "c", &env, &mut map)

@@ -89,6 +89,22 @@ fn command_args_and_env_are_expanded() {
     }
 }
 
+/// Environment and command share what a process can be started with.
+#[test]
+fn a_command_that_no_process_can_be_started_with_is_refused() {
+    let value = "x".repeat(120 << 10);
+    let of = |count: usize| {
+        let env = json!([{"name": "V", "value": value}, {"name": "W", "value": "$(V)"}]);
+        let args = vec!["$(V)"; count];
+        container_of(&one(&json!({"env": env, "args": args}), &json!({})))
+    };
+    assert!(of(15).is_ok());
+    assert_eq!(
+        of(16).unwrap_err().to_string(),
+        "environment and command are longer than 2097152 bytes in all at args[15]"
+    );
+}
+
 #[test]
 fn in_the_hosts_network_the_pods_address_is_the_nodes() {
     let env = json!({"env": [
