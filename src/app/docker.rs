@@ -132,7 +132,7 @@ fn image_gc(
     let policy = ImageGcPolicy {
         high_threshold_percent: config.image_gc_high_threshold,
         low_threshold_percent: config.image_gc_low_threshold,
-        min_age: config.minimum_image_ttl,
+        min_age: config.minimum_image_ttl_duration,
         max_age: (!max_age.is_zero()).then_some(max_age),
     };
     // As upstream's kubelet: nothing would ever be removed.

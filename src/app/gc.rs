@@ -17,11 +17,10 @@ const PERIOD: Duration = Duration::from_mins(1);
 
 /// The policy that the configuration asks for.
 pub(super) fn policy(config: &Config) -> ContainerGcPolicy {
-    let gc = &config.container_gc;
     ContainerGcPolicy::new(
-        gc.minimum_container_ttl_duration,
-        gc.maximum_dead_containers_per_container,
-        gc.maximum_dead_containers,
+        config.minimum_container_ttl_duration,
+        config.maximum_dead_containers_per_container,
+        config.maximum_dead_containers,
     )
 }
 

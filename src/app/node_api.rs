@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Parts, spawn};
 use crate::certificate;
 use crate::cluster::{ApiError, CertificateRequests, ClusterClient, Reviews};
-use crate::config::{Config, ServingCertificate};
+use crate::config::Config;
 use crate::server::health::Served;
 use crate::server::node::auth::{ClientAuthorities, ReviewError, Reviewer};
 use crate::server::node::certificate::{Names, Origin};
@@ -58,7 +58,7 @@ impl Reviewer for ClusterReviewer {
 
 /// Binds the port of the node API, unless there is none. Done before the Node tells of it.
 pub(super) async fn listen(config: &Config) -> anyhow::Result<Option<TcpListener>> {
-    match config.node_api.listen() {
+    match config.node_api() {
         Some(address) => Ok(Some(bind(address).await?)),
         None => Ok(None),
     }
@@ -66,16 +66,16 @@ pub(super) async fn listen(config: &Config) -> anyhow::Result<Option<TcpListener
 
 /// Where the node API's certificate is from.
 fn origin(config: &Config, client: &ClusterClient) -> Origin {
-    match &config.node_api.certificate {
-        ServingCertificate::SelfSigned => Origin::Own,
-        ServingCertificate::Files { certificate, key } => Origin::Files {
+    match (&config.tls_cert_file, &config.tls_private_key_file) {
+        (Some(certificate), Some(key)) => Origin::Files {
             certificate: certificate.clone(),
             key: key.clone(),
         },
-        ServingCertificate::Requested => Origin::Cluster {
+        _ if config.rotate_server_certificates => Origin::Cluster {
             signer: Arc::new(CertificateRequests::new(client.clone())),
             directory: config.root.join(certificate::DIRECTORY),
         },
+        _ => Origin::Own,
     }
 }
 
@@ -84,12 +84,12 @@ fn configz(config: &Config, port: u16) -> serde_json::Value {
     serde_json::json!({
         "enableServer": true,
         "staticPodPath": config.manifests,
-        "address": config.node_api.address,
+        "address": config.node_api_address,
         "port": port,
         "rotateCertificates": config.bootstrap_kubeconfig.is_some(),
-        "serverTLSBootstrap": config.node_api.certificate == ServingCertificate::Requested,
+        "serverTLSBootstrap": config.rotate_server_certificates,
         "authentication": {
-            "x509": {"clientCAFile": config.node_api.client_ca_file},
+            "x509": {"clientCAFile": config.client_ca_file},
             "webhook": {"enabled": true, "cacheTTL": "2m0s"},
             "anonymous": {"enabled": false},
         },
@@ -121,7 +121,7 @@ pub(super) fn start(
     cancel: &CancellationToken,
 ) -> anyhow::Result<()> {
     let authorities = Arc::new(ClientAuthorities::default());
-    if let Some(file) = &config.node_api.client_ca_file {
+    if let Some(file) = &config.client_ca_file {
         let mut file = AuthoritiesFile::new(file);
         file.look(&authorities)
             .with_context(|| format!("can't use --client-ca-file {}", file.path.display()))?;

@@ -3,23 +3,45 @@
 use std::io::{self, Write};
 
 use anstyle::Style;
+use anyhow::Context as _;
 
 use super::table::{self, Cell};
-use super::{Outcome, resolve_args};
-use crate::config::ConfigFile;
-use crate::config::args::{ConfigCommand, ShowOutput};
-use crate::config::shown::ShownSetting;
+use super::{Failure, Outcome, client, resolve_args, root_of};
+use crate::config::args::{ConfigCommand, SettingArgs, ShowOutput};
+use crate::config::resolve::ShownSetting;
+use crate::config::{Key, file};
 
 /// Prints what was asked for.
-pub fn config(command: &ConfigCommand) -> Outcome {
+pub async fn config(command: &ConfigCommand) -> Outcome {
     match command {
-        ConfigCommand::Schema => Ok(io::stdout().write_all(ConfigFile::schema().as_bytes())?),
-        ConfigCommand::Show { settings, output } => {
-            let shown = resolve_args(settings)?.show();
+        ConfigCommand::Schema => Ok(io::stdout().write_all(file::schema().as_bytes())?),
+        ConfigCommand::Show {
+            settings,
+            running,
+            output,
+        } => {
+            let shown = if *running {
+                of_the_agent(settings).await?
+            } else {
+                resolve_args(settings)?.show()
+            };
             let text = render(&shown, *output)?;
             Ok(anstream::stdout().write_all(text.as_bytes())?)
         }
     }
+}
+
+/// What the running agent uses; no flag but those that find it has a say in that.
+async fn of_the_agent(settings: &SettingArgs) -> Result<Vec<ShownSetting>, Failure> {
+    if let Some(other) = settings.settings.keys().find(|key| **key != Key::Root) {
+        let flag = other.row().flag;
+        return Err(Failure::Usage(anyhow::anyhow!(
+            "--{flag} can't be used with --running: the agent's settings are those that it was started with"
+        )));
+    }
+    let answer = client::get(&root_of(settings)?, "/v1/config").await?;
+    let shown = serde_json::from_slice(&answer.whole().await?);
+    Ok(shown.context("the agent's answer is not understood")?)
 }
 
 fn render(shown: &[ShownSetting], output: ShowOutput) -> anyhow::Result<String> {
@@ -37,7 +59,7 @@ fn table(shown: &[ShownSetting]) -> String {
             let values = setting.values.join(", ");
             let value = if values.is_empty() { "-" } else { &values };
             vec![
-                setting.key.name().into(),
+                setting.key.as_str().into(),
                 value.into(),
                 setting.origin.as_str().into(),
             ]

@@ -12,11 +12,9 @@ use anyhow::Context;
 use clap::{CommandFactory, Parser};
 
 use crate::cluster::ConnectError;
-use crate::config::args::{
-    AgentArgs, CONFIG_ENV, Cli, Cmd, SettingArgs, ValidateArgs, ValidateOutput,
-};
+use crate::config::args::{CONFIG_ENV, Cli, Cmd, SettingArgs, ValidateArgs, ValidateOutput};
 use crate::config::file::{self, LocatedFile};
-use crate::config::parse::default_node_name;
+use crate::config::kinds::default_node_name;
 use crate::config::resolve::resolve_root;
 use crate::config::{Ambient, Resolved, resolve};
 
@@ -110,16 +108,16 @@ fn dispatch(command: Cmd) -> Outcome {
     match command {
         Cmd::Run(args) => run(&args),
         Cmd::Validate(args) => validate_command(&args),
-        Cmd::Status(args) => block_on(status::status(&args, &root_of(&args.agent)?)),
-        Cmd::Explain(args) => block_on(explain::explain(&args, &root_of(&args.agent)?)),
-        Cmd::Logs(args) => block_on(logs::logs(&args, &root_of(&args.agent)?)),
-        Cmd::Exec(args) => block_on(exec::exec(&args, &root_of(&args.agent)?)),
-        Cmd::Attach(args) => block_on(exec::attach(&args, &root_of(&args.agent)?)),
-        Cmd::Cp(args) => block_on(cp::cp(&args, &root_of(&args.agent)?)),
+        Cmd::Status(args) => block_on(status::status(&args, &root_of(&args.agent.0)?)),
+        Cmd::Explain(args) => block_on(explain::explain(&args, &root_of(&args.agent.0)?)),
+        Cmd::Logs(args) => block_on(logs::logs(&args, &root_of(&args.agent.0)?)),
+        Cmd::Exec(args) => block_on(exec::exec(&args, &root_of(&args.agent.0)?)),
+        Cmd::Attach(args) => block_on(exec::attach(&args, &root_of(&args.agent.0)?)),
+        Cmd::Cp(args) => block_on(cp::cp(&args, &root_of(&args.agent.0)?)),
         Cmd::PortForward(args) => {
-            block_on(port_forward::port_forward(&args, &root_of(&args.agent)?))
+            block_on(port_forward::port_forward(&args, &root_of(&args.agent.0)?))
         }
-        Cmd::Config(args) => config::config(&args.command),
+        Cmd::Config(args) => block_on(config::config(&args.command)),
         Cmd::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "mirrorlet", &mut script);
@@ -161,10 +159,10 @@ pub fn resolve_args(args: &SettingArgs) -> Result<Resolved, Failure> {
     resolve(&args.settings, file.as_ref(), &ambient).map_err(|e| Failure::Usage(e.into()))
 }
 
-fn root_of(args: &AgentArgs) -> Result<std::path::PathBuf, Failure> {
+fn root_of(args: &SettingArgs) -> Result<std::path::PathBuf, Failure> {
     let ambient = ambient()?;
-    let file = config_file(args.0.config.as_deref(), &ambient)?;
-    resolve_root(&args.0.settings, file.as_ref(), &ambient).map_err(|e| Failure::Usage(e.into()))
+    let file = config_file(args.config.as_deref(), &ambient)?;
+    resolve_root(&args.settings, file.as_ref(), &ambient).map_err(|e| Failure::Usage(e.into()))
 }
 
 /// Runs a command that asks an agent, on this thread.

@@ -1,6 +1,6 @@
 //! The command line, as typed.
 //!
-//! The flags of `run` are built from the table in [`super::key`], so a setting can't lack its
+//! The flags of `run` are built from the table in [`super::table`], so a setting can't lack its
 //! flag. Values stay text here: [`super::resolve`] parses them beside those of the other rungs.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,8 @@ use clap::{
     Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Parser, Subcommand, ValueEnum,
 };
 
-use super::key::{Arity, Key, ROWS, Setting};
+use super::kinds::Arity;
+use super::table::{Key, ROWS, Setting, SettingRow};
 
 mod access;
 
@@ -106,12 +107,19 @@ fn config_arg() -> Arg {
         .help(format!("Config file, YAML or JSON [env: {CONFIG_ENV}]"))
 }
 
+/// Help of a setting's flag, with its default and its environment variable.
+fn help(row: &SettingRow) -> String {
+    let default = row.fallback.words();
+    let default = default.map_or_else(String::new, |words| format!(" [default: {words}]"));
+    format!("{}{default} [env: {}]", row.help, row.env)
+}
+
 fn setting_arg(key: Key) -> Arg {
     let row = key.row();
     let arg = Arg::new(row.name)
         .long(row.flag)
         .value_name(row.value)
-        .help(format!("{} [env: {}]", row.help, row.env));
+        .help(help(row));
     let arg = match row.value {
         "DIR" => arg.value_hint(clap::ValueHint::DirPath),
         "FILE" => arg.value_hint(clap::ValueHint::FilePath),
@@ -327,6 +335,9 @@ pub enum ConfigCommand {
         /// The flags of `run`.
         #[command(flatten)]
         settings: SettingArgs,
+        /// Ask the running agent what it uses, instead; only --root and --config go with it.
+        #[arg(long)]
+        running: bool,
         /// Form of the output.
         #[arg(short, long, value_enum, default_value_t = ShowOutput::Table)]
         output: ShowOutput,
@@ -366,7 +377,7 @@ mod tests {
 
     #[test]
     fn every_setting_has_its_flag_and_keeps_its_text() {
-        for row in ROWS {
+        for row in &*ROWS {
             let flag = format!("--{}", row.flag);
             let cli = Cli::try_parse_from(["mirrorlet", "run", &flag, "x"]).unwrap();
             let Cmd::Run(args) = cli.command else {

@@ -2,19 +2,21 @@
 //!
 //! Every function returns the words of the fault, without the setting's name.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::parse::{self, Fault};
+use serde_json::json;
+
+use super::kinds::{self, Fault, Kind, NONE};
 use mirrorlet_core::api::core::Taint;
 use mirrorlet_core::api::keys;
 use mirrorlet_core::api::quantity::Quantity;
 
 /// Word for the account of the pod that the agent runs in, where a kubeconfig is expected.
 const IN_CLUSTER: &str = "in-cluster";
-/// Word for none.
-const NONE: &str = "none";
+/// The taint of our Node unless another is set: ordinary pods and `DaemonSets` stay away.
+pub const DEFAULT_TAINT: &str = "mirrorlet.dev/docker:NoSchedule";
 /// Longest name part of a label or taint key, and longest label or taint value.
 const LABEL_MAX: usize = 63;
 
@@ -77,21 +79,30 @@ impl FromIterator<Reservation> for SystemReserved {
 }
 
 impl SystemReserved {
-    /// The parts that aren't zero, as they are written.
-    #[must_use]
-    pub fn shown(&self) -> Vec<String> {
-        let mut parts = Vec::new();
-        if self.cpu_milli > 0 {
-            parts.push(format!("cpu={}m", self.cpu_milli));
+    /// The parts that aren't zero.
+    fn parts(&self) -> Vec<Reservation> {
+        [
+            Reservation::Cpu(self.cpu_milli),
+            Reservation::Memory(self.memory_bytes),
+            Reservation::EphemeralStorage(self.ephemeral_storage_bytes),
+        ]
+        .into_iter()
+        .filter(
+            |(Reservation::Cpu(n) | Reservation::Memory(n) | Reservation::EphemeralStorage(n))| {
+                *n > 0
+            },
+        )
+        .collect()
+    }
+}
+
+impl fmt::Display for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu(milli) => write!(f, "cpu={milli}m"),
+            Self::Memory(bytes) => write!(f, "memory={}", bytes_text(*bytes)),
+            Self::EphemeralStorage(bytes) => write!(f, "ephemeral-storage={}", bytes_text(*bytes)),
         }
-        if self.memory_bytes > 0 {
-            parts.push(format!("memory={}", bytes_text(self.memory_bytes)));
-        }
-        if self.ephemeral_storage_bytes > 0 {
-            let bytes = bytes_text(self.ephemeral_storage_bytes);
-            parts.push(format!("ephemeral-storage={bytes}"));
-        }
-        parts
     }
 }
 
@@ -106,19 +117,8 @@ fn bytes_text(bytes: u64) -> String {
         )
 }
 
-/// The taint of our Node unless another is set: ordinary pods and `DaemonSets` stay away.
-#[must_use]
-pub fn default_taints() -> Vec<Taint> {
-    vec![Taint {
-        key: keys::NODE_TAINT.to_owned(),
-        effect: "NoSchedule".to_owned(),
-        ..Taint::default()
-    }]
-}
-
 /// A taint as it is written: `key=value:Effect`, `key:Effect`.
-#[must_use]
-pub fn taint_text(taint: &Taint) -> String {
+fn taint_text(taint: &Taint) -> String {
     match &taint.value {
         Some(value) => format!("{}={value}:{}", taint.key, taint.effect),
         None => format!("{}:{}", taint.key, taint.effect),
@@ -126,16 +126,77 @@ pub fn taint_text(taint: &Taint) -> String {
 }
 
 /// A path of a kubeconfig, `in-cluster` or `none`.
-pub fn api_access(text: &str, cwd: &Path) -> Result<ApiAccess, Fault> {
-    match text {
-        NONE => Ok(ApiAccess::None),
-        IN_CLUSTER => Ok(ApiAccess::InCluster),
-        _ => parse::path(text, cwd).map(ApiAccess::Kubeconfig),
-    }
+pub fn api_access() -> Kind<ApiAccess> {
+    let schema = json!({"type": "string", "minLength": 1});
+    Kind::one(
+        "FILE",
+        schema,
+        |text, cwd| match text {
+            NONE => Ok(ApiAccess::None),
+            IN_CLUSTER => Ok(ApiAccess::InCluster),
+            _ => kinds::path_of(text, cwd).map(ApiAccess::Kubeconfig),
+        },
+        ApiAccess::to_string,
+    )
+}
+
+/// Labels of a Node, as `key=value` or, in the file, as a map.
+pub fn labels() -> Kind<BTreeMap<String, String>> {
+    let schema = json!({"type": "string", "pattern": "^[^=]+="});
+    let show = |(key, value): &(String, String)| format!("{key}={value}");
+    pairs(Kind::one("KEY=VALUE", schema, |text, _| label(text), show)).map(
+        |labels| Ok(labels.into_iter().collect()),
+        |labels: &BTreeMap<_, _>| labels.clone().into_iter().collect(),
+    )
+}
+
+/// Taints, as `key=value:Effect`; `none` for none.
+pub fn taints() -> Kind<Vec<Taint>> {
+    let schema =
+        json!({"type": "string", "pattern": "^none$|:(NoSchedule|PreferNoSchedule|NoExecute)$"});
+    let show = |taint: &Option<Taint>| taint.as_ref().map_or_else(|| NONE.to_owned(), taint_text);
+    Kind::one("KEY=VALUE:EFFECT", schema, |text, _| taint(text), show)
+        .list(',')
+        .map(
+            |taints| {
+                let taints: Vec<Taint> = taints.into_iter().flatten().collect();
+                match doubled_taint(&taints) {
+                    Some(doubled) => Err(format!("the taint {doubled} is given twice")),
+                    None => Ok(taints),
+                }
+            },
+            |taints| match taints.as_slice() {
+                [] => vec![None],
+                taints => taints.iter().cloned().map(Some).collect(),
+            },
+        )
+}
+
+/// What of the machine is not for pods, as `resource=quantity` or, in the file, as a map.
+pub fn reserved() -> Kind<SystemReserved> {
+    let schema = json!({"type": "string", "pattern": "^(cpu|memory|ephemeral-storage)="});
+    let kind = Kind::one(
+        "RESOURCE=QUANTITY",
+        schema,
+        |text, _| reservation(text),
+        Reservation::to_string,
+    );
+    pairs(kind).map(
+        |parts| Ok(parts.into_iter().collect()),
+        SystemReserved::parts,
+    )
+}
+
+/// A list of pairs, which the file may also have as a map.
+fn pairs<T: 'static>(kind: Kind<T>) -> Kind<Vec<T>> {
+    let mut list = kind.list(',');
+    let map = json!({"type": "object", "additionalProperties": {"type": ["string", "number"]}});
+    list.schema = json!({"anyOf": [list.schema, map]});
+    list
 }
 
 /// A label: `key=value`.
-pub fn label(text: &str) -> Result<(String, String), Fault> {
+fn label(text: &str) -> Result<(String, String), Fault> {
     let (key, value) = text
         .split_once('=')
         .ok_or_else(|| format!("{text:?} is not a label: write key=value"))?;
@@ -148,7 +209,7 @@ pub fn label(text: &str) -> Result<(String, String), Fault> {
 }
 
 /// A taint, `key=value:Effect` or `key:Effect`; nothing for `none`.
-pub fn taint(text: &str) -> Result<Option<Taint>, Fault> {
+fn taint(text: &str) -> Result<Option<Taint>, Fault> {
     if text == NONE {
         return Ok(None);
     }
@@ -171,8 +232,7 @@ pub fn taint(text: &str) -> Result<Option<Taint>, Fault> {
 }
 
 /// The first key and effect that two taints share; the API server refuses such a Node.
-#[must_use]
-pub fn doubled_taint(taints: &[Taint]) -> Option<String> {
+fn doubled_taint(taints: &[Taint]) -> Option<String> {
     let mut seen = BTreeSet::new();
     taints
         .iter()
@@ -181,7 +241,7 @@ pub fn doubled_taint(taints: &[Taint]) -> Option<String> {
 }
 
 /// One reservation: `cpu=500m`, `memory=1Gi`, `ephemeral-storage=1Gi`.
-pub fn reservation(text: &str) -> Result<Reservation, Fault> {
+fn reservation(text: &str) -> Result<Reservation, Fault> {
     let (resource, amount) = text
         .split_once('=')
         .ok_or_else(|| format!("{text:?} is not a reservation: write resource=quantity"))?;
@@ -208,7 +268,7 @@ fn qualified_name(text: &str, of: &str) -> Result<String, Fault> {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, text),
     };
-    let prefix_is_fine = prefix.is_none_or(|prefix| parse::subdomain(prefix).is_ok());
+    let prefix_is_fine = prefix.is_none_or(|prefix| kinds::subdomain(prefix).is_ok());
     if prefix_is_fine && !name.is_empty() && is_label_text(name) {
         Ok(text.to_owned())
     } else {
@@ -241,6 +301,8 @@ fn is_label_text(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -278,8 +340,9 @@ mod tests {
         ] {
             assert!(taint(bad).is_err(), "{bad}");
         }
-        let [one] = default_taints().try_into().unwrap();
-        assert_eq!(taint_text(&one), "mirrorlet.dev/docker:NoSchedule");
+        let one = taint(DEFAULT_TAINT).unwrap().unwrap();
+        assert_eq!(one.key, keys::NODE_TAINT);
+        assert_eq!(taint_text(&one), DEFAULT_TAINT);
         assert_eq!(doubled_taint(std::slice::from_ref(&one)), None);
         assert_eq!(
             doubled_taint(&[one.clone(), one]).as_deref(),
@@ -318,7 +381,7 @@ mod tests {
         assert_eq!(all.cpu_milli, 500);
         assert_eq!(all.memory_bytes, 1 << 30);
         assert_eq!(
-            all.shown(),
+            reserved().show(&all),
             ["cpu=500m", "memory=1Gi", "ephemeral-storage=1500000000"]
         );
         for bad in ["cpu", "cpu=", "cpu=-1", "gpu=1", "memory=1 Gi"] {
@@ -328,12 +391,12 @@ mod tests {
 
     #[test]
     fn the_api_server_is_named_by_a_file_or_a_word() {
-        let cwd = Path::new("/w");
-        assert_eq!(api_access("none", cwd), Ok(ApiAccess::None));
-        assert_eq!(api_access("in-cluster", cwd), Ok(ApiAccess::InCluster));
+        let read = |text: &str| api_access().parse(&[text.to_owned()], Path::new("/w"));
+        assert_eq!(read("none"), Ok(ApiAccess::None));
+        assert_eq!(read("in-cluster"), Ok(ApiAccess::InCluster));
         let file = ApiAccess::Kubeconfig("/w/k.conf".into());
-        assert_eq!(api_access("k.conf", cwd), Ok(file.clone()));
+        assert_eq!(read("k.conf"), Ok(file.clone()));
         assert_eq!(file.to_string(), "/w/k.conf");
-        assert!(api_access("", cwd).is_err());
+        assert!(read("").is_err());
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::registry::{PASSWORD, Registry, USER};
 use crate::common::{self, Bed, PATIENCE, eventually, sleeper};
+use mirrorlet::config::resolve::ShownSetting;
 use mirrorlet_core::api::report::StatusReport;
 
 /// A running `mirrorlet run`; killed when dropped.
@@ -108,6 +109,20 @@ async fn the_program_runs_pods_answers_and_leaves_them_running() {
     bed.write("web.yaml", &manifest);
     let first = run(&bed);
     let report = until_running(&bed, "web").await;
+    let shown = said(&ask(&bed, &["config", "show", "--running", "-o", "json"]));
+    let shown: Vec<ShownSetting> = serde_json::from_str(&shown).unwrap();
+    let docker = shown.iter().find(|setting| setting.key == "docker");
+    let expected = (vec![bed.docker.clone()], "flag".to_owned());
+    assert_eq!(
+        docker.map(|setting| (setting.values.clone(), setting.origin.clone())),
+        Some(expected)
+    );
+    let flags = ["config", "show", "--running", "--settle", "1ms"];
+    let refused = ask(&bed, &flags);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("--settle can't be used with --running")
+    );
     assert_eq!(report.agent.pid, first.0.id());
     let table = said(&ask(&bed, &["status"]));
     assert!(

@@ -4,7 +4,6 @@
 use crate::common::cluster::Cluster;
 use crate::common::node::{Identity, NodeBed, QUIET, bound, is_ready, until};
 use crate::common::{IMAGE, eventually};
-use mirrorlet::config::ServingCertificate;
 use serde_json::{Value, json};
 
 /// Writes ten numbered lines, half of them to standard error, and then nothing more.
@@ -226,7 +225,7 @@ async fn a_service_account_asks_who_may() {
 async fn the_published_authorities_are_believed_where_they_may_be_read() {
     let bed = NodeBed::on(Cluster::shared().await, Identity::ServiceAccount).await;
     let mut resolved = bed.resolved();
-    resolved.config.node_api.client_ca_file = None;
+    resolved.config.client_ca_file = None;
     let agent = bed.agent_as(resolved).await;
     bed.write("web.yaml", &bed.pod("web", IMAGE, 1, TEN_LINES));
     bed.until_mirrored("web").await;
@@ -318,7 +317,7 @@ async fn logs_of_what_ended_waits_or_goes_on() {
 async fn the_cluster_signs_the_certificate_once_somebody_approves() {
     let bed = NodeBed::new().await;
     let mut resolved = bed.resolved();
-    resolved.config.node_api.certificate = ServingCertificate::Requested;
+    resolved.config.rotate_server_certificates = true;
     let agent = bed.agent_as(resolved.clone()).await;
     let user = format!("system:node:{}", bed.node);
     let request = eventually("a request for a certificate", || {

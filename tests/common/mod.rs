@@ -133,7 +133,7 @@ impl Bed {
         config.docker.clone_from(&self.docker);
         config.node_name = "box".into();
         config.metrics_address = None;
-        config.node_api.port = None;
+        config.node_api_port = None;
         resolved
     }
 

@@ -103,8 +103,8 @@ impl NodeBed {
         resolved.config.node_name = self.node.as_str().into();
         resolved.config.kubeconfig = ApiAccess::Kubeconfig(self.kubeconfig.clone());
         // Any that is free: many agents run on this machine.
-        resolved.config.node_api.port = Some(0);
-        resolved.config.node_api.client_ca_file = Some(self.cluster.authority());
+        resolved.config.node_api_port = Some(0);
+        resolved.config.client_ca_file = Some(self.cluster.authority());
         resolved
     }
 

@@ -72,10 +72,7 @@ async fn collector(
 async fn leave(bed: &Bed, pods: &[&str], dead: usize) {
     let mut resolved = bed.resolved();
     resolved.config.max_container_backoff = Duration::from_secs(1);
-    resolved
-        .config
-        .container_gc
-        .maximum_dead_containers_per_container = -1;
+    resolved.config.maximum_dead_containers_per_container = -1;
     let agent = bed.agent_as(resolved).await;
     for name in pods {
         bed.write(&format!("{name}.yaml"), &crasher(name));
@@ -194,10 +191,7 @@ async fn an_agent_keeps_as_many_dead_instances_as_it_is_told() {
     let bed = Bed::new();
     let mut resolved = bed.resolved();
     resolved.config.max_container_backoff = Duration::from_secs(1);
-    resolved
-        .config
-        .container_gc
-        .maximum_dead_containers_per_container = 2;
+    resolved.config.maximum_dead_containers_per_container = 2;
     let agent = bed.agent_as(resolved).await;
     bed.write("loop.yaml", &crasher("loop"));
     agent.until_pod("loop", |pod| pod.restarts >= 4).await;

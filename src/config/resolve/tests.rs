@@ -1,4 +1,3 @@
-use super::super::key::ROWS;
 use super::*;
 
 /// Four valid values of each setting, one for each rung but the default.
@@ -135,21 +134,16 @@ fn the_node_apis_certificate_has_one_origin_and_its_key() {
             .iter()
             .map(|(key, value)| (*key, Setting(vec![(*value).to_owned()])))
             .collect();
-        let resolved = resolve(&flags, None, &Ambient::default());
-        resolved.map(|resolved| resolved.config.node_api.certificate)
+        resolve(&flags, None, &Ambient::default())
     };
     let (cert, key, rotate) = (
         (Key::TlsCertFile, "/c"),
         (Key::TlsPrivateKeyFile, "/k"),
         (Key::RotateServerCertificates, "true"),
     );
-    assert_eq!(given(&[]), Ok(ServingCertificate::SelfSigned));
-    assert_eq!(given(&[rotate]), Ok(ServingCertificate::Requested));
-    let files = ServingCertificate::Files {
-        certificate: "/c".into(),
-        key: "/k".into(),
-    };
-    assert_eq!(given(&[cert, key]), Ok(files));
+    for good in [vec![], vec![rotate], vec![cert, key]] {
+        assert!(given(&good).is_ok(), "{good:?}");
+    }
     for (settings, words) in [
         (
             vec![cert],
@@ -166,6 +160,41 @@ fn the_node_apis_certificate_has_one_origin_and_its_key() {
     ] {
         assert_eq!(given(&settings).unwrap_err().to_string(), words);
     }
+}
+
+#[test]
+fn variables_that_begin_as_ours_do_mean_something() {
+    let given = |names: &[&str]| {
+        let env = names
+            .iter()
+            .map(|name| ((*name).to_owned(), "x".to_owned()));
+        let ambient = Ambient {
+            env: env.collect(),
+            ..Ambient::default()
+        };
+        resolve(&BTreeMap::new(), None, &ambient)
+    };
+    let faults = given(&["MIRRORLET_SETLE", "MIRRORLET_QQ"]).unwrap_err();
+    assert_eq!(
+        faults.to_string(),
+        "MIRRORLET_QQ: no such setting\nMIRRORLET_SETLE: no such setting; did you mean MIRRORLET_SETTLE?"
+    );
+    // What Kubernetes sets for Services called mirrorlet and mirrorlet-api; MIRRORLET_CONFIG is
+    // read before.
+    let links = [
+        "MIRRORLET_CONFIG",
+        "MIRRORLET_SERVICE_HOST",
+        "MIRRORLET_SERVICE_PORT",
+        "MIRRORLET_SERVICE_PORT_METRICS",
+        "MIRRORLET_PORT",
+        "MIRRORLET_PORT_10351_TCP",
+        "MIRRORLET_PORT_10351_TCP_PROTO",
+        "MIRRORLET_PORT_10351_TCP_PORT",
+        "MIRRORLET_PORT_10351_TCP_ADDR",
+        "MIRRORLET_API_SERVICE_HOST",
+        "MIRRORLET_API_PORT_443_TCP",
+    ];
+    assert!(given(&links).is_ok(), "{:?}", given(&links));
 }
 
 #[test]
@@ -243,7 +272,7 @@ fn defaults_are_those_of_the_manual() {
     let text: Vec<String> = shown
         .iter()
         .map(|row| {
-            format!("{} = {}", row.key.name(), row.values.join(" "))
+            format!("{} = {}", row.key, row.values.join(" "))
                 .trim_end()
                 .to_owned()
         })
@@ -277,9 +306,12 @@ fn every_fault_is_reported_at_once_with_its_place() {
     ambient
         .env
         .insert("MIRRORLET_NODE_IP".to_owned(), "10.0.0.1, x ,y".to_owned());
+    ambient
+        .env
+        .insert("MIRRORLET_NODE_IPS".to_owned(), String::new());
     let file = LocatedFile::parse(
         "/etc/m.yaml",
-        "# one\nurlPeriod: soon\nmanifestUrlHeaders:\n- hunter2\n",
+        "# one\nurlPeriod: soon\nmanifestUrlHeaders:\n- hunter2\nsetle: 1ms\nmaxPods: [1]\nnodeLabels: x\n",
     )
     .unwrap();
     let faults = resolve(&flags, Some(&file), &ambient).unwrap_err();
@@ -327,4 +359,13 @@ fn relative_paths_count_from_the_current_directory() {
     assert_eq!(config.root, PathBuf::from("/w/r"));
     assert_eq!(config.manifests, PathBuf::from("/w/r/manifests"));
     assert_eq!(resolve_root(&flags, None, &ambient).unwrap(), config.root);
+}
+
+#[test]
+fn of_a_broken_file_commands_that_ask_the_agent_read_the_root() {
+    let file = LocatedFile::parse("c", "root: /r\nsetle: 1ms\nurlPeriod: soon\n").unwrap();
+    let ambient = Ambient::default();
+    assert!(resolve(&BTreeMap::new(), Some(&file), &ambient).is_err());
+    let root = resolve_root(&BTreeMap::new(), Some(&file), &ambient);
+    assert_eq!(root.unwrap(), PathBuf::from("/r"));
 }

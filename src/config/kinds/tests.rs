@@ -1,0 +1,69 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn read<T: 'static>(kind: &Kind<T>, text: &str) -> Result<T, Fault> {
+    let faults = |faults: Vec<Fault>| faults.join("; ");
+    kind.parse(&[text.to_owned()], Path::new("/w"))
+        .map_err(faults)
+}
+
+#[test]
+fn node_names_come_from_any_hostname() {
+    for (hostname, name) in [
+        ("box", "box-docker"),
+        ("Box.Example.ORG", "box-docker"),
+        ("my_host", "my-host-docker"),
+        ("-", "localhost-docker"),
+        ("", "localhost-docker"),
+    ] {
+        assert_eq!(default_node_name(hostname), name);
+    }
+}
+
+proptest! {
+    #[test]
+    fn default_node_names_are_valid(hostname in ".*") {
+        prop_assert!(subdomain(&default_node_name(&hostname)).is_ok());
+    }
+}
+
+#[test]
+fn values_that_mean_nothing_are_refused() {
+    assert!(read(&url(), "ftp://x/").is_err());
+    assert!(read(&url(), "https://").is_err());
+    let fault = read(&url(), "https://me:hunter2@host/").unwrap_err();
+    assert!(!fault.contains("hunter2"), "{fault}");
+    let fault = read(&header(), "hunter2").unwrap_err();
+    assert!(!fault.contains("hunter2"), "{fault}");
+    assert!(read(&header(), "bad name: x").is_err());
+    assert!(read(&header(), "A: b\r\nC: d").is_err());
+    assert!(read(&docker(), "unix://").is_err());
+    assert!(read(&docker(), "ssh://box").is_err());
+    let socket = read(&docker(), "/run/d.sock");
+    assert_eq!(socket.as_deref(), Ok("unix:///run/d.sock"));
+    assert!(read(&cgroup(), "../x").is_err());
+    assert!(subdomain("Box").is_err());
+    assert!(subdomain("a..b").is_err());
+    assert!(read(&address(), "10351").is_err());
+    assert_eq!(read(&address().or(NONE), "none"), Ok(None));
+    assert!(read(&number::<usize>("N", 1..=4), "0").is_err());
+    assert!(read(&number::<u8>("N", 0..=255), "256").is_err());
+    assert_eq!(read(&port(), "0"), Ok(None));
+    assert!(read(&path("DIR"), "").is_err());
+    assert_eq!(read(&path("DIR"), "a"), Ok(PathBuf::from("/w/a")));
+    assert_eq!(read(&network(), "default"), Ok(None));
+    assert!(read(&network(), "host").is_err());
+}
+
+#[test]
+fn lists_take_commas_and_name_every_fault() {
+    let kind = ip().list(',');
+    let ips = read(&kind, "10.0.0.1, ::1").unwrap();
+    assert_eq!(kind.show(&ips), ["10.0.0.1", "::1"]);
+    let faults = read(&kind, "x,10.0.0.1,y").unwrap_err();
+    assert_eq!(
+        faults,
+        "\"x\" is not an IP address; \"y\" is not an IP address"
+    );
+}
