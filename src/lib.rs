@@ -26,6 +26,15 @@
 //!
 //! `docs/ARCHITECTURE.md` has the picture and the invariants; `tests/house/layering.rs` holds the arrows.
 
+#![cfg_attr(
+    test,
+    expect(clippy::too_many_lines, reason = "a test is one story or one table")
+)]
+
+#[expect(
+    clippy::too_many_lines,
+    reason = "settings are listed in several places until one table holds them"
+)]
 pub mod config;
 pub mod logging;
 

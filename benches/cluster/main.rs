@@ -13,6 +13,7 @@
     reason = "it shares the tests' bed and cluster, which fail loudly"
 )]
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
+#![expect(clippy::too_many_lines, reason = "a bench is one story")]
 #![expect(
     clippy::cast_precision_loss,
     reason = "figures are small and printed rounded"

@@ -254,99 +254,88 @@ impl Looker {
     }
 
     fn pod(&mut self, view: &PodView, asked: &Asked<'_>) -> Option<PodReading> {
-        let observed = &view.observed;
-        let sandbox = observed
-            .sandboxes
-            .iter()
-            .find(|sandbox| sandbox.state == ContainerState::Running);
+        let mut sandboxes = view.observed.sandboxes.iter();
+        let sandbox = sandboxes.find(|sandbox| sandbox.state == ContainerState::Running);
+        let sandbox = sandbox.and_then(|sandbox| {
+            let place = self.places.get(&*sandbox.id.id)?;
+            Some((sandbox, Arc::clone(&place.cgroup)))
+        });
+        let mut containers = self.containers(view, asked);
+        // The cgroup of the pod is the parent of any of its containers'.
+        let child = match (&sandbox, containers.first()) {
+            (Some((_, path)), _) => path.to_string(),
+            (None, Some(container)) => container.cgroup.trim_start_matches('/').to_owned(),
+            (None, None) => return None,
+        };
+        containers.sort_by(|a, b| a.name.cmp(&b.name));
+        let own = child.rsplit_once('/').map(|(parent, _)| parent);
+        let own = own.filter(|parent| place::is_of_pod(parent, &view.uid));
+        let own = own.and_then(|parent| Some((parent, self.usage(&parent.into(), asked)?)));
         let with_sandbox = asked.scope == Scope::Detailed;
-        let sandbox_place = sandbox.and_then(|sandbox| self.places.get(&*sandbox.id.id).cloned());
-        let mut pod = PodReading {
+        let sandbox_usage = match &sandbox {
+            Some((_, path)) if with_sandbox || own.is_none() => self.sandbox_usage(path, asked),
+            _ => None,
+        };
+        let parts = containers.iter().map(|container| &container.usage);
+        let parts: Vec<&Usage> = parts.chain(&sandbox_usage).collect();
+        let summed = sum(asked.now, &parts);
+        let network = match &sandbox {
+            Some((sandbox, path)) if asked.scope > Scope::CpuAndMemory && !sandbox.host_network => {
+                self.network(path, asked)
+            }
+            _ => None,
+        };
+        let sandbox = sandbox.zip(sandbox_usage.filter(|_| with_sandbox));
+        Some(PodReading {
             name: (*view.full_name.name).into(),
             namespace: (*view.full_name.namespace).into(),
             uid: view.uid.clone(),
             started_at: started_at(view),
-            ..PodReading::default()
-        };
-        let name = |container: &str, attempt| {
-            (asked.options.engine_name)(container, &view.full_name, &view.uid, attempt)
-        };
-        let mut names = HashSet::new();
-        let mut parent = sandbox_place
-            .as_ref()
-            .map(|place| Arc::clone(&place.cgroup));
-        for container in observed.running_containers() {
-            if !names.insert(&*container.name) {
-                continue;
-            }
-            let Some(place) = self.places.get(&*container.id.id) else {
-                continue;
-            };
-            let path = Arc::clone(&place.cgroup);
-            let Some(usage) = self.usage(&path, asked) else {
-                continue;
-            };
-            pod.containers.push(ContainerReading {
-                name: Arc::clone(&container.name),
-                engine_name: if with_sandbox {
-                    name(&container.name, container.restart_count)
-                } else {
-                    String::new()
+            cgroup: own.as_ref().map(|(parent, _)| format!("/{parent}")),
+            usage: match own {
+                // Processes are in the cgroups below.
+                Some((_, usage)) => Usage {
+                    processes: summed.processes,
+                    ..usage
                 },
+                None => summed,
+            },
+            network,
+            sandbox: sandbox.map(|((sandbox, path), usage)| ContainerReading {
+                name: keys::SANDBOX_NAME.into(),
+                engine_name: engine_name(view, asked, keys::SANDBOX_NAME, sandbox.attempt),
+                image: asked.options.sandbox_image.as_str().into(),
+                started_at: sandbox.created_at,
+                cgroup: format!("/{path}"),
+                usage,
+                rootfs: None,
+                logs: None,
+            }),
+            containers,
+            ..PodReading::default()
+        })
+    }
+
+    /// What the containers of a pod use, one instance of each.
+    fn containers(&mut self, view: &PodView, asked: &Asked<'_>) -> Vec<ContainerReading> {
+        let mut names = HashSet::new();
+        let mut running: Vec<_> = view.observed.running_containers().collect();
+        running.retain(|container| names.insert(&*container.name));
+        let readings = running.into_iter().filter_map(|container| {
+            let path = Arc::clone(&self.places.get(&*container.id.id)?.cgroup);
+            let usage = self.usage(&path, asked)?;
+            Some(ContainerReading {
+                name: Arc::clone(&container.name),
+                engine_name: engine_name(view, asked, &container.name, container.restart_count),
                 image: Arc::clone(&container.image),
                 started_at: container.started_at.unwrap_or(container.created_at),
                 cgroup: format!("/{path}"),
                 usage,
                 rootfs: None,
                 logs: None,
-            });
-            parent.get_or_insert(path);
-        }
-        if pod.containers.is_empty() && sandbox_place.is_none() {
-            return None;
-        }
-        pod.containers.sort_by(|a, b| a.name.cmp(&b.name));
-        let own = parent.as_deref().and_then(|path| path.rsplit_once('/'));
-        let own = own.filter(|(parent, _)| place::is_of_pod(parent, &view.uid));
-        let own_usage = own.and_then(|(parent, _)| self.usage(&parent.into(), asked));
-        if let Some((parent, _)) = own.filter(|_| own_usage.is_some()) {
-            pod.cgroup = Some(format!("/{parent}"));
-        }
-        let sandbox_usage = match &sandbox_place {
-            Some(place) if with_sandbox || own_usage.is_none() => {
-                self.sandbox_usage(&place.cgroup, asked)
-            }
-            _ => None,
-        };
-        let parts = pod.containers.iter().map(|container| &container.usage);
-        let parts: Vec<&Usage> = parts.chain(&sandbox_usage).collect();
-        let summed = sum(asked.now, &parts);
-        pod.usage = match own_usage {
-            // Processes are in the cgroups below.
-            Some(usage) => Usage {
-                processes: summed.processes,
-                ..usage
-            },
-            None => summed,
-        };
-        if let Some((sandbox, place)) = sandbox.zip(sandbox_place) {
-            if asked.scope > Scope::CpuAndMemory && !sandbox.host_network {
-                pod.network = self.network(&place.cgroup, asked);
-            }
-            if with_sandbox {
-                pod.sandbox = sandbox_usage.map(|usage| ContainerReading {
-                    name: keys::SANDBOX_NAME.into(),
-                    engine_name: name(keys::SANDBOX_NAME, sandbox.attempt),
-                    image: asked.options.sandbox_image.as_str().into(),
-                    started_at: sandbox.created_at,
-                    cgroup: format!("/{}", place.cgroup),
-                    usage,
-                    rootfs: None,
-                    logs: None,
-                });
-            }
-        }
-        Some(pod)
+            })
+        });
+        readings.collect()
     }
 
     /// The network that the process in that cgroup is in.
@@ -517,6 +506,14 @@ fn running_ids(observed: &PodStatus) -> impl Iterator<Item = &str> {
     let sandboxes = sandboxes.filter(|sandbox| sandbox.state == ContainerState::Running);
     let containers = observed.running_containers().map(|c| &*c.id.id);
     sandboxes.map(|sandbox| &*sandbox.id.id).chain(containers)
+}
+
+/// Name of a container on the Engine, which only cAdvisor's page has.
+fn engine_name(view: &PodView, asked: &Asked<'_>, container: &str, attempt: u32) -> String {
+    if asked.scope < Scope::Detailed {
+        return String::new();
+    }
+    (asked.options.engine_name)(container, &view.full_name, &view.uid, attempt)
 }
 
 fn started_at(view: &PodView) -> Option<Timestamp> {

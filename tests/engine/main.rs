@@ -6,6 +6,7 @@
     clippy::panic,
     reason = "helpers of tests fail loudly, as tests do"
 )]
+#![expect(clippy::too_many_lines, reason = "a test is one story")]
 
 #[path = "../common/mod.rs"]
 mod common;

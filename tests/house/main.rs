@@ -8,6 +8,7 @@
     clippy::print_stdout,
     reason = "helpers of tests fail loudly, as tests do"
 )]
+#![expect(clippy::too_many_lines, reason = "a test is one story")]
 
 mod cli;
 mod layering;

@@ -5,6 +5,11 @@
 //! comes in as values ([`observed`], [`desired`]); what to do about it goes out as values
 //! ([`plan::Plan`], [`merge::Merged`], statuses).
 
+#![cfg_attr(
+    test,
+    expect(clippy::too_many_lines, reason = "a test is one story or one table")
+)]
+
 pub mod access;
 pub mod admit;
 pub mod amounts;

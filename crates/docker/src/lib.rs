@@ -1,5 +1,10 @@
 //! `DockerManager`: pods on a Docker Engine. The only crate that depends on bollard.
 
+#![cfg_attr(
+    test,
+    expect(clippy::too_many_lines, reason = "a test is one story or one table")
+)]
+
 pub mod bollard_engine;
 pub mod engine;
 mod events;

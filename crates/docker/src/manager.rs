@@ -154,7 +154,8 @@ impl DockerManager {
         self
     }
 
-    /// when `only_if_incomplete`.
+    /// Lists our containers into the index; only where the index is incomplete, when
+    /// `only_if_incomplete`.
     async fn list(&self, only_if_incomplete: bool) -> Result<()> {
         let _one_at_a_time = self.listing.lock().await;
         if only_if_incomplete && self.index.is_complete() {

@@ -12,12 +12,12 @@ use tokio_util::sync::CancellationToken;
 use super::kill::Stop;
 use super::manager::DockerManager;
 use super::start::{Sandbox, Start};
-use mirrorlet_core::api::{FullName, Pod, PodUid};
-use mirrorlet_core::observed::{ContainerState, PodStatus};
-use mirrorlet_core::plan::{Plan, Step};
+use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
+use mirrorlet_core::observed::PodStatus;
+use mirrorlet_core::plan::{Plan, Reason, Step};
 use mirrorlet_core::spec;
 use mirrorlet_host::telemetry::{calls, occurrences};
-use mirrorlet_runtime::PodSyncResult;
+use mirrorlet_runtime::{PodSyncResult, SyncResult};
 
 impl DockerManager {
     /// See [`Runtime::sync_pod`](mirrorlet_runtime::Runtime::sync_pod).
@@ -53,78 +53,61 @@ impl DockerManager {
             steps = rest;
             match step {
                 Step::KillPod { reason } => {
-                    occurrences::pod_killed(
-                        &self.telemetry,
-                        &FullName::of(pod),
-                        &PodUid::of(pod),
-                        reason,
-                    );
+                    let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
+                    occurrences::pod_killed(&self.telemetry, &full_name, &uid, reason);
                     let running = status.to_running_pod();
                     result.add_pod_sync_result(self.stop_pod(Some(pod), &running, None).await);
                 }
                 Step::KillContainer { id, name, reason } => {
-                    occurrences::container_killing(
-                        &self.telemetry,
-                        &FullName::of(pod),
-                        &PodUid::of(pod),
-                        name,
-                        &reason.to_string(),
-                    );
-                    let grace = spec::kill_grace(pod, name, reason);
-                    let stop = Stop {
-                        pod: Some(pod),
-                        id: &id.id,
-                        name,
-                        grace,
-                        reason: Some(reason),
-                        after: &[],
-                    };
-                    let stopped = self.stop_container(stop).await;
-                    result.add_sync_result([stopped]);
+                    result.add_sync_result([self.kill_container(pod, id, name, reason).await]);
                 }
-                Step::CreateSandbox { attempt, .. } => {
-                    let starts = take_starts(&mut steps);
-                    let sandbox = Sandbox::New { attempt: *attempt };
-                    match Box::pin(self.start_all(pod, sandbox, &starts, cancel)).await {
-                        Ok(started) => result.add_sync_result(started),
-                        Err(error) => result.fail(error),
-                    }
-                }
-                Step::StartContainer { .. } => {
+                Step::CreateSandbox { .. } | Step::StartContainer { .. } => {
                     let mut starts: Vec<Start<'_>> = Start::of(step).into_iter().collect();
                     starts.append(&mut take_starts(&mut steps));
-                    let running = status
-                        .sandboxes
-                        .iter()
-                        .find(|s| s.state == ContainerState::Running);
-                    if let Some(running) = running {
-                        let sandbox = Sandbox::Running {
-                            id: &running.id.id,
-                            ips: running.ips.clone(),
-                        };
+                    if let Some(sandbox) = Sandbox::of(step, status) {
                         match Box::pin(self.start_all(pod, sandbox, &starts, cancel)).await {
                             Ok(started) => result.add_sync_result(started),
                             Err(error) => result.fail(error),
                         }
                     }
                 }
-                // Only tidying up: what stays is removed in a later round.
-                Step::RemoveContainer { id, name } => {
-                    if let Err(error) = self.remove(&id.id).await {
-                        occurrences::remove_failed(
-                            &self.telemetry,
-                            &FullName::of(pod),
-                            &PodUid::of(pod),
-                            &format!("container {name}: {error}"),
-                        );
-                    }
-                }
+                Step::RemoveContainer { id, name } => self.tidy_up(pod, id, name).await,
             }
             if result.errors().next().is_some() {
                 break;
             }
         }
         result
+    }
+
+    async fn kill_container(
+        &self,
+        pod: &Arc<Pod>,
+        id: &ContainerId,
+        name: &str,
+        reason: &Reason,
+    ) -> SyncResult {
+        let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
+        let why = reason.to_string();
+        occurrences::container_killing(&self.telemetry, &full_name, &uid, name, &why);
+        let stop = Stop {
+            pod: Some(pod),
+            id: &id.id,
+            name,
+            grace: spec::kill_grace(pod, name, reason),
+            reason: Some(reason),
+            after: &[],
+        };
+        self.stop_container(stop).await
+    }
+
+    /// Removes a container that is over. One that stays is removed in a later round.
+    async fn tidy_up(&self, pod: &Pod, id: &ContainerId, name: &str) {
+        if let Err(error) = self.remove(&id.id).await {
+            let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
+            let message = format!("container {name}: {error}");
+            occurrences::remove_failed(&self.telemetry, &full_name, &uid, &message);
+        }
     }
 }
 

@@ -115,6 +115,50 @@ enum Ended {
     Gone,
 }
 
+/// The watch of our Node.
+struct Watch {
+    events: BoxStream<'static, watcher::Result<Event<Watched<Node>>>>,
+    /// Whether the list that began last has shown the Node.
+    has_seen: bool,
+    is_broken: bool,
+}
+
+/// What an event of the watch says.
+enum News {
+    None,
+    /// The stream is over.
+    Ended,
+    Gone,
+    Node(Box<Node>),
+}
+
+impl Watch {
+    fn news(
+        &mut self,
+        event: Option<watcher::Result<Event<Watched<Node>>>>,
+        client: &ClusterClient,
+    ) -> News {
+        match event {
+            None => return News::Ended,
+            // A server that is away is told by the client, for all that call.
+            Some(Err(error)) => {
+                let was_broken = std::mem::replace(&mut self.is_broken, true);
+                if !was_broken && client.reach().get().is_up() {
+                    occurrences::watch_failed("nodes", &chain(&error));
+                }
+            }
+            Some(Ok(Event::Init)) => self.has_seen = false,
+            Some(Ok(Event::InitDone)) if self.has_seen => self.is_broken = false,
+            Some(Ok(Event::InitDone | Event::Delete(_))) => return News::Gone,
+            Some(Ok(Event::InitApply(Watched(node)) | Event::Apply(Watched(node)))) => {
+                (self.has_seen, self.is_broken) = (true, false);
+                return News::Node(Box::new(node));
+            }
+        }
+        News::None
+    }
+}
+
 /// What a look came to.
 enum Looked {
     /// All is written.
@@ -185,8 +229,7 @@ impl NodeTask {
         let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
         // When the next look is due, and the earliest time it may be taken.
         let (mut due, mut earliest) = (Some(Instant::now()), Instant::now());
-        let mut events = self.watch();
-        let (mut seen, mut is_broken) = (false, false);
+        let mut watch = self.watch();
         loop {
             // Every arm may be dropped: readers mark nothing as seen then, and an event that
             // was not taken yet stays in its stream.
@@ -198,34 +241,24 @@ impl NodeTask {
                 Ok(_) = self.inputs.readings.changed() => false,
                 Ok(_) = self.inputs.mirror_problems.changed() => false,
                 Ok(now) = reach.changed() => {
-                    if *now == ApiReach::Up && is_broken {
+                    if *now == ApiReach::Up && watch.is_broken {
                         // The server is back: no need to wait for the watch's own pause.
-                        events = self.watch();
+                        watch = self.watch();
                     }
                     false
                 }
-                event = events.next() => match event {
+                event = watch.events.next() => match watch.news(event, &self.client) {
+                    News::None => continue,
                     // A watch never ends by itself.
-                    None => { events = self.watch(); continue }
-                    Some(Err(error)) => {
-                        if !std::mem::replace(&mut is_broken, true) {
-                            self.tell_watch(&error);
-                        }
-                        continue
+                    News::Ended => { watch = self.watch(); continue }
+                    News::Gone => return Ended::Gone,
+                    News::Node(news) if news.metadata.uid != node.metadata.uid => {
+                        return Ended::Gone;
                     }
-                    Some(Ok(Event::Init)) => { seen = false; continue }
-                    Some(Ok(Event::InitDone)) if seen => { is_broken = false; continue }
-                    Some(Ok(Event::InitDone | Event::Delete(_))) => return Ended::Gone,
-                    Some(Ok(Event::InitApply(Watched(news)) | Event::Apply(Watched(news)))) => {
-                        (seen, is_broken) = (true, false);
-                        if news.metadata.uid != node.metadata.uid {
-                            return Ended::Gone;
-                        }
-                        if !is_newer(&news, &node) {
-                            continue;
-                        }
+                    News::Node(news) if !is_newer(&news, &node) => continue,
+                    News::Node(news) => {
                         self.tell_schedulable(&node, &news);
-                        node = news;
+                        node = *news;
                         self.take(&node);
                         false
                     }
@@ -254,19 +287,15 @@ impl NodeTask {
         }
     }
 
-    fn watch(&self) -> BoxStream<'static, watcher::Result<Event<Watched<Node>>>> {
+    fn watch(&self) -> Watch {
         let config = watcher::Config::default()
             .fields(&format!("metadata.name={}", self.name))
             .timeout(WATCH_SECONDS);
-        watcher::watcher(Api::all(self.client.client()), config)
-            .default_backoff()
-            .boxed()
-    }
-
-    /// A server that is away is told by the client, for all that call.
-    fn tell_watch(&self, error: &watcher::Error) {
-        if self.client.reach().get().is_up() {
-            occurrences::watch_failed("nodes", &chain(error));
+        let events = watcher::watcher(Api::all(self.client.client()), config);
+        Watch {
+            events: events.default_backoff().boxed(),
+            has_seen: false,
+            is_broken: false,
         }
     }
 

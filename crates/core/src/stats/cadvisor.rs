@@ -14,13 +14,154 @@
 mod devices;
 
 use self::devices::{disks, machine, network, pressure, processes};
-use super::cgroup::{Cpu, Detail, Memory};
+use super::cgroup::{Cpu, Detail, Memory, Throttling};
 use super::text::{Kind, Page, labels, seconds, since_epoch};
 use super::{ContainerReading, Disk, Network, PodReading, Reading, Usage};
 use crate::api::Timestamp;
 
 /// A family: its name, its help, and what its value is of.
 type Of<T, V = u64> = (&'static str, &'static str, fn(&T) -> V);
+/// A family of a cgroup's [`Detail`].
+type OfDetail = (&'static str, Kind, &'static str, fn(&Detail) -> Option<u64>);
+
+const CPU_TIMES: [Of<Cpu>; 2] = [
+    (
+        "container_cpu_user_seconds_total",
+        "Cumulative user cpu time consumed in seconds.",
+        |cpu| cpu.user_nanos,
+    ),
+    (
+        "container_cpu_system_seconds_total",
+        "Cumulative system cpu time consumed in seconds.",
+        |cpu| cpu.system_nanos,
+    ),
+];
+
+/// Of cgroups with a quota.
+const THROTTLING: [Of<Throttling, String>; 3] = [
+    (
+        "container_cpu_cfs_periods_total",
+        "Number of elapsed enforcement period intervals.",
+        |throttling| throttling.periods.to_string(),
+    ),
+    (
+        "container_cpu_cfs_throttled_periods_total",
+        "Number of throttled period intervals.",
+        |throttling| throttling.throttled.to_string(),
+    ),
+    (
+        "container_cpu_cfs_throttled_seconds_total",
+        "Total time duration the container has been throttled.",
+        |throttling| seconds(throttling.nanos),
+    ),
+];
+
+const CPU_SPEC: [OfDetail; 3] = [
+    (
+        "container_spec_cpu_period",
+        Kind::Gauge,
+        "CPU period of the container.",
+        |detail| Some(detail.cpu_period),
+    ),
+    (
+        "container_spec_cpu_quota",
+        Kind::Gauge,
+        "CPU quota of the container.",
+        |detail| detail.cpu_quota,
+    ),
+    (
+        "container_spec_cpu_shares",
+        Kind::Gauge,
+        "CPU share of the container.",
+        |detail| Some(detail.cpu_shares),
+    ),
+];
+
+const MEMORY: [Of<Memory>; 8] = [
+    (
+        "container_memory_cache",
+        "Number of bytes of page cache memory.",
+        |memory| memory.cache,
+    ),
+    ("container_memory_rss", "Size of RSS in bytes.", |memory| {
+        memory.rss
+    }),
+    (
+        "container_memory_mapped_file",
+        "Size of memory mapped files in bytes.",
+        |memory| memory.mapped_file,
+    ),
+    (
+        "container_memory_swap",
+        "Container swap usage in bytes.",
+        |memory| memory.swap,
+    ),
+    (
+        "container_memory_usage_bytes",
+        "Current memory usage in bytes, including all memory regardless of when it was accessed",
+        |memory| memory.usage,
+    ),
+    (
+        "container_memory_working_set_bytes",
+        "Current working set in bytes.",
+        |memory| memory.working_set,
+    ),
+    (
+        "container_memory_total_active_file_bytes",
+        "Current total active file in bytes.",
+        |memory| memory.active_file,
+    ),
+    (
+        "container_memory_total_inactive_file_bytes",
+        "Current total inactive file in bytes.",
+        |memory| memory.inactive_file,
+    ),
+];
+
+const MEMORY_DETAILS: [OfDetail; 7] = [
+    (
+        "container_memory_kernel_usage",
+        Kind::Gauge,
+        "Size of kernel memory allocated in bytes.",
+        |detail| Some(detail.kernel_memory),
+    ),
+    (
+        "container_memory_failcnt",
+        Kind::Counter,
+        "Number of memory usage hits limits",
+        |detail| Some(detail.memory_failures),
+    ),
+    (
+        "container_memory_max_usage_bytes",
+        Kind::Gauge,
+        "Maximum memory usage recorded in bytes",
+        |detail| Some(detail.memory_max_usage),
+    ),
+    (
+        "container_oom_events_total",
+        Kind::Counter,
+        "Count of out of memory events observed for the container",
+        |detail| Some(detail.oom_kills),
+    ),
+    (
+        "container_spec_memory_limit_bytes",
+        Kind::Gauge,
+        "Memory limit for the container.",
+        |detail| Some(detail.memory_limit),
+    ),
+    (
+        "container_spec_memory_swap_limit_bytes",
+        Kind::Gauge,
+        "Memory swap limit for the container.",
+        |detail| Some(detail.swap_limit),
+    ),
+    (
+        "container_spec_memory_reservation_limit_bytes",
+        Kind::Gauge,
+        "Memory reservation limit for the container.",
+        |detail| Some(detail.memory_reservation),
+    ),
+];
 
 /// One cgroup with its labels.
 struct Series<'a> {
@@ -156,7 +297,7 @@ fn start(page: &mut Page, all: &[Series<'_>], now: Timestamp) {
 }
 
 fn cpu(page: &mut Page, all: &[Series<'_>]) {
-    use Kind::{Counter, Gauge};
+    use Kind::Counter;
     let name = "container_cpu_usage_seconds_total";
     page.family(name, Counter, "Cumulative cpu time consumed in seconds.");
     for series in all {
@@ -166,69 +307,19 @@ fn cpu(page: &mut Page, all: &[Series<'_>]) {
             page.sample(name, &series.labels, "cpu=\"total\"", used, time);
         }
     }
-    let times: [Of<Cpu>; 2] = [
-        (
-            "container_cpu_user_seconds_total",
-            "Cumulative user cpu time consumed in seconds.",
-            |cpu| cpu.user_nanos,
-        ),
-        (
-            "container_cpu_system_seconds_total",
-            "Cumulative system cpu time consumed in seconds.",
-            |cpu| cpu.system_nanos,
-        ),
-    ];
-    for (name, help, of) in times {
+    for (name, help, of) in CPU_TIMES {
         one(page, (name, Counter, help), all, |usage| {
             Some(seconds(of(usage.cpu.as_ref()?)))
         });
     }
-    let throttling = |usage: &Usage| {
-        usage.detail.as_ref()?.cpu_quota?;
-        usage.cpu?.throttling
-    };
-    let name = "container_cpu_cfs_periods_total";
-    let help = "Number of elapsed enforcement period intervals.";
-    one(page, (name, Counter, help), all, |usage| {
-        Some(throttling(usage)?.periods.to_string())
-    });
-    let name = "container_cpu_cfs_throttled_periods_total";
-    let help = "Number of throttled period intervals.";
-    one(page, (name, Counter, help), all, |usage| {
-        Some(throttling(usage)?.throttled.to_string())
-    });
-    let name = "container_cpu_cfs_throttled_seconds_total";
-    let help = "Total time duration the container has been throttled.";
-    one(page, (name, Counter, help), all, |usage| {
-        Some(seconds(throttling(usage)?.nanos))
-    });
-    details(
-        page,
-        all,
-        &[
-            (
-                "container_spec_cpu_period",
-                Gauge,
-                "CPU period of the container.",
-                |detail| Some(detail.cpu_period),
-            ),
-            (
-                "container_spec_cpu_quota",
-                Gauge,
-                "CPU quota of the container.",
-                |detail| detail.cpu_quota,
-            ),
-            (
-                "container_spec_cpu_shares",
-                Gauge,
-                "CPU share of the container.",
-                |detail| Some(detail.cpu_shares),
-            ),
-        ],
-    );
+    for (name, help, of) in THROTTLING {
+        one(page, (name, Counter, help), all, |usage| {
+            usage.detail.as_ref()?.cpu_quota?;
+            Some(of(&usage.cpu?.throttling?))
+        });
+    }
+    details(page, all, &CPU_SPEC);
 }
-
-type OfDetail = (&'static str, Kind, &'static str, fn(&Detail) -> Option<u64>);
 
 fn details(page: &mut Page, all: &[Series<'_>], families: &[OfDetail]) {
     for (name, kind, help, of) in families {
@@ -239,58 +330,14 @@ fn details(page: &mut Page, all: &[Series<'_>], families: &[OfDetail]) {
 }
 
 fn memory(page: &mut Page, all: &[Series<'_>]) {
-    use Kind::{Counter, Gauge};
-    let now: [Of<Memory>; 8] = [
-        (
-            "container_memory_cache",
-            "Number of bytes of page cache memory.",
-            |memory| memory.cache,
-        ),
-        ("container_memory_rss", "Size of RSS in bytes.", |memory| {
-            memory.rss
-        }),
-        (
-            "container_memory_mapped_file",
-            "Size of memory mapped files in bytes.",
-            |memory| memory.mapped_file,
-        ),
-        (
-            "container_memory_swap",
-            "Container swap usage in bytes.",
-            |memory| memory.swap,
-        ),
-        (
-            "container_memory_usage_bytes",
-            "Current memory usage in bytes, including all memory regardless of when it was accessed",
-            |memory| memory.usage,
-        ),
-        (
-            "container_memory_working_set_bytes",
-            "Current working set in bytes.",
-            |memory| memory.working_set,
-        ),
-        (
-            "container_memory_total_active_file_bytes",
-            "Current total active file in bytes.",
-            |memory| memory.active_file,
-        ),
-        (
-            "container_memory_total_inactive_file_bytes",
-            "Current total inactive file in bytes.",
-            |memory| memory.inactive_file,
-        ),
-    ];
-    for (name, help, of) in now {
-        one(page, (name, Gauge, help), all, |usage| {
+    for (name, help, of) in MEMORY {
+        one(page, (name, Kind::Gauge, help), all, |usage| {
             Some(of(usage.memory.as_ref()?).to_string())
         });
     }
     let name = "container_memory_failures_total";
-    page.family(
-        name,
-        Counter,
-        "Cumulative count of memory allocation failures.",
-    );
+    let help = "Cumulative count of memory allocation failures.";
+    page.family(name, Kind::Counter, help);
     for series in all {
         let Some(memory) = &series.usage.memory else {
             continue;
@@ -305,52 +352,5 @@ fn memory(page: &mut Page, all: &[Series<'_>]) {
             }
         }
     }
-    details(
-        page,
-        all,
-        &[
-            (
-                "container_memory_kernel_usage",
-                Gauge,
-                "Size of kernel memory allocated in bytes.",
-                |detail| Some(detail.kernel_memory),
-            ),
-            (
-                "container_memory_failcnt",
-                Counter,
-                "Number of memory usage hits limits",
-                |detail| Some(detail.memory_failures),
-            ),
-            (
-                "container_memory_max_usage_bytes",
-                Gauge,
-                "Maximum memory usage recorded in bytes",
-                |detail| Some(detail.memory_max_usage),
-            ),
-            (
-                "container_oom_events_total",
-                Counter,
-                "Count of out of memory events observed for the container",
-                |detail| Some(detail.oom_kills),
-            ),
-            (
-                "container_spec_memory_limit_bytes",
-                Gauge,
-                "Memory limit for the container.",
-                |detail| Some(detail.memory_limit),
-            ),
-            (
-                "container_spec_memory_swap_limit_bytes",
-                Gauge,
-                "Memory swap limit for the container.",
-                |detail| Some(detail.swap_limit),
-            ),
-            (
-                "container_spec_memory_reservation_limit_bytes",
-                Gauge,
-                "Memory reservation limit for the container.",
-                |detail| Some(detail.memory_reservation),
-            ),
-        ],
-    );
+    details(page, all, &MEMORY_DETAILS);
 }

@@ -221,7 +221,7 @@ impl Index {
         let mut state = self.lock();
         let now = state.tick();
         if let Some(record) = state.records.get_mut(id) {
-            let outdated = record.touched > asked && shown_state(found) < record.state;
+            let outdated = record.touched > asked && shown_state(record, found) < record.state;
             if !outdated {
                 record.touched = now;
                 merge_inspect(record, found, message);

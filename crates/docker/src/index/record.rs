@@ -156,33 +156,73 @@ fn time(text: Option<&str>) -> Option<Timestamp> {
         .filter(|time| *time > Timestamp::UNIX_EPOCH)
 }
 
-/// Whether an inspect shows a live process; a paused one counts.
-fn is_running(found: &ContainerInspectResponse) -> bool {
-    use ContainerStateStatusEnum as S;
-    found.state.as_ref().is_some_and(|state| {
-        state.running.unwrap_or(false)
-            || matches!(state.status, Some(S::RUNNING | S::PAUSED | S::RESTARTING))
-    })
-}
-
-/// State that an inspect shows.
-pub(super) fn shown_state(found: &ContainerInspectResponse) -> ContainerState {
-    let Some(state) = &found.state else {
-        return ContainerState::Unknown;
-    };
-    let ended = time(state.finished_at.as_deref()).is_some()
-        || (state.exit_code.unwrap_or(0) != 0 && !was_given_up(state))
-        || state.status == Some(ContainerStateStatusEnum::DEAD);
-    if is_running(found) {
-        ContainerState::Running
-    } else if ended {
-        ContainerState::Exited
-    } else {
-        ContainerState::Created
-    }
+/// What an inspect shows of a container's process.
+enum Shown {
+    Unknown,
+    Created,
+    Running {
+        started_at: Option<Timestamp>,
+    },
+    Exited {
+        started_at: Option<Timestamp>,
+        finished_at: Option<Timestamp>,
+        exit_code: i32,
+        reason: &'static str,
+    },
 }
 
 /// Upstream: cri-dockerd `core/convert.go`, dockershim `docker_container.go` (state and reason).
+fn shown(record: &Record, found: &ContainerInspectResponse) -> Shown {
+    use ContainerStateStatusEnum as S;
+    let Some(state) = &found.state else {
+        return Shown::Unknown;
+    };
+    let started_at = time(state.started_at.as_deref());
+    let finished_at = time(state.finished_at.as_deref());
+    // A paused one lives.
+    if state.running.unwrap_or(false)
+        || matches!(state.status, Some(S::RUNNING | S::PAUSED | S::RESTARTING))
+    {
+        return Shown::Running { started_at };
+    }
+    let exit_code = state
+        .exit_code
+        .and_then(|code| i32::try_from(code).ok())
+        .unwrap_or(0);
+    let created_at = Some(record.created_at);
+    let (started_at, finished_at, reason) = if finished_at.is_some() {
+        let reason = match exit_code {
+            _ if state.oom_killed.unwrap_or(false) => "OOMKilled",
+            0 => "Completed",
+            _ => "Error",
+        };
+        (started_at, finished_at, reason)
+    } else if exit_code != 0 && !was_given_up(state) {
+        (created_at, created_at, "ContainerCannotRun")
+    } else if state.status == Some(S::DEAD) {
+        (record.started_at, created_at, "Error")
+    } else {
+        return Shown::Created;
+    };
+    Shown::Exited {
+        started_at,
+        finished_at,
+        exit_code,
+        reason,
+    }
+}
+
+/// State that an inspect shows.
+pub(super) fn shown_state(record: &Record, found: &ContainerInspectResponse) -> ContainerState {
+    match shown(record, found) {
+        Shown::Unknown => ContainerState::Unknown,
+        Shown::Created => ContainerState::Created,
+        Shown::Running { .. } => ContainerState::Running,
+        Shown::Exited { .. } => ContainerState::Exited,
+    }
+}
+
+/// Takes over what an inspect shows; `message` is what the container left.
 pub(super) fn merge_inspect(record: &mut Record, found: &ContainerInspectResponse, message: &str) {
     if let Some(created) = time(found.created.as_ref().map(ToString::to_string).as_deref()) {
         record.created_at = created;
@@ -203,59 +243,32 @@ pub(super) fn merge_inspect(record: &mut Record, found: &ContainerInspectRespons
         .filter(|path| !path.is_empty())
         .map(PathBuf::from);
     record.stale = false;
-    let Some(state) = &found.state else {
-        record.state = ContainerState::Unknown;
-        return;
+    record.state = shown_state(record, found);
+    let (started_at, finished_at, exit_code, reason) = match shown(record, found) {
+        Shown::Unknown => return,
+        Shown::Created => (None, None, None, ""),
+        Shown::Running { started_at } => (started_at, None, None, ""),
+        Shown::Exited {
+            started_at,
+            finished_at,
+            exit_code,
+            reason,
+        } => (started_at, finished_at, Some(exit_code), reason),
     };
-    let started = time(state.started_at.as_deref());
-    let finished = time(state.finished_at.as_deref());
-    let exit_code = state
-        .exit_code
-        .and_then(|code| i32::try_from(code).ok())
-        .unwrap_or(0);
-    let error = state.error.as_deref().unwrap_or_default();
-    record.message = joined(error, message);
-    if is_running(found) {
-        record.state = ContainerState::Running;
-        record.started_at = started;
-        record.finished_at = None;
-        record.exit_code = None;
-        record.reason = "".into();
-        record.message = "".into();
-        record.ips = addresses(found);
-        return;
-    }
-    record.ips.clear();
-    if finished.is_some() {
-        record.state = ContainerState::Exited;
-        record.started_at = started;
-        record.finished_at = finished;
-        record.exit_code = Some(exit_code);
-        record.reason = if state.oom_killed.unwrap_or(false) {
-            "OOMKilled".into()
-        } else if exit_code == 0 {
-            "Completed".into()
-        } else {
-            "Error".into()
-        };
-    } else if exit_code != 0 && !was_given_up(state) {
-        record.state = ContainerState::Exited;
-        record.started_at = Some(record.created_at);
-        record.finished_at = Some(record.created_at);
-        record.exit_code = Some(exit_code);
-        record.reason = "ContainerCannotRun".into();
-    } else if state.status == Some(ContainerStateStatusEnum::DEAD) {
-        record.state = ContainerState::Exited;
-        record.finished_at = Some(record.created_at);
-        record.exit_code = Some(exit_code);
-        record.reason = "Error".into();
-    } else {
-        record.state = ContainerState::Created;
-        record.started_at = None;
-        record.finished_at = None;
-        record.exit_code = None;
-        record.message = "".into();
-    }
+    record.started_at = started_at;
+    record.finished_at = finished_at;
+    record.exit_code = exit_code;
+    record.reason = reason.into();
+    record.message = match &found.state {
+        Some(state) if exit_code.is_some() => {
+            joined(state.error.as_deref().unwrap_or_default(), message)
+        }
+        _ => "".into(),
+    };
+    record.ips = match record.state {
+        ContainerState::Running => addresses(found),
+        _ => Vec::new(),
+    };
 }
 
 /// Whether the Engine gave a start up because the one who asked for it went away, as Engines of

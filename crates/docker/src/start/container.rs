@@ -1,18 +1,20 @@
 //! Starting one container: its image, its files, its creation, its start.
 
+use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
-use super::super::files::{Files, config_error};
+use super::super::files::config_error;
 use super::super::image::{EnsuredImage, PullPolicy};
 use super::super::kill::{Stop, reason_of};
 use super::super::manager::DockerManager;
 use super::super::translate::{
-    ContainerInput, ImageFacts, Kind, SeccompWanted, container_request, seccomp_wanted,
+    ContainerInput, EngineFacts, ImageFacts, Kind, Request, SeccompWanted, container_request,
+    seccomp_wanted,
 };
-use super::{Start, Up, refuses_oom_score, runtime_error, tell_notes};
+use super::{Round, Start, Up, refuses_oom_score, runtime_error, tell_notes};
 use mirrorlet_core::api::core::Container;
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::credentials::PullSecrets;
@@ -26,40 +28,88 @@ use mirrorlet_runtime::{SyncError, SyncErrorReason};
 /// Directory of seccomp profiles below the root.
 const SECCOMP_DIR: &str = "seccomp";
 
+/// What a container's creation depends on beside its image.
+struct Prepared {
+    pod_ips: Vec<IpAddr>,
+    seccomp: Option<String>,
+    termination_log: PathBuf,
+    engine: EngineFacts,
+    target: Option<String>,
+}
+
 impl DockerManager {
     pub(super) async fn start_container(
         &self,
-        pod: &Arc<Pod>,
-        sandbox_id: &str,
+        round: Round<'_>,
         up: Up<'_>,
-        files: &Files,
         start: Start<'_>,
-        cancel: &CancellationToken,
     ) -> Result<(), SyncError> {
-        let Some((_, container)) = spec::find_any_container(pod, start.name) else {
+        let Some((_, container)) = spec::find_any_container(round.pod, start.name) else {
             return Err(SyncError::new(
                 SyncErrorReason::CreateContainerConfigError,
                 "no matching container",
             ));
         };
-        let container = &*container;
+        let Some(id) = self.created(round, up, start, &container).await? else {
+            return Ok(());
+        };
+        match self.start(&id).await {
+            Err(error) if refuses_oom_score(&error) => {
+                self.learn_no_negative_oom_score();
+                let _ = self.remove(&id).await;
+                Err(SyncError {
+                    retry_after: Some(std::time::Duration::ZERO),
+                    ..SyncError::new(SyncErrorReason::RunContainerError, error.to_string())
+                })
+            }
+            Err(error) => {
+                // Collectors find out why it failed.
+                self.link_log(&id).await;
+                Err(SyncError::new(
+                    reason_of(&error, SyncErrorReason::RunContainerError),
+                    error.to_string(),
+                ))
+            }
+            Ok(()) => {
+                self.link_log(&id).await;
+                occurrences::container_started(
+                    &self.telemetry,
+                    &FullName::of(round.pod),
+                    &PodUid::of(round.pod),
+                    start.name,
+                    &ContainerId::docker(id.as_str()),
+                    start.restart_count,
+                    &start.reason.to_string(),
+                );
+                self.note_restarts(round.pod, start).await;
+                tokio::select! {
+                    hooked = self.hooked(round.pod, &container, &id) => hooked,
+                    // What stops the pod stops the container, too.
+                    () = round.cancel.cancelled() => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Makes sure that the container is created and its sandbox runs. None when there is nothing
+    /// to start: the pod is being stopped, or somebody started the container before.
+    async fn created(
+        &self,
+        round: Round<'_>,
+        up: Up<'_>,
+        start: Start<'_>,
+        container: &Container,
+    ) -> Result<Option<String>, SyncError> {
+        let pod = round.pod;
         let policy = PullPolicy::of(container);
         let image = tokio::select! {
-            image = self.image(pod, container, policy, &files.pull_secrets) => image,
-            () = cancel.cancelled() => Err(cancelled()),
+            image = self.image(pod, container, policy, &round.files.pull_secrets) => image,
+            () = round.cancel.cancelled() => Err(cancelled()),
         };
         let was_present = image.as_ref().is_ok_and(|image| !image.pulled);
         let created = match image {
             Ok(image) => {
-                let create = self.prepare_and_create(
-                    pod,
-                    container,
-                    sandbox_id,
-                    up.clone(),
-                    files,
-                    start,
-                    image,
-                );
+                let create = self.prepare_and_create(round, up.clone(), start, container, image);
                 create.await
             }
             Err(error) => Err(error),
@@ -71,72 +121,30 @@ impl DockerManager {
             }
             return Err(error);
         }
-        // Told of a start that comes to something: one that is repeated at once would tell it again.
+        let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
+        // Only once the sandbox runs: an immediate retry would log it twice.
         if was_present {
-            let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
             let image = container.image.as_deref().unwrap_or_default();
             occurrences::image_present(&self.telemetry, &full_name, &uid, start.name, image);
         }
         let id = created?;
-        if cancel.is_cancelled() {
+        if round.cancel.is_cancelled() {
             let _ = self.remove(&id).await;
-            return Ok(());
+            return Ok(None);
         }
-        if self
-            .index
-            .get(&id)
-            .is_some_and(|record| record.state != ContainerState::Created)
-        {
-            // Adopted, and somebody was here before.
-            return Ok(());
+        let adopted = self.index.get(&id);
+        if adopted.is_some_and(|record| record.state != ContainerState::Created) {
+            return Ok(None);
         }
+        let container_id = ContainerId::docker(id.as_str());
         occurrences::container_created(
             &self.telemetry,
-            &FullName::of(pod),
-            &PodUid::of(pod),
+            &full_name,
+            &uid,
             start.name,
-            &ContainerId::docker(id.as_str()),
+            &container_id,
         );
-        let started = self.start(&id).await;
-        if started
-            .as_ref()
-            .err()
-            .is_none_or(|error| !refuses_oom_score(error))
-        {
-            // Also of one that failed to start: collectors find out why.
-            self.link_log(&id).await;
-        }
-        match started {
-            Ok(()) => {
-                occurrences::container_started(
-                    &self.telemetry,
-                    &FullName::of(pod),
-                    &PodUid::of(pod),
-                    start.name,
-                    &ContainerId::docker(id.as_str()),
-                    start.restart_count,
-                    &start.reason.to_string(),
-                );
-                self.note_restarts(pod, start).await;
-                tokio::select! {
-                    hooked = self.hooked(pod, container, &id) => hooked,
-                    // What stops the pod stops the container, too.
-                    () = cancel.cancelled() => Ok(()),
-                }
-            }
-            Err(error) if refuses_oom_score(&error) => {
-                self.learn_no_negative_oom_score();
-                let _ = self.remove(&id).await;
-                Err(SyncError {
-                    retry_after: Some(std::time::Duration::ZERO),
-                    ..SyncError::new(SyncErrorReason::RunContainerError, error.to_string())
-                })
-            }
-            Err(error) => Err(SyncError::new(
-                reason_of(&error, SyncErrorReason::RunContainerError),
-                error.to_string(),
-            )),
-        }
+        Ok(Some(id))
     }
 
     /// Runs the postStart hook of a container that was started. One whose hook fails is stopped.
@@ -169,84 +177,31 @@ impl DockerManager {
         ))
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one call site; what a create depends on"
-    )]
-    pub(super) async fn prepare_and_create(
+    async fn prepare_and_create(
         &self,
-        pod: &Arc<Pod>,
-        container: &Container,
-        sandbox_id: &str,
+        round: Round<'_>,
         up: Up<'_>,
-        files: &Files,
         start: Start<'_>,
+        container: &Container,
         mut image: EnsuredImage,
     ) -> Result<String, SyncError> {
-        let uid = PodUid::of(pod);
+        let prepared = self.prepare(round, up, start, container).await?;
         let image_name = container.image.as_deref().unwrap_or_default();
-        let pod_ips = if needs_pod_ips(container) {
-            // As its status tells them.
-            one_per_family(&up.await?, &self.node.node_ips)
-        } else {
-            Vec::new()
-        };
-        let seccomp = self.seccomp_profile(pod, container).await;
-        let termination_log = {
-            let (uid, name) = (uid.clone(), container.name.clone());
-            self.on_disk(move |volumes| volumes.ensure_termination_log(&uid, &name))
-                .await
-                .map_err(config_error)?
-        };
-        let facts = self
-            .engine_facts()
-            .await
-            .map_err(|error| runtime_error(&error))?;
-        let target = self.target(pod, start.name)?;
         let mut pulled_anew = false;
         loop {
-            let mut input = ContainerInput {
-                owner: &self.owner,
-                pod,
-                container,
-                role: start.role,
-                restart_count: start.restart_count,
-                sandbox_id,
-                target: target.as_deref(),
-                pod_ips: &pod_ips,
-                volumes: &files.volumes,
-                objects: &files.objects,
-                image: Some(ImageFacts {
-                    id: &image.facts.id,
-                    name: &image.reference,
-                    user: image.facts.user.as_deref().unwrap_or_default(),
-                }),
-                seccomp_json: seccomp.as_deref(),
-                termination_log: Some(&termination_log),
-                etc_hosts: Some(&files.etc_hosts),
-                node: &self.node,
-                engine: &facts,
-            };
-            let with_subpaths = self.subpaths(&input).await?;
-            input.volumes = &with_subpaths;
-            let request = container_request(&input).map_err(config_error)?;
-            tell_notes(&self.telemetry, pod, &request.notes);
-            match self
-                .create(request, image_name, &image.facts.image_id())
-                .await
-            {
+            let request = self
+                .request(round, start, container, &prepared, &image)
+                .await?;
+            tell_notes(&self.telemetry, round.pod, &request.notes);
+            let image_id = image.facts.image_id();
+            match self.create(request, image_name, &image_id).await {
                 Ok(id) => return Ok(id),
                 Err(error) if error.is_not_found() && !pulled_anew => {
                     pulled_anew = true;
                     self.images.forget(image_name);
-                    image = self
-                        .image(
-                            pod,
-                            container,
-                            PullPolicy::of(container),
-                            &files.pull_secrets,
-                        )
-                        .await?;
+                    let policy = PullPolicy::of(container);
+                    let secrets = &round.files.pull_secrets;
+                    image = self.image(round.pod, container, policy, secrets).await?;
                 }
                 Err(error) => {
                     return Err(SyncError::new(
@@ -256,6 +211,69 @@ impl DockerManager {
                 }
             }
         }
+    }
+
+    async fn prepare(
+        &self,
+        round: Round<'_>,
+        up: Up<'_>,
+        start: Start<'_>,
+        container: &Container,
+    ) -> Result<Prepared, SyncError> {
+        let pod_ips = if needs_pod_ips(container) {
+            // As its status tells them.
+            one_per_family(&up.await?, &self.node.node_ips)
+        } else {
+            Vec::new()
+        };
+        let (uid, name) = (PodUid::of(round.pod), container.name.clone());
+        let termination_log =
+            self.on_disk(move |volumes| volumes.ensure_termination_log(&uid, &name));
+        Ok(Prepared {
+            pod_ips,
+            seccomp: self.seccomp_profile(round.pod, container).await,
+            termination_log: termination_log.await.map_err(config_error)?,
+            engine: self
+                .engine_facts()
+                .await
+                .map_err(|error| runtime_error(&error))?,
+            target: self.target(round.pod, start.name)?,
+        })
+    }
+
+    async fn request(
+        &self,
+        round: Round<'_>,
+        start: Start<'_>,
+        container: &Container,
+        prepared: &Prepared,
+        image: &EnsuredImage,
+    ) -> Result<Request, SyncError> {
+        let mut input = ContainerInput {
+            owner: &self.owner,
+            pod: round.pod,
+            container,
+            role: start.role,
+            restart_count: start.restart_count,
+            sandbox_id: round.sandbox_id,
+            target: prepared.target.as_deref(),
+            pod_ips: &prepared.pod_ips,
+            volumes: &round.files.volumes,
+            objects: &round.files.objects,
+            image: Some(ImageFacts {
+                id: &image.facts.id,
+                name: &image.reference,
+                user: image.facts.user.as_deref().unwrap_or_default(),
+            }),
+            seccomp_json: prepared.seccomp.as_deref(),
+            termination_log: Some(&prepared.termination_log),
+            etc_hosts: Some(&round.files.etc_hosts),
+            node: &self.node,
+            engine: &prepared.engine,
+        };
+        let with_subpaths = self.subpaths(&input).await?;
+        input.volumes = &with_subpaths;
+        container_request(&input).map_err(config_error)
     }
 
     /// Id of the container whose processes an added one is to see, if it names one.

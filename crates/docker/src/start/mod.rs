@@ -29,7 +29,8 @@ use super::manager::DockerManager;
 use super::translate::{Kind, MISSING_CLUSTER_DNS, Note};
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::ending::is_api_pod;
-use mirrorlet_core::observed::Role;
+use mirrorlet_core::objects::ObjectSet;
+use mirrorlet_core::observed::{ContainerState, PodStatus, Role};
 use mirrorlet_core::plan::{Reason, Step};
 use mirrorlet_core::spec;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
@@ -44,6 +45,30 @@ pub(super) enum Sandbox<'a> {
     Running { id: &'a str, ips: Vec<IpAddr> },
     /// In one that is to be created.
     New { attempt: u32 },
+}
+
+impl<'a> Sandbox<'a> {
+    /// Where a step has containers start; none when that sandbox is gone.
+    pub(super) fn of(step: &Step, status: &'a PodStatus) -> Option<Self> {
+        if let Step::CreateSandbox { attempt, .. } = step {
+            return Some(Self::New { attempt: *attempt });
+        }
+        let mut sandboxes = status.sandboxes.iter();
+        let running = sandboxes.find(|s| s.state == ContainerState::Running)?;
+        Some(Self::Running {
+            id: &running.id.id,
+            ips: running.ips.clone(),
+        })
+    }
+}
+
+/// What the starts of one round have in common.
+#[derive(Clone, Copy)]
+struct Round<'a> {
+    pod: &'a Arc<Pod>,
+    sandbox_id: &'a str,
+    files: &'a Files,
+    cancel: &'a CancellationToken,
 }
 
 /// A container to start.
@@ -92,7 +117,6 @@ impl DockerManager {
         starts: &[Start<'_>],
         cancel: &CancellationToken,
     ) -> Result<Vec<SyncResult>, SyncError> {
-        let full_name = FullName::of(pod).to_string();
         let objects = tokio::select! {
             objects = self.pod_objects(pod) => objects,
             () = cancel.cancelled() => return Ok(Vec::new()),
@@ -101,11 +125,9 @@ impl DockerManager {
         match sandbox {
             Sandbox::Running { id, ips } => {
                 if let Err(error) = self.ensure_resolv_conf(pod, id).await {
-                    return Ok(vec![SyncResult::failed(
-                        SyncAction::SetupNetwork,
-                        full_name,
-                        error,
-                    )]);
+                    let target = FullName::of(pod).to_string();
+                    let failed = SyncResult::failed(SyncAction::SetupNetwork, target, error);
+                    return Ok(vec![failed]);
                 }
                 let files = match self.pod_files(pod, objects, &ips).await {
                     Ok(files) => files,
@@ -113,69 +135,88 @@ impl DockerManager {
                     Err(FilesError::Other(error)) => return Ok(all_failed(starts, &error)),
                 };
                 let up: Up<'_> = async move { Ok(ips) }.boxed().shared();
-                Ok(self
-                    .start_containers(pod, id, &up, &files, starts, cancel)
-                    .await)
+                let round = Round {
+                    pod,
+                    sandbox_id: id,
+                    files: &files,
+                    cancel,
+                };
+                Ok(self.start_containers(round, &up, starts).await)
             }
             Sandbox::New { attempt } => {
-                let mut result = SyncResult::new(SyncAction::CreatePodSandbox, full_name);
-                let turn = tokio::select! {
-                    turn = self.newcomers.acquire() => turn,
-                    () = cancel.cancelled() => return Ok(Vec::new()),
-                };
-                let files = self.pod_files(pod, objects, &[]);
-                let created = futures::future::join(self.create_sandbox(pod, attempt), files);
-                let (id, files) = match created.await {
-                    (Ok(id), Ok(files)) => (id, files),
-                    (Ok(id), Err(error)) => {
-                        let _ = self.remove(&id).await;
-                        let error = match error {
-                            FilesError::Volume(error) => return Err(error),
-                            FilesError::Other(error) => error,
-                        };
-                        result.fail(error);
-                        return Ok(vec![result]);
-                    }
-                    (Err(error), _) => {
-                        result.fail(error);
-                        return Ok(vec![result]);
-                    }
-                };
-                let up: Up<'_> = async {
-                    let up = self.start_sandbox(pod, &id).await;
-                    drop(turn);
-                    if let Ok(ips) = &up {
-                        self.tell_sandbox(pod, &id, ips);
-                    }
-                    up
-                }
-                .boxed()
-                .shared();
-                let containers = self.start_containers(pod, &id, &up, &files, starts, cancel);
-                let (up, mut results) = futures::future::join(up.clone(), containers).await;
-                if up.is_err() {
-                    results.clear();
-                }
-                let network = setup_result(pod, up, &mut result);
-                results.splice(0..0, [result].into_iter().chain(network));
-                Ok(results)
+                self.start_anew(pod, attempt, objects, starts, cancel).await
             }
         }
     }
 
-    async fn start_containers(
+    /// Creates and starts a sandbox, and starts containers in it.
+    async fn start_anew(
         &self,
         pod: &Arc<Pod>,
-        sandbox_id: &str,
-        up: &Up<'_>,
-        files: &Files,
+        attempt: u32,
+        objects: ObjectSet,
         starts: &[Start<'_>],
         cancel: &CancellationToken,
+    ) -> Result<Vec<SyncResult>, SyncError> {
+        let full_name = FullName::of(pod).to_string();
+        let mut result = SyncResult::new(SyncAction::CreatePodSandbox, full_name);
+        let turn = tokio::select! {
+            turn = self.newcomers.acquire() => turn,
+            () = cancel.cancelled() => return Ok(Vec::new()),
+        };
+        let files = self.pod_files(pod, objects, &[]);
+        let created = futures::future::join(self.create_sandbox(pod, attempt), files);
+        let (id, files) = match created.await {
+            (Ok(id), Ok(files)) => (id, files),
+            (Ok(id), Err(error)) => {
+                let _ = self.remove(&id).await;
+                match error {
+                    FilesError::Volume(error) => return Err(error),
+                    FilesError::Other(error) => result.fail(error),
+                }
+                return Ok(vec![result]);
+            }
+            (Err(error), _) => {
+                result.fail(error);
+                return Ok(vec![result]);
+            }
+        };
+        let up: Up<'_> = async {
+            let up = self.start_sandbox(pod, &id).await;
+            drop(turn);
+            if let Ok(ips) = &up {
+                self.tell_sandbox(pod, &id, ips);
+            }
+            up
+        }
+        .boxed()
+        .shared();
+        let round = Round {
+            pod,
+            sandbox_id: &id,
+            files: &files,
+            cancel,
+        };
+        let containers = self.start_containers(round, &up, starts);
+        let (up, mut results) = futures::future::join(up.clone(), containers).await;
+        if up.is_err() {
+            results.clear();
+        }
+        let network = setup_result(pod, up, &mut result);
+        results.splice(0..0, [result].into_iter().chain(network));
+        Ok(results)
+    }
+
+    async fn start_containers(
+        &self,
+        round: Round<'_>,
+        up: &Up<'_>,
+        starts: &[Start<'_>],
     ) -> Vec<SyncResult> {
         // Who has a postStart hook holds back those after it: people rely on that order.
         let hooked: Vec<Option<CancellationToken>> = starts
             .iter()
-            .map(|start| has_post_start(pod, start.name).then(CancellationToken::new))
+            .map(|start| has_post_start(round.pod, start.name).then(CancellationToken::new))
             .collect();
         let started = starts.iter().enumerate().map(|(index, start)| {
             let (earlier, mine) = hooked.split_at(index);
@@ -189,10 +230,9 @@ impl DockerManager {
                     Role::Sidecar | Role::App | Role::Ephemeral => SyncAction::StartContainer,
                 };
                 let mut result = SyncResult::new(action, start.name);
-                let start = self.counted_on(pod, *start, files);
+                let start = self.counted_on(round.pod, *start, round.files);
                 let up = in_turn(up, earlier);
-                let started = self.start_container(pod, sandbox_id, up, files, start, cancel);
-                if let Err(error) = started.await {
+                if let Err(error) = self.start_container(round, up, start).await {
                     result.fail(error);
                 }
                 result

@@ -17,6 +17,12 @@ const DIR_MODE: u32 = 0o755;
 /// Mode of files made on demand.
 const FILE_MODE: u32 = 0o644;
 
+/// Why a path can't be checked.
+const UNSEEN: &str =
+    "the agent doesn't see the host's files; mount / of the host and name it with --host-root";
+/// Why a file can't be made.
+const READ_ONLY: &str = "the agent sees the host's files without making any; make it on the host";
+
 /// A path of the host, ready to be bound.
 pub(super) struct HostPath {
     pub(super) path: PathBuf,
@@ -36,54 +42,43 @@ pub(super) fn ensure(
         volume: volume.to_owned(),
         problem,
     };
+    let refused = |why: &str| problem(format!("hostPath {:?} {why}", source.path));
     if path.components().any(|c| c == Component::ParentDir) {
-        return Err(problem(format!(
-            "hostPath {:?} must not contain '..'",
-            source.path
-        )));
+        return Err(refused("must not contain '..'"));
     }
     if !path.is_absolute() {
-        return Err(problem(format!(
-            "hostPath {:?} must be absolute",
-            source.path
-        )));
+        return Err(refused("must be absolute"));
     }
     let kind = source.type_.as_deref().unwrap_or_default();
-    let by_engine = |path: PathBuf| {
-        // The form of a mount that has the Engine make its source can't say such a path.
-        if source.path.contains(':') {
-            return Err(problem(format!(
-                "hostPath {:?} can't be made from within a container; make it on the host",
-                source.path
-            )));
-        }
-        Ok(HostPath {
-            path,
-            made_by_engine: true,
-        })
-    };
     let seen = host
         .seen(&path)
         .map_err(|e| VolumeError::io("look at", &path, e))?;
     let (at, is_own) = match seen {
-        SeenAt::Own(at) => (at, true),
-        SeenAt::Below(at) => (at, false),
-        SeenAt::Nowhere if kind.is_empty() => return by_engine(path),
+        SeenAt::Own(at) => (Some(at), true),
+        SeenAt::Below(at) => (Some(at), false),
+        SeenAt::Nowhere if kind.is_empty() => (None, false),
         SeenAt::Nowhere => {
-            return Err(problem(format!(
-                "hostPath {:?} can't be checked to be a {kind}: the agent doesn't see the host's files; mount / of the host and name it with --host-root",
-                source.path
+            return Err(refused(&format!(
+                "can't be checked to be a {kind}: {UNSEEN}"
             )));
         }
     };
-    let found = type_of(&at)?;
+    let found = at.as_deref().map(type_of).transpose()?.flatten();
     match kind {
-        "" | "DirectoryOrCreate" if found.is_none() && !is_own => return by_engine(path),
+        "" | "DirectoryOrCreate" if found.is_none() && !is_own => {
+            // The form of a mount that has the Engine make its source can't say such a path.
+            if source.path.contains(':') {
+                return Err(refused(
+                    "can't be made from within a container; make it on the host",
+                ));
+            }
+            return Ok(HostPath {
+                path,
+                made_by_engine: true,
+            });
+        }
         "FileOrCreate" if found.is_none() && !is_own => {
-            return Err(problem(format!(
-                "hostPath {:?} is missing, and the agent sees the host's files without making any; make it on the host",
-                source.path
-            )));
+            return Err(refused(&format!("is missing, and {READ_ONLY}")));
         }
         // "" checks nothing, but runtimes make a missing directory for their bind mount, and not
         // every Engine does.

@@ -16,6 +16,14 @@ impl Metrics {
             Info::new([("version", env!("CARGO_PKG_VERSION"))]),
         );
         self.register_engine(r);
+        self.register_pods(r);
+        self.register_sources(r);
+        self.register_images(r);
+        self.register_cluster(r);
+        registry
+    }
+
+    fn register_pods(&self, r: &mut Registry) {
         r.register("pods", "Pods by state", self.pods.clone());
         r.register_with_unit(
             "pod_sync_duration",
@@ -58,6 +66,9 @@ impl Metrics {
             "Containers that garbage collection could not remove",
             self.container_gc_errors.clone(),
         );
+    }
+
+    fn register_sources(&self, r: &mut Registry) {
         r.register(
             "source_reads",
             "Whole sets delivered, by source",
@@ -74,6 +85,9 @@ impl Metrics {
             "Present problems of manifests by code",
             self.problems.clone(),
         );
+    }
+
+    fn register_images(&self, r: &mut Registry) {
         r.register_with_unit(
             "image_pull_duration",
             "Time of image pulls that succeeded",
@@ -81,12 +95,6 @@ impl Metrics {
             self.pull_seconds.clone(),
         );
         r.register("image_pulls", "Image pulls by outcome", self.pulls.clone());
-        self.register_image_gc(r);
-        self.register_cluster(r);
-        registry
-    }
-
-    fn register_image_gc(&self, r: &mut Registry) {
         r.register(
             "image_garbage_collected",
             "Images removed, by cause",
