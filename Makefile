@@ -37,7 +37,7 @@ core: ## the decisions alone and their tests: no async runtime, no Engine, no HT
 	$(CARGO) test --locked --package mirrorlet-core
 
 scripts:
-	@for script in hack/*.sh hack/conformance/*.sh .ci/run .ci/check; do bash -n "$$script"; done
+	@for script in hack/*.sh hack/conformance/*.sh tests/common/*.sh .ci/run .ci/check; do bash -n "$$script"; done
 
 versions: ## the chart and manifests say the version of Cargo.toml
 	@hack/versions.sh >/dev/null
@@ -53,11 +53,7 @@ test: ## everything: sets up Docker, images and Kubernetes, then check and all t
 	hack/metrics-server-build.sh
 	hack/images.sh
 	hack/registry.sh
-	$(MAKE) check
-	$(MAKE) chart
-	$(CARGO) test --locked --workspace --all-targets --no-fail-fast
-	$(CARGO) test --locked --workspace --doc
-	$(MAKE) conformance-short
+	CARGO="$(CARGO)" MAKE="$(MAKE)" hack/test.sh
 
 # What meets an Engine: all of it has to hold on both ends of the versions.
 ENGINE_TESTS := agent engine faults

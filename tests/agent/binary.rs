@@ -213,7 +213,7 @@ async fn a_credential_helper_of_the_node_is_asked() {
     let registry = Registry::private().await;
     let image = registry.push("a/app:1");
     let bed = Bed::new();
-    let home = tempfile::tempdir().unwrap();
+    let home = crate::common::tempdir();
     let helper = home.path().join("docker-credential-mirrorlet-test");
     // It answers for this registry alone, which it is asked for on its standard input.
     let answer = format!(r#"{{"Username":"{USER}","Secret":"{PASSWORD}"}}"#);

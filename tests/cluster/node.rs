@@ -399,7 +399,7 @@ async fn replaced_certificates_are_used() {
 async fn a_refused_token_is_read_again() {
     let cluster = Cluster::shared().await;
     let account = cluster.service_account_kubeconfig();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir();
     let (kubeconfig, token) = (dir.path().join("kubeconfig"), dir.path().join("token"));
     let mut config: Value = serde_json::from_slice(&std::fs::read(account).unwrap()).unwrap();
     let user = &mut config["users"][0]["user"];
@@ -558,7 +558,7 @@ async fn a_node_that_was_silent_is_clean_again() {
 
 #[test]
 fn a_kubeconfig_that_is_wrong_ends_the_program_with_2() {
-    let root = tempfile::tempdir().unwrap();
+    let root = crate::common::tempdir();
     let missing = root.path().join("kubeconfig");
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_mirrorlet"))
         .args([

@@ -65,6 +65,8 @@ impl Dockerd {
         // Unlike those of other test programs, and within the 15 bytes of an interface's name.
         let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst));
         let bridge = format!("mlt{pid}n{number}");
+        super::reaper::remember("dockerd", &[&dir.path().display().to_string()]);
+        super::reaper::remember("link", &[&bridge]);
         run("ip", &["link", "add", &bridge, "type", "bridge"]);
         run("ip", &["link", "set", &bridge, "up"]);
         Self {

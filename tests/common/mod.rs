@@ -2,7 +2,7 @@
 //!
 //! Every agent has its own root directory and so its own owner id: tests run side by side on one
 //! Engine and assert only on what their own agent owns. What a test leaves behind is removed by
-//! its label, however the test ends.
+//! its label, however the test ends; what a program leaves that is killed, by its [`reaper`].
 #![allow(
     unreachable_pub,
     dead_code,
@@ -23,6 +23,7 @@ pub mod intercept;
 pub mod link;
 pub mod node;
 pub mod proxy;
+pub mod reaper;
 pub mod registry;
 pub mod terminal;
 
@@ -32,17 +33,21 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mirrorlet::app::Agent;
 use mirrorlet::config::{Ambient, Resolved, resolve};
+use mirrorlet::server::NodeStats;
+use mirrorlet::server::view::AgentView;
 use mirrorlet_core::api::FullName;
 use mirrorlet_core::api::report::{ContainerReport, PodReport, StatusReport};
 use mirrorlet_docker::BollardEngine;
 use mirrorlet_docker::engine::SharedEngine;
+use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_host::telemetry::journal::Kind;
 use tempfile::TempDir;
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 /// The image of the tests; made by `hack/images.sh` from local files.
@@ -63,6 +68,8 @@ pub fn docker_host() -> String {
 pub struct Bed {
     pub root: TempDir,
     pub docker: String,
+    /// The agents that were started here, to be stopped before what they own is removed.
+    agents: Mutex<Vec<Arc<Life>>>,
 }
 
 impl Default for Bed {
@@ -96,10 +103,12 @@ impl Bed {
     }
 
     fn at(docker: &str, root: TempDir) -> Self {
+        reaper::remember("bed", &[docker, &root.path().display().to_string()]);
         std::fs::create_dir(root.path().join("manifests")).unwrap();
         let bed = Self {
             root,
             docker: docker.to_owned(),
+            agents: Mutex::default(),
         };
         bed.docker(&["version", "--format", "{{.Server.Version}}"]);
         bed
@@ -107,6 +116,12 @@ impl Bed {
 
     pub fn path(&self) -> &Path {
         self.root.path()
+    }
+
+    /// A UID for that pod which no other bed has: names of containers are made of it.
+    pub fn uid(&self, pod: &str) -> String {
+        let root = self.path().file_name().unwrap().to_string_lossy();
+        format!("uid-{pod}-{}", root.rsplit('-').next().unwrap())
     }
 
     pub fn manifest(&self, file: &str) -> PathBuf {
@@ -180,10 +195,20 @@ impl Bed {
                 Err(error) => panic!("{error:#}"),
             }
         };
-        TestAgent {
-            agent: Some(agent),
-            cancel,
-        }
+        let agent = TestAgent {
+            view: Arc::clone(&agent.view),
+            stats: Arc::clone(&agent.stats),
+            telemetry: agent.telemetry.clone(),
+            life: Arc::new(Life {
+                agent: Mutex::new(Some(agent)),
+                cancel,
+                runtime: Handle::current(),
+            }),
+        };
+        let mut agents = self.agents.lock().unwrap();
+        agents.retain(|life| life.lasts());
+        agents.push(Arc::clone(&agent.life));
+        agent
     }
 
     /// Runs the docker client against this bed's Engine; fails when it fails.
@@ -199,7 +224,17 @@ impl Bed {
             "docker {args:?} failed: {}",
             String::from_utf8_lossy(&output.stderr)
         );
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+        let printed = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+        match args {
+            ["create", ..] | ["run", "-d", ..] => {
+                reaper::remember("container", &[&self.docker, &printed]);
+            }
+            ["tag" | "commit" | "import" | "pull", .., image] => {
+                reaper::remember("image", &[&self.docker, image]);
+            }
+            _ => {}
+        }
+        printed
     }
 
     /// Ids of all containers this bed's agents own, by name.
@@ -302,9 +337,22 @@ fn directory() -> TempDir {
     directory.prefix("mirrorlet-test-").tempdir().unwrap()
 }
 
+/// A new directory that goes with the test, or with its program when that is killed.
+pub fn tempdir() -> TempDir {
+    let directory = directory();
+    reaper::remember("dir", &[&directory.path().display().to_string()]);
+    directory
+}
+
 impl Drop for Bed {
     fn drop(&mut self) {
+        // One that still works would start anew what is removed here.
+        for life in self.agents.lock().unwrap().drain(..) {
+            life.end();
+        }
         if let Some(owner) = self.owner() {
+            // A create that was under way may be carried out after this: found when the program ends.
+            reaper::remember("owner", &[&self.docker, &owner]);
             remove_containers(&self.docker, &owner);
         }
         unmount_all(self.path());
@@ -448,19 +496,67 @@ pub fn unmount_all(root: &Path) {
     }
 }
 
+/// The life of an agent: the test ends it, or the bed when the test doesn't.
+struct Life {
+    agent: Mutex<Option<Agent>>,
+    cancel: CancellationToken,
+    runtime: Handle,
+}
+
+impl Life {
+    /// Longest wait for an agent to end: its own bound, many times.
+    const END: Duration = Duration::from_secs(20);
+
+    fn take(&self) -> Option<Agent> {
+        let mut agent = self.agent.lock().unwrap_or_else(PoisonError::into_inner);
+        agent.take()
+    }
+
+    fn lasts(&self) -> bool {
+        let agent = self.agent.lock().unwrap_or_else(PoisonError::into_inner);
+        agent.is_some()
+    }
+
+    /// Stops the agent, unless it has been, and waits for its end.
+    fn end(&self) {
+        self.cancel.cancel();
+        let Some(mut agent) = self.take() else { return };
+        let runtime = self.runtime.clone();
+        let (ended, end) = std::sync::mpsc::channel();
+        // This may be a thread of that runtime, which must not wait for a task.
+        std::thread::spawn(move || {
+            runtime.block_on(agent.drain());
+            drop(agent);
+            let _ = ended.send(());
+        });
+        let _ = end.recv_timeout(Self::END);
+    }
+}
+
 /// A running agent.
 pub struct TestAgent {
-    agent: Option<Agent>,
-    cancel: CancellationToken,
+    view: Arc<dyn AgentView>,
+    stats: Arc<dyn NodeStats>,
+    telemetry: Telemetry,
+    life: Arc<Life>,
+}
+
+impl Drop for TestAgent {
+    fn drop(&mut self) {
+        // The bed waits for its end. One that was killed is told nothing.
+        if self.life.lasts() {
+            self.life.cancel.cancel();
+        }
+    }
 }
 
 impl TestAgent {
     pub fn status(&self) -> StatusReport {
-        self.agent.as_ref().unwrap().view.status()
+        self.view.status()
     }
 
-    pub fn view(&self) -> Arc<dyn mirrorlet::server::view::AgentView> {
-        Arc::clone(&self.agent.as_ref().unwrap().view)
+    pub fn view(&self) -> Arc<dyn AgentView> {
+        Arc::clone(&self.view)
     }
 
     /// The pod of that manifest name, if there is one.
@@ -473,7 +569,7 @@ impl TestAgent {
 
     /// Waits until the report is as wanted, and returns it.
     pub async fn until(&self, what: &str, wanted: impl Fn(&StatusReport) -> bool) -> StatusReport {
-        let mut changed = self.agent.as_ref().unwrap().view.changed();
+        let mut changed = self.view.changed();
         let end = Instant::now() + PATIENCE;
         loop {
             changed.borrow_and_update();
@@ -531,7 +627,7 @@ impl TestAgent {
 
     /// The events of a pod so far, each as `reason message`, by its name with the node's suffix.
     pub fn events(&self, pod: &str) -> Vec<String> {
-        let journal = &self.agent.as_ref().unwrap().telemetry.journal;
+        let journal = &self.telemetry.journal;
         let story = journal.story(&FullName::new(pod, "default"));
         let told = story.iter().filter(|entry| entry.kind != Kind::Trace);
         told.map(|entry| format!("{} {}", entry.reason, entry.message))
@@ -548,13 +644,13 @@ impl TestAgent {
     }
 
     /// What its pods and its machine use.
-    pub fn stats(&self) -> Arc<dyn mirrorlet::server::NodeStats> {
-        Arc::clone(&self.agent.as_ref().unwrap().stats)
+    pub fn stats(&self) -> Arc<dyn NodeStats> {
+        Arc::clone(&self.stats)
     }
 
     /// What is counted, as it is served.
     pub fn metrics(&self) -> String {
-        self.agent.as_ref().unwrap().telemetry.metrics.encode()
+        self.telemetry.metrics.encode()
     }
 
     /// Waits until no pod of that manifest name is left.
@@ -566,16 +662,16 @@ impl TestAgent {
     }
 
     /// Stops the agent as SIGTERM does: containers keep running.
-    pub async fn stop(mut self) {
-        self.cancel.cancel();
-        if let Some(mut agent) = self.agent.take() {
+    pub async fn stop(self) {
+        self.life.cancel.cancel();
+        if let Some(mut agent) = self.life.take() {
             agent.drain().await;
         }
     }
 
     /// Ends the agent as `kill -9` does: no task of it gets another word in.
-    pub fn kill(mut self) {
-        drop(self.agent.take());
+    pub fn kill(self) {
+        drop(self.life.take());
     }
 }
 

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::cluster::process::Program;
 use super::cluster::unique;
-use super::{IMAGE, PATIENCE, docker_host};
+use super::{IMAGE, PATIENCE, docker_host, reaper, tempdir};
 
 /// Where Debian's package puts it; installed by `hack/registry.sh`.
 const PROGRAM: &str = "/usr/bin/docker-registry";
@@ -56,7 +56,7 @@ impl Registry {
             Path::new(PROGRAM).exists(),
             "there is no {PROGRAM}; run hack/registry.sh"
         );
-        let home = tempfile::tempdir().unwrap();
+        let home = tempdir();
         std::fs::write(home.path().join("htpasswd"), HTPASSWD).unwrap();
         // A port that was free a moment ago may be taken by now: then it ends, and another is tried.
         for _ in 0..10 {
@@ -89,12 +89,14 @@ impl Registry {
     /// it from the Engine. Returns its full name.
     pub fn push(&self, name: &str) -> String {
         let container = docker(&["create", IMAGE], None);
+        reaper::remember("container", &[&docker_host(), &container]);
         self.push_container(name, &container)
     }
 
     /// The same with a layer of its own, of several megabytes, which the Engine has to fetch.
     pub fn push_large(&self, name: &str) -> String {
         let container = docker(&["create", IMAGE], None);
+        reaper::remember("container", &[&docker_host(), &container]);
         // Of no use to a compressor.
         let seed = unique("large");
         let blocks = (0..LARGE_BLOCKS).flat_map(|n| {
@@ -111,9 +113,9 @@ impl Registry {
     fn push_container(&self, name: &str, container: &str) -> String {
         let image = self.image(name);
         let label = format!("LABEL mirrorlet.test/unique={}", unique("image"));
+        self.removes(&image);
         docker(&["commit", "--change", &label, container, &image], None);
         docker(&["rm", container], None);
-        self.made.lock().unwrap().insert(image.clone());
         let config = self.home.path().join("client");
         std::fs::create_dir_all(&config).unwrap();
         std::fs::write(config.join("config.json"), self.config_json(PASSWORD)).unwrap();
@@ -152,6 +154,7 @@ impl Registry {
 impl Registry {
     /// Has another name of an image of ours, one that came through a proxy say, removed with it.
     pub fn removes(&self, image: &str) {
+        reaper::remember("image", &[&docker_host(), image]);
         self.made.lock().unwrap().insert(image.to_owned());
     }
 }

@@ -20,9 +20,10 @@ use mirrorlet_runtime::gc::{ContainerGc, PodStateProvider};
 use mirrorlet_runtime::objects::NoObjects;
 
 /// A pod whose container ends again and again.
-fn crasher(name: &str) -> String {
+fn crasher(bed: &Bed, name: &str) -> String {
+    let uid = bed.uid(name);
     format!(
-        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  uid: uid-{name}\nspec:\n  terminationGracePeriodSeconds: 0\n  containers:\n  - name: {name}\n    image: {IMAGE}\n    command: [sh, -c, \"echo said by {name}; exit 1\"]\n"
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  uid: {uid}\nspec:\n  terminationGracePeriodSeconds: 0\n  containers:\n  - name: {name}\n    image: {IMAGE}\n    command: [sh, -c, \"echo said by {name}; exit 1\"]\n"
     )
 }
 
@@ -63,7 +64,9 @@ async fn collector(
         },
     );
     manager.get_pods(true).await.unwrap();
-    let known = known.iter().map(|(uid, life)| (PodUid::from(*uid), *life));
+    let known = known
+        .iter()
+        .map(|(pod, life)| (PodUid::from(bed.uid(pod).as_str()), *life));
     let states = Arc::new(States(known.collect()));
     (ContainerGc::new(Arc::new(manager), policy, states), metrics)
 }
@@ -75,7 +78,7 @@ async fn leave(bed: &Bed, pods: &[&str], dead: usize) {
     resolved.config.maximum_dead_containers_per_container = -1;
     let agent = bed.agent_as(resolved).await;
     for name in pods {
-        bed.write(&format!("{name}.yaml"), &crasher(name));
+        bed.write(&format!("{name}.yaml"), &crasher(bed, name));
     }
     for name in pods {
         eventually(&format!("{dead} dead instances of {name}"), || {
@@ -115,7 +118,7 @@ async fn old_instances_are_collected_and_restart_counts_go_on() {
     leave(&bed, &["loop"], 4).await;
     let before = dead(&bed, "loop");
     let newest = *counts(&bed, "loop").last().unwrap();
-    let known = [("uid-loop", PodLife::Known)];
+    let known = [("loop", PodLife::Known)];
     let (gc, metrics) = collector(&bed, ContainerGcPolicy::default(), &known).await;
     let outcome = gc.garbage_collect().await;
     assert_eq!(outcome.error(), None);
@@ -137,7 +140,7 @@ async fn old_instances_are_collected_and_restart_counts_go_on() {
 async fn limits_of_the_node_are_shared_fairly() {
     let bed = Bed::new();
     leave(&bed, &["many", "few"], 4).await;
-    let known = [("uid-many", PodLife::Known), ("uid-few", PodLife::Known)];
+    let known = [("many", PodLife::Known), ("few", PodLife::Known)];
     let policy = ContainerGcPolicy::new(Duration::ZERO, -1, 4);
     let (gc, _) = collector(&bed, policy, &known).await;
     let outcome = gc.garbage_collect().await;
@@ -167,7 +170,7 @@ async fn remains_of_pods_that_are_gone_or_over_go_and_foreign_containers_stay() 
         IMAGE,
         "true",
     ]);
-    let known = [("uid-over", PodLife::Over), ("uid-kept", PodLife::Known)];
+    let known = [("over", PodLife::Over), ("kept", PodLife::Known)];
     let (gc, _) = collector(&bed, ContainerGcPolicy::default(), &known).await;
     let outcome = gc.garbage_collect().await;
     assert_eq!(outcome.error(), None);
@@ -193,7 +196,7 @@ async fn an_agent_keeps_as_many_dead_instances_as_it_is_told() {
     resolved.config.max_container_backoff = Duration::from_secs(1);
     resolved.config.maximum_dead_containers_per_container = 2;
     let agent = bed.agent_as(resolved).await;
-    bed.write("loop.yaml", &crasher("loop"));
+    bed.write("loop.yaml", &crasher(&bed, "loop"));
     agent.until_pod("loop", |pod| pod.restarts >= 4).await;
     eventually("the old instances to go", || {
         let counts = counts(&bed, "loop");

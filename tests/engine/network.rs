@@ -5,7 +5,7 @@ use std::net::{IpAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Bed, IMAGE, eventually, free_port};
+use crate::common::{Bed, IMAGE, docker_host, eventually, free_port, reaper};
 use mirrorlet::config::Resolved;
 
 /// A Docker network that goes with the test.
@@ -19,6 +19,7 @@ impl Network {
             format!("10.231.{number}.0/24"),
             format!("fd00:231:{number}::/64"),
         ];
+        reaper::remember("network", &[&docker_host(), &name]);
         let made = Command::new("docker")
             .args(["network", "create", "--ipv6"])
             .args(["--subnet", &subnets[0], "--subnet", &subnets[1], &name])

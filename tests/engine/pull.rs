@@ -3,6 +3,7 @@
 //! The registry listens on loopback, which an Engine trusts without TLS. What is proven here is
 //! the Engine's side of every failure: in which words and codes it arrives at the puller.
 
+use crate::common::{docker_host, reaper};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -154,7 +155,9 @@ impl Bed {
     }
 
     fn image(&self, repository: &str) -> String {
-        format!("{}/{repository}:1", self.host)
+        let image = format!("{}/{repository}:1", self.host);
+        reaper::remember("image", &[&docker_host(), &image]);
+        image
     }
 
     /// Pulls to the end of the stream.

@@ -126,7 +126,7 @@ async fn the_nodes_docker_config_counts_and_is_read_anew() {
     let registry = Registry::private().await;
     let image = registry.push("a/app:1");
     let bed = Bed::new();
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir();
     let config = directory.path().join("config.json");
     let mut resolved = bed.resolved();
     resolved.config.docker_config = Some(directory.path().to_owned());

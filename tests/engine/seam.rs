@@ -3,6 +3,7 @@
 //!
 //! Every test owns what it creates by a label of its own and removes it at its end.
 
+use crate::common::reaper;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -48,6 +49,7 @@ impl Bed {
         let engine = BollardEngine::connect(&endpoint()).unwrap();
         engine.version().await.expect("a Docker Engine is needed");
         let owner = format!("test-{test}-{}-{number}", std::process::id());
+        reaper::remember("owner", &[&endpoint(), &owner]);
         Self { engine, owner }
     }
 
@@ -495,7 +497,7 @@ async fn a_terminals_output_is_left_as_it_is() {
 
 #[tokio::test]
 async fn an_absent_engine_is_unavailable_and_found_once_it_is_there() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir();
     let socket = directory.path().join("docker.sock");
     let engine = BollardEngine::connect(&format!("unix://{}", socket.display())).unwrap();
     assert!(matches!(
@@ -563,7 +565,7 @@ async fn scripted_engine(
 #[tokio::test]
 async fn the_version_is_agreed_on_and_paths_carry_it() {
     for (api, agreed) in [("1.41", "1.41"), ("1.47", "1.47"), ("1.56", "1.53")] {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir();
         let socket = directory.path().join("s");
         let (sender, mut seen) = tokio::sync::mpsc::unbounded_channel();
         let listener = UnixListener::bind(&socket).unwrap();
@@ -616,7 +618,7 @@ async fn broken_answers_are_told_apart() {
             e.status() == Some(400) && e.to_string().contains("1.41 is needed")
         }),
     ] {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = crate::common::tempdir();
         let socket = directory.path().join("s");
         let (sender, _seen) = tokio::sync::mpsc::unbounded_channel();
         let listener = UnixListener::bind(&socket).unwrap();
@@ -630,7 +632,7 @@ async fn broken_answers_are_told_apart() {
 
 #[tokio::test]
 async fn an_answer_that_stops_halfway_is_given_up_at_the_deadline() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir();
     let socket = directory.path().join("s");
     let listener = UnixListener::bind(&socket).unwrap();
     let engine = BollardEngine::connect(&format!("unix://{}", socket.display())).unwrap();
@@ -655,7 +657,7 @@ async fn an_answer_that_stops_halfway_is_given_up_at_the_deadline() {
 
 #[tokio::test]
 async fn a_dropped_stream_closes_its_connection_and_a_broken_one_says_so() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = crate::common::tempdir();
     let socket = directory.path().join("s");
     let listener = UnixListener::bind(&socket).unwrap();
     let engine = BollardEngine::connect(&format!("unix://{}", socket.display())).unwrap();

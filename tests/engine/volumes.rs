@@ -573,12 +573,13 @@ async fn a_token_is_renewed_before_it_ends() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_is_done_gives_back_its_volumes_and_keeps_its_log() {
     let bed = Bed::new();
+    let uid = bed.uid("job");
     bed.write(
         "job.yaml",
         &format!(
             r#"apiVersion: v1
 kind: Pod
-metadata: {{name: job, uid: uid-job, labels: {{app: shop}}}}
+metadata: {{name: job, uid: {uid}, labels: {{app: shop}}}}
 spec:
   restartPolicy: Never
   terminationGracePeriodSeconds: 1
@@ -598,7 +599,7 @@ spec:
     let agent = bed.agent().await;
     let done = |pod: &mirrorlet_core::api::report::PodReport| pod.phase == "Succeeded";
     agent.until_pod("job", done).await;
-    let dir = bed.path().join("pods/uid-job");
+    let dir = bed.path().join("pods").join(&uid);
     let volumes = dir.join("volumes");
     eventually("the volumes to go", || (!volumes.exists()).then_some(())).await;
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();

@@ -168,7 +168,7 @@ async fn a_full_disk_is_reported_and_pods_go_on() {
             &bed.path().display().to_string(),
         ],
     );
-    let manifests = tempfile::tempdir().unwrap();
+    let manifests = crate::common::tempdir();
     let write = |file: &str, content: &str| {
         std::fs::write(manifests.path().join(file), content).unwrap();
     };

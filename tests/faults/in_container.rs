@@ -239,7 +239,7 @@ async fn with_all_it_needs_it_does_in_a_container_what_it_does_outside() {
     let contained = Contained::start(ALL);
     let bed = &contained.bed;
     // None of the agent's own, which is mounted for it to write to.
-    let files = tempfile::tempdir().unwrap();
+    let files = crate::common::tempdir();
     let host = files.path();
     std::fs::create_dir_all(host.join("there/sub")).unwrap();
     let at = |name: &str| host.join(name).display().to_string();

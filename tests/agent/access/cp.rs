@@ -38,7 +38,7 @@ async fn files_and_trees_are_copied_out_with_modes_and_links() {
           ln -s /etc absolute && chmod 711 sub && touch -d @1000000000 file",
     );
     assert!(made.status.success(), "{}", text(&made.stderr));
-    let here = tempfile::tempdir().unwrap();
+    let here = crate::common::tempdir();
     // A file into a directory, to a new name, and over another.
     cp(&bed, "web:/src/file", &at(&here, "")).unwrap();
     assert_eq!(fs::read(at(&here, "file")).unwrap(), b"\0\x01bytes");
@@ -72,7 +72,7 @@ async fn files_and_trees_are_copied_out_with_modes_and_links() {
 async fn files_and_trees_are_copied_in_and_are_roots() {
     let bed = Bed::new();
     let agent = started(&bed, &pod("web", "", SLEEPS), "web").await;
-    let here = tempfile::tempdir().unwrap();
+    let here = crate::common::tempdir();
     fs::create_dir_all(at(&here, "src/sub")).unwrap();
     fs::write(at(&here, "src/file"), b"\0\x01bytes").unwrap();
     fs::set_permissions(at(&here, "src/file"), fs::Permissions::from_mode(0o640)).unwrap();
@@ -103,7 +103,7 @@ async fn files_and_trees_are_copied_in_and_are_roots() {
     );
     let expected = format!("{}../file\n../file\nsame\n", "640 0 7\n".repeat(5));
     assert_eq!(text(&seen.stdout), expected, "{}", text(&seen.stderr));
-    let back = tempfile::tempdir().unwrap();
+    let back = crate::common::tempdir();
     cp(&bed, "web:/new/big", &at(&back, "")).unwrap();
     assert!(fs::read(at(&back, "big")).unwrap() == big);
     agent.stop().await;
@@ -117,7 +117,7 @@ async fn a_container_that_does_not_run_has_its_files_all_the_same() {
     agent
         .until_pod("over", |pod| pod.phase == "Succeeded")
         .await;
-    let here = tempfile::tempdir().unwrap();
+    let here = crate::common::tempdir();
     cp(&bed, "over:/result", &at(&here, "")).unwrap();
     assert_eq!(fs::read(at(&here, "result")).unwrap(), b"result\n");
     cp(&bed, &at(&here, "result"), "over:/again").unwrap();
@@ -130,7 +130,7 @@ async fn a_container_that_does_not_run_has_its_files_all_the_same() {
 async fn what_can_not_be_copied_is_told_with_its_reason() {
     let bed = Bed::new();
     let agent = started(&bed, &pod("web", "", SLEEPS), "web").await;
-    let here = tempfile::tempdir().unwrap();
+    let here = crate::common::tempdir();
     fs::write(at(&here, "file"), "x").unwrap();
     fs::create_dir(at(&here, "dir")).unwrap();
     assert!(sh(&bed, "web", "mkdir /d; touch /f").status.success());

@@ -260,7 +260,7 @@ fn links(dir: &std::path::Path) -> Vec<(String, Option<String>)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn links_to_logs_come_with_a_start_and_go_with_the_container() {
     let bed = Bed::new();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = crate::common::tempdir();
     let mut resolved = bed.resolved();
     let pods = dir.path().join("pods");
     resolved.config.pod_logs_dir = Some(pods.clone());

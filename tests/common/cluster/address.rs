@@ -10,6 +10,8 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{self, Command};
 
+use crate::common::reaper;
+
 /// Clusters on one machine at a time; hack/cluster-up.sh has 198.18.255.1.
 const CLUSTERS: u8 = 254;
 
@@ -28,7 +30,10 @@ impl Address {
             let label = format!("lo:{}", process::id());
             let added = ip(&["addr", "add", &address.cidr(), "dev", "lo", "label", &label]);
             match added {
-                Ok(()) => return address,
+                Ok(()) => {
+                    reaper::remember("address", &[&address.cidr(), &label]);
+                    return address;
+                }
                 Err(error) if error.contains("exists") || error.contains("assigned") => {
                     // Somebody else's: it is not given back by us.
                     std::mem::forget(address);
@@ -74,12 +79,14 @@ fn sweep() {
     for line in String::from_utf8_lossy(&listed.stdout).lines() {
         let mut words = line.split_whitespace();
         let address = words.find(|word| word.starts_with("198.18."));
-        let owner = words.find_map(|word| word.strip_prefix("lo:"));
-        let owner = owner.and_then(|pid| pid.trim_end_matches('\\').parse::<u32>().ok());
-        if let (Some(address), Some(pid)) = (address, owner)
+        let label = words.find(|word| word.starts_with("lo:"));
+        let label = label.map(|label| label.trim_end_matches('\\'));
+        if let (Some(address), Some(label)) = (address, label)
+            && let Ok(pid) = label["lo:".len()..].parse::<u32>()
             && !Path::new(&format!("/proc/{pid}")).exists()
         {
-            let _ = ip(&["addr", "del", address, "dev", "lo"]);
+            // By its label: somebody else may have taken it meanwhile.
+            let _ = ip(&["addr", "del", address, "dev", "lo", "label", label]);
         }
     }
 }

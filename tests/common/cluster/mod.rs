@@ -135,6 +135,7 @@ impl Cluster {
             .prefix("mirrorlet-cluster-")
             .tempdir()
             .unwrap();
+        super::reaper::remember("dir", &[&dir.path().display().to_string()]);
         let address = Address::claim();
         let authority = Authority::new(&dir.path().join("pki"), address.server());
         authority.client("admin", "admin", Some("system:masters"));
@@ -461,9 +462,16 @@ impl Drop for Cluster {
             return;
         }
         // A failed test keeps the words of the servers.
-        self.dir.disable_cleanup(true);
-        let dir = self.dir.path().display();
-        super::tell(&format!("logs of the cluster are kept in {dir}"));
+        let kept =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(self.dir.path().file_name().unwrap());
+        std::fs::create_dir_all(&kept).unwrap();
+        for file in std::fs::read_dir(self.dir.path()).unwrap().flatten() {
+            if file.path().extension().is_some_and(|kind| kind == "log") {
+                let _ = std::fs::copy(file.path(), kept.join(file.file_name()));
+            }
+        }
+        let kept = kept.display();
+        super::tell(&format!("logs of the cluster are kept in {kept}"));
     }
 }
 

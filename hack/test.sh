@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# All tests of `make test`, once Engine, Kubernetes and images are there. Ends, also after a failure or
+# a Ctrl-C, with a look at what they left on this machine, which is a failure, too.
+set -euo pipefail
+# shellcheck source=hack/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+cd "$REPO"
+
+CARGO="${CARGO:-cargo}"
+MAKE="${MAKE:-make}"
+
+before="$(mktemp)"
+hack/left.sh before "$before"
+finish() {
+    local status=$?
+    trap - EXIT INT TERM
+    hack/left.sh after "$before" || [ "$status" != 0 ] || status=1
+    rm -f "$before"
+    exit "$status"
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+"$MAKE" check
+"$MAKE" chart
+# Each test program by way of hack/run-test.sh.
+host="$(rustc --version --verbose | sed -n "s/^host: //p" | tr a-z- A-Z_)"
+env "CARGO_TARGET_${host}_RUNNER=$REPO/hack/run-test.sh" "$CARGO" test --locked --workspace --all-targets --no-fail-fast
+"$CARGO" test --locked --workspace --doc
+"$MAKE" conformance-short
