@@ -26,6 +26,12 @@ const WAIT_MAX: Duration = Duration::from_mins(20);
 /// it holds stays unknown, and it is tried again more and more seldom.
 const MEASURE_MAX: Duration = Duration::from_secs(5);
 
+/// Directories are entered this deep, each level holding a descriptor.
+const DEPTH_MAX: usize = 128;
+
+/// Most files with several names in one tree, each of which is remembered: about 5 MiB.
+const LINKED_MAX: usize = 1 << 18;
+
 /// Size of a block of `st_blocks`, in bytes, on any file system.
 const BLOCK_BYTES: u64 = 512;
 
@@ -121,6 +127,7 @@ impl Disks {
                 let measuring = tokio::task::spawn_blocking(move || {
                     let budget = Budget {
                         end: Instant::now() + MEASURE_MAX,
+                        linked_max: LINKED_MAX,
                         stop: &told,
                     };
                     measure(&measured, &budget, now())
@@ -144,6 +151,7 @@ struct TooLong;
 
 struct Budget<'a> {
     end: Instant,
+    linked_max: usize,
     stop: &'a AtomicBool,
 }
 
@@ -195,28 +203,31 @@ fn tree(root: &Path, budget: &Budget<'_>) -> Result<Option<Held>, TooLong> {
     let mut held = Held::default();
     held.add(&metadata);
     let mut linked = HashSet::new();
-    let mut open = vec![root.to_owned()];
-    while let Some(directory) = open.pop() {
+    // What goes away meanwhile holds nothing.
+    let mut open: Vec<fs::ReadDir> = fs::read_dir(root).into_iter().collect();
+    while let Some(entries) = open.last_mut() {
         budget.is_left()?;
-        // What goes away meanwhile holds nothing.
-        let Ok(entries) = fs::read_dir(&directory) else {
+        let Some(entry) = entries.next() else {
+            open.pop();
             continue;
         };
-        for entry in entries.flatten() {
-            budget.is_left()?;
-            let Ok(metadata) = entry.metadata() else {
-                continue;
-            };
-            if metadata.dev() != device {
-                continue;
+        let Ok((path, metadata)) = entry.and_then(|entry| Ok((entry.path(), entry.metadata()?)))
+        else {
+            continue;
+        };
+        if metadata.dev() != device {
+            continue;
+        }
+        if metadata.is_dir() {
+            held.add(&metadata);
+            if open.len() >= DEPTH_MAX {
+                return Err(TooLong);
             }
-            let is_first =
-                metadata.is_dir() || metadata.nlink() < 2 || linked.insert(metadata.ino());
-            if is_first {
-                held.add(&metadata);
-            }
-            if metadata.is_dir() {
-                open.push(entry.path());
+            open.extend(fs::read_dir(path));
+        } else if metadata.nlink() < 2 || linked.insert(metadata.ino()) {
+            held.add(&metadata);
+            if linked.len() > budget.linked_max {
+                return Err(TooLong);
             }
         }
     }
@@ -252,6 +263,7 @@ mod tests {
     fn budget(stop: &AtomicBool) -> Budget<'_> {
         Budget {
             end: Instant::now() + Duration::from_mins(10),
+            linked_max: 2,
             stop,
         }
     }
@@ -273,6 +285,29 @@ mod tests {
         stop.store(true, Ordering::Relaxed);
         assert_eq!(tree(dir.path(), &budget(&stop)), Err(TooLong));
         assert_eq!(tree(&dir.path().join("gone"), &budget(&stop)), Ok(None));
+    }
+
+    /// A tenant makes directories as it likes: what measures them stays small.
+    #[test]
+    fn a_tree_too_deep_or_with_too_many_links_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let stop = AtomicBool::new(false);
+        let measured = || tree(dir.path(), &budget(&stop)).map(|held| held.unwrap().inodes);
+        for (count, found) in [(1, Ok(2)), (2, Ok(3)), (3, Err(TooLong))] {
+            let file = dir.path().join(format!("{count}"));
+            fs::write(&file, "").unwrap();
+            fs::hard_link(&file, dir.path().join(format!("{count}-again"))).unwrap();
+            assert_eq!(measured(), found, "{count}");
+        }
+        for entry in fs::read_dir(dir.path()).unwrap() {
+            fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+        let mut deep = dir.path().to_owned();
+        deep.extend(std::iter::repeat_n("d", DEPTH_MAX - 1));
+        fs::create_dir_all(&deep).unwrap();
+        assert_eq!(measured(), Ok(DEPTH_MAX as u64));
+        fs::create_dir(deep.join("d")).unwrap();
+        assert_eq!(measured(), Err(TooLong));
     }
 
     #[test]

@@ -16,11 +16,14 @@ use mirrorlet_core::credentials::{PullSecrets, pull_secrets};
 use mirrorlet_core::objects::{ObjectSet, references};
 use mirrorlet_core::payload::{PayloadContext, Payloads, payloads};
 use mirrorlet_core::volumes::VolumeMap;
+use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_host::volume::{VolumeError, VolumeManager};
 use mirrorlet_runtime::objects::fetch;
 use mirrorlet_runtime::{Result as RuntimeResult, RuntimeError, SyncError, SyncErrorReason};
 
+/// Largest resolv.conf and hosts file of the node that are read, in MiB: each pod has a copy.
+const NODE_FILE_MIB_MAX: u64 = 1;
 /// Reason of the note that a volume could not be brought up to date.
 const FAILED_MOUNT: &str = "FailedMount";
 /// Least time to the next look at a token: one that can't be renewed is not asked for in a loop.
@@ -62,7 +65,10 @@ impl DockerManager {
     pub(super) async fn node_now(&self) -> NodeFacts {
         let mut node = self.node.clone();
         let (resolv_conf, hosts) = (node.resolv_conf_path.clone(), node.hosts_path.clone());
-        let read = |path: Option<PathBuf>| std::fs::read_to_string(path?).ok();
+        let read = |path: Option<PathBuf>| {
+            let bytes = disk::read_small(&path?, NODE_FILE_MIB_MAX).ok()?;
+            String::from_utf8(bytes).ok()
+        };
         let reading = self.on_disk(move |_| Ok((read(resolv_conf), read(hosts))));
         if let Ok((resolv_conf, hosts)) = reading.await {
             if let Some(text) = resolv_conf {

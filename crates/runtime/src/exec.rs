@@ -14,9 +14,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{LogChunk, Result};
 
-/// Most bytes kept of each of a command's streams; what comes beyond is read and dropped.
-/// Upstream: the `limitedWriter` of cri-dockerd's `ExecSync`.
-pub const COMMAND_OUTPUT_MAX: usize = 16 << 20;
+/// Most bytes kept of each of a command's streams; what comes beyond is read and dropped. Hundreds
+/// of probes run at once, and no more of their output is ever shown.
+///
+/// Upstream: `maxReadLength` of `pkg/probe/exec/exec.go`.
+pub const COMMAND_OUTPUT_MAX: usize = 10 << 10;
 
 /// What a command came to.
 #[derive(Clone, PartialEq, Eq, Default)]

@@ -1,6 +1,8 @@
 //! Who holds a host port: another pod, a container of somebody else's, or a process.
 
 use std::fmt;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use bollard::models::{ContainerSummary, PortSummaryTypeEnum};
@@ -104,8 +106,8 @@ pub(super) fn process(port: &HostPort) -> Option<String> {
         _ => ["tcp", "tcp6"],
     };
     let inode = tables.into_iter().find_map(|table| {
-        let text = std::fs::read_to_string(Path::new("/proc/net").join(table)).ok()?;
-        listener(&text, port.number)
+        let table = File::open(Path::new("/proc/net").join(table)).ok()?;
+        listener(BufReader::new(table), port.number)
     })?;
     let socket = format!("socket:[{inode}]");
     let holds = |process: &Path| {
@@ -125,9 +127,11 @@ pub(super) fn process(port: &HostPort) -> Option<String> {
     Some(format!("process {:?} (pid {pid})", name.trim()))
 }
 
-/// The inode of the socket that listens on a port, in a table of `/proc/net`.
-pub(super) fn listener(table: &str, port: u16) -> Option<u64> {
-    table.lines().skip(1).find_map(|line| {
+/// The inode of the socket that listens on a port, in a table of `/proc/net`: line by line, since
+/// pods in the host's network fill it.
+pub(super) fn listener(table: impl BufRead, port: u16) -> Option<u64> {
+    let lines = table.lines().map_while(Result::ok);
+    lines.skip(1).find_map(|line| {
         let mut fields = line.split_whitespace();
         let local = fields.nth(1)?;
         let state = fields.nth(1)?;

@@ -125,13 +125,13 @@ fn a_port_is_told_to_be_a_pods_or_a_foreign_containers() {
 #[test]
 fn the_process_that_listens_is_found() {
     let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4242 1\n   1: 0100007F:1F91 0100007F:0001 01 00000000:00000000 00:00000000 00000000     0        0 4243 1\n";
-    assert_eq!(listener(table, 8080), Some(4242));
+    assert_eq!(listener(table.as_bytes(), 8080), Some(4242));
     assert_eq!(
-        listener(table, 8081),
+        listener(table.as_bytes(), 8081),
         None,
         "it is connected, and listens not"
     );
-    assert_eq!(listener("", 80), None);
+    assert_eq!(listener(&b""[..], 80), None);
 
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = HostPort {

@@ -22,9 +22,12 @@ use mirrorlet_core::observed::ContainerState;
 use mirrorlet_core::plan::Reason;
 use mirrorlet_core::spec;
 use mirrorlet_core::status::one_per_family;
+use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{SyncError, SyncErrorReason};
 
+/// Largest seccomp profile, in MiB.
+const SECCOMP_MIB_MAX: u64 = 1;
 /// Directory of seccomp profiles below the root.
 const SECCOMP_DIR: &str = "seccomp";
 
@@ -338,7 +341,8 @@ impl DockerManager {
         match seccomp_wanted(pod, container) {
             SeccompWanted::Localhost(profile) => {
                 let path = self.root.join(SECCOMP_DIR).join(profile);
-                tokio::fs::read_to_string(path).await.ok()
+                let read = disk::blocking(move || disk::read_small(&path, SECCOMP_MIB_MAX));
+                String::from_utf8(read.await.ok()?).ok()
             }
             SeccompWanted::Unconfined | SeccompWanted::RuntimeDefault => None,
         }

@@ -25,7 +25,7 @@ use rustix::fs::{AtFlags, CWD, Gid, Uid};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::payload::Payload;
 
-use super::{Result, VolumeError, set_mode};
+use super::{Result, VolumeError, files, set_mode};
 
 /// The link to the files in force.
 const DATA: &str = "..data";
@@ -159,8 +159,7 @@ fn holds(dir: &Path, payload: &Payload) -> Result<bool> {
             return Ok(false);
         }
         let path = dir.join(path);
-        let content = std::fs::read(&path).map_err(|e| VolumeError::io("read", &path, e))?;
-        if content != file.data {
+        if !files::holds(&path, &file.data).map_err(|e| VolumeError::io("read", &path, e))? {
             return Ok(false);
         }
     }

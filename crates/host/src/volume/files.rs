@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 
 use super::{Result, VolumeError, make_dir, set_mode};
+use crate::disk::read_small;
 
 /// Most bytes read of a termination message: its end.
 ///
@@ -66,8 +67,8 @@ pub(super) fn note_restarts(dir: &Path, count: u32) -> Result<()> {
 
 /// The restart count noted last; none when there is none, or what is there is not one.
 pub(super) fn noted_restarts(dir: &Path) -> Option<u32> {
-    let text = std::fs::read_to_string(dir.join(RESTARTS)).ok()?;
-    text.parse().ok()
+    let text = read_small(&dir.join(RESTARTS), 1).ok()?;
+    std::str::from_utf8(&text).ok()?.parse().ok()
 }
 
 /// Reads the end of a termination message, at most [`TERMINATION_MESSAGE_MAX`] bytes; what is not
@@ -89,7 +90,7 @@ pub fn read_termination_message(path: &Path) -> io::Result<String> {
 /// that says that already is left alone.
 pub fn overwrite(path: &Path, content: &str) -> Result<()> {
     let fail = |e: io::Error| VolumeError::io("write", path, e);
-    if std::fs::read(path).map_err(fail)? == content.as_bytes() {
+    if holds(path, content.as_bytes()).map_err(fail)? {
         return Ok(());
     }
     let mut file = open(path, OpenOptions::new().write(true).truncate(true)).map_err(fail)?;
@@ -98,7 +99,7 @@ pub fn overwrite(path: &Path, content: &str) -> Result<()> {
 
 /// Writes a file without replacing its inode, unless its content is that already.
 pub(super) fn write_in_place(path: &Path, content: &str) -> Result<()> {
-    if std::fs::read(path).is_ok_and(|old| old == content.as_bytes()) {
+    if holds(path, content.as_bytes()).unwrap_or(false) {
         return Ok(());
     }
     let fail = |e: io::Error| VolumeError::io("write", path, e);
@@ -111,6 +112,20 @@ pub(super) fn write_in_place(path: &Path, content: &str) -> Result<()> {
     let mut file = open(path, &mut options).map_err(fail)?;
     file.write_all(content.as_bytes()).map_err(fail)?;
     set_mode(path, HOSTS_MODE)
+}
+
+/// Whether a file holds just that. Containers write to some of these files: a length that differs
+/// is answer enough, and no more than `content` is read.
+pub(super) fn holds(path: &Path, content: &[u8]) -> io::Result<bool> {
+    let file = open(path, OpenOptions::new().read(true))?;
+    let (metadata, length) = (file.metadata()?, content.len() as u64);
+    if !metadata.is_file() || metadata.len() != length {
+        return Ok(false);
+    }
+    let mut found = Vec::with_capacity(content.len());
+    // One byte more tells that it grows.
+    file.take(length + 1).read_to_end(&mut found)?;
+    Ok(found == content)
 }
 
 /// Opens a file that is no symlink, without waiting for the other end of a pipe.

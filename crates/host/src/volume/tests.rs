@@ -374,6 +374,34 @@ fn termination_messages_are_read_from_their_end() {
     assert!(read_termination_message(&pipe).is_err());
 }
 
+/// Bytes that this thread has read so far.
+fn bytes_read() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+    let count = text.lines().find_map(|line| line.strip_prefix("rchar: "));
+    count.unwrap().parse().unwrap()
+}
+
+/// A container fills what it can write to: its hosts file, its resolv.conf.
+#[test]
+fn what_a_container_has_filled_is_not_read() {
+    let root = Root::new();
+    let uid = PodUid::from(UID);
+    let path = root.manager.write_hosts(&uid, "ours\n").unwrap();
+    let fill = || {
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(64 << 20).unwrap();
+    };
+    let before = bytes_read();
+    fill();
+    root.manager.write_hosts(&uid, "ours\n").unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "ours\n");
+    fill();
+    overwrite(&path, "ours\n").unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "ours\n");
+    let read = bytes_read() - before;
+    assert!(read < 1 << 20, "{read}");
+}
+
 #[test]
 fn the_hosts_file_is_written_in_place() {
     let root = Root::new();
