@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Dir, DirEntry, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
@@ -14,9 +14,12 @@ use mirrorlet_core::volumes::PodPaths;
 
 use super::{Result, VolumeError, mountinfo};
 
-/// Directories are entered this deep, each level holding a descriptor. Deeper ones are moved up
-/// to the pod's directory first, so that no tree a container made can exhaust us.
+/// Directories are entered this deep, each level holding two descriptors and a batch of names. Deeper
+/// ones are moved up to the pod's directory first, so that no tree a container made can exhaust us.
 const DEPTH_MAX: usize = 64;
+
+/// Names of a directory read at a time: with the longest, 64 KiB for each level.
+const BATCH: usize = 256;
 
 /// Unmounts and removes a pod's directory.
 pub(super) fn remove_pod(root: &Path, paths: &PodPaths, name: &str) -> Result<()> {
@@ -131,14 +134,8 @@ fn remove_tree(parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
         top: top.as_fd(),
         moved: 0,
     };
-    // What was moved up is met in the next pass; every pass removes at least one level.
-    loop {
-        let moved_before = removal.moved;
-        removal.remove_children(top.as_fd(), 0)?;
-        if removal.moved == moved_before {
-            break;
-        }
-    }
+    // What is moved up is in a later batch.
+    removal.remove_children(top.as_fd(), 0)?;
     rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
 }
 
@@ -149,14 +146,29 @@ struct Removal<'a> {
 
 impl Removal<'_> {
     fn remove_children(&mut self, dir: BorrowedFd<'_>, depth: usize) -> Result<(), Errno> {
-        for name in entries(dir)? {
-            match rustix::fs::unlinkat(dir, &name, AtFlags::empty()) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(Errno::ISDIR | Errno::PERM) => self.remove_dir(dir, &name, depth)?,
-                Err(e) => return Err(e),
+        // Read on behind what is gone: from the start, the kernel would look at all the empty room
+        // again. Who makes files meanwhile is found by another pass.
+        let mut stream = Dir::read_from(dir)?;
+        let mut is_empty = true;
+        loop {
+            let names = batch(&mut stream)?;
+            if names.is_empty() {
+                if is_empty {
+                    return Ok(());
+                }
+                is_empty = true;
+                stream.rewind();
+                continue;
+            }
+            is_empty = false;
+            for name in names {
+                match rustix::fs::unlinkat(dir, &name, AtFlags::empty()) {
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(Errno::ISDIR | Errno::PERM) => self.remove_dir(dir, &name, depth)?,
+                    Err(e) => return Err(e),
+                }
             }
         }
-        Ok(())
     }
 
     fn remove_dir(
@@ -194,17 +206,16 @@ impl Removal<'_> {
     }
 }
 
-/// Names in a directory, read whole before anything is removed from it.
-fn entries(dir: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
-    let mut names = Vec::new();
-    for entry in Dir::read_from(dir)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if name != c"." && name != c".." {
-            names.push(name.to_owned());
-        }
-    }
-    Ok(names)
+/// The next names in a directory.
+fn batch(stream: &mut Dir) -> Result<Vec<CString>, Errno> {
+    let names = stream.filter(|entry| {
+        let name = entry.as_ref().map(DirEntry::file_name);
+        name != Ok(c".") && name != Ok(c"..")
+    });
+    let names = names.take(BATCH);
+    names
+        .map(|entry| Ok(entry?.file_name().to_owned()))
+        .collect()
 }
 
 /// The walk alone, without the look at the mount table before it.

@@ -549,6 +549,54 @@ fn what_others_mounted_is_left_alone() {
     assert!(elsewhere.join("precious").exists());
 }
 
+/// A tenant links one file a million times by the longest names. Removed by a program of its own
+/// with room for itself and little more: reading these names takes 17 MB.
+#[test]
+fn a_directory_with_more_names_than_memory_is_removed() {
+    const LINKS: u32 = 60_000;
+    const ROOM_KIB: u32 = 14_000;
+    const TREE: &str = "TREE_TO_REMOVE";
+    if let Some(tree) = std::env::var_os(TREE) {
+        return remove::remove_tree_of(Path::new(&tree)).unwrap();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    fs::create_dir_all(tree.join("volume/below")).unwrap();
+    let file = tree.join("file");
+    fs::write(&file, "").unwrap();
+    for link in 0..LINKS {
+        fs::hard_link(&file, tree.join(format!("volume/{link:0>255}"))).unwrap();
+    }
+    let limited = format!("ulimit -d {ROOM_KIB}; exec \"$0\" \"$@\"");
+    let name = "volume::tests::a_directory_with_more_names_than_memory_is_removed";
+    let done = std::process::Command::new("sh")
+        .args(["-c", &limited])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--test-threads=1"])
+        .env(TREE, &tree)
+        .output()
+        .unwrap();
+    assert!(done.status.success() && !tree.exists(), "{done:?}");
+}
+
+/// Wide at every level, and deeper than is entered; names that the removal itself would take.
+#[test]
+fn a_wide_and_deep_tree_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    let mut level = tree.clone();
+    for depth in 0..150 {
+        fs::create_dir_all(&level).unwrap();
+        for name in 0..if depth % 50 == 0 { 600 } else { 1 } {
+            fs::write(level.join(format!("f{name}")), "").unwrap();
+            fs::create_dir(level.join(format!(".removed-{name}"))).unwrap();
+        }
+        level.push("d");
+    }
+    remove::remove_tree_of(&tree).unwrap();
+    assert!(!tree.exists());
+}
+
 #[test]
 fn a_pod_directory_that_is_a_symlink_is_not_followed() {
     let root = Root::new();
