@@ -31,10 +31,6 @@
     expect(clippy::too_many_lines, reason = "a test is one story or one table")
 )]
 
-#[expect(
-    clippy::too_many_lines,
-    reason = "settings are listed in several places until one table holds them"
-)]
 pub mod config;
 pub mod logging;
 
