@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::probe::ProbeResults;
+use mirrorlet_host::disk::{blocking, replace};
 
 /// The file, under the root.
 pub const KEPT_FILE: &str = "probes.json";
@@ -41,7 +42,5 @@ pub(super) fn read(path: &Path) -> Kept {
 /// Leaves results to the next agent: whole, or as they were.
 pub(super) async fn write(path: PathBuf, kept: &Kept) -> io::Result<()> {
     let text = serde_json::to_vec(kept)?;
-    let next_door = path.with_extension("new");
-    tokio::fs::write(&next_door, text).await?;
-    tokio::fs::rename(&next_door, &path).await
+    blocking(move || replace(&path, &text)).await
 }
