@@ -39,6 +39,7 @@ pub mod observed;
 pub mod payload;
 pub mod plan;
 pub mod probe;
+pub mod reference;
 pub mod resources;
 pub mod restart;
 pub mod select;

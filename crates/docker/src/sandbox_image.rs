@@ -10,8 +10,9 @@ use bytes::Bytes;
 use serde_json::json;
 
 use super::engine::{Engine, EngineError, Result};
-use super::image::{self, ImagePuller, Reference};
+use super::image::{self, ImagePuller};
 use mirrorlet_core::credentials::PullSecrets;
+use mirrorlet_core::reference::Reference;
 
 /// Name of our sandbox image. The tag changes when the program does.
 pub const SANDBOX_IMAGE: &str = "mirrorlet/pause:1";

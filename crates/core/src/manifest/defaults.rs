@@ -7,7 +7,7 @@ use crate::api::core::{
 use crate::api::{NodeName, Pod, PodUid, keys};
 use crate::desired::PodSource;
 
-use super::image;
+use crate::reference::Reference;
 
 /// `spec.terminationGracePeriodSeconds` of a pod that sets none.
 const GRACE_SECONDS: i64 = 30;
@@ -50,10 +50,9 @@ fn default_text(field: &mut Option<String>, value: &str) {
 
 fn default_container(container: &mut Container, host_network: bool) {
     let image = container.image.as_deref().unwrap_or_default();
-    let policy = if image::is_latest(image) {
-        "Always"
-    } else {
-        "IfNotPresent"
+    let policy = match Reference::parse(image) {
+        Ok(image) if image.is_latest() => "Always",
+        Ok(_) | Err(_) => "IfNotPresent",
     };
     default_text(&mut container.image_pull_policy, policy);
     default_text(

@@ -8,7 +8,6 @@ mod build;
 mod check;
 mod decode;
 mod defaults;
-mod image;
 mod path;
 mod problems;
 mod render;

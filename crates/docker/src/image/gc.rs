@@ -19,15 +19,16 @@ use bollard::models::ImageSummary;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::ImagePuller;
 use super::pulled::named;
 use super::remove::remove_image;
-use super::{ImagePuller, Reference};
 use crate::engine::{EngineError, SharedEngine};
 use crate::sandbox_image::SANDBOX_IMAGE;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::ImageGcReport;
 use mirrorlet_core::backoff::elapsed;
 use mirrorlet_core::image_gc::{DiskUsage, Evictable, ImageGcPolicy, ImageLedger, SeenImage};
+use mirrorlet_core::reference::Reference;
 use mirrorlet_host::telemetry::{ImageGcCause, Telemetry, occurrences};
 use mirrorlet_host::volume::HostFiles;
 

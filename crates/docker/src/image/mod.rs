@@ -6,19 +6,18 @@ pub mod gc;
 pub mod progress;
 mod pulled;
 pub mod puller;
-pub mod reference;
 mod remove;
 
 use sha2::{Digest, Sha256};
 
 use mirrorlet_core::api::core::Container;
 use mirrorlet_core::api::hex;
+use mirrorlet_core::reference::Reference;
 
 pub use facts::ImageFacts;
 pub use gc::{DiskReader, ImageGc, ImageGcOptions, LocalDisk};
 pub use progress::{PullPhase, PullProgressReport};
 pub use puller::{EnsuredImage, ImagePuller, PullerOptions};
-pub use reference::{InvalidReference, Reference};
 
 /// The digest of some content as images have it: `sha256:` and 64 digits.
 #[must_use]
@@ -50,7 +49,7 @@ impl PullPolicy {
             Some("IfNotPresent") => Self::IfNotPresent,
             Some("Never") => Self::Never,
             _ => match Reference::parse(image) {
-                Ok(reference) if reference.tag() == Some("latest") => Self::Always,
+                Ok(reference) if reference.is_latest() => Self::Always,
                 Ok(_) | Err(_) => Self::IfNotPresent,
             },
         }

@@ -13,8 +13,8 @@ use bollard::models::ImageSummary;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
-use super::Reference;
 use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::reference::Reference;
 use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::occurrences;
 

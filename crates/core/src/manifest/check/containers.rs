@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 
 use crate::api::core::{Container, PodSpec};
-use crate::manifest::image;
 use crate::manifest::path::Path;
 use crate::manifest::problems::Problems;
 use crate::observed::Role;
+use crate::reference::Reference;
 use crate::restart;
 use crate::spec::init_role;
 
@@ -125,8 +125,8 @@ fn check_image(container: &Container, path: &Path, problems: &mut Problems<'_>) 
         problems.required(path, "a container needs an image");
     } else if text.trim() != text {
         problems.invalid(path, "must not begin or end with white space");
-    } else if !image::is_reference(text) {
-        problems.invalid(path, "this is not an image reference");
+    } else if let Err(error) = Reference::parse(text) {
+        problems.invalid(path, error.to_string());
         problems
             .help("an image is [registry[:port]/]name[:tag][@digest], with the name in lower case");
     }

@@ -8,10 +8,10 @@ use tokio::time::{Instant, timeout};
 
 use super::{Credentials, Outcome, Shop, lock};
 use crate::engine::EngineError;
-use crate::image::Reference;
 use crate::image::progress::BoardEntry;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::credentials::{Credential, RegistryAuth};
+use mirrorlet_core::reference::Reference;
 use mirrorlet_host::telemetry::occurrences;
 
 /// How long a download may say nothing. Upstream: `defaultImagePullingStuckTimeout`.

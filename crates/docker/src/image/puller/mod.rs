@@ -19,17 +19,18 @@ use futures::future::{BoxFuture, Shared, WeakShared};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
+use super::PullPolicy;
 use super::credentials::NodeCredentials;
 use super::facts::{FactsCache, ImageFacts};
 use super::progress::{ProgressBoard, PullProgressReport};
 use super::pulled::PulledImages;
 use super::remove::remove_image;
-use super::{PullPolicy, Reference};
 use crate::engine::{EngineError, SharedEngine};
 use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::backoff::Backoff;
 use mirrorlet_core::credentials::{Credential, MalformedSecret, PullSecrets, candidates};
 use mirrorlet_core::node::ImageSeen;
+use mirrorlet_core::reference::Reference;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{SyncError, SyncErrorReason};
 
