@@ -103,6 +103,7 @@ async fn an_agent_that_ended_comes_upon_its_own_request() {
     let (progress, _) = step(&mut second, &cluster).await;
     let names = cluster.names();
     assert_eq!(names.len(), 2);
+    // identity 2
     assert_eq!(names[0], names[1], "the same key, and so the same request");
     let Progress::Issued(issued) = progress else {
         panic!("{progress:?}")
@@ -134,6 +135,7 @@ async fn only_we_can_read_what_is_kept() {
     step(&mut requested, &cluster).await;
     assert_eq!(mode(&directory), 0o700);
     let key = directory.join("client-next.key");
+    // identity 2
     assert_eq!(mode(&key), 0o600);
     let (progress, _) = step(&mut requested, &cluster).await;
     let Progress::Issued(issued) = progress else {
@@ -175,6 +177,7 @@ async fn what_was_refused_or_is_of_no_use_is_asked_for_with_another_key_and_late
             panic!("{turn}: {progress:?}")
         };
         assert!(error.to_string().contains(words), "{turn}: {error}");
+        // identity 2
         assert_eq!(pause, 60 << turn, "{turn}");
         assert!(requested.kept(Timestamp::now()).is_none(), "{turn}");
     }
@@ -216,6 +219,7 @@ async fn a_request_that_is_gone_is_made_again_and_a_server_that_is_away_is_waite
     cluster.will(Answer::Says(Outcome::Gone));
     step(&mut requested, &cluster).await;
     let names = cluster.names();
+    // identity 2
     assert_eq!((names.len(), &names[0]), (2, &names[1]));
 }
 
@@ -231,6 +235,7 @@ async fn a_disk_that_refuses_asks_nobody() {
         panic!("{progress:?}")
     };
     assert!(error.to_string().contains("client-next.key"), "{error}");
+    // identity 2
     assert_eq!((pause, cluster.names().len()), (60, 0));
 }
 
@@ -254,6 +259,7 @@ async fn what_is_asked_for_names_the_request() {
         step(&mut Requested::new(order, dir.path()), &cluster).await;
     }
     let names: std::collections::BTreeSet<_> = cluster.names().into_iter().collect();
+    // identity 2
     assert_eq!(names.len(), 4, "{names:?}");
 }
 
@@ -267,6 +273,7 @@ fn a_file_of_both_is_taken_apart() {
         format!("{key}{}", certificate.pem()),
     ] {
         let (chain, rest) = split_pem(&both);
+        // identity 3
         assert!(!chain.contains("PRIVATE") && !rest.contains("CERTIFICATE"));
         from_pem(chain.as_bytes(), rest.as_bytes()).unwrap();
     }

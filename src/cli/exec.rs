@@ -286,6 +286,7 @@ mod tests {
         ] {
             let failure = read(status).unwrap_err();
             let said = failure.error().unwrap().to_string();
+            // streams 12
             assert!(said.starts_with(words), "{status}: {said}");
         }
     }

@@ -51,6 +51,7 @@ mod tests {
         for _ in 0..BURST {
             limit.turn().await;
         }
+        // node 6h
         assert_eq!(began.elapsed(), Duration::ZERO);
         for _ in 0..PER_SECOND {
             limit.turn().await;

@@ -64,6 +64,7 @@ async fn a_server_that_hangs_is_away_at_the_deadline() {
     let began = Instant::now();
     let error = get(&client).await.unwrap_err();
     assert_eq!(began.elapsed().as_secs(), client::CALL_DEADLINE.as_secs());
+    // node 6e
     assert!(error.is_away(), "{error}");
     assert!(matches!(*client.reach().get(), ApiReach::Down { .. }));
     let counted = metrics.encode();
@@ -79,6 +80,7 @@ async fn a_watch_that_gets_no_answer_ends() {
     // Nobody gives this call a deadline.
     let watch = nodes.watch(&WatchParams::default(), "0").await;
     assert!(watch.is_err());
+    // node 6e
     assert!(matches!(*client.reach().get(), ApiReach::Down { .. }));
 }
 
@@ -146,6 +148,7 @@ async fn watches_end_when_the_credentials_are_replaced() {
     client.replace_service(service_fn(|_: Request<Body>| async {
         Ok::<_, std::io::Error>(node())
     }));
+    // node 6c
     assert!(watch.try_next().await.unwrap().is_none(), "the watch ended");
     assert_eq!(
         get(&client).await.unwrap().metadata.name.as_deref(),
@@ -163,6 +166,7 @@ async fn writes_wait_for_their_turn_and_heartbeats_do_not() {
         let call = nodes.get("n");
         client.write(client::CALL_DEADLINE, call).await.unwrap();
     }
+    // node 6h
     assert_eq!(
         began.elapsed().as_millis() / 100,
         10,
@@ -210,6 +214,7 @@ fn a_kubeconfig_that_cannot_be_used_is_named() {
             panic!("{}", path.display())
         };
         let words = error.to_string();
+        // node 6d
         assert!(words.contains(path.to_str().unwrap()), "{words}");
         assert!(words.contains(word), "{words}");
     }

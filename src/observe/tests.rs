@@ -139,6 +139,7 @@ async fn an_event_has_its_pod_looked_at_and_deaths_are_told_once() {
     bed.fake.assert_call_counts("get_pods", 1);
     bed.looks.look(&a).await;
     tokio::time::sleep(SWEEP * 2).await;
+    // pods 55
     assert!(bed.series("mirrorlet_container_deaths_total 1"));
 }
 
@@ -200,6 +201,7 @@ async fn a_failed_look_keeps_what_was_seen_and_is_taken_again() {
     bed.fake.refuse_next("get_pod_status", 1, error.clone());
     bed.looks.look(&a).await;
     let failed = bed.sees(&a, |e| e.error.is_some()).await;
+    // pods 55
     assert!(runs(&failed));
     bed.sees(&a, |e| e.error.is_none()).await;
     bed.fake.assert_call_counts("get_pods", 1);
@@ -221,6 +223,7 @@ async fn a_runtime_that_goes_and_comes_back_is_listed_anew() {
     tokio::time::sleep(Duration::from_mins(10)).await;
     assert!(bed.series("mirrorlet_engine_up 0"));
     assert!(bed.series("mirrorlet_event_stream_up 0"));
+    // pods 55
     assert!(runs(&bed.cache.get(&a)), "what was seen stays");
     // It ended while nobody listened.
     bed.fake.exit_container(&a, "app", 255);
@@ -242,5 +245,6 @@ async fn a_pod_that_is_gone_is_forgotten() {
     bed.looks.look(&a).await;
     bed.sees(&a, |e| e.status.is_empty()).await;
     tokio::time::sleep(SWEEP * 2).await;
+    // pods 55
     assert_eq!(bed.cache.all().len(), 0);
 }

@@ -233,6 +233,7 @@ async fn a_liveness_probe_fails_after_its_threshold_and_holds_for_the_next_insta
     bed.answers("live", 1);
     let began = tokio::time::Instant::now();
     bed.until("a", Liveness, Failure).await;
+    // pods 56
     assert_eq!(began.elapsed().as_secs(), 15, "three periods");
     // Each is told; the story tells of it once.
     assert_eq!(bed.events(), ["Unhealthy Liveness probe failed: words"]);
@@ -261,6 +262,7 @@ async fn startup_holds_the_others_and_is_asked_no_more() {
     bed.runs_as("a");
     bed.until_runs("a", "started", 5).await;
     assert_eq!(bed.result("a", Startup), Some(Unknown));
+    // pods 56
     assert_eq!(bed.runs("a", "live") + bed.runs("a", "ready"), 0);
     bed.answers("started", 0);
     bed.until("a", Startup, Success).await;
@@ -292,6 +294,7 @@ async fn readiness_comes_and_goes_and_goes_on_while_the_pod_is_stopped() {
     let running = bed.instance("a", ContainerState::Running);
     bed.tell(Phase::Terminating, Some(running));
     bed.answers("ready", 1);
+    // pods 56c
     bed.until("a", Readiness, Failure).await;
     let lived = bed.runs("a", "live");
     bed.idle(OLD).await;
@@ -337,6 +340,7 @@ async fn an_attempt_that_errs_is_made_three_times_and_changes_nothing() {
     bed.until_runs("a", "ready", before + 3).await;
     bed.idle(Duration::from_secs(1)).await;
     assert_eq!(bed.runs("a", "ready"), before + 3);
+    // pods 56
     assert_eq!(bed.result("a", Readiness), Some(Success));
     let erred = "Unhealthy Readiness probe errored: the container runtime is not reachable: gone";
     assert_eq!(bed.events(), [erred]);
@@ -374,6 +378,7 @@ async fn a_container_that_is_not_ready_is_asked_when_something_changes() {
     other.image_id = "told late".into();
     bed.tell(Phase::Syncing, Some(other));
     bed.until("a", Readiness, Success).await;
+    // pods 56
     assert_eq!(told.elapsed().as_secs(), 0);
     // A ready one is asked in its time.
     let asked = bed.runs("a", "ready");
@@ -391,6 +396,7 @@ async fn an_agent_that_has_just_started_spreads_its_first_probes() {
         let began = tokio::time::Instant::now();
         bed.until_runs("a", "live", 1).await;
         let waited = began.elapsed();
+        // pods 56
         assert_eq!(waited > Duration::from_secs(1), waits, "{waited:?}");
         assert!(waited < Duration::from_secs(100), "{waited:?}");
     }
@@ -429,6 +435,7 @@ async fn what_was_ready_stays_so_over_a_restart_until_a_probe_says_otherwise() {
     bed.tasks.join_next().await.unwrap().unwrap();
     drop(bed);
     let bed = Bed::keeping(Duration::ZERO, probes.clone(), file()).await;
+    // pods 56c
     assert_eq!(bed.result("a", Readiness), Some(Success));
     bed.answers("ready", 1);
     bed.runs_as("a");

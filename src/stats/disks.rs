@@ -279,6 +279,7 @@ mod tests {
         fs::hard_link(dir.path().join("a/one"), dir.path().join("two")).unwrap();
         std::os::unix::fs::symlink("/", dir.path().join("away")).unwrap();
         let held = tree(dir.path(), &budget(&stop)).unwrap().unwrap();
+        // usage 38a
         assert_eq!(held.inodes, 4, "{held:?}");
         let grown = held.bytes - empty.bytes;
         assert!((100_000..200_000).contains(&grown), "{held:?}");
@@ -307,6 +308,7 @@ mod tests {
         fs::create_dir_all(&deep).unwrap();
         assert_eq!(measured(), Ok(DEPTH_MAX as u64));
         fs::create_dir(deep.join("d")).unwrap();
+        // tenants H3
         assert_eq!(measured(), Err(TooLong));
     }
 
@@ -339,6 +341,7 @@ mod tests {
         disks.keep(&target, Ok(Some(Disk::default())));
         assert_eq!(disks.ask(&targets).len(), 1);
         assert_eq!(disks.next(start + WAIT / 2), None);
+        // usage 38a
         assert_eq!(disks.next(start + WAIT), Some(target.clone()));
         // Nobody has asked since.
         assert_eq!(disks.next(start + 10 * WAIT), None);
@@ -367,6 +370,7 @@ mod tests {
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         };
+        // usage 38a
         assert_eq!(found.inodes_used, Some(1));
         assert!(found.capacity_bytes > Some(0));
         cancel.cancel();

@@ -209,6 +209,7 @@ fn what_was_read_is_told_again_for_a_while_and_gives_a_rate() {
 
     let later = look(10, Scope::CpuAndMemory);
     let usage = &later.pods[0].containers[0].usage;
+    // usage 35c
     assert_eq!(usage.nano_cores, Some(500_000_000));
     assert_eq!(usage.time, at(10));
 
@@ -251,6 +252,7 @@ fn a_cgroup_anywhere_is_found_and_one_that_is_gone_is_no_zero() {
         reading.unwrap().pods
     };
     let pods = look(0, &[running('b')]);
+    // usage 35b
     assert_eq!(pods[0].containers[0].cgroup, format!("/{odd}"));
     assert_eq!(pods[0].cgroup, None, "no pod has one of another name");
     // The sum, as far as there is something to add.
@@ -339,6 +341,7 @@ async fn every_form_is_served() {
     assert!(!less.contains("\"fs\""), "{less}");
     let page = provider.resource_metrics().await;
     assert!(page.contains("pod_memory_working_set_bytes{pod=\"web\",namespace=\"shop\"} 3000 "));
+    // usage 37
     assert!(page.contains("\nresource_scrape_error 0\n"), "{page}");
     let page = provider.cadvisor_metrics().await;
     assert!(

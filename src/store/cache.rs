@@ -281,6 +281,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_unknown_pod_has_an_empty_status() {
         let (_writer, reader) = cache();
+        // pods 54
         assert!(reader.get(&"a".into()).status.is_empty());
         assert_eq!(reader.get(&"a".into()).modified, None);
     }
@@ -299,6 +300,7 @@ mod tests {
         tokio::task::yield_now().await;
         writer.set(&"b".into(), Ok(status("b", "10.0.0.9")), later);
         tokio::task::yield_now().await;
+        // pods 54
         assert!(!waiting.is_finished());
         writer.set(&uid, Ok(status("a", "10.0.0.2")), later);
         assert_eq!(
@@ -328,6 +330,7 @@ mod tests {
         let start = Instant::now();
         let later = start + Duration::from_secs(1);
         assert!(writer.set(&uid, Ok(status("a", "10.0.0.2")), later));
+        // pods 54
         assert!(!writer.set(&uid, Ok(status("a", "10.0.0.1")), start));
         assert!(!writer.set(&uid, Ok(status("a", "10.0.0.2")), later));
         let error = RuntimeError::Unavailable("x".into());
@@ -355,6 +358,7 @@ mod tests {
         assert!(!news(PodStatus::empty("a".into())));
         writer.delete(&uid);
         assert!(!news(PodStatus::empty("a".into())));
+        // docker 57
         assert!(news(holding("a")));
     }
 

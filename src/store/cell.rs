@@ -111,6 +111,7 @@ mod tests {
         assert!(!writer.publish(1));
         assert!(writer.publish(2));
         assert_eq!(*reader.changed().await.unwrap(), 2);
+        // pods 15
         assert!(!writer.publish(2));
         assert!(writer.publish(3));
         // 3 is the next news, although 2 was published twice.

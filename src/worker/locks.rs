@@ -85,6 +85,7 @@ mod tests {
         for uid in [&two, &three, &four] {
             locks.join(&name(), uid);
         }
+        // pods 43
         assert!(!locks.try_start(&name(), &three));
         assert!(locks.try_start(&name(), &two));
         assert!(locks.try_start(&name(), &two), "asking again is harmless");

@@ -29,6 +29,7 @@ async fn a_pod_comes_up_and_goes_without_a_trace() {
     })
     .await;
     tokio::time::sleep(SWEEP * 2).await;
+    // pods 48
     bed.fake.assert_call_counts("sync_pod", 1);
     bed.want(&[]);
     bed.until_gone("a").await;
@@ -56,6 +57,7 @@ async fn a_kill_is_never_lost_and_the_same_pod_starts_again_after_it() {
     hold.release();
     let restarted = |fake: &FakeRuntime| fake.started_containers().len() == 2 && runs(fake, "a");
     bed.until("it runs again", restarted).await;
+    // pods 41
     bed.fake.assert_killed_pods(&["a"]);
     let again = bed.fake.pod(&"a".into());
     assert_eq!(again.containers[0].restart_count, 1, "its history goes on");
@@ -91,6 +93,7 @@ async fn what_a_create_of_an_agent_before_leaves_is_removed_whenever_it_comes() 
         });
         let came = Instant::now();
         bed.until_gone("a").await;
+        // docker 57
         assert!(
             came.elapsed() < SWEEP / 10,
             "{late:?}: {:?}",
@@ -134,6 +137,7 @@ async fn a_pod_unwanted_before_it_started_leaves_nothing() {
     hold.release();
     bed.until_view("a", |v| v.is_none()).await;
     assert!(bed.fake.pod(&"a".into()).is_empty());
+    // pods 41
     bed.fake.assert_started_containers(&[]);
 }
 
@@ -239,12 +243,33 @@ async fn a_failed_round_is_tried_again_after_ten_to_fifteen_seconds() {
         if let Some(last) = last {
             let pause = now - last;
             let expected = Duration::from_secs(10)..=Duration::from_secs(15);
+            // pods 48
             assert!(round == 2 || expected.contains(&pause), "{pause:?}");
         }
         last = Some(now);
     }
     bed.until_runs("a").await;
     bed.fake.assert_call_counts("sync_pod", 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_waits_for_a_runtime_that_is_away() {
+    let bed = Bed::start();
+    bed.want(&[&pod("a")]);
+    bed.until_runs("a").await;
+    let gone = RuntimeError::Unavailable("gone".to_owned());
+    bed.fake.refuse_next("kill_pod", 2, gone);
+    bed.want(&[]);
+    bed.until("two attempts", |fake| fake.call_count("kill_pod") == 2)
+        .await;
+    assert!(runs(&bed.fake, "a"));
+    // As long as its worker has it, its mirror stays.
+    // pods 33
+    bed.until_view("a", |v| v.is_some_and(|v| v.phase == Phase::Terminating))
+        .await;
+    bed.until_gone("a").await;
+    bed.until_view("a", |v| v.is_none()).await;
+    bed.fake.assert_killed_pods(&["a"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -260,6 +285,7 @@ async fn the_runtimes_return_ends_the_pause_after_its_absence() {
     let lost = Instant::now();
     bed.fake.break_watches();
     bed.until_runs("a").await;
+    // pods 48
     assert!(
         lost.elapsed() < Duration::from_secs(1),
         "{:?}",
@@ -300,6 +326,7 @@ async fn what_a_container_lacks_is_no_crash_of_its() {
     bed.until_runs("a").await;
     // 20 attempts of 10 to 15 s each; counted as crashes they would take over an hour.
     let took = died.elapsed().as_secs();
+    // api 15
     assert!((200..=310).contains(&took), "{took}");
     bed.fake.exit_container(&"a".into(), "app", 1);
     let died = Instant::now();
@@ -332,6 +359,7 @@ async fn a_deadline_counts_from_the_pods_start_and_not_from_its_sandboxs() {
     })
     .await;
     let lived = began.elapsed().as_secs();
+    // agent 3
     assert!((99..=101).contains(&lived), "{lived}");
     // The next agent has nothing but that sandbox, which keeps when its pod was started.
     bed.cancel.cancel();
@@ -365,6 +393,7 @@ async fn a_job_that_is_done_gives_back_its_volumes_and_has_new_ones_when_it_runs
     let released = |count| move |fake: &FakeRuntime| fake.call_count("release_volumes") == count;
     // What fails is tried again.
     bed.until("its volumes are released", released(2)).await;
+    // docker 44
     assert!(!bed.fake.pod(&"a".into()).containers.is_empty());
     tokio::time::sleep(SWEEP * 2).await;
     bed.fake.assert_call_counts("release_volumes", 2);
@@ -393,6 +422,7 @@ async fn what_is_left_of_nobodys_pod_is_removed_and_tried_again_less_and_less_of
     bed.want(&[&pod("a")]);
     let began = Instant::now();
     let tried = |count| move |fake: &FakeRuntime| fake.call_count("delete_pod") == count;
+    // docker 44
     bed.until("both are tried", tried(2)).await;
     bed.until("both are tried again", tried(4)).await;
     assert_eq!(began.elapsed().as_secs() / 60, 2);
@@ -417,6 +447,7 @@ async fn a_directory_stays_while_its_pod_runs_or_nobody_can_tell() {
     bed.want(&[&pod("a")]);
     bed.until_runs("a").await;
     tokio::time::sleep(Duration::from_mins(3)).await;
+    // docker 44
     bed.fake.assert_call_counts("delete_pod", 0);
     bed.fake
         .set_pod_list(mirrorlet_core::observed::Pods::default());

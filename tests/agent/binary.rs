@@ -151,6 +151,7 @@ async fn the_program_runs_pods_answers_and_leaves_them_running() {
     signal(&first, "-TERM");
     let (code, _) = end(first);
     assert_eq!(code, Some(0));
+    // agent 8
     assert_eq!(bed.running(), containers);
     assert_eq!(ask(&bed, &["status"]).status.code(), Some(3));
 
@@ -200,6 +201,7 @@ async fn a_sandbox_image_that_was_removed_is_made_anew() {
     bed.write("after.yaml", &sleeper("after"));
     let pod = agent.until_running("after").await;
     assert_eq!(pod.restarts, 0);
+    // agent 5
     assert_eq!(
         bed.inspect(&bed.running_id("POD"))["Config"]["Image"],
         "mirrorlet/pause:1"
@@ -242,6 +244,7 @@ async fn a_credential_helper_of_the_node_is_asked() {
     until_running(&bed, "web").await;
     signal(&running, "-TERM");
     let (code, log) = end(running);
+    // docker 50
     assert_eq!(code, Some(0), "{log}");
     assert!(!log.contains(PASSWORD));
 }

@@ -71,6 +71,7 @@ async fn variables_reach_the_process_expanded() {
     let variables = bed.inspect(&id)["Config"]["Env"].clone();
     let has = |name: &str, value: &str| {
         let wanted = format!("{name}={value}");
+        // agent 6
         assert!(
             variables
                 .as_array()
@@ -96,6 +97,7 @@ async fn variables_reach_the_process_expanded() {
     .await;
     assert_eq!(bed.inspect(&id)["Config"]["WorkingDir"], "/tmp");
     let in_pod = bed.exec("env", "ip -4 addr show dev eth0");
+    // docker 22
     assert!(
         in_pod.contains(&format!("inet {}/", report.ips[0])),
         "{in_pod}"
@@ -152,6 +154,7 @@ async fn containers_of_a_pod_share_network_ipc_and_processes_as_asked() {
     );
     assert_eq!(bed.exec("beside", "hostname"), "front");
     let ip = report.ips[0];
+    // docker 21
     assert_eq!(
         bed.exec("beside", "cat /etc/hosts"),
         format!(
@@ -167,6 +170,7 @@ async fn containers_of_a_pod_share_network_ipc_and_processes_as_asked() {
         "search corp.example",
         "options ndots:3 rotate",
     ] {
+        // agent 7
         assert!(
             resolver.lines().any(|l| l == line),
             "{line} is not in {resolver}"
@@ -177,6 +181,7 @@ async fn containers_of_a_pod_share_network_ipc_and_processes_as_asked() {
     assert_eq!(beside["Config"]["Tty"], true);
     assert_eq!(beside["Config"]["OpenStdin"], true);
     for mode in ["NetworkMode", "IpcMode", "PidMode"] {
+        // docker 17
         assert_eq!(
             beside["HostConfig"][mode],
             format!("container:{sandbox}"),
@@ -184,6 +189,7 @@ async fn containers_of_a_pod_share_network_ipc_and_processes_as_asked() {
         );
     }
     let sandbox = bed.inspect(&sandbox);
+    // docker 15
     assert_eq!(sandbox["HostConfig"]["IpcMode"], "shareable");
     assert_eq!(sandbox["Config"]["Hostname"], "front");
     assert_eq!(sandbox["HostConfig"]["RestartPolicy"]["Name"], "no");
@@ -212,6 +218,7 @@ async fn host_namespaces_are_the_hosts() {
         link(&format!("/proc/{pid}/ns/{kind}"))
     };
     for kind in ["net", "pid", "ipc", "uts"] {
+        // docker 16, docker 17
         assert_eq!(
             namespace(&bed, kind),
             link(&format!("/proc/self/ns/{kind}")),
@@ -282,11 +289,13 @@ async fn resources_and_security_reach_the_kernel() {
     .await;
     let tight = bed.inspect(&bed.running_id("tight"));
     let host = &tight["HostConfig"];
+    // docker 34
     assert_eq!(host["CpuShares"], 256);
     assert_eq!(
         (&host["CpuQuota"], &host["CpuPeriod"]),
         (&50_000.into(), &100_000.into())
     );
+    // docker 35
     assert_eq!(host["Memory"], 64 << 20);
     assert_eq!(host["MemorySwap"], 64 << 20);
     let parent = host["CgroupParent"].as_str().unwrap();
@@ -365,6 +374,7 @@ async fn run_as_non_root_is_kept_or_the_container_refused() {
         let refused = agent
             .until_container(name, "strict", |c| c.reason == "CreateContainerConfigError")
             .await;
+        // docker 37
         assert!(refused.message.contains(words), "{name}: {refused:?}");
         let sibling = agent
             .until_container(name, "free", |c| c.state == "running")
@@ -438,6 +448,7 @@ async fn volumes_are_shared_and_outlive_containers() {
     agent
         .until_pod("vols", |pod| pod.restarts == 2 && pod.ready == 2)
         .await;
+    // docker 45
     assert_eq!(bed.exec("one", "cat /disk/f /mem/f"), "disk\nmem");
     agent.stop().await;
     let agent = bed.agent().await;
@@ -526,6 +537,7 @@ async fn host_paths_are_of_the_type_asked_for() {
                 pod.message.contains(words) || pod.containers[0].message.contains(words)
             })
             .await;
+        // docker 42
         assert_eq!(refused.ready, 0);
         assert!(bed.instances("c").is_empty());
         if name == "nodir" {
@@ -560,6 +572,18 @@ async fn last_words_are_told() {
     image: mirrorlet.test/busybox:1
     terminationMessagePolicy: FallbackToLogsOnError
     command: ["sh", "-c", "echo the last line; exit 1"]
+  - name: lines
+    image: mirrorlet.test/busybox:1
+    terminationMessagePolicy: FallbackToLogsOnError
+    command: ["sh", "-c", "seq 100; exit 1"]
+  - name: bytes
+    image: mirrorlet.test/busybox:1
+    terminationMessagePolicy: FallbackToLogsOnError
+    command: ["sh", "-c", "head -c 1000 /dev/zero | tr '\\0' a; head -c 2048 /dev/zero | tr '\\0' b; exit 1"]
+  - name: absent
+    image: mirrorlet.test/busybox:1
+    terminationMessagePolicy: FallbackToLogsOnError
+    command: ["/no/such/program"]
   - name: fine
     image: mirrorlet.test/busybox:1
     terminationMessagePolicy: FallbackToLogsOnError
@@ -571,17 +595,24 @@ async fn last_words_are_told() {
         ),
     );
     let pod = agent.until_pod("words", |pod| pod.phase == "Failed").await;
-    let told: Vec<_> = pod
-        .containers
+    let (absent, others): (Vec<_>, Vec<_>) =
+        pod.containers.iter().partition(|c| c.name == "absent");
+    assert_eq!(absent[0].reason, "ContainerCannotRun");
+    assert!(absent[0].message.contains("/no/such/program"));
+    let told: Vec<_> = others
         .iter()
         .map(|c| (c.name.as_str(), c.exit_code, c.message.trim()))
         .collect();
+    let lines: Vec<_> = (21..=100).map(|line| line.to_string()).collect();
+    // docker 46
     assert_eq!(
         told,
         [
             ("file", Some(3), "into the file"),
             ("elsewhere", Some(0), "elsewhere"),
             ("fallback", Some(1), "the last line"),
+            ("lines", Some(1), &*lines.join("\n")),
+            ("bytes", Some(1), &*"b".repeat(2048)),
             ("fine", Some(0), ""),
             ("silent", Some(9), ""),
         ]

@@ -57,6 +57,7 @@ async fn a_manifest_becomes_a_running_pod_and_its_removal_ends_it() {
     let bed = Bed::new();
     let agent = bed.agent().await;
     bed.write("web.yaml", &sleeper("web"));
+    // pods 4
     let pod = agent.until_running("web").await;
     assert_eq!(pod.restarts, 0);
     assert_eq!(pod.ips.len(), 1, "{pod:?}");
@@ -95,7 +96,9 @@ async fn an_edited_image_replaces_the_pod_and_never_runs_two() {
     let sandbox = events
         .until("die", &format!("k8s_POD_web-box_default_{}", old.uid))
         .await;
+    // pods 17
     assert!(ended.at < sandbox.at && sandbox.at < created);
+    // agent 1
     assert_eq!(events.most_at_once("k8s_web_"), 1);
     assert_eq!(events.most_at_once("k8s_POD_"), 1);
     agent.stop().await;
@@ -132,6 +135,7 @@ async fn of_many_edits_during_a_grace_only_the_last_one_starts() {
         .await;
     // The superseded ones caused no call: nothing of theirs was ever created.
     for uid in &waiting {
+        // pods 43
         assert!(
             events
                 .events()
@@ -170,6 +174,7 @@ async fn a_pod_removed_and_added_again_is_the_same_pod() {
     let after = agent
         .until_pod("again", |pod| pod.status == "Running" && pod.restarts == 1)
         .await;
+    // pods 45
     assert_eq!(after.uid, before.uid);
     assert_eq!(events.most_at_once("k8s_again_"), 1);
     a_round(&bed, &agent).await;
@@ -186,6 +191,7 @@ async fn an_edit_in_place_restarts_only_what_changed() {
     let uid = "5b0e3f52-7c5d-4a0c-9d52-0f6a1de9b001";
     bed.write("pinned.yaml", &with_uid(uid, IMAGE, IMAGE, "1"));
     let pod = agent.until_running("pinned").await;
+    // pods 20
     assert_eq!(pod.uid.as_str(), uid);
     bed.until_traps("b").await;
     let (sandbox, a, b) = (
@@ -207,7 +213,9 @@ async fn an_edit_in_place_restarts_only_what_changed() {
     assert_eq!(container.image, IMAGE_2);
     assert_eq!(bed.exec("b", "echo $EDITION"), "2");
     assert_eq!(bed.running_id("POD"), sandbox);
+    // agent 2
     assert_eq!(bed.running_id("a"), a);
+    // docker 26
     assert_ne!(bed.running_id("b"), b);
     assert_eq!(agent.pod("pinned").unwrap().restarts, 1);
     // Stopped as any container is: its process ended by itself.
@@ -259,6 +267,7 @@ async fn a_broken_edit_holds_the_pod_across_agents() {
     let pod = agent.until_running("web").await;
     assert!(pod.held && !pod.problems.is_empty(), "{pod:?}");
     assert_eq!((pod.restarts, &pod.uid), (0, &before.uid));
+    // pods 9
     assert_eq!(bed.running_id("web"), id);
     // Mended with another image: the edit counts now.
     bed.write("web.yaml", &sleeper_of("web", IMAGE_2));
@@ -289,6 +298,7 @@ async fn documents_and_lists_are_pods_of_their_own() {
     let (one, two) = (sleeper("one"), sleeper("two"));
     bed.write("both.yaml", &format!("{one}---\n{two}"));
     agent.until_running("one").await;
+    // pods 8
     agent.until_running("two").await;
     let id = bed.running_id("one");
     bed.write("both.yaml", &one);
@@ -308,6 +318,7 @@ async fn documents_and_lists_are_pods_of_their_own() {
         ),
     );
     agent.until_running("three").await;
+    // pods 7
     agent.until_running("four").await;
     let id_of_four = bed.running_id("four");
     let podlist = r#"{"apiVersion":"v1","kind":"PodList","items":[]}"#
@@ -345,6 +356,7 @@ async fn of_two_with_one_name_the_incumbent_keeps_running() {
     let pod = agent.until_running("web").await;
     assert_eq!(pod.uid, incumbent.uid);
     a_round(&bed, &agent).await;
+    // pods 13
     assert_eq!(bed.running_id("web"), id);
     assert_eq!(agent.status().problems.len(), 1);
     bed.remove("m.yaml");
@@ -367,6 +379,7 @@ async fn a_moved_manifest_is_another_pod() {
     bed.write("here.yaml", &sleeper("web"));
     let before = agent.until_running("web").await;
     std::fs::rename(bed.manifest("here.yaml"), bed.manifest("there.yaml")).unwrap();
+    // pods 5
     let after = agent
         .until_pod("web", |pod| {
             pod.uid != before.uid && pod.status == "Running"
@@ -409,6 +422,7 @@ async fn a_directory_that_vanishes_stops_nothing() {
         })
         .await;
     assert_eq!(report.pods.len(), 1);
+    // pods 1
     assert_eq!(bed.running_id("web"), id);
     agent.stop().await;
     // An agent that finds it missing holds what it knows of it, and does not make an empty one.

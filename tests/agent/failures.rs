@@ -72,6 +72,7 @@ async fn an_image_that_cant_be_had_stops_nobody_else() {
         };
         assert_eq!(bad.state, "waiting");
         assert!(bad.message.contains(&image), "{bad:?}");
+        // docker 31
         assert!(fine.ready && fine.restarts == 0);
         assert_eq!(
             (pod.status.as_str(), pod.phase.as_str()),
@@ -86,6 +87,7 @@ async fn an_image_that_cant_be_had_stops_nobody_else() {
         "    image: {tag}\n    imagePullPolicy: Never\n    command: [sleep, \"1000000\"]\n"
     );
     bed.write("late.yaml", &beside("late", &lines));
+    // docker 47
     agent
         .until_container("late", "bad", |c| c.reason == "ErrImageNeverPull")
         .await;
@@ -113,6 +115,7 @@ async fn a_blocked_pull_delays_no_other_pod() {
         .unwrap()
         .unwrap();
     bed.write("free.yaml", &sleeper("free"));
+    // pods 42
     agent.until_running("free").await;
     bed.docker(&["kill", &bed.running_id("free")]);
     agent
@@ -162,6 +165,7 @@ async fn a_missing_program_is_told_and_retried_with_back_off() {
     let bad = agent
         .until_container("once", "bad", |c| c.state == "terminated")
         .await;
+    // pods 58, docker 59
     assert_eq!(
         (bad.exit_code, bad.reason.as_str()),
         (Some(127), "ContainerCannotRun")
@@ -187,6 +191,7 @@ async fn one_crashing_container_leaves_its_siblings_running() {
     let pod = agent.pod("half").unwrap();
     assert_eq!(pod.phase, "Running");
     assert_eq!(pod.containers[1].id, fine.id);
+    // docker 31
     assert_eq!(pod.containers[1].restarts, 0);
     assert_eq!(bed.instances("POD").len(), 1);
     agent.stop().await;
@@ -201,6 +206,7 @@ async fn a_memory_limit_kills_and_says_so() {
     );
     let manifest = beside("greedy", &lines).replace("spec:\n", "spec:\n  restartPolicy: Never\n");
     bed.write("greedy.yaml", &manifest);
+    // pods 58, docker 62
     let bad = agent
         // The Engine may learn of the end before it learns of the cause, and tells both.
         .until_container("greedy", "bad", |c| c.reason == "OOMKilled")
@@ -277,6 +283,7 @@ async fn logs_of_this_instance_and_the_one_before() {
         .until_pod("talk", |pod| pod.restarts == 1 && pod.status == "Running")
         .await;
     let all = LogOptions::default();
+    // docker 52
     assert_eq!(
         log(&agent, "talk", &all, true).await,
         "talk-box one\nthree\nbye\n!two\n"

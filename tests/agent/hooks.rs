@@ -70,6 +70,7 @@ async fn a_post_start_hook_is_done_before_the_next_container_starts() {
     let seen = eventually("what b saw when it began", || {
         read(&bed, "seen").filter(|seen| seen.contains("seen"))
     });
+    // pods 60
     assert!(seen.await.contains("hooked"));
     agent.stop().await;
 }
@@ -81,9 +82,11 @@ async fn a_container_whose_post_start_hook_fails_is_stopped() {
     let hook = "lifecycle: {postStart: {exec: {command: [sh, -c, 'echo secret; exit 3']}}}";
     let apps = [("bad", WAIT, hook), ("good", WAIT, "")];
     bed.write("two.yaml", &manifest(&bed, "two", 1, &[], &apps));
+    // pods 60
     let bad = agent
         .until_container("two", "bad", |c| c.reason == "PostStartHookError")
         .await;
+    // docker 33
     assert_eq!(
         bad.message,
         "the postStart hook failed: its command exited with 3"
@@ -118,6 +121,7 @@ async fn a_pre_stop_hook_comes_before_the_stop() {
     bed.until_traps("web").await;
     bed.remove("web.yaml");
     agent.until_gone("web").await;
+    // pods 60
     assert_eq!(read(&bed, "story").unwrap(), "hooked\nstopped\n");
     agent.stop().await;
 }
@@ -134,6 +138,7 @@ async fn a_pre_stop_hook_that_outlives_the_grace_is_cut_off() {
     agent.until_running("deaf").await;
     bed.remove("deaf.yaml");
     agent.until_gone("deaf").await;
+    // pods 60
     assert!(read(&bed, "began").is_some());
     agent.stop().await;
 }
@@ -150,6 +155,7 @@ async fn a_pre_stop_hook_that_fails_changes_nothing() {
     agent.until_gone("web").await;
     let events = agent.events("web-box");
     let failed = "FailedPreStopHook PreStopHook failed";
+    // pods 60
     assert!(events.iter().any(|event| event == failed), "{events:?}");
     assert!(!events.iter().any(|event| event.contains("secret")));
     agent.stop().await;
@@ -174,6 +180,7 @@ async fn hooks_are_rebuilt_from_labels_when_the_manifest_is_gone() {
         bed.containers().is_empty().then_some(())
     })
     .await;
+    // pods 60
     assert!(read(&bed, "exec").is_some(), "the exec hook did not run");
     assert!(read(&bed, "http").is_some(), "the httpGet hook did not run");
     agent.stop().await;
@@ -222,6 +229,7 @@ async fn all_pre_stop_hooks_run_at_once_and_sidecars_stop_last_in_reverse() {
         Some((died("app")?, died("two")?, died("one")?))
     })
     .await;
+    // docker 32
     assert!(app < two && two < one, "{app} {two} {one}");
     agent.stop().await;
 }
@@ -243,6 +251,7 @@ async fn a_sleep_hook_waits_within_the_grace() {
     assert_eq!(stop.attributes["signal"], "15");
     // It was left alone as long as its hook slept.
     let waited = Duration::from_nanos(stop.at).saturating_sub(removed);
+    // pods 60
     assert!(waited >= Duration::from_secs(2), "{waited:?}");
     agent.stop().await;
 }

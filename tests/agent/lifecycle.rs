@@ -64,6 +64,7 @@ async fn a_killed_container_is_restarted_and_its_last_instance_kept() {
     let new = bed.inspect(&instances[&1]);
     assert_eq!(new["State"]["Running"], true);
     let labels = &new["Config"]["Labels"];
+    // docker 10
     assert_eq!(
         labels["annotation.io.kubernetes.container.restartCount"],
         "1"
@@ -94,6 +95,7 @@ async fn restart_counts_outlive_all_instances() {
     bed.docker(&["rm", "-f", &bed.running_id("web"), &bed.running_id("POD")]);
     let agent = bed.agent().await;
     agent.until_pod("web", removed(2)).await;
+    // docker 11
     assert_eq!(bed.instances("web").into_keys().collect::<Vec<_>>(), [2]);
     // The count is the pod's: it ends with it.
     bed.remove("web.yaml");
@@ -118,6 +120,7 @@ async fn a_crash_loop_waits_longer_and_longer_and_says_so() {
     assert_eq!(pod.phase, "Running");
     let container = &pod.containers[0];
     assert_eq!(container.state, "waiting");
+    // pods 57
     assert_eq!(container.reason, "CrashLoopBackOff");
     assert!(
         container
@@ -147,6 +150,7 @@ async fn finished_pods_stay_finished_across_agents() {
     let agent = bed.agent().await;
     bed.write("good.yaml", &script("good", "OnFailure", "exit 0"));
     bed.write("bad.yaml", &script("bad", "Never", "exit 4"));
+    // pods 46
     let good = agent
         .until_pod("good", |pod| pod.phase == "Succeeded")
         .await;
@@ -173,6 +177,7 @@ async fn finished_pods_stay_finished_across_agents() {
     agent.until_running("mark").await;
     bed.remove("mark.yaml");
     agent.until_gone("mark").await;
+    // docker 24
     assert_eq!(starts(&bed), before);
     agent.stop().await;
 }
@@ -186,6 +191,7 @@ async fn failures_are_retried_until_one_success() {
     let pod = agent
         .until_pod("flaky", |pod| pod.phase == "Succeeded")
         .await;
+    // agent 4
     assert_eq!(pod.restarts, 1);
     let last = bed.inspect(&bed.instances("flaky")[&1]);
     assert_eq!(last["State"]["ExitCode"], 0);
@@ -206,6 +212,7 @@ async fn a_containers_own_rules_say_which_exit_brings_it_back() {
     let manifest = script("once", "Always", once).replacen("image:", rules, 1);
     bed.write("once.yaml", &manifest);
     let pod = agent.until_pod("once", |pod| pod.phase == "Failed").await;
+    // docker 5
     assert_eq!(pod.restarts, 1);
     assert_eq!(pod.containers[0].exit_code, Some(3));
     assert_eq!(bed.instances("POD").len(), 1);
@@ -225,6 +232,7 @@ async fn containers_outlive_the_agent_and_are_adopted() {
     let first = agent.until_pod("b", restarted).await;
     let before = starts(&bed);
     agent.stop().await;
+    // docker 12
     assert_eq!(starts(&bed), before);
     let agent = bed.agent().await;
     let second = agent.until_running("b").await;
@@ -259,6 +267,7 @@ async fn what_died_while_the_agent_was_away_is_restarted() {
     let sandbox = bed.running_id("POD");
     bed.docker(&["kill", &bed.running_id("web")]);
     let agent = bed.agent().await;
+    // docker 12
     let pod = agent
         .until_pod("web", |pod| pod.restarts == 1 && pod.status == "Running")
         .await;
@@ -303,7 +312,9 @@ async fn a_pod_removed_while_the_agent_was_away_gets_its_own_grace() {
         pod.uid
     ));
     std::fs::write(data, "").unwrap();
+    // docker 63
     let died = events.until("die", "k8s_slow_").await;
+    // pods 47, docker 13
     assert_eq!(died.attributes["exitCode"], "7");
     assert!(
         events.events().iter().all(|event| {
@@ -346,6 +357,7 @@ async fn who_ignores_sigterm_is_killed_after_the_grace() {
     let [(first, asked), (second, killed)] = &signals[..] else {
         panic!("{signals:?}")
     };
+    // docker 32
     assert_eq!((first.as_str(), second.as_str()), ("15", "9"));
     assert!(Duration::from_nanos(killed - asked) >= Duration::from_millis(2900));
     agent.stop().await;
@@ -410,12 +422,14 @@ async fn init_containers_and_sidecars_keep_their_order() {
     }
     let started = events.until("start", "k8s_side_").await.at;
     assert!(events.until("die", "k8s_one_").await.at < started);
+    // docker 29
     assert!(started < events.until("start", "k8s_two_").await.at);
 
     bed.remove("staged.yaml");
     agent.until_gone("staged").await;
     let told_side = events.until("kill", "k8s_side_").await.at;
     for app in ["k8s_app_", "k8s_other_"] {
+        // pods 59
         assert!(
             events.until("die", app).await.at <= told_side,
             "the sidecar went first"
@@ -459,10 +473,12 @@ async fn a_killed_sandbox_is_replaced_with_everything_in_it() {
     }
     for name in ["one", "side", "two", "app", "other"] {
         let report = after.containers.iter().find(|c| c.name == name).unwrap();
+        // docker 11
         assert_eq!(report.restarts, 1, "{report:?}");
     }
     // The volumes are the pod's, and stay.
     until_staged(&bed).await;
+    // docker 23
     assert_eq!(
         bed.exec("app", "cat /data/order"),
         "one\nside\ntwo\napp\none\nside\ntwo\napp"
@@ -503,6 +519,7 @@ spec:
     };
     bed.write("never.yaml", &with_init("never", "Never"));
     bed.write("always.yaml", &with_init("always", "Always"));
+    // docker 28
     let never = agent.until_pod("never", |pod| pod.phase == "Failed").await;
     assert_eq!(never.status, "Init:Error");
     assert!(bed.instances("never-app").is_empty());
@@ -530,6 +547,7 @@ async fn a_sidecar_that_ends_is_restarted_alone() {
         })
         .await;
     assert!(side.ready);
+    // docker 29
     assert_eq!(agent.pod("staged").unwrap().restarts, 1);
     assert_eq!(
         (bed.running_id("app"), bed.running_id("POD")),
@@ -574,6 +592,7 @@ async fn a_deadline_ends_the_pod_for_good() {
     let before = starts(&bed);
     agent.stop().await;
     let agent = bed.agent().await;
+    // agent 3
     agent.until_pod("late", |pod| pod.phase == "Failed").await;
     assert_eq!(starts(&bed), before);
     agent.stop().await;
@@ -603,6 +622,7 @@ async fn two_agents_share_an_engine() {
     let first = one.agent().await;
     one.write("other.yaml", &sleeper("other"));
     first.until_running("other").await;
+    // docker 9
     assert_eq!(starts(&two), of_two);
     assert_eq!(second.status().pods.len(), 1);
     assert_eq!(first.status().pods.len(), 1);
@@ -700,6 +720,7 @@ async fn containers_of_others_are_never_touched() {
     bed.remove("web.yaml");
     agent.until_gone("web").await;
     agent.stop().await;
+    // docker 9
     assert_eq!(look(), before);
 }
 
@@ -738,6 +759,7 @@ async fn names_that_others_hold_are_avoided() {
     for name in ours.keys() {
         // The shim's way out: the same name with eight random digits behind it.
         assert_eq!(name.split('_').count(), 7, "{name}");
+        // docker 57
         assert!(
             name.contains(&format!("_web-box_default_{uid}_0_")),
             "{name}"
@@ -777,6 +799,7 @@ async fn unknown_pods_wait_until_every_source_has_answered() {
     agent.until_running("mark").await;
     bed.remove("mark.yaml");
     agent.until_gone("mark").await;
+    // pods 47, docker 14
     assert_eq!(starts(&bed), before);
     agent.stop().await;
     // Without that source the pod is nobody's.

@@ -88,6 +88,7 @@ async fn a_container_that_fails_its_liveness_probe_is_restarted_in_its_sandbox()
         .until_pod("web", |pod| pod.restarts == 1 && pod.status == "Running")
         .await;
     assert_eq!(pod.restarts, 1);
+    // pods 56b
     assert_eq!(bed.running_id("POD"), sandbox);
     assert_ne!(bed.running_id("web"), first);
     let unhealthy = "Unhealthy Liveness probe failed: HTTP probe failed with statuscode: 404";
@@ -126,6 +127,7 @@ async fn readiness_comes_and_goes_and_restarts_nothing() {
         bed.exec("web", "rm /tmp/www/ok");
         agent.until_pod("web", |pod| !is_ready(pod)).await;
     }
+    // pods 56b
     assert_eq!(bed.running_id("web"), id);
     agent.stop().await;
 }
@@ -142,6 +144,7 @@ async fn a_startup_probe_holds_the_liveness_probe() {
     until_attempts(&agent, "Startup", "failed", 3).await;
     let pod = agent.pod("slow").unwrap();
     assert_eq!((pod.restarts, pod.ready), (0, 0));
+    // pods 56b
     assert_eq!(attempts(&agent, "Liveness", "failed"), 0);
     bed.exec("slow", "touch /tmp/started");
     agent.until_pod("slow", |pod| pod.restarts == 1).await;
@@ -164,6 +167,7 @@ async fn a_failed_startup_probe_restarts_within_the_probes_own_grace() {
     agent.until_pod("deaf", |pod| pod.restarts >= 1).await;
     let killing = "Killing Container deaf failed startup probe, will be restarted";
     let events = agent.events("deaf-box");
+    // pods 56b
     assert!(events.iter().any(|told| told == killing), "{events:?}");
     agent.stop().await;
 }
@@ -177,6 +181,7 @@ async fn a_pod_that_is_never_restarted_ends_with_its_liveness() {
     let spec = "restartPolicy: Never\n  terminationGracePeriodSeconds: 1";
     let manifest = worker("once", spec, probe).replace("exit 0", "exit 9");
     bed.write("once.yaml", &manifest);
+    // pods 56b
     let pod = agent.until_pod("once", |pod| pod.phase == "Failed").await;
     assert_eq!(pod.restarts, 0);
     eventually("its sandbox to stop", || {
@@ -195,6 +200,7 @@ async fn an_exec_probe_that_outlives_its_time_is_ended() {
     bed.write("web.yaml", &manifest);
     agent.until_pod("web", |pod| pod.status == "Running").await;
     let timed_out = "Unhealthy Readiness probe failed: command timed out after 1 s";
+    // pods 56b
     agent.until_event("web-box", timed_out).await;
     until_attempts(&agent, "Readiness", "failed", 3).await;
     let left = || bed.exec("web", "ps | grep -c '[s]leep 1234' || true");
@@ -241,6 +247,7 @@ spec:
         .await;
     until_attempts(&agent, "Startup", "failed", 3).await;
     assert!(bed.instances("setup").is_empty());
+    // pods 56b
     assert!(bed.instances("app").is_empty());
     assert_eq!(agent.pod("app").unwrap().status, "Init:0/2");
     bed.exec("helper", "touch /tmp/started");
@@ -269,6 +276,7 @@ async fn a_healthy_pods_probes_cost_the_engine_nothing() {
         until_attempts(&agent, "Readiness", "successful", 5).await;
         cost.push(engine_calls(&agent) - before);
     }
+    // pods 56b, docker 64
     assert_eq!(cost.last(), Some(&0), "{cost:?}");
     agent.stop().await;
 }
@@ -294,6 +302,7 @@ async fn who_was_ready_stays_so_over_a_restart_of_the_agent() {
     let agent = bed.agent().await;
     agent.until_running("web").await;
     until_attempts(&agent, "Readiness", "failed", 2).await;
+    // pods 56c
     assert!(is_ready(&agent.pod("web").unwrap()));
     // Another instance has nothing from before, and its page again.
     bed.docker(&["kill", &id]);

@@ -246,6 +246,7 @@ spec:
     let asked = engine_calls(&agent);
     let other = |call: &&String| !calls.contains(call) && !call.contains("exec");
     let others: Vec<_> = asked.iter().filter(other).collect();
+    // usage 38b
     assert!(others.is_empty(), "{others:?}");
 
     // One that ended has no series, and its pod goes on.
@@ -290,6 +291,7 @@ async fn pods_with_cgroups_of_their_own_are_told_by_them() {
     .await;
     // The sandbox is in it, too.
     let of_container = number(&own, "/containers/0/cpu/usageCoreNanoSeconds");
+    // usage 38b
     assert!(
         number(&own, "/cpu/usageCoreNanoSeconds") > of_container,
         "{own:#}"

@@ -62,6 +62,7 @@ async fn readiness_gates_are_opened_and_closed_by_others() {
     })
     .await;
     set("example.com/b", "True");
+    // api 5
     let open = bed.until_pod("gated", is_ready).await;
     // They are still whose they were.
     for gate in ["example.com/a", "example.com/b"] {
@@ -93,6 +94,7 @@ async fn safe_sysctls_are_set_and_others_refused() {
     let refused = bed
         .until_pod("unsafe", |pod| pod["status"]["phase"] == "Failed")
         .await;
+    // api 6
     assert_eq!(refused["status"]["reason"], "SysctlForbidden");
     let message = refused["status"]["message"].as_str().unwrap();
     assert!(
@@ -124,6 +126,7 @@ async fn a_deadline_set_later_ends_a_running_pod() {
     let failed = bed
         .until_pod("web", |pod| pod["status"]["phase"] == "Failed")
         .await;
+    // api 4
     assert_eq!(failed["status"]["reason"], "DeadlineExceeded");
     agent.stop().await;
 }
@@ -155,6 +158,7 @@ async fn labels_and_annotations_change_in_a_running_pod() {
     for (file, word) in [("labels", "app=\"web\""), ("annotations", "note=\"first\"")] {
         for volume in ["own", "projected"] {
             let text = bed.exec("web", &format!("cat /{volume}/{file}"));
+            // api 7
             assert!(text.contains(word), "{volume}/{file}: {text}");
         }
     }

@@ -81,6 +81,7 @@ async fn a_pod_runs_and_is_deleted(identity: Identity) {
         (!deletes.is_empty()).then_some(deletes.len())
     })
     .await;
+    // api 1
     assert_eq!(ours, 1, "the agent removes the object");
     agent.stop().await;
 }
@@ -105,6 +106,7 @@ async fn the_scheduler_sends_a_pod_that_tolerates_our_taint() {
     });
     apply(&bed, &pod(&bed, "web", QUIET, &over));
     let found = bed.until_pod("web", is_ready).await;
+    // api 1
     assert_eq!(found["spec"]["nodeName"], bed.node.as_str());
     // One that doesn't tolerate it stays where it is.
     let over = json!({"nodeSelector": {"kubernetes.io/hostname": bed.node}});
@@ -130,11 +132,13 @@ async fn an_object_stays_until_its_containers_have_ended() {
         let Some(pod) = bed.api_pod("web").await else {
             return Ok(());
         };
+        // pods 51
         assert_eq!(uid(&pod), uid(&before));
         assert!(pod["metadata"]["deletionTimestamp"].is_string());
         Err(pod["status"]["phase"].clone())
     })
     .await;
+    // api 2
     assert!(bed.running().is_empty(), "{:?}", bed.running());
     agent.stop().await;
 }
@@ -166,6 +170,7 @@ async fn a_shorter_grace_ends_a_pod_sooner() {
         "--grace-period=2",
         "--wait=false",
     ]);
+    // pods 44
     bed.until_pod_gone("web").await;
     until_no_containers(&bed).await;
     agent.stop().await;
@@ -179,6 +184,7 @@ async fn a_force_deleted_pod_is_stopped() {
     bed.until_pod("web", is_ready).await;
     bed.delete_pod("web", true).await;
     assert!(bed.api_pod("web").await.is_none());
+    // api 2
     until_no_containers(&bed).await;
     agent.stop().await;
 }
@@ -196,6 +202,7 @@ async fn a_drained_node_has_its_pods_evicted() {
         cluster.kubectl(&["drain", &node, "--force", "--timeout=240s"])
     });
     drained.await.unwrap();
+    // api 3
     assert!(bed.api_pod("web").await.is_none());
     assert!(
         bed.mirror("static").await.is_some(),
@@ -215,6 +222,7 @@ async fn a_pod_that_outlives_its_deadline_fails() {
     let patch = ["patch", "pod", "web", "-n", &bed.namespace, "-p", &deadline];
     bed.cluster.kubectl(&patch);
     let pod = until_phase(&bed, "web", "Failed").await;
+    // api 4
     assert_eq!(pod["status"]["reason"], "DeadlineExceeded");
     eventually("it to be stopped", || {
         bed.running().is_empty().then_some(())
@@ -259,6 +267,7 @@ async fn a_job_is_tried_again_until_it_succeeds() {
     let (name, pod) = pods.first_key_value().unwrap();
     assert_eq!(pod["status"]["phase"], "Succeeded");
     let container = &pod["status"]["containerStatuses"][0];
+    // pods 46
     assert_eq!(container["restartCount"], 1);
     assert_eq!(container["state"]["terminated"]["reason"], "Completed");
     // Another agent doesn't start it again.
@@ -319,6 +328,7 @@ async fn a_pod_that_the_node_does_not_take_fails_with_the_reason() {
         apply(&bed, &pod);
         let name = pod["metadata"]["name"].as_str().unwrap();
         let found = until_phase(&bed, name, "Failed").await;
+        // pods 61
         assert_eq!(found["status"]["reason"], reason);
         let message = found["status"]["message"].as_str().unwrap();
         assert!(message.starts_with("Pod was rejected: "), "{message}");
@@ -356,6 +366,7 @@ async fn an_image_is_changed_in_place() {
             is_ready(pod) && pod["status"]["containerStatuses"][0]["restartCount"] == 1
         })
         .await;
+    // api 9
     assert_eq!(uid(&after), uid(&before));
     assert_eq!(after["status"]["podIP"], before["status"]["podIP"]);
     agent.stop().await;
@@ -381,6 +392,7 @@ async fn without_the_api_server_pods_run_on_as_last_known() {
     cluster.stop_apiserver();
     let agent = bed.agent().await;
     agent.until_running("static").await;
+    // api 14
     assert_eq!(
         (bed.running_id("web"), bed.running_id("gone")),
         (web.clone(), gone)
@@ -457,6 +469,7 @@ async fn a_partition_disturbs_nobody_and_ends_without_a_trace() {
     bed.until_no_mirror("static").await;
     let after = bed.api_pod("calm").await.unwrap();
     assert_eq!(uid(&after), uid(&before));
+    // api 14
     assert_eq!(bed.running_id("calm"), calm);
     // The API server is listened to again.
     bed.delete_pod("calm", false).await;

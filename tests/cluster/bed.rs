@@ -55,6 +55,7 @@ async fn a_node_certificate_speaks_for_one_node() {
     let identity = cluster.node_kubeconfig(&own);
     create(&cluster, &identity, &node(&own)).unwrap();
     let refused = create(&cluster, &identity, &node(&other)).unwrap_err();
+    // cluster 1
     assert!(
         refused.contains("is not allowed to modify node"),
         "{refused}"
@@ -108,6 +109,7 @@ async fn the_service_account_has_the_rights_of_the_manifest_only() {
     ));
     assert!(!may("update", lease, &["-n", "kube-system"]));
     assert!(!may("delete", "nodes", &[]));
+    // cluster 1
     assert!(!may("list", "secrets", &["-A"]));
     assert!(!may("create", "pods", &["--subresource=exec", "-A"]));
     assert!(!may("update", "pods", &["-A"]));
@@ -140,6 +142,7 @@ async fn every_request_is_on_record() {
         .iter()
         .map(|e| (e.what(), e.name.as_str(), e.code))
         .collect();
+    // cluster 1
     assert_eq!(
         told,
         [
@@ -193,6 +196,7 @@ async fn scheduler_and_controllers_are_at_work() {
     .await;
     // Admission has added the token volume that clients in pods need.
     let volumes = pod["spec"]["volumes"].as_array().unwrap();
+    // cluster 1
     assert!(
         volumes[0]["name"]
             .as_str()
@@ -255,6 +259,7 @@ async fn containers_reach_the_api_server_where_its_service_says() {
     assert_eq!(cluster.server(), format!("https://{address}:443"));
     assert_eq!(service["spec"]["ports"][0]["port"], json!(443));
     let answer = asked_from_a_container(&cluster, &namespace).unwrap();
+    // cluster 1
     assert!(answer.contains("\"gitVersion\": \"v1."), "{answer}");
 }
 
@@ -266,6 +271,7 @@ async fn an_api_server_that_was_killed_comes_back_with_its_data() {
     cluster.stop_apiserver();
     cluster.kubectl_fails(&["get", "namespaces", "--request-timeout=5s"]);
     cluster.start_apiserver().await;
+    // cluster 1
     assert_eq!(cluster.server(), server);
     cluster.kubectl(&["get", "namespace", &namespace]);
 
@@ -298,5 +304,6 @@ async fn clusters_end_with_their_owner() {
     };
     assert!(taken() && dir.join("audit.log").exists());
     drop(cluster);
+    // cluster 1
     assert!(!taken() && !dir.exists());
 }

@@ -190,6 +190,7 @@ async fn a_node_joins_once_its_certificate_is_approved_and_needs_no_token_after_
         (bed.cluster.audit_of(&user).len() > before).then_some(())
     })
     .await;
+    // identity 4
     assert_eq!(fresh.requests(), [request.as_str()]);
     assert_eq!(bed.running_id("web"), container);
     agent.stop().await;
@@ -209,6 +210,7 @@ async fn an_agent_that_died_meanwhile_asks_with_the_same_key() {
     fresh.approve(&request);
     let agent = fresh.agent().await;
     fresh.until_ready().await;
+    // identity 4
     assert_eq!(fresh.requests(), [request.as_str()]);
     let kept = std::fs::read_to_string(fresh.certificate()).unwrap();
     assert!(kept.contains(std::str::from_utf8(&before).unwrap().trim()));
@@ -227,6 +229,7 @@ async fn a_denied_request_is_told_and_static_pods_go_on() {
     let request = fresh.until_asked(&agent).await;
     bed.cluster.kubectl(&["certificate", "deny", &request]);
     let told = format!("request {request}: Denied (KubectlDeny)");
+    // identity 4
     agent
         .until("the denial", |report| error(report).contains(&told))
         .await;
@@ -262,6 +265,7 @@ async fn a_bad_bootstrap_kubeconfig_is_told_and_taken_up_once_it_is_mended() {
         })
         .await;
     std::fs::write(&fresh.bootstrap, "current-context: nowhere").unwrap();
+    // identity 4
     agent
         .until("what is wrong", |report| {
             let words = error(report);
@@ -310,6 +314,7 @@ async fn a_certificate_is_renewed_with_itself_and_taken_up_without_a_restart() {
     let [request] = fresh.requests().try_into().unwrap();
     let request = bed.cluster.object(&["csr", &request]).unwrap();
     let user = format!("system:node:{}", bed.node);
+    // identity 5
     assert_eq!(request["spec"]["username"], user.as_str());
     agent
         .until("the new end", |report| {
@@ -336,6 +341,7 @@ async fn a_certificate_that_has_ended_is_bootstrapped_anew() {
     let old = credential(&file);
     let agent = bed.bed.agent_as(resolved).await;
     fresh.until_ready().await;
+    // identity 5
     assert_ne!(credential(&file), old);
     assert_eq!(
         std::fs::read(&kubeconfig).unwrap(),

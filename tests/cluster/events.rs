@@ -99,6 +99,7 @@ async fn describing_a_mirror_shows_the_events_of_its_static_pod() {
     let mirror = bed.until_mirrored("web").await;
     let static_uid = pod.uid.as_str();
     assert_ne!(uid(&mirror), static_uid);
+    // pods 62
     let events = until_events(&bed, &bed.namespace, static_uid, &["Started"]).await;
     assert_eq!(reasons(&events), ["Pulled", "Created", "Started"]);
     for event in &events {
@@ -149,6 +150,7 @@ async fn a_pods_story_is_watched_in_its_order() {
     agent
         .until("the pod to be gone", |report| report.pods.is_empty())
         .await;
+    // events 2
     until("the stop's event", async || {
         let seen = watched.of(&name);
         if seen.len() == 7 && seen[6] == "Killing" {
@@ -191,6 +193,7 @@ async fn a_crash_loop_is_counted_and_not_repeated() {
     .await;
     let mut different = reasons(&events);
     different.sort_unstable();
+    // events 1
     assert_eq!(different, ["BackOff", "Created", "Pulled", "Started"]);
     let backoff = events.iter().find(|event| event["reason"] == "BackOff");
     let backoff = backoff.unwrap();
@@ -222,6 +225,7 @@ async fn what_fails_is_an_event() {
         .await;
     let wanted = ["ErrImageNeverPull", "Failed"];
     let events = until_events(&bed, &bed.namespace, pod.uid.as_str(), &wanted).await;
+    // docker 66
     assert_eq!(
         events[0]["message"],
         "Container image \"mirrorlet.test/absent:1\" is not present with pull policy of Never"
@@ -260,6 +264,7 @@ async fn the_nodes_events_have_its_name_as_uid() {
     let bed = NodeBed::on(Cluster::shared().await, Identity::ServiceAccount).await;
     let agent = bed.joined().await;
     let events = until_events(&bed, "default", &bed.node, &["Starting"]).await;
+    // events 5
     assert!(events.iter().all(|e| e["involvedObject"]["kind"] == "Node"));
     let described = bed.cluster.kubectl(&["describe", "node", &bed.node]);
     assert!(described.contains("Starting mirrorlet."), "{described}");
@@ -298,6 +303,7 @@ async fn events_wait_for_an_api_server_that_is_away_and_status_says_so() {
     assert_ne!(web.mirror.unwrap().state, "Synced");
     cluster.start_apiserver().await;
     let events = until_events(&bed, &bed.namespace, pod.uid.as_str(), &["Started"]).await;
+    // events 3
     assert_eq!(reasons(&events), ["Pulled", "Created", "Started"]);
     agent
         .until("the mirror", |report| {
@@ -350,6 +356,7 @@ async fn a_story_has_everything_and_is_found_by_either_uid() {
     ]
     .windows(2)
     {
+        // events 6
         assert!(place(pair[0]) < place(pair[1]), "{pair:?} in {by_name:#?}");
     }
     let read = &by_name[place("ManifestRead").unwrap()].message;

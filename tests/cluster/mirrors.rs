@@ -29,6 +29,7 @@ async fn a_manifest_has_a_mirror(identity: Identity) {
     assert_eq!(annotations["kubernetes.io/config.source"], "file");
     assert!(annotations["kubernetes.io/config.seen"].is_string());
     let owners = meta["ownerReferences"].as_array().unwrap();
+    // pods 23
     assert_eq!(owners.len(), 1, "{owners:?}");
     assert_eq!(owners[0]["kind"], "Node");
     assert_eq!(owners[0]["name"], bed.node.as_str());
@@ -73,7 +74,9 @@ async fn an_edited_manifest_replaces_the_mirror() {
     let after = bed
         .until_mirror("web", |pod| is_ready(pod) && uid(pod) != uid(&before))
         .await;
+    // pods 26
     assert_eq!(after["spec"]["containers"][0]["image"], IMAGE_2);
+    // pods 36
     assert_eq!(after["metadata"]["generation"], 1);
     assert!(after["status"]["observedGeneration"].is_null());
     let mirror = &after["metadata"]["annotations"]["kubernetes.io/config.mirror"];
@@ -93,6 +96,7 @@ async fn a_deleted_mirror_is_back(force: bool) {
         .until_mirror("web", |pod| is_ready(pod) && uid(pod) != uid(&before))
         .await;
     assert_eq!(after["status"]["containerStatuses"][0]["restartCount"], 0);
+    // pods 25
     assert_eq!(bed.running(), running);
     agent.stop().await;
 }
@@ -122,6 +126,7 @@ async fn a_mirror_stays_for_the_whole_grace_of_a_removed_pod() {
             return Ok(());
         }
         let mirror = mirror.expect("a mirror while the container runs");
+        // pods 30
         assert_eq!(uid(&mirror), uid(&before));
         assert_eq!(mirror["status"]["phase"], "Running");
         Err(runs)
@@ -155,6 +160,7 @@ async fn the_last_of_many_edits_during_a_grace_has_the_mirror() {
         // Looked at after the mirror: it may end between.
         let runs = bed.running().values().any(|id| *id == old);
         if runs {
+            // pods 31
             assert_eq!(uid(&mirror.expect("a mirror")), uid(&before));
             return Err(runs);
         }
@@ -198,6 +204,7 @@ async fn a_manifest_removed_and_put_back_is_the_same_pod_restarted() {
     bed.until_mirror("web", |pod| is_ready(pod) && restarted(pod))
         .await;
     let after = agent.until_running("web").await;
+    // pods 32
     assert_eq!((after.uid, after.restarts), (before.uid, 1));
     agent.stop().await;
 }
@@ -222,6 +229,7 @@ async fn what_changed_while_the_agent_was_away_shows_in_the_mirrors() {
     let unmirrored = bed.running_id("unmirrored");
 
     let agent = bed.agent().await;
+    // pods 29
     bed.until_no_mirror("gone").await;
     bed.until_mirrored("new").await;
     for name in ["edited", "unmirrored"] {
@@ -269,6 +277,7 @@ async fn many_static_pods_at_once_all_have_their_mirrors() {
     }
     let total: usize = counts.values().sum();
     common::tell(&format!("API writes of {MANY} pods: {total} {counts:?}"));
+    // pods 36c
     assert!(total <= MANY * 5, "{counts:?}");
     agent.stop().await;
 }
@@ -287,6 +296,7 @@ async fn a_deleted_node_is_back_with_its_mirrors() {
             uid(node) != uid(&before) && condition(node, "Ready") == Some("True")
         })
         .await;
+    // pods 36b
     bed.until_mirror("web", |pod| {
         let owner = &pod["metadata"]["ownerReferences"][0]["uid"];
         is_ready(pod) && *owner == uid(&after) && pod["metadata"]["deletionTimestamp"].is_null()
@@ -324,6 +334,7 @@ async fn a_pod_of_another_node_keeps_its_name() {
     );
     let now = bed.mirror("web").await.unwrap();
     assert_eq!(uid(&now), uid(&before));
+    // pods 36a
     assert_eq!(now["spec"], before["spec"]);
     assert!(now["metadata"]["deletionTimestamp"].is_null());
 
@@ -345,6 +356,7 @@ async fn a_missing_namespace_is_told_and_its_mirror_comes_with_it() {
     let manifest = bed.pod("web", IMAGE, 1, QUIET);
     bed.write("web.yaml", &manifest.replace(&bed.namespace, &namespace));
     agent.until_running("web").await;
+    // pods 35
     bed.until_node("MirrorPodsHealthy=False", |node| {
         condition(node, "MirrorPodsHealthy") == Some("False")
     })
@@ -384,6 +396,7 @@ async fn a_refusal_by_pod_security_leaves_the_pod_running() {
     let unset = format!("{label}-");
     bed.cluster
         .kubectl(&["label", "namespace", &bed.namespace, &unset]);
+    // pods 35
     bed.until_mirrored("web").await;
     assert_eq!(bed.running(), running);
     agent.stop().await;
@@ -409,6 +422,7 @@ async fn the_mirror_tells_what_became_of_the_containers() {
         })
         .await;
     let last = &killed["status"]["containerStatuses"][0]["lastState"]["terminated"];
+    // pods 49
     assert_eq!(last["exitCode"], 137);
     assert_eq!(last["containerID"], format!("docker://{first}"));
 
@@ -416,6 +430,7 @@ async fn the_mirror_tells_what_became_of_the_containers() {
         .until_mirror("once", |pod| pod["status"]["phase"] == "Failed")
         .await;
     let state = &once["status"]["containerStatuses"][0]["state"]["terminated"];
+    // pods 36d
     assert_eq!(
         (&state["exitCode"], &state["reason"]),
         (&json!(3), &json!("Error"))
@@ -446,6 +461,7 @@ async fn events_of_a_static_pod_are_its_mirrors() {
         bed.cluster
             .kubectl(&["describe", "pod", "-n", &bed.namespace, &bed.name("web")]);
     let (_, events) = described.split_once("Events:").unwrap();
+    // cluster 7
     assert!(events.contains("Started"), "{described}");
     agent.stop().await;
 }
@@ -466,6 +482,7 @@ async fn a_mirror_follows_its_pods_readiness() {
     for _ in 0..2 {
         bed.exec("web", "touch /tmp/ok");
         let ready = bed.until_mirror("web", is_ready).await;
+        // pods 56b
         assert_eq!(uid(&ready), uid(&before), "nothing but its status changes");
         bed.exec("web", "rm /tmp/ok");
         let unready = bed.until_mirror("web", |pod| !is_ready(pod)).await;

@@ -226,6 +226,7 @@ async fn a_node_lives_with_a_nodes_certificate() {
     let name = unique("cert");
     lives_as(&cluster, cluster.node_kubeconfig(&name), &name).await;
     let user = format!("system:node:{name}");
+    // node 3, node 6, node 6a
     assert!(refused(&cluster.audit_of(&user)).is_empty());
 }
 
@@ -235,6 +236,7 @@ async fn a_node_lives_with_a_service_account() {
     let name = unique("account");
     lives_as(&cluster, cluster.service_account_kubeconfig(), &name).await;
     let asked = cluster.audit_of("system:serviceaccount:kube-system:mirrorlet");
+    // node 6a
     assert!(refused(&asked).is_empty());
 }
 
@@ -262,6 +264,7 @@ async fn registering_again_reconciles_and_keeps_the_node() {
     ]);
     cluster.kubectl(&["label", "node", &name, "mine=1"]);
     let mut second = Agent::start(&kubeconfig, facts(&name, "me"));
+    // node 1
     assert_eq!(second.registered().await, uid);
     let node = eventually("its label", || {
         let node = node_of(&cluster, &name)?;
@@ -286,6 +289,7 @@ async fn an_unchanged_status_costs_leases_only() {
     };
     // The node-lifecycle controller adds taints and labels of its own at the start; once that is
     // over, nothing comes between renewals.
+    // node 2
     until("three renewals in a row", async || {
         let asked: Vec<String> = asked().iter().map(AuditEntry::what).collect();
         let last = asked.iter().rev().take(3);
@@ -319,6 +323,7 @@ async fn a_deleted_node_comes_back() {
     })
     .await;
     let seen = agent.node.get();
+    // node 5
     assert_eq!(seen.as_ref().as_deref().map(self::uid), Some(new));
     agent.stop().await;
 }
@@ -357,6 +362,7 @@ async fn a_lease_that_others_wrote_or_deleted_is_renewed() {
     })
     .await;
     let about: Vec<_> = about[..3].iter().map(|(v, c)| (v.as_str(), *c)).collect();
+    // node 4
     assert_eq!(about, [("update", 409), ("get", 200), ("update", 200)]);
     kubectl(&["delete", "lease", &name]);
     let lease = eventually("another Lease", || lease_of(&cluster, &name)).await;
@@ -391,6 +397,7 @@ async fn replaced_certificates_are_used() {
     // And again back: the Node is still ours.
     cluster.node_kubeconfig(&name);
     agent.readings.publish(down());
+    // node 6c
     until_ready_is(&cluster, &name, "False").await;
     agent.stop().await;
 }
@@ -417,6 +424,7 @@ async fn a_refused_token_is_read_again() {
         .unwrap()
         .unwrap();
     std::fs::write(&token, good).unwrap();
+    // node 6c
     agent.registered().await;
     agent.stop().await;
 }
@@ -452,6 +460,7 @@ async fn the_node_of_a_kubelet_is_left_alone() {
         .filter(|entry| entry.writes() && entry.code < 300)
         .map(AuditEntry::what)
         .collect();
+    // node 6b
     assert!(wrote.is_empty(), "{wrote:?}");
     assert_eq!(lease_of(&cluster, &name), None);
     // It goes for good: now the name is free.
@@ -480,6 +489,7 @@ async fn the_node_of_another_living_mirrorlet_is_left_alone() {
     first.stop().await;
     let past = r#"{"spec":{"renewTime":"2001-01-01T00:00:00.000000Z"}}"#;
     cluster.kubectl(&["patch", "lease", "-n", "kube-node-lease", &name, "-p", past]);
+    // node 6b
     assert_eq!(second.registered().await, uid);
     second.stop().await;
 }
@@ -511,6 +521,7 @@ async fn an_api_server_that_is_away_is_told_and_caught_up_with() {
     agent.readings.publish(down());
     cluster.start_apiserver().await;
     until(true).await;
+    // node 6e
     let node = until_ready_is(&cluster, &name, "False").await;
     assert_eq!(node["metadata"]["uid"], uid.as_str());
     // It hangs, with all connections open.
@@ -547,6 +558,7 @@ async fn a_node_that_was_silent_is_clean_again() {
             .any(|taint| taint["key"] == "node.kubernetes.io/unreachable")
     };
     agent.stop().await;
+    // node 6f
     until_ready_is(&cluster, &name, "Unknown").await;
     eventually("the taint", || tainted().then_some(())).await;
     let mut agent = Agent::start(&kubeconfig, facts(&name, "me"));
@@ -574,6 +586,7 @@ fn a_kubeconfig_that_is_wrong_ends_the_program_with_2() {
         .arg(&missing)
         .output()
         .unwrap();
+    // node 6d
     assert_eq!(output.status.code(), Some(2));
     let told = String::from_utf8(output.stderr).unwrap();
     let said = told.lines().last().unwrap();
@@ -623,6 +636,7 @@ async fn a_whole_agent_tells_what_its_engine_has() {
             .success()
     );
     bed.docker(&["import", archive.to_str().unwrap(), &image]);
+    // node 6g
     bed.until_node("a new image", tells(&image)).await;
     bed.docker(&["rmi", &image]);
     bed.until_node("no such image", |node| !tells(&image)(node))

@@ -58,6 +58,7 @@ async fn logs_are_read(identity: Identity) {
             all.extend(args);
             logs(&bed, &all).unwrap().lines().count()
         };
+        // node-api 1
         assert_eq!(count(&["--tail=3"]), 3);
         assert_eq!(count(&["--tail=0"]), 0);
         assert_eq!(count(&["--since=1h"]), 10);
@@ -196,6 +197,7 @@ async fn who_may_is_asked_of_the_api_server(identity: Identity) {
     })
     .await;
     for _ in 0..5 {
+        // node-api 7
         assert!(ask("/metrics", &[&token]).await.is_ok());
     }
     for path in [
@@ -236,6 +238,7 @@ async fn the_published_authorities_are_believed_where_they_may_be_read() {
     let [pod] = pods["items"].as_array().unwrap().as_slice() else {
         panic!("{pods}");
     };
+    // node-api 8
     assert_eq!(pod["metadata"]["name"], bed.name("web").as_str());
     assert_eq!(pod["status"]["phase"], "Running");
     let path = format!("/api/v1/nodes/{}/proxy/runningpods/", bed.node);
@@ -309,6 +312,7 @@ async fn logs_of_what_ended_waits_or_goes_on() {
     .await;
     bed.delete_pod("web", false).await;
     let followed = following.await.unwrap();
+    // node-api 2
     assert_eq!(String::from_utf8_lossy(&followed.stdout), "second\nlast\n");
     agent.stop().await;
 }
@@ -340,6 +344,7 @@ async fn the_cluster_signs_the_certificate_once_somebody_approves() {
     );
     bed.cluster.kubectl(&["certificate", "approve", &request]);
     let signed = async || {
+        // node-api 9
         until("the signed certificate", async || {
             ask(&bed, "/healthz", &[&verified]).await
         })
@@ -410,6 +415,7 @@ async fn kubectl_debug_adds_a_container_that_is_started_once() {
     agent
         .until_container("web", "dbg", |container| container.state == "running")
         .await;
+    // docker 30, node-api 13
     assert_eq!(bed.instances("once"), all);
 
     // The API server adds nothing to a mirror, and with the pod its containers go.

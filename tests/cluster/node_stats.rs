@@ -48,6 +48,7 @@ async fn the_api_server_is_told_what_pods_use() {
         };
         let uid = |name: &str| &pod(name)["podRef"]["uid"];
         // As a kubelet's: a static pod's own UID, not its mirror's.
+        // usage 38c
         assert_eq!(uid(&bed.name("web")), own_uid);
         assert_eq!(uid("api"), &api["metadata"]["uid"]);
         assert_eq!(pod("api")["startTime"], api["status"]["startTime"]);
@@ -185,6 +186,7 @@ async fn kubectl_top_shows_pods_and_the_node() {
     };
     assert_eq!(line[0], bed.node);
     let used: u64 = line[3].strip_suffix("Mi").unwrap().parse().unwrap();
+    // usage 37
     assert!(used > 0, "{line:?}");
     agent.stop().await;
 }

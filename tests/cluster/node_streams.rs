@@ -165,6 +165,7 @@ async fn streams_work(websockets: bool) {
     let output = kubectl
         .run_with(&["exec", "-i", "web", "--", "cat"], &input)
         .await;
+    // streams 13
     assert!(
         output.stdout == input,
         "not the same: {}",

@@ -24,6 +24,7 @@ async fn a_bound_pod_runs_and_ends(identity: Identity) {
 
     bed.delete_pod("plain", false).await;
     bed.until_pod_gone("plain").await;
+    // cluster 2
     assert!(
         !runs(&bed, "plain"),
         "the object went before its containers"
@@ -78,6 +79,7 @@ async fn a_pod_that_tolerates_the_taint_is_scheduled_here() {
             condition(pod, "PodScheduled") == Some("False")
         })
         .await;
+    // cluster 3
     assert!(kept_away["spec"]["nodeName"].is_null());
     agent.stop().await;
 }
@@ -103,6 +105,7 @@ async fn a_client_in_a_pod_talks_to_the_api_server_with_its_token() {
     let pod = bound(&bed, "client", IMAGE_KUBECTL, script);
     bed.cluster.apply(&pod.to_string());
     bed.until_pod("client", is_ready).await;
+    // cluster 4
     until("the client's answer", async || {
         let seen = bed.exec("client", "cat /tmp/seen || true");
         if seen.contains("pod/client") {
@@ -149,6 +152,7 @@ async fn two_nodes_on_one_engine_do_not_disturb_each_other() {
     let record = first.cluster.audit_of(&user);
     let refused: Vec<_> = record.iter().filter(refused).collect();
     // It asked for nothing that isn't its own; namespaces it may not see at all.
+    // cluster 5
     assert!(
         refused.iter().all(|entry| entry.resource == "namespaces"),
         "{refused:#?}"
@@ -192,6 +196,7 @@ async fn a_node_that_falls_silent_is_unknown_and_clean_when_it_is_back() {
     assert_eq!(bed.running(), running);
 
     let agent = bed.agent().await;
+    // cluster 6
     bed.until_node("Ready and clean", |node| {
         condition(node, "Ready") == Some("True") && taints(node) == ["mirrorlet.dev/docker"]
     })

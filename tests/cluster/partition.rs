@@ -130,6 +130,7 @@ async fn every_change_converges(partition: Partition, restart: bool) {
     assert_eq!(uid(&bed.until_pod("api", is_ready).await), uid(&api));
     bed.until_node("Ready", |node| condition(node, "Ready") == Some("True"))
         .await;
+    // away 1, away 2
     assert_eq!(
         containers(&bed),
         away,
@@ -177,9 +178,11 @@ async fn an_agent_that_never_saw_the_api_server_runs_its_manifests() {
     bed.cluster.stop_apiserver();
     bed.sleeper("web");
     let agent = bed.agent().await;
+    // away 5
     agent.until_running("web").await;
     let ids = containers(&bed);
     bed.cluster.start_apiserver().await;
+    // pods 34
     bed.until_mirrored("web").await;
     assert_eq!(containers(&bed), ids);
     agent.stop().await;
@@ -202,6 +205,7 @@ async fn an_api_pod_deleted_behind_our_back_stops_only_by_the_servers_word() {
     bed.sleeper("file");
     let agent = bed.agent().await;
     let away = until_containers(&bed, "the file pod", |now| now.contains_key("file")).await;
+    // away 5
     assert_eq!(
         away["deleted"], ids["deleted"],
         "nobody has said that it is gone"
@@ -285,6 +289,7 @@ async fn an_agent_cut_off_alone_goes_on_and_catches_up() {
     })
     .await;
     for name in ["same", "kept", "edited", "added"] {
+        // away 3
         assert_eq!(back[name], away[name], "{name} is not restarted");
     }
     agent.stop().await;

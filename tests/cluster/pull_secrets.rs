@@ -62,6 +62,7 @@ async fn a_pull_secret_that_comes_later_is_used_at_once() {
     let secret = |password| registry.secret(&bed.namespace, "regcred", password);
     bed.cluster.apply(&secret("wrong"));
     bed.cluster.apply(&secret(PASSWORD));
+    // docker 50
     let running = bed.until_pod("web", is_ready).await;
     let status = &running["status"]["containerStatuses"][0];
     let pulled = format!("docker-pullable://{}/team/app@sha256:", registry.host);
@@ -88,6 +89,7 @@ async fn of_many_secrets_each_is_tried_and_the_first_that_does_counts() {
     apply("fresh", PASSWORD);
     let names = ["gone", "stale", "fresh"];
     bed.cluster.apply(&pod(&bed, "web", &image, &names));
+    // docker 50
     bed.until_pod("web", is_ready).await;
     // A service account's secrets are put into its pods by the API server.
     let account = json!({
@@ -128,6 +130,7 @@ async fn a_malformed_secret_stops_the_pull_and_is_named() {
          base64 of username:password",
         registry.host
     );
+    // docker 50
     assert!(words.contains(&cause), "{words}");
     let secret = registry.secret(&bed.namespace, "regcred", PASSWORD);
     bed.cluster.apply(&secret);

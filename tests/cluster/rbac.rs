@@ -244,6 +244,7 @@ fn named(entry: &AuditEntry) -> String {
 fn every_rule_has_its_test() {
     let ruled: BTreeSet<String> = rights().into_iter().map(|(resource, _)| resource).collect();
     let tested: BTreeSet<String> = RULES.iter().map(|(rule, _)| (*rule).to_owned()).collect();
+    // installed 4
     assert_eq!(ruled, tested);
     let here = include_str!("rbac.rs");
     for (_, test) in RULES {
@@ -291,6 +292,7 @@ async fn every_verb_is_used_and_none_is_missing() {
     run.agent = run.bed.agent_as(resolved).await;
 
     let mut unused = rights();
+    // installed 4
     until("every verb to be used", async || {
         for entry in run.requests() {
             if entry.code < 300 {
@@ -323,6 +325,7 @@ async fn without_nodes_there_is_no_node() {
             !node.registered && node.error.as_ref().is_some_and(|e| e.contains("forbidden"))
         })
         .await;
+    // installed 5
     assert!(run.bed.api_node().await.is_none());
     run.agent.until_running("web").await;
 }
@@ -334,6 +337,7 @@ async fn without_node_status_conditions_stay_as_they_were() {
     // condition that changes.
     run.bed.until_node("there", |_| true).await;
     run.write_late(&unique("later"));
+    // installed 5
     run.until_refused("nodes/status").await;
     let node = run.bed.api_node().await.unwrap();
     assert_ne!(condition(&node, "MirrorPodsHealthy"), Some("False"));
@@ -348,6 +352,7 @@ async fn without_pods_there_are_no_mirrors_and_no_bound_pods() {
     run.bind_client().await;
     let mirror = run.agent.pod("web").unwrap().mirror.unwrap();
     assert_ne!(mirror.state, "Synced");
+    // installed 5
     assert!(run.bed.mirror("web").await.is_none());
     assert!(run.agent.pod("client").is_none());
 }
@@ -358,6 +363,7 @@ async fn without_namespaces_a_missing_one_is_not_waited_for() {
     run.bed.until_mirrored("web").await;
     let later = unique("later");
     run.write_late(&later);
+    // installed 5
     run.until_refused("namespaces").await;
     // It is asked for again and again instead.
     eventually("the mirror to be tried twice", || {
@@ -376,6 +382,7 @@ async fn without_pod_status_a_mirror_stays_pending() {
     run.agent.until_running("web").await;
     run.until_refused("pods/status").await;
     let mirror = run.bed.until_mirror("web", |_| true).await;
+    // installed 5
     assert_eq!(mirror["status"]["phase"], "Pending");
 }
 
@@ -384,6 +391,7 @@ async fn without_config_maps_who_needs_one_waits() {
     let run = Run::without("configmaps").await;
     run.bind_client().await;
     run.until_refused("configmaps").await;
+    // installed 5
     run.until_client_waits_for("configmap").await;
 }
 
@@ -392,6 +400,7 @@ async fn without_secrets_who_needs_one_waits() {
     let run = Run::without("secrets").await;
     run.bind_client().await;
     run.until_refused("secrets").await;
+    // installed 5
     run.until_client_waits_for("secret").await;
 }
 
@@ -400,6 +409,7 @@ async fn without_tokens_who_mounts_one_waits() {
     let run = Run::without("serviceaccounts/token").await;
     run.bind_client().await;
     run.until_refused("serviceaccounts/token").await;
+    // installed 5
     run.until_client_waits_for("token").await;
 }
 
@@ -408,6 +418,7 @@ async fn without_services_no_bound_pod_starts() {
     let run = Run::without("services").await;
     run.bind_client().await;
     run.until_refused("services").await;
+    // installed 5
     run.until_client_waits_for("service").await;
     run.agent.until_running("web").await;
 }
@@ -418,6 +429,7 @@ async fn without_events_nothing_is_told() {
     run.bed.until_mirrored("web").await;
     run.until_refused("events").await;
     let web = run.agent.pod("web").unwrap();
+    // installed 5
     assert!(run.bed.events(web.uid.as_str()).is_empty());
 }
 
@@ -428,6 +440,7 @@ async fn without_token_reviews_no_token_is_known() {
     assert_ne!(run.ask_with_token().await, "403");
     run.until_refused("tokenreviews").await;
     // Who comes with a certificate is known by it.
+    // installed 5
     run.until_logs(true).await;
 }
 
@@ -435,6 +448,7 @@ async fn without_token_reviews_no_token_is_known() {
 async fn without_access_reviews_nobody_may_anything() {
     let run = Run::without("subjectaccessreviews").await;
     run.bed.until_mirrored("web").await;
+    // installed 5
     run.until_logs(false).await;
     run.until_refused("subjectaccessreviews").await;
 }
@@ -448,5 +462,6 @@ async fn without_leases_there_is_no_heartbeat() {
     let lease = ["leases", "-n", "kube-node-lease", &run.bed.node];
     assert!(run.bed.cluster.object(&lease).is_none());
     let report = run.agent.status();
+    // installed 5
     assert!(report.node.unwrap().lease_renewed.is_none());
 }

@@ -265,6 +265,7 @@ async fn a_missing_namespace() {
     let (node, namespace) = (unique("node"), unique("late"));
     let bed = Bed::with(cluster, node, namespace, &identity).await;
     let words = "not found";
+    // pods 35
     bed.refused_until(ProblemKind::NamespaceMissing, words, |bed| {
         bed.cluster
             .kubectl(&["create", "namespace", &bed.namespace]);
@@ -283,6 +284,7 @@ async fn a_pod_security_level() {
     label(&bed, &format!("{level}=restricted"));
     let words = "violates PodSecurity \"restricted:latest\"";
     until_refused(&bed, words).await;
+    // pods 35
     bed.refused_until(ProblemKind::PodSecurity, words, |bed| {
         label(bed, &format!("{level}-"));
     })
@@ -304,6 +306,7 @@ async fn a_quota() {
     })
     .await;
     until_refused(&bed, "exceeded quota: none").await;
+    // pods 35
     bed.refused_until(ProblemKind::Quota, "exceeded quota: none", |bed| {
         bed.cluster
             .kubectl(&["delete", "quota", "-n", &bed.namespace, "none"]);
@@ -319,6 +322,7 @@ async fn a_limit_range() {
         "spec": {"limits": [{"type": "Container", "max": {"memory": "32Mi"}}]}});
     bed.cluster.apply(&limits.to_string());
     let words = "maximum memory usage per Container is 32Mi";
+    // pods 35
     bed.refused_until(ProblemKind::LimitRange, words, |bed| {
         bed.cluster
             .kubectl(&["delete", "limitrange", "-n", &bed.namespace, "small"]);
@@ -348,6 +352,7 @@ async fn a_webhook_that_does_not_answer() {
     bed.cluster.apply(&hook.to_string());
     until_refused(&bed, "deny.example.com").await;
     let words = "failed calling webhook \"deny.example.com\"";
+    // pods 35
     bed.refused_until(ProblemKind::Webhook, words, |bed| {
         let kind = "validatingwebhookconfiguration";
         bed.cluster.kubectl(&["delete", kind, &name]);
@@ -380,6 +385,7 @@ async fn an_admission_policy() {
     bed.cluster.apply(&policy.to_string());
     bed.cluster.apply(&binding.to_string());
     until_refused(&bed, "not here").await;
+    // pods 35
     bed.refused_until(ProblemKind::Webhook, "denied request: not here", |bed| {
         let kind = "validatingadmissionpolicybinding";
         bed.cluster.kubectl(&["delete", kind, &name]);
@@ -432,6 +438,7 @@ async fn a_foreign_pod(bed: Bed, words: &str) {
     let before = bed.there().unwrap();
     bed.refused_until(ProblemKind::NameTaken, words, |bed| {
         let now = bed.there().unwrap();
+        // pods 35
         assert_eq!(now["metadata"]["uid"], before["metadata"]["uid"]);
         assert!(now["metadata"]["deletionTimestamp"].is_null());
         let name = format!("web-{}", bed.node);
@@ -482,6 +489,7 @@ async fn missing_permissions() {
     cluster.kubectl(&["create", "namespace", &namespace]);
     let identity = nobody(&cluster, &namespace);
     let bed = Bed::with(cluster, unique("node"), namespace, &identity).await;
+    // pods 35
     bed.refused_until(
         ProblemKind::Forbidden,
         "cannot create resource \"pods\"",
@@ -511,6 +519,7 @@ async fn a_node_that_is_not_ours() {
     bed.want(&manifest(&bed.namespace, ""));
     let problem = bed.problem(ProblemKind::NodeRestriction).await;
     common::tell(&problem.message);
+    // pods 35
     assert!(bed.there().is_none());
     bed.stop().await;
 }
@@ -521,6 +530,7 @@ async fn words_we_have_no_kind_for_are_told_as_they_are() {
     bed.want(&manifest(&bed.namespace, "priorityClassName: nope"));
     let problem = bed.problem(ProblemKind::Other).await;
     let words = "no PriorityClass with name nope was found";
+    // pods 35
     assert!(problem.message.contains(words), "{problem:?}");
     assert!(
         problem
@@ -563,6 +573,7 @@ async fn statuses_are_patched_as_the_api_server_takes_them() {
     .enumerate()
     {
         bed.tell(&pod, Phase::Syncing, status.clone());
+        // pods 49
         let there = until("the status", async || {
             let there = bed.there().unwrap();
             if there["status"]["podIP"] == status["podIP"] {

@@ -115,6 +115,7 @@ async fn an_object_is_followed_by_its_name_while_it_is_held() {
     objects.hold(&one, &holding(&[&conf, &secret]));
     objects.hold(&two, &holding(&[&conf]));
     let missing = objects.config_map(&conf).await.unwrap_err();
+    // docker 44a
     assert_eq!(missing.to_string(), "configmap \"conf\" not found");
     let missing = objects.secret(&secret).await.unwrap_err();
     assert_eq!(missing.to_string(), "secret \"keys\" not found");
@@ -173,6 +174,7 @@ async fn a_node_reads_what_its_pods_refer_to_and_nothing_else() {
     let mut news = objects.subscribe(&pod);
     objects.hold(&pod, &holding(&[&conf]));
     let refused = objects.config_map(&conf).await.unwrap_err();
+    // docker 44a
     assert!(
         matches!(refused, ObjectError::Forbidden { .. }),
         "{refused}"
@@ -257,6 +259,7 @@ async fn a_token_is_bound_to_its_pod_and_kept_until_it_is_due() {
         whoami.contains(&format!("system:serviceaccount:{namespace}:default")),
         "{whoami}"
     );
+    // docker 44a
     assert!(whoami.contains(uid(&pod)), "{whoami}");
 
     let nobody = TokenKey {
@@ -318,6 +321,7 @@ async fn a_client_in_a_pod_talks_to_the_api_server(identity: Identity) {
          --certificate-authority={account}/ca.crt --token=$(cat {account}/token)"
     );
     let user = format!("system:serviceaccount:{namespace}:default");
+    // docker 44a
     assert_eq!(bed.exec("c", &ask), user);
 
     cluster.apply(&config_map(&namespace, "conf", "red"));
@@ -383,6 +387,7 @@ async fn a_pod_keeps_its_files_while_the_api_server_is_away() {
         another.then_some(())
     })
     .await;
+    // docker 44a
     assert_eq!(bed.exec("c", "cat /conf/color; echo $color"), "blueblue");
     let second = bed.running_id("c");
     cluster.start_apiserver().await;

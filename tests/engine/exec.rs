@@ -82,6 +82,7 @@ impl Drop for Bed {
 async fn exit_codes_are_the_commands() {
     let bed = Bed::new();
     for (script, code) in [("exit 0", 0), ("exit 3", 3), ("no-such-program", 127)] {
+        // docker 53
         assert_eq!(bed.sh(script).await.exit_code, code, "{script}");
     }
     let missing = bed.run(&["/no/such/program"], PATIENCE).await.unwrap();
@@ -100,6 +101,7 @@ async fn bytes_are_delivered_as_they_were_written() {
     let done = bed
         .sh(r"printf '\000\001\002x'; printf 'e\001\n' >&2; printf '\002'")
         .await;
+    // docker 53
     assert_eq!(done.output, &b"\0\x01\x02x\x02e\x01\n"[..]);
     assert_eq!(bed.sh("true").await.output, "");
 }
@@ -107,6 +109,7 @@ async fn bytes_are_delivered_as_they_were_written() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_killed_has_137() {
     let bed = Bed::new();
+    // docker 53
     assert_eq!(bed.sh("kill -9 $$").await.exit_code, 137);
 }
 
@@ -117,6 +120,7 @@ async fn a_command_that_outlives_its_time_is_ended_with_all_it_started() {
         "sleep 71717 & (sleep 71717 &) ; trap '' TERM INT HUP; while :; do sleep 71717; done";
     let after = Duration::from_secs(1);
     let late = bed.run(&["sh", "-c", script], after).await.unwrap_err();
+    // docker 53
     assert_eq!(
         late,
         RuntimeError::Timeout {
@@ -140,6 +144,7 @@ async fn a_command_that_nobody_waits_for_is_ended() {
         done = forgotten => panic!("{done:?}"),
         () = eventually("its process", || (bed.processes("72727") == 1).then_some(())) => {}
     }
+    // docker 53
     eventually("its end", || (bed.processes("72727") == 0).then_some(())).await;
 }
 
@@ -153,6 +158,7 @@ async fn a_container_that_stops_ends_what_runs_in_it() {
         .await;
         bed.root.docker(&["kill", &bed.id.id]);
     });
+    // docker 53
     assert_eq!(done.unwrap().exit_code, 137);
 }
 
@@ -168,6 +174,7 @@ async fn who_does_not_run_is_refused() {
     bed.root.docker(&["unpause", &bed.id.id]);
     bed.root.docker(&["kill", &bed.id.id]);
     let stopped = bed.run(&["true"], PATIENCE).await.unwrap_err();
+    // docker 53
     assert!(
         matches!(&stopped, RuntimeError::Conflict(why) if why.contains("not running")),
         "{stopped}"
@@ -189,6 +196,7 @@ async fn fifty_at_once_get_each_its_own() {
         async move {
             let done = bed.sh(&format!("echo {number}; exit {number}")).await;
             assert_eq!(done.exit_code, number);
+            // docker 53
             assert_eq!(done.output, format!("{number}\n"));
         }
     });

@@ -123,6 +123,7 @@ async fn old_instances_are_collected_and_restart_counts_go_on() {
     let outcome = gc.garbage_collect().await;
     assert_eq!(outcome.error(), None);
     assert_eq!(outcome.removed[&Cause::PerContainer], before - 1);
+    // docker 56
     assert_eq!(dead(&bed, "loop"), 1);
     assert_eq!(counts(&bed, "loop").last(), Some(&newest));
     // With nothing left to collect, nothing is asked.
@@ -145,6 +146,7 @@ async fn limits_of_the_node_are_shared_fairly() {
     let (gc, _) = collector(&bed, policy, &known).await;
     let outcome = gc.garbage_collect().await;
     assert_eq!(outcome.error(), None);
+    // docker 56
     assert_eq!((dead(&bed, "many"), dead(&bed, "few")), (2, 2));
     // Nothing is old enough for a policy that keeps everything for an hour.
     let policy = ContainerGcPolicy::new(Duration::from_hours(1), 0, 0);
@@ -179,6 +181,7 @@ async fn remains_of_pods_that_are_gone_or_over_go_and_foreign_containers_stay() 
     assert_eq!(dead(&bed, "over"), 1);
     let outcome = gc.delete_all_unused_containers().await;
     assert!(outcome.removed[&Cause::PodOver] >= 2, "{outcome:?}");
+    // docker 56
     assert!(counts(&bed, "over").is_empty());
     assert_eq!(dead(&bed, "kept"), 1);
     let there = Command::new("docker")
@@ -197,6 +200,7 @@ async fn an_agent_keeps_as_many_dead_instances_as_it_is_told() {
     resolved.config.maximum_dead_containers_per_container = 2;
     let agent = bed.agent_as(resolved).await;
     bed.write("loop.yaml", &crasher(&bed, "loop"));
+    // docker 56
     agent.until_pod("loop", |pod| pod.restarts >= 4).await;
     eventually("the old instances to go", || {
         let counts = counts(&bed, "loop");

@@ -126,6 +126,7 @@ async fn only_what_it_pulled_and_nobody_uses_is_removed_from_a_full_disk() {
     bed.bed.docker(&["rm", &container]);
     bed.bed.docker(&["rmi", &renamed]);
     bed.pass(20).await;
+    // docker 51
     assert!(!bed.has(&dead).await && !bed.has(&shared).await);
     assert!(bed.has(&foreign).await && bed.has(IMAGE).await);
     bed.bed.docker(&["rmi", &foreign]);

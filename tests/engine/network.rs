@@ -71,6 +71,7 @@ async fn pods_have_addresses_of_the_network_named_and_their_own_resolvers() {
     assert!(matches!(v6, IpAddr::V6(ip) if ip.segments()[..3] == [0xfd00, 0x231, 0x41]));
     let (v4, v6) = (v4.to_string(), v6.to_string());
     let shown = bed.exec("own", "ip addr show eth0");
+    // docker 22
     assert!(shown.contains(&v4) && shown.contains(&v6), "{shown}");
     let hosts = bed.exec("own", "cat /etc/hosts");
     assert!(hosts.contains(&format!("{v4}\town-box")), "{hosts}");
@@ -112,6 +113,7 @@ async fn a_network_that_is_missing_is_named_and_pods_start_once_it_is_there() {
         .until_pod("late", |pod| pod.message.contains("does not exist"))
         .await;
     let advice = format!("docker network create {name}");
+    // docker 22a
     assert!(told.message.contains(&advice), "{}", told.message);
     // A pod in the host's network needs none.
     agent.until_running("host").await;
@@ -153,6 +155,7 @@ async fn a_host_port_that_a_foreign_container_holds_is_told_and_taken_when_it_is
         .until_pod("web", |pod| pod.message.contains("is in use by"))
         .await;
     bed.docker(&["rm", "-f", &holder]);
+    // docker 22b
     assert!(told.message.contains(&in_use), "{}", told.message);
     agent.until_running("web").await;
     bed.remove("web.yaml");
@@ -171,6 +174,7 @@ async fn a_host_port_that_a_process_holds_is_told() {
         .until_pod("web", |pod| pod.message.contains("is in use by"))
         .await;
     let in_use = format!("host port {port}/tcp is in use by process ");
+    // docker 22b
     assert!(told.message.contains(&in_use), "{}", told.message);
     let pid = format!("(pid {})", std::process::id());
     assert!(told.message.contains(&pid), "{}", told.message);
@@ -196,6 +200,7 @@ async fn resolver_settings_of_the_node_are_those_of_the_file_named_as_it_is_now(
     bed.write("one.yaml", &pod("one", "  dnsPolicy: Default\n"));
     agent.until_running("one").await;
     let seen = bed.exec("one", "cat /etc/resolv.conf");
+    // docker 22a
     assert!(seen.contains("nameserver 192.0.2.1"), "{seen}");
     assert!(seen.contains("search node.example"), "{seen}");
     write(&file, "192.0.2.2");

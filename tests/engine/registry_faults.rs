@@ -33,6 +33,7 @@ async fn a_registry_in_trouble_is_told_and_tried_again() {
     bed.write("web.yaml", &sleeper_of("web", &image));
     let refused = until_refused(&agent, "web").await;
     let words = format!("Failed to pull image {image:?}: RegistryUnavailable: ");
+    // docker 49
     assert!(refused.message.contains(&words), "{}", refused.message);
     proxy.set(Fault::None);
     agent.until_running("web").await;
@@ -51,6 +52,7 @@ async fn a_tag_that_is_not_there_is_told_in_the_registrys_words() {
     let refused = until_refused(&agent, "web").await;
     // A current Engine has words of its own for that.
     let said = |words: &str| refused.message.contains(words);
+    // docker 49
     assert!(
         said("manifest unknown") || said("a/app:none: not found"),
         "{}",
@@ -84,6 +86,7 @@ async fn a_slow_download_is_followed_and_one_that_is_cut_goes_on() {
             && pull.phase == PullPhase::Downloading
             && pull.bytes_done > 0
         {
+            // docker 49
             assert!(pull.bytes_done <= pull.bytes_total);
             steps.insert(pull.bytes_done);
         }
@@ -110,6 +113,7 @@ async fn content_that_is_not_what_its_digest_says_is_refused() {
     let bed = Bed::new();
     let agent = bed.agent().await;
     bed.write("web.yaml", &sleeper_of("web", &image));
+    // docker 49
     until_refused(&agent, "web").await;
     assert!(
         bed.running()
@@ -136,6 +140,7 @@ async fn the_nodes_docker_config_counts_and_is_read_anew() {
     let refused = until_refused(&agent, "web").await;
     assert!(!refused.message.contains("wrong"), "{}", refused.message);
     std::fs::write(&config, registry.config_json(PASSWORD)).unwrap();
+    // docker 50
     agent.until_running("web").await;
     let report = serde_json::to_string(&agent.status()).unwrap();
     assert!(!report.contains(PASSWORD));

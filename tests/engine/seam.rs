@@ -325,6 +325,7 @@ async fn absences_and_failed_starts_are_told_apart() {
         .state
         .unwrap();
     assert_eq!(state.status, Some(ContainerStateStatusEnum::CREATED));
+    // docker 59
     assert_eq!(state.exit_code, Some(127));
 }
 
@@ -405,6 +406,7 @@ async fn the_sandbox_image_is_loaded_runs_and_comes_back() {
     let present = ensure_sandbox_image(&bed.engine, &images, Some(SANDBOX_IMAGE))
         .await
         .unwrap();
+    // agent 5
     assert_eq!(present, SANDBOX_IMAGE);
 }
 
@@ -438,6 +440,7 @@ async fn logs_are_demultiplexed_joined_cut_and_followed() {
     }
     drop(log);
     assert_eq!(stdout.len(), 40_001 + 5);
+    // docker 52
     assert_eq!(stderr, b"err\n");
 
     let stamped = LogOptions {

@@ -401,6 +401,7 @@ async fn volumes_of_all_kinds_are_seen_in_containers_and_leave_nothing() {
         ("/about", "tmpfs"),
         ("/var/run/secrets/kubernetes.io/serviceaccount", "tmpfs"),
     ] {
+        // docker 44
         assert_eq!(
             exec(&format!("awk '$2 == \"{path}\" {{print $3}}' /proc/mounts")),
             kind,
@@ -469,6 +470,7 @@ async fn a_running_container_sees_what_changes() {
         "conf",
         json!({"data": {"color": "red", "shape": "round"}}),
     );
+    // docker 44
     stack
         .until_output("c", "cat /conf/color /conf/shape", "redround")
         .await;
@@ -540,6 +542,7 @@ async fn a_pod_waits_for_what_is_missing_and_starts_when_it_comes() {
     stack.until_error(&pod, missing_key).await;
     stack.objects.set(SECRET, "keys", secret("pass", false));
     stack.run(&pod).await;
+    // docker 39
     assert_eq!(
         stack.bed.exec("c", "cat /conf/color; echo; echo $PASS $S_pass $KUBERNETES_SERVICE_HOST $KUBERNETES_SERVICE_PORT_HTTPS"),
         "blue\ngeheim geheim 10.0.0.1 443"
@@ -560,6 +563,7 @@ async fn a_token_is_renewed_before_it_ends() {
     );
     stack.run(&pod).await;
     let first = stack.bed.exec("c", "cat /api/token");
+    // docker 44
     assert!(first.starts_with("robot/vault/"), "{first}");
     eventually("another token", || {
         let token = stack.bed.exec("c", "cat /api/token");
@@ -603,6 +607,7 @@ spec:
     let volumes = dir.join("volumes");
     eventually("the volumes to go", || (!volumes.exists()).then_some(())).await;
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    // docker 44
     assert!(!mounts.contains(dir.to_str().unwrap()), "{mounts}");
     // What tells of the pod stays, also for the next agent.
     agent.stop().await;
@@ -649,6 +654,7 @@ spec:
     );
     let agent = bed.agent().await;
     agent.until_running("about").await;
+    // docker 44
     assert_eq!(
         bed.exec("c", "cat /about/labels /about/deep/cpu /all/name"),
         "app=\"shop\"1500about-box"

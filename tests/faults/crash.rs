@@ -268,6 +268,7 @@ impl Scenario {
                 history.all()
             );
         }
+        // docker 12, docker 57
         history.assert_nothing_ran_twice();
 
         let running = bed.running();

@@ -130,6 +130,7 @@ async fn life_with(events: Events) {
         .await;
     assert_eq!(pod.restarts, 2, "{events:?}");
     for (name, starts) in [("POD", 1), ("one", 2), ("two", 2)] {
+        // pods 55
         assert_starts(&history, name, starts).await;
     }
 
@@ -139,6 +140,7 @@ async fn life_with(events: Events) {
         bed.containers().is_empty().then_some(())
     })
     .await;
+    // docker 61
     history.assert_nothing_ran_twice();
     agent.stop().await;
 }
@@ -216,7 +218,9 @@ async fn starts_once(script: Failing) -> (Bed, TestAgent) {
     let pod = agent.until_running("web").await;
     assert_eq!(pod.restarts, 0);
     assert_starts(&history, "web", 1).await;
+    // docker 63
     assert_starts(&history, "POD", 1).await;
+    // docker 57
     history.assert_nothing_ran_twice();
     assert_eq!(bed.running().len(), 2);
     (bed, agent)
@@ -302,6 +306,7 @@ async fn lists_that_fail_for_a_while_only_delay() {
         },
     })
     .await;
+    // pods 55
     assert!(agent.status().engine.reachable);
     agent.stop().await;
 }
@@ -321,6 +326,7 @@ async fn a_removal_that_is_under_way_is_waited_for() {
     .await;
     bed.remove("web.yaml");
     agent.until_gone("web").await;
+    // docker 58
     assert!(bed.containers().is_empty(), "{:?}", bed.containers());
     agent.stop().await;
 }
@@ -363,8 +369,10 @@ async fn a_stuck_inspect_holds_back_its_own_pod_only() {
     engine.script.asked.notified().await;
 
     bed.write("new.yaml", &sleeper("new"));
+    // docker 60
     agent.until_running("new").await;
     bed.docker(&["kill", &bed.running_id("other")]);
+    // pods 42
     agent
         .until_pod("other", |pod| pod.restarts == 1 && pod.ready == 1)
         .await;
@@ -432,6 +440,7 @@ async fn an_engine_that_is_away_is_waited_for() {
         .await;
     assert!(report.engine.unreachable_since.is_some());
     let pod = agent.pod("web").unwrap();
+    // pods 55
     assert!(
         pod.message.contains("waiting for the Docker Engine"),
         "{pod:?}"

@@ -289,6 +289,7 @@ async fn with_all_it_needs_it_does_in_a_container_what_it_does_outside() {
     ] {
         bed.exec(name, "echo written > /v/file");
         let read = std::fs::read_to_string(host.join(path).join("file")).unwrap();
+        // installed 1
         assert_eq!(read, "written\n", "{name}");
     }
     let report = contained
@@ -333,6 +334,7 @@ async fn without_the_hosts_network_it_says_so_and_runs_pods() {
     });
     contained.bed.write("web.yaml", &sleeper("web"));
     contained.until_running("web").await;
+    // installed 2
     contained.until_lacks(&["Network"]).await;
 }
 
@@ -344,6 +346,7 @@ async fn without_the_hosts_processes_it_says_so_and_runs_pods() {
     });
     contained.bed.write("web.yaml", &sleeper("web"));
     contained.until_running("web").await;
+    // installed 2
     contained.until_lacks(&["Processes"]).await;
 }
 
@@ -354,6 +357,7 @@ async fn without_either_it_finds_both_out() {
         network: false,
         ..ALL
     });
+    // installed 2
     contained.until_lacks(&["Network", "Processes"]).await;
 }
 
@@ -374,6 +378,7 @@ async fn the_hosts_network_is_known_where_the_engine_names_no_gateway() {
             ..ALL
         };
         let contained = Contained::start_on(Bed::on(&dockerd.host()), grants);
+        // installed 2
         contained.until_lacks(lacks).await;
     }
 }
@@ -403,6 +408,7 @@ async fn without_propagation_only_volumes_that_are_mounted_wait() {
         contained.until_running("web").await;
         contained.until_running("plain").await;
         let report = contained.until_lacks(&["Propagation"]).await;
+        // installed 2
         assert!(report.lacks[0].message.contains(why), "{:?}", report.lacks);
     }
 }
@@ -423,6 +429,7 @@ async fn without_the_hosts_files_no_host_path_is_said_to_be_checked() {
         .write("any.json", &with_volume("any", &typed(""), &json!({})));
     contained.until_running("any").await;
     contained.until_lacks(&["HostRoot"]).await;
+    // installed 2
     contained
         .until("the typed one to be refused", |report| {
             let typed = |pod: &&PodReport| pod.manifest_name == "typed";
@@ -442,6 +449,7 @@ async fn another_directory_is_not_taken_for_the_hosts_files() {
         ..ALL
     });
     let report = contained.until_lacks(&["HostRoot"]).await;
+    // installed 2
     assert!(
         report.lacks[0].message.contains("/var is not the host's"),
         "{:?}",
@@ -454,6 +462,7 @@ async fn without_a_root_in_common_it_says_why_no_pod_starts() {
     let contained = Contained::start(Grants { root: false, ..ALL });
     contained.bed.write("web.yaml", &sleeper("web"));
     let report = contained.until_lacks(&["Root"]).await;
+    // installed 2
     assert!(report.lacks[0].message.contains("pods don't start"));
     contained
         .until("the pod to be known", |report| !report.pods.is_empty())
@@ -467,6 +476,7 @@ async fn without_the_socket_it_says_so_and_reads_manifests() {
         ..ALL
     });
     contained.bed.write("web.yaml", &sleeper("web"));
+    // installed 2
     let report = contained.until_lacks(&["Socket"]).await;
     assert!(!report.engine.reachable);
     contained

@@ -84,6 +84,7 @@ fn a_second_agent_exits_with_1_and_names_the_first() {
         std::process::id(),
         dir.path().display()
     );
+    // agent 8
     assert!(stderr.contains(&words), "{stderr}");
     assert_eq!(stderr.matches("another mirrorlet").count(), 1, "{stderr}");
 }

@@ -89,6 +89,7 @@ fn each_bad_manifest_is_told_what_is_wrong() {
             prepend_module_to_snapshot => false,
             omit_expression => true,
         }, {
+            // pods 22
             insta::assert_snapshot!(name.replace('.', "-"), text);
         });
     }
@@ -135,6 +136,7 @@ fn a_static_pod_looks_as_upstream_makes_it() {
         prepend_module_to_snapshot => false,
         omit_expression => true,
     }, {
+        // pods 18
         insta::assert_json_snapshot!("good-rich", parsed.documents[0].accepted.as_ref().unwrap().pod);
     });
 }
@@ -160,6 +162,7 @@ fn the_toleration_is_for_files_and_only_once() {
         };
         let parsed = parse_manifest(manifest, &ctx);
         let pod = &parsed.documents[0].accepted.as_ref().unwrap().pod;
+        // pods 21
         assert_eq!(
             pod.spec
                 .as_ref()

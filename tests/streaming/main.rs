@@ -78,6 +78,7 @@ async fn output_and_exit_codes_arrive() {
             let wanted = ("out\n".to_owned(), "err\n".to_owned(), Some(code));
             // A code of its own may not be taken for the client's.
             assert_ne!(code, FAILED);
+            // streams 9
             assert_eq!(got, wanted, "{carrier}");
         }
     }
@@ -121,6 +122,7 @@ async fn the_end_of_standard_input_arrives() {
             b"hello\n",
         )
         .await;
+        // streams 9
         assert_eq!(text(&output.stdout), "hello\nend\n", "{carrier}");
         assert_eq!(output.status.code(), Some(0), "{carrier}: {output:?}");
     }
@@ -137,6 +139,7 @@ async fn a_command_may_end_before_its_input() {
         let output = run_with(&args, &input).await;
         let seq: Vec<String> = (1..=100_000).map(|at| format!("{at}\n")).collect();
         let seq = seq.concat();
+        // streams 9
         assert!(
             text(&output.stdout) == format!("xxxxx{seq}"),
             "{carrier}: output was lost"
@@ -159,6 +162,7 @@ async fn all_protocols_of_client_go_are_spoken() {
         let url = server.command("exec", "cat; echo err >&2; exit 7", ALL);
         let args = ["exec", "-url", &url, "-protocols", &offered, "-stdin"];
         let output = run_with(&args, b"in\n").await;
+        // streams 9
         assert_eq!(text(&output.stdout), "in\n", "{protocol}");
         if protocol == "v4" {
             assert_eq!(
@@ -224,6 +228,7 @@ async fn sizes_of_a_terminal_arrive() {
             let last = sizes
                 .last()
                 .filter(|last| (last.width, last.height) == (100, 30));
+            // streams 9
             last.map(|_| assert!(sizes.iter().all(|size| size.is_usable()), "{sizes:?}"))
         })
         .await;
@@ -241,6 +246,7 @@ async fn a_gigabyte_goes_both_ways_unchanged() {
         let url = server.command("exec", "cat", "input=1&output=1");
         let bytes = (1_u64 << 30).to_string();
         let output = run(&["echo", "-url", &url, "-over", carrier, "-bytes", &bytes]).await;
+        // streams 9
         assert_eq!(text(&output.stdout), "the same\n", "{carrier}: {output:?}");
     }
 }
@@ -261,6 +267,7 @@ async fn a_hundred_go_at_once() {
             "100",
         ];
         let output = run(&[&["echo"], &args[..]].concat()).await;
+        // streams 9
         assert_eq!(text(&output.stdout), "the same\n", "{carrier}: {output:?}");
     }
 }
@@ -292,6 +299,7 @@ async fn a_client_that_is_gone_ends_its_command() {
         let args = ["exec", "-url", &url, "-over", carrier];
         let (mut child, pid) = started(&args, Stdio::null()).await;
         child.kill().await.unwrap();
+        // streams 10
         until_gone(&pid).await;
     }
 }
@@ -320,6 +328,7 @@ async fn a_client_that_is_gone_with_its_input_not_taken_ends_its_command() {
         })
         .await;
         child.kill().await.unwrap();
+        // streams 10
         until_gone(&pid).await;
     }
 }
@@ -406,6 +415,7 @@ async fn ports_are_forwarded_with_half_closes() {
             let local = local[0];
             many.spawn(async move {
                 let question = vec![at; 20_000];
+                // streams 9
                 assert!(asked(local, &question).await == question, "connection {at}");
             });
         }
@@ -432,6 +442,7 @@ async fn a_port_that_nobody_listens_on_is_told_as_an_error() {
             "an error occurred forwarding {} -> {port}: error forwarding port {port}: ",
             local[0]
         );
+        // streams 9
         assert!(
             text(&ended.stderr).contains(&wanted),
             "{carrier}: {ended:?}"

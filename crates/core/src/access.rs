@@ -113,6 +113,7 @@ mod tests {
             ("GET", "", "get", &["proxy"]),
         ] {
             let needed = needed(method, path);
+            // node-api 5
             assert_eq!(
                 (needed.verb, needed.subresources),
                 (verb, subresources),

@@ -187,6 +187,7 @@ mod tests {
             assert_eq!(backoff.is_in_backoff_since(&key(1), crashed, at(now)), None);
             backoff.next(key(1), crashed, at(now));
         }
+        // pods 57, docker 7
         assert_eq!(delays, [0, 10, 20, 40, 80, 160, 300, 300]);
     }
 
@@ -202,6 +203,7 @@ mod tests {
                 .is_in_backoff_since(&key(1), at(610), at(610))
                 .is_some()
         );
+        // pods 57
         assert_eq!(backoff.is_in_backoff_since(&key(1), at(611), at(611)), None);
         backoff.next(key(1), at(611), at(611));
         assert_eq!(backoff.delay(&key(1)).as_secs(), 10);
@@ -226,6 +228,7 @@ mod tests {
             backoff.is_in_backoff_since(&key(1), at(1), at(3)),
             Some(Duration::from_secs(8))
         );
+        // docker 7
         assert_eq!(backoff.is_in_backoff_since(&key(2), at(1), at(3)), None);
     }
 

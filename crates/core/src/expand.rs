@@ -215,6 +215,7 @@ mod tests {
             ("$($(A))", "$($(A))"),
             ("$(VAR_A))", "A)"),
         ] {
+            // docker 3
             assert_eq!(expanded(text).as_deref(), Ok(expected), "{text:?}");
         }
     }
@@ -246,6 +247,7 @@ mod tests {
             (".$(V)$(V)$(V)$(V)", false),
         ] {
             let expanded = expand(text, |name| known.get(name).map(String::as_str));
+            // tenants H1
             assert_eq!(expanded.is_ok(), fits, "{text}");
             assert_eq!(expand_strict(text, &known).is_ok(), fits, "{text}");
         }
@@ -267,6 +269,7 @@ mod tests {
         };
         assert_eq!(all(16).unwrap().len(), 16);
         let problem = "environment and command are longer than 2097152 bytes in all at args[16]";
+        // tenants H1
         assert_eq!(all(17).unwrap_err().to_string(), problem);
     }
 
@@ -279,6 +282,7 @@ mod tests {
         #[test]
         fn doubling_every_dollar_quotes_any_text(text in "[$()ABx]{0,40}") {
             let quoted = text.replace('$', "$$");
+            // docker 3
             prop_assert_eq!(expanded(&quoted), Ok(text));
         }
     }

@@ -218,6 +218,7 @@ mod tests {
                 Need::Processes => seen.processes = no(),
                 Need::HostRoot => seen.host_root = no(),
             }
+            // installed 3
             assert_eq!(named(&seen), [need.as_str()]);
         }
     }
@@ -245,6 +246,7 @@ mod tests {
             propagation: no(),
             ..all()
         };
+        // installed 3
         assert_eq!(named(&seen), ["Root"]);
     }
 
@@ -255,6 +257,7 @@ mod tests {
             ..all()
         };
         let lack = &lacks(&seen, Path::new("/r"), "unix:///run/docker.sock")[0];
+        // installed 3
         assert!(
             lack.message
                 .starts_with("the Engine has no /r: pods don't start")

@@ -184,6 +184,7 @@ mod tests {
                 "container \"c\" in pod \"p\" is waiting to start - no logs yet",
             ),
         ] {
+            // docker 52
             assert_eq!(
                 chosen(state, last, previous),
                 wanted,

@@ -387,6 +387,7 @@ mod tests {
     #[test]
     fn find_pod_prefers_the_full_name_and_returns_the_empty_pod_for_none() {
         let pods = Pods(vec![pod("1", "a"), pod("2", "b")]);
+        // docker 2
         assert_eq!(pods.find_pod("b_ns", &"1".into()), pod("2", "b"));
         assert_eq!(pods.find_pod("", &"1".into()), pod("1", "a"));
         assert!(pods.find_pod("c_ns", &"1".into()).is_empty());

@@ -235,6 +235,7 @@ mod tests {
             ..base.clone()
         };
         assert_eq!(container_hash(&base), container_hash(&relabelled));
+        // docker 6
         assert_ne!(container_hash(&base), container_hash(&image));
         assert_ne!(container_hash(&base), container_hash(&name));
         // Pinned for ever: a changed hash restarts every container on upgrade.

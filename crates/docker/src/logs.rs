@@ -194,6 +194,7 @@ mod tests {
     async fn both_streams_share_the_limit_and_it_ends_the_log() {
         let frames = vec![out("12345"), err("67890"), out("never")];
         let (stdout, stderr) = shaped(frames.clone(), false, Some(7)).await;
+        // docker 52
         assert_eq!((stdout.as_str(), stderr.as_str()), ("12345", "67"));
         let (stdout, stderr) = shaped(frames, false, Some(0)).await;
         assert_eq!((stdout.as_str(), stderr.as_str()), ("", ""));
@@ -202,6 +203,7 @@ mod tests {
     #[test]
     fn what_is_no_frame_is_an_error() {
         for bytes in [&b"\x09\0\0\0\0\0\0\0"[..], b"\x01\0\0\0\xff\xff\xff\xff"] {
+            // tenants H3
             assert!(FrameDecoder.decode(&mut BytesMut::from(bytes)).is_err());
         }
         let mut system = BytesMut::from(&b"\x03\0\0\0\0\0\0\x02no"[..]);
@@ -231,6 +233,7 @@ mod tests {
                     });
                 }
             }
+            // docker 52
             prop_assert_eq!(seen, frames);
         }
     }

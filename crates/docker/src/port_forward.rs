@@ -132,6 +132,7 @@ mod tests {
         for pid in [1, i32::MAX] {
             let refused = sockets_within(pid, "no-such-container".to_owned()).await;
             let error = refused.err().unwrap().to_string();
+            // docker 55
             assert!(error.contains("can't be seen from here"), "{error}");
         }
     }

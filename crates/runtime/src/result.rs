@@ -193,6 +193,7 @@ mod tests {
         )]);
         round.add_pod_sync_result(other);
         assert_eq!(round.sync_error, None);
+        // docker 8
         assert_eq!(
             round.error().as_deref(),
             Some("failed to StartContainer for \"web\": RunContainerError: no such file")
@@ -212,6 +213,7 @@ mod tests {
             )
         }));
         let text = round.error().unwrap();
+        // docker 8
         assert_eq!(text.matches("failed to").count(), 3, "{text}");
     }
 }

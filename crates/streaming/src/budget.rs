@@ -156,6 +156,7 @@ mod tests {
         let all = charge(&one, 100).await;
         let mut bytes = Bytes::from(vec![0; 2 * LEAN_BYTES]);
         let lean = one.charge(&mut bytes).await;
+        // streams 7
         assert_eq!((lean.len(), bytes.len()), (LEAN_BYTES, LEAN_BYTES));
         // The next one waits for it, another connection does not.
         let waiting = tokio::time::timeout(std::time::Duration::from_hours(1), async {

@@ -188,6 +188,7 @@ async fn an_exec_over_v5_carries_input_size_output_and_code() {
     let [_, stdout, stderr, status, _] = received(&mut socket).await;
     assert_eq!((&*stdout, &*stderr), ("hello", "typed"));
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    // streams 5
     assert_eq!(status["details"]["causes"][0]["message"], "80");
 }
 
@@ -200,6 +201,7 @@ async fn an_exec_that_does_not_start_has_a_status() {
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
     assert_eq!(status["status"], "Failure");
     let message = status["message"].as_str().unwrap();
+    // streams 5
     assert!(
         message.ends_with(": executable file not found"),
         "{message}"
@@ -223,6 +225,7 @@ async fn ports_are_forwarded_over_channels() {
         }
     }
     assert_eq!(data, b"\x50\0ping");
+    // streams 5
     assert_eq!(
         refused,
         b"\x01\0error forwarding port 1: connection refused"
@@ -255,6 +258,7 @@ async fn a_spdy_client_is_answered_and_its_pings_come_back() {
     stream.write_all(&ping).await.unwrap();
     let mut echoed = [0; 12];
     stream.read_exact(&mut echoed).await.unwrap();
+    // streams 5
     assert_eq!(echoed, ping);
 }
 
@@ -274,6 +278,7 @@ async fn a_request_that_is_no_upgrade_is_refused() {
         ),
     ] {
         let (head, _) = head(&server, request).await;
+        // streams 5
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
     }
 }

@@ -248,6 +248,7 @@ mod tests {
             let dir = tempfile::tempdir_in(outside.path()).unwrap();
             let refused = unpacked(entries, dir.path()).unwrap_err().to_string();
             assert!(refused.starts_with("refused "), "{refused}");
+            // docker 55a
             assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
         }
         // A link in a file's place is replaced, not followed.
@@ -271,6 +272,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let whole = archive(&[(EntryType::Regular, "top", "0123456789")]);
         let target = dir.path().join("here");
-        unpack(&whole[..515], None, &target).unwrap_err();
+        // docker 55a
+        assert!(unpack(&whole[..515], None, &target).is_err());
     }
 }

@@ -87,6 +87,7 @@ fn plain(report: &ExplainReport) -> String {
 
 #[test]
 fn a_story_is_told_newest_first() {
+    // events 6
     insta::assert_snapshot!(plain(&report()));
 }
 

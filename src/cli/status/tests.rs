@@ -204,6 +204,7 @@ fn of_a_node() -> StatusReport {
 
 #[test]
 fn a_node_of_a_cluster() {
+    // events 7
     insta::assert_snapshot!("cluster", plain(&of_a_node(), false));
     insta::assert_snapshot!("cluster_wide", plain(&of_a_node(), true));
 }
@@ -219,6 +220,7 @@ fn a_node_whose_cluster_is_away() {
     });
     let node = report.node.get_or_insert_default();
     node.conditions = vec![condition("Ready", "False", "the Docker Engine is away")];
+    // events 7
     insta::assert_snapshot!("cluster_away", plain(&report, false));
     report.node = Some(NodeReport {
         name: "box-docker".to_owned(),

@@ -81,6 +81,7 @@ mod tests {
             let read = Kubeconfig::from_yaml(&text).unwrap();
             let both = [read.clusters[0].cluster.as_ref(), Some(&cluster)]
                 .map(|cluster| serde_json::to_value(cluster).unwrap());
+            // identity 3
             assert_eq!(both[0], both[1], "{text}");
             let user = read.auth_infos[0].auth_info.as_ref().unwrap();
             let file = Some("/r/pki/client-current.pem");

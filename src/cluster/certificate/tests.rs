@@ -55,6 +55,7 @@ fn what_a_kubeconfig_holds_is_told_apart() {
         let Held::Certificate { user, is_ours, .. } = held(&user) else {
             panic!("{user}: {:?}", held(&user))
         };
+        // identity 3
         assert_eq!((user.as_str(), is_ours), ("system:node:box", expected));
     }
 

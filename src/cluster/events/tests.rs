@@ -175,6 +175,7 @@ async fn a_story_is_written_in_its_order_and_a_repeat_only_counts_up() {
     }
     bed.telemetry.journal.node(Kind::Warning, "Rebooted", "c");
     bed.quiet().await;
+    // events 2
     assert_eq!(
         bed.asked(),
         [
@@ -211,6 +212,7 @@ async fn events_wait_for_the_server_and_repeats_meanwhile_only_count() {
     assert_eq!(bed.asked(), ["POST default A: first ×1"]);
     bed.api.state().away = false;
     tokio::time::sleep(Duration::from_mins(1)).await;
+    // events 3
     assert_eq!(
         bed.asked(),
         ["PATCH default -: first ×4", "POST default B: second ×3"]
@@ -237,6 +239,7 @@ async fn too_many_lose_the_oldest() {
     tokio::time::sleep(Duration::from_mins(5)).await;
     let asked = bed.asked();
     assert_eq!(asked.len(), mirrorlet_core::events::SPOOL_MAX);
+    // events 3
     assert_eq!(asked[0], "POST default R: 20 ×1");
     assert_eq!(bed.counted("lost").as_deref(), Some("20"));
     bed.stop().await;
@@ -261,6 +264,7 @@ async fn a_refused_event_holds_up_nobody() {
             "POST default B: y ×1",
         ]
     );
+    // events 4
     assert_eq!(bed.counted("dropped").as_deref(), Some("2"));
     bed.api.state().missing.clear();
     bed.tell("nowhere", "A", "x");
@@ -286,6 +290,7 @@ async fn failures_are_told_apart() {
         bed.quiet().await;
         assert_eq!(bed.asked().len(), 1, "{reason}: no pause before a retry");
         tokio::time::sleep(Duration::from_mins(1)).await;
+        // events 4
         assert_eq!(1 + bed.asked().len(), tries, "{reason}");
         bed.stop().await;
     }

@@ -212,6 +212,7 @@ async fn a_mirror_comes_with_its_pod_and_goes_after_it() {
     assert_eq!(bed.api.calls(), Vec::<String>::new());
     bed.board.remove(&"v1".into());
     bed.until(BTreeMap::is_empty).await;
+    // pods 30
     assert_eq!(bed.api.calls(), ["DELETE web"]);
     assert_eq!(bed.manager.get_mirror_pod_by_pod(&web), None);
     assert_eq!(bed.story(), ["MirrorCreated", "MirrorDeleted"]);
@@ -233,6 +234,7 @@ async fn a_deleted_mirror_is_back_at_once() {
     bed.api.with(|api| api.delete_gracefully("web"));
     bed.settle().await;
     let third = bed.synced("web").await;
+    // pods 25
     assert_eq!(bed.api.calls(), ["DELETE web", "POST web"]);
     assert_eq!(BTreeSet::from([first, second, third]).len(), 3);
     assert_eq!(began.elapsed(), Duration::ZERO);
@@ -256,6 +258,7 @@ async fn an_edit_shows_when_the_new_pod_has_the_name() {
     bed.api.calls();
     bed.work(&v2, Phase::Syncing);
     bed.settle().await;
+    // pods 26
     assert_ne!(bed.synced("web").await, old);
     assert_eq!(bed.api.calls(), ["DELETE web", "POST web"]);
     bed.stop().await;
@@ -276,8 +279,10 @@ async fn a_mirror_waits_for_the_node_and_follows_it() {
     bed.node.publish(Some(Arc::new(node("b"))));
     bed.settle().await;
     bed.synced("web").await;
+    // pods 24
     assert_eq!(bed.api.calls(), ["DELETE web", "POST web"]);
     let owners = bed.api.pod("web").unwrap().metadata.owner_references;
+    // pods 36b
     assert_eq!(owners.unwrap()[0].uid, "b");
     assert_eq!(began.elapsed(), Duration::ZERO);
     bed.stop().await;
@@ -298,6 +303,7 @@ async fn an_api_server_that_is_back_gets_it_at_once() {
     let _ = bed.cluster.read(PATIENCE, pods.get("nobody")).await;
     bed.settle().await;
     bed.synced("web").await;
+    // pods 34
     assert_eq!(began.elapsed(), Duration::ZERO);
     // It was away: nobody has to mend anything about this pod.
     assert_eq!(bed.story(), ["MirrorCreated"]);
@@ -315,6 +321,7 @@ async fn a_refusal_is_told_once_and_tried_again() {
     tokio::time::sleep(Duration::from_mins(5)).await;
     // 1, 2, 4 … 60 s: eleven or so, not three hundred.
     let calls = bed.api.calls().len();
+    // pods 35
     assert!((8..=13).contains(&calls), "{calls}");
     let metrics = bed.telemetry.metrics.encode();
     assert!(metrics.contains("mirrorlet_mirror_problems{kind=\"Quota\"} 1"));
@@ -360,6 +367,7 @@ async fn another_version_of_the_manifest_is_tried_at_once() {
     bed.want(&[&static_pod("web", "v2")]);
     bed.settle().await;
     bed.synced("web").await;
+    // pods 35
     assert_eq!(began.elapsed(), Duration::ZERO);
     bed.stop().await;
 }
@@ -374,6 +382,7 @@ async fn a_foreign_pod_is_never_touched() {
         bed.want(&[&web]);
         bed.problem(ProblemKind::NameTaken).await;
         tokio::time::sleep(Duration::from_secs(100)).await;
+        // pods 36a
         assert_eq!(bed.api.pod("web").unwrap(), foreign);
         let deletes = |calls: Vec<String>| calls.iter().any(|call| call.starts_with("DELETE"));
         assert!(!deletes(bed.api.calls()));
@@ -397,6 +406,7 @@ async fn a_watch_that_lags_makes_nothing_twice() {
     tokio::time::sleep(Duration::from_mins(1)).await;
     assert_eq!(bed.synced("web").await, uid);
     let calls = bed.api.calls().len();
+    // pods 27
     assert!((2..=8).contains(&calls), "{calls}");
     // What we deleted isn't deleted twice, though the watch still shows it.
     bed.api.with(|api| api.lag(false));
@@ -423,6 +433,7 @@ async fn a_watch_that_lags_behind_a_deletion_makes_no_storm() {
     bed.settle().await;
     tokio::time::sleep(Duration::from_mins(1)).await;
     let calls = bed.api.calls();
+    // pods 27
     assert!((1..=20).contains(&calls.len()), "{}", calls.len());
     assert!(calls.iter().all(|call| call == "DELETE web"), "{calls:?}");
     bed.api.with(|api| api.lag(false));
@@ -443,6 +454,7 @@ async fn a_mirror_that_is_there_is_found() {
     let mut bed = Bed::start_with(api.clone());
     bed.want(&[&web]);
     assert_eq!(bed.synced("web").await, uid);
+    // pods 27
     assert_eq!(api.calls(), Vec::<String>::new());
     // Even if its watch had not told of it.
     let client = MirrorClient::new(bed.cluster.clone(), NODE.into(), bed.node.reader());
@@ -489,6 +501,7 @@ async fn orphans_wait_until_everything_is_known() {
     bed.settle().await;
     bed.board.remove(&"v1".into());
     bed.settle().await;
+    // pods 29
     assert_eq!(api.calls(), ["DELETE web"]);
     bed.stop().await;
 }
@@ -505,6 +518,7 @@ async fn somebody_who_keeps_deleting_is_met_with_pauses() {
         bed.settle().await;
     }
     let took = began.elapsed();
+    // pods 25
     assert!(took > Duration::from_secs(20), "{took:?}");
     assert!(took < Duration::from_mins(5), "{took:?}");
     bed.stop().await;
@@ -522,6 +536,7 @@ async fn many_are_made_side_by_side_and_in_time() {
         states.len() == 100 && states.values().all(is_synced)
     };
     bed.until(all_synced).await;
+    // pods 36c
     assert_eq!(bed.api.calls().len(), 100);
     bed.stop().await;
 }
@@ -538,6 +553,7 @@ async fn a_client_deletes_by_uid_only() {
     assert_eq!(client.delete_mirror_pod("no_ns", None).await, Ok(false));
     let bad = client.delete_mirror_pod("web", None).await;
     assert!(matches!(bad, Err(DeleteError::FullName(_))), "{bad:?}");
+    // pods 28
     assert!(bed.api.pod("web").is_some());
     let uid = uid.as_str().to_owned();
     let fresh = mirrorlet_core::api::MirrorPodUid::from(uid);

@@ -159,6 +159,7 @@ async fn a_mirror_gets_its_static_pods_status_once() {
     bed.phase("Running").await;
     bed.tell(&web, Phase::Syncing, status("Running"));
     bed.sleep(100).await;
+    // pods 49
     assert_eq!(bed.api.calls(), ["PATCH web/status", "PATCH web/status"]);
     // A mirror made anew gets all of it.
     bed.api.with(|api| {
@@ -204,6 +205,7 @@ async fn drift_is_corrected_and_a_quarrel_gets_pauses() {
         bed.sleep(1).await;
     }
     let calls = bed.api.calls().len();
+    // pods 50
     assert!((5..=12).contains(&calls), "{calls}");
     bed.stop().await;
 }
@@ -254,6 +256,7 @@ async fn a_pod_being_deleted_goes_when_nothing_of_it_is_left() {
     bed.tell(&web, Phase::Finished, status("Failed"));
     bed.until(|pod| pod.is_none()).await;
     bed.sleep(100).await;
+    // pods 51
     assert_eq!(bed.api.calls(), ["DELETE web"]);
     bed.stop().await;
 }
@@ -265,6 +268,7 @@ async fn finished_at_first_sight_is_told_and_then_deleted() {
     bed.api.with(|api| api.delete_gracefully("web"));
     bed.tell(&web, Phase::Finished, status("Failed"));
     bed.until(|pod| pod.is_none()).await;
+    // pods 53
     assert_eq!(bed.api.calls(), ["PATCH web/status", "DELETE web"]);
     bed.stop().await;
 }
@@ -281,6 +285,7 @@ async fn a_successor_of_the_same_name_is_not_touched() {
     let other = bed.api.pod("web").unwrap();
     bed.tell(&web, Phase::Finished, status("Failed"));
     bed.sleep(5).await;
+    // pods 51
     assert_eq!(bed.api.pod("web").unwrap(), other);
     bed.api.with(|api| api.lag(false));
     bed.sleep(100).await;
@@ -306,6 +311,7 @@ async fn a_finished_mirror_of_a_pod_that_runs_again_is_replaced() {
     again["containerStatuses"] = json!([{"name": "web", "image": "", "imageID": "", "ready": true,
         "restartCount": 1, "state": {"running": {}}}]);
     bed.tell(&web, Phase::Syncing, again);
+    // pods 32
     bed.until(|pod| pod.is_none()).await;
     bed.stop().await;
 }
@@ -329,6 +335,7 @@ async fn what_the_api_server_does_not_take_is_seldom_sent_again() {
     bed.tell(&web, Phase::Syncing, running);
     bed.sleep(600).await;
     let calls = bed.api.calls().len();
+    // pods 50
     assert!((2..=7).contains(&calls), "{calls}");
     bed.stop().await;
 }
@@ -351,6 +358,7 @@ async fn the_steps_of_a_start_are_one_write() {
     bed.tell(&web, Phase::Syncing, status("Running"));
     bed.phase("Running").await;
     assert!(began.elapsed() < Duration::from_millis(100));
+    // pods 50
     assert_eq!(bed.api.calls(), ["PATCH web/status"]);
     // One that takes its time is told of.
     let mut waits = status("Running");
@@ -403,6 +411,7 @@ async fn many_changes_of_many_pods_are_few_writes() {
     bed.sleep(60).await;
     // The limit is 50 a second after 100: what is overtaken while it waits is never sent.
     let calls = bed.api.calls().len();
+    // pods 50
     assert!((100..=400).contains(&calls), "{calls}");
     let told = bed.api.told().get();
     let told = told.as_ref().as_ref().unwrap();

@@ -215,6 +215,7 @@ fn a_bootstrap_kubeconfig_needs_one_to_write() {
     assert_eq!(given(Some("/k"), None), Ok(file.clone()));
     assert_eq!(given(None, Some(&in_file)), Ok(file));
     for kubeconfig in [None, Some("none"), Some("in-cluster")] {
+        // identity 3
         assert_eq!(
             given(kubeconfig, None).unwrap_err().to_string(),
             "--bootstrap-kubeconfig: the kubeconfig that is to be written has to be named too, with kubeconfig",

@@ -70,7 +70,7 @@ impl Bed {
     }
 
     /// Waits until that many sessions were dropped.
-    async fn dropped(&self, count: u64) {
+    async fn until_dropped(&self, count: u64) {
         let mut dropped = self.view.dropped.subscribe();
         let waiting = dropped.wait_for(|have| *have == count);
         tokio::time::timeout(PATIENCE, waiting)
@@ -112,8 +112,9 @@ async fn a_command_is_carried_with_its_arguments_and_its_code() {
     let [stdin, stdout, stderr, status] = channels(&mut client).await;
     assert_eq!((&stdin[..], &stderr[..]), (&b""[..], &b""[..]));
     assert_eq!(stdout, b"a b /c");
+    // streams 12
     assert_eq!(code(&status), "7");
-    bed.dropped(1).await;
+    bed.until_dropped(1).await;
 }
 
 #[tokio::test]
@@ -121,6 +122,7 @@ async fn an_attach_has_the_code_too() {
     let bed = Bed::new();
     let mut client = bed.upgraded("/v1/pods/u/attach?stdout=true").await;
     let [_, stdout, _, status] = channels(&mut client).await;
+    // streams 12
     assert_eq!((&stdout[..], &*code(&status)), (&b"attached"[..], "7"));
 }
 
@@ -142,6 +144,7 @@ async fn input_is_carried_to_its_end_and_sizes_between() {
         width: 80,
         height: 24,
     };
+    // streams 12
     assert_eq!(*bed.view.sizes.lock().unwrap(), [size]);
 }
 
@@ -163,11 +166,12 @@ async fn a_client_that_goes_away_ends_the_session() {
     let mut nonsense = bed.upgraded(path).await;
     let stream = nonsense.get_mut();
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
-    bed.dropped(1).await;
+    bed.until_dropped(1).await;
     drop(waits);
-    bed.dropped(2).await;
+    bed.until_dropped(2).await;
     drop(blocked);
-    bed.dropped(3).await;
+    // streams 12
+    bed.until_dropped(3).await;
 }
 
 #[tokio::test]
@@ -177,9 +181,10 @@ async fn the_agent_that_stops_ends_all_sessions() {
     bed.cancel.cancel();
     let served = tokio::time::timeout(PATIENCE, bed.tasks.join_next()).await;
     served.unwrap().unwrap().unwrap().unwrap();
-    bed.dropped(1).await;
+    bed.until_dropped(1).await;
     // What was under way came, and no exit code after it.
     let [.., status] = channels(&mut client).await;
+    // streams 12
     assert_eq!(status, b"");
 }
 
@@ -210,6 +215,7 @@ async fn ports_are_carried_with_half_closes() {
     tokio::join!(writing, reading);
     // The port comes first.
     assert_eq!(got[..2], [7, 0]);
+    // streams 12
     assert!(got[2..] == sent, "{} bytes of {}", got.len(), sent.len());
 }
 
@@ -234,6 +240,7 @@ async fn what_can_be_refused_is_refused_before_the_connection_changes_hands() {
     ] {
         let (head, _stream) = bed.ask(path, more).await;
         let expected = format!("HTTP/1.1 {status} ");
+        // streams 12
         assert!(head.starts_with(&expected), "{path}: {head}");
     }
 }

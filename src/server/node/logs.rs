@@ -211,6 +211,7 @@ mod tests {
             },
             previous: true,
         };
+        // node-api 3
         assert_eq!(read(all), Ok(expected));
         let options = |query| read(query).unwrap().options;
         assert!(!options("follow=False&follow=true").follow);
@@ -237,6 +238,7 @@ mod tests {
             "sinceTime=now",
             "tail=x",
         ] {
+            // node-api 3
             assert_eq!(read(query), Err(BadQuery::Undecodable), "{query}");
         }
         for query in [

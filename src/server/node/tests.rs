@@ -270,6 +270,7 @@ async fn no_route_is_reached_by_who_may_not() {
                 ("forged token", &nobody, &bearer("forged")),
                 ("both", &stranger, &bearer("forged")),
             ] {
+                // node-api 4
                 assert_eq!(
                     ask(shown, headers).await,
                     unauthorized,
@@ -321,6 +322,7 @@ async fn only_healthz_itself_is_open() {
         "/nowhere",
         "/pods?x=/healthz",
     ] {
+        // node-api 4
         assert_eq!(ask(path).await.0, StatusCode::UNAUTHORIZED, "{path}");
     }
     assert_eq!(bed.reviewer.asked.lock().unwrap().len(), 0);
@@ -424,6 +426,7 @@ mod hostile {
             if is_open {
                 prop_assert!(status == StatusCode::OK || status == StatusCode::METHOD_NOT_ALLOWED);
             } else {
+                // node-api 4
                 prop_assert_eq!(status, StatusCode::UNAUTHORIZED, "{} {}", method, path);
             }
             prop_assert!(bed.view.asked.lock().unwrap().is_empty());
@@ -518,6 +521,7 @@ async fn answers_are_upstreams() {
             "{\"kubeletconfig\":{\"maxPods\":7}}",
         ),
     ] {
+        // node-api 3
         assert_eq!(bed.get(&path).await, (status, words.to_owned()), "{path}");
     }
     // Either UID will do.
@@ -549,6 +553,7 @@ async fn a_body_that_nobody_wants_is_refused() {
             .await
             .0
     };
+    // node-api 11
     assert_eq!(ask(length("1048577")).await, StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(ask(length("1048576")).await, StatusCode::NOT_FOUND);
 }
@@ -586,6 +591,7 @@ async fn both_versions_of_http_are_spoken_to_the_holder_of_a_certificate() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 
     let stream = served.connect(Some(&admin), &["h2", "http/1.1"]).await;
+    // node-api 10
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     let io = TokioIo::new(stream);
     let (mut client, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io)
@@ -658,6 +664,7 @@ async fn a_replaced_certificate_drops_no_stream() {
     assert_ne!(shown(&other), first);
     // The log goes on.
     bed.view.say("more\n");
+    // node-api 9
     until_text(&mut following, "more\n").await;
 }
 
@@ -680,6 +687,7 @@ async fn who_goes_away_is_let_go_and_the_end_waits_for_nobody() {
     open.wait_for(|open| *open == 49).await.unwrap();
     bed.cancel.cancel();
     assert!(served.serving.join_next().await.unwrap().is_ok());
+    // node-api 11
     assert_eq!(*open.borrow_and_update(), 0);
 }
 
@@ -702,6 +710,7 @@ async fn who_never_speaks_is_let_go() {
     }
     for stream in &mut shaken {
         let ended = tokio::time::timeout(Duration::from_mins(10), stream.read_to_end(&mut bytes));
+        // node-api 11
         assert!(ended.await.is_ok(), "still connected");
     }
 }
@@ -717,6 +726,7 @@ async fn a_head_without_end_is_cut_off() {
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await;
     let words = String::from_utf8_lossy(&answer);
+    // node-api 11
     assert!(
         answer.is_empty() || answer.starts_with(b"HTTP/1.1 431"),
         "{words}"

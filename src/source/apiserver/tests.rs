@@ -281,6 +281,7 @@ async fn a_list_that_is_cut_short_changes_nothing() {
     // Connections are lost just as well.
     drop(again);
     let again = bench.next().await;
+    // api 12
     bench.until_wanted(&["a", "b"]).await;
     assert_eq!(bench.files(), ["a.json", "b.json"]);
     // b went meanwhile: a whole list says so.
@@ -304,6 +305,7 @@ async fn a_place_in_history_that_the_server_lost_is_found_by_a_list() {
     // A server restored from a backup doesn't know that place, and never will.
     again.say(504, &failure(504, "Timeout"));
     bench.next().await.list(&[pod("b")]);
+    // api 12
     bench.until_wanted(&["b"]).await;
     bench.end().await;
 }
@@ -316,6 +318,7 @@ async fn a_list_that_nobody_answers_is_given_up_and_tried_again() {
     let again = bench.next().await;
     assert!(began.elapsed() >= LIST_SILENCE_MAX);
     let error = bench.reader.health.get().last_error.clone().unwrap();
+    // api 12
     assert!(error.message.contains("no answer"), "{error}");
     again.list(&[pod("a")]);
     bench.until_wanted(&["a"]).await;
@@ -364,6 +367,7 @@ async fn a_server_that_is_back_and_refuses_is_asked_again_soon() {
     bench.next().await.say(410, &failure(410, "Expired"));
     let began = Instant::now();
     bench.next().await.list(&[pod("b")]);
+    // away 4
     assert!(
         began.elapsed() < Duration::from_secs(2),
         "{:?}",
@@ -411,6 +415,7 @@ async fn the_next_agent_knows_what_was_known_last() {
         .await
         .unwrap();
     let set = last_known.set().unwrap();
+    // api 13
     assert_eq!(uids_of(set.pods.iter().map(|p| &p.pod)), ["a", "b", "c"]);
     let spec = set.pods[0].pod.spec.as_ref().unwrap();
     let value = spec.containers[0].env.as_ref().unwrap()[0].value.clone();
@@ -468,6 +473,7 @@ async fn what_cannot_be_used_on_disk_is_set_aside() {
     bench.next().await.list(&[]);
     bench.until_wanted(&[]).await;
     bench.next().await.watch();
+    // api 13
     assert_eq!(
         bench.files(),
         [
@@ -487,6 +493,7 @@ async fn a_disk_that_takes_nothing_holds_nothing_up() {
     let mut bench = Bench::at(root);
     bench.register();
     bench.next().await.list(&[pod("a")]);
+    // api 13
     bench.until_wanted(&["a"]).await;
     let report = bench.reader.report();
     let told = report

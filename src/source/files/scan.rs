@@ -172,6 +172,7 @@ mod tests {
             ("#web.yaml#", false),
             ("..data", false),
         ] {
+            // pods 6
             assert_eq!(is_manifest_name(name), expected, "{name}");
         }
     }
@@ -220,6 +221,7 @@ mod tests {
                 "socket.yaml: it is a socket, not a regular file",
             ]
         );
+        // pods 6
         assert_eq!(listing.ignored, ["sub"]);
         // Even when asked for directly, a FIFO without a writer doesn't hang the reader.
         assert!(matches!(

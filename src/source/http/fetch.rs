@@ -325,6 +325,7 @@ mod tests {
         ] {
             let parse = |text: &str| Url::parse(text).unwrap();
             let told = may_see_headers(&parse(configured), &parse(target));
+            // pods 11
             assert_eq!(told, expected, "{configured} → {target}");
         }
     }

@@ -50,6 +50,7 @@ mod tests {
         let mut levels = FailureLevels::default();
         assert_eq!(levels.succeeded(), None);
         let told: Vec<_> = (0..6).map(|_| levels.failed()).collect();
+        // pods 12
         assert_eq!(told, [Loud, Loud, Loud, LoudForTheLastTime, Quiet, Quiet]);
         assert_eq!(levels.succeeded(), Some(6));
         assert_eq!(levels.succeeded(), None);

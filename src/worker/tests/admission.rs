@@ -61,6 +61,7 @@ async fn a_refused_pod_fails_once_and_for_all() {
     bed.want(&[&changed(&a, json!({"status": {"phase": "Failed"}}))]);
     tokio::time::sleep(SWEEP).await;
     bed.until_view(A, |v| refused(v, "NodeAffinity")).await;
+    // pods 61
     bed.fake.assert_call_counts("sync_pod", 0);
     let story = bed.telemetry.journal.story(&view.full_name);
     let warnings: Vec<_> = story.iter().filter(|e| e.kind == Kind::Warning).collect();
@@ -134,6 +135,7 @@ async fn a_critical_pod_makes_others_go() {
     let critical = changed(&pod("static"), of("1"));
     bed.want(&[&a, &b, &critical]);
     bed.until_runs("static").await;
+    // pods 61
     bed.until_view(A, |v| refused(v, "Preempting")).await;
     let view = bed.board.get(&A.into()).unwrap();
     let conditions = view.status.as_ref().unwrap().conditions.clone().unwrap();

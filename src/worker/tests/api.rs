@@ -37,6 +37,7 @@ async fn a_deleted_pod_stops_within_its_grace_and_waits_for_its_object_to_go() {
         .await;
     bed.until_view(A, is_finished).await;
     let took = began.elapsed().as_secs();
+    // api 2
     assert!((15..=16).contains(&took), "{took}");
     assert!(bed.fake.pod(&A.into()).is_empty(), "all of it is removed");
     let view = bed.board.get(&A.into()).unwrap();
@@ -67,6 +68,7 @@ async fn a_shorter_grace_cuts_the_stop_short_and_a_longer_one_does_not_lengthen_
         bed.want(&[&deleted(&a, asked)]);
         bed.until_view(A, is_finished).await;
         let took = began.elapsed().as_secs();
+        // pods 44
         assert!((takes..=takes + 1).contains(&took), "{asked}: {took}");
     }
 }
@@ -119,8 +121,10 @@ async fn a_finished_pod_keeps_its_containers_until_it_is_deleted() {
     assert_eq!(phase_of(&view), Some("Succeeded"));
     let seen = bed.fake.pod(&A.into());
     assert!(!seen.anything_running());
+    // api 8
     assert!(!seen.containers.is_empty(), "for its logs");
     // Its volumes are given back, though.
+    // docker 44
     bed.until("its volumes are released", |fake| {
         fake.call_count("release_volumes") == 1
     })
@@ -151,6 +155,7 @@ async fn a_deadline_ends_a_pod_for_good() {
     assert!((59..=62).contains(&took), "{took}");
     let view = bed.board.get(&A.into()).unwrap();
     assert_eq!(phase_of(&view), Some("Failed"));
+    // api 4
     assert_eq!(status(&view).reason.as_deref(), Some("DeadlineExceeded"));
     assert!(!bed.fake.pod(&A.into()).anything_running());
     tokio::time::sleep(SWEEP).await;
@@ -172,6 +177,7 @@ async fn a_pod_that_was_over_is_not_started_by_the_next_agent() {
             bed.until_view(A, is_finished).await;
             let view = bed.board.get(&A.into()).unwrap();
             assert_eq!(phase_of(&view), Some(phase), "{what}");
+            // pods 46
             bed.fake.assert_started_pods(&[]);
             bed.fake.assert_killed_pods(&[]);
             bed.want(&[]);
@@ -196,6 +202,7 @@ async fn the_next_agent_goes_on_where_the_last_one_was() {
     // Killed while it was being stopped.
     let bed = begin();
     bed.want(&[&deleted(&api(A, json!({})), 30)]);
+    // pods 53
     bed.until_gone(A).await;
     bed.until_view(A, is_finished).await;
     bed.fake.assert_killed_pods(&[A]);
@@ -211,6 +218,7 @@ async fn the_next_agent_goes_on_where_the_last_one_was() {
     bed.until_view(A, is_finished).await;
     let view = bed.board.get(&A.into()).unwrap();
     assert_eq!(phase_of(&view), Some("Failed"));
+    // api 10
     bed.fake.assert_started_pods(&[]);
     // The object went while no agent was there.
     let bed = begin();
@@ -240,6 +248,7 @@ async fn an_updated_image_is_taken_up_in_place() {
     bed.until_runs(A).await;
     let spec = json!({"spec": {"containers": [{"name": "app", "image": "app:2"}]}});
     bed.want(&[&changed(&a, spec)]);
+    // api 9
     bed.until("the new image runs", |fake| {
         fake.pod(&A.into())
             .running_containers()
@@ -257,6 +266,7 @@ async fn a_name_that_a_manifest_has_is_no_obstacle() {
     let name = json!({"metadata": {"name": "web"}});
     bed.want(&[&named("static", "web"), &api(A, name.clone())]);
     bed.until_runs("static").await;
+    // api 16
     bed.until_runs(A).await;
     // Nor is a pod of the API server that nobody knows of yet.
     let fake = FakeRuntime::new();
@@ -288,6 +298,7 @@ async fn fields_that_cannot_be_honoured_are_named_and_nothing_is_started() {
         Some("CreateContainerConfigError")
     );
     let message = waiting.message.as_deref().unwrap();
+    // api 11
     assert!(message.contains("spec.runtimeClassName"), "{message}");
     bed.fake.assert_call_counts("sync_pod", 0);
     let story = bed.telemetry.journal.story(&view.full_name);

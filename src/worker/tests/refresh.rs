@@ -39,6 +39,7 @@ async fn what_was_missing_ends_the_pause_when_it_comes() {
         bed.fake.change_references();
         bed.until("another", |fake| fake.call_count("sync_pod") > rounds)
             .await;
+        // pods 48, docker 44
         assert!(came.elapsed() < SECOND, "{:?}", came.elapsed());
     }
     bed.until_runs(A).await;
@@ -54,6 +55,7 @@ async fn volumes_follow_news_edits_and_their_due_time() {
     // Once by itself: the agent may have been away.
     refreshed(&bed, 1).await;
     tokio::time::sleep(Duration::from_hours(1)).await;
+    // docker 44
     bed.fake.assert_call_counts("refresh_volumes", 1);
 
     bed.fake.change_references();
@@ -89,6 +91,7 @@ async fn a_failed_refresh_is_tried_again_less_and_less_often() {
         refreshed(&bed, times).await;
         pauses.push(began.elapsed().as_secs());
     }
+    // docker 44
     assert_eq!(pauses, [10, 20, 40, 80, 120, 120]);
     tokio::time::sleep(Duration::from_hours(1)).await;
     bed.fake.assert_call_counts("refresh_volumes", 8);
@@ -102,5 +105,6 @@ async fn a_static_pod_costs_no_refresh() {
     bed.until_runs(A).await;
     bed.fake.change_references();
     tokio::time::sleep(Duration::from_hours(1)).await;
+    // docker 44
     bed.fake.assert_call_counts("refresh_volumes", 0);
 }

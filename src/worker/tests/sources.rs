@@ -91,6 +91,7 @@ async fn manifests_come_change_and_go_whatever_the_api_server_does() {
         bed.until_gone(OLD).await;
         say(&bed, &[], server, &theirs);
         bed.until_gone(NEW).await;
+        // api 14
         assert!(runs(&bed.fake, A), "{server:?}");
         bed.fake.assert_no_violations();
     }
@@ -110,6 +111,7 @@ async fn what_became_of_manifests_while_no_agent_was_there_is_caught_up_with() {
             }
             tokio::time::sleep(SWEEP).await;
             assert!(runs(&bed.fake, A), "{server:?}");
+            // api 14
             bed.fake.assert_killed_pods(&[OLD]);
         }
     }
@@ -132,6 +134,7 @@ async fn a_pod_that_vanished_at_the_api_server_stops_once_a_whole_list_says_so()
             bed.fake.assert_call_counts("kill_pod", 0);
             say(&bed, &[], Server::Delivered, &[]);
         }
+        // api 15
         bed.until_gone(A).await;
     }
 }
@@ -150,6 +153,7 @@ async fn the_return_of_the_api_server_restarts_nothing() {
         tokio::time::sleep(SWEEP).await;
         say(&bed, &[old], Server::Delivered, &[a]);
         tokio::time::sleep(SWEEP).await;
+        // api 14
         bed.fake.assert_call_counts("sync_pod", 0);
         bed.fake.assert_call_counts("kill_pod", 0);
     }
@@ -163,5 +167,6 @@ async fn a_container_of_a_last_known_pod_is_started_again() {
     tokio::time::sleep(SWEEP).await;
     bed.fake.exit_container(&A.into(), "app", 1);
     bed.until_runs(A).await;
+    // api 15
     bed.fake.assert_started_containers(&["app"]);
 }

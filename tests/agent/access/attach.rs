@@ -37,6 +37,7 @@ async fn attaching_shows_what_comes_and_the_containers_end() {
     .await;
     assert!(sh(&bed, "web", "touch /go").status.success());
     let done = attached.wait_with_output().unwrap();
+    // docker 54a
     assert_eq!(text(&done.stdout), "now");
     assert_eq!(text(&done.stderr), "err\n");
     assert_eq!(done.status.code(), Some(4));
@@ -50,6 +51,7 @@ async fn attached_input_ends_once() {
     let manifest = pod("web", more, "cat; echo and its end");
     let agent = started(&bed, &manifest, "web").await;
     let done = fed(&bed, &["attach", "web", "-i"], b"\0\x01typed".to_vec());
+    // docker 54a
     assert_eq!(done.stdout, b"\0\x01typedand its end\n");
     assert_eq!(done.status.code(), Some(0));
     agent.stop().await;
@@ -71,6 +73,7 @@ async fn attaching_to_a_terminal_is_being_there() {
     terminal.types("stty size\r");
     terminal.until_shown(b"24 80\r\n").await;
     terminal.types("exit 9\r");
+    // docker 54a
     assert_eq!(terminal.child.ended().await, Some(9));
     assert!(terminal.is_restored());
     agent.stop().await;

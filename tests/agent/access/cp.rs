@@ -56,6 +56,7 @@ async fn files_and_trees_are_copied_out_with_modes_and_links() {
     for tree in ["new", "src", "contents"] {
         let within = |path: &str| at(&here, &format!("{tree}/{path}"));
         assert_eq!(fs::read(within("file")).unwrap(), b"\0\x01bytes", "{tree}");
+        // docker 55a
         assert_eq!(mode(&within("sub/script")), 0o755, "{tree}");
         assert_eq!(mode(&within("sub")), 0o711, "{tree}");
         let link = fs::read_link(within("sub/link")).unwrap();
@@ -102,6 +103,7 @@ async fn files_and_trees_are_copied_in_and_are_roots() {
          readlink new/sub/link; readlink contents/sub/link; cmp new/big there/src/big && echo same",
     );
     let expected = format!("{}../file\n../file\nsame\n", "640 0 7\n".repeat(5));
+    // docker 55a
     assert_eq!(text(&seen.stdout), expected, "{}", text(&seen.stderr));
     let back = crate::common::tempdir();
     cp(&bed, "web:/new/big", &at(&back, "")).unwrap();
@@ -119,6 +121,7 @@ async fn a_container_that_does_not_run_has_its_files_all_the_same() {
         .await;
     let here = crate::common::tempdir();
     cp(&bed, "over:/result", &at(&here, "")).unwrap();
+    // docker 55a
     assert_eq!(fs::read(at(&here, "result")).unwrap(), b"result\n");
     cp(&bed, &at(&here, "result"), "over:/again").unwrap();
     cp(&bed, "over:/again", &at(&here, "")).unwrap();
@@ -147,6 +150,7 @@ async fn what_can_not_be_copied_is_told_with_its_reason() {
         ("web:/f", "web:/g", "both are in pods"),
     ] {
         let said = cp(&bed, source, destination).unwrap_err();
+        // docker 55a
         assert!(said.contains(words), "{source} {destination}: {said}");
     }
     assert_eq!(fs::read(&file).unwrap(), b"x");

@@ -28,6 +28,7 @@ async fn a_command_is_run_as_if_it_were_here() {
     );
     assert_eq!(done.status.code(), Some(3), "{}", text(&done.stderr));
     assert_eq!(done.stdout, b"\0\x01\x02no newline");
+    // docker 53
     assert_eq!(done.stderr, b"\x02err");
     assert_eq!(sh(&bed, "web", "true").status.code(), Some(0));
     assert_eq!(sh(&bed, "web", "no-such-program").status.code(), Some(127));
@@ -74,6 +75,7 @@ async fn what_can_not_be_entered_is_told_with_what_to_do() {
         let done = ask(&bed, args);
         assert_eq!(done.status.code(), Some(1), "{args:?}");
         let said = text(&done.stderr);
+        // docker 53
         assert!(said.contains(words), "{args:?}: {said}");
     }
     let long = "x".repeat(100_000);
@@ -97,6 +99,7 @@ async fn input_reaches_its_end_and_the_answer_comes_after_it() {
     let args = ["exec", "web", "-i", "--", "sh", "-c", script];
     let done = fed(&bed, &args, input);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    // docker 53
     assert_eq!(text(&done.stdout), format!("{here}  -\nafter\n"));
     // Without -i there is no input; and who reads none of it does not hold us up.
     assert_eq!(ask(&bed, &["exec", "web", "--", "cat"]).stdout, b"");
@@ -121,6 +124,7 @@ async fn a_gigabyte_comes_through_whole() {
         .unwrap();
     assert!(child.wait().unwrap().success());
     let inside = sh(&bed, "web", &format!("{makes} | sha1sum"));
+    // docker 53
     assert_eq!(text(&sum.stdout)[..40], text(&inside.stdout)[..40]);
     agent.stop().await;
 }
@@ -143,6 +147,7 @@ async fn a_client_that_goes_away_ends_its_command() {
         (processes(&bed, "c", "74747") == 0).then_some(())
     })
     .await;
+    // docker 53
     assert_eq!(processes(&bed, "c", "1000000"), 1, "the container runs on");
     agent.stop().await;
 }
@@ -166,6 +171,7 @@ async fn an_agent_that_stops_ends_what_was_run_through_it() {
     let mut said = String::new();
     let stderr = child.0.stderr.as_mut().unwrap();
     stderr.read_to_string(&mut said).unwrap();
+    // docker 53
     assert!(said.contains("the agent broke off the session"), "{said}");
     eventually("its end", || {
         (processes(&bed, "c", "75757") == 0).then_some(())
@@ -187,6 +193,7 @@ async fn a_container_that_is_killed_ends_the_session() {
     })
     .await;
     bed.docker(&["kill", &bed.running_id("c")]);
+    // docker 53
     assert_eq!(child.ended().await, Some(137));
     agent.stop().await;
 }

@@ -99,6 +99,7 @@ async fn a_log_is_read_and_followed_across_its_rotations() {
     assert_eq!(seen.last(), Some(&1999));
     seen.sort_unstable();
     seen.dedup();
+    // docker 52
     assert!(seen == all, "{} of {} lines", seen.len(), all.len());
     container.ended().await;
     let (kept, _) = container.log(&LogOptions::default(), false).await;
@@ -116,6 +117,7 @@ async fn the_local_driver_is_read_as_well() {
     let container = Plain::run(&bed, &["--log-driver=local"], script);
     container.ended().await;
     let (out, err) = container.log(&LogOptions::default(), false).await;
+    // docker 52
     assert_eq!(
         out,
         "out 1\nout 2\nout 3\nout 4\nout 5\nend\n".trim_end_matches('\n')
@@ -148,6 +150,7 @@ async fn since_counts_fractions_of_a_second() {
         since: Some(fifth.parse::<Timestamp>().unwrap()),
         ..LogOptions::default()
     };
+    // docker 52
     assert_eq!(container.log(&since, false).await.0, "5\n6\n7\n8\n9\n");
     let both = LogOptions {
         tail: Some(2),
@@ -164,6 +167,7 @@ async fn a_terminals_log_is_whole() {
     let container = Plain::run(&bed, &["-t"], script);
     container.ended().await;
     let (out, err) = container.log(&LogOptions::default(), true).await;
+    // docker 54
     assert_eq!(out, "\x01\0\x02first\r\n\x02no end");
     assert_eq!(err, "");
 }
@@ -185,6 +189,7 @@ async fn all_containers_of_a_pod_are_shown_with_their_names() {
     })
     .await;
     let done = ask(&bed, &[&all[..], &["--prefix"]].concat());
+    // docker 52
     assert_eq!(
         text(&done.stdout),
         "[pod/web-box/c] of c\n[pod/web-box/other] of other\n"
@@ -226,6 +231,7 @@ async fn a_container_that_never_ran_has_upstreams_words_for_a_log() {
     assert_eq!(done.status.code(), Some(1));
     let said = text(&done.stderr);
     let words = "container \"c\" in pod \"web-box\" is waiting to start: ErrImageNeverPull";
+    // docker 52
     assert!(said.contains(words), "{said}");
     let done = ask(&bed, &["logs", "web", "--previous"]);
     let said = text(&done.stderr);
@@ -288,6 +294,7 @@ async fn links_to_logs_come_with_a_start_and_go_with_the_container() {
         all.into_iter().find(|(found, _)| *found == name)
     })
     .await;
+    // docker 52
     assert_eq!(through.1.as_deref(), Some(text.as_str()));
     eventually("the link of the failed start", || {
         let all = links(&flat);

@@ -115,6 +115,7 @@ async fn ports_on_loopback_addresses_of_both_families_are_reached() {
             stream.write_all(address.to_string().as_bytes()).unwrap();
         });
         let got = Forward::of(&bed, "web", address.port()).exchange(b"");
+        // docker 55
         assert_eq!(text(&got.unwrap()), address.to_string());
         serving.join().unwrap();
     }
@@ -134,6 +135,7 @@ async fn forwarded_bytes_are_whole_both_ways_and_half_closed() {
     let forward = Forward::of(&bed, "web", 7);
     let sent: Vec<u8> = (0..32 << 20).map(|i: u32| (i % 253) as u8).collect();
     let got = forward.exchange(&sent).unwrap();
+    // docker 55
     assert!(got == sent, "{} bytes of {}", got.len(), sent.len());
     agent.stop().await;
 }
@@ -158,6 +160,7 @@ async fn a_closed_port_ends_its_own_connection_only() {
         text(&shown.stdout).contains(":80 ").then_some(())
     })
     .await;
+    // docker 55
     assert!(
         forward.get("/x").ends_with("open\n"),
         "the same forwarder goes on"
@@ -177,6 +180,7 @@ async fn ports_of_a_pod_on_the_hosts_network_are_the_hosts() {
         stream.write_all(b"of the host").unwrap();
     });
     let forward = Forward::of(&bed, "web", port);
+    // docker 55
     assert_eq!(forward.exchange(b"").unwrap(), b"of the host");
     serving.join().unwrap();
     agent.stop().await;
@@ -194,6 +198,7 @@ async fn a_pod_that_does_not_run_has_no_ports() {
     // It is over a moment before its sandbox is stopped, and that is removed some time after.
     eventually("words", || {
         let refused = forward.exchange(b"x");
+        // docker 55
         assert!(refused.is_err() || refused.unwrap().is_empty());
         let said = forward.said.lock().unwrap().clone();
         (said.contains("container not running (") || said.contains("has no sandbox")).then_some(())

@@ -19,6 +19,7 @@ async fn a_terminal_is_byte_exact_at_once_and_follows_its_size() {
     let script = r"printf '\001\000\002at once'; while read line; do stty size; done; exit 5";
     let args = ["exec", "web", "-it", "--", "sh", "-c", script];
     let mut terminal = terminal_with(&bed, &args);
+    // docker 54
     terminal.until_shown(b"\x01\0\x02at once").await;
     assert!(!terminal.is_restored(), "it is raw meanwhile");
     terminal.types("\r");
@@ -56,6 +57,7 @@ async fn a_terminal_is_put_back_however_the_session_ends() {
     terminal.until_shown(b"ready").await;
     terminal.types("\x03");
     assert_eq!(terminal.child.ended().await, Some(130));
+    // docker 54
     assert!(terminal.is_restored());
     // A signal is ours.
     let mut terminal = terminal_with(&bed, &args);
@@ -80,6 +82,7 @@ async fn a_terminal_that_is_none_is_told_and_done_without() {
     let done = fed(&bed, &args, b"piped\n".to_vec());
     assert_eq!(text(&done.stdout), "piped\nnot a tty\n");
     let said = text(&done.stderr);
+    // docker 54
     assert!(
         said.contains("Unable to use a TTY - input is not a terminal"),
         "{said}"

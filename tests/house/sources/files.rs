@@ -113,6 +113,7 @@ impl Bench {
 #[tokio::test]
 async fn an_empty_directory_is_synced() {
     let mut bench = Bench::start(|_| {});
+    // pods 2
     bench.expect(&[], &[]).await;
     let report = bench.reader.report();
     assert!(report.synced && report.last_success.is_some());
@@ -139,6 +140,7 @@ async fn edits_of_every_kind_are_noticed() {
     bench.expect(&["web-node a:1"], &[]).await;
     // In place.
     bench.write("web.yaml", &pod("web", "a:2"));
+    // pods 4
     bench.expect(&["web-node a:2"], &[]).await;
     // As vim does: a probe file, the old file kept aside, a new file.
     bench.write("4913", "");
@@ -179,6 +181,7 @@ async fn a_renamed_file_is_another_pod_of_the_same_name() {
         if let Some((uid, location)) = uid(&bench.reader)
             && location.ends_with("b.yaml")
         {
+            // pods 5
             assert_ne!(uid, before);
             break;
         }
@@ -209,6 +212,7 @@ async fn everything_but_manifests_is_ignored_and_listed() {
     });
     bench.expect(&["j-node a:1"], &[]).await;
     bench.expect_ignored(&names).await;
+    // pods 6
     assert_eq!(bench.reader.report().ignored, names);
 }
 
@@ -219,6 +223,7 @@ async fn several_documents_come_and_go() {
     bench.expect(&["one-node a:1", "two-node a:1"], &[]).await;
     // Removing a document removes its pod.
     bench.write("all.yaml", &pod("two", "a:1"));
+    // pods 8
     bench.expect(&["two-node a:1"], &[]).await;
     // One broken document of two leaves the other alone.
     bench.write("all.yaml", &two);
@@ -239,6 +244,7 @@ async fn a_bad_edit_never_hurts() {
     bench.write("web.yaml", "# nothing\n");
     bench.expect(&["web-node a:1 held empty"], &[]).await;
     bench.write("web.yaml", "a: ]\n");
+    // pods 9
     bench.expect(&["web-node a:1 held syntax"], &[]).await;
     // In one step: without a file there would be no pod.
     let aside = bench.temp.path().join("aside");
@@ -268,6 +274,7 @@ async fn a_half_written_file_is_held() {
         "one-node a:1 held half-written",
         "two-node a:1 held half-written",
     ];
+    // pods 9
     bench.expect(&held, &[]).await;
     bench.write("all.yaml", &two);
     bench.expect(&["one-node a:1", "two-node a:1"], &[]).await;
@@ -306,8 +313,18 @@ async fn a_bad_edit_never_hurts_across_restarts() {
 }
 
 #[tokio::test]
+async fn a_file_in_the_directorys_place_is_a_problem() {
+    let temp = tempfile::tempdir().unwrap();
+    fs::write(temp.path().join("manifests"), pod("web", "a:1")).unwrap();
+    let mut bench = Bench::start_in(temp);
+    // pods 3
+    bench.expect(&[], &["source-unavailable"]).await;
+}
+
+#[tokio::test]
 async fn a_missing_directory_is_synced_with_a_problem() {
     let mut bench = Bench::start_in(tempfile::tempdir().unwrap());
+    // pods 1
     bench.expect(&[], &["source-unavailable"]).await;
     fs::create_dir(bench.path("")).unwrap();
     bench.expect(&[], &[]).await;

@@ -42,6 +42,8 @@ type Seen = (String, HeaderMap);
 #[derive(Clone)]
 struct Server {
     address: SocketAddr,
+    /// Stops it: from then on connections are refused.
+    stop: CancellationToken,
     answer: Arc<Mutex<Answer>>,
     seen: Arc<Mutex<Vec<Seen>>>,
 }
@@ -51,13 +53,14 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = Self {
             address: listener.local_addr().unwrap(),
+            stop: CancellationToken::new(),
             answer: Arc::new(Mutex::new(answer)),
             seen: Arc::default(),
         };
         let serving = server.clone();
         tokio::spawn(async move {
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
+            while let Some(accepted) = serving.stop.run_until_cancelled(listener.accept()).await {
+                let (stream, _) = accepted.unwrap();
                 let (serving, tls) = (serving.clone(), tls.clone());
                 tokio::spawn(async move {
                     match tls {
@@ -77,7 +80,8 @@ impl Server {
 
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let service = service_fn(move |request| self.clone().reply(request));
-        let connection = hyper::server::conn::http1::Builder::new();
+        let mut connection = hyper::server::conn::http1::Builder::new();
+        connection.keep_alive(false);
         // A client that gives up closes the connection: no fault of the server.
         let _ = connection
             .serve_connection(TokioIo::new(stream), service)
@@ -222,6 +226,7 @@ async fn a_pod_and_a_list_are_delivered() {
     let mut bench = Bench::start(&server.url("http"));
     bench.expect(&["web-node a:1"], &[]).await;
     server.set(Answer::Body(list(&[("one", "a:1"), ("two", "a:2")])));
+    // pods 7
     bench.expect(&["one-node a:1", "two-node a:2"], &[]).await;
     let report = bench.reader.report();
     assert_eq!(
@@ -240,6 +245,7 @@ async fn a_pod_and_a_list_are_delivered() {
         .expect(&["one-node a:9 held empty", "two-node a:2 held empty"], &[])
         .await;
     server.set(Answer::Body(list(&[])));
+    // pods 10
     bench.expect(&[], &[]).await;
 }
 
@@ -281,6 +287,7 @@ async fn a_failing_url_changes_nothing() {
     ] {
         server.set(answer);
         assert_eq!(bench.expect_failure(text).await, code);
+        // pods 10
         bench.expect(&["web-node a:1"], &[code]).await;
     }
     server.set(Answer::Body(pod("web", "a:1")));
@@ -300,6 +307,7 @@ async fn an_unchanged_body_is_no_news() {
     server.asked_again().await;
     server.set(Answer::Body(pod("web", "a:1")));
     server.asked_again().await;
+    // pods 11
     assert!(Arc::ptr_eq(&before, &bench.reader.state.get()));
     assert_eq!(bench.reader.health.get().failures, 0);
     server.set(Answer::Tagged("\"2\"", pod("web", "a:2")));
@@ -315,6 +323,7 @@ async fn headers_are_sent_and_stay_with_their_host() {
     let mut bench = Bench::start_in(tempfile::tempdir().unwrap(), &url, &headers, None);
     bench.expect(&["web-node a:1"], &[]).await;
     let sent = server.seen.lock().unwrap()[0].1.clone();
+    // pods 11
     assert_eq!(sent.get_all("x-a").iter().collect::<Vec<_>>(), ["1", "2"]);
     assert_eq!(sent["x-b"], "3");
     assert_eq!(sent["authorization"], "Basic bWU6c2VjcmV0");
@@ -362,6 +371,29 @@ async fn a_refused_connection_is_told() {
     let mut bench = Bench::start(&format!("http://127.0.0.1:{port}/"));
     assert_eq!(bench.expect_failure("refused").await, "fetch-failed");
     assert_eq!(*bench.reader.state.get(), SourceState::NotSynced);
+
+    // Pods that were delivered stay.
+    let server = Server::start(Answer::Body(pod("web", "a:1")), None).await;
+    let mut bench = Bench::start(&server.url("http"));
+    bench.expect(&["web-node a:1"], &[]).await;
+    server.stop.cancel();
+    assert_eq!(bench.expect_failure("refused").await, "fetch-failed");
+    // pods 10
+    bench.expect(&["web-node a:1"], &["fetch-failed"]).await;
+}
+
+#[tokio::test]
+async fn a_first_empty_set_counts_once() {
+    let server = Server::start(Answer::Body(list(&[])), None).await;
+    let mut bench = Bench::start(&server.url("http"));
+    bench.expect(&[], &[]).await;
+    let first = bench.reader.state.get();
+    // The same set in another text.
+    server.set(Answer::Body(format!("{}\n", list(&[]))));
+    server.asked_again().await;
+    server.asked_again().await;
+    // pods 15
+    assert!(Arc::ptr_eq(&first, &bench.reader.state.get()));
 }
 
 #[tokio::test]

@@ -135,6 +135,7 @@ fn each_check_has_the_reason_that_users_know() {
     ] {
         let mut spec = spec;
         spec["tolerations"] = tolerates();
+        // pods 61
         assert_eq!(
             verdict(&pod(spec.clone()), &[], &node()),
             expected,
@@ -229,6 +230,7 @@ fn host_ports_collide_by_protocol_port_and_address() {
     }
     let init =
         json!({"initContainers": [{"name": "i", "ports": [{"containerPort": 9, "hostPort": 80}]}]});
+    // pods 61
     assert_eq!(
         verdict(&pod(init), &taken, &AdmitNode::default()),
         "ok",
@@ -397,6 +399,7 @@ fn critical_pods_make_others_go_and_no_more_than_needed() {
         ),
     ] {
         let uid = PodUid::of(&pod);
+        // pods 61
         assert_eq!(
             verdict(&pod, &others, &node()),
             expected,
@@ -480,6 +483,7 @@ fn only_safe_sysctls_are_set_for_others() {
                 Some(failure.message.to_string())
             }
         };
+        // api 6
         assert_eq!(told.as_deref(), expected, "{spec}");
         // Who writes a manifest is master of the machine.
         assert!(matches!(verdict("file"), Verdict::Admitted { .. }));

@@ -288,6 +288,7 @@ mod tests {
         let id: ContainerId = "docker://abc".parse().unwrap();
         assert_eq!(id, ContainerId::docker("abc"));
         assert_eq!(id.to_string(), "docker://abc");
+        // docker 1
         assert_eq!(serde_json::to_string(&id).unwrap(), "\"docker://abc\"");
         assert_eq!(
             serde_json::from_str::<ContainerId>("\"docker://abc\"").unwrap(),

@@ -49,6 +49,7 @@ fn an_identity_is_needed_where_there_is_none_or_it_has_ended() {
             "its client certificate is of system:node:other, not of system:node:box",
         ),
     ] {
+        // identity 1
         assert_eq!(judged(&held), Verdict::Needed(words.to_owned()), "{held:?}");
     }
 }
@@ -58,6 +59,7 @@ fn a_request_waits_for_people_as_long_as_it_exists() {
     let secs = Duration::from_secs;
     for (waited, pause) in [(0, 2), (59, 2), (60, 5), (899, 5), (900, 30), (1 << 30, 30)] {
         let next = next(Outcome::Pending, secs(waited));
+        // identity 1
         assert_eq!(next, Next::Wait(secs(pause)), "{waited}");
         assert_eq!(is_overdue(secs(waited)), waited >= 60, "{waited}");
     }
@@ -73,6 +75,7 @@ fn a_request_waits_for_people_as_long_as_it_exists() {
 #[test]
 fn pauses_after_refusals_grow_to_ten_minutes() {
     let pauses = (1..7).map(|n| refused_pause(n).as_secs() / 60);
+    // identity 1
     assert_eq!(pauses.collect::<Vec<_>>(), [1, 2, 4, 8, 10, 10]);
     assert_eq!(refused_pause(u32::MAX), Duration::from_mins(10));
     assert_eq!(unanswered_pause(true, 9), Duration::from_secs(10));
@@ -86,6 +89,7 @@ proptest! {
     ) {
         let validity = Validity { not_before: at(0), not_after: at(life) };
         let renew_at = validity.renew_at(jitter);
+        // identity 1
         prop_assert!(renew_at >= at(life * 7 / 10 - 1) && renew_at <= at(life * 9 / 10 + 1));
         prop_assert!(renew_at < validity.not_after);
     }

@@ -72,6 +72,7 @@ fn a_key_is_for_its_host_port_labels_and_path() {
         ("/team", "r.io/team/a", false),
     ] {
         let found = keyring(&[key]).lookup(image);
+        // docker 50
         assert_eq!(!found.is_empty(), matches, "{key} for {image}");
     }
 }
@@ -79,6 +80,7 @@ fn a_key_is_for_its_host_port_labels_and_path() {
 #[test]
 fn the_hub_has_a_fallback_that_others_have_not() {
     let hub = keyring(&["https://index.docker.io/v1/"]);
+    // docker 50
     assert_eq!(hub.lookup("docker.io/library/nginx").len(), 1);
     assert!(hub.lookup("quay.io/nginx").is_empty());
     // What names the host itself comes instead of it, not beside it.
@@ -100,6 +102,7 @@ fn longer_paths_come_first_and_equal_ones_as_they_were_added() {
         )]
         .into(),
     );
+    // docker 50
     assert_eq!(
         users(&ring.lookup("r.io/team/app")),
         ["r.io/team/app", "r.io/team", "second", "r.io", "*.io"]
@@ -130,6 +133,7 @@ fn entries_are_decoded_in_every_form() {
         Some((auth.username.as_str(), auth.password.as_str()))
     };
     assert_eq!(of("plain.io"), Some(("u", "p")));
+    // docker 50
     assert_eq!(of("padded.io"), Some(("me", "a:b")));
     assert_eq!(of("bare.io"), Some(("me", "a:b")));
     assert_eq!(of("wins.io"), Some(("me", "x")));

@@ -67,6 +67,7 @@ fn grace_only_shrinks() {
         (Some(15), None, 15),
     ] {
         let got = grace(known.map(seconds), &asked(deletion));
+        // pods 44
         assert_eq!(got, seconds(expected), "{known:?} {deletion:?}");
     }
 }

@@ -74,6 +74,7 @@ fn literals_see_what_comes_before_them_and_later_ones_replace() {
         {"name": "NONE"},
         {"name": "QUOTED", "value": "$$(A)"},
     ]);
+    // docker 4
     assert_eq!(
         resolved(&env).unwrap(),
         pairs(&[
@@ -135,6 +136,7 @@ fn resource_fields_round_up_and_limits_fall_back_to_the_node() {
         (own("limits.cpu", "many"), None),
     ] {
         let got = value(&json!({"resourceFieldRef": selector}));
+        // docker 38
         assert_eq!(got.ok().as_deref(), expected, "{selector}");
     }
 }
@@ -182,6 +184,7 @@ fn objects_become_variables() {
             {"name": "NOKEY", "valueFrom": {"configMapKeyRef": {"name": "conf", "key": "k", "optional": true}}},
         ],
     });
+    // docker 39
     assert_eq!(
         resolved_with(&fields, &objects()).unwrap(),
         pairs(&[
@@ -241,6 +244,7 @@ fn what_is_missing_is_told_as_upstream_tells_it() {
         ),
     ] {
         let error = resolved_with(&fields, &objects()).unwrap_err();
+        // docker 39
         assert_eq!(error.to_string(), expected, "{fields}");
     }
 }
@@ -267,6 +271,7 @@ fn services_come_last_and_replace_nothing() {
         {"name": "AGAIN", "value": "$(KUBERNETES_SERVICE_HOST)"},
     ]});
     let found = resolved_with(&fields, &known).unwrap();
+    // docker 39
     assert_eq!(
         found[..3],
         pairs(&[
@@ -335,6 +340,7 @@ fn an_environment_is_as_large_as_a_process_may_be_started_with() {
         let error = resolved_with(&fields, &objects)
             .err()
             .map(|e| e.to_string());
+        // tenants H1
         assert_eq!(error.as_deref(), problem);
     }
 }

@@ -32,6 +32,7 @@ fn an_event_names_its_pod_its_container_and_us() {
     assert!(!write.update);
     let json = serde_json::to_value(&write.event).unwrap();
     let stamp = at(5).as_nanosecond();
+    // pods 62
     assert_eq!(
         json,
         serde_json::json!({
@@ -74,6 +75,7 @@ fn an_event_of_the_node_has_its_name_as_uid_and_lies_in_the_default_namespace() 
     assert_eq!(write.namespace(), "default");
     let involved = write.event.involved_object;
     assert_eq!(text(involved.kind.as_ref()), "Node");
+    // events 5
     assert_eq!(involved.name, involved.uid);
     assert_eq!(involved.namespace, None);
 }
@@ -90,6 +92,7 @@ fn a_repeat_counts_up_and_only_patches() {
     assert!(again.update);
     assert_eq!(again.name(), first.name());
     assert_eq!(again.event.first_timestamp, first.event.first_timestamp);
+    // events 1
     assert_eq!(
         again.patch(),
         serde_json::json!({"count": 2, "lastTimestamp": "2023-11-14T22:13:29Z", "message": "x"})
@@ -134,6 +137,7 @@ fn many_similar_ones_become_one() {
     let eleventh = tell("error 10".to_owned(), 10);
     assert!(eleventh.update);
     assert_eq!(eleventh.name(), tenth.name());
+    // events 1
     assert_eq!(eleventh.event.count, Some(2));
     assert_eq!(
         eleventh.patch()["message"],
@@ -154,6 +158,7 @@ fn an_object_that_tells_too_much_is_not_listened_to_for_a_while() {
     for i in 0..25 {
         assert!(tell(i).is_some(), "{i}");
     }
+    // events 1
     assert_eq!(tell(26), None);
     assert_eq!(tell(27), None);
     // One passes after five minutes, and its count has those not written.
@@ -200,6 +205,7 @@ fn a_container_is_a_field_of_its_list() {
         ("setup", "spec.initContainers{setup}"),
         ("debug", "spec.ephemeralContainers{debug}"),
     ] {
+        // docker 66
         assert_eq!(field_path(&pod, container).as_deref(), Some(path));
     }
     assert_eq!(field_path(&pod, "POD"), None);

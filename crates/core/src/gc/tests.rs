@@ -147,6 +147,7 @@ fn each_container_keeps_as_many_dead_instances_as_it_may() {
             .iter()
             .map(|id| format!("{id} per_container"))
             .collect();
+        // docker 56
         assert_eq!(case.gone(), expected, "keep {keep}");
     }
 }
@@ -175,6 +176,7 @@ fn age_counts_from_the_creation() {
 fn what_is_left_of_a_pod_that_is_gone_goes_once_every_source_has_delivered() {
     let seen = "a:x1 a:x2 b:c1 POD:x8 POD:x9";
     let mut case = Case::of(1, -1, &[("p", seen)]).life("p", PodLife::Gone);
+    // docker 56
     assert_eq!(
         case.gone(),
         [
@@ -198,6 +200,7 @@ fn pods_that_are_over_keep_their_logs_until_space_is_needed() {
     let mut case = over().life("p", PodLife::Over);
     assert_eq!(case.gone(), Vec::<String>::new());
     case.evict = true;
+    // docker 56
     assert_eq!(case.gone(), ["p-a-1 pod_over", "p-sandbox-9 pod_over"]);
     case.ready = false;
     assert_eq!(case.gone(), Vec::<String>::new());
@@ -209,6 +212,7 @@ fn the_node_keeps_a_fair_share_of_each_container_and_then_the_newest() {
     let calm = ("q", "a:r1 a:x20");
     // Five dead ones: two each at most, which is one less than there are.
     let gone = Case::of(-1, 4, &[busy, calm]).gone();
+    // docker 56
     assert_eq!(gone, ["p-a-13 total", "p-a-12 total"]);
     // One each is more than there may be: the oldest of all goes.
     let gone = Case::of(-1, 1, &[busy, calm]).gone();
@@ -258,6 +262,7 @@ fn sandboxes_go_when_they_have_a_successor_or_their_pod_has_none_of_its_containe
         ("a:r1 POD:x9", PodLife::Gone, vec![]),
     ] {
         let case = Case::of(1, -1, &[("p", seen)]).life("p", life);
+        // docker 56
         assert_eq!(case.gone(), gone, "{seen} {life:?}");
     }
 }
@@ -346,6 +351,7 @@ proptest! {
                 continue;
             }
             let seen = pod.containers.iter().find(|c| c.id == removal.id).unwrap();
+            // docker 56
             prop_assert_ne!(seen.state, ContainerState::Running);
             prop_assert!(case.policy.is_old_enough(seen.created_at, now()));
             let newest = pod.find_container_status_by_name(&seen.name).unwrap();
@@ -380,6 +386,7 @@ proptest! {
                 pruned.extend(to_prune(&instances, case.policy, now()).map(|c| c.id.clone()));
             }
         }
+        // docker 56
         prop_assert_eq!(pruned, collected);
     }
 }

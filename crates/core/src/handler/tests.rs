@@ -70,6 +70,7 @@ fn ports_are_numbers_names_and_numbers_as_text() {
         ),
     ] {
         let resolved = request(get(port), Some(ip())).map(|get| get.port);
+        // pods 56a
         assert_eq!(resolved, expected);
     }
 }
@@ -155,6 +156,7 @@ fn commands_of_probes_know_literal_variables_and_hooks_none() {
         }),
         ..Probe::default()
     };
+    // tenants H1
     assert_eq!(
         of_probe(&large, &container(), None)
             .unwrap_err()

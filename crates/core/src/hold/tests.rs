@@ -133,6 +133,7 @@ fn without_a_last_good_version_there_is_only_the_problem() {
     let parsed = documents(&[rejected(0, Some("one")), rejected(1, None)]);
     let decision = decide("one\n---\ntwo or more\n", &parsed, LONG_AGO, &[]);
     assert_eq!(decision.problems.len(), 2);
+    // pods 2
     assert_eq!(kept(&decision), Some(vec![]));
 }
 

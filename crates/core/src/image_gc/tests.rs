@@ -73,6 +73,7 @@ fn what_is_used_kept_or_unknown_stays() {
     };
     let seen = [image("free"), used("used"), kept];
     ledger.detect(&seen, at(0));
+    // docker 51
     assert_eq!(ids(&ledger.eviction_order(&seen)), ["free"]);
     // One that came between the two looks.
     let more = [image("free"), image("new")];
@@ -90,6 +91,7 @@ fn what_was_used_longest_ago_goes_first_then_what_was_there_first() {
     let seen = [image("new"), image("late"), image("early"), image("never")];
     ledger.detect(&seen, at(600));
     let order = ledger.eviction_order(&seen);
+    // docker 51
     assert_eq!(ids(&order), ["never", "new", "early", "late"]);
     // What is gone is forgotten: back, it is new.
     ledger.detect(&[image("new")], at(900));
@@ -109,6 +111,7 @@ fn the_young_are_spared_and_those_of_the_first_look_are_not_young() {
     let enough = |now| ImageLedger::old_enough(&order, &policy, at(now));
     assert_eq!(ids(&enough(300)), ["a"]);
     assert_eq!(ids(&enough(419)), ["a"]);
+    // docker 51
     assert_eq!(ids(&enough(420)), ["a", "b"]);
     // Of one that came a moment ago, the first look knows.
     let mut ledger = ImageLedger::new(at(0));
@@ -177,6 +180,7 @@ proptest! {
                 prop_assert!(!of.is_in_use && !of.is_kept);
             }
             for image in ImageLedger::old_enough(&order, &policy, at(now)) {
+                // docker 51
                 prop_assert!(now - first_seen[&image.id] >= 120);
             }
             for image in ledger.too_old(&order, &policy, at(now)) {

@@ -103,6 +103,7 @@ fn translation_works_in_either_order_of_insertion() {
     for order in [[&web, &its_mirror], [&its_mirror, &web]] {
         let table = table(&order);
         for (uid, resolved) in [("m", "s"), ("s", "s"), ("unknown", "unknown"), ("", "")] {
+            // pods 37
             assert_eq!(
                 table.translate_pod_uid(&uid.into()),
                 resolved.into(),
@@ -130,6 +131,7 @@ fn a_static_pod_without_mirror_translates_to_nothing() {
     let table = table(&[&static_pod("s", "web"), &api_pod("a", "api")]);
     let translations = table.get_uid_translations();
     // The API pod is not in it: it never has a mirror.
+    // pods 38
     assert_eq!(translations.pod_to_mirror, [("s".into(), "".into())].into());
     assert!(translations.mirror_to_pod.is_empty());
     let statics = table.get_static_pod_to_mirror_pod_map();
@@ -142,6 +144,7 @@ fn a_removed_static_pod_leaves_an_orphan_that_still_translates() {
     let mut table = table(&[&web, &its_mirror]);
     table.remove_pod(&web);
     assert_eq!(table.get_orphaned_mirror_pod_names(), [name("web_ns")]);
+    // pods 39
     assert_eq!(table.translate_pod_uid(&"m".into()), "s".into());
     assert_eq!(table.get_pod_by_mirror_pod(&its_mirror), None);
     table.remove_pod(&its_mirror);
@@ -160,6 +163,7 @@ fn lookups_never_return_mirrors() {
     let table = table(&[&its_mirror, &web, &orphan]);
     assert_eq!(table.get_pods(), *from_ref(&web));
     assert_eq!(table.get_pod_by_uid(&"s".into()), Some(web.clone()));
+    // pods 40
     assert_eq!(table.get_pod_by_uid(&"m".into()), None);
     assert_eq!(
         table.get_pod_by_full_name(&name("web_ns")),
@@ -194,6 +198,7 @@ fn lookups_never_return_mirrors() {
 fn equal_names_in_two_namespaces_do_not_collide() {
     let (a, b) = (pod("1", "web", "a", &[]), pod("2", "web", "b", &[]));
     let mut table = table(&[&a, &b]);
+    // pods 40
     assert_eq!(table.get_pod_by_name("a", "web"), Some(a.clone()));
     assert_eq!(table.get_pod_by_name("b", "web"), Some(b.clone()));
     table.remove_pod(&a);
@@ -221,6 +226,7 @@ fn an_edit_moves_the_mirror_to_the_successor() {
     let mut table = table(&[&static_pod("old", "web"), &its_mirror]);
     table.remove_pod(&static_pod("old", "web"));
     table.add_pod(static_pod("new", "web"));
+    // pods 37
     assert_eq!(table.translate_pod_uid(&"m".into()), "new".into());
     // The recreated mirror has a UID of its own; the old one goes with the old mirror.
     table.remove_pod(&its_mirror);

@@ -139,6 +139,7 @@ mod tests {
             ),
         ];
         for (uid, expected) in pinned {
+            // pods 19
             assert_eq!(uid, expected);
         }
     }
@@ -157,6 +158,7 @@ mod tests {
             (json!({"a": 1, "b": [1, 2]}), "m", "f"),
             (json!({"a": 1, "b": [1, 2]}), "n", "g"),
         ] {
+            // pods 19
             assert_ne!(base, uid(&other, file, node, location));
         }
         let http = |node| uid(&json!({}), PodSource::Http, node, "u");

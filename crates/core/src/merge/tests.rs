@@ -71,6 +71,7 @@ fn the_first_of_a_name_wins_unless_another_runs_already() {
         (&[("web", "9")], ["1", "3"]),
     ] {
         let merged = merge_sources(&sources(files(), http()), &incumbents(running));
+        // pods 13
         assert_eq!(uids(&merged), expected, "{running:?}");
         assert_eq!(merged.conflicts.len(), 2, "{running:?}");
         assert!(
@@ -91,6 +92,7 @@ fn a_conflict_names_both_places() {
     let files = vec![file("/m/b", "web", "2"), file("/m/a", "web", "1")];
     let merged = merge_sources(&sources(files, SourceState::NotSynced), &BTreeMap::new());
     assert!(!merged.all_synced());
+    // pods 14
     assert_eq!(
         merged.conflicts[0].to_string(),
         "/m/b: metadata.name: document 0 is not used: \
@@ -120,6 +122,7 @@ fn one_source_of_two_leaves_the_other() {
     );
     assert_eq!(uids(&both), ["1", "2"]);
     let one = merge_sources(&sources(vec![], http), &both.incumbents());
+    // pods 14
     assert_eq!(uids(&one), ["2"]);
 }
 
@@ -214,6 +217,7 @@ fn what_counts_as_which_change() {
     for (why, change, expected) in cases {
         let new = changed(&base, change);
         let told = verbs(&diff(&set(std::slice::from_ref(&base)), &set(&[new])));
+        // pods 16
         assert_eq!(told, expected, "{why}");
     }
     // Where it comes from and what is wrong with its manifest is no matter of the pod.
@@ -245,6 +249,7 @@ fn operations_come_in_upstreams_order() {
         &set(&[file("/m/a", "web", "b")]),
         &set(&[file("/m/a", "web", "a")]),
     );
+    // pods 17
     assert_eq!(verbs(&edited), ["remove b", "add a"]);
 }
 
@@ -388,6 +393,7 @@ fn names_of_the_api_servers_pods_are_its_own_affair() {
         &states(files(), synced(vec![api.clone()])),
         &incumbents(&[("web", "9")]),
     );
+    // api 16
     assert_eq!(uids(&merged), ["1", "9"]);
     assert_eq!(merged.conflicts.len(), 1, "of the two files");
     assert_eq!(merged.incumbents(), incumbents(&[("web", "1")]));
@@ -423,6 +429,7 @@ fn what_may_be_stopped_depends_on_who_has_delivered() {
         }
         let delivered = merge_sources(&states, &BTreeMap::new()).delivered;
         let got = [HASH, UUID].map(|uid| delivered.may_stop(&uid.into()));
+        // pods 47
         assert_eq!(got, [hash, uuid], "{file:?} {api:?}");
         // What an author made up can't be the API server's, unless it looks like that.
         assert_eq!(delivered.may_stop(&"my-own-uid".into()), hash);

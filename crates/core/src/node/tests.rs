@@ -82,6 +82,7 @@ fn a_node_says_what_the_machine_is() {
         json!({ "cpu": "2", "memory": "8388608Ki", "ephemeral-storage": "1000", "pods": "110" })
     );
     // More reserved than there is leaves nothing, not less.
+    // node 6g
     assert_eq!(
         status["allocatable"],
         json!({ "cpu": "1500m", "memory": "0", "ephemeral-storage": "999", "pods": "110" })
@@ -136,6 +137,7 @@ fn images_are_capped_largest_first() {
     assert_eq!(images.len(), 50);
     assert_eq!(images[0].names.as_ref().unwrap()[0], "image-58:0");
     assert_eq!(images[0].names.as_ref().unwrap().len(), 5);
+    // node 6g
     assert!(images.is_sorted_by_key(|image| std::cmp::Reverse(image.size_bytes)));
     facts.images.reverse();
     let again = status_of(&facts, &up(), &NodeStatus::default(), 0)
@@ -243,6 +245,7 @@ fn conditions_follow_the_readings() {
     ] {
         let computed = status_of(&facts(), &readings, &NodeStatus::default(), 0);
         let told = condition(&computed, kind);
+        // node 6g
         assert_eq!(
             (told.status.as_str(), told.reason.as_deref().unwrap()),
             (status, reason),
@@ -281,6 +284,7 @@ fn a_pressure_is_told_until_it_was_gone_for_a_while() {
     ] {
         pressures = pressures.after(readings, at(second));
         let conditions = compute_conditions(readings, &pressures, &[], &[], at(second));
+        // node 6g
         assert_eq!(conditions[0].status, told, "{second}");
     }
 }
@@ -348,6 +352,7 @@ fn heartbeats_alone_are_written_seldom() {
     ] {
         let desired = status_of(&facts(), &up(), &base, now);
         let patch = write(&base, &desired, written, now);
+        // node 2, node 3
         assert_eq!(patch.is_some(), is_written, "{written:?} {now}");
         if let Some(patch) = patch {
             assert_eq!(patch["metadata"]["uid"], "u1");
@@ -369,6 +374,7 @@ fn the_node_api_is_told_and_what_it_speaks_too() {
     // A Node that was there before knows neither, and is told at once.
     let patch = write(&first(), &desired, Some(9), 10).unwrap();
     let endpoint = json!({ "kubeletEndpoint": { "Port": 10350 } });
+    // streams 11
     assert_eq!(patch["status"]["daemonEndpoints"], endpoint);
     assert_eq!(patch["status"]["declaredFeatures"], features);
     // An API server that drops the features is not told again for their sake alone.
@@ -388,6 +394,7 @@ fn a_change_is_written_at_once_and_alone() {
     facts.addresses.pop();
     let desired = status_of(&facts, &up(), &base, 10);
     let patch = write(&base, &desired, Some(9), 10).unwrap();
+    // node 6
     assert_eq!(
         patch["status"]["addresses"],
         json!([
@@ -403,6 +410,7 @@ fn a_change_is_written_at_once_and_alone() {
     let desired = status_of(&more, &up(), &base, 10);
     let patch = write(&base, &desired, Some(9), 10).unwrap();
     assert_eq!(patch["status"]["capacity"], json!({ "cpu": "4" }));
+    // node 3
     assert_eq!(patch["status"]["allocatable"], json!({ "cpu": "3500m" }));
 
     let down = Readings {
@@ -489,6 +497,7 @@ fn an_older_node_gets_our_labels_and_keeps_the_rest() {
     existing.metadata.annotations = None;
     let patch = decide_metadata(&existing, &facts).unwrap();
     assert_eq!(patch["metadata"]["uid"], "u1");
+    // node 1
     assert_eq!(
         patch["metadata"]["labels"],
         json!({ "kubernetes.io/arch": "amd64" })
@@ -537,6 +546,7 @@ fn only_our_node_is_claimed() {
         (&kubelet, None, false),
     ] {
         let claim = claim(node, &facts(), lease, at(100));
+        // node 6b
         assert_eq!(claim == Claim::Ours, is_ours, "{claim:?} {lease:?}");
         if let Claim::Foreign(words) = claim {
             assert!(words.contains("--node-name"), "{words}");

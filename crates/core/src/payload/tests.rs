@@ -93,6 +93,7 @@ fn problem(volume: &Value) -> String {
 
 #[test]
 fn config_maps() {
+    // docker 44
     assert_eq!(
         lines(&json!({"configMap": {"name": "conf"}})),
         [
@@ -179,6 +180,7 @@ fn a_projected_volume_merges_its_sources_in_order() {
         {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
         {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
     ]}});
+    // docker 44
     assert_eq!(
         lines(&volume),
         [
@@ -229,6 +231,7 @@ fn tokens_are_for_the_pods_user_and_group_only() {
             "token 0644 t0ken",
         ),
     ] {
+        // docker 44
         assert_eq!(listed(&of(&volume, &more).unwrap()), [expected], "{more}");
     }
 }

@@ -241,6 +241,7 @@ fn when_to_probe() {
         ),
     ] {
         let decision = look(&on_a(), kind, &seen);
+        // pods 56
         assert_eq!(decision.action, action, "{what} ({kind})");
         let news = decision.publish.filter(|_| decision.forget.is_none());
         let news = news.filter(|_| seen.instance.is_some());
@@ -284,6 +285,7 @@ fn a_result_counts_once_it_came_often_enough() {
         published.push(publish);
     }
     let (f, s) = (Some(Failure), Some(Success));
+    // pods 56
     assert_eq!(
         published,
         [None, None, None, None, None, f, f, None, s],
@@ -320,6 +322,7 @@ fn a_decided_worker_holds_until_there_is_another_instance() {
             ..seen(Some(instance))
         };
         let held = look(&state, kind, &on(&a)).action == Action::Wait;
+        // pods 56
         assert_eq!(held, holds, "{kind} {result:?}");
         let next = look(&state, kind, &on(&b));
         assert_eq!(next.action, Action::Probe, "{kind} {result:?}");
@@ -492,6 +495,7 @@ proptest! {
             };
             let in_a_row = attempts.iter().rev().take_while(|r| **r == result).count();
             let enough = u32::try_from(in_a_row).unwrap() >= threshold;
+            // pods 56
             prop_assert_eq!(published, enough.then_some(result));
             decided = enough
                 && (kind == ProbeKind::Startup

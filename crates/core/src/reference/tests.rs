@@ -173,6 +173,7 @@ fn good_references() {
         assert_eq!(found.digest(), digest, "{text}");
         if tag.is_none() && digest.is_none() {
             // Our own rule: without a tag the Engine would pull them all.
+            // docker 48
             assert_eq!(found.as_str(), format!("{text}:latest"));
             assert_eq!(found.tag(), Some("latest"), "{text}");
         } else {

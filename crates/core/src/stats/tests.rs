@@ -119,6 +119,7 @@ fn version_1_is_read() {
             nanos: 5000,
         }),
     };
+    // usage 35a
     assert_eq!(used, expected);
     // One file is enough for the sum.
     let sum = cpu(Version::V1, &mut v1(), false).unwrap();
@@ -140,6 +141,7 @@ fn version_1_is_read() {
         limit: Some(67_108_864),
     };
     assert_eq!(held, expected);
+    // usage 36
     assert_eq!(held.available(), Some(67_108_864 - 438_272));
     assert_eq!(held.swap_available(), Some(67_108_864 - 4096));
     let expected = Detail {
@@ -184,6 +186,7 @@ fn version_2_is_read() {
             nanos: 5000,
         }),
     };
+    // usage 35a
     assert_eq!(used, expected);
     let held = memory(Version::V2, &mut v2()).unwrap();
     let expected = Memory {
@@ -201,6 +204,7 @@ fn version_2_is_read() {
         major_page_faults: 1,
         limit: Some(67_108_864),
     };
+    // usage 36
     assert_eq!(held, expected);
     let expected = Detail {
         cpu_quota: Some(50_000),
@@ -250,6 +254,7 @@ fn limits_that_are_none_are_none() {
         let mut files = v2();
         files.0.insert("memory.max", limit);
         let held = memory(Version::V2, &mut files).unwrap();
+        // usage 35a
         assert_eq!(held.limit, expected, "{limit}");
         // More than the limit is used for moments: nothing is left, not less than that.
         assert!(held.available().is_none_or(|left| left == 0));
@@ -269,6 +274,7 @@ fn a_machine_without_a_controller_tells_the_rest() {
         for gone in ["memory.usage_in_bytes", "memory.current"] {
             files.0.remove(gone);
         }
+        // usage 35a
         assert_eq!(memory(version, &mut files), None);
         assert!(cpu(version, &mut files, true).is_some());
         let mut none = Texts(HashMap::new());
@@ -385,6 +391,7 @@ fn cgroups_are_where_both_drivers_put_them() {
     let id = "f".repeat(64);
     let found = place::candidates("kubepods", Some(QosClass::Burstable), &uid, &id);
     let scope = format!("docker-{id}.scope");
+    // usage 35b
     assert_eq!(
         found,
         [
@@ -435,6 +442,7 @@ fn rates_are_between_two_looks() {
         (at(10, 9), at(20, 7), None),
         (at(0, 0), at(1, u64::MAX), Some(u64::MAX)),
     ] {
+        // usage 35c
         assert_eq!(nano_cores(before, now), expected, "{before:?} {now:?}");
     }
 }
@@ -486,6 +494,7 @@ proptest! {
                 let _ = cpu(version, &mut Same(text), true);
                 let held = memory(version, &mut Same(text));
                 if let Some(held) = held {
+                    // usage 35a
                     prop_assert!(held.working_set <= held.usage);
                 }
                 let _ = detail(version, &mut Same(text));
@@ -510,6 +519,7 @@ proptest! {
         let text = format!("{}{line}\n", include_str!("tests/memory.stat.v1"));
         prop_assume!(!line.starts_with("total_rss "));
         let held = memory(Version::V1, &mut With(text)).unwrap();
+        // usage 35a
         prop_assert_eq!(held.rss, 53_248);
     }
 }

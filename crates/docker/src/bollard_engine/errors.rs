@@ -73,6 +73,7 @@ mod tests {
     fn every_kind_has_its_place() {
         let after = Duration::from_secs(20);
         let of = |error| translate("unix:///x", "list", after, error);
+        // docker 58
         assert_eq!(
             of(Error::DockerResponseServerError {
                 status_code: 404,

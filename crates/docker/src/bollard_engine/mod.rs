@@ -481,6 +481,7 @@ mod tests {
     fn a_grace_is_never_cut_short() {
         assert_eq!(grace_seconds(Duration::ZERO), 0);
         assert_eq!(grace_seconds(Duration::from_millis(1)), 1);
+        // docker 32
         assert_eq!(grace_seconds(Duration::from_mins(5)), 300);
         assert_eq!(grace_seconds(Duration::MAX), i32::MAX);
         for grace in [
@@ -488,6 +489,7 @@ mod tests {
             Duration::from_mins(5),
             Duration::from_hours(24),
         ] {
+            // docker 63
             assert!(stop_deadline(grace) >= grace + STOP_SLACK);
         }
         assert!(Duration::from_secs(BOLLARD_TIMEOUT_SECONDS) > Duration::from_hours(24));

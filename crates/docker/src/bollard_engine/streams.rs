@@ -394,6 +394,7 @@ mod tests {
                 }),
             ),
         ] {
+            // docker 49
             assert_eq!(pull_message(line), expected, "{line}");
         }
         assert!(matches!(pull_message("x"), Err(EngineError::Decode { .. })));

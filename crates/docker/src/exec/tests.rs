@@ -98,6 +98,7 @@ async fn a_command_costs_three_calls_and_its_output_is_stdout_and_then_stderr() 
     let done = bed.run("probe", LONG).await.unwrap();
     assert_eq!(done.exit_code, 3);
     assert_eq!(done.output, "ab12");
+    // docker 53
     assert_eq!(
         bed.operations(),
         [
@@ -122,6 +123,7 @@ async fn too_much_output_is_cut_and_no_error() {
     );
     let done = bed.run("chatter", LONG).await.unwrap();
     assert_eq!(done.exit_code, 0);
+    // tenants H3
     assert_eq!(done.output.len(), COMMAND_OUTPUT_MAX);
     // Hundreds may run at once.
     assert!(done.output.len() <= 10 << 10);
@@ -158,6 +160,7 @@ async fn a_command_that_can_not_be_ended_is_told_of() {
             after
         }
     );
+    // docker 53
     assert_eq!(
         late.to_string(),
         "exec, whose process could not be ended and goes on, got no answer within 1 s"

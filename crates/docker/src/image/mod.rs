@@ -76,6 +76,7 @@ mod tests {
                 image_pull_policy: policy.map(str::to_owned),
                 ..Container::default()
             };
+            // docker 47
             assert_eq!(PullPolicy::of(&container), expected, "{image} {policy:?}");
         }
     }

@@ -190,6 +190,7 @@ async fn a_pod_with_a_known_image_costs_five_calls() {
     let result = bed.round(&pod).await;
     assert_eq!(result.error(), None);
     let calls = bed.engine.calls();
+    // docker 64
     assert_eq!(calls.len(), 5, "{calls:?}");
     let nth = |operation, n: usize| {
         let mut all = calls
@@ -469,6 +470,7 @@ async fn grace_comes_from_the_pod_its_labels_or_an_override() {
         bed.up(&pod).await;
         bed.engine.clear_calls();
         bed.kill(&pod, given).await;
+        // pods 44
         assert_eq!(grace(&bed.engine), expected);
         bed.manager.delete_pod(&PodUid::of(&pod)).await.unwrap();
     }
@@ -669,6 +671,7 @@ async fn networks_are_set_up_and_torn_down_unless_they_are_the_hosts() {
     let bed = Bed::warm().await;
     let pod = pod("a", &json!({}));
     let result = bed.round(&pod).await;
+    // docker 22a
     assert_eq!(
         actions(&result),
         [
@@ -714,6 +717,7 @@ async fn nothing_is_made_for_a_pod_whose_network_is_missing() {
             .unwrap()
             .contains("docker network create pods")
     );
+    // docker 22a
     assert_eq!(bed.containers(), []);
     bed.engine.add_network("pods", "bridge");
     bed.up(&pod).await;
@@ -740,6 +744,7 @@ async fn a_sandbox_whose_network_can_not_be_set_up_leaves_nothing() {
         actions(&result)[..2],
         [(SyncAction::CreatePodSandbox, true), setup]
     );
+    // docker 22a
     assert_eq!(bed.containers(), []);
 }
 
@@ -765,6 +770,7 @@ async fn a_port_that_is_taken_is_told_with_its_holder() {
         .fail(Operation::StartContainer, None, fault, taken);
     let result = bed.round(&other).await;
     let error = result.error().unwrap();
+    // docker 22b
     assert!(
         error.contains("host port 8080 is in use by pod ns/pod-a"),
         "{error}"
@@ -788,6 +794,7 @@ async fn a_pod_of_a_cluster_is_told_that_the_clusters_dns_is_missing() {
         bed.up(&pod).await;
         let story = bed.manager.telemetry.journal.story(&FullName::of(&pod));
         let told = story.iter().find(|e| &*e.reason == "MissingClusterDNS");
+        // docker 20
         assert_eq!(told.map(|entry| entry.kind), Some(expected), "{source}");
     }
 }

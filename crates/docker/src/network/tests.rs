@@ -12,6 +12,7 @@ async fn a_named_network_must_be_there_and_give_addresses() {
     let fake = Arc::new(FakeEngine::new());
     let network = |name: &str| EngineNetwork::new(fake.clone(), Some(name.to_owned()));
     let pods = network("pods");
+    // docker 22a
     assert_eq!(
         pods.status().await.unwrap_err().to_string(),
         "the Docker network \"pods\" does not exist: make it with \"docker network create pods\", or name another with --network"
@@ -38,6 +39,7 @@ async fn the_default_bridge_is_never_asked_for() {
     assert_eq!(network.status().await, Ok(()));
     assert_eq!(network.sandbox_mode(), "default");
     assert!(!network.has_own_resolver());
+    // docker 22a
     assert_eq!(fake.count(Operation::InspectNetwork), 0);
 }
 
@@ -74,6 +76,7 @@ fn port_conflicts_are_read_from_the_engines_words() {
         ("no such image", None),
         ("Bind for nowhere failed: port is already allocated", None),
     ] {
+        // docker 22b
         assert_eq!(conflict(words), expected, "{words}");
     }
 }
@@ -105,6 +108,7 @@ fn a_port_is_told_to_be_a_pods_or_a_foreign_containers() {
     let listed = [container("proxy", 53, udp), ours];
     let holder =
         |number, protocol, owner| publisher(&listed, &HostPort { number, protocol }, owner);
+    // docker 22b
     assert_eq!(
         holder(53, None, "me").as_deref(),
         Some("container \"proxy\"")
@@ -125,6 +129,7 @@ fn a_port_is_told_to_be_a_pods_or_a_foreign_containers() {
 #[test]
 fn the_process_that_listens_is_found() {
     let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4242 1\n   1: 0100007F:1F91 0100007F:0001 01 00000000:00000000 00:00000000 00000000     0        0 4243 1\n";
+    // docker 22b
     assert_eq!(listener(table.as_bytes(), 8080), Some(4242));
     assert_eq!(
         listener(table.as_bytes(), 8081),

@@ -179,6 +179,7 @@ async fn of_a_long_answer_only_the_beginning_is_read() {
     assert_eq!(ask(&get(address, "/")).await, Ok(200));
     // What was sent beyond that is what the system holds for two sockets.
     let sent = server.await.unwrap();
+    // pods 56a
     assert!(sent < BODY, "all {sent} bytes were taken");
 }
 
@@ -192,6 +193,7 @@ async fn a_server_that_never_answers_costs_its_timeout_and_no_more() {
     for request in [get(address, "/"), over_tls(get(address, "/"))] {
         let (answer, accepted) =
             tokio::join!(client.http_get(&request, timeout), listener.accept());
+        // pods 56a
         assert_eq!(answer, Err(ProbeError::Timeout(timeout)));
         held.push(accepted.unwrap());
     }
@@ -262,6 +264,7 @@ async fn ipv6_is_spoken_too() {
         Arc::new(|_| b"HTTP/1.1 200 OK\r\n\r\n".to_vec()),
     )
     .await;
+    // pods 56a
     assert_eq!(ask(&get(server.address, "/")).await, Ok(200));
     let head = server.heads.recv().await.unwrap();
     assert!(
@@ -281,6 +284,7 @@ async fn nobodys_certificate_is_verified() {
     )
     .await;
     let request = over_tls(get(server.address, "/"));
+    // pods 56a
     assert_eq!(ask(&request).await, Ok(200));
     let by_name = HttpGet {
         host: "localhost".to_owned(),
@@ -336,6 +340,7 @@ async fn redirects_to_the_same_host_are_followed_ten_requests_long() {
     assert!(asked[9].starts_with("GET /8?q "), "{}", asked[9]);
     assert!(asked[9].contains("Host: shop.example"), "{}", asked[9]);
     let server = redirecting(10, |n| format!("/{n}")).await;
+    // pods 56a
     assert_eq!(
         ask(&get(server.address, "/")).await,
         Err(ProbeError::TooManyRedirects(10))
@@ -364,6 +369,7 @@ async fn a_redirect_to_another_port_of_the_host_is_followed_and_to_another_host_
         (answer.status, answer.body.as_ref()),
         (302, b"<a>".as_ref())
     );
+    // pods 56a
     assert!(target.heads.try_recv().is_err(), "somebody was asked");
     let elsewhere = redirecting(1, |_| "gopher://127.0.0.1/".to_owned()).await;
     let answer = ask(&get(elsewhere.address, "/")).await;
@@ -455,6 +461,7 @@ async fn a_grpc_health_service_is_asked_and_understood() {
         let acceptor = tls.then(|| tls_config(&[b"h2"]));
         let mut server = grpc_server(acceptor, serving.clone()).await;
         let asked = Client::new().grpc(&check(&server, "db", tls), LONG).await;
+        // pods 56a
         assert_eq!(asked, Ok(Health::Serving));
         assert_eq!(
             server.heads.recv().await.unwrap(),

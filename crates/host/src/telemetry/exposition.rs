@@ -45,6 +45,7 @@ mod tests {
             took_seconds_sum 0.5\ntook_seconds_count 1\ntook_seconds_bucket{le=\"+Inf\"} 1\n\
             # HELP asked How often\n# TYPE asked counter\nasked_total{by=\"# TYPE a b\"} 2\n\
             # HELP build The program\n# TYPE build info\nbuild_info{version=\"1\"} 1\n# EOF\n";
+        // node-api 12
         assert_eq!(
             prometheus_text(open),
             "# HELP up Whether it is\n# TYPE up gauge\nup 1\n\

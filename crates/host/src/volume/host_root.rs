@@ -189,6 +189,7 @@ mod tests {
             ("/var/run/missing/b", "run/missing/b"),
         ] {
             let found = resolve_below(root, Path::new(path)).unwrap();
+            // installed 1
             assert_eq!(found, root.join(leads_to), "{path}");
         }
         assert!(resolve_below(root, Path::new("/loop/a")).is_err());

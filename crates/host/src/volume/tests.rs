@@ -109,6 +109,7 @@ fn host_path_types_accept_only_their_own() {
             if accepted.contains(&name) {
                 assert_eq!(got.unwrap().volumes["v"], path, "{kind} {name}");
             } else {
+                // docker 42
                 assert_eq!(
                     got.unwrap_err().to_string(),
                     format!(
@@ -132,6 +133,7 @@ fn host_paths_are_made_where_their_type_says_so() {
     let file = root.path("a/f");
     ensure_host_path(&root, &file, "FileOrCreate").unwrap();
     assert!(file.is_file());
+    // docker 42
     assert_eq!(mode(&file), 0o644);
     fs::write(&file, b"kept").unwrap();
     ensure_host_path(&root, &file, "FileOrCreate").unwrap();
@@ -214,6 +216,7 @@ fn empty_dir_on_disk_is_open_to_all_and_keeps_what_containers_make_of_it() {
         dir,
         root.path("root/pods/u-1/volumes/kubernetes.io~empty-dir/v")
     );
+    // docker 45
     assert_eq!(mode(&dir), 0o777);
     assert_eq!(
         mode(&root.path("root/pods/u-1")),
@@ -239,6 +242,7 @@ fn fs_group_owns_an_empty_dir() {
         }));
         let map = root.ensure(&pod, NODE_MEMORY).unwrap();
         let dir = &map.volumes[name];
+        // docker 44
         assert_eq!(fs::metadata(dir).unwrap().gid(), 2345, "{name}");
         assert_eq!(mode(dir), 0o2777, "{name}");
     }
@@ -289,6 +293,7 @@ fn empty_dir_in_memory_is_bounded_and_survives() {
         }));
         let dir = root.ensure(&pod, node).unwrap().volumes["v"].clone();
         assert!(mountinfo::is_mount_point(&dir).unwrap());
+        // docker 45
         assert_eq!(tmpfs_bytes(&dir), expected, "{source}");
         assert_eq!(mode(&dir), 0o777);
 
@@ -312,6 +317,7 @@ fn termination_logs_are_fresh_files_open_to_all() {
     let second = root.manager.ensure_termination_log(&uid, "c").unwrap();
     assert_ne!(first, second);
     for path in [&first, &second] {
+        // docker 46
         assert_eq!(mode(path), 0o666);
         assert_eq!(
             path.parent().unwrap(),
@@ -355,6 +361,7 @@ fn termination_messages_are_read_from_their_end() {
         (b"bad \xff end".to_vec(), "bad \u{fffd} end".to_owned()),
     ] {
         fs::write(&path, content).unwrap();
+        // docker 46, tenants H3
         assert_eq!(read_termination_message(&path).unwrap(), expected);
     }
     let link = root.path("link");
@@ -399,6 +406,7 @@ fn what_a_container_has_filled_is_not_read() {
     overwrite(&path, "ours\n").unwrap();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "ours\n");
     let read = bytes_read() - before;
+    // tenants H3
     assert!(read < 1 << 20, "{read}");
 }
 
@@ -409,6 +417,7 @@ fn the_hosts_file_is_written_in_place() {
     let path = root.manager.write_hosts(&uid, "first, and long\n").unwrap();
     let inode = fs::metadata(&path).unwrap().ino();
     assert_eq!(root.manager.write_hosts(&uid, "second\n").unwrap(), path);
+    // docker 21
     assert_eq!(fs::read_to_string(&path).unwrap(), "second\n");
     assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
     assert_eq!(mode(&path), 0o644);
@@ -450,6 +459,7 @@ fn pods_are_listed_and_removed_with_all_they_have() {
         std::slice::from_ref(&uid)
     );
     root.manager.remove_pod(&uid).unwrap();
+    // docker 44
     assert!(!root.pod_paths().pod_dir().exists());
     assert!(outside.join("precious").exists());
     assert_eq!(root.manager.list_pod_dirs().unwrap(), []);
@@ -487,6 +497,7 @@ fn released_volumes_are_gone_and_what_else_a_pod_has_stays() {
         paths.subpaths_dir(),
         paths.plugins_dir(),
     ] {
+        // docker 44
         assert!(!gone.exists(), "{}", gone.display());
     }
     assert_eq!(
@@ -517,6 +528,7 @@ fn a_tree_deeper_than_any_path_is_removed() {
     }
     drop(dir);
     root.manager.remove_pod(&PodUid::from(UID)).unwrap();
+    // tenants H2
     assert!(!root.pod_paths().pod_dir().exists());
 }
 
@@ -538,6 +550,7 @@ fn what_others_mounted_is_left_alone() {
         let error = refused.unwrap_err();
         assert!(matches!(error, VolumeError::Busy { .. }), "{error}");
     }
+    // docker 44
     assert!(elsewhere.join("precious").exists());
     // The walk itself stops there too, should the mount come after the look at the table.
     let error = remove::remove_tree_of(root.pod_paths().pod_dir()).unwrap_err();
@@ -576,6 +589,7 @@ fn a_directory_with_more_names_than_memory_is_removed() {
         .env(TREE, &tree)
         .output()
         .unwrap();
+    // tenants H2
     assert!(done.status.success() && !tree.exists(), "{done:?}");
 }
 
@@ -594,6 +608,7 @@ fn a_wide_and_deep_tree_is_removed() {
         level.push("d");
     }
     remove::remove_tree_of(&tree).unwrap();
+    // tenants H2
     assert!(!tree.exists());
 }
 
@@ -638,6 +653,7 @@ fn sub_paths_are_made_with_the_volumes_mode_and_bound() {
     let bound = ensure_subpath(&root, &volume, "a/b").unwrap();
     assert_eq!(bound, root.pod_paths().subpath("v", "c", 1));
     for made in ["a", "a/b"] {
+        // docker 41
         assert_eq!(mode(&volume.join(made)), 0o2770, "{made}");
     }
     let inode = |path: &Path| fs::metadata(path).unwrap().ino();
@@ -668,6 +684,7 @@ fn sub_paths_that_leave_their_volume_are_refused_without_naming_it() {
     symlink("inside", volume.join("within")).unwrap();
     for bad in ["..", "a/../b", "/etc", "absolute", "absolute/x", "up/x"] {
         let error = ensure_subpath(&root, &volume, bad).unwrap_err();
+        // docker 41
         assert!(
             matches!(error, VolumeError::SubPath { .. }),
             "{bad}: {error}"

@@ -63,6 +63,7 @@ fn the_first_protocol_of_a_spdy_client_that_we_have_is_taken() {
     ] {
         let negotiated = RemoteCommand::negotiate(&spdy_request(&offered)).unwrap();
         assert_eq!(negotiated.carrier, Carrier::Spdy);
+        // streams 1
         assert_eq!(negotiated.version, version, "{offered:?}");
         let said = answered(&negotiated, "x-stream-protocol-version");
         assert_eq!(said.as_deref(), Some(chosen));
@@ -91,6 +92,7 @@ fn a_spdy_client_that_we_have_nothing_for_is_refused_as_upstream_does() {
             "channel.k8s.io"
         ]
     );
+    // streams 1
     assert_eq!(
         refusal.message,
         "unable to upgrade: unable to negotiate protocol: client supports [v9.channel.k8s.io], \
@@ -168,6 +170,7 @@ fn the_first_protocol_of_a_websocket_that_we_have_is_taken() {
     ] {
         let negotiated = RemoteCommand::negotiate(&websocket_request(offered)).unwrap();
         assert_eq!(negotiated.carrier, carrier, "{offered:?}");
+        // streams 1
         assert_eq!(negotiated.version, version, "{offered:?}");
         let said = answered(&negotiated, "sec-websocket-protocol");
         assert_eq!(said.as_deref(), chosen);
@@ -214,6 +217,7 @@ fn ports_are_forwarded_over_each_carrier() {
     ] {
         let request = websocket_request(Some("v4.channel.k8s.io"));
         let channels = PortForward::negotiate(&request, query).unwrap();
+        // streams 1
         assert_eq!(channels.ports, ports, "{query}");
     }
     let many: Vec<String> = (1..=129).map(|port| format!("port={port}")).collect();
@@ -238,6 +242,7 @@ fn ports_are_forwarded_over_each_carrier() {
 fn a_query_says_command_and_streams() {
     let asked = RemoteCommand::parse("command=sh&command=-c&command=a+b&input=1&output=1&error=1");
     let asked = asked.unwrap();
+    // streams 1
     assert_eq!(asked.command, ["sh", "-c", "a b"]);
     let streams = asked.streams;
     assert!(streams.stdin && streams.stdout && streams.stderr && !streams.tty);

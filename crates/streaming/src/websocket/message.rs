@@ -142,6 +142,7 @@ mod tests {
         let data = |channel, bytes: &'static str| Some(Decoded::Data(channel, bytes.into()));
         assert_eq!(whole(b"", binary, Version::V5), Some(Decoded::Nothing));
         assert_eq!(whole(b"\0", binary, Version::V5), Some(Decoded::Nothing));
+        // streams 6
         assert_eq!(whole(b"\0hi", binary, Version::V5), data(0, "hi"));
         assert_eq!(
             whole(b"\xff\0", binary, Version::V5),
@@ -170,6 +171,7 @@ mod tests {
         assert_eq!(read(parts, binary, Version::V4), hi);
         assert_eq!(read(&[b"0a", b"Gk", b"="], base64, Version::V4), hi);
         let closed = read(&[b"\xff", b"", b"\x02", b""], binary, Version::V5);
+        // streams 6
         assert_eq!(closed, Some(Decoded::Close(2)));
         assert_eq!(read(&[b"\xff", b"\0", b"\0"], binary, Version::V5), None);
         // What comes first is there before the last.

@@ -51,6 +51,7 @@ fn an_edited_pod_and_its_old_version_share_a_story() {
     ];
     let story = vec!["Second".to_owned(), "First".to_owned()];
     for text in ["web", "default/web-box"] {
+        // events 6
         assert_eq!(
             told(&pods, text),
             (Some("uid-new".to_owned()), story.clone())
@@ -65,6 +66,7 @@ fn an_edited_pod_and_its_old_version_share_a_story() {
 #[test]
 fn a_pod_that_is_gone_is_found_by_name_and_uid() {
     for text in ["past", "past-box", "default/past", "uid-past", "uid-pa"] {
+        // events 6
         assert_eq!(told(&[], text), (None, vec!["Gone".to_owned()]), "{text}");
     }
     for text in ["pas", "other/past", "uid", "x"] {

@@ -115,6 +115,7 @@ async fn a_certificate_says_who_somebody_is() {
     let bed = Bed::new();
     let shown = bed.authority.shown("admin", |_| {});
     let user = bed.admit("/pods", "", &shown).await.unwrap();
+    // node-api 6
     assert_eq!(user.name, "admin");
     assert_eq!(user.groups, ["system:masters", AUTHENTICATED]);
     assert!(
@@ -168,6 +169,7 @@ async fn a_certificate_that_proves_nothing_is_none() {
         ),
     ] {
         let refused = bed.admit("/pods", "", &shown).await;
+        // node-api 6
         assert_eq!(refused, Err(Refused::Unauthorized), "{what}");
         assert_eq!(bed.asked(), [], "{what}");
         // It is no obstacle for who has a token.
@@ -198,6 +200,7 @@ async fn replaced_authorities_count_at_the_next_request() {
     authorities
         .replace(Authority::new().pem().as_bytes())
         .unwrap();
+    // node-api 6
     assert!(bed.admit("/pods", "", &shown).await.is_err());
 }
 
@@ -208,6 +211,7 @@ async fn any_of_several_rights_will_do_and_none_is_refused_in_upstreams_words() 
     let refused = bed.admit("/pods", "", &shown).await.unwrap_err();
     let words = "Forbidden (user=alice, verb=get, resource=nodes, subresource(s)=[pods proxy])\n";
     assert_eq!(refused, Refused::Forbidden(words.to_owned()));
+    // node-api 5
     assert_eq!(
         bed.asked(),
         [access("alice", "pods"), access("alice", "proxy")]
@@ -239,6 +243,7 @@ async fn answers_are_kept_as_long_as_a_kubelet_keeps_them() {
         );
         assert!(bed.admit("/metrics", "forged", &nobody).await.is_err());
     }
+    // node-api 7
     assert_eq!(bed.asked().len(), 5, "one question each");
     let after = async |seconds| {
         tokio::time::advance(Duration::from_secs(seconds)).await;
@@ -273,6 +278,7 @@ async fn while_the_api_server_is_away_nobody_new_gets_in() {
     assert_eq!(refused, Err(Refused::Unauthorized));
     let words = "Authorization error (user=admin, verb=get, resource=nodes, subresource=pods)";
     let refused = bed.admit("/pods", "", &shown).await;
+    // node-api 7
     assert_eq!(refused, Err(Refused::Unknown(words.to_owned())));
     // What could not be found out is not kept.
     *bed.reviewer.away.lock().unwrap() = false;

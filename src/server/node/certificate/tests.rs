@@ -43,6 +43,7 @@ async fn a_certificate_of_our_own_is_for_all_our_names_and_renewed_before_it_end
     let due = now.checked_add(day * 336).unwrap();
     task.look(due).await;
     let second = leaf(&served);
+    // node-api 9
     assert!(second.not_after > first.not_after);
     assert!(told(&second) && !told(&first));
     task.look(due).await;
@@ -117,6 +118,7 @@ async fn replaced_files_are_taken_up_once_they_fit_together() {
         "one",
         "a new certificate beside the old key"
     );
+    // node-api 9
     assert!(task.told.is_some());
     files.write("tls.key", &key);
     task.look(Timestamp::now()).await;
@@ -175,6 +177,7 @@ async fn while_nobody_signs_it_is_served_with_our_own_and_told() {
     task.look(at(61)).await;
     let name = cluster.requests.lock().unwrap()[0].clone();
     let told = task.told.clone().unwrap();
+    // node-api 9
     assert!(
         told.contains(&format!("kubectl certificate approve {name}")),
         "{told}"

@@ -11,6 +11,7 @@ fn a_mirror_is_a_copy_with_one_owner() {
     pod.metadata.finalizers = Some(vec!["a/b".into()]);
     pod.status = Some(core::PodStatus::default());
     let mirror = mirror_copy(&pod, &reference("nu"));
+    // pods 23
     assert_eq!(
         serde_json::to_value(&mirror).unwrap(),
         json!({
@@ -104,6 +105,7 @@ fn references_to_the_api_are_left_out_and_told() {
         })
     );
     let annotations = mirror.metadata.annotations.unwrap();
+    // pods 35
     assert_eq!(
         annotations[keys::SANITIZED],
         "spec.serviceAccountName,spec.serviceAccount,spec.imagePullSecrets,spec.resourceClaims,\

@@ -136,6 +136,7 @@ fn each_refusal_is_told_apart() {
             kind,
             message,
         };
+        // pods 35
         assert_eq!(classify(refusal), *expected, "{code} {message}");
     }
 }
@@ -148,6 +149,7 @@ fn pauses_grow_and_end_at_a_minute() {
         (1..=8).map(pause).collect()
     };
     let doubling = vec![1, 2, 4, 8, 16, 32, 60, 60];
+    // pods 35
     assert_eq!(pauses(Kind::Quota, false, 0, 0.0), doubling);
     // What we're told of needs no polling.
     assert_eq!(pauses(Kind::NamespaceMissing, true, 0, 0.0), doubling);

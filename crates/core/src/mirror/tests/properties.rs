@@ -172,6 +172,7 @@ proptest! {
         world.act();
         world.act();
         let verdicts = world.verdicts();
+        // pods 27
         prop_assert!(verdicts.values().all(|verdict| !verdict.acts()), "{:?}", verdicts);
         let standings = world.standings();
         for (name, standing) in &standings {

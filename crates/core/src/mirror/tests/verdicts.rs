@@ -216,6 +216,7 @@ fn each_case_has_its_verdict() {
         ),
         ("nobody's, elsewhere", None, elsewhere(), node_there(), None),
     ] {
+        // pods 24, pods 27
         assert_eq!(judged(standing, api, node, true), expected, "{case}");
     }
 }
@@ -223,6 +224,7 @@ fn each_case_has_its_verdict() {
 #[test]
 fn orphans_stay_until_everything_is_known() {
     for api in [changed(|_| {}), changed(deleting)] {
+        // pods 29
         assert_eq!(judged(None, api, Some(node("nu")), false), None);
     }
     // What is known to stand there is not held up by what isn't.
@@ -293,6 +295,7 @@ fn a_name_stands_for_its_holder() {
         ),
     ] {
         let standings = standings(wanted, at_work);
+        // pods 31, pods 33
         assert_eq!(standings.get(&name("web")).cloned(), expected, "{case}");
     }
 }

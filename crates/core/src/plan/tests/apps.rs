@@ -58,6 +58,7 @@ fn restart_decisions_follow_policy_and_state() {
     ] {
         let (pod, mut status) = base(policy);
         status.containers[1] = instance(&pod, "foo2", 0, seen);
+        // docker 5
         assert_eq!(steps(&plan(&pod, &status)), expect, "{policy} {seen}");
     }
     for (policy, expect) in [
@@ -99,6 +100,7 @@ fn a_containers_own_policy_and_rules_come_before_the_pods() {
         container.restart_policy_rules = Some(rules);
         status.containers[1] = instance(&pod, "foo2", 0, Exited);
         let expected: &[&str] = if comes_back { &again } else { &[] };
+        // docker 5
         assert_eq!(steps(&plan(&pod, &status)), expected, "{policy} {own}");
     }
     // What did its work is not started in a new sandbox either.
@@ -123,6 +125,7 @@ fn a_changed_image_replaces_that_container_whatever_the_policy() {
             "kill foo2-0 (definitionChanged)",
             "start foo2 #1 (definitionChanged)",
         ];
+        // docker 26
         assert_eq!(steps(&plan(&pod, &status)), replaced, "{policy}");
         status.containers[1].hash = ContainerHash(0);
         assert!(plan(&pod, &status).is_empty(), "{policy}: hash not known");
@@ -149,6 +152,7 @@ fn a_pod_whose_containers_are_done_is_stopped_and_finished() {
             seen.exit_code = Some(code);
         }
         let done = plan(&pod, &status);
+        // docker 25
         assert_eq!(steps(&done), ["kill-pod (completed)"], "{policy} {code}");
         assert!(done.finished);
         status.sandboxes[0].state = Exited;
@@ -157,6 +161,7 @@ fn a_pod_whose_containers_are_done_is_stopped_and_finished() {
         assert!(stopped.finished);
         status.sandboxes.clear();
         let removed = plan(&pod, &status);
+        // docker 24
         assert!(removed.is_empty(), "{policy} {code}: {:?}", steps(&removed));
         assert!(removed.finished);
     }
@@ -186,6 +191,7 @@ fn a_bad_sandbox_is_replaced_with_everything_in_it() {
     for (reason, attempt, change) in cases {
         let (mut pod, mut status) = base("Always");
         change(&mut pod, &mut status);
+        // docker 23
         assert_eq!(
             steps(&plan(&pod, &status)),
             [
@@ -215,6 +221,7 @@ fn a_lost_sandbox_does_not_bring_back_what_is_done() {
     let (never, mut status) = base("Never");
     status.sandboxes[0].state = Exited;
     let over = plan(&never, &status);
+    // docker 24
     assert_eq!(steps(&over), ["kill-pod (sandboxDead)"]);
     assert!(over.finished);
     // Never, and nothing ran yet: try again.
@@ -266,6 +273,7 @@ fn crash_loops_wait_and_say_so() {
     assert!(second.is_empty());
     assert_eq!(second.look_again, Some(Duration::from_secs(9)));
     let waiting = &second.waiting["foo2"];
+    // pods 57
     assert_eq!(&*waiting.reason, "CrashLoopBackOff");
     assert_eq!(
         &*waiting.message,
@@ -309,6 +317,7 @@ fn an_unknown_instance_is_stopped_even_while_its_container_waits() {
     let mut backoff = Backoff::default();
     plan(&pod, &status).record_backoff(&pod, &status, &mut backoff, at(0));
     let waits = plan_with(&pod, &status, &backoff);
+    // docker 27
     assert_eq!(steps(&waits), ["kill foo2-1 (unknownState)"]);
     assert!(waits.waiting.contains_key("foo2"));
 }
@@ -323,6 +332,7 @@ fn old_instances_go_after_the_starts() {
     status.containers.push(instance(&pod, "foo3", 0, Created));
     status.sandboxes.push(sandbox(7, Exited));
     status.sandboxes.push(sandbox(6, Created));
+    // docker 56
     assert_eq!(
         steps(&plan(&pod, &status)),
         [
@@ -390,6 +400,7 @@ fn a_pod_being_deleted_only_shrinks() {
     let (mut pod, mut status) = base("Always");
     pod.metadata.deletion_timestamp = Some(meta::Time(at(0)));
     status.containers[1] = instance(&pod, "foo2", 0, Exited);
+    // docker 5
     assert_eq!(plan(&pod, &status), Plan::default());
     status.containers[0] = instance(&pod, "foo1", 0, Exited);
     status.containers[2] = instance(&pod, "foo3", 0, Exited);

@@ -27,6 +27,7 @@ fn one_is_started_once_whatever_became_of_it() {
         ] {
             let mut status = running.clone();
             status.containers.push(instance(&pod, "debug", 0, state));
+            // docker 30, node-api 13
             assert_eq!(steps(&plan(&pod, &status)), expected, "{policy} {state}");
         }
     }
@@ -36,6 +37,7 @@ fn one_is_started_once_whatever_became_of_it() {
 fn one_comes_before_init_containers_and_needs_a_sandbox() {
     let pod = with_debugger(pod("Always", vec![container("init")], &["foo1"]));
     let empty = status(Vec::new());
+    // node-api 13
     assert_eq!(
         steps(&plan(&pod, &empty)),
         [
@@ -67,6 +69,7 @@ fn one_keeps_no_pod_alive() {
         &pod,
         &status(vec![done, instance(&pod, "debug", 0, Running)]),
     );
+    // node-api 13
     assert!(plan.finished);
     let mut deleted = pod;
     deleted.metadata.deletion_timestamp = Some(meta::Time(at(0)));

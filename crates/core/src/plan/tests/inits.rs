@@ -73,6 +73,7 @@ fn an_init_containers_own_policy_decides_whether_its_failure_is_the_pods() {
 fn init_containers_run_one_after_another() {
     let (pod, mut status) = base("Always");
     drop_all(&mut status, &["init3"]);
+    // docker 28
     assert_eq!(
         steps(&plan(&pod, &status)),
         ["start init3 #0 (neverStarted)"]
@@ -120,6 +121,7 @@ fn a_failed_init_is_retried_or_ends_the_pod() {
         let (pod, mut status) = base(policy);
         replace(&mut status, instance(&pod, "init3", 0, seen));
         let plan = plan(&pod, &status);
+        // docker 28
         assert_eq!(steps(&plan), expect, "{policy} {seen}");
         assert_eq!(plan.finished, expect[0].starts_with("kill-pod"));
     }
@@ -136,6 +138,7 @@ fn an_init_killed_for_its_memory_failed_whatever_its_exit_code() {
         let mut killed = succeeded(instance(&pod, "init2", 0, Exited));
         killed.reason = "OOMKilled".into();
         replace(&mut status, killed);
+        // pods 58, docker 62
         assert_eq!(steps(&plan(&pod, &status)), [expect], "{policy}");
     }
 }
@@ -178,6 +181,7 @@ fn a_new_sandbox_runs_init_again_from_the_first() {
         instance(&pod, "init1", 3, Exited),
     ];
     status.sandboxes[0].state = Exited;
+    // docker 23
     assert_eq!(
         steps(&plan(&pod, &status)),
         [
@@ -206,6 +210,7 @@ fn with_sidecars(policy: &str) -> (Pod, PodStatus) {
 #[test]
 fn sidecars_start_in_order_with_init_containers() {
     let (pod, mut status) = with_sidecars("Never");
+    // pods 59
     assert!(plan(&pod, &status).is_empty());
     drop_all(&mut status, &["foo1"]);
     assert_eq!(
@@ -213,6 +218,7 @@ fn sidecars_start_in_order_with_init_containers() {
         ["start foo1 #0 (neverStarted)"]
     );
     drop_all(&mut status, &["side3"]);
+    // docker 29
     assert_eq!(
         steps(&plan(&pod, &status)),
         ["start side3 #0 (neverStarted)"]
@@ -257,6 +263,7 @@ fn sidecars_are_always_restarted() {
             let what = format!("{policy} {}", seen.state);
             let mut status = status.clone();
             replace(&mut status, seen);
+            // docker 29
             assert_eq!(steps(&plan(&pod, &status)), expect, "{what}");
         }
         let mut gone = status.clone();
@@ -306,6 +313,7 @@ fn sidecars_do_not_keep_a_finished_pod_alive() {
         done.exit_code = Some(code);
         replace(&mut status, done);
         let running = plan(&pod, &status);
+        // pods 59
         assert_eq!(steps(&running), ["kill-pod (completed)"], "{policy} {code}");
         assert!(running.finished);
         // Once they are stopped too, they are not started again.

@@ -31,6 +31,7 @@ fn a_container_that_failed_is_replaced_unless_never() {
             probe(&mut spec_of(&mut pod).containers[0], kind);
             let status = all_running(&pod);
             let failed = says("a-0", kind, ProbeResult::Failure);
+            // pods 56b
             assert_eq!(
                 steps(&plan_probed(&pod, &status, &failed)),
                 [

@@ -138,6 +138,7 @@ fn the_summary_is_upstreams() {
 
 #[test]
 fn resource_metrics_are_upstreams() {
+    // usage 37
     insta::assert_snapshot!("resource", resource::render(Some(&reading())));
     insta::assert_snapshot!("resource_failed", resource::render(None));
 }
@@ -179,6 +180,7 @@ fn a_family_stands_together_and_a_series_once() {
     ] {
         let all = samples(&page);
         let mut seen = std::collections::HashSet::new();
+        // usage 37
         assert!(
             all.iter()
                 .all(|(name, labels, _)| seen.insert((name, labels)))
@@ -201,6 +203,7 @@ fn a_family_stands_together_and_a_series_once() {
 #[test]
 fn a_container_that_has_only_begun_is_left_out() {
     let page = resource::render(Some(&reading()));
+    // usage 36
     assert!(!page.contains("new"), "{page}");
     let of_web = |(_, labels, _): &&(&str, &str, bool)| labels.contains("container=\"web\"");
     let all = samples(&page);

@@ -122,6 +122,7 @@ fn a_first_status_is_sent_whole() {
         })
     );
     let mirror = patched(&as_mirror(api), computed, false);
+    // pods 36
     assert_eq!(mirror.get("observedGeneration"), None);
     assert_eq!(mirror["conditions"][0].get("observedGeneration"), None);
 }
@@ -153,6 +154,7 @@ fn what_the_api_server_knows_longer_stays() {
             {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-02-01T00:00:00Z"},
         ],
     });
+    // pods 50
     assert_eq!(patched(&api, computed, false), Value::Null);
     let computed = json!({
         "phase": "Running",
@@ -210,6 +212,7 @@ fn phases_never_go_backwards() {
     ] {
         let api = as_mirror(with_status(pod("Always"), old(before)));
         let change = patched(&api, json!({"phase": now, "conditions": []}), may_run);
+        // pods 52
         assert_eq!(change, expected, "{before} → {now}, may run: {may_run}");
     }
 }
@@ -227,6 +230,7 @@ fn a_finished_pod_is_not_ready() {
         condition("Ready", "True"), condition("ContainersReady", "True"),
         condition("DisruptionTarget", "True"),
     ]});
+    // pods 52
     assert_eq!(
         patched(&api, computed.clone(), false),
         json!({
@@ -274,6 +278,7 @@ fn containers_that_ended_for_good_stay_ended() {
         let new = status(json!({"phase": "Running", field: list(name, runs.clone())}));
         let merge = merged(&api, &new, true);
         let is_illegal = matches!(merge, Merge::Illegal(_));
+        // pods 52
         assert_eq!(is_illegal, !legal, "{policy} {name} {code}: {merge:?}");
         // Ending again is always legal.
         let new = status(json!({"phase": "Running", field: list(name, ended(code))}));
@@ -386,6 +391,7 @@ fn an_object_is_deleted_last_and_a_mirror_never() {
         };
         let deed = deed(&input, finished);
         match expected {
+            // pods 51
             Some(expected) => assert_eq!(deed, expected, "{case}"),
             None => assert!(matches!(deed, Deed::Patch(_)), "{case}: {deed:?}"),
         }
@@ -463,6 +469,7 @@ fn long_messages_are_cut_at_a_character() {
     let change = patched(&api, computed, true);
     let message = &change["containerStatuses"][0]["lastState"]["terminated"]["message"];
     // Four containers share 12 KiB.
+    // docker 46
     assert_eq!(message.as_str().unwrap().len(), 3072);
 }
 
@@ -525,6 +532,7 @@ proptest! {
                 assert!(apply_patch(&mut status, &patch["status"]));
                 api = with_status(api, status);
                 // What was sent is there: nothing is sent twice.
+                // pods 52
                 prop_assert_eq!(merged(&api, &computed, may_run), Merge::Same);
             }
             let after = api.status.clone().unwrap();
@@ -549,6 +557,7 @@ fn what_was_added_to_look_into_a_pod_is_told() {
     }]);
     let computed = json!({"phase": "Running", "ephemeralContainerStatuses": added});
     let patch = patched(&api, computed, false);
+    // node-api 13
     assert_eq!(patch["ephemeralContainerStatuses"][0]["name"], "debug");
     assert!(patch["ephemeralContainerStatuses"][0]["state"]["running"].is_object());
 }

@@ -62,6 +62,7 @@ fn one_has_a_status_and_no_part_in_the_pods() {
         ),
     ] {
         let status = status_of(&pod, &observed(seen), &waiting);
+        // node-api 13
         assert_eq!(reason(&status), expected);
         assert_eq!(status.phase.as_deref(), Some("Running"));
         let ready = status

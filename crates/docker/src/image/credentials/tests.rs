@@ -31,6 +31,7 @@ async fn a_helper_is_asked_as_dockers_client_asks() {
     let script = r#"[ "$1" = get ] && read -r server || [ -n "$server" ] &&
         echo "{\"ServerURL\":\"$server\",\"Username\":\"me\",\"Secret\":\"for $server\"}""#;
     let auth = run(script).await.unwrap().unwrap();
+    // docker 50
     assert_eq!(
         (auth.username.as_str(), auth.password.as_str()),
         ("me", "for r.io:5000")

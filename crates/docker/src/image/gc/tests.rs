@@ -144,6 +144,7 @@ async fn a_full_disk_is_freed_down_to_the_low_threshold() {
     bed.pass(10, 100).await;
     let left = bed.names().await;
     assert_eq!(left.len(), 3, "{left:?}");
+    // docker 51
     assert!(left.contains(&"used:1".to_owned()) && left.contains(&"foreign:1".to_owned()));
     let report = bed.gc.report().borrow().clone();
     assert_eq!((report.removed, report.freed_bytes), (2, 120));
@@ -208,6 +209,7 @@ async fn all_means_all_but_what_is_in_use_pinned_or_built_on() {
     bed.container_of("dead:1").await;
     bed.container_of("child:1").await;
     bed.pass(0, 0).await;
+    // docker 51
     assert_eq!(
         bed.names().await,
         [
@@ -239,6 +241,7 @@ async fn an_image_with_a_name_of_somebody_else_is_not_ours() {
     let named = FakeImage { id, ..sized(60) };
     bed.engine.add_image("mine:1", named);
     bed.pass(5, 0).await;
+    // docker 51
     assert_eq!(bed.names().await, ["a:1", "mine:1"]);
     bed.engine.prune_image("mine:1");
     bed.pass(10, 0).await;
@@ -284,6 +287,7 @@ async fn what_comes_into_use_meanwhile_keeps_all_its_names() {
     engine.create_container("two", body("b:1")).await.unwrap();
     engine.release(Operation::InspectImage);
     pass.await;
+    // docker 51
     assert_eq!(bed.names().await, ["a:1", "b:1"]);
     assert_eq!(bed.engine.count(Operation::RemoveImage), 0);
 }
@@ -294,6 +298,7 @@ async fn a_disk_or_an_engine_that_says_nothing_removes_nothing() {
     bed.engine.add_image("a:1", sized(60));
     *lock(&bed.disk.0) = Ok(None);
     bed.gc.collect(bed.began).await;
+    // docker 51
     assert_eq!(bed.gc.report().borrow().error, None);
     *lock(&bed.disk.0) = Err(io::ErrorKind::PermissionDenied.into());
     bed.gc.collect(bed.began).await;

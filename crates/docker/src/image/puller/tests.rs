@@ -99,6 +99,7 @@ async fn the_policy_decides_what_is_asked() {
             "{policy:?} {present}"
         );
         let seen: Vec<Operation> = engine.calls().into_iter().map(|c| c.operation).collect();
+        // docker 47
         assert_eq!(seen, calls, "{policy:?} {present}");
         if let Ok(image) = result {
             assert_eq!(image.reference, "app:latest");
@@ -196,6 +197,7 @@ async fn failures_have_upstreams_reasons_and_words() {
             )
             .await
             .unwrap_err();
+        // docker 49
         assert_eq!((failed.reason, failed.message.as_str()), (reason, text));
         assert_eq!(failed.retry_after, Some(Duration::from_secs(10)));
     }
@@ -235,6 +237,7 @@ async fn bad_names_and_failing_inspects_are_told_apart() {
         api(500, "disk"),
     );
     let inspect = ensure("app:1").await;
+    // docker 47
     assert_eq!(inspect.reason, SyncErrorReason::ImageInspectError);
     assert_eq!(inspect.message, "Failed to inspect image \"app:1\": disk");
     engine.set_available(false);
@@ -333,6 +336,7 @@ async fn a_stalled_download_is_given_up_and_a_silent_extraction_is_not() {
         .await
         .unwrap_err();
     assert_eq!(began.elapsed(), Duration::from_mins(1));
+    // docker 49
     assert!(
         error
             .message

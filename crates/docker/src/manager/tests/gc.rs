@@ -93,6 +93,7 @@ async fn dead_instances_are_collected_and_the_count_goes_on() {
     bed.restart(&pod, 3).await;
     let known = Known::of(&[&pod]);
     let outcome = bed.collect(&known, false).await;
+    // docker 56
     assert_eq!(outcome.removed[&Cause::PerContainer], 2);
     assert_eq!(outcome.failed, []);
     let left = [pause_name(&pod), instance(&pod, 2), instance(&pod, 3)];
@@ -124,6 +125,7 @@ async fn what_can_not_be_removed_is_told_and_holds_up_nothing() {
     let outcome = bed.collect(&known, false).await;
     assert_eq!(outcome.removed[&Cause::PerContainer], 2);
     assert_eq!(outcome.failed.len(), 1);
+    // docker 56
     assert!(outcome.error().unwrap().contains("device busy"));
     // It is tried again.
     let outcome = bed.collect(&known, false).await;
@@ -203,5 +205,6 @@ async fn nothing_is_collected_before_everything_was_listed() {
         bed.collect(&Known::default(), false).await,
         GcOutcome::default()
     );
+    // docker 56
     assert_eq!(bed.operations(), []);
 }

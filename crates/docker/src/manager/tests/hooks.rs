@@ -102,6 +102,7 @@ async fn a_pre_stop_hook_uses_up_the_grace() {
         bed.up(&pod).await;
         bed.engine.clear_calls();
         bed.kill(&pod, given).await;
+        // docker 32
         assert_eq!(stopped_with(&bed, "app").await, stop, "{hook}");
         assert_eq!(bed.engine.count(Operation::StartExec), commands, "{hook}");
         let warnings = events(&bed.manager, &pod);
@@ -172,6 +173,7 @@ async fn a_post_start_hook_holds_back_later_starts_only() {
     };
     let (result, meanwhile) = tokio::join!(bed.round(&pod), meanwhile);
     assert_eq!(result.error(), None);
+    // docker 33
     assert_eq!(began.elapsed().as_secs(), 5);
     assert_eq!(
         meanwhile,
@@ -260,6 +262,7 @@ async fn an_http_hook_is_answered_by_anybody_and_falls_back_to_plain_text() {
     );
     assert_eq!(bed.round(&pod).await.error(), None);
     let heads = serving.await.unwrap();
+    // pods 60
     assert!(heads[1].starts_with("GET /bye HTTP/1.1"), "{}", heads[1]);
     assert!(
         heads[1].contains("User-Agent: kube-lifecycle/1.35"),

@@ -22,6 +22,7 @@ fn namespaces_are_the_sandboxs() {
         let request = container_of(&one(&json!({}), &spec)).unwrap();
         let modes =
             ["NetworkMode", "IpcMode", "UTSMode", "PidMode"].map(|k| host_config(&request, k));
+        // docker 17
         assert_eq!(
             modes,
             [sandbox.clone(), sandbox.clone(), uts, pid],
@@ -42,6 +43,7 @@ fn nothing_the_engine_refuses_beside_a_shared_network_is_sent() {
     );
     let request = container_of(&pod).unwrap();
     for key in ["Hostname", "Domainname", "ExposedPorts"] {
+        // docker 16
         assert_eq!(json_of(&request)[key], json!(null), "{key}");
     }
     for key in [
@@ -99,6 +101,7 @@ fn a_command_that_no_process_can_be_started_with_is_refused() {
         container_of(&one(&json!({"env": env, "args": args}), &json!({})))
     };
     assert!(of(15).is_ok());
+    // tenants H1
     assert_eq!(
         of(16).unwrap_err().to_string(),
         "environment and command are longer than 2097152 bytes in all at args[15]"
@@ -158,6 +161,7 @@ fn resources_become_limits() {
             ("Memory", memory.clone()),
             ("MemorySwap", memory),
         ] {
+            // docker 34, docker 35
             assert_eq!(host_config(&request, key), expected, "{key} {resources}");
         }
     }
@@ -179,6 +183,7 @@ fn oom_scores_follow_class_and_request() {
         (json!({"requests": {"cpu": "1"}}), json!({}), 999),
     ] {
         let request = container_of(&one(&json!({"resources": resources}), &spec)).unwrap();
+        // docker 34
         assert_eq!(
             host_config(&request, "OomScoreAdj"),
             expected,
@@ -244,6 +249,7 @@ fn users_come_from_the_spec_and_then_from_the_image() {
             }),
             ..input
         });
+        // docker 19
         assert_eq!(
             json_of(&request.unwrap())["User"],
             expected,
@@ -306,6 +312,7 @@ fn run_as_non_root_is_shown_to_hold_or_refused() {
         }
         let refused = request.err().map(|e| e.to_string());
         let expected = refusal.map(|text| format!("{text} (container: c)"));
+        // docker 37
         assert_eq!(refused, expected, "{user} {image_user:?}");
     }
     let overridden = one(
@@ -362,6 +369,7 @@ fn seccomp_is_unconfined_unless_asked_for() {
             seccomp_json: content,
             ..input
         });
+        // docker 36
         assert_eq!(host_config(&request.unwrap(), "SecurityOpt"), expected);
     }
     let pod = one(
@@ -416,6 +424,7 @@ fn proc_is_unmasked_by_empty_lists() {
         );
         let request = container_of(&pod).unwrap();
         for key in ["MaskedPaths", "ReadonlyPaths"] {
+            // docker 36
             assert_eq!(host_config(&request, key), expected, "{key} {proc_mount}");
         }
     }
@@ -487,6 +496,7 @@ fn mounts_are_binds_with_their_options() {
             bound(false, json!({})),
         ),
     ] {
+        // docker 40
         assert_eq!(
             mount(fields.clone(), privileged, api).unwrap(),
             expected,
@@ -559,6 +569,7 @@ fn what_the_engine_is_to_make_is_said_in_the_form_that_makes_it() {
     );
     let request = with(made_by_engine(&["data"]));
     let binds = json!(["/srv/data:/d:rw", "/srv/data:/ro:ro,rslave"]);
+    // installed 1
     assert_eq!(host_config(&request, "Binds"), binds);
     let targets: Vec<_> = host_config(&request, "Mounts")
         .as_array()
@@ -582,6 +593,7 @@ fn our_own_mounts_come_last_and_give_way() {
             .collect()
     };
     let log = "/root/pods/u1/containers/c/0a1b2c3d";
+    // docker 21
     assert_eq!(
         targets(&json!({"volumeMounts": [
             {"name": "data", "mountPath": "/d"},
@@ -657,6 +669,7 @@ fn one_with_a_target_sees_the_targets_processes() {
         });
         json_of(&request.unwrap())["HostConfig"]["PidMode"].clone()
     };
+    // docker 30, node-api 13
     assert_eq!(pid(&json!({}), Some("abc")), "container:abc");
     assert_eq!(
         pid(&json!({"shareProcessNamespace": true}), Some("abc")),

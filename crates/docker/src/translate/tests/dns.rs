@@ -74,6 +74,7 @@ fn policies_choose_between_cluster_node_and_nothing() {
             "containers": [], "dnsPolicy": policy, "hostNetwork": host_network,
         });
         let (dns, got_notes) = dns_of(&spec, servers);
+        // docker 20
         assert_eq!(
             (dns.servers, dns.searches, dns.options),
             *expected,
@@ -114,6 +115,7 @@ fn limits_drop_what_is_too_much_and_say_so() {
         (dns, notes == ["DNSConfigForming"])
     };
     let (dns, noted) = with(json!({"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3"]}));
+    // docker 20
     assert_eq!((dns.servers.len(), noted), (3, false));
     let (dns, noted) =
         with(json!({"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"]}));
@@ -171,6 +173,7 @@ fn host_names_fit_the_kernel() {
     let cut = name_of(&json!({"containers": [], "hostname": long})).unwrap();
     assert_eq!(cut.host, "a".repeat(60));
     let seventy = name_of(&json!({"containers": [], "hostname": "a".repeat(70)})).unwrap();
+    // docker 20
     assert_eq!(seventy.kernel.len(), 63);
 
     let with_domain = json!({"containers": [], "hostname": "h", "subdomain": "sub"});
@@ -243,6 +246,7 @@ fn hosts_files_are_upstreams_to_the_byte() {
         ),
     ] {
         let ips: Vec<IpAddr> = ips.iter().map(|ip| ip.parse().unwrap()).collect();
+        // docker 21
         assert_eq!(hosts_file(&pod(&spec), &ips, &node()).unwrap(), expected);
     }
 }

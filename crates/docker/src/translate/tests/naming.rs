@@ -11,6 +11,7 @@ use mirrorlet_core::observed::ContainerHash;
 #[test]
 fn names_are_the_shims() {
     let (full_name, uid) = (FullName::new("web", "prod"), PodUid::from("u1"));
+    // docker 10
     assert_eq!(sandbox_name(&full_name, &uid, 2), "k8s_POD_web_prod_u1_2");
     let name = container_name("c", &full_name, &uid, 7);
     assert_eq!(name, "k8s_c_web_prod_u1_7");
@@ -62,6 +63,7 @@ proptest! {
         let full_name = FullName::new(pod, namespace);
         let uid = PodUid::from(uid);
         let parsed = ContainerName::parse(&container_name(&container, &full_name, &uid, attempt));
+        // docker 10
         prop_assert_eq!(parsed, Some(ContainerName { container, full_name, uid, attempt }));
     }
 }
@@ -76,6 +78,7 @@ fn what_is_created_is_read_back() {
     let grace = one(&json!({}), &json!({"terminationGracePeriodSeconds": 7}));
     for (pod, grace) in [(one(&json!({}), &json!({})), 30), (grace, 7)] {
         let seen = ours(OWNER, &sandbox_of(&pod).unwrap()).unwrap();
+        // docker 10
         assert_eq!(
             seen,
             OurContainer {
@@ -178,6 +181,7 @@ fn containers_of_others_are_not_ours() {
         assert_eq!(parse_ours(OWNER, [name], &labels), None, "{name}");
     }
     // An image that carries our labels gives them to whatever is run from it.
+    // docker 9
     assert_eq!(parse_ours(OWNER, ["/forged"], &labels), None);
     assert_eq!(parse_ours(OWNER, [], &labels), None);
     // Of several names the one that fits counts.
@@ -203,6 +207,7 @@ fn every_label_that_is_read_counts_towards_ownership() {
     ] {
         let mut forged_labels = labels.clone();
         forged_labels.insert(key.to_owned(), forged.to_owned());
+        // docker 9
         assert_eq!(
             parse_ours(OWNER, [request.name.as_str()], &forged_labels),
             None,

@@ -36,6 +36,7 @@ fn host_network_sandbox() {
             ..engine()
         },
     });
+    // docker 16
     insta::assert_json_snapshot!(json_of(&request.unwrap()));
 }
 

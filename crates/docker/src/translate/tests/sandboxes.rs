@@ -18,6 +18,7 @@ fn a_sandbox_is_shared_cheap_and_hard_to_kill() {
         ("PortBindings", json!(null)),
         ("Memory", json!(null)),
     ] {
+        // docker 15
         assert_eq!(host_config(&request, key), expected, "{key}");
     }
     assert_eq!(json_of(&request)["Hostname"], "web");
@@ -44,6 +45,7 @@ fn host_namespaces_are_asked_for() {
         ("IpcMode", json!("host")),
         ("PortBindings", json!(null)),
     ] {
+        // docker 17
         assert_eq!(host_config(&request, key), expected, "{key}");
     }
     assert_eq!(json_of(&request)["Hostname"], json!(null));
@@ -125,6 +127,7 @@ fn sysctls_and_groups_are_passed() {
 #[test]
 fn user_namespaces_are_refused() {
     let pod = one(&json!({}), &json!({"hostUsers": false}));
+    // docker 18
     assert_eq!(sandbox_of(&pod).unwrap_err(), ConfigError::UserNamespace);
     assert_eq!(container_of(&pod).unwrap_err(), ConfigError::UserNamespace);
     let allowed = one(&json!({}), &json!({"hostUsers": true}));
@@ -269,6 +272,7 @@ fn cgroup_parents_follow_driver_and_class() {
     ] {
         let mut pod = one(&json!({"resources": container}), &json!({}));
         pod.metadata.uid = Some("u-1".to_owned());
+        // docker 65
         assert_eq!(
             resources::cgroup_parent(&pod, root, driver).as_deref(),
             expected,

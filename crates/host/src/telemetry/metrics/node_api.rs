@@ -177,6 +177,7 @@ mod tests {
             ("GET", "", ["GET", "other", "false"]),
         ] {
             let [method_label, path_label, _, long] = labels(method, path).map(|(_, value)| value);
+            // node-api 12
             assert_eq!(
                 [method_label, path_label, long],
                 expected,

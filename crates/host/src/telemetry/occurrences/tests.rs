@@ -111,6 +111,7 @@ fn failures_are_told_in_upstreams_words() {
         let mut result = PodSyncResult::default();
         result.add_sync_result([failed(action, "c", reason, words)]);
         sync_done(&telemetry, &pod, &uid, 1, &result, Duration::ZERO);
+        // docker 66
         assert_eq!(events(&telemetry, &pod), expected, "{action} {reason}");
     }
 }
@@ -139,6 +140,7 @@ fn images_are_told_of_in_upstreams_words() {
         };
         image_failed(&telemetry, &pod, &uid, "c", "web:1", took, &error);
     }
+    // docker 66
     assert_eq!(
         events(&telemetry, &pod),
         [
@@ -189,6 +191,7 @@ fn decisions_are_told_with_their_reasons() {
         &*story[0].message,
         "stop its containers (the sandbox is not running), then create a sandbox (the sandbox is not running), then start container c (container c starts anew with its sandbox)"
     );
+    // docker 66
     assert_eq!(
         events(&telemetry, &pod),
         ["Normal SandboxChanged: Pod sandbox changed, it will be killed and re-created."]

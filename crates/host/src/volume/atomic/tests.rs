@@ -68,6 +68,7 @@ fn files_lie_in_upstreams_layout() {
     assert!(write(dir, &payload(&first), None).unwrap());
     assert_eq!(seen(dir), first);
     let link = |name: &str| fs::read_link(dir.join(name)).unwrap();
+    // docker 43
     assert_eq!(link("a"), Path::new("..data/a"));
     assert_eq!(link("sub"), Path::new("..data/sub"));
     let data = link("..data");
@@ -107,6 +108,7 @@ fn what_is_no_link_of_ours_stays() {
     fs::create_dir(dir.join("a")).unwrap();
     write(dir, &payload(&files(&[("a", "1"), ("b", "2")])), None).unwrap();
     write(dir, &Payload::default(), None).unwrap();
+    // docker 43
     assert!(dir.join("nested").is_dir());
     assert!(dir.join("a").is_dir());
     assert!(!dir.join("b").exists());
@@ -187,6 +189,7 @@ proptest! {
                 let links = payload(&wanted).visible().len();
                 prop_assert_eq!(names(dir).len(), links + 2, "{:?}", names(dir));
             } else {
+                // docker 43
                 prop_assert!(is_of(&seen(dir), &in_force));
             }
         }

@@ -63,6 +63,7 @@ fn types_are_those_of_the_hosts_files() {
         ("/dev/null", "CharDevice", "character device"),
     ] {
         let error = host.ensure(path, kind).unwrap_err().to_string();
+        // installed 1
         assert_eq!(
             error,
             format!("hostPath type check failed: {path} is not a {wanted}")
@@ -76,6 +77,7 @@ fn the_engine_makes_directories_that_the_agent_cannot() {
     for kind in ["", "DirectoryOrCreate"] {
         assert!(host.ensure("/srv/new/deep", kind).unwrap());
     }
+    // installed 1
     assert!(!host.dir.path().join("srv/new").exists());
     assert!(!Path::new("/srv/new").exists());
     let error = host.ensure("/srv/a:b", "").unwrap_err().to_string();
@@ -100,6 +102,7 @@ fn what_is_not_seen_is_not_said_to_be_checked() {
         "Socket",
     ] {
         let error = ensure_in(&files, "/", kind).unwrap_err().to_string();
+        // installed 1
         assert!(error.contains("--host-root"), "{kind}: {error}");
     }
 }

@@ -71,6 +71,7 @@ fn what_may_be_secret_is_in_memory_and_goes_with_its_pod() {
     ] {
         let dir = &map.volumes[name];
         assert_eq!(*dir, root.pod_paths().volume(plugin, name));
+        // docker 44
         assert_eq!(mountinfo::is_mount_point(dir).unwrap(), in_memory, "{name}");
         assert_eq!(mode(dir), expected, "{name}");
         assert_eq!(content(&map, name), "1");
@@ -105,6 +106,7 @@ fn a_made_volume_keeps_what_it_holds_while_nothing_can_be_told() {
         .unwrap();
     check(&failing).unwrap();
     let map = root.manager.ensure(&pod, &failing, NODE_MEMORY).unwrap();
+    // docker 44
     assert_eq!(
         (content(&map, "keys"), content(&map, "conf")),
         ("1".into(), "2".into())
@@ -174,6 +176,7 @@ fn mount_points_inside_a_volume_are_there_beforehand() {
         .manager
         .ensure(&pod, &payloads("1"), NODE_MEMORY)
         .unwrap();
+    // docker 43
     assert!(map.volumes["keys"].join("inside/here").is_dir());
     assert_eq!(content(&map, "keys"), "1");
     root.manager
@@ -202,6 +205,7 @@ fn a_sub_path_holds_the_file_it_was_made_with() {
     root.manager
         .refresh(&pod, &payloads("2"), NODE_MEMORY)
         .unwrap();
+    // docker 43
     assert_eq!(read(&path), "1");
     assert_eq!(read(&bound("2")), "2");
     root.manager.remove_pod(&PodUid::from(UID)).unwrap();

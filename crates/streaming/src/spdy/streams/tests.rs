@@ -25,6 +25,7 @@ fn every_stream_is_answered_at_once() {
     let mut streams = Streams::default();
     for id in [1, 3, 9] {
         let received = streams.receive(syn(id));
+        // streams 3
         assert_eq!(received.answer, Some(Send::SynReply { id }));
         let headers = Headers::default();
         assert_eq!(received.events, [Event::Opened { id, headers }]);
@@ -46,6 +47,7 @@ fn streams_have_a_bound() {
         assert_eq!(streams.receive(syn(id)).answer, Some(Send::SynReply { id }));
         id += 2;
     }
+    // streams 3
     assert_eq!(
         streams.receive(syn(id)).answer,
         Some(reset(id, Reset::Refused))
@@ -61,6 +63,7 @@ fn a_stream_is_over_when_both_have_said_their_last() {
     streams.receive(syn(1));
     let bytes = Bytes::from("x");
     let both = [Event::Data { id: 1, bytes }, Event::End { id: 1 }];
+    // streams 3
     assert_eq!(streams.receive(data(1, true)).events, both);
     // After its last a client has nothing to say.
     assert_eq!(streams.receive(data(1, true)).events, []);
@@ -87,6 +90,7 @@ fn a_reset_ends_one_stream() {
     streams.receive(syn(1));
     streams.receive(syn(3));
     let received = streams.receive(Frame::RstStream { id: 1 });
+    // streams 3
     assert_eq!(received.events, [Event::Reset { id: 1 }]);
     assert_eq!(received.answer, None);
     assert!(!streams.writable(1) && streams.writable(3));
@@ -149,6 +153,7 @@ proptest! {
                         prop_assert!(opened.insert(id), "{} twice", id);
                         listening.insert(id);
                     }
+                    // streams 3
                     Event::Data { id, .. } => prop_assert!(listening.contains(&id)),
                     Event::End { id } => prop_assert!(listening.remove(&id)),
                     Event::Reset { id } => {

@@ -74,6 +74,7 @@ fn a_long_message_is_not_kept() {
             assert!(!last && bytes.iter().all(|byte| *byte == 7));
             handed_on += bytes.len();
         }
+        // streams 7
         assert!(decoder.buffer.len() < 16, "{}", decoder.buffer.len());
     }
     assert_eq!(handed_on, (30 << 20) - 1);
@@ -99,6 +100,7 @@ fn fragments_and_what_comes_between_are_told_apart() {
             data(false, ""),
             Event::Close(Bytes::from_static(&[3, 232])),
         ];
+        // streams 6
         assert_eq!(joined(decode(&wire, cut).unwrap()), wanted, "{cut}");
     }
 }
@@ -171,6 +173,7 @@ proptest! {
             wire.extend(frame(true, kind, b""));
         }
         let wanted: Vec<_> = sent.iter().map(|(text, payload, _)| data(*text, payload.clone())).collect();
+        // streams 6
         prop_assert_eq!(joined(decode(&wire, cut).unwrap()), wanted);
     }
 
@@ -191,6 +194,7 @@ fn frames_are_written_with_each_form_of_length() {
     ] {
         let mut out = BytesMut::new();
         Send::Binary(Some(9), vec![7; length].into()).encode(&mut out);
+        // streams 6
         assert_eq!(out[..head.len()], *head, "{length}");
         assert_eq!(out[head.len()], 9);
         assert_eq!(out.len(), head.len() + 1 + length);

@@ -51,6 +51,7 @@ async fn each_credential_is_tried_until_one_does() {
         engine.script_pull("app:latest", guarded());
         let pulled = ensure(&puller(&engine), &secrets(passwords), at(0)).await;
         assert_eq!(pulled.is_ok(), works, "{passwords:?}: {pulled:?}");
+        // docker 50
         assert_eq!(engine.count(Operation::PullImage), tries, "{passwords:?}");
     }
 }
@@ -72,6 +73,7 @@ async fn all_failures_are_told_each_once() {
         api(500, "first"),
     );
     let told = ensure(&puller, &secrets(&["wrong", "other"]), at(0)).await;
+    // docker 50
     assert_eq!(
         told.unwrap_err().message,
         "Failed to pull image \"app\": [first, unauthorized: app:latest: authentication required]"
@@ -191,6 +193,7 @@ async fn the_nodes_configuration_counts_after_the_pods_secrets() {
         )
     };
     write(&hub("right"));
+    // docker 50
     assert_eq!(ensure(&puller, &secrets(&["wrong"]), at(0)).await, Ok(true));
     assert_eq!(engine.count(Operation::PullImage), 2);
     write(&hub("stale"));
