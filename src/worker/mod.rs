@@ -340,7 +340,7 @@ impl PodWorkers {
         self.locks.lives.set(&uid, PodLife::Known);
         let (commands, receiver) = watch::channel(command);
         let active = Arc::new(AtomicBool::new(true));
-        let worker = Worker::new(
+        let mut worker = Worker::new(
             uid.clone(),
             full_name.clone(),
             pod,
@@ -356,7 +356,7 @@ impl PodWorkers {
                 () = tokio::time::sleep(pause), if !pause.is_zero() => {}
                 () = std::future::ready(()), if pause.is_zero() => {}
             }
-            worker.run(cancel).await;
+            worker.run(&cancel).await;
         });
         let handle = Handle {
             commands,

@@ -142,26 +142,28 @@ impl Worker {
     }
 
     /// Lives until the pod is gone, or the agent shuts down.
-    pub(super) async fn run(mut self, cancel: CancellationToken) {
-        if matches!(self.live(&cancel).await, Next::Proceed) {
+    pub(super) async fn run(&mut self, cancel: &CancellationToken) {
+        if matches!(self.live(cancel).await, Next::Proceed) {
             self.finish();
         }
     }
 
     async fn live(&mut self, cancel: &CancellationToken) -> Next {
         if self.pod.is_some() {
-            if matches!(self.wait_for_name(cancel).await, Next::Shutdown) {
+            if matches!(Box::pin(self.wait_for_name(cancel)).await, Next::Shutdown) {
                 return Next::Shutdown;
             }
             if self.told_to_stop() && self.phase == Phase::WaitingToStart {
                 return Next::Proceed;
             }
-            if matches!(self.sync_until_stopped(cancel).await, Next::Shutdown) {
+            // On the heap while it lasts: pods that are over are many, and rest.
+            let synced = Box::pin(self.sync_until_stopped(cancel));
+            if matches!(synced.await, Next::Shutdown) {
                 return Next::Shutdown;
             }
         }
         loop {
-            if matches!(self.terminate(cancel).await, Next::Shutdown) {
+            if matches!(Box::pin(self.terminate(cancel)).await, Next::Shutdown) {
                 return Next::Shutdown;
             }
             if self.stays() {
@@ -174,7 +176,7 @@ impl Worker {
                     Rested::Shutdown => return Next::Shutdown,
                 }
             }
-            match self.remove(cancel).await {
+            match Box::pin(self.remove(cancel)).await {
                 Removed::Shutdown => return Next::Shutdown,
                 Removed::Done => break,
                 Removed::StillThere => {}

@@ -8,8 +8,10 @@
 
 use std::time::Duration;
 
-use crate::api::core::{ContainerState, ContainerStateTerminated, ContainerStatus, PodStatus};
-use crate::api::{Pod, keys};
+use crate::api::core::{
+    self, ContainerState, ContainerStateTerminated, ContainerStatus, PodStatus,
+};
+use crate::api::{Pod, keys, meta};
 use crate::manager::is_mirror_pod;
 use crate::spec;
 
@@ -58,6 +60,66 @@ pub fn ending(pod: &Pod) -> Option<Ending> {
 pub fn is_over(status: Option<&PodStatus>) -> bool {
     let phase = status.and_then(|s| s.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// What is kept of a pod of the API server once it is over and no container of it runs:
+/// what its status is computed from, its log found by and its deletion seen by. Such pods pile up,
+/// and whoever makes them decides how large they are. Any other pod is kept whole.
+#[must_use]
+pub fn remains(mut pod: Pod) -> Pod {
+    if !is_over(pod.status.as_ref()) || !all_ended(&pod) || is_mirror_pod(&pod) {
+        return pod;
+    }
+    let metadata = pod.metadata;
+    pod.metadata = meta::ObjectMeta {
+        name: metadata.name,
+        namespace: metadata.namespace,
+        uid: metadata.uid,
+        resource_version: metadata.resource_version,
+        creation_timestamp: metadata.creation_timestamp,
+        deletion_timestamp: metadata.deletion_timestamp,
+        deletion_grace_period_seconds: metadata.deletion_grace_period_seconds,
+        ..meta::ObjectMeta::default()
+    };
+    pod.spec = pod.spec.map(|spec| core::PodSpec {
+        containers: spec.containers.into_iter().map(container_remains).collect(),
+        init_containers: spec
+            .init_containers
+            .map(|inits| inits.into_iter().map(container_remains).collect()),
+        ephemeral_containers: spec.ephemeral_containers,
+        node_name: spec.node_name,
+        restart_policy: spec.restart_policy,
+        host_network: spec.host_network,
+        termination_grace_period_seconds: spec.termination_grace_period_seconds,
+        readiness_gates: spec.readiness_gates,
+        ..core::PodSpec::default()
+    });
+    pod
+}
+
+/// Name, image, and what its end means.
+fn container_remains(container: core::Container) -> core::Container {
+    core::Container {
+        name: container.name,
+        image: container.image,
+        restart_policy: container.restart_policy,
+        restart_policy_rules: container.restart_policy_rules,
+        ..core::Container::default()
+    }
+}
+
+/// Whether no container of the pod runs or is about to, by its status.
+fn all_ended(pod: &Pod) -> bool {
+    let Some(status) = &pod.status else {
+        return true;
+    };
+    let apps = status.container_statuses.iter().flatten();
+    let inits = status.init_container_statuses.iter().flatten();
+    let added = status.ephemeral_container_statuses.iter().flatten();
+    let all = apps.chain(inits).chain(added);
+    let runs = |state: &ContainerState| state.running.is_some();
+    !all.filter_map(|container| container.state.as_ref())
+        .any(runs)
 }
 
 /// The grace of a pod that is being stopped, `known` being what it was given before: that can

@@ -13,6 +13,7 @@ use crate::cluster::error::ApiError;
 use crate::cluster::mirror::{delete_now, without_managed_fields};
 use crate::store::board::Board;
 use mirrorlet_core::api::{FullName, Pod, PodUid, core};
+use mirrorlet_core::ending::remains;
 use mirrorlet_core::status::merge::Deed;
 
 /// A write that is over.
@@ -93,7 +94,7 @@ async fn patch(cluster: &ClusterClient, board: &Board, seen: Seen) -> Outcome {
         Ok(None) => Outcome::Nothing,
         Ok(Some((patch, pod, status))) => Outcome::Written {
             patch,
-            pod: Arc::new(without_managed_fields(pod)),
+            pod: Arc::new(remains(without_managed_fields(pod))),
             status,
         },
         Err(error) => Outcome::Failed(error),

@@ -7,6 +7,7 @@ use kube::runtime::watcher::Event;
 
 use mirrorlet_core::api::{Diagnostic, Pod, PodUid, Watched, keys};
 use mirrorlet_core::desired::{ApiPods, Origin, PodSource, SourcePod, SourceSet};
+use mirrorlet_core::ending::{is_over, remains};
 use mirrorlet_core::manager::is_mirror_pod;
 
 /// Where these pods are said to come from.
@@ -35,6 +36,7 @@ impl Listing {
                 false
             }
             Event::InitApply(Watched(pod)) => {
+                let pod = remains(pod);
                 self.arriving.get_or_insert_default().push(pod);
                 false
             }
@@ -48,7 +50,7 @@ impl Listing {
                 true
             }
             Event::Apply(Watched(pod)) => {
-                self.insert(pod);
+                self.insert(remains(pod));
                 true
             }
             Event::Delete(Watched(pod)) => {
@@ -68,13 +70,20 @@ impl Listing {
         pod.metadata.managed_fields = None;
         let uid = PodUid::of(&pod);
         let ordinary = Arc::make_mut(&mut self.ordinary);
-        if is_mirror_pod(&pod) {
+        let object = if is_mirror_pod(&pod) {
             ordinary.remove(&uid);
+            Arc::new(pod)
+        } else if is_over(pod.status.as_ref()) {
+            // One copy is enough: nobody compares the annotations of what is left of it.
+            let pod = Arc::new(marked(pod));
+            ordinary.insert(uid.clone(), Arc::clone(&pod));
+            pod
         } else {
             ordinary.insert(uid.clone(), Arc::new(marked(pod.clone())));
-        }
+            Arc::new(pod)
+        };
         let objects = Arc::make_mut(&mut self.objects);
-        objects.pods.insert(uid, Arc::new(pod));
+        objects.pods.insert(uid, object);
     }
 
     /// Gives a list up that is under way. What was known stands.

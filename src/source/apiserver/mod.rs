@@ -35,6 +35,9 @@ use mirrorlet_host::telemetry::occurrences;
 /// How long a list may be silent before it counts as failed. Kubernetes ends a request that is
 /// stuck after 60 s by itself; one that nobody answers any more has to be ended by us.
 const LIST_SILENCE_MAX: Duration = Duration::from_mins(1);
+/// Most pods in one answer of a list. A pod has up to 1.5 MiB, and an answer is held twice, as text
+/// and as pods.
+const PAGE_MAX: u32 = 20;
 /// Most changes taken up in one set.
 const BATCH_MAX: usize = 512;
 
@@ -135,7 +138,8 @@ impl ApiSource {
         loop {
             let api: Api<Watched<Pod>> = Api::all(self.options.client.clone());
             let field = format!("spec.nodeName={}", self.options.node_name);
-            let events = watcher(api, watcher::Config::default().fields(&field));
+            let config = watcher::Config::default().page_size(PAGE_MAX);
+            let events = watcher(api, config.fields(&field));
             let mut events = pin!(events);
             // Followed until its place in the history is lost.
             loop {

@@ -503,3 +503,40 @@ async fn a_disk_that_takes_nothing_holds_nothing_up() {
     assert!(told, "{:#?}", report.problems);
     bench.end().await;
 }
+
+/// Pods that are over pile up until somebody deletes them, as large as their authors like.
+#[tokio::test(start_paused = true)]
+async fn of_pods_that_are_over_only_the_remains_are_held() {
+    let mut bench = Bench::start();
+    let large = |uid: &str, phase: &str| {
+        let text = "x".repeat(250_000);
+        let pod = with(pod(uid), "/metadata/annotations", json!({ "note": text }));
+        with(pod, "/status/phase", json!(phase))
+    };
+    let list = bench.next().await;
+    assert!(list.uri.contains("limit=20"), "{}", list.uri);
+    list.list(&[large("listed", "Failed"), large("watched", "Running")]);
+    bench.until_wanted(&["listed", "watched"]).await;
+    let watch = bench.next().await.watch();
+    let over = large("watched", "Succeeded");
+    watch
+        .send(json!({"type": "MODIFIED", "object": over}))
+        .unwrap();
+    let is_over = |pod: &Pod| mirrorlet_core::ending::is_over(pod.status.as_ref());
+    let ended = bench.reader.state.wait_for(|state| {
+        let pods = state.set().into_iter().flat_map(|set| &set.pods);
+        pods.filter(|pod| is_over(&pod.pod)).count() == 2
+    });
+    let set = Arc::clone(ended.await.unwrap().set().unwrap());
+    let objects = Option::clone(&bench.objects.get()).unwrap();
+    let held = set.pods.iter().map(|pod| &pod.pod);
+    for pod in held.chain(objects.pods.values()) {
+        let bytes = serde_json::to_string(&**pod).unwrap().len();
+        assert!(bytes < 1024, "{bytes}");
+    }
+    let root = bench.end().await;
+    for file in files(root.path()) {
+        let path = root.path().join(last_known::DIRECTORY).join(file);
+        assert!(std::fs::metadata(path).unwrap().len() < 1024);
+    }
+}

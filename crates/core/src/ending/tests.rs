@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::PodUid;
 
 #[expect(
     clippy::needless_pass_by_value,
@@ -114,5 +115,71 @@ fn the_last_status_leaves_nothing_open() {
     for phase in ["Succeeded", "Failed"] {
         let last = last_status(status(json!({"phase": phase})));
         assert_eq!(last.phase.as_deref(), Some(phase), "never backwards");
+    }
+}
+
+/// A pod of the API server as large as they get.
+fn large(phase: &str, state: &Value) -> Pod {
+    let text = "x".repeat(250_000);
+    serde_json::from_value(json!({
+        "metadata": {
+            "name": "web", "namespace": "ns", "uid": "u", "resourceVersion": "7",
+            "annotations": {"a": text}, "labels": {"l": text}, "finalizers": [text],
+        },
+        "spec": {
+            "nodeName": "n", "restartPolicy": "Never",
+            "volumes": [{"name": text}],
+            "initContainers": [{"name": "init", "image": "i:1", "args": [text]}],
+            "containers": [{
+                "name": "c", "image": "c:1", "command": [text], "env": [{"name": text}],
+                "lifecycle": {"preStop": {"exec": {"command": [text]}}},
+                "restartPolicy": "Never",
+            }],
+        },
+        "status": {
+            "phase": phase, "reason": "OutOfcpu",
+            "containerStatuses": [{
+                "name": "c", "image": "c:1", "imageID": "i", "ready": false,
+                "restartCount": 0, "state": state,
+            }],
+        },
+    }))
+    .unwrap()
+}
+
+#[test]
+fn of_a_pod_that_is_over_only_its_remains_are_kept() {
+    let ended = || json!({"terminated": {"exitCode": 1}});
+    for state in [
+        ended(),
+        json!({}),
+        json!({"waiting": {"reason": "ErrImagePull"}}),
+    ] {
+        let pod = large("Failed", &state);
+        let kept = remains(pod.clone());
+        let bytes = serde_json::to_string(&kept).unwrap().len();
+        assert!(bytes < 1024, "{bytes}");
+        assert_eq!(kept.status, pod.status);
+        assert_eq!(PodUid::of(&kept), PodUid::of(&pod));
+        let hashes = |pod: &Pod| -> Vec<_> {
+            let all = spec::containers(pod);
+            all.map(|(role, container)| (role, spec::container_hash(container)))
+                .collect()
+        };
+        assert_eq!(hashes(&kept), hashes(&pod));
+        assert_eq!(remains(kept.clone()), kept);
+    }
+    for whole in [
+        large("Running", &ended()),
+        large("Failed", &json!({"running": {}})),
+        // Compared with its manifest, and as large as that.
+        {
+            let mut mirror = large("Failed", &ended());
+            let annotations = mirror.metadata.annotations.get_or_insert_default();
+            annotations.insert(keys::CONFIG_MIRROR.to_owned(), "h".to_owned());
+            mirror
+        },
+    ] {
+        assert_eq!(remains(whole.clone()), whole);
     }
 }
