@@ -12,10 +12,9 @@ mod requested;
 #[cfg(test)]
 mod tests;
 
-use std::hash::{BuildHasher as _, RandomState};
-
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::certificate::Validity;
+use mirrorlet_host::random;
 
 pub use self::der::Leaf;
 pub use self::keys::{CertificateError, alternative_names, from_pem, split_pem};
@@ -31,7 +30,5 @@ pub const DIRECTORY: &str = "pki";
 /// When a certificate is to be renewed; another time each time it is asked.
 #[must_use]
 pub fn renewal(validity: &Validity) -> Timestamp {
-    // Every `RandomState` has keys of its own.
-    let thousandths = u32::try_from(RandomState::new().hash_one(0) % 1000).unwrap_or_default();
-    validity.renew_at(f64::from(thousandths) / 1000.0)
+    validity.renew_at(random::fraction())
 }

@@ -14,11 +14,12 @@ use tokio_util::sync::CancellationToken;
 use super::client::ClusterClient;
 use super::error::ApiError;
 use super::node::LEASE_NAMESPACE;
-use super::pause::{Backoff, jittered};
 use crate::store::cell::{Reader, Writer, cell};
 use mirrorlet_core::api::core::Node;
 use mirrorlet_core::api::meta::ObjectMeta;
 use mirrorlet_core::api::{NodeName, Timestamp};
+use mirrorlet_core::backoff::ExponentialBackoff;
+use mirrorlet_host::random::{spread, stretched};
 use mirrorlet_host::telemetry::occurrences;
 
 /// How long a renewal holds, in seconds: upstream's `nodeLeaseDurationSeconds`.
@@ -33,10 +34,9 @@ const LEASE_DEADLINE: Duration = Duration::from_secs(4);
 const TRIES_MAX: usize = 5;
 /// Deadline of all tries of one renewal: the next one is due then.
 const RENEW_DEADLINE: Duration = Duration::from_secs(9);
-/// First and longest pause between two tries.
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-/// See [`PAUSE_MIN`].
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Pauses between tries.
+const PAUSES: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
 /// The task that renews the Lease. It renews while the Node is ours and there, whatever the
 /// Engine does: that the Engine is away is told by the Node's condition, which stays believed
@@ -95,7 +95,7 @@ impl LeaseTask {
             };
             tokio::select! {
                 () = cancel.cancelled() => return,
-                () = tokio::time::sleep(jittered(RENEW_PERIOD, JITTER)) => {}
+                () = tokio::time::sleep(stretched(RENEW_PERIOD, JITTER)) => {}
                 // A Node that was registered again has no Lease: it dies with its Node.
                 _ = self.node.wait_for(other) => {}
             }
@@ -122,11 +122,11 @@ impl LeaseTask {
     }
 
     async fn tries(&mut self, owner: OwnerReference) -> Result<(), ApiError> {
-        let mut backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);
+        let mut backoff = PAUSES;
         let mut outcome = Ok(());
         for turn in 0..TRIES_MAX {
             if turn > 0 {
-                tokio::time::sleep(backoff.pause()).await;
+                tokio::time::sleep(spread(backoff.pause())).await;
             }
             outcome = self.write(owner.clone()).await;
             match &outcome {

@@ -4,7 +4,8 @@
 //! whether the API server answers ([`ApiReach`]), and takes up replaced certificates.
 //! Here and in `source::apiserver` alone stands kube-rs.
 
-pub mod certificate;
+pub mod attempts;
+mod certificate;
 pub mod client;
 mod connection;
 pub mod error;
@@ -17,7 +18,6 @@ mod limit;
 pub mod mirror;
 pub mod node;
 pub mod objects;
-mod pause;
 mod published;
 pub mod reach;
 mod requests;

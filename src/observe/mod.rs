@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::store::cache::{CacheWriter, Entry};
 use crate::store::looks::Request;
 use mirrorlet_core::api::{FullName, PodUid};
+use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus, Pods};
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::{PodEvent, RUNTIME_READY, Result, Runtime, RuntimeCondition, RuntimeError};
@@ -32,9 +33,9 @@ use mirrorlet_runtime::{PodEvent, RUNTIME_READY, Result, Runtime, RuntimeConditi
 /// Looks at pods under way at a time: enough to hide one slow inspect, few enough to leave the
 /// Engine to the workers.
 const LOOKS_MAX: usize = 16;
-/// First and longest pause between two attempts to reach the runtime.
-const RECONNECT_MIN: Duration = Duration::from_millis(100);
-const RECONNECT_MAX: Duration = Duration::from_secs(2);
+/// Pauses between attempts to reach the runtime.
+const RECONNECT: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_millis(100), Duration::from_secs(2));
 /// Pause after which a failed look is taken again.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
@@ -130,11 +131,11 @@ impl Observer {
 
     /// Observes until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
-        let mut pause = RECONNECT_MIN;
+        let mut backoff = RECONNECT;
         loop {
             let lost = match self.runtime.watch().await {
                 Ok(events) => {
-                    pause = RECONNECT_MIN;
+                    backoff.reset();
                     self.telemetry.metrics.set_event_stream_up(true);
                     let lost = self.follow(events, &cancel).await;
                     self.telemetry.metrics.set_event_stream_up(false);
@@ -148,7 +149,7 @@ impl Observer {
             }
             tokio::select! {
                 () = cancel.cancelled() => return,
-                () = tokio::time::sleep(pause) => pause = (pause * 2).min(RECONNECT_MAX),
+                () = tokio::time::sleep(backoff.pause()) => {}
             }
         }
     }
@@ -218,7 +219,7 @@ impl Observer {
                         Ok(Ok(())) => self.back().await,
                         // It may answer what is under way all the same, some day: nothing is
                         // given up, but it is said.
-                        Ok(Err(cause)) => { self.lost(cause); self.ask_for_a_word(RECONNECT_MAX); }
+                        Ok(Err(cause)) => { self.lost(cause); self.ask_for_a_word(RECONNECT.longest()); }
                         // A panic is told by the panic hook; the next doubt asks again.
                         Err(_) => {}
                     }

@@ -13,14 +13,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::machine::file_system;
 use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::stats::Disk;
 
 /// Shortest time between two measurements of one thing, as the kubelet's
 /// (`--volume-stats-agg-period`).
 const WAIT: Duration = Duration::from_mins(1);
 
-/// Longest time between two measurements of something that takes too long.
-const WAIT_MAX: Duration = Duration::from_mins(20);
+/// Pauses after measurements that took too long.
+const RETRY: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_mins(2), Duration::from_mins(20));
 
 /// Longest time one measurement may take. A tree that takes longer has millions of files: what
 /// it holds stays unknown, and it is tried again more and more seldom.
@@ -51,7 +53,7 @@ struct Entry {
     is_asked: bool,
     /// When it may be measured again; at once before the first time.
     due: Option<Instant>,
-    wait: Duration,
+    backoff: ExponentialBackoff,
 }
 
 /// What is known of how much things hold.
@@ -81,7 +83,7 @@ impl Disks {
                 found: None,
                 is_asked: true,
                 due: None,
-                wait: WAIT,
+                backoff: RETRY,
             });
             entry.is_asked = true;
             known.extend(entry.found.map(|disk| (target.clone(), disk)));
@@ -96,7 +98,7 @@ impl Disks {
         let is_due = |entry: &Entry| entry.is_asked && entry.due.is_none_or(|due| due <= now);
         let (target, entry) = entries.iter_mut().find(|(_, entry)| is_due(entry))?;
         entry.is_asked = false;
-        entry.due = Some(now + entry.wait);
+        entry.due = Some(now + WAIT);
         Some(target.clone())
     }
 
@@ -107,10 +109,9 @@ impl Disks {
         };
         if let Ok(found) = found {
             entry.found = found;
-            entry.wait = WAIT;
+            entry.backoff.reset();
         } else {
-            entry.wait = (entry.wait * 2).min(WAIT_MAX);
-            entry.due = Some(Instant::now() + entry.wait);
+            entry.due = Some(Instant::now() + entry.backoff.pause());
         }
     }
 

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::release::RELEASE_RETRY;
 use super::task::{Next, Worker};
 use super::{Command, Phase};
+use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::ending::{self, Ending, ending};
 use mirrorlet_core::gc::PodLife;
 use mirrorlet_core::observed::RunningPod;
@@ -16,8 +17,8 @@ use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::PodSyncResult;
 
 /// First and longest pause between two attempts to stop or remove what is left.
-pub(super) const STOP_RETRY_MIN: Duration = Duration::from_millis(500);
-const STOP_RETRY_MAX: Duration = Duration::from_secs(10);
+pub(super) const STOP_RETRY: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_millis(500), Duration::from_secs(10));
 
 /// What came of removing what is left of a pod.
 pub(super) enum Removed {
@@ -67,7 +68,7 @@ impl Worker {
             // Nothing has to be seen for that.
             self.publish(&Arc::clone(&self.observed));
         }
-        let mut pause = STOP_RETRY_MIN;
+        let mut backoff = STOP_RETRY;
         // Held so that what a look finds stays in the cache until it was read here.
         let _seen = self.context.cache.subscribe(&self.uid);
         self.newer_than = Instant::now();
@@ -107,7 +108,7 @@ impl Worker {
                 self.error = error.into();
             }
             self.publish(&entry.status);
-            if matches!(pause_for(&mut pause, cancel).await, Next::Shutdown) {
+            if matches!(pause_for(backoff.pause(), cancel).await, Next::Shutdown) {
                 return Next::Shutdown;
             }
             self.newer_than = Instant::now();
@@ -250,20 +251,16 @@ impl Worker {
                 );
             }
         }
-        let pause = self.remove_pause;
-        self.remove_pause = (pause * 2).min(STOP_RETRY_MAX);
-        tokio::select! {
-            () = cancel.cancelled() => Removed::Shutdown,
-            () = tokio::time::sleep(pause) => Removed::StillThere,
+        match pause_for(self.remove_backoff.pause(), cancel).await {
+            Next::Shutdown => Removed::Shutdown,
+            Next::Proceed => Removed::StillThere,
         }
     }
 }
 
-/// Sleeps for `pause`, which doubles for the next time.
-async fn pause_for(pause: &mut Duration, cancel: &CancellationToken) -> Next {
-    let now = std::mem::replace(pause, (*pause * 2).min(STOP_RETRY_MAX));
+async fn pause_for(pause: Duration, cancel: &CancellationToken) -> Next {
     tokio::select! {
         () = cancel.cancelled() => Next::Shutdown,
-        () = tokio::time::sleep(now) => Next::Proceed,
+        () = tokio::time::sleep(pause) => Next::Proceed,
     }
 }

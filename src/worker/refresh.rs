@@ -10,14 +10,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::Context;
 use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::objects::is_static;
 use mirrorlet_core::observed::{ContainerState, PodStatus};
 use mirrorlet_core::payload::is_live;
 use mirrorlet_host::telemetry::occurrences;
 
-/// First and longest pause after a failure; what ends it is told of, so that pauses may be long.
-const RETRY_MIN: Duration = Duration::from_secs(10);
-const RETRY_MAX: Duration = Duration::from_mins(2);
+/// Pauses after failures; what ends one is told of, so that they may be long.
+const RETRY: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_secs(10), Duration::from_mins(2));
 
 /// What is remembered of one pod's volumes.
 pub(super) struct Refresh {
@@ -27,8 +28,7 @@ pub(super) struct Refresh {
     done_for: Option<Arc<Pod>>,
     /// When the next attempt is due though nothing changes.
     due: Option<Instant>,
-    /// Pause after the next failure.
-    pause: Duration,
+    backoff: ExponentialBackoff,
 }
 
 impl Refresh {
@@ -38,7 +38,7 @@ impl Refresh {
             news: None,
             done_for: None,
             due: None,
-            pause: RETRY_MIN,
+            backoff: RETRY,
         }
     }
 
@@ -86,15 +86,13 @@ impl Refresh {
             self.done_for = Some(Arc::clone(pod));
             let after = match context.runtime.refresh_volumes(pod, cancel).await {
                 Ok(after) => {
-                    self.pause = RETRY_MIN;
+                    self.backoff.reset();
                     after
                 }
                 Err(error) => {
                     let (telemetry, uid) = (&context.telemetry, PodUid::of(pod));
                     occurrences::volumes_not_refreshed(telemetry, &FullName::of(pod), &uid, &error);
-                    let pause = self.pause;
-                    self.pause = (pause * 2).min(RETRY_MAX);
-                    Some(pause)
+                    Some(self.backoff.pause())
                 }
             };
             self.due = after.map(|after| Instant::now() + after);

@@ -23,11 +23,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::end::{Removed, Rested, STOP_RETRY_MIN};
+use super::end::{Removed, Rested, STOP_RETRY};
 use super::{Command, Context, Phase, PodView, SharedLocks};
 use mirrorlet_core::admit::{Failure, failed_status};
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp, core};
-use mirrorlet_core::backoff::Backoff;
+use mirrorlet_core::backoff::{Backoff, ExponentialBackoff};
 use mirrorlet_core::ending::{ending, is_api_pod};
 use mirrorlet_core::observed::PodStatus;
 use mirrorlet_core::plan::{Plan, Waiting};
@@ -90,7 +90,7 @@ pub(super) struct Worker {
     /// What is acted on must have been looked at after this.
     pub(super) newer_than: Instant,
     /// Pause after the next failure to remove what is left.
-    pub(super) remove_pause: Duration,
+    pub(super) remove_backoff: ExponentialBackoff,
     /// Whether its volumes were released since something of it ran last.
     pub(super) released: bool,
     /// Why they could not be, as it was told.
@@ -135,7 +135,7 @@ impl Worker {
             phase: Phase::WaitingToStart,
             stopping_since: None,
             newer_than: Instant::now(),
-            remove_pause: STOP_RETRY_MIN,
+            remove_backoff: STOP_RETRY,
             released: false,
             release_error: "".into(),
         }

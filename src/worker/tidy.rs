@@ -11,19 +11,21 @@ use tokio::time::Instant;
 
 use super::PodWorkers;
 use mirrorlet_core::api::PodUid;
+use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::RuntimeError;
 
-/// Pause between two looks, while nothing is left; it grows while something can't be removed, for
-/// each attempt asks the runtime.
+/// Pause between two looks, while nothing is left.
 const PERIOD: Duration = Duration::from_mins(1);
-const PERIOD_MAX: Duration = Duration::from_hours(1);
+/// Pauses while something can't be removed: each attempt asks the runtime.
+const RETRY: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_mins(2), Duration::from_hours(1));
 
 /// When to look next, and what was told.
 #[derive(Debug)]
 pub(super) struct Tidy {
     next: Option<Instant>,
-    pause: Duration,
+    backoff: ExponentialBackoff,
     told: BTreeMap<PodUid, String>,
 }
 
@@ -31,7 +33,7 @@ impl Default for Tidy {
     fn default() -> Self {
         Self {
             next: None,
-            pause: PERIOD,
+            backoff: RETRY,
             told: BTreeMap::new(),
         }
     }
@@ -74,13 +76,14 @@ impl PodWorkers {
                 occurrences::orphan_left(uid, error);
             }
         }
-        self.tidy.pause = if left.is_empty() {
+        let pause = if left.is_empty() {
+            self.tidy.backoff.reset();
             PERIOD
         } else {
-            (self.tidy.pause * 2).min(PERIOD_MAX)
+            self.tidy.backoff.pause()
         };
         self.tidy.told = left;
-        self.tidy.next = Some(Instant::now() + self.tidy.pause);
+        self.tidy.next = Some(Instant::now() + pause);
     }
 
     /// Removes them, but for those of pods that run after all: what can't be undone is not done on

@@ -5,12 +5,16 @@
 //!
 //! Upstream: `client-go/util/flowcontrol/backoff.go`.
 
+mod exponential;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::Timestamp;
 use crate::observed::ContainerHash;
+
+pub use self::exponential::ExponentialBackoff;
 
 /// Delay after the first retry (upstream's `containerBackOffPeriod` and image back-off).
 pub const INITIAL_DELAY: Duration = Duration::from_secs(10);

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use crate::api::Timestamp;
+use crate::backoff::ExponentialBackoff;
 
 /// Pause between two looks at a fresh request, and for how long it is fresh: an approver that is
 /// a program takes seconds.
@@ -17,10 +18,10 @@ const WATCHED_PAUSE: Duration = Duration::from_secs(5);
 const WATCHED_FOR: Duration = Duration::from_mins(15);
 /// Pause after that: nobody is there.
 const PAUSE: Duration = Duration::from_secs(30);
-/// Pause after the first refusal, doubled with each one that follows, up to the longest. Requests
-/// that were denied stay in the cluster for an hour: there are never more than ten of ours.
-const REFUSED_PAUSE_MIN: Duration = Duration::from_mins(1);
-const REFUSED_PAUSE_MAX: Duration = Duration::from_mins(10);
+/// Pauses after refusals. Requests that were denied stay in the cluster for an hour: there are
+/// never more than ten of ours.
+const REFUSED_PAUSES: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_mins(1), Duration::from_mins(10));
 /// Pause while the API server is away.
 const AWAY_PAUSE: Duration = Duration::from_secs(10);
 
@@ -186,10 +187,7 @@ pub fn idle_pause() -> Duration {
 /// Pause after that many refusals on end.
 #[must_use]
 pub fn refused_pause(refusals: u32) -> Duration {
-    let doubled = 2_u32.saturating_pow(refusals.saturating_sub(1));
-    REFUSED_PAUSE_MIN
-        .saturating_mul(doubled)
-        .min(REFUSED_PAUSE_MAX)
+    REFUSED_PAUSES.after(refusals)
 }
 
 /// Pause after the API server could not be asked: it is away, or has refused so many times on end.

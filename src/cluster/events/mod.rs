@@ -23,17 +23,16 @@ use tokio_util::sync::CancellationToken;
 use super::client::{CALL_DEADLINE, ClusterClient};
 use super::error::ApiError;
 use super::limit::WriteLimit;
-use super::pause::Backoff;
 use mirrorlet_core::api::{NodeName, Timestamp, core};
+use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::events::{Correlator, EventType, Happening, Spool, Write, node_ref, pod_ref};
+use mirrorlet_host::random::spread;
 use mirrorlet_host::telemetry::journal::{Entry, Kind, Subject, Submissions};
 use mirrorlet_host::telemetry::{EventOutcome, Telemetry, occurrences};
 
-/// First and longest pause after a failure. Upstream waits 10 s each time; its server is hardly
-/// ever away for less.
-const PAUSE_MIN: Duration = Duration::from_secs(1);
-/// See [`PAUSE_MIN`].
-const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// Pauses after failures. Upstream waits 10 s each time; its server is hardly ever away for less.
+const PAUSES: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// Tries of one event that the API server itself fails on, a webhook that can't be reached say.
 const TRIES_MAX: u32 = 3;
 /// Most kinds of refusals that are remembered as told.
@@ -53,7 +52,7 @@ pub struct EventTask {
     /// Of its own, so that events and other writes don't hold each other up; upstream's
     /// `eventRecordQPS` and `eventBurst` are the same.
     limit: Arc<WriteLimit>,
-    backoff: Backoff,
+    backoff: ExponentialBackoff,
     tries: u32,
     /// Refusals that were logged, by namespace and kind.
     told: BTreeSet<(String, String)>,
@@ -83,7 +82,7 @@ impl EventTask {
             node,
             spool: Spool::default(),
             limit: Arc::default(),
-            backoff: Backoff::new(PAUSE_MIN, PAUSE_MAX),
+            backoff: PAUSES,
             tries: 0,
             told: BTreeSet::new(),
             is_losing: false,
@@ -210,7 +209,10 @@ impl EventTask {
         };
         let lost = self.spool.put_back(write);
         self.lost(u64::try_from(lost).unwrap_or(u64::MAX));
-        let pause = asked.map_or_else(|| self.backoff.pause(), |asked| asked.min(PAUSE_MAX));
+        let pause = match asked {
+            Some(asked) => asked.min(PAUSES.longest()),
+            None => spread(self.backoff.pause()),
+        };
         Turn::Pause {
             until: Instant::now() + pause,
             away: !self.client.reach().get().is_up(),

@@ -10,7 +10,6 @@ use mirrorlet_core::mirror::{ProblemKind, Refusal, Verdict, Why, classify};
 
 /// What came of an attempt.
 pub(super) struct Attempt {
-    pub full_name: FullName,
     /// The static pod whose mirror was to be made.
     pub pod: Option<Arc<Pod>>,
     /// Mirrors that were deleted, and why; those that were not there are without.
@@ -37,7 +36,6 @@ pub(super) async fn carry_out(
     let pod = verdict.pod().cloned();
     let outcome = act(&client, &full_name, verdict, &mut deleted).await;
     Attempt {
-        full_name,
         pod,
         deleted,
         outcome,

@@ -17,7 +17,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -25,6 +24,7 @@ pub use client::{CreateError, DeleteError, MirrorClient, Mirrored};
 pub(in crate::cluster) use client::{delete_now, without_managed_fields};
 pub use inputs::MirrorInputs;
 
+use crate::cluster::attempts::Attempts;
 use crate::cluster::client::ClusterClient;
 use crate::cluster::reach::ApiReach;
 use crate::store::cell::{Reader, Writer, cell};
@@ -62,7 +62,7 @@ pub struct MirrorTask {
     gone: BTreeMap<PodUid, Instant>,
     /// The mirrors that [`PodManager`] has.
     mirrors: BTreeMap<PodUid, Arc<Pod>>,
-    attempts: JoinSet<Attempt>,
+    attempts: Attempts<FullName, Attempt>,
     causes: Causes,
     was_up: bool,
     node_uid: Option<String>,
@@ -91,7 +91,7 @@ impl MirrorTask {
             names: BTreeMap::new(),
             gone: BTreeMap::new(),
             mirrors: BTreeMap::new(),
-            attempts: JoinSet::new(),
+            attempts: Attempts::new(ATTEMPTS_MAX),
             causes: Causes::new(cluster),
             was_up: false,
             node_uid: None,
@@ -108,14 +108,7 @@ impl MirrorTask {
             tokio::select! {
                 () = cancel.cancelled() => break,
                 changed = self.watched.changed() => if changed.is_err() { break },
-                Some(done) = self.attempts.join_next() => {
-                    // An attempt that panicked has been told by the panic hook; its name stays
-                    // busy no longer than that.
-                    match done {
-                        Ok(attempt) => self.note(attempt),
-                        Err(_) => self.names.values_mut().for_each(Name::give_up),
-                    }
-                }
+                (full_name, attempt) = self.attempts.next() => self.note(full_name, attempt),
                 cause = self.causes.changed() => {
                     for name in self.names.values_mut() {
                         name.cause_changed(&cause);
@@ -146,15 +139,16 @@ impl MirrorTask {
             return look_again;
         };
         self.names
-            .retain(|name, state| verdicts.contains_key(name) || state.busy);
+            .retain(|name, _| verdicts.contains_key(name) || self.attempts.is_busy(name));
         let mut causes = BTreeSet::new();
         for (full_name, verdict) in &verdicts {
+            let is_busy = self.attempts.is_busy(full_name);
             let name = self.names.entry(full_name.clone()).or_default();
-            name.judge(full_name, verdict, &self.telemetry);
+            name.judge(full_name, verdict, is_busy, &self.telemetry);
             causes.extend(name.cause().cloned());
             let wakes = [
                 name.made.as_ref().map(|made| made.until),
-                name.ready_at().filter(|_| verdict.acts() && !name.busy),
+                name.ready_at().filter(|_| verdict.acts() && !is_busy),
             ];
             for at in wakes.into_iter().flatten().filter(|at| *at > now) {
                 look_again = Some(look_again.map_or(at, |known| known.min(at)));
@@ -219,26 +213,24 @@ impl MirrorTask {
     /// Begins attempts, as many as may be under way.
     fn begin(&mut self, verdicts: &BTreeMap<FullName, Verdict>, now: Instant) {
         for (full_name, verdict) in verdicts.iter().filter(|(_, verdict)| verdict.acts()) {
-            if self.attempts.len() >= ATTEMPTS_MAX {
+            if !self.attempts.has_room() {
                 return;
             }
-            let Some(name) = self.names.get_mut(full_name) else {
-                continue;
-            };
-            if name.busy || name.ready_at().is_some_and(|at| at > now) {
-                continue;
+            let ready_at = self.names.get(full_name).and_then(Name::ready_at);
+            if ready_at.is_none_or(|at| at <= now) {
+                let attempt = carry_out(self.client.clone(), full_name.clone(), verdict.clone());
+                self.attempts.begin(full_name.clone(), attempt);
             }
-            name.busy = true;
-            let client = self.client.clone();
-            self.attempts
-                .spawn(carry_out(client, full_name.clone(), verdict.clone()));
         }
     }
 
     /// Notes what came of an attempt.
-    fn note(&mut self, attempt: Attempt) {
+    fn note(&mut self, full_name: FullName, attempt: Option<Attempt>) {
+        let Some(attempt) = attempt else {
+            // The panic hook has logged it.
+            return self.names.entry(full_name).or_default().panicked();
+        };
         let Attempt {
-            full_name,
             pod,
             deleted,
             outcome,
@@ -256,7 +248,6 @@ impl MirrorTask {
             self.gone.insert(mirror, now + TOLD_WITHIN);
         }
         let name = self.names.entry(full_name.clone()).or_default();
-        name.busy = false;
         let uid = pod.as_deref().map(PodUid::of).unwrap_or_default();
         match outcome {
             Ok(None) => name.done(),

@@ -21,8 +21,6 @@ const CHURN_FREE: u32 = 5;
 /// One full name.
 #[derive(Default)]
 pub(super) struct Name {
-    /// Whether an attempt is under way.
-    pub busy: bool,
     /// The mirror we made, until the watch tells of it.
     pub made: Option<Made>,
     /// When an attempt may follow on a failed one.
@@ -75,15 +73,12 @@ impl Name {
 
     /// Nothing is to be done that must wait.
     pub(super) fn done(&mut self) {
-        self.busy = false;
         self.not_before = None;
     }
 
-    /// An attempt vanished.
-    pub(super) fn give_up(&mut self) {
-        if std::mem::take(&mut self.busy) {
-            self.not_before = Some(Instant::now() + CHURN_WITHIN);
-        }
+    /// An attempt panicked.
+    pub(super) fn panicked(&mut self) {
+        self.not_before = Some(Instant::now() + CHURN_WITHIN);
     }
 
     /// What failed for want of the API server is tried at once.
@@ -111,10 +106,16 @@ impl Name {
     }
 
     /// Takes in what was decided: what is in the way by itself, and what no longer is.
-    pub(super) fn judge(&mut self, full_name: &FullName, verdict: &Verdict, telemetry: &Telemetry) {
+    pub(super) fn judge(
+        &mut self,
+        full_name: &FullName,
+        verdict: &Verdict,
+        is_busy: bool,
+        telemetry: &Telemetry,
+    ) {
         match verdict {
             // What came of an attempt that made it is told first.
-            Verdict::Synced { .. } if self.busy => {}
+            Verdict::Synced { .. } if is_busy => {}
             Verdict::Synced { .. } => {
                 self.not_before = None;
                 self.mended(full_name, telemetry);

@@ -26,15 +26,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::ClusterClient;
 use super::error::{ApiError, chain};
-use super::pause::Backoff;
 use super::reach::ApiReach;
 use crate::store::cell::{Reader, Writer, cell};
 use mirrorlet_core::api::core::{Node, NodeStatus};
 use mirrorlet_core::api::{Timestamp, Watched};
+use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::node::{
     EngineSeen, NodeEvent, NodeFacts, Pressures, Readings, believed_conditions,
     compute_node_status, decide_write, transitions,
 };
+use mirrorlet_host::random::spread;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 
 /// How often the status is computed though nothing woke us: upstream's
@@ -45,10 +46,9 @@ const NODE_DEADLINE: Duration = Duration::from_secs(8);
 /// Shortest time between two writes of the status: a reading that flaps must not become a load.
 /// The first change after a quiet while is written at once.
 const WRITE_GAP: Duration = Duration::from_secs(1);
-/// First and longest pause after a write that failed.
-const RETRY_MIN: Duration = Duration::from_millis(200);
-/// See [`RETRY_MIN`]; the next look comes by then anyway.
-const RETRY_MAX: Duration = Duration::from_secs(5);
+/// Pauses after writes that failed; by the longest the next look comes anyway.
+const RETRY: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_millis(200), Duration::from_secs(5));
 /// How long a watch may last, in seconds, before the server ends it. Long, since each costs a
 /// request; TCP keep-alive finds dead connections.
 const WATCH_SECONDS: u32 = 600;
@@ -226,7 +226,7 @@ impl NodeTask {
         let mut reach = self.client.reach();
         let mut ticks = tokio::time::interval(LOOK_PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
+        let mut backoff = RETRY;
         // When the next look is due, and the earliest time it may be taken.
         let (mut due, mut earliest) = (Some(Instant::now()), Instant::now());
         let mut watch = self.watch();
@@ -275,7 +275,7 @@ impl NodeTask {
             };
             due = match looked {
                 Looked::Gone => return Ended::Gone,
-                Looked::Failed => Some(Instant::now() + backoff.pause()),
+                Looked::Failed => Some(Instant::now() + spread(backoff.pause())),
                 Looked::Fine => {
                     backoff.reset();
                     if self.written != before {

@@ -7,16 +7,16 @@ use kube::api::{Patch, PatchParams, PostParams};
 
 use super::{NODE_DEADLINE, NodeStanding, NodeTask};
 use crate::cluster::error::ApiError;
-use crate::cluster::pause::Backoff;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::core::{Node, NodeStatus};
+use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::node::{Claim, LeaseSeen, claim, compute_node, decide_metadata};
+use mirrorlet_host::random::spread;
 use mirrorlet_host::telemetry::occurrences;
 
-/// First pause between two tries: upstream's.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// Longest pause between two tries: upstream's.
-const PAUSE_MAX: Duration = Duration::from_secs(7);
+/// Pauses between tries: upstream's.
+const PAUSES: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_millis(100), Duration::from_secs(7));
 
 /// Why a try to register failed.
 enum Failed {
@@ -28,7 +28,7 @@ enum Failed {
 impl NodeTask {
     /// Tries until our Node is there.
     pub(super) async fn register(&mut self) -> Node {
-        let mut backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);
+        let mut backoff = PAUSES;
         loop {
             let cause = match self.try_register().await {
                 Ok(node) => return node,
@@ -40,7 +40,7 @@ impl NodeTask {
             if let Some(cause) = cause {
                 self.refused(cause);
             }
-            tokio::time::sleep(backoff.pause()).await;
+            tokio::time::sleep(spread(backoff.pause())).await;
         }
     }
 

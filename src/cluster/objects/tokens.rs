@@ -1,7 +1,6 @@
 //! Tokens of service accounts, bound to pods.
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,11 +16,12 @@ use crate::cluster::client::CALL_DEADLINE;
 use mirrorlet_core::api::core::ServiceAccount;
 use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::objects::{ObjectError, Token, TokenKey, token_refresh_at};
+use mirrorlet_host::random;
 
 /// Tokens that were issued together are not renewed together.
 ///
 /// Upstream: `maxJitter` of `pkg/kubelet/token/token_manager.go`.
-const JITTER_MAX_MS: u64 = 10_000;
+const JITTER_MAX: Duration = Duration::from_secs(10);
 /// Pause before a token that could not be renewed is asked for again: it is good for a fifth of
 /// its lifetime still.
 const RENEW_PAUSE: Duration = Duration::from_secs(30);
@@ -121,8 +121,7 @@ fn token(issued: TokenRequest) -> Option<Token> {
     let lifetime = issued.spec?.expiration_seconds?;
     let lifetime = Duration::from_secs(u64::try_from(lifetime).ok()?);
     let issued_at = expires_at.checked_sub(lifetime).ok()?;
-    // Every `RandomState` has keys of its own.
-    let jitter = Duration::from_millis(RandomState::new().hash_one(()) % JITTER_MAX_MS);
+    let jitter = JITTER_MAX.mul_f64(random::fraction());
     Some(Token {
         secret: secret?,
         expires_at,

@@ -1,7 +1,6 @@
 //! The watches themselves. Each goes on for ever, with a back-off after failures.
 
 use std::fmt::Debug;
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +18,9 @@ use crate::cluster::ApiError;
 use crate::cluster::client::CALL_DEADLINE;
 use mirrorlet_core::api::Watched;
 use mirrorlet_core::api::core::Service;
+use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::objects::{ObjectError, ObjectKey, ServiceFacts};
+use mirrorlet_host::random::stretched;
 
 /// How long a watch lasts before it is begun anew: what upstream's server allows at least, so that
 /// silence for longer means a dead connection.
@@ -44,7 +45,8 @@ pub(super) async fn object<K>(
     K::DynamicType: Default,
 {
     let api: Api<K> = Api::namespaced(shared.client.client(), &key.namespace);
-    let (mut pause, mut refused) = (PAUSE_MIN, false);
+    let mut backoff = ExponentialBackoff::new(PAUSE_MIN, PAUSE_MAX);
+    let mut refused = false;
     loop {
         let began = Instant::now();
         let learn = |found: Result<K, ObjectError>| {
@@ -62,12 +64,10 @@ pub(super) async fn object<K>(
             learn(Err(object_error(&error, key, resource, name)));
         }
         if began.elapsed() > GOOD {
-            pause = PAUSE_MIN;
+            backoff.reset();
         }
         // Watches that fail together don't come back together.
-        let random = RandomState::new().hash_one(()) % 100;
-        tokio::time::sleep(pause + pause * u32::try_from(random).unwrap_or(0) / 100).await;
-        pause = (pause * 2).min(PAUSE_MAX);
+        tokio::time::sleep(stretched(backoff.pause(), 1.0)).await;
     }
 }
 

@@ -10,16 +10,17 @@ use super::{SETTLE, SETTLE_STEP, newest, occurrences, seen_of};
 use crate::cluster::error::ApiError;
 use crate::store::board::PodView;
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp, core};
+use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::status::merge::{Deed, MergeInput, deed, is_urgent};
 use mirrorlet_host::telemetry::Telemetry;
 
-/// First pause after a failed write; it doubles.
-const RETRY_MIN: Duration = Duration::from_secs(1);
-/// Longest pause after a failed write.
-const RETRY_MAX: Duration = Duration::from_mins(1);
-/// Longest pause before the same is written again: an API server, or somebody else, keeps
-/// changing it back, and will go on.
-const REPEAT_MAX: Duration = Duration::from_mins(5);
+/// Pauses after failed writes.
+const RETRY: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_secs(1), Duration::from_mins(1));
+/// Pauses before the same is written again: an API server, or somebody else, keeps changing it
+/// back, and will go on.
+const REPEAT: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_secs(1), Duration::from_mins(5));
 
 /// What the API server doesn't take at all counts as written that often for nothing.
 const REPEATS_OF_REST: u32 = 5;
@@ -61,8 +62,6 @@ impl Seen {
 /// One object.
 #[derive(Default)]
 pub(super) struct Entry {
-    /// Whether a write is under way.
-    pub busy: bool,
     /// What was compared last.
     seen: Option<Seen>,
     /// When what is to be written has settled.
@@ -87,7 +86,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Compares anew, if anything is new.
+    /// Compares anew, if anything is new. Not while a write is under way.
     pub(super) fn look(
         &mut self,
         told: Arc<Pod>,
@@ -100,7 +99,7 @@ impl Entry {
         let Some(seen) = seen_of(view, api) else {
             return;
         };
-        if self.busy || self.deleted || self.seen.as_ref().is_some_and(|known| known.is(&seen)) {
+        if self.deleted || self.seen.as_ref().is_some_and(|known| known.is(&seen)) {
             return;
         }
         let deed = seen.deed();
@@ -131,7 +130,7 @@ impl Entry {
                 if let Some((sent, at)) = &self.sent
                     && *sent == patch
                 {
-                    let pause = doubled(self.repeats.saturating_add(1), REPEAT_MAX);
+                    let pause = REPEAT.after(self.repeats.saturating_add(1));
                     self.not_before = self.not_before.max(Some(*at + pause));
                 }
                 let urgent = is_urgent(&seen.api, &patch);
@@ -145,21 +144,18 @@ impl Entry {
 
     /// When the next write is to begin.
     pub(super) fn due(&self) -> Option<Instant> {
-        let settled = self.settled.filter(|_| !self.busy)?;
+        let settled = self.settled?;
         Some(self.not_before.map_or(settled, |at| at.max(settled)))
     }
 
-    /// Begins a write.
-    pub(super) fn begin(&mut self) -> Option<Seen> {
-        self.busy = true;
-        self.seen.clone()
+    /// What a write is about.
+    pub(super) fn seen(&self) -> Option<&Seen> {
+        self.seen.as_ref()
     }
 
-    /// A write vanished.
-    pub(super) fn give_up(&mut self) {
-        if std::mem::take(&mut self.busy) {
-            self.retry(None);
-        }
+    /// A write panicked.
+    pub(super) fn panicked(&mut self) {
+        self.retry(None);
     }
 
     /// What failed for want of the API server is tried at once.
@@ -171,7 +167,6 @@ impl Entry {
 
     /// Nothing was to be written after all, or it is written: what is new since is compared.
     pub(super) fn done(&mut self) {
-        self.busy = false;
         self.settled = None;
         self.seen = None;
         self.failures = 0;
@@ -200,7 +195,6 @@ impl Entry {
 
     /// Notes a failure. Tells whether it was told before.
     pub(super) fn failed(&mut self, error: &ApiError) -> bool {
-        self.busy = false;
         self.seen = None;
         let wished = match error {
             ApiError::TooManyRequests { retry_after, .. } => *retry_after,
@@ -215,13 +209,8 @@ impl Entry {
 
     fn retry(&mut self, wished: Option<Duration>) {
         self.failures = self.failures.saturating_add(1);
-        let pause = doubled(self.failures, RETRY_MAX);
+        let pause = RETRY.after(self.failures);
         let pause = wished.map_or(pause, |wished| wished.max(pause));
         self.not_before = Some(Instant::now() + pause);
     }
-}
-
-/// The pause after the n-th time.
-fn doubled(n: u32, max: Duration) -> Duration {
-    (RETRY_MIN * 2_u32.pow(n.saturating_sub(1).min(10))).min(max)
 }

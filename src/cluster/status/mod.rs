@@ -17,10 +17,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::cluster::attempts::Attempts;
 use crate::cluster::client::ClusterClient;
 use crate::cluster::error::ApiError;
 use crate::cluster::reach::ApiReach;
@@ -60,7 +60,7 @@ pub struct StatusTask {
     telemetry: Telemetry,
     /// By the UID that the API server gave.
     entries: BTreeMap<PodUid, Entry>,
-    writes: JoinSet<Done>,
+    writes: Attempts<PodUid, Done>,
     was_up: bool,
 }
 
@@ -75,7 +75,7 @@ impl StatusTask {
             inputs,
             telemetry,
             entries: BTreeMap::new(),
-            writes: JoinSet::new(),
+            writes: Attempts::new(WRITES_MAX),
             was_up: false,
         }
     }
@@ -91,11 +91,7 @@ impl StatusTask {
                 changed = self.board_changed.changed() => if changed.is_err() { break },
                 changed = self.inputs.api.changed() => if changed.is_err() { break },
                 changed = self.reach.changed() => if changed.is_err() { break },
-                Some(done) = self.writes.join_next() => match done {
-                    Ok(done) => self.note(done),
-                    // One that panicked; the panic hook has told.
-                    Err(_) => self.entries.values_mut().for_each(Entry::give_up),
-                },
+                (uid, done) = self.writes.next() => self.note(&uid, done),
                 () = timer, if look_again.is_some() => {}
             }
         }
@@ -112,14 +108,17 @@ impl StatusTask {
         }
         let told = (*self.inputs.api.get()).clone()?;
         self.entries
-            .retain(|uid, entry| entry.busy || told.pods.contains_key(uid));
+            .retain(|uid, _| self.writes.is_busy(uid) || told.pods.contains_key(uid));
         for (uid, api, view) in pairs(&told.pods, self.inputs.board.all()) {
-            let entry = self.entries.entry(uid.clone()).or_default();
-            entry.look(Arc::clone(api), &view, &self.telemetry, now);
+            if !self.writes.is_busy(uid) {
+                let entry = self.entries.entry(uid.clone()).or_default();
+                entry.look(Arc::clone(api), &view, &self.telemetry, now);
+            }
         }
         let mut due: Vec<_> = self
             .entries
-            .iter_mut()
+            .iter()
+            .filter(|(uid, _)| !self.writes.is_busy(uid))
             .filter_map(|(uid, entry)| Some((entry.due()?, uid, entry)))
             .collect();
         due.sort_by_key(|(at, _, _)| *at);
@@ -127,32 +126,32 @@ impl StatusTask {
             if at > now {
                 return Some(at);
             }
-            if self.writes.len() >= WRITES_MAX {
+            if !self.writes.has_room() {
                 return None;
             }
-            if let Some(seen) = entry.begin() {
-                self.writes.spawn(write(
-                    self.cluster.clone(),
-                    self.inputs.board.clone(),
-                    uid.clone(),
-                    seen,
-                ));
+            if let Some(seen) = entry.seen().cloned() {
+                let (cluster, board) = (self.cluster.clone(), self.inputs.board.clone());
+                let write = write(cluster, board, uid.clone(), seen);
+                self.writes.begin(uid.clone(), write);
             }
         }
         None
     }
 
     /// Notes what came of a write.
-    fn note(&mut self, done: Done) {
+    fn note(&mut self, api_uid: &PodUid, done: Option<Done>) {
+        let Some(entry) = self.entries.get_mut(api_uid) else {
+            return;
+        };
+        let Some(done) = done else {
+            // The panic hook has logged it.
+            return entry.panicked();
+        };
         let Done {
-            api_uid,
             uid,
             full_name,
             outcome,
         } = done;
-        let Some(entry) = self.entries.get_mut(&api_uid) else {
-            return;
-        };
         match outcome {
             Outcome::Nothing => entry.done(),
             Outcome::Written {
@@ -176,7 +175,7 @@ impl StatusTask {
                 if by_us {
                     let why = "its pod has ended and was started anew";
                     let t = &self.telemetry;
-                    occurrences::mirror_deleted(t, &full_name, &uid, &api_uid, why);
+                    occurrences::mirror_deleted(t, &full_name, &uid, api_uid, why);
                 }
                 entry.deleted();
             }

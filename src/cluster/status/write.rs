@@ -18,9 +18,6 @@ use mirrorlet_core::status::merge::Deed;
 
 /// A write that is over.
 pub(super) struct Done {
-    /// UID of the object.
-    pub api_uid: PodUid,
-    /// UID of the pod.
     pub uid: PodUid,
     pub full_name: FullName,
     pub outcome: Outcome,
@@ -67,7 +64,6 @@ pub(super) async fn write(
         Deed::Patch(_) => patch(&cluster, &board, seen).await,
     };
     Done {
-        api_uid,
         uid,
         full_name,
         outcome,

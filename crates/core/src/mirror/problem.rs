@@ -7,11 +7,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::api::{FullName, MirrorPodUid, Timestamp};
+use crate::backoff::ExponentialBackoff;
 
-/// First pause after a refusal; it doubles from there.
-const PAUSE_MIN: Duration = Duration::from_secs(1);
-/// Longest pause between two attempts.
-const PAUSE_MAX: Duration = Duration::from_mins(1);
+/// Pauses after refusals.
+const PAUSES: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_secs(1), Duration::from_mins(1));
 /// Pause while somebody may be just about to remove the cause, and we may not watch it.
 const PAUSE_EAGER: Duration = Duration::from_secs(2);
 /// How long that is assumed.
@@ -231,7 +231,6 @@ pub fn retry_after(
     if kind.is_soon_mended() && !watched && age < EAGER {
         return PAUSE_EAGER;
     }
-    let doublings = attempts.saturating_sub(1).min(6);
-    let pause = (PAUSE_MIN * 2_u32.pow(doublings)).min(PAUSE_MAX);
+    let pause = PAUSES.after(attempts);
     pause.mul_f64(1.0 - 0.2 * share.clamp(0.0, 1.0))
 }

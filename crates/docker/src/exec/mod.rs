@@ -21,14 +21,15 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use super::engine::{EngineError, ExecState, SharedEngine};
 use super::manager::DockerManager;
 use mirrorlet_core::api::ContainerId;
+use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{ExecOptions, Result, RuntimeError};
 
-/// First and longest pause between two looks at an exec whose streams have ended: the Engine
-/// learns of the end of a process after its streams', usually at once.
-const LOOK_FIRST: Duration = Duration::from_millis(2);
-const LOOK_LONGEST: Duration = Duration::from_secs(1);
+/// Pauses between looks at an exec whose streams have ended: the Engine learns of the end of a
+/// process after its streams', usually at once.
+const LOOKS: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_millis(2), Duration::from_secs(1));
 /// How long after the end of its streams an exec may still count as running.
 const END_WAIT: Duration = Duration::from_secs(10);
 /// How long a start that nobody waited for may take to become visible.
@@ -146,7 +147,7 @@ impl Drop for Exec {
 /// Looks at an exec until it has ended: its exit code, or none where it does not end.
 async fn until_ended(engine: &dyn super::engine::Engine, exec: &str) -> Result<Option<i32>> {
     let began = Instant::now();
-    let mut pause = LOOK_FIRST;
+    let mut looks = LOOKS;
     loop {
         let state = engine.inspect_exec(exec).await?;
         if let (false, Some(code)) = (state.running, state.exit_code) {
@@ -155,8 +156,7 @@ async fn until_ended(engine: &dyn super::engine::Engine, exec: &str) -> Result<O
         if began.elapsed() >= END_WAIT {
             return Ok(None);
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(LOOK_LONGEST);
+        sleep(looks.pause()).await;
     }
 }
 
@@ -179,26 +179,25 @@ async fn try_end(engine: &SharedEngine, exec: &str, container: &str) -> Result<b
         return Ok(true);
     };
     let began = Instant::now();
-    let mut pause = LOOK_FIRST;
+    let mut looks = LOOKS;
     loop {
         let container = container.to_owned();
         // Reads files and sleeps; a panic in there kills nobody, and is tried again.
         let _ = tokio::task::spawn_blocking(move || process::kill_session(pid, &container)).await;
-        sleep(pause).await;
+        sleep(looks.pause()).await;
         if !engine.inspect_exec(exec).await?.running {
             return Ok(true);
         }
         if began.elapsed() >= END_WAIT {
             return Ok(false);
         }
-        pause = (pause * 2).min(LOOK_LONGEST);
     }
 }
 
 /// The process id of an exec; none where it has ended, or was never started.
 async fn started(engine: &SharedEngine, exec: &str) -> Result<Option<i32>, EngineError> {
     let began = Instant::now();
-    let mut pause = LOOK_FIRST;
+    let mut looks = LOOKS;
     loop {
         match engine.inspect_exec(exec).await? {
             ExecState {
@@ -209,8 +208,7 @@ async fn started(engine: &SharedEngine, exec: &str) -> Result<Option<i32>, Engin
             ExecState { pid: Some(pid), .. } => return Ok(Some(pid)),
             // Started a moment ago, or not at all.
             ExecState { .. } if began.elapsed() >= START_WAIT => return Ok(None),
-            ExecState { .. } => sleep(pause).await,
+            ExecState { .. } => sleep(looks.pause()).await,
         }
-        pause = (pause * 2).min(LOOK_LONGEST);
     }
 }

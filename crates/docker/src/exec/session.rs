@@ -13,8 +13,9 @@ use tokio_util::io::ReaderStream;
 use super::super::engine::SharedEngine;
 use super::super::logs::FrameDecoder;
 use super::super::manager::DockerManager;
-use super::{Exec, LOOK_FIRST, LOOK_LONGEST, not_running};
+use super::{Exec, LOOKS, not_running};
 use mirrorlet_core::api::ContainerId;
+use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_runtime::exec::DuplexStream;
 use mirrorlet_runtime::{
     ExecOptions, LogChunk, Result, RuntimeError, Session, SessionControl, StreamOptions,
@@ -23,10 +24,11 @@ use mirrorlet_runtime::{
 
 /// Bytes read at a time.
 const READ_BYTES: usize = 32 << 10;
-/// How often, and with which first pause, the terminal of a command that is just starting is
-/// given its size: the Engine answers the start before there is a process. The pause doubles.
+/// How often, and with which pauses, the terminal of a command that is just starting is given its
+/// size: the Engine answers the start before there is a process.
 const RESIZES_MAX: u32 = 8;
-const RESIZE_PAUSE: Duration = Duration::from_millis(5);
+const RESIZES: ExponentialBackoff =
+    ExponentialBackoff::new(Duration::from_millis(5), Duration::from_secs(1));
 /// How long after its output a container may still count as running.
 const CONTAINER_END_WAIT: Duration = Duration::from_secs(2);
 
@@ -109,13 +111,12 @@ impl SessionControl for Exec {
         if !size.is_usable() {
             return;
         }
-        let mut pause = RESIZE_PAUSE;
+        let mut backoff = RESIZES;
         for _ in 0..RESIZES_MAX {
             if self.engine.resize_exec(&self.id, size).await.is_ok() {
                 return;
             }
-            sleep(pause).await;
-            pause *= 2;
+            sleep(backoff.pause()).await;
         }
     }
 
@@ -141,7 +142,7 @@ impl SessionControl for Attached {
 
     async fn exit_code(&self) -> Result<Option<i32>> {
         let began = Instant::now();
-        let mut pause = LOOK_FIRST;
+        let mut looks = LOOKS;
         loop {
             let state = match self.engine.inspect_container(&self.id).await {
                 Ok(found) => found.state.unwrap_or_default(),
@@ -156,8 +157,7 @@ impl SessionControl for Attached {
             if began.elapsed() >= CONTAINER_END_WAIT {
                 return Ok(None);
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(LOOK_LONGEST);
+            sleep(looks.pause()).await;
         }
     }
 }

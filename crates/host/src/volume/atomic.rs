@@ -15,7 +15,6 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, OpenOptions};
-use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -26,6 +25,7 @@ use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::payload::Payload;
 
 use super::{Result, VolumeError, files, set_mode};
+use crate::random;
 
 /// The link to the files in force.
 const DATA: &str = "..data";
@@ -187,8 +187,7 @@ fn files_below(dir: &Path, prefix: &str, found: &mut BTreeSet<String>) -> Result
 fn new_dir(dir: &Path) -> Result<PathBuf> {
     let now = Timestamp::now().strftime("%Y_%m_%d_%H_%M_%S").to_string();
     for _ in 0..NAME_TRIES {
-        // Every `RandomState` has keys of its own.
-        let random = RandomState::new().hash_one(()) & u64::from(u32::MAX);
+        let random = random::number() & u64::from(u32::MAX);
         let path = dir.join(format!("{OURS}{now}.{random:08x}"));
         match DirBuilder::new().mode(DIR_MODE).create(&path) {
             Ok(()) => {

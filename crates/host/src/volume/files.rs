@@ -1,7 +1,6 @@
 //! Single files of a pod: termination messages and the hosts file.
 
 use std::fs::{File, OpenOptions};
-use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -10,6 +9,7 @@ use rustix::fs::OFlags;
 
 use super::{Result, VolumeError, make_dir, set_mode};
 use crate::disk::read_small;
+use crate::random;
 
 /// Most bytes read of a termination message: its end.
 ///
@@ -29,8 +29,7 @@ const NAME_TRIES: usize = 16;
 pub(super) fn new_termination_log(dir: &Path) -> Result<PathBuf> {
     make_dir(dir)?;
     for _ in 0..NAME_TRIES {
-        // Every `RandomState` has keys of its own.
-        let random = RandomState::new().hash_one(()) & u64::from(u32::MAX);
+        let random = random::number() & u64::from(u32::MAX);
         let path = dir.join(format!("{random:08x}"));
         match OpenOptions::new().write(true).create_new(true).open(&path) {
             Ok(_) => {

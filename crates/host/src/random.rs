@@ -1,0 +1,49 @@
+//! Random numbers, for names and pauses; none is a secret.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::Duration;
+
+/// A random number.
+#[must_use]
+pub fn number() -> u64 {
+    // Every `RandomState` has keys of its own.
+    RandomState::new().hash_one(())
+}
+
+/// A random number from 0 to below 1.
+#[must_use]
+pub fn fraction() -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "both have 53 bits")]
+    let fraction = (number() >> 11) as f64 / (1_u64 << 53) as f64;
+    fraction
+}
+
+/// The period, or up to `share` of it longer.
+#[must_use]
+pub fn stretched(period: Duration, share: f64) -> Duration {
+    period.mul_f64(1.0 + fraction() * share)
+}
+
+/// The pause, or up to half of it longer, so that agents that lost one server don't all come back
+/// at once.
+#[must_use]
+pub fn spread(pause: Duration) -> Duration {
+    stretched(pause, 0.5)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn periods_differ_within_their_bounds() {
+        let all: std::collections::BTreeSet<_> = (0..20)
+            .map(|_| stretched(Duration::from_secs(10), 0.04))
+            .collect();
+        assert!(all.len() > 10);
+        let bounds = Duration::from_secs(10)..=Duration::from_millis(10_400);
+        assert!(all.iter().all(|pause| bounds.contains(pause)));
+        let pause = spread(Duration::from_secs(10));
+        assert!((Duration::from_secs(10)..=Duration::from_secs(15)).contains(&pause));
+    }
+}
