@@ -6,9 +6,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::Command;
 use super::release::RELEASE_RETRY;
+use super::state::State;
 use super::task::{Next, Worker};
-use super::{Command, Phase};
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::ending::{self, Ending, ending};
 use mirrorlet_core::gc::PodLife;
@@ -54,17 +55,14 @@ pub(super) enum Rested {
 impl Worker {
     /// Stops whatever runs of the pod, until nothing does.
     pub(super) async fn terminate(&mut self, cancel: &CancellationToken) -> Next {
-        self.phase = Phase::Terminating;
-        if self.stopping_since.is_none() {
-            self.stopping_since = Some(Instant::now());
+        if self.state.stopping_since().is_none() {
             self.error = "".into();
         }
+        let since = self.since();
+        self.state = State::Terminating { since };
         self.take_newest();
-        if self
-            .failure
-            .as_ref()
-            .is_some_and(|failure| !failure.preempted)
-        {
+        let failed = self.failed.as_ref();
+        if failed.is_some_and(|failed| !failed.failure.preempted) {
             // Nothing has to be seen for that.
             self.publish(&Arc::clone(&self.observed));
         }
@@ -197,9 +195,15 @@ impl Worker {
         Next::Proceed
     }
 
+    /// When the pod began to be stopped; now, if it didn't.
+    fn since(&self) -> Instant {
+        self.state.stopping_since().unwrap_or_else(Instant::now)
+    }
+
     /// Nothing of the pod runs, and nothing will.
     fn finished(&mut self) {
-        self.phase = Phase::Finished;
+        let since = self.since();
+        self.state = State::Finished { since };
         if let Some(status) = self.status.as_deref().filter(|_| self.is_api) {
             self.status = Some(Arc::new(ending::last_status(status.clone())));
         }
@@ -209,12 +213,12 @@ impl Worker {
     /// Removes what is left of the pod, unless the same UID is wanted again. What can't be removed
     /// is looked at anew after a pause.
     pub(super) async fn remove(&mut self, cancel: &CancellationToken) -> Removed {
-        if self.phase == Phase::Finished {
+        let since = self.since();
+        let before = std::mem::replace(&mut self.state, State::Terminated { since });
+        if matches!(before, State::Finished { .. }) {
             // Not until the remains are removed, too.
-            self.phase = Phase::Terminated;
             self.tell();
         }
-        self.phase = Phase::Terminated;
         let _seen = self.context.cache.subscribe(&self.uid);
         if matches!(
             *self.commands.borrow_and_update(),

@@ -14,6 +14,7 @@ mod lives;
 mod locks;
 mod refresh;
 mod release;
+mod state;
 mod sync;
 mod task;
 #[cfg(test)]

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use super::state::Volumes;
 use super::task::Worker;
 use mirrorlet_core::observed::PodStatus;
 use mirrorlet_core::plan::Plan;
@@ -16,24 +17,21 @@ impl Worker {
     /// Releases the volumes of a pod of which nothing runs and nothing will, once, and says
     /// whether that is done. Its containers stay, and their logs with them.
     pub(super) async fn release_volumes(&mut self) -> bool {
-        if self.released {
+        if self.volumes == Volumes::Released {
             return true;
         }
-        match self.context.runtime.release_volumes(&self.uid).await {
-            Ok(()) => {
-                self.released = true;
-                self.release_error = "".into();
-            }
+        self.volumes = match self.context.runtime.release_volumes(&self.uid).await {
+            Ok(()) => Volumes::Released,
             Err(error) => {
-                let words = error.to_string();
-                if *self.release_error != *words {
-                    let telemetry = &self.context.telemetry;
+                let stuck = Volumes::Stuck(error.to_string().into());
+                if self.volumes != stuck {
+                    let (telemetry, words) = (&self.context.telemetry, error.to_string());
                     occurrences::remove_failed(telemetry, &self.full_name, &self.uid, &words);
-                    self.release_error = words.into();
                 }
+                stuck
             }
-        }
-        self.released
+        };
+        self.volumes == Volumes::Released
     }
 
     /// Releases the volumes of a manifest's pod that is done; one that runs again has them made
@@ -44,7 +42,9 @@ impl Worker {
         plan: &Plan,
     ) -> Option<Duration> {
         if !plan.finished || !plan.is_empty() || status.anything_running() {
-            self.released = false;
+            if self.volumes == Volumes::Released {
+                self.volumes = Volumes::Held;
+            }
             return None;
         }
         (!self.release_volumes().await).then_some(RELEASE_RETRY)

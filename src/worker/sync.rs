@@ -18,6 +18,14 @@ use mirrorlet_runtime::{PodSyncResult, SyncAction, SyncErrorReason};
 /// Pause after a failed round, stretched by up to half at random (upstream `backOffPeriod`).
 const RETRY: Duration = Duration::from_secs(10);
 
+/// What a round came to.
+enum Round {
+    /// Every container has done its work, or one has failed for good.
+    Over,
+    /// The next one is due then, though nothing happens.
+    LookAgain(Option<Duration>),
+}
+
 impl Worker {
     /// Converges the pod, round after round, until it comes to its end.
     pub(super) async fn sync_until_stopped(&mut self, cancel: &CancellationToken) -> Next {
@@ -56,11 +64,11 @@ impl Worker {
                 self.publish(&entry.status);
                 None
             } else {
-                self.round(&pod, &entry.status, cancel).await
+                match self.round(&pod, &entry.status, cancel).await {
+                    Round::Over => return Next::Proceed,
+                    Round::LookAgain(after) => after,
+                }
             };
-            if self.over {
-                return Next::Proceed;
-            }
             if self.held.is_none() {
                 let due = self
                     .refresh(&mut refresh, &pod, &entry.status, cancel)
@@ -86,13 +94,13 @@ impl Worker {
         }
     }
 
-    /// One round: plan, walk, remember. Returns when to look again though nothing happens.
+    /// One round: plan, walk, remember.
     async fn round(
         &mut self,
         pod: &Arc<Pod>,
         status: &PodStatus,
         cancel: &CancellationToken,
-    ) -> Option<Duration> {
+    ) -> Round {
         let now = self.context.clock.now();
         // Of what is planned only a deadline asks for the start, and most pods have none.
         let planned = match spec::spec(pod).active_deadline_seconds {
@@ -112,23 +120,19 @@ impl Worker {
         if self.is_api && plan.finished {
             // A pod of the API server is over once and for all; a manifest's stays as it is, for
             // its manifest may change.
-            self.over = true;
             self.publish(status);
-            return None;
+            return Round::Over;
         }
         if let Some(left) = self.held_for(&plan) {
             self.publish(status);
-            return Some(
-                plan.look_again
-                    .map_or(left, |look_again| look_again.min(left)),
-            );
+            return Round::LookAgain(sooner(plan.look_again, Some(left)));
         }
         self.held = None;
         let release = self.release_if_done(status, &plan).await;
         if plan.is_empty() {
             self.error = "".into();
             self.publish(status);
-            return sooner(plan.look_again, release);
+            return Round::LookAgain(sooner(plan.look_again, release));
         }
         self.publish(status);
         let began = Instant::now();
@@ -157,7 +161,7 @@ impl Worker {
                 away_since: away.then(Instant::now),
             });
         }
-        sooner(retry, plan.look_again)
+        Round::LookAgain(sooner(retry, plan.look_again))
     }
 
     /// The newest version of the pod, unless it has come to its end.

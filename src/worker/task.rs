@@ -24,9 +24,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::end::{Removed, Rested, STOP_RETRY};
-use super::{Command, Context, Phase, PodView, SharedLocks};
-use mirrorlet_core::admit::{Failure, failed_status};
-use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp, core};
+use super::state::{Failed, State, Volumes};
+use super::{Command, Context, PodView, SharedLocks};
+use mirrorlet_core::admit::failed_status;
+use mirrorlet_core::api::{FullName, Pod, PodUid, core};
 use mirrorlet_core::backoff::{Backoff, ExponentialBackoff};
 use mirrorlet_core::ending::{ending, is_api_pod};
 use mirrorlet_core::observed::PodStatus;
@@ -66,10 +67,7 @@ pub(super) struct Worker {
     pub(super) locks: Arc<SharedLocks>,
     pub(super) commands: watch::Receiver<Command>,
     /// Why the pod ends as failed, if it was told to.
-    pub(super) failure: Option<Failure>,
-    pub(super) failed_at: Option<Timestamp>,
-    /// Whether every container has done its work, or one has failed for good.
-    pub(super) over: bool,
+    pub(super) failed: Option<Failed>,
     /// The grace that it is being stopped with.
     pub(super) grace: Option<Duration>,
     /// Shared with the set of workers: whether anything of the pod may still run.
@@ -84,17 +82,12 @@ pub(super) struct Worker {
     /// What was last seen of the pod, while it could be seen.
     pub(super) observed: Arc<PodStatus>,
     pub(super) error: Arc<str>,
-    pub(super) phase: Phase,
-    /// When the pod began to be stopped.
-    pub(super) stopping_since: Option<Instant>,
+    pub(super) state: State,
     /// What is acted on must have been looked at after this.
     pub(super) newer_than: Instant,
     /// Pause after the next failure to remove what is left.
     pub(super) remove_backoff: ExponentialBackoff,
-    /// Whether its volumes were released since something of it ran last.
-    pub(super) released: bool,
-    /// Why they could not be, as it was told.
-    pub(super) release_error: Arc<str>,
+    pub(super) volumes: Volumes,
 }
 
 impl Worker {
@@ -120,9 +113,7 @@ impl Worker {
             context,
             locks,
             commands,
-            failure: None,
-            failed_at: None,
-            over: false,
+            failed: None,
             grace: None,
             active,
             backoff,
@@ -132,12 +123,10 @@ impl Worker {
             status: None,
             observed: Arc::new(observed),
             error: "".into(),
-            phase: Phase::WaitingToStart,
-            stopping_since: None,
+            state: State::WaitingToStart,
             newer_than: Instant::now(),
             remove_backoff: STOP_RETRY,
-            released: false,
-            release_error: "".into(),
+            volumes: Volumes::Held,
         }
     }
 
@@ -153,7 +142,7 @@ impl Worker {
             if matches!(Box::pin(self.wait_for_name(cancel)).await, Next::Shutdown) {
                 return Next::Shutdown;
             }
-            if self.told_to_stop() && self.phase == Phase::WaitingToStart {
+            if self.told_to_stop() && matches!(self.state, State::WaitingToStart) {
                 return Next::Proceed;
             }
             // On the heap while it lasts: pods that are over are many, and rest.
@@ -170,7 +159,7 @@ impl Worker {
                 match self.rest(cancel).await {
                     Rested::Remove => {}
                     Rested::TryAgain => {
-                        self.stopping_since = None;
+                        self.state = State::WaitingToStart;
                         return Next::Proceed;
                     }
                     Rested::Shutdown => return Next::Shutdown,
@@ -190,7 +179,7 @@ impl Worker {
 
     fn finish(&self) {
         self.context.board.remove(&self.uid);
-        if let Some(since) = self.stopping_since {
+        if let Some(since) = self.state.stopping_since() {
             occurrences::pod_gone(
                 &self.context.telemetry,
                 &self.full_name,
@@ -229,9 +218,11 @@ impl Worker {
             Command::Run(pod) => self.pod = Some(Arc::clone(pod)),
             Command::Fail(pod, failure) => {
                 self.pod = Some(Arc::clone(pod));
-                self.failure = Some(failure.clone());
-                self.failed_at
-                    .get_or_insert_with(|| self.context.clock.now());
+                let known = self.failed.as_ref().map(|failed| failed.at);
+                self.failed = Some(Failed {
+                    failure: failure.clone(),
+                    at: known.unwrap_or_else(|| self.context.clock.now()),
+                });
             }
             Command::Stop { .. } => {}
         }
@@ -243,14 +234,14 @@ impl Worker {
         loop {
             changed.borrow_and_update();
             if self.is_api || matches!(*self.commands.borrow(), Command::Fail(..)) {
-                self.phase = Phase::Syncing;
+                self.state = State::Syncing;
                 return Next::Proceed;
             }
             if self
                 .locks
                 .with(|locks| locks.try_start(&self.full_name, &self.uid))
             {
-                self.phase = Phase::Syncing;
+                self.state = State::Syncing;
                 return Next::Proceed;
             }
             if self.told_to_stop() {
@@ -267,14 +258,13 @@ impl Worker {
 
     /// Tells the board where the pod is, and what comes of what was seen of it.
     pub(super) fn publish(&mut self, observed: &PodStatus) {
-        if let (Some(pod), Some(failure)) = (&self.pod, &self.failure)
+        if let (Some(pod), Some(Failed { failure, at })) = (&self.pod, &self.failed)
             && !failure.preempted
         {
             // It never ran here: there is nothing to tell but why.
             let known = self.status.as_deref();
             if known.is_none_or(|status| status.reason.as_deref() != Some(&*failure.reason)) {
-                let at = self.failed_at.unwrap_or_else(|| self.context.clock.now());
-                self.status = Some(Arc::new(failed_status(pod, None, failure, at)));
+                self.status = Some(Arc::new(failed_status(pod, None, failure, *at)));
             }
         } else if let Some(pod) = &self.pod {
             let mut status = compute_pod_status(&StatusInput {
@@ -284,13 +274,15 @@ impl Worker {
                 waiting: &self.failures,
                 probes: &self.context.probes.get(&self.uid),
                 host_ips: &self.context.node_ips,
-                terminating: matches!(self.phase, Phase::Terminating | Phase::Terminated),
+                terminating: matches!(
+                    self.state,
+                    State::Terminating { .. } | State::Terminated { .. }
+                ),
                 is_static: !self.is_api,
                 now: self.context.clock.now(),
             });
-            if let Some(failure) = &self.failure {
-                let at = self.failed_at.unwrap_or_else(|| self.context.clock.now());
-                status = failed_status(pod, Some(&status), failure, at);
+            if let Some(Failed { failure, at }) = &self.failed {
+                status = failed_status(pod, Some(&status), failure, *at);
             }
             if self.status.as_deref() != Some(&status) {
                 self.status = Some(Arc::new(status));
@@ -299,13 +291,14 @@ impl Worker {
         self.observed = Arc::new(observed.clone());
         self.tell();
     }
+
     /// Tells the board where the pod is, by what is known already.
     pub(super) fn tell(&self) {
         self.context.board.publish(PodView {
             uid: self.uid.clone(),
             full_name: self.full_name.clone(),
             pod: self.pod.clone(),
-            phase: self.phase,
+            phase: self.state.phase(),
             status: self.status.clone(),
             observed: Arc::clone(&self.observed),
             error: Arc::clone(&self.error),

@@ -1,0 +1,67 @@
+//! What a worker knows of where its pod is in its life.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::Phase;
+use mirrorlet_core::admit::Failure;
+use mirrorlet_core::api::Timestamp;
+
+/// Where the pod is in its life.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum State {
+    WaitingToStart,
+    Syncing,
+    /// `since` is when the pod began to be stopped, here and below.
+    Terminating {
+        since: Instant,
+    },
+    Terminated {
+        since: Instant,
+    },
+    Finished {
+        since: Instant,
+    },
+}
+
+impl State {
+    /// The state as others are told of it.
+    pub(super) fn phase(self) -> Phase {
+        match self {
+            Self::WaitingToStart => Phase::WaitingToStart,
+            Self::Syncing => Phase::Syncing,
+            Self::Terminating { .. } => Phase::Terminating,
+            Self::Terminated { .. } => Phase::Terminated,
+            Self::Finished { .. } => Phase::Finished,
+        }
+    }
+
+    /// When the pod began to be stopped, if it did.
+    pub(super) fn stopping_since(self) -> Option<Instant> {
+        match self {
+            Self::WaitingToStart | Self::Syncing => None,
+            Self::Terminating { since } | Self::Terminated { since } | Self::Finished { since } => {
+                Some(since)
+            }
+        }
+    }
+}
+
+/// Why the pod ends as failed, and when it was told to.
+#[derive(Debug, Clone)]
+pub(super) struct Failed {
+    pub(super) failure: Failure,
+    pub(super) at: Timestamp,
+}
+
+/// The pod's volumes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Volumes {
+    /// They may hold something.
+    Held,
+    /// They could not be released, for that reason.
+    Stuck(Arc<str>),
+    /// They were released since something of the pod ran last.
+    Released,
+}
