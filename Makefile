@@ -10,7 +10,7 @@ TARGET ?= x86_64-unknown-linux-gnu
 # Where `make binary` leaves it.
 BINARY = $(or $(CARGO_TARGET_DIR),target)/$(TARGET)/release/mirrorlet
 
-.PHONY: help build release check fmt lint core test test-engine29 test-versions kube-versions conformance conformance-short chart versions test-helm test-unit image deny scripts demo run bench up down kube cluster-up cluster-down
+.PHONY: help build release book check fmt lint core test test-engine29 test-versions kube-versions conformance conformance-short chart versions test-helm test-unit image deny scripts demo run bench up down kube cluster-up cluster-down
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +110,9 @@ test-helm: binary ## the chart, installed as a DaemonSet by a real kubelet besid
 test-unit: ## tests that need no Docker
 	$(CARGO) test --locked --workspace --lib --bins --test house
 	$(CARGO) test --locked --package mirrorlet-streaming --package mirrorlet-runtime
+
+book: ## the documents as a book, into target/book (mdBook, built once)
+	"$$(hack/tool.sh mdbook 0.5.4 --no-default-features --features search)" build
 
 deny: ## licences, sources and duplicates (cargo-deny, built once)
 	hack/deny.sh

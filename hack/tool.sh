@@ -7,8 +7,9 @@ set -euo pipefail
 # shellcheck source=hack/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-[ "$#" = 2 ] || die "usage: hack/tool.sh CRATE VERSION"
+[ "$#" -ge 2 ] || die "usage: hack/tool.sh CRATE VERSION [CARGO-ARGUMENT...]"
 name="$1" version="$2"
+shift 2
 tools="$DEV_DIR/tools/$name-$version"
 if [ -x "$tools/bin/$name" ]; then
     printf '%s\n' "$tools/bin/$name"
@@ -21,6 +22,6 @@ fi
 say "building $name $version, once …"
 log="$DEV_DIR/$name.log"
 mkdir -p "$DEV_DIR"
-cargo install --locked --version "$version" --root "$tools" "$name" >"$log" 2>&1 </dev/null \
+cargo install --locked --version "$version" --root "$tools" "$@" "$name" >"$log" 2>&1 </dev/null \
     || { tail -n 20 "$log" >&2; die "$name could not be built; whole log: $log"; }
 printf '%s\n' "$tools/bin/$name"

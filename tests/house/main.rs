@@ -12,6 +12,7 @@
 
 mod cli;
 mod layering;
+mod links;
 mod manifests;
 mod seeds;
 mod simulation;

@@ -1,0 +1,128 @@
+//! Every link between the documents of the tree resolves, and the book has every page of `docs/`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The documents below a directory.
+fn documents(dir: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            documents(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            into.push(path);
+        }
+    }
+}
+
+/// A document without what is between backquotes and in fenced blocks.
+fn prose(text: &str) -> String {
+    let mut fenced = false;
+    let mut prose = String::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if !fenced {
+            prose.push_str(line);
+            prose.push('\n');
+        }
+    }
+    prose
+}
+
+/// The targets of a document's links.
+fn links(text: &str) -> Vec<String> {
+    let prose = prose(text);
+    prose
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| Some(rest.split_once(')')?.0.to_owned()))
+        .collect()
+}
+
+/// The name that a heading is linked by.
+fn anchor(heading: &str) -> String {
+    let kept = heading
+        .to_lowercase()
+        .chars()
+        .filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c))
+        .collect::<String>();
+    kept.trim().replace(' ', "-")
+}
+
+fn anchors(text: &str) -> BTreeSet<String> {
+    let prose = prose(text);
+    let headings = prose.lines().filter(|line| line.starts_with('#'));
+    headings
+        .map(|line| anchor(line.trim_start_matches('#')))
+        .collect()
+}
+
+/// A path without its `..`.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        if part == Component::ParentDir {
+            plain.pop();
+        } else {
+            plain.push(part);
+        }
+    }
+    plain
+}
+
+#[test]
+fn every_link_resolves() {
+    let mut pages = Vec::new();
+    for dir in ["docs", "benches", "crates", "charts"] {
+        documents(&root().join(dir), &mut pages);
+    }
+    for page in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"] {
+        pages.push(root().join(page));
+    }
+    assert!(pages.len() > 20, "{pages:?}");
+    let mut broken = Vec::new();
+    for page in &pages {
+        let text = fs::read_to_string(page).unwrap();
+        let page_name = page.strip_prefix(root()).unwrap().display();
+        for link in links(&text) {
+            if link.starts_with("https://") {
+                continue;
+            }
+            let (path, fragment) = link.split_once('#').unwrap_or((&link, ""));
+            let target = match path {
+                "" => page.clone(),
+                path => plain(&page.parent().unwrap().join(path)),
+            };
+            let leaves_the_book =
+                page.starts_with(root().join("docs")) && !target.starts_with(root().join("docs"));
+            let found = target.exists() && !leaves_the_book;
+            let has_fragment = fragment.is_empty()
+                || fs::read_to_string(&target).is_ok_and(|text| anchors(&text).contains(fragment));
+            if !found || !has_fragment {
+                broken.push(format!("{page_name}: {link}"));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "broken links: {broken:#?}");
+}
+
+#[test]
+fn the_book_has_every_page() {
+    let docs = root().join("docs");
+    let summary = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    let named = links(&summary);
+    let set: BTreeSet<PathBuf> = named.iter().map(|link| docs.join(link)).collect();
+    assert_eq!(set.len(), named.len(), "a page stands twice");
+    let mut pages = Vec::new();
+    documents(&docs, &mut pages);
+    let all = pages
+        .into_iter()
+        .filter(|page| !page.ends_with("SUMMARY.md"));
+    assert_eq!(set, all.collect());
+}
