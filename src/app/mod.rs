@@ -55,9 +55,9 @@ use docker::{Docker, DockerInputs};
 use mirrorlet_core::admit::AdmitNode;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::node::NodeFacts;
+use mirrorlet_docker::BollardEngine;
 use mirrorlet_docker::engine::SharedEngine;
 use mirrorlet_docker::translate::NodeFacts as ContainerFacts;
-use mirrorlet_docker::{BollardEngine, InstrumentedEngine};
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::objects::NoObjects;
 use news::{News, start_news, tell_cluster_news, tell_pull_news};
@@ -115,7 +115,8 @@ impl Agent {
         let (looks, look_queue) = look_requests();
         let doubtful = looks.clone();
         let doubt = Arc::new(move || doubtful.doubt());
-        let engine = InstrumentedEngine::doubting(engine, telemetry.metrics.clone(), doubt);
+        let metrics = telemetry.metrics.clone();
+        engine.meter().count_in(metrics, Some(doubt));
         let mut parts = Parts::new();
         occurrences::agent_started(&config.root, config.node_name.as_str(), &config.docker);
 

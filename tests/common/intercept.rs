@@ -17,7 +17,7 @@ use mirrorlet_docker::engine::{
     Engine, EngineError, EngineTar, EngineVersion, ExecState, LogFrames, PullProgress,
     RegistryAuth, Result,
 };
-use mirrorlet_docker::{BollardEngine, Operation};
+use mirrorlet_docker::{BollardEngine, CallMeter, Operation};
 use mirrorlet_runtime::copy::{PathStat, TarInput};
 use mirrorlet_runtime::exec::DuplexStream;
 use mirrorlet_runtime::{ExecOptions, LogOptions, StreamOptions, TerminalSize};
@@ -97,6 +97,7 @@ pub struct ScriptedEngine<S> {
     pub script: S,
     count: std::sync::atomic::AtomicUsize,
     orphans: Mutex<Vec<JoinHandle<()>>>,
+    meter: CallMeter,
 }
 
 impl<S: Script> ScriptedEngine<S> {
@@ -106,6 +107,7 @@ impl<S: Script> ScriptedEngine<S> {
             script,
             count: std::sync::atomic::AtomicUsize::new(0),
             orphans: Mutex::default(),
+            meter: CallMeter::default(),
         })
     }
 
@@ -118,6 +120,16 @@ impl<S: Script> ScriptedEngine<S> {
     }
 
     async fn pass<T: Send + 'static>(
+        &self,
+        operation: Operation,
+        target: &str,
+        real: BoxFuture<'static, Result<T>>,
+    ) -> Result<T> {
+        let passed = self.scripted(operation, target, real);
+        self.meter.call(operation, target, passed).await
+    }
+
+    async fn scripted<T: Send + 'static>(
         &self,
         operation: Operation,
         target: &str,
@@ -162,6 +174,10 @@ macro_rules! owned {
 impl<S: Script> Engine for ScriptedEngine<S> {
     fn endpoint(&self) -> &str {
         self.inner.endpoint()
+    }
+
+    fn meter(&self) -> &CallMeter {
+        &self.meter
     }
 
     async fn version(&self) -> Result<EngineVersion> {

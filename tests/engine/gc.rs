@@ -9,10 +9,10 @@ use std::time::Duration;
 use crate::common::{Bed, IMAGE, eventually};
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::gc::{Cause, ContainerGcPolicy, PodLife};
+use mirrorlet_docker::engine::Engine as _;
 use mirrorlet_docker::translate::NodeFacts;
 use mirrorlet_docker::{
-    BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, InstrumentedEngine,
-    PullerOptions,
+    BollardEngine, DockerManager, DockerManagerOptions, ImagePuller, PullerOptions,
 };
 use mirrorlet_host::telemetry::{Metrics, Telemetry};
 use mirrorlet_runtime::Runtime;
@@ -48,10 +48,10 @@ async fn collector(
 ) -> (ContainerGc, Metrics) {
     let telemetry = Telemetry::new();
     let engine = Arc::new(BollardEngine::connect(&bed.docker).unwrap());
-    let engine = InstrumentedEngine::shared(engine, telemetry.metrics.clone());
     let metrics = telemetry.metrics.clone();
+    engine.meter().count_in(metrics.clone(), None);
     let manager = DockerManager::new(
-        Arc::clone(&engine),
+        engine.clone(),
         Arc::new(ImagePuller::new(engine, PullerOptions::default())),
         telemetry,
         DockerManagerOptions {

@@ -651,7 +651,7 @@ async fn an_answer_that_stops_halfway_is_given_up_at_the_deadline() {
     };
     let (result, closed) = tokio::join!(engine.list_containers("me"), server);
     let expected = EngineError::Timeout {
-        operation: "list",
+        operation: "list_containers",
         after: READ_DEADLINE,
     };
     assert_eq!(result, Err(expected));

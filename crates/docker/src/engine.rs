@@ -1,7 +1,7 @@
 //! The narrow seam between `DockerManager` and an Engine.
 //!
 //! Every call the crate makes to an Engine goes through [`Engine`]: the real one wraps bollard,
-//! one counts and times calls, and tests inject faults before and after any call.
+//! and tests inject faults before and after any call.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,6 +17,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 
+use super::meter::CallMeter;
 use mirrorlet_core::api::Timestamp;
 pub use mirrorlet_core::credentials::RegistryAuth;
 use mirrorlet_runtime::copy::{PathStat, TarInput};
@@ -182,6 +183,9 @@ pub type EngineTar = BoxStream<'static, Result<Bytes>>;
 pub trait Engine: Send + Sync + 'static {
     /// Address of the Engine, for messages.
     fn endpoint(&self) -> &str;
+
+    /// Counts the calls.
+    fn meter(&self) -> &CallMeter;
 
     /// `GET /version`, negotiating the API version on the way.
     async fn version(&self) -> Result<EngineVersion>;

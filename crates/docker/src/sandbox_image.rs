@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::engine::{Engine, EngineError, Result};
 use super::image::{self, ImagePuller};
+use super::operation::Operation;
 use mirrorlet_core::credentials::PullSecrets;
 use mirrorlet_core::reference::Reference;
 
@@ -154,7 +155,7 @@ pub async fn ensure_sandbox_image(
 ) -> Result<String> {
     let Some(image) = override_image else {
         let archive = archive().map_err(|e| EngineError::Decode {
-            operation: "image load",
+            operation: Operation::LoadImage.as_str(),
             cause: e.to_string(),
         })?;
         engine.load_image(archive.tar).await?;

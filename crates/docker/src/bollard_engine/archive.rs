@@ -19,7 +19,8 @@ use super::BollardEngine;
 use super::errors::unavailable;
 use super::lines::chunks;
 use super::streams::error_text;
-use crate::engine::{CALL_DEADLINE, Engine as _, EngineError, EngineTar, READ_DEADLINE, Result};
+use crate::engine::{CALL_DEADLINE, EngineError, EngineTar, READ_DEADLINE, Result};
+use crate::operation::Operation;
 use mirrorlet_runtime::copy::{PathKind, PathStat, TarInput};
 
 /// Header in which the Engine tells what is at a path.
@@ -34,7 +35,10 @@ const MODE_OTHER: u32 = 1 << 26 | 1 << 25 | 1 << 24 | 1 << 21 | 1 << 19;
 impl BollardEngine {
     pub(super) async fn look_at_path(&self, id: &str, path: &str) -> Result<PathStat> {
         let request = Request::head(archive_uri(id, path));
-        match self.open("path stat", READ_DEADLINE, request).await {
+        match self
+            .open(Operation::StatPath, id, READ_DEADLINE, request)
+            .await
+        {
             Ok(response) => path_stat(&response),
             // An answer to HEAD has no words.
             Err(EngineError::Api { status: 404, .. }) => Err(EngineError::Api {
@@ -47,7 +51,9 @@ impl BollardEngine {
 
     pub(super) async fn open_download(&self, id: &str, path: &str) -> Result<EngineTar> {
         let request = Request::get(archive_uri(id, path));
-        let response = self.open("download", CALL_DEADLINE, request).await?;
+        let response = self
+            .open(Operation::Download, id, CALL_DEADLINE, request)
+            .await?;
         let endpoint = self.endpoint.clone();
         Ok(chunks(response.into_body())
             .map_err(move |error| unavailable(&endpoint, &error))
@@ -56,10 +62,6 @@ impl BollardEngine {
 
     /// Sends an archive for as long as it comes; the Engine's answer to all of it has a deadline.
     pub(super) async fn send_upload(&self, id: &str, path: &str, tar: TarInput) -> Result<()> {
-        // The version is agreed on before anything is sent.
-        if self.transport.agreed().is_none() {
-            self.version().await?;
-        }
         let (sent, all_sent) = oneshot::channel();
         let ending = futures::stream::once(async move {
             // Who waits for it has gone with the call.
@@ -76,6 +78,10 @@ impl BollardEngine {
             .header(CONTENT_TYPE, "application/x-tar")
             .body(StreamBody::new(frames.boxed()));
         let work = async {
+            // The version is agreed on before anything is sent.
+            if self.transport.agreed().is_none() {
+                self.negotiate().await?;
+            }
             let response = self.transport.send(request?).await?;
             if response.status().is_success() {
                 return Ok(());
@@ -90,13 +96,19 @@ impl BollardEngine {
             let _ = all_sent.await;
             tokio::time::sleep(CALL_DEADLINE).await;
         };
-        tokio::select! {
-            answered = work => answered.map_err(|e| self.failed("upload", CALL_DEADLINE, e)),
-            () = late => Err(EngineError::Timeout {
-                operation: "upload",
-                after: CALL_DEADLINE,
-            }),
-        }
+        // On the heap: it is large.
+        let call = Box::pin(async {
+            tokio::select! {
+                answered = work => {
+                    answered.map_err(|e| self.failed(Operation::Upload, CALL_DEADLINE, e))
+                }
+                () = late => Err(EngineError::Timeout {
+                    operation: Operation::Upload.as_str(),
+                    after: CALL_DEADLINE,
+                }),
+            }
+        });
+        self.meter.call(Operation::Upload, id, call).await
     }
 }
 
@@ -109,7 +121,7 @@ fn path_stat(response: &Response<Incoming>) -> Result<PathStat> {
     let header = response.headers().get(PATH_STAT);
     let text = header.map(http::HeaderValue::as_bytes).unwrap_or_default();
     parse_path_stat(text).map_err(|error| EngineError::Decode {
-        operation: "path stat",
+        operation: Operation::StatPath.as_str(),
         cause: error.to_string(),
     })
 }

@@ -15,6 +15,7 @@ use serde_json::json;
 use super::BollardEngine;
 use super::streams::error_text;
 use crate::engine::{CALL_DEADLINE, ExecState, READ_DEADLINE, Result};
+use crate::operation::Operation;
 use mirrorlet_runtime::exec::DuplexStream;
 use mirrorlet_runtime::{ExecOptions, StreamOptions, TerminalSize};
 
@@ -34,7 +35,10 @@ impl BollardEngine {
             ..ExecConfig::default()
         };
         let work = self.docker.create_exec(id, config);
-        Ok(self.call("exec create", CALL_DEADLINE, work).await?.id)
+        Ok(self
+            .call(Operation::CreateExec, id, CALL_DEADLINE, work)
+            .await?
+            .id)
     }
 
     pub(super) async fn open_exec(&self, exec: &str, tty: bool) -> Result<DuplexStream> {
@@ -42,7 +46,7 @@ impl BollardEngine {
         let request = Request::post(format!("/exec/{exec}/start"))
             .header(CONTENT_TYPE, "application/json")
             .body(Full::from(body));
-        self.hijack("exec start", request).await
+        self.hijack(Operation::StartExec, exec, request).await
     }
 
     pub(super) async fn open_attach(
@@ -59,12 +63,14 @@ impl BollardEngine {
         let query: String = wanted.map(|(flag, _)| flag).collect();
         let request =
             Request::post(format!("/containers/{id}/attach?stream=1{query}")).body(Full::default());
-        self.hijack("attach", request).await
+        self.hijack(Operation::AttachContainer, id, request).await
     }
 
     pub(super) async fn look_at_exec(&self, exec: &str) -> Result<ExecState> {
         let work = self.docker.inspect_exec(exec);
-        let found = self.call("exec inspect", READ_DEADLINE, work).await?;
+        let found = self
+            .call(Operation::InspectExec, exec, READ_DEADLINE, work)
+            .await?;
         let number = |n: i64| i32::try_from(n).ok();
         Ok(ExecState {
             running: found.running.unwrap_or(false),
@@ -75,12 +81,13 @@ impl BollardEngine {
 
     pub(super) async fn resize(
         &self,
-        operation: &'static str,
+        operation: Operation,
+        target: &str,
         path: &str,
         size: TerminalSize,
     ) -> Result<()> {
         let query = format!("{path}?h={}&w={}", size.height, size.width);
-        self.open(operation, READ_DEADLINE, Request::post(query))
+        self.open(operation, target, READ_DEADLINE, Request::post(query))
             .await
             .map(drop)
     }
@@ -88,7 +95,8 @@ impl BollardEngine {
     /// Sends a request that takes over its connection, and returns that.
     pub(super) async fn hijack(
         &self,
-        operation: &'static str,
+        operation: Operation,
+        target: &str,
         request: Result<Request<Full<Bytes>>, http::Error>,
     ) -> Result<DuplexStream> {
         let work = async {
@@ -101,7 +109,7 @@ impl BollardEngine {
             }
             Ok(hyper::upgrade::on(response).await?)
         };
-        let upgraded = self.call(operation, CALL_DEADLINE, work).await?;
+        let upgraded = self.call(operation, target, CALL_DEADLINE, work).await?;
         Ok(Box::new(TokioIo::new(upgraded)))
     }
 }

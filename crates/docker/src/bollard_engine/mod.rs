@@ -34,6 +34,8 @@ use super::engine::{
     CALL_DEADLINE, Engine, EngineError, EngineTar, EngineVersion, ExecState, HostSide, LogFrames,
     PullProgress, READ_DEADLINE, RegistryAuth, Result, STOP_SLACK,
 };
+use super::meter::CallMeter;
+use super::operation::Operation;
 use mirrorlet_core::api::{Timestamp, keys};
 use mirrorlet_runtime::copy::{PathStat, TarInput};
 use mirrorlet_runtime::exec::DuplexStream;
@@ -71,6 +73,7 @@ pub struct BollardEngine {
     endpoint: String,
     docker: Docker,
     transport: Arc<Transport>,
+    meter: CallMeter,
 }
 
 impl BollardEngine {
@@ -101,33 +104,48 @@ impl BollardEngine {
             endpoint: endpoint.to_owned(),
             docker,
             transport,
+            meter: CallMeter::default(),
         })
     }
 
     /// Runs one call to its end within its deadline, agreeing on an API version first where that
     /// is due.
-    async fn call<T>(
+    fn call<T>(
         &self,
-        operation: &'static str,
+        operation: Operation,
+        target: &str,
         after: Duration,
-        work: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T> {
-        let whole = async {
+        work: impl Future<Output = Result<T, Error>> + Send,
+    ) -> impl Future<Output = Result<T>> + Send {
+        // On the heap: bollard's futures are large.
+        let whole = Box::pin(async {
             if self.transport.agreed().is_none() {
                 self.negotiate().await?;
             }
             work.await
-        };
-        match tokio::time::timeout(after, whole).await {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(self.failed(operation, after, error)),
-            Err(_) => Err(EngineError::Timeout { operation, after }),
+        });
+        let call = self.in_time(operation, after, whole);
+        self.meter.call(operation, target, call)
+    }
+
+    async fn in_time<T>(
+        &self,
+        operation: Operation,
+        after: Duration,
+        work: impl Future<Output = Result<T, Error>> + Send,
+    ) -> Result<T> {
+        match tokio::time::timeout(after, work).await {
+            Ok(answer) => answer.map_err(|error| self.failed(operation, after, error)),
+            Err(_) => Err(EngineError::Timeout {
+                operation: operation.as_str(),
+                after,
+            }),
         }
     }
 
     /// The seam's error; forgets the API version when the Engine has gone away, or came back older.
-    fn failed(&self, operation: &'static str, after: Duration, error: Error) -> EngineError {
-        let error = errors::translate(&self.endpoint, operation, after, error);
+    fn failed(&self, operation: Operation, after: Duration, error: Error) -> EngineError {
+        let error = errors::translate(&self.endpoint, operation.as_str(), after, error);
         let changed = match &error {
             EngineError::Unavailable { .. } => true,
             EngineError::Api { status, message } => *status == 400 && message.contains(TOO_NEW),
@@ -222,19 +240,22 @@ impl Engine for BollardEngine {
         &self.endpoint
     }
 
+    fn meter(&self) -> &CallMeter {
+        &self.meter
+    }
+
     async fn version(&self) -> Result<EngineVersion> {
-        let asked = tokio::time::timeout(READ_DEADLINE, self.negotiate()).await;
-        match asked {
-            Ok(answer) => answer.map_err(|e| self.failed("version", READ_DEADLINE, e)),
-            Err(_) => Err(EngineError::Timeout {
-                operation: "version",
-                after: READ_DEADLINE,
-            }),
-        }
+        let call = self.in_time(
+            Operation::Version,
+            READ_DEADLINE,
+            Box::pin(self.negotiate()),
+        );
+        self.meter.call(Operation::Version, "", call).await
     }
 
     async fn info(&self) -> Result<SystemInfo> {
-        self.call("info", READ_DEADLINE, self.docker.info()).await
+        self.call(Operation::Info, "", READ_DEADLINE, self.docker.info())
+            .await
     }
 
     async fn list_containers(&self, owner: &str) -> Result<Vec<ContainerSummary>> {
@@ -244,7 +265,8 @@ impl Engine for BollardEngine {
             ..ListContainersOptions::default()
         };
         let work = self.docker.list_containers(Some(options));
-        self.call("list", READ_DEADLINE, work).await
+        self.call(Operation::ListContainers, "", READ_DEADLINE, work)
+            .await
     }
 
     async fn list_publishers(&self, port: u16) -> Result<Vec<ContainerSummary>> {
@@ -254,13 +276,16 @@ impl Engine for BollardEngine {
             ..ListContainersOptions::default()
         };
         let work = self.docker.list_containers(Some(options));
-        self.call("list", READ_DEADLINE, work).await
+        self.call(Operation::ListContainers, "", READ_DEADLINE, work)
+            .await
     }
 
     async fn network_driver(&self, name: &str) -> Result<String> {
         let name = path_part(name)?;
         let work = self.docker.inspect_network(name, None);
-        let found = self.call("network inspect", READ_DEADLINE, work).await?;
+        let found = self
+            .call(Operation::InspectNetwork, name, READ_DEADLINE, work)
+            .await?;
         Ok(found.driver.unwrap_or_default())
     }
 
@@ -268,7 +293,8 @@ impl Engine for BollardEngine {
         let name = path_part(name)?;
         let work = self.docker.inspect_network(name, None);
         Ok(host_side(
-            self.call("network inspect", READ_DEADLINE, work).await?,
+            self.call(Operation::InspectNetwork, name, READ_DEADLINE, work)
+                .await?,
         ))
     }
 
@@ -276,7 +302,8 @@ impl Engine for BollardEngine {
         let work = self
             .docker
             .inspect_container(path_part(id)?, None::<InspectContainerOptions>);
-        self.call("inspect", READ_DEADLINE, work).await
+        self.call(Operation::InspectContainer, id, READ_DEADLINE, work)
+            .await
     }
 
     async fn create_container(&self, name: &str, body: ContainerCreateBody) -> Result<String> {
@@ -285,14 +312,18 @@ impl Engine for BollardEngine {
             ..CreateContainerOptions::default()
         };
         let work = self.docker.create_container(Some(options), body);
-        Ok(self.call("create", CALL_DEADLINE, work).await?.id)
+        Ok(self
+            .call(Operation::CreateContainer, name, CALL_DEADLINE, work)
+            .await?
+            .id)
     }
 
     async fn start_container(&self, id: &str) -> Result<()> {
         let work = self
             .docker
             .start_container(path_part(id)?, None::<StartContainerOptions>);
-        self.call("start", CALL_DEADLINE, work).await
+        self.call(Operation::StartContainer, id, CALL_DEADLINE, work)
+            .await
     }
 
     async fn stop_container(&self, id: &str, grace: Duration) -> Result<()> {
@@ -301,7 +332,8 @@ impl Engine for BollardEngine {
             ..StopContainerOptions::default()
         };
         let work = self.docker.stop_container(path_part(id)?, Some(options));
-        self.call("stop", stop_deadline(grace), work).await
+        self.call(Operation::StopContainer, id, stop_deadline(grace), work)
+            .await
     }
 
     async fn remove_container(&self, id: &str, force: bool) -> Result<()> {
@@ -311,7 +343,8 @@ impl Engine for BollardEngine {
             ..RemoveContainerOptions::default()
         };
         let work = self.docker.remove_container(path_part(id)?, Some(options));
-        self.call("remove", CALL_DEADLINE, work).await
+        self.call(Operation::RemoveContainer, id, CALL_DEADLINE, work)
+            .await
     }
 
     async fn create_exec(&self, id: &str, options: &ExecOptions) -> Result<String> {
@@ -328,7 +361,7 @@ impl Engine for BollardEngine {
 
     async fn resize_exec(&self, exec: &str, size: TerminalSize) -> Result<()> {
         let path = format!("/exec/{}/resize", path_part(exec)?);
-        self.resize("exec resize", &path, size).await
+        self.resize(Operation::ResizeExec, exec, &path, size).await
     }
 
     async fn attach_container(&self, id: &str, streams: StreamOptions) -> Result<DuplexStream> {
@@ -337,7 +370,8 @@ impl Engine for BollardEngine {
 
     async fn resize_container(&self, id: &str, size: TerminalSize) -> Result<()> {
         let path = format!("/containers/{}/resize", path_part(id)?);
-        self.resize("container resize", &path, size).await
+        self.resize(Operation::ResizeContainer, id, &path, size)
+            .await
     }
 
     async fn stat_path(&self, id: &str, path: &str) -> Result<PathStat> {
@@ -354,7 +388,8 @@ impl Engine for BollardEngine {
 
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect> {
         let work = self.docker.inspect_image(path_part(name)?);
-        self.call("image inspect", READ_DEADLINE, work).await
+        self.call(Operation::InspectImage, name, READ_DEADLINE, work)
+            .await
     }
 
     async fn list_images(&self, all: bool) -> Result<Vec<ImageSummary>> {
@@ -364,7 +399,8 @@ impl Engine for BollardEngine {
             ..ListImagesOptions::default()
         };
         let work = self.docker.list_images(Some(options));
-        self.call("image list", READ_DEADLINE, work).await
+        self.call(Operation::ListImages, "", READ_DEADLINE, work)
+            .await
     }
 
     async fn images_in_use(&self) -> Result<BTreeSet<String>> {
@@ -373,7 +409,9 @@ impl Engine for BollardEngine {
             ..ListContainersOptions::default()
         };
         let work = self.docker.list_containers(Some(options));
-        let containers = self.call("list", READ_DEADLINE, work).await?;
+        let containers = self
+            .call(Operation::ImagesInUse, "", READ_DEADLINE, work)
+            .await?;
         let ids = containers.into_iter().filter_map(|c| c.image_id);
         Ok(ids.collect())
     }
@@ -383,7 +421,8 @@ impl Engine for BollardEngine {
         let work = self
             .docker
             .remove_image(path_part(name)?, Some(options), None);
-        self.call("image remove", CALL_DEADLINE, work).await?;
+        self.call(Operation::RemoveImage, name, CALL_DEADLINE, work)
+            .await?;
         Ok(())
     }
 
@@ -404,7 +443,8 @@ impl Engine for BollardEngine {
             .docker
             .import_image(options, bollard::body_full(tar), None);
         let work = messages.try_for_each(|_| std::future::ready(Ok(())));
-        self.call("image load", CALL_DEADLINE, work).await
+        self.call(Operation::LoadImage, "", CALL_DEADLINE, work)
+            .await
     }
 
     async fn events(

@@ -29,6 +29,7 @@ use crate::engine::{
     CALL_DEADLINE, EngineError, LogFrames, PullProgress, READ_DEADLINE, RegistryAuth, Result,
 };
 use crate::logs::FrameDecoder;
+use crate::operation::Operation;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_runtime::{LogChunk, LogOptions, LogSource};
 
@@ -51,7 +52,8 @@ impl BollardEngine {
     /// Sends a request and waits for the head of a good answer.
     pub(super) async fn open(
         &self,
-        operation: &'static str,
+        operation: Operation,
+        target: &str,
         after: Duration,
         request: http::request::Builder,
     ) -> Result<Response<Incoming>> {
@@ -66,7 +68,7 @@ impl BollardEngine {
                 message: error_text(response).await,
             })
         };
-        self.call(operation, after, work).await
+        self.call(operation, target, after, work).await
     }
 
     pub(super) async fn open_events(
@@ -75,7 +77,9 @@ impl BollardEngine {
         since: Option<Timestamp>,
     ) -> Result<BoxStream<'static, Result<EventMessage>>> {
         let request = Request::get(format!("/events?{}", event_query(owner, since)));
-        let response = self.open("events", READ_DEADLINE, request).await?;
+        let response = self
+            .open(Operation::Events, "", READ_DEADLINE, request)
+            .await?;
         let (endpoint, transport) = (self.endpoint.clone(), self.transport.clone());
         Ok(lines(response.into_body())
             .map_err(move |e| {
@@ -92,7 +96,9 @@ impl BollardEngine {
             .append_pair("filters", &filters.to_string())
             .finish();
         let request = Request::get(format!("/events?{query}"));
-        let response = self.open("events", READ_DEADLINE, request).await?;
+        let response = self
+            .open(Operation::Events, "", READ_DEADLINE, request)
+            .await?;
         let endpoint = self.endpoint.clone();
         Ok(lines(response.into_body())
             .map_ok(|_| ())
@@ -114,7 +120,9 @@ impl BollardEngine {
         if let Some(auth) = auth {
             request = request.header(REGISTRY_AUTH, registry_auth(auth));
         }
-        let response = self.open("pull", CALL_DEADLINE, request).await?;
+        let response = self
+            .open(Operation::PullImage, image, CALL_DEADLINE, request)
+            .await?;
         let endpoint = self.endpoint.clone();
         Ok(lines(response.into_body())
             .map(move |line| match line {
@@ -131,7 +139,9 @@ impl BollardEngine {
         tty: bool,
     ) -> Result<LogFrames> {
         let request = Request::get(format!("/containers/{id}/logs?{}", log_query(options)));
-        let response = self.open("logs", READ_DEADLINE, request).await?;
+        let response = self
+            .open(Operation::Logs, id, READ_DEADLINE, request)
+            .await?;
         let endpoint = self.endpoint.clone();
         let body = chunks(response.into_body());
         if tty {
@@ -294,7 +304,7 @@ struct WireError {
 
 fn pull_message(line: &str) -> Result<PullProgress> {
     let wire: WirePull = serde_json::from_str(line).map_err(|e| EngineError::Decode {
-        operation: "pull",
+        operation: Operation::PullImage.as_str(),
         cause: e.to_string(),
     })?;
     let failed = wire

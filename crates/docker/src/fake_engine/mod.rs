@@ -28,6 +28,7 @@ use super::engine::{
     Engine, EngineError, EngineTar, EngineVersion, ExecState, LogFrames, PullProgress,
     RegistryAuth, Result,
 };
+use super::meter::CallMeter;
 use super::operation::Operation;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_runtime::copy::{PathStat, TarInput};
@@ -76,6 +77,7 @@ pub struct FakeEngine {
     calls: Mutex<Vec<Call>>,
     stops: Mutex<Vec<(String, Duration)>>,
     held: watch::Sender<BTreeSet<Operation>>,
+    meter: CallMeter,
 }
 
 impl Default for FakeEngine {
@@ -107,6 +109,7 @@ impl FakeEngine {
             calls: Mutex::default(),
             stops: Mutex::default(),
             held: watch::Sender::default(),
+            meter: CallMeter::default(),
         }
     }
 
@@ -284,6 +287,16 @@ impl FakeEngine {
         target: &str,
         effect: impl FnOnce(&mut State) -> Result<T> + Send,
     ) -> Result<T> {
+        let call = self.scripted(operation, target, effect);
+        self.meter.call(operation, target, call).await
+    }
+
+    async fn scripted<T>(
+        &self,
+        operation: Operation,
+        target: &str,
+        effect: impl FnOnce(&mut State) -> Result<T> + Send,
+    ) -> Result<T> {
         lock(&self.calls).push(Call {
             operation,
             target: target.to_owned(),
@@ -322,6 +335,10 @@ impl FakeEngine {
 impl Engine for FakeEngine {
     fn endpoint(&self) -> &str {
         ENDPOINT
+    }
+
+    fn meter(&self) -> &CallMeter {
+        &self.meter
     }
 
     async fn version(&self) -> Result<EngineVersion> {

@@ -1,0 +1,114 @@
+//! Counts and times every Engine call in the agent's metrics, and logs it at debug.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use super::engine::Result;
+use super::operation::Operation;
+use mirrorlet_host::telemetry::{Metrics, calls};
+
+/// Called when an answer is late: makes somebody ask whether the Engine answers at all. Must not
+/// wait.
+pub(crate) type Doubt = Arc<dyn Fn() + Send + Sync>;
+
+/// How long a call may take before it is asked whether the Engine answers at all. Honest calls
+/// that take longer (pulls, stops) cost a question each time.
+const DOUBT_AFTER: Duration = Duration::from_secs(5);
+
+/// Meters the calls to one Engine, once it has metrics to count them in. For streams the time is
+/// that until they were open.
+#[derive(Default)]
+pub struct CallMeter(RwLock<Option<Counted>>);
+
+#[derive(Clone)]
+struct Counted {
+    metrics: Metrics,
+    doubt: Option<Doubt>,
+}
+
+impl CallMeter {
+    /// Counts calls in `metrics` from now on. One that waits long for its answer calls `doubt`,
+    /// again and again until it has one.
+    pub fn count_in(&self, metrics: Metrics, doubt: Option<Doubt>) {
+        let counted = Counted { metrics, doubt };
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(counted);
+    }
+
+    /// Makes a call. Its target is an id or a name, never a body.
+    ///
+    /// # Errors
+    /// The call's own.
+    pub async fn call<T>(
+        &self,
+        operation: Operation,
+        target: &str,
+        call: impl Future<Output = Result<T>> + Send,
+    ) -> Result<T> {
+        let counted = self
+            .0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let Some(Counted { metrics, doubt }) = counted else {
+            return call.await;
+        };
+        let began = Instant::now();
+        let result = match doubt.filter(|_| operation != Operation::Version) {
+            None => call.await,
+            Some(doubt) => answer(call, &doubt).await,
+        };
+        let took = began.elapsed();
+        metrics.engine_call(operation.as_str(), took, result.is_ok());
+        calls::note(operation.as_str(), took, result.is_ok());
+        let error = result.as_ref().err().map(tracing::field::display);
+        let milliseconds = took.as_secs_f64() * 1e3;
+        tracing::debug!(%operation, target_id = target, milliseconds, error, "engine call");
+        result
+    }
+}
+
+impl fmt::Debug for CallMeter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallMeter").finish_non_exhaustive()
+    }
+}
+
+/// Waits for the answer to a call, with doubts.
+async fn answer<T>(call: impl Future<Output = T>, doubt: &Doubt) -> T {
+    let mut call = std::pin::pin!(call);
+    loop {
+        match tokio::time::timeout(DOUBT_AFTER, &mut call).await {
+            Ok(answer) => return answer,
+            Err(_) => doubt(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Engine as _;
+    use crate::fake_engine::{FakeEngine, FakeImage};
+
+    #[tokio::test]
+    async fn calls_and_errors_are_counted_per_operation() {
+        let engine = FakeEngine::new();
+        engine.add_image("a:1", FakeImage::default());
+        let metrics = Metrics::new();
+        engine.inspect_image("a:1").await.unwrap();
+        engine.meter().count_in(metrics.clone(), None);
+        engine.inspect_image("a:1").await.unwrap();
+        engine.inspect_image("b:1").await.unwrap_err();
+        engine.version().await.unwrap();
+        let calls = |operation: Operation| metrics.engine_calls(operation.as_str());
+        assert_eq!(calls(Operation::InspectImage), 2);
+        assert_eq!(calls(Operation::Version), 1);
+        assert_eq!(calls(Operation::CreateContainer), 0);
+        assert!(
+            metrics
+                .encode()
+                .contains("mirrorlet_engine_operation_errors_total{operation=\"inspect_image\"} 1")
+        );
+    }
+}
