@@ -27,8 +27,8 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
 
-use super::certificate::IdentityStanding;
 use super::error::chain;
+use super::identity::IdentityStanding;
 use super::reach::ReachTracker;
 use crate::store::cell::Reader;
 use mirrorlet_host::telemetry::{ApiRequest, Metrics};

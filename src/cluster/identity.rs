@@ -14,9 +14,10 @@ use kube::config::{AuthInfo, Cluster, Context, KubeConfigOptions, Kubeconfig};
 use sha2::{Digest, Sha256};
 
 use super::error::chain;
-use crate::certificate::{Leaf, from_pem, split_pem};
+use crate::certificate::{Leaf, Order, Purpose, Requested, from_pem, split_pem};
 use crate::config::ApiAccess;
-use mirrorlet_core::certificate::Held;
+use mirrorlet_core::api::{NodeName, Timestamp};
+use mirrorlet_core::certificate::{Held, Verdict, judge, node_user};
 use mirrorlet_host::disk;
 
 /// Largest file that counts as a kubeconfig, certificate or key, in MiB; honest ones have a few
@@ -45,6 +46,75 @@ pub enum ConnectError {
     /// There is no in-cluster account.
     #[error("no in-cluster account to call the API server with: {0}")]
     InCluster(String),
+}
+
+/// Which identity of a node is kept, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeIdentity {
+    /// The kubeconfig that all calls are made with. Written when a first certificate was signed.
+    pub kubeconfig: PathBuf,
+    /// The kubeconfig that a first certificate is asked for with; none where there has to be one.
+    pub bootstrap: Option<PathBuf>,
+    /// Where certificates are kept.
+    pub directory: PathBuf,
+    /// The Node.
+    pub node: NodeName,
+}
+
+impl NodeIdentity {
+    pub(super) fn requested(&self) -> Requested {
+        let order = Order {
+            purpose: Purpose::Client,
+            node: self.node.to_string(),
+            hosts: Vec::new(),
+            addresses: Vec::new(),
+        };
+        Requested::new(order, &self.directory)
+    }
+
+    /// Whether there is an identity. Blocks on the disk.
+    pub(super) fn verdict(&self) -> Verdict {
+        self.look(self.requested().file(), Timestamp::now()).1
+    }
+
+    pub(super) fn look(&self, ours: &Path, now: Timestamp) -> (Held, Verdict) {
+        let held = held(&self.kubeconfig, ours);
+        let verdict = judge(&held, &node_user(self.node.as_str()), now);
+        (held, verdict)
+    }
+}
+
+/// How we stand with our identity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IdentityStanding {
+    /// It was given to us, and somebody else keeps it; nothing is known of its end.
+    Given,
+    /// A certificate.
+    Certificate {
+        /// When it ends.
+        ends: Timestamp,
+        /// Why it can't be renewed, though it is time.
+        problem: Option<String>,
+    },
+    /// There is none, or none any more.
+    Needed {
+        /// Why, and what is waited for.
+        words: String,
+        /// Since when.
+        since: Timestamp,
+    },
+}
+
+impl IdentityStanding {
+    /// What is wrong, if anything is.
+    #[must_use]
+    pub fn problem(&self) -> Option<&str> {
+        match self {
+            Self::Given => None,
+            Self::Certificate { problem, .. } => problem.as_deref(),
+            Self::Needed { words, .. } => Some(words),
+        }
+    }
 }
 
 /// Contents of the files that make an identity, as hashes; a file that can't be read has none.

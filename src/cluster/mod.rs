@@ -4,10 +4,11 @@
 //! whether the API server answers ([`ApiReach`]), and takes up replaced certificates.
 //! Here and in `source::apiserver` alone stands kube-rs.
 
-pub mod attempts;
+mod attempts;
 mod certificate;
 pub mod client;
 mod connection;
+mod credentials;
 pub mod error;
 pub mod events;
 #[cfg(test)]
@@ -26,11 +27,12 @@ pub mod status;
 #[cfg(test)]
 mod tests;
 
-pub use certificate::{ClientCertificateTask, IdentityStanding, NodeIdentity};
-pub use client::{ClusterClient, CredentialsTask};
+pub use certificate::ClientCertificateTask;
+pub use client::ClusterClient;
+pub use credentials::CredentialsTask;
 pub use error::{Answer, ApiError};
 pub use events::EventTask;
-pub use identity::ConnectError;
+pub use identity::{ConnectError, IdentityStanding, NodeIdentity};
 pub use lease::LeaseTask;
 pub use mirror::{MirrorClient, MirrorInputs, MirrorTask};
 pub use node::{NodeInputs, NodeStanding, NodeTask};

@@ -2,10 +2,11 @@
 //!
 //! Between crates the arrows are the dependencies in `Cargo.toml`. Read off the sources here: the
 //! arrows between the modules of the agent and of `host`, which crates a module of the agent may
-//! name, and that `core` uses nothing of `std` that has a clock, a disk or a socket. A violation is
-//! printed as `file:line` with the rule it breaks. Test code (`tests.rs`, `tests/`, and what follows
+//! name, that those of `core`, `host` and `cluster` import one another in no circle, and that `core`
+//! uses nothing of `std` that has a clock, a disk or a socket. A violation is printed as `file:line` with the rule it breaks. Test code (`tests.rs`, `tests/`, and what follows
 //! `#[cfg(test)]`) is exempt, as are comments.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -409,6 +410,77 @@ fn modules() -> Vec<String> {
         .collect();
     modules.dedup();
     modules
+}
+
+/// Directories whose modules import one another in one direction only.
+const WITHOUT_CIRCLES: &[&str] = &["src/cluster/", "crates/core/src/", "crates/host/src/"];
+
+/// The modules of `dir` that one of its files names: by `crate::`, or by `super::`.
+fn siblings(dir: &str, file: &str, source: &str) -> BTreeSet<String> {
+    let inside = file.trim_start_matches(dir);
+    let depth = inside.matches('/').count() + usize::from(!inside.ends_with("mod.rs"));
+    let (_, above) = dir.split_at(dir.find("src/").unwrap_or(0) + "src/".len());
+    let ways = [
+        "super::".repeat(depth),
+        format!("crate::{}", above.replace('/', "::")),
+    ];
+    let mut paths = Vec::new();
+    for (_, code) in statements(source) {
+        for way in &ways {
+            for (at, _) in code.match_indices(way) {
+                if !code[..at].ends_with("super::") {
+                    let rest = &code[at + way.len()..];
+                    paths.extend(crate_paths(&format!("crate::{rest}")));
+                }
+            }
+        }
+    }
+    let heads = paths.iter().filter_map(|path| path.split("::").next());
+    heads.map(str::to_owned).collect()
+}
+
+/// The modules of `dir` that lie on a circle of imports, or lead to one.
+fn circles(dir: &str, sources: &[(String, String)]) -> Vec<String> {
+    let mut imports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (file, source) in sources {
+        let inside = file.strip_prefix(dir).unwrap_or_default();
+        let module = inside.split('/').next().unwrap_or_default();
+        let module = module.trim_end_matches(".rs");
+        if !is_test_file(file) && !["", "mod", "lib", "fake"].contains(&module) {
+            let named = siblings(dir, file, source);
+            imports.entry(module.to_owned()).or_default().extend(named);
+        }
+    }
+    loop {
+        let known: BTreeSet<String> = imports.keys().cloned().collect();
+        imports.retain(|module, named| {
+            named.retain(|name| known.contains(name) && name != module);
+            !named.is_empty()
+        });
+        if imports.len() == known.len() {
+            return imports.into_keys().collect();
+        }
+    }
+}
+
+#[test]
+fn modules_import_one_another_in_no_circle() {
+    for dir in WITHOUT_CIRCLES {
+        assert_eq!(circles(dir, &sources()), [""; 0], "{dir}");
+    }
+    let planted = |a: &str, b: &str| {
+        let files = [("src/cluster/a.rs", a), ("src/cluster/b/mod.rs", b)];
+        circles(
+            "src/cluster/",
+            &files.map(|(f, s)| (f.to_owned(), s.to_owned())),
+        )
+    };
+    assert_eq!(planted("use super::b::X;", "use super::c::Y;"), [""; 0]);
+    assert_eq!(planted("use super::b::X;", "use super::a::Y;"), ["a", "b"]);
+    let by_name = "use crate::cluster::{a::Y, c};";
+    assert_eq!(planted("use super::{b, c};", by_name), ["a", "b"]);
+    let in_tests = "#[cfg(test)]\nmod tests { use super::super::a::Y; }";
+    assert_eq!(planted("use super::b::X;", in_tests), [""; 0]);
 }
 
 #[test]

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use crate::api::core::{ConfigMap, Secret, Service};
 use crate::api::{FullName, Pod, PodUid, Timestamp, keys};
-use crate::credentials::pull_secret_names;
 use crate::spec;
 
 /// Longest that a token is used, whatever its lifetime.
@@ -346,7 +345,7 @@ pub fn references(pod: &Pod) -> References {
         return found;
     }
     found.services = true;
-    for name in pull_secret_names(pod) {
+    for name in spec::pull_secret_names(pod) {
         found.add(pod, ObjectKind::Secret, name);
     }
     let regular = spec::containers(pod).map(|(_, container)| Cow::Borrowed(container));

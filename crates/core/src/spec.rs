@@ -6,7 +6,6 @@ use std::time::Duration;
 use crate::api::core::{Container, EphemeralContainer, PodSpec};
 use crate::api::{Pod, Timestamp};
 use crate::observed::{ContainerHash, Role};
-use crate::plan::Reason;
 
 /// `spec.terminationGracePeriodSeconds` of a pod that sets none.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
@@ -154,21 +153,13 @@ pub fn termination_grace(pod: &Pod) -> Duration {
         .map_or(DEFAULT_GRACE, Duration::from_secs)
 }
 
-/// How long one container is given to stop, and why that may be another time than its pod's: a
-/// failed liveness or startup probe may have a grace of its own, unless the pod is being deleted.
-///
-/// Upstream: `killContainer` of `pkg/kubelet/kuberuntime/kuberuntime_container.go`
-/// (`setTerminationGracePeriod`).
-#[must_use]
-pub fn kill_grace(pod: &Pod, container: &str, reason: &Reason) -> Duration {
-    let found = find_container(pod, container).map(|(_, container)| container);
-    let kind = reason.failed_probe();
-    kind.zip(found)
-        .and_then(|(kind, container)| kind.of(container))
-        .filter(|_| pod.metadata.deletion_grace_period_seconds.is_none())
-        .and_then(|probe| probe.termination_grace_period_seconds)
-        .and_then(|seconds| u64::try_from(seconds).ok())
-        .map_or_else(|| termination_grace(pod), Duration::from_secs)
+/// Names of the pull secrets of a pod, in its spec's order. Those of its service account are among
+/// them: the API server's admission puts them there.
+pub fn pull_secret_names(pod: &Pod) -> impl Iterator<Item = &str> {
+    let references = spec(pod).image_pull_secrets.iter().flatten();
+    references
+        .map(|reference| reference.name.as_str())
+        .filter(|name| !name.is_empty())
 }
 
 /// Hash that decides whether a running container still is what its spec wants: FNV-1a (32 bits)

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use super::engine::Result;
 use super::operation::Operation;
 use mirrorlet_host::telemetry::{Metrics, calls};
 
@@ -39,12 +38,12 @@ impl CallMeter {
     ///
     /// # Errors
     /// The call's own.
-    pub async fn call<T>(
+    pub async fn call<T, E: fmt::Display>(
         &self,
         operation: Operation,
         target: &str,
-        call: impl Future<Output = Result<T>> + Send,
-    ) -> Result<T> {
+        call: impl Future<Output = Result<T, E>> + Send,
+    ) -> Result<T, E> {
         let counted = self
             .0
             .read()

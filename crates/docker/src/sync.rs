@@ -14,8 +14,7 @@ use super::manager::DockerManager;
 use super::start::{Sandbox, Start};
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::observed::PodStatus;
-use mirrorlet_core::plan::{Plan, Reason, Step};
-use mirrorlet_core::spec;
+use mirrorlet_core::plan::{Plan, Reason, Step, kill_grace};
 use mirrorlet_host::telemetry::{calls, occurrences};
 use mirrorlet_runtime::{PodSyncResult, SyncResult};
 
@@ -94,7 +93,7 @@ impl DockerManager {
             pod: Some(pod),
             id: &id.id,
             name,
-            grace: spec::kill_grace(pod, name, reason),
+            grace: kill_grace(pod, name, reason),
             reason: Some(reason),
             after: &[],
         };

@@ -12,93 +12,67 @@ mod kubeconfig;
 #[cfg(test)]
 mod tests;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use kube::config::Cluster;
 use tokio_util::sync::CancellationToken;
 
 use super::client::ClusterClient;
-use super::identity::{self, ConnectError, Fingerprint, Identity};
+use super::connection::{no_wire, wire};
+use super::credentials::CredentialsTask;
+use super::error::chain;
+use super::identity::{self, ConnectError, Fingerprint, Identity, IdentityStanding, NodeIdentity};
 use super::requests::CertificateRequests;
-use crate::certificate::{Issued, Order, Progress, Purpose, Requested, renewal};
-use crate::store::cell::{Reader, Writer};
-use mirrorlet_core::api::{NodeName, Timestamp};
-use mirrorlet_core::certificate::{
-    Held, Validity, Verdict, idle_pause, is_overdue, judge, node_user, waiting_words,
-};
+use crate::certificate::{Issued, Progress, Requested, renewal};
+use crate::config::ApiAccess;
+use crate::store::cell::{Reader, Writer, cell};
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::certificate::{Held, Validity, Verdict, idle_pause, is_overdue, waiting_words};
 use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::{Metrics, Telemetry, occurrences};
 
 /// Pause before a bootstrap kubeconfig that can't be used is looked at again: somebody mends it.
 const MENDED_PAUSE: Duration = Duration::from_secs(10);
 
-/// Which identity of a node is kept, and where.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeIdentity {
-    /// The kubeconfig that all calls are made with. Written when a first certificate was signed.
-    pub kubeconfig: PathBuf,
-    /// The kubeconfig that a first certificate is asked for with; none where there has to be one.
-    pub bootstrap: Option<PathBuf>,
-    /// Where certificates are kept.
-    pub directory: PathBuf,
-    /// The Node.
-    pub node: NodeName,
-}
-
-impl NodeIdentity {
-    fn requested(&self) -> Requested {
-        let order = Order {
-            purpose: Purpose::Client,
-            node: self.node.to_string(),
-            hosts: Vec::new(),
-            addresses: Vec::new(),
+impl ClusterClient {
+    /// A client as the node of a kubeconfig, whose certificate is requested and renewed where that
+    /// is ours to do, and the tasks that keep its credentials. While there is no identity every
+    /// call fails and says why. Nothing is called yet. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// The kubeconfig, or a file it names, can't be used, and there is none to get another with.
+    pub fn open_node(
+        options: NodeIdentity,
+        telemetry: &Telemetry,
+    ) -> Result<(Self, CredentialsTask, ClientCertificateTask), ConnectError> {
+        let access = ApiAccess::Kubeconfig(options.kubeconfig.clone());
+        let metrics = telemetry.metrics.clone();
+        let (mut standing, reader) = cell(IdentityStanding::Given);
+        let (client, mut credentials) = match (&options.bootstrap, options.verdict()) {
+            (Some(bootstrap), Verdict::Needed(words)) => {
+                let since = Timestamp::now();
+                standing.publish(IdentityStanding::Needed { words, since });
+                let (mut client, task) = Self::with(&access, no_wire(reader), None, metrics);
+                // One that can't be read is complained of when it is needed.
+                if let Ok(identity) = identity::read_bootstrap(bootstrap) {
+                    client.server = identity.config.cluster_url.to_string().into();
+                }
+                (client, task)
+            }
+            _ => match Self::open(&access, metrics)? {
+                Some(opened) => opened,
+                None => unreachable!("a kubeconfig is no lack of one"),
+            },
         };
-        Requested::new(order, &self.directory)
-    }
-
-    /// Whether there is an identity. Blocks on the disk.
-    pub(super) fn verdict(&self) -> Verdict {
-        self.look(self.requested().file(), Timestamp::now()).1
-    }
-
-    fn look(&self, ours: &Path, now: Timestamp) -> (Held, Verdict) {
-        let held = identity::held(&self.kubeconfig, ours);
-        let verdict = judge(&held, &node_user(self.node.as_str()), now);
-        (held, verdict)
-    }
-}
-
-/// How we stand with our identity.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum IdentityStanding {
-    /// It was given to us, and somebody else keeps it; nothing is known of its end.
-    Given,
-    /// A certificate.
-    Certificate {
-        /// When it ends.
-        ends: Timestamp,
-        /// Why it can't be renewed, though it is time.
-        problem: Option<String>,
-    },
-    /// There is none, or none any more.
-    Needed {
-        /// Why, and what is waited for.
-        words: String,
-        /// Since when.
-        since: Timestamp,
-    },
-}
-
-impl IdentityStanding {
-    /// What is wrong, if anything is.
-    #[must_use]
-    pub fn problem(&self) -> Option<&str> {
-        match self {
-            Self::Given => None,
-            Self::Certificate { problem, .. } => problem.as_deref(),
-            Self::Needed { words, .. } => Some(words),
-        }
+        let certificate = ClientCertificateTask::new(
+            options.clone(),
+            client.clone(),
+            standing,
+            telemetry.clone(),
+        );
+        credentials.own = Some(options);
+        Ok((client, credentials, certificate))
     }
 }
 
@@ -390,7 +364,11 @@ impl Bootstrap {
     /// Blocks on the disk, and on a plugin if the kubeconfig names one.
     fn read(path: &Path, metrics: Metrics) -> Result<Self, ConnectError> {
         let identity = identity::read_bootstrap(path)?;
-        let client = ClusterClient::as_bootstrap(path, &identity, metrics)?;
+        let wire = wire(&identity.config).map_err(|error| ConnectError::Bootstrap {
+            path: path.to_owned(),
+            cause: chain(&error),
+        })?;
+        let client = ClusterClient::over(wire, metrics);
         let Identity {
             mut fingerprint,
             token,

@@ -39,20 +39,11 @@ pub struct PullSecrets {
     pub unreadable: Vec<String>,
 }
 
-/// Names of the pull secrets of a pod, in its spec's order. Those of its service account are among
-/// them: the API server's admission puts them there.
-pub fn pull_secret_names(pod: &Pod) -> impl Iterator<Item = &str> {
-    let references = spec::spec(pod).image_pull_secrets.iter().flatten();
-    references
-        .map(|reference| reference.name.as_str())
-        .filter(|name| !name.is_empty())
-}
-
 /// Reads the pull secrets of a pod from what came of asking for them.
 #[must_use]
 pub fn pull_secrets(pod: &Pod, objects: &ObjectSet) -> PullSecrets {
     let mut found = PullSecrets::default();
-    for name in pull_secret_names(pod) {
+    for name in spec::pull_secret_names(pod) {
         match objects.secret(name) {
             Err(_) => found.unreadable.push(name.to_owned()),
             Ok(secret) => match auths(name, secret) {

@@ -27,6 +27,23 @@ mod tests;
 pub use compute::compute_pod_actions;
 pub(crate) use sandbox::sandbox_changed;
 
+/// How long one container is given to stop, and why that may be another time than its pod's: a
+/// failed liveness or startup probe may have a grace of its own, unless the pod is being deleted.
+///
+/// Upstream: `killContainer` of `pkg/kubelet/kuberuntime/kuberuntime_container.go`
+/// (`setTerminationGracePeriod`).
+#[must_use]
+pub fn kill_grace(pod: &Pod, container: &str, reason: &Reason) -> Duration {
+    let found = spec::find_container(pod, container).map(|(_, container)| container);
+    let kind = reason.failed_probe();
+    kind.zip(found)
+        .and_then(|(kind, container)| kind.of(container))
+        .filter(|_| pod.metadata.deletion_grace_period_seconds.is_none())
+        .and_then(|probe| probe.termination_grace_period_seconds)
+        .and_then(|seconds| u64::try_from(seconds).ok())
+        .map_or_else(|| spec::termination_grace(pod), Duration::from_secs)
+}
+
 /// Everything the planner looks at.
 #[derive(Debug, Clone, Copy)]
 pub struct PlanInput<'a> {

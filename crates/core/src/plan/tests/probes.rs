@@ -142,7 +142,7 @@ fn a_failed_probe_may_have_a_grace_of_its_own() {
         container: "a".into(),
         for_good: false,
     };
-    let seconds = |pod: &Pod, reason: &Reason| spec::kill_grace(pod, "a", reason).as_secs();
+    let seconds = |pod: &Pod, reason: &Reason| kill_grace(pod, "a", reason).as_secs();
     assert_eq!(seconds(&pod, &failed), 3);
     assert_eq!(seconds(&pod, &Reason::Completed), 60);
     pod.metadata.deletion_grace_period_seconds = Some(5);
