@@ -1,4 +1,4 @@
-//! What is known of the machine: read once at start.
+//! What is known of the machine, read once at start: for containers and for the Node.
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
@@ -15,25 +15,48 @@ const ANYWHERE_V6: &str = "[2001:db8::1]:9";
 /// Where the machine's own hosts are.
 const HOSTS_FILE: &str = "/etc/hosts";
 
-/// Reads the machine's facts; all of it counts as allocatable. What can't be read stays empty, and
-/// what depends on it falls back as it would on a machine without.
-#[must_use]
-pub(super) fn node_facts(config: &Config) -> NodeFacts {
-    let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
-    let memory_bytes = meminfo_bytes(&read(Path::new("/proc/meminfo")), "MemTotal:").unwrap_or(0);
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+/// What the machine has.
+pub(super) struct Machine {
+    /// Its addresses, primary first.
+    pub(super) ips: Vec<IpAddr>,
+    pub(super) capacity: Amounts,
+    /// What of the capacity is not for pods.
+    pub(super) reserved: Amounts,
+}
+
+impl Machine {
+    /// Reads what the machine has. What can't be read stays empty, and what depends on it falls
+    /// back as it would on a machine without.
+    pub(super) fn read(config: &Config) -> Self {
+        let memory = meminfo_bytes(&read(Path::new("/proc/meminfo")), "MemTotal:");
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let reserved = &config.system_reserved;
+        Self {
+            ips: if config.node_ips.is_empty() {
+                own_ips()
+            } else {
+                config.node_ips.clone()
+            },
+            capacity: Amounts {
+                cpu_milli: u64::try_from(cpus).unwrap_or(1) * 1000,
+                memory_bytes: memory.unwrap_or(0),
+                ephemeral_storage_bytes: root_bytes(&config.root),
+            },
+            reserved: Amounts {
+                cpu_milli: reserved.cpu_milli,
+                memory_bytes: reserved.memory_bytes,
+                ephemeral_storage_bytes: reserved.ephemeral_storage_bytes,
+            },
+        }
+    }
+}
+
+/// The facts that containers are made by.
+pub(super) fn for_containers(config: &Config, machine: &Machine) -> NodeFacts {
     NodeFacts {
-        node_ips: if config.node_ips.is_empty() {
-            own_ips()
-        } else {
-            config.node_ips.clone()
-        },
-        memory_bytes,
-        allocatable: Amounts {
-            cpu_milli: u64::try_from(cpus).unwrap_or(1) * 1000,
-            memory_bytes,
-            ephemeral_storage_bytes: root_bytes(&config.root),
-        },
+        node_ips: machine.ips.clone(),
+        memory_bytes: machine.capacity.memory_bytes,
+        allocatable: machine.capacity.less(&machine.reserved),
         resolv_conf: ResolvConf::parse(&read(&config.resolv_conf)),
         resolv_conf_path: Some(config.resolv_conf.clone()),
         own_resolv_conf: config.resolv_conf != Path::new(DEFAULT_RESOLV_CONF),
@@ -44,6 +67,10 @@ pub(super) fn node_facts(config: &Config) -> NodeFacts {
         cluster_domain: config.cluster_domain.clone(),
         cgroup_root: config.cgroup_root.clone(),
     }
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
 }
 
 /// A line of `/proc/meminfo`, in bytes.

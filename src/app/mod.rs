@@ -39,6 +39,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::core::{Core, CoreOptions};
+use self::facts::Machine;
 use crate::config::{ApiAccess, Config, Resolved};
 use crate::server::NodeStats;
 use crate::server::health::Served;
@@ -57,7 +58,6 @@ use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::node::NodeFacts;
 use mirrorlet_docker::BollardEngine;
 use mirrorlet_docker::engine::SharedEngine;
-use mirrorlet_docker::translate::NodeFacts as ContainerFacts;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::objects::NoObjects;
 use news::{News, start_news, tell_cluster_news, tell_pull_news};
@@ -121,16 +121,16 @@ impl Agent {
         occurrences::agent_started(&config.root, config.node_name.as_str(), &config.docker);
 
         let mut sources = start_sources(&config, &mut parts, cancel)?;
-        let (cluster, node, machine, node_listener) =
-            start_cluster(&config, &owner, &telemetry, &mut parts, cancel).await?;
+        let machine = Machine::read(&config);
+        let (cluster, node, node_listener) =
+            start_cluster(&config, &owner, &machine, &telemetry, &mut parts, cancel).await?;
         let client = cluster.as_ref().map(|cluster| cluster.client.clone());
         sources.extend(cluster.as_ref().map(|cluster| cluster.pods.clone()));
-        let node_ips = node.node_ips.clone();
         let objects = cluster.as_ref().map(|cluster| Arc::clone(&cluster.objects));
         let inputs = DockerInputs {
             engine: Arc::clone(&engine),
             owner: owner.clone(),
-            node,
+            node: facts::for_containers(&config, &machine),
             objects: objects.map_or_else(|| Arc::new(NoObjects::default()) as _, |o| o as _),
             telemetry: telemetry.clone(),
         };
@@ -140,7 +140,7 @@ impl Agent {
         let options = CoreOptions {
             looks,
             look_queue,
-            node_ips,
+            node_ips: machine.ips,
             probe_client: docker.probe_client.clone(),
             node: admit.unwrap_or_else(|| cell(AdmitNode::default()).1),
             clock: Clock::default(),
@@ -162,7 +162,7 @@ impl Agent {
         let (view, stats) = (Arc::clone(&served.view), Arc::clone(&served.stats));
         if let (Some(listener), Some(client)) = (node_listener, &client) {
             let parts = &mut parts;
-            node_api::start(&config, listener, &machine, client, &served, parts, cancel)?;
+            node_api::start(&config, listener, &node, client, &served, parts, cancel)?;
         }
         serve::start(&config, served, &mut parts, cancel).await?;
         Ok(Self {
@@ -240,33 +240,25 @@ fn start_sources(
     Ok(readers)
 }
 
-/// The listener of the node API and the API server's side, where there is one, and what is known of
-/// the node: for containers, and for the Node.
+/// The listener of the node API and the API server's side, where there is one, and what our Node
+/// says of the machine.
 async fn start_cluster(
     config: &Config,
     owner: &str,
+    machine: &Machine,
     telemetry: &Telemetry,
     parts: &mut Parts,
     cancel: &CancellationToken,
-) -> anyhow::Result<(
-    Option<Cluster>,
-    ContainerFacts,
-    NodeFacts,
-    Option<TcpListener>,
-)> {
+) -> anyhow::Result<(Option<Cluster>, NodeFacts, Option<TcpListener>)> {
     let listener = match config.kubeconfig {
         ApiAccess::None => None,
         ApiAccess::Kubeconfig(_) | ApiAccess::InCluster => node_api::listen(config).await?,
     };
-    let mut node = facts::node_facts(config);
-    let mut machine = readings::node_facts(config, owner, &node);
-    node.allocatable = machine.capacity.less(&machine.reserved);
-    machine.node_api_port = match &listener {
-        Some(listener) => Some(listener.local_addr()?.port()),
-        None => None,
-    };
-    let cluster = Cluster::start(config, machine.clone(), telemetry, parts, cancel)?;
-    Ok((cluster, node, machine, listener))
+    let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+    let port = address.map(|address| address.port());
+    let node = readings::node_facts(config, owner, machine, port);
+    let cluster = Cluster::start(config, node.clone(), telemetry, parts, cancel)?;
+    Ok((cluster, node, listener))
 }
 
 /// All that works; what is left to start tells of it.

@@ -8,23 +8,26 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use super::facts;
+use super::facts::{self, Machine};
 use crate::config::Config;
 use crate::observe::Reach;
 use crate::store::cell::{Reader, Writer};
-use mirrorlet_core::amounts::Amounts;
 use mirrorlet_core::api::report::EngineReport;
 use mirrorlet_core::node::{
     DiskReading, EngineSeen, ImageSeen, NodeFacts, PidReading, Readings, is_short_of_disk,
 };
-use mirrorlet_docker::translate::NodeFacts as MachineFacts;
 use mirrorlet_host::volume::HostFiles;
 
 /// How often the machine is read: as often as the Node's status is computed.
 const PERIOD: Duration = Duration::from_secs(10);
 
 /// The facts, but for those of the Engine.
-pub(super) fn node_facts(config: &Config, owner: &str, machine: &MachineFacts) -> NodeFacts {
+pub(super) fn node_facts(
+    config: &Config,
+    owner: &str,
+    machine: &Machine,
+    node_api_port: Option<u16>,
+) -> NodeFacts {
     let host = HostFiles::new(config.host_root.clone());
     // What the host has there, where it is seen.
     let of_host = |path: &str| match host.path(Path::new(path)) {
@@ -36,22 +39,17 @@ pub(super) fn node_facts(config: &Config, owner: &str, machine: &MachineFacts) -
         read.find(|text| !text.is_empty()).unwrap_or_default()
     };
     let machine_id = first(&["/etc/machine-id", "/var/lib/dbus/machine-id"]);
-    let reserved = &config.system_reserved;
     NodeFacts {
         name: config.node_name.clone(),
         owner: owner.to_owned(),
         hostname: line("/proc/sys/kernel/hostname"),
         arch: go_arch(std::env::consts::ARCH).to_owned(),
-        addresses: machine.node_ips.clone(),
-        node_api_port: None,
+        addresses: machine.ips.clone(),
+        node_api_port,
         labels: config.node_labels.clone(),
         taints: config.register_with_taints.clone(),
-        capacity: machine.allocatable,
-        reserved: Amounts {
-            cpu_milli: reserved.cpu_milli,
-            memory_bytes: reserved.memory_bytes,
-            ephemeral_storage_bytes: reserved.ephemeral_storage_bytes,
-        },
+        capacity: machine.capacity,
+        reserved: machine.reserved,
         max_pods: config.max_pods,
         system_uuid: first(&["/sys/class/dmi/id/product_uuid", "/etc/machine-id"]),
         machine_id,
