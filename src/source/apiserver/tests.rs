@@ -514,6 +514,7 @@ async fn of_pods_that_are_over_only_the_remains_are_held() {
         with(pod, "/status/phase", json!(phase))
     };
     let list = bench.next().await;
+    // tenants M5
     assert!(list.uri.contains("limit=20"), "{}", list.uri);
     list.list(&[large("listed", "Failed"), large("watched", "Running")]);
     bench.until_wanted(&["listed", "watched"]).await;

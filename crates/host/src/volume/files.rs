@@ -1,14 +1,13 @@
 //! Single files of a pod: termination messages and the hosts file.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
 use super::{Result, VolumeError, make_dir, set_mode};
-use crate::disk::read_small;
 use crate::random;
 
 /// Most bytes read of a termination message: its end.
@@ -22,6 +21,8 @@ const HOSTS_MODE: u32 = 0o644;
 /// Name of the file beside the termination messages that tells the restart count of the
 /// container's last start.
 const RESTARTS: &str = "restarts";
+/// Most bytes read of it: the longest count.
+const RESTARTS_MAX: u64 = 10;
 /// Names tried before giving up; with 32 random bits a second try is rare.
 const NAME_TRIES: usize = 16;
 
@@ -66,8 +67,10 @@ pub(super) fn note_restarts(dir: &Path, count: u32) -> Result<()> {
 
 /// The restart count noted last; none when there is none, or what is there is not one.
 pub(super) fn noted_restarts(dir: &Path) -> Option<u32> {
-    let text = read_small(&dir.join(RESTARTS), 1).ok()?;
-    std::str::from_utf8(&text).ok()?.parse().ok()
+    let file = File::open(dir.join(RESTARTS)).ok()?;
+    let mut text = String::new();
+    file.take(RESTARTS_MAX).read_to_string(&mut text).ok()?;
+    text.parse().ok()
 }
 
 /// Reads the end of a termination message, at most [`TERMINATION_MESSAGE_MAX`] bytes; what is not
@@ -109,8 +112,9 @@ pub(super) fn write_in_place(path: &Path, content: &str) -> Result<()> {
         .truncate(true)
         .mode(HOSTS_MODE);
     let mut file = open(path, &mut options).map_err(fail)?;
-    file.write_all(content.as_bytes()).map_err(fail)?;
-    set_mode(path, HOSTS_MODE)
+    file.write_all(content.as_bytes())
+        .and_then(|()| file.set_permissions(Permissions::from_mode(HOSTS_MODE)))
+        .map_err(fail)
 }
 
 /// Whether a file holds just that. Containers write to some of these files: a length that differs
