@@ -1,7 +1,7 @@
 //! `mirrorlet cp`: files and directories out of and into containers, by the rules of `docker cp`.
 //!
 //! The Engine's archive calls carry them, so that the image needs no `tar` and the container need
-//! not run. Modes, times and links are kept; owners are not: what is copied out is ours, what is
+//! not run. Permissions, times and links are kept; owners are not: what is copied out is ours, what is
 //! copied in is root's. Whatever an archive says, nothing is written outside of the destination,
 //! and nothing through a link in it ([`unpack`]).
 
@@ -25,6 +25,12 @@ use mirrorlet_core::select::find_pod;
 
 /// Pieces of an archive on their way.
 const PIECES_MAX: usize = 8;
+
+/// Bits of modes that are kept of what is copied out: who may read, write and run it. Whoever is
+/// root in a container decides on the rest, too.
+const PERMISSIONS: u32 = 0o777;
+/// The same with set-user-ID, set-group-ID and sticky bits.
+const ALL_MODES: u32 = 0o7777;
 
 /// One end of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +67,12 @@ pub async fn cp(args: &CpArgs, root: &Path) -> Outcome {
     match (place(&args.source)?, place(&args.destination)?) {
         (Place::There { pod, path }, Place::Here(destination)) => {
             let container = Container::find(args, root, &pod).await?;
-            container.copy_from(&path, &destination).await
+            let modes = if args.preserve {
+                ALL_MODES
+            } else {
+                PERMISSIONS
+            };
+            container.copy_from(&path, &destination, modes).await
         }
         (Place::Here(source), Place::There { pod, path }) => {
             let container = Container::find(args, root, &pod).await?;
@@ -132,7 +143,7 @@ impl<'a> Container<'a> {
         Ok((found.link_target, target))
     }
 
-    async fn copy_from(&self, source: &str, destination: &Path) -> Outcome {
+    async fn copy_from(&self, source: &str, destination: &Path, modes: u32) -> Outcome {
         let (wanted, contents_only) = without_dot(source);
         let found = self.stat(wanted).await?;
         if contents_only && !found.is_dir() {
@@ -144,7 +155,7 @@ impl<'a> Container<'a> {
         let (sender, receiver) = mpsc::channel(PIECES_MAX);
         let (tell, done) = oneshot::channel();
         std::thread::spawn(move || {
-            let unpacked = unpack::unpack(Pieces::new(receiver), name.as_deref(), &target);
+            let unpacked = unpack::unpack(Pieces::new(receiver), name.as_deref(), &target, modes);
             // Nobody may want to know.
             let _ = tell.send(unpacked);
         });

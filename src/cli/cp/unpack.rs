@@ -16,16 +16,18 @@ use tar::{Archive, Entry, EntryType};
 
 use super::is_plain;
 
-/// Unpacks everything to `target`, which takes the place of `name`, the archive's own top. Returns
-/// what was left out, and why.
+/// Unpacks everything to `target`, which takes the place of `name`, the archive's own top. Of modes
+/// the bits of `modes` are kept. Returns what was left out, and why.
 pub(super) fn unpack(
     archive: impl Read,
     name: Option<&OsStr>,
     target: &Path,
+    modes: u32,
 ) -> anyhow::Result<Vec<String>> {
     let mut unpacking = Unpacking {
         name,
         target,
+        modes,
         skipped: Vec::new(),
         dirs: Vec::new(),
     };
@@ -39,6 +41,7 @@ pub(super) fn unpack(
 struct Unpacking<'a> {
     name: Option<&'a OsStr>,
     target: &'a Path,
+    modes: u32,
     skipped: Vec<String>,
     /// Directories with their modes and times, which are set last: what is put into them needs
     /// the right to write, and changes their time.
@@ -49,7 +52,7 @@ impl Unpacking<'_> {
     fn put(&mut self, mut entry: Entry<'_, impl Read>) -> anyhow::Result<()> {
         let path = entry.path()?.into_owned();
         let to = self.place(&path)?;
-        let mode = entry.header().mode()? & 0o7777;
+        let mode = entry.header().mode()? & self.modes;
         let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(entry.header().mtime()?);
         let failed = || format!("failed to write {}", to.display());
         match entry.header().entry_type() {
@@ -176,7 +179,12 @@ mod tests {
 
     fn unpacked(entries: &[(EntryType, &str, &str)], dir: &Path) -> anyhow::Result<Vec<String>> {
         let bytes = archive(entries);
-        unpack(&bytes[..], Some(OsStr::new("top")), &dir.join("here"))
+        unpack(
+            &bytes[..],
+            Some(OsStr::new("top")),
+            &dir.join("here"),
+            0o777,
+        )
     }
 
     #[test]
@@ -218,6 +226,31 @@ mod tests {
         // So that it can be removed by whoever isn't root.
         fs::set_permissions(at("sub"), Permissions::from_mode(0o755)).unwrap();
         fs::set_permissions(at(""), Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// A program of root's that anybody may run as root would be one on this machine, too.
+    #[test]
+    fn set_user_id_bits_stay_behind_unless_asked_for() {
+        for (modes, file, sub) in [(0o777, 0o755, 0o777), (0o7777, 0o6755, 0o1777)] {
+            let mut tar = Builder::new(Vec::new());
+            for (kind, path, mode) in [
+                (EntryType::Directory, "top/", 0o1777),
+                (EntryType::Regular, "top/su", 0o6755),
+            ] {
+                let mut header = Header::new_gnu();
+                header.set_entry_type(kind);
+                header.set_mode(mode);
+                header.set_mtime(1_000_000_000);
+                header.set_size(0);
+                tar.append_data(&mut header, path, io::empty()).unwrap();
+            }
+            let (bytes, dir) = (tar.into_inner().unwrap(), tempfile::tempdir().unwrap());
+            let target = dir.path().join("here");
+            unpack(&bytes[..], Some(OsStr::new("top")), &target, modes).unwrap();
+            let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+            // tenants L1
+            assert_eq!((mode(&target.join("su")), mode(&target)), (file, sub));
+        }
     }
 
     #[test]
@@ -273,6 +306,6 @@ mod tests {
         let whole = archive(&[(EntryType::Regular, "top", "0123456789")]);
         let target = dir.path().join("here");
         // docker 55a
-        assert!(unpack(&whole[..515], None, &target).is_err());
+        assert!(unpack(&whole[..515], None, &target, 0o777).is_err());
     }
 }

@@ -87,4 +87,7 @@ pub struct CpArgs {
     /// The container; needed when the pod has several and names no default.
     #[arg(short, long, value_name = "NAME")]
     pub container: Option<String>,
+    /// Keep the set-user-ID, set-group-ID and sticky bits of what is copied out.
+    #[arg(short, long)]
+    pub preserve: bool,
 }
