@@ -6,6 +6,7 @@
 //!
 //! Upstream: `pkg/volume/util/subpath/subpath_linux.go`.
 
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Component, Path};
@@ -75,6 +76,11 @@ pub(super) fn ensure(
                     "it is missing, and the agent sees the host's files without making any; make it on the host"
                         .to_owned()
                 }
+                (Errno::XDEV, _) => {
+                    "a symlink on its way leads out of the volume, which a sub-path may not leave".to_owned()
+                }
+                (Errno::LOOP, _) => "its symlinks lead nowhere, or into /proc".to_owned(),
+                (Errno::NOTDIR, _) => "something on its way is no directory".to_owned(),
                 (e, _) => e.to_string(),
             })
         })?;
@@ -131,22 +137,30 @@ fn open_or_create(volume: &Path, subpath: &str) -> Result<OwnedFd, Errno> {
         };
         walked.push(name);
         current = match open(&walked) {
-            Err(Errno::NOENT) => {
-                match rustix::fs::mkdirat(&current, name, mode) {
-                    Ok(()) => {
-                        let created = open(&walked)?;
-                        // The descriptor is one without permissions; its name in /proc has them.
-                        rustix::fs::chmod(in_proc(&created), mode)?;
-                        created
-                    }
-                    Err(Errno::EXIST) => open(&walked)?,
-                    Err(e) => return Err(e),
-                }
-            }
+            Err(Errno::NOENT) => match rustix::fs::mkdirat(&current, name, mode) {
+                Ok(()) => opened_with_mode(&current, name, mode)?,
+                Err(Errno::EXIST) => open(&walked)?,
+                Err(e) => return Err(e),
+            },
             other => other?,
         };
     }
     Ok(current)
+}
+
+/// Opens a directory that was just made, and gives it its whole mode, which the umask cut. By its
+/// descriptor: a container may have put a symlink in its place.
+///
+/// Upstream: `doSafeMakeDir` of `pkg/volume/util/subpath/subpath_linux.go`.
+pub(super) fn opened_with_mode(
+    parent: &OwnedFd,
+    name: &OsStr,
+    mode: Mode,
+) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let created = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+    rustix::fs::fchmod(&created, mode)?;
+    Ok(created)
 }
 
 /// Binds an opened file or directory to its place, unless it is bound there already.

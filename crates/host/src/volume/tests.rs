@@ -692,9 +692,39 @@ fn sub_paths_that_leave_their_volume_are_refused_without_naming_it() {
         let text = error.to_string();
         let host_path = root.dir.path().to_str().unwrap();
         assert!(!text.contains(host_path), "{text}");
+        let follows = !bad.contains("..") && bad != "/etc";
+        let words = "a symlink on its way leads out of the volume";
+        // tenants A7
+        assert_eq!(text.contains(words), follows, "{text}");
     }
     ensure_subpath(&root, &volume, "within/x").unwrap();
+    fs::write(volume.join("file"), "").unwrap();
+    let error = ensure_subpath(&root, &volume, "file/x").unwrap_err();
+    let words = "something on its way is no directory";
+    assert!(error.to_string().ends_with(words), "{error}");
     assert!(volume.join("inside/x").is_dir());
+}
+
+/// What a container puts in the place of a directory that was just made.
+#[test]
+fn a_link_in_place_of_a_new_sub_path_is_not_followed() {
+    let root = Root::new();
+    let (volume, other) = (root.path("volume"), root.path("other"));
+    fs::create_dir_all(volume.join("made")).unwrap();
+    fs::create_dir(&other).unwrap();
+    set_mode(&other, 0o700).unwrap();
+    symlink("../other", volume.join("link")).unwrap();
+    let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY;
+    let parent = rustix::fs::open(&volume, flags, rustix::fs::Mode::empty()).unwrap();
+    let open = |name: &str| {
+        let all = rustix::fs::Mode::from_raw_mode(0o777);
+        subpath::opened_with_mode(&parent, name.as_ref(), all)
+    };
+    open("made").unwrap();
+    assert_eq!(mode(&volume.join("made")), 0o777);
+    open("link").unwrap_err();
+    // tenants L4
+    assert_eq!(mode(&other), 0o700);
 }
 
 #[test]
