@@ -11,7 +11,7 @@ use h2::client::handshake;
 use http::{HeaderMap, HeaderValue, Request};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::{Client, ProbeError, connect, drive, tls};
+use super::{Client, ProbeError, drive, tls};
 use mirrorlet_core::handler::{GrpcCheck, Purpose, authority};
 
 /// Most bytes of an answer: a whole one has seven.
@@ -64,7 +64,7 @@ impl std::fmt::Display for Health {
 
 impl Client {
     pub(super) async fn check(&self, check: &GrpcCheck) -> Result<Health, ProbeError> {
-        let stream = connect(&check.host, check.port).await?;
+        let stream = self.connect(&check.host, check.port).await?;
         if check.tls {
             let stream = tls::begin(&self.tls_h2, &check.host, stream).await?;
             exchange(stream, check).await

@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use url::Url;
 
-use super::{Client, ProbeError, connect, drive, tls};
+use super::{Client, ProbeError, drive, tls};
 use mirrorlet_core::handler::{HttpGet, authority};
 
 /// Requests made for one attempt: the first one, and those that it is sent on to.
@@ -77,9 +77,9 @@ impl Client {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let port = url.port_or_known_default().unwrap_or_default();
         let answered = match url.scheme() {
-            "http" => exchange(connect(host, port).await?, request).await,
+            "http" => exchange(self.connect(host, port).await?, request).await,
             "https" => {
-                let stream = connect(host, port).await?;
+                let stream = self.connect(host, port).await?;
                 let stream = tls::begin(&self.tls, host, stream).await?;
                 exchange(stream, request).await
             }

@@ -8,12 +8,14 @@
 
 mod grpc;
 mod http;
+mod names;
 #[cfg(test)]
 mod tests;
 mod tls;
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -25,6 +27,7 @@ use mirrorlet_core::handler::{GrpcCheck, HttpGet, authority};
 
 pub use grpc::Health;
 pub use http::HttpAnswer;
+use names::Names;
 
 /// Why a server could not be asked, or gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +60,7 @@ pub enum ProbeError {
 /// Asks servers. Made once: the TLS set-up is shared by all that it asks. Cheap to clone.
 #[derive(Clone)]
 pub struct Client {
+    names: Names,
     /// For HTTP over TLS.
     tls: TlsConnector,
     /// For gRPC over TLS.
@@ -80,6 +84,7 @@ impl Client {
     #[must_use]
     pub fn new() -> Self {
         Self {
+            names: Names::of_system(),
             tls: tls::connector(&[]),
             tls_h2: tls::connector(&[b"h2"]),
         }
@@ -111,7 +116,20 @@ impl Client {
         port: u16,
         timeout: Duration,
     ) -> Result<(), ProbeError> {
-        within(timeout, connect(host, port)).await.map(drop)
+        within(timeout, self.connect(host, port)).await.map(drop)
+    }
+
+    /// Opens a TCP connection to the first address of a host that takes one.
+    async fn connect(&self, host: &str, port: u16) -> Result<TcpStream, ProbeError> {
+        let opened = async {
+            let found = self.names.resolve(host).await?;
+            let addresses = found.iter().map(|ip| SocketAddr::new(*ip, port));
+            TcpStream::connect(&*addresses.collect::<Vec<_>>()).await
+        };
+        opened.await.map_err(|error| ProbeError::Connect {
+            address: authority(host, port),
+            why: why(&error),
+        })
     }
 
     /// Asks the gRPC health service, and returns what it says of the service asked about.
@@ -132,15 +150,6 @@ async fn within<T>(
     tokio::time::timeout(timeout, attempt)
         .await
         .unwrap_or(Err(ProbeError::Timeout(timeout)))
-}
-
-async fn connect(host: &str, port: u16) -> Result<TcpStream, ProbeError> {
-    TcpStream::connect((host, port))
-        .await
-        .map_err(|error| ProbeError::Connect {
-            address: authority(host, port),
-            why: why(&error),
-        })
 }
 
 /// What the system says, as upstream's users know it.

@@ -1,8 +1,8 @@
 //! Tests against real servers on loopback.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -492,4 +492,82 @@ async fn what_is_no_grpc_health_service_is_told() {
     let http = answering("HTTP/1.1 200 OK\r\n\r\n").await;
     let asked = Client::new().grpc(&check(&http, "", false), LONG).await;
     assert!(matches!(asked, Err(ProbeError::Broken(_))), "{asked:?}");
+}
+
+/// Lookups that last until the test lets them end.
+#[derive(Default)]
+struct Silent {
+    asked: Mutex<Vec<String>>,
+    most: AtomicUsize,
+    under_way: AtomicUsize,
+    over: AtomicBool,
+}
+
+impl Silent {
+    fn look_up(&self, host: &str) -> io::Result<Vec<IpAddr>> {
+        if !host.starts_with("silent") {
+            return Ok(vec![[127, 0, 0, 1].into()]);
+        }
+        self.asked.lock().unwrap().push(host.to_owned());
+        let now = self.under_way.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        while !self.over.load(Ordering::SeqCst) {
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        self.under_way.fetch_sub(1, Ordering::SeqCst);
+        Err(io::Error::other("nobody answers"))
+    }
+}
+
+/// Names that no server answers for hold up nothing but those who ask for them.
+#[tokio::test]
+async fn names_nobody_answers_for_are_asked_on_few_threads_of_their_own() {
+    let silent = Arc::new(Silent::default());
+    let client = Client {
+        names: {
+            let silent = Arc::clone(&silent);
+            Names::new(move |host| silent.look_up(host))
+        },
+        ..Client::new()
+    };
+    let short = Duration::from_millis(10);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    client.tcp_socket("there", port, LONG).await.unwrap();
+    let mut asking = JoinSet::new();
+    for n in 0..100 {
+        let (client, host) = (client.clone(), format!("silent-{n}"));
+        asking.spawn(async move { client.tcp_socket(&host, 1, short).await });
+    }
+    while let Some(asked) = asking.join_next().await {
+        // tenants M4
+        assert_eq!(asked.unwrap(), Err(ProbeError::Timeout(short)));
+    }
+    // The next attempt of the same probe waits for the answer to the first one, and addresses need
+    // no answer.
+    let first = silent.asked.lock().unwrap()[0].clone();
+    let again = client.tcp_socket(&first, 1, short).await;
+    assert_eq!(again, Err(ProbeError::Timeout(short)));
+    client.tcp_socket("127.0.0.1", port, LONG).await.unwrap();
+    let asked = |host: &String| {
+        silent
+            .asked
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|h| *h == host)
+            .count()
+    };
+    assert_eq!(asked(&first), 1);
+    assert_eq!(silent.most.load(Ordering::SeqCst), names::LOOKUPS_MAX);
+    silent.over.store(true, Ordering::SeqCst);
+    let failed = client
+        .tcp_socket("silent-again", 1, LONG)
+        .await
+        .unwrap_err();
+    assert_eq!(
+        failed.to_string(),
+        "dial tcp silent-again:1: nobody answers"
+    );
+    client.tcp_socket("there", port, LONG).await.unwrap();
 }
