@@ -3,10 +3,9 @@
 //! Upstream: `getContainerLogs` of `pkg/kubelet/server/server.go`, with its statuses and words.
 
 use std::io;
-use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
@@ -17,13 +16,10 @@ use mirrorlet_streaming::gather::gathered;
 use super::Shared;
 use crate::server::remote::chunks;
 use crate::server::view::ViewError;
-use mirrorlet_core::api::{PodUid, Timestamp};
+use mirrorlet_core::access::User;
+use mirrorlet_core::api::{FullName, PodUid, Timestamp};
 use mirrorlet_core::spec::all_container_names;
 use mirrorlet_runtime::{LogOptions, LogSource};
-
-/// Most logs read at a time. Each holds a connection to the Engine; a screen full of them is a
-/// dozen.
-pub(super) const READERS_MAX: usize = 256;
 
 /// Why a query can't be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +118,7 @@ fn asked(query: &str, now: Timestamp) -> Result<Asked, BadQuery> {
 pub(super) async fn container_logs(
     State(shared): State<Shared>,
     Path((namespace, name, container)): Path<(String, String, String)>,
+    Extension(user): Extension<User>,
     uri: Uri,
 ) -> Result<Response, Response> {
     let refuse = |status: StatusCode, words: String| (status, words).into_response();
@@ -137,13 +134,11 @@ pub(super) async fn container_logs(
         let words = format!("container {container:?} not found in pod {name:?}");
         return Err(refuse(StatusCode::NOT_FOUND, words));
     }
-    let permit = Arc::clone(&shared.followers)
-        .try_acquire_owned()
-        .map_err(|_| {
-            let words = format!("{READERS_MAX} logs are read at present");
-            refuse(StatusCode::TOO_MANY_REQUESTS, words)
-        })?;
     let uid = PodUid::of(&pod);
+    let reading = shared
+        .readers
+        .begin(&uid, &FullName::of(&pod), &user.name)
+        .map_err(IntoResponse::into_response)?;
     let log = shared
         .view
         .logs(&uid, Some(&container), &asked.options, asked.previous)
@@ -163,7 +158,7 @@ pub(super) async fn container_logs(
     // An empty piece first: the head of the answer goes out before the first line comes.
     let begin = stream::iter([Ok(Bytes::new())]);
     let pieces = gathered(chunks(log)).map(move |chunks| {
-        let _held = &permit;
+        let _held = &reading;
         Ok::<_, io::Error>(joined(chunks))
     });
     let body = begin

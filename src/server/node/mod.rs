@@ -10,6 +10,7 @@ pub mod auth;
 pub mod certificate;
 mod listen;
 mod logs;
+mod readers;
 mod stats;
 mod streams;
 #[cfg(test)]
@@ -29,12 +30,12 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::auth::{ClientAuthorities, Gate, Reviewer};
 use self::certificate::{CertificateTask, Names, Origin};
+use self::readers::Readers;
 use super::stats::NodeStats;
 use super::view::AgentView;
 use crate::certificate::CertificateError;
@@ -122,7 +123,7 @@ impl NodeApi {
             stats: self.stats,
             metrics: self.metrics,
             configz: self.configz,
-            followers: Arc::new(Semaphore::new(logs::READERS_MAX)),
+            readers: Readers::default(),
             sessions: TaskTracker::new(),
             cancel: cancel.clone(),
         };
@@ -148,8 +149,7 @@ struct Shared {
     stats: Arc<dyn NodeStats>,
     metrics: Metrics,
     configz: Arc<serde_json::Value>,
-    /// How many may read logs at a time.
-    followers: Arc<Semaphore>,
+    readers: Readers,
     /// What goes on over connections that were taken over.
     sessions: TaskTracker,
     cancel: CancellationToken,

@@ -78,7 +78,7 @@ impl Bed {
             stats: Arc::new(crate::server::fake::FakeStats),
             metrics: Metrics::new(),
             configz: Arc::new(serde_json::json!({"maxPods": 7})),
-            followers: Arc::new(Semaphore::new(logs::READERS_MAX)),
+            readers: Readers::default(),
             sessions: TaskTracker::new(),
             cancel: self.cancel.clone(),
         }
