@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::engine::{EngineError, ExecState, SharedEngine};
+use super::engine::{EngineError, SharedEngine};
 use super::manager::DockerManager;
 use mirrorlet_core::api::ContainerId;
 use mirrorlet_core::backoff::ExponentialBackoff;
@@ -146,15 +146,24 @@ impl Drop for Exec {
 
 /// Looks at an exec until it has ended: its exit code, or none where it does not end.
 async fn until_ended(engine: &dyn super::engine::Engine, exec: &str) -> Result<Option<i32>> {
+    let look = || async {
+        let state = engine.inspect_exec(exec).await?;
+        Ok(state.exit_code.filter(|_| !state.running))
+    };
+    found_within(END_WAIT, look).await
+}
+
+/// Looks, less and less often, until a look finds something; none when that takes too long.
+async fn found_within<T, E, L>(wait: Duration, mut look: impl FnMut() -> L) -> Result<Option<T>, E>
+where
+    L: Future<Output = Result<Option<T>, E>>,
+{
     let began = Instant::now();
     let mut looks = LOOKS;
     loop {
-        let state = engine.inspect_exec(exec).await?;
-        if let (false, Some(code)) = (state.running, state.exit_code) {
-            return Ok(Some(code));
-        }
-        if began.elapsed() >= END_WAIT {
-            return Ok(None);
+        let found = look().await?;
+        if found.is_some() || began.elapsed() >= wait {
+            return Ok(found);
         }
         sleep(looks.pause()).await;
     }
@@ -196,19 +205,11 @@ async fn try_end(engine: &SharedEngine, exec: &str, container: &str) -> Result<b
 
 /// The process id of an exec; none where it has ended, or was never started.
 async fn started(engine: &SharedEngine, exec: &str) -> Result<Option<i32>, EngineError> {
-    let began = Instant::now();
-    let mut looks = LOOKS;
-    loop {
-        match engine.inspect_exec(exec).await? {
-            ExecState {
-                running: false,
-                exit_code: Some(_),
-                ..
-            } => return Ok(None),
-            ExecState { pid: Some(pid), .. } => return Ok(Some(pid)),
-            // Started a moment ago, or not at all.
-            ExecState { .. } if began.elapsed() >= START_WAIT => return Ok(None),
-            ExecState { .. } => sleep(looks.pause()).await,
-        }
-    }
+    let look = || async {
+        let state = engine.inspect_exec(exec).await?;
+        let has_ended = !state.running && state.exit_code.is_some();
+        // One without either was started a moment ago, or not at all.
+        Ok((has_ended || state.pid.is_some()).then_some(state.pid.filter(|_| !has_ended)))
+    };
+    Ok(found_within(START_WAIT, look).await?.flatten())
 }

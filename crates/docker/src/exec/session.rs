@@ -6,14 +6,14 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use tokio::io::{AsyncRead, split};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::codec::FramedRead;
 use tokio_util::io::ReaderStream;
 
 use super::super::engine::SharedEngine;
 use super::super::logs::FrameDecoder;
 use super::super::manager::DockerManager;
-use super::{Exec, LOOKS, not_running};
+use super::{Exec, found_within, not_running};
 use mirrorlet_core::api::ContainerId;
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_runtime::exec::DuplexStream;
@@ -141,23 +141,18 @@ impl SessionControl for Attached {
     }
 
     async fn exit_code(&self) -> Result<Option<i32>> {
-        let began = Instant::now();
-        let mut looks = LOOKS;
-        loop {
-            let state = match self.engine.inspect_container(&self.id).await {
-                Ok(found) => found.state.unwrap_or_default(),
-                Err(error) if error.is_not_found() => return Ok(None),
-                Err(error) => return Err(error.into()),
-            };
-            if state.running == Some(false) {
-                let code = state.exit_code.and_then(|code| i32::try_from(code).ok());
-                return Ok(code);
+        let look = || async {
+            match self.engine.inspect_container(&self.id).await {
+                Ok(found) => {
+                    let state = found.state.unwrap_or_default();
+                    let code = state.exit_code.and_then(|code| i32::try_from(code).ok());
+                    Ok((state.running == Some(false)).then_some(code))
+                }
+                Err(error) if error.is_not_found() => Ok(Some(None)),
+                Err(error) => Err(RuntimeError::from(error)),
             }
-            // It closed its output and goes on.
-            if began.elapsed() >= CONTAINER_END_WAIT {
-                return Ok(None);
-            }
-            sleep(looks.pause()).await;
-        }
+        };
+        // One that closed its output and goes on has none.
+        Ok(found_within(CONTAINER_END_WAIT, look).await?.flatten())
     }
 }
