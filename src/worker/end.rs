@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::Command;
 use super::release::RELEASE_RETRY;
 use super::state::State;
-use super::task::{Next, Worker};
+use super::task::{Shutdown, Worker};
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::ending::{self, Ending, ending};
 use mirrorlet_core::gc::PodLife;
@@ -21,40 +21,17 @@ use mirrorlet_runtime::PodSyncResult;
 pub(super) const STOP_RETRY: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(500), Duration::from_secs(10));
 
-/// What came of removing what is left of a pod.
-pub(super) enum Removed {
-    /// Nothing is left, or what is left shall stay.
-    Done,
-    /// Something is left, and may even run: a start that was under way when the pod was stopped,
-    /// of this process or of one before it, can take effect late.
-    StillThere,
-    /// The agent is shutting down: leave everything as it is.
-    Shutdown,
-}
-
-/// What came of an attempt to stop a pod.
-enum Killed {
-    /// It ran to its end.
-    Tried(PodSyncResult),
-    /// The pod has less grace now: the next attempt goes by that.
-    LessGrace,
-    /// The agent is shutting down.
-    Shutdown,
-}
-
 /// Why a pod that has ended rests no longer.
 pub(super) enum Rested {
     /// What is left of it is to be removed.
     Remove,
     /// It is admitted now: a new worker starts it.
     TryAgain,
-    /// The agent is shutting down.
-    Shutdown,
 }
 
 impl Worker {
     /// Stops whatever runs of the pod, until nothing does.
-    pub(super) async fn terminate(&mut self, cancel: &CancellationToken) -> Next {
+    pub(super) async fn terminate(&mut self, cancel: &CancellationToken) -> Result<(), Shutdown> {
         if self.state.stopping_since().is_none() {
             self.error = "".into();
         }
@@ -73,22 +50,21 @@ impl Worker {
         self.context.looks.look(&self.uid).await;
         loop {
             let entry = tokio::select! {
-                () = cancel.cancelled() => return Next::Shutdown,
+                () = cancel.cancelled() => return Err(Shutdown),
                 entry = self.context.cache.get_newer_than(&self.uid, self.newer_than) => entry,
             };
             if entry.error.is_none() && !entry.status.anything_running() {
                 self.publish(&entry.status);
-                return Next::Proceed;
+                return Ok(());
             }
             self.publish(&entry.status);
             if let Some(error) = &entry.error {
                 self.error = error.to_string().into();
             } else {
                 let began = Instant::now();
-                let result = match self.kill(&entry.status.to_running_pod(), cancel).await {
-                    Killed::Tried(result) => result,
-                    Killed::LessGrace => continue,
-                    Killed::Shutdown => return Next::Shutdown,
+                let running = entry.status.to_running_pod();
+                let Some(result) = self.kill(&running, cancel).await? else {
+                    continue;
                 };
                 occurrences::sync_done(
                     &self.context.telemetry,
@@ -106,16 +82,19 @@ impl Worker {
                 self.error = error.into();
             }
             self.publish(&entry.status);
-            if matches!(pause_for(backoff.pause(), cancel).await, Next::Shutdown) {
-                return Next::Shutdown;
-            }
+            pause_for(backoff.pause(), cancel).await?;
             self.newer_than = Instant::now();
             self.context.looks.look(&self.uid).await;
         }
     }
 
-    /// Stops the pod once. A grace that becomes less meanwhile cuts the attempt short.
-    async fn kill(&mut self, running: &RunningPod, cancel: &CancellationToken) -> Killed {
+    /// Stops the pod once. None when its grace became less meanwhile: the next attempt goes by
+    /// that.
+    async fn kill(
+        &mut self,
+        running: &RunningPod,
+        cancel: &CancellationToken,
+    ) -> Result<Option<PodSyncResult>, Shutdown> {
         self.take_newest();
         let grace = self.grace();
         let (runtime, pod) = (Arc::clone(&self.context.runtime), self.pod.clone());
@@ -123,15 +102,15 @@ impl Worker {
         let mut killing = runtime.kill_pod(pod.as_ref(), running, grace);
         loop {
             tokio::select! {
-                () = cancel.cancelled() => return Killed::Shutdown,
-                result = &mut killing => return Killed::Tried(result),
+                () = cancel.cancelled() => return Err(Shutdown),
+                result = &mut killing => return Ok(Some(result)),
                 // Whoever sends requests wants to know that it takes none any more.
                 _ = probed.changed() => self.publish(&Arc::clone(&self.observed)),
                 told = self.commands.changed() => {
-                    if told.is_err() { return Killed::Shutdown }
+                    if told.is_err() { return Err(Shutdown) }
                     self.take_newest();
                     if self.grace() < grace {
-                        return Killed::LessGrace;
+                        return Ok(None);
                     }
                 }
             }
@@ -148,19 +127,19 @@ impl Worker {
 
     /// Stays, with nothing running, as long as what is left of the pod shall: until it is deleted
     /// or no longer wanted, or, having been refused, is to be tried again.
-    pub(super) async fn rest(&mut self, cancel: &CancellationToken) -> Rested {
+    pub(super) async fn rest(&mut self, cancel: &CancellationToken) -> Result<Rested, Shutdown> {
         self.finished();
         loop {
             self.take_newest();
             match &*self.commands.borrow_and_update() {
-                Command::Stop { .. } => return Rested::Remove,
+                Command::Stop { .. } => return Ok(Rested::Remove),
                 Command::Run(pod) if ending(pod) == Some(Ending::Deleted) => {
-                    return Rested::Remove;
+                    return Ok(Rested::Remove);
                 }
                 Command::Fail(pod, _) if pod.metadata.deletion_timestamp.is_some() => {
-                    return Rested::Remove;
+                    return Ok(Rested::Remove);
                 }
-                Command::Run(_) if !self.is_api => return Rested::TryAgain,
+                Command::Run(_) if !self.is_api => return Ok(Rested::TryAgain),
                 Command::Run(_) | Command::Fail(..) => {}
             }
             // Only what the API server has is remembered by the next agent: without it, and
@@ -170,29 +149,32 @@ impl Worker {
             }
             self.tell();
             let released = tokio::select! {
-                () = cancel.cancelled() => return Rested::Shutdown,
+                () = cancel.cancelled() => return Err(Shutdown),
                 released = self.release_volumes() => released,
             };
             tokio::select! {
-                () = cancel.cancelled() => return Rested::Shutdown,
-                told = self.commands.changed() => if told.is_err() { return Rested::Shutdown },
+                () = cancel.cancelled() => return Err(Shutdown),
+                told = self.commands.changed() => if told.is_err() { return Err(Shutdown) },
                 () = tokio::time::sleep(RELEASE_RETRY), if !released => {}
             }
         }
     }
 
     /// Waits, with nothing left of the pod, for its object to go.
-    pub(super) async fn wait_until_unwanted(&mut self, cancel: &CancellationToken) -> Next {
+    pub(super) async fn wait_until_unwanted(
+        &mut self,
+        cancel: &CancellationToken,
+    ) -> Result<(), Shutdown> {
         self.finished();
         while !self.told_to_stop() {
             self.take_newest();
             self.tell();
             tokio::select! {
-                () = cancel.cancelled() => return Next::Shutdown,
-                told = self.commands.changed() => if told.is_err() { return Next::Shutdown },
+                () = cancel.cancelled() => return Err(Shutdown),
+                told = self.commands.changed() => if told.is_err() { return Err(Shutdown) },
             }
         }
-        Next::Proceed
+        Ok(())
     }
 
     /// When the pod began to be stopped; now, if it didn't.
@@ -210,9 +192,11 @@ impl Worker {
         self.locks.ended(&self.active);
     }
 
-    /// Removes what is left of the pod, unless the same UID is wanted again. What can't be removed
-    /// is looked at anew after a pause.
-    pub(super) async fn remove(&mut self, cancel: &CancellationToken) -> Removed {
+    /// Removes what is left of the pod, unless the same UID is wanted again, and says whether that
+    /// is done. Something may be left, and may even run: a start that was under way when the pod
+    /// was stopped, of this process or of one before it, can take effect late. It is looked at anew
+    /// after a pause.
+    pub(super) async fn remove(&mut self, cancel: &CancellationToken) -> Result<bool, Shutdown> {
         let since = self.since();
         let before = std::mem::replace(&mut self.state, State::Terminated { since });
         if matches!(before, State::Finished { .. }) {
@@ -224,10 +208,10 @@ impl Worker {
             *self.commands.borrow_and_update(),
             Command::Stop { restart: true }
         ) {
-            return Removed::Done;
+            return Ok(true);
         }
         let removed = tokio::select! {
-            () = cancel.cancelled() => return Removed::Shutdown,
+            () = cancel.cancelled() => return Err(Shutdown),
             removed = self.context.runtime.delete_pod(&self.uid) => removed,
         };
         match removed {
@@ -237,11 +221,11 @@ impl Worker {
                 self.newer_than = Instant::now();
                 self.context.looks.look(&self.uid).await;
                 let seen = tokio::select! {
-                    () = cancel.cancelled() => return Removed::Shutdown,
+                    () = cancel.cancelled() => return Err(Shutdown),
                     seen = self.context.cache.get_newer_than(&self.uid, self.newer_than) => seen,
                 };
                 if seen.error.is_none() && seen.status.is_empty() {
-                    return Removed::Done;
+                    return Ok(true);
                 }
             }
             Err(error) => {
@@ -255,16 +239,14 @@ impl Worker {
                 );
             }
         }
-        match pause_for(self.remove_backoff.pause(), cancel).await {
-            Next::Shutdown => Removed::Shutdown,
-            Next::Proceed => Removed::StillThere,
-        }
+        pause_for(self.remove_backoff.pause(), cancel).await?;
+        Ok(false)
     }
 }
 
-async fn pause_for(pause: Duration, cancel: &CancellationToken) -> Next {
+async fn pause_for(pause: Duration, cancel: &CancellationToken) -> Result<(), Shutdown> {
     tokio::select! {
-        () = cancel.cancelled() => Next::Shutdown,
-        () = tokio::time::sleep(pause) => Next::Proceed,
+        () = cancel.cancelled() => Err(Shutdown),
+        () = tokio::time::sleep(pause) => Ok(()),
     }
 }

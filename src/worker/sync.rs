@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::refresh::Refresh;
-use super::task::{Held, Next, Worker};
+use super::task::{Held, Shutdown, Worker};
 use mirrorlet_core::api::{Pod, PodUid, core};
 use mirrorlet_core::observed::{ContainerState, PodStatus};
 use mirrorlet_core::plan::{Plan, PlanInput, Step, Waiting, compute_pod_actions};
@@ -28,7 +28,10 @@ enum Round {
 
 impl Worker {
     /// Converges the pod, round after round, until it comes to its end.
-    pub(super) async fn sync_until_stopped(&mut self, cancel: &CancellationToken) -> Next {
+    pub(super) async fn sync_until_stopped(
+        &mut self,
+        cancel: &CancellationToken,
+    ) -> Result<(), Shutdown> {
         let mut seen = self.context.cache.subscribe(&self.uid);
         let mut probed = self.context.probes.subscribe(&self.uid);
         let mut refresh = Refresh::new();
@@ -36,16 +39,16 @@ impl Worker {
         self.context.looks.look(&self.uid).await;
         loop {
             let Some(pod) = self.pod_to_run() else {
-                return Next::Proceed;
+                return Ok(());
             };
             refresh.listen(&self.context, &pod);
             seen.mark_unchanged();
             probed.mark_unchanged();
             let cache = self.context.cache.clone();
             let entry = tokio::select! {
-                () = cancel.cancelled() => return Next::Shutdown,
+                () = cancel.cancelled() => return Err(Shutdown),
                 told = self.commands.changed() => {
-                    if told.is_err() { return Next::Shutdown }
+                    if told.is_err() { return Err(Shutdown) }
                     continue;
                 }
                 entry = cache.get_newer_than(&self.uid, self.newer_than) => entry,
@@ -65,7 +68,7 @@ impl Worker {
                 None
             } else {
                 match self.round(&pod, &entry.status, cancel).await {
-                    Round::Over => return Next::Proceed,
+                    Round::Over => return Ok(()),
                     Round::LookAgain(after) => after,
                 }
             };
@@ -79,8 +82,8 @@ impl Worker {
             let away_since = self.held.as_ref().and_then(|held| held.away_since);
             let back = cache.wait_until_known(away_since.unwrap_or(self.newer_than));
             tokio::select! {
-                () = cancel.cancelled() => return Next::Shutdown,
-                told = self.commands.changed() => if told.is_err() { return Next::Shutdown },
+                () = cancel.cancelled() => return Err(Shutdown),
+                told = self.commands.changed() => if told.is_err() { return Err(Shutdown) },
                 changed = seen.changed() => if changed.is_err() {
                     seen = self.context.cache.subscribe(&self.uid);
                 },

@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::end::{Removed, Rested, STOP_RETRY};
+use super::end::{Rested, STOP_RETRY};
 use super::state::{Failed, State, Volumes};
 use super::{Command, Context, PodView, SharedLocks};
 use mirrorlet_core::admit::failed_status;
@@ -38,13 +38,8 @@ use mirrorlet_host::telemetry::occurrences;
 /// First delay of a crash loop (upstream `MaxContainerBackOff` is its bound).
 const BACKOFF_INITIAL: Duration = Duration::from_secs(10);
 
-/// Why a phase of a worker's life is over.
-pub(super) enum Next {
-    /// Go on to the next phase.
-    Proceed,
-    /// The agent is shutting down: leave everything as it is.
-    Shutdown,
-}
+/// The agent is shutting down: everything is left as it is.
+pub(super) struct Shutdown;
 
 /// A plan that failed.
 pub(super) struct Held {
@@ -132,49 +127,39 @@ impl Worker {
 
     /// Lives until the pod is gone, or the agent shuts down.
     pub(super) async fn run(&mut self, cancel: &CancellationToken) {
-        if matches!(self.live(cancel).await, Next::Proceed) {
+        if self.live(cancel).await.is_ok() {
             self.finish();
         }
     }
 
-    async fn live(&mut self, cancel: &CancellationToken) -> Next {
+    async fn live(&mut self, cancel: &CancellationToken) -> Result<(), Shutdown> {
         if self.pod.is_some() {
-            if matches!(Box::pin(self.wait_for_name(cancel)).await, Next::Shutdown) {
-                return Next::Shutdown;
-            }
+            Box::pin(self.wait_for_name(cancel)).await?;
             if self.told_to_stop() && matches!(self.state, State::WaitingToStart) {
-                return Next::Proceed;
+                return Ok(());
             }
             // On the heap while it lasts: pods that are over are many, and rest.
-            let synced = Box::pin(self.sync_until_stopped(cancel));
-            if matches!(synced.await, Next::Shutdown) {
-                return Next::Shutdown;
-            }
+            Box::pin(self.sync_until_stopped(cancel)).await?;
         }
         loop {
-            if matches!(Box::pin(self.terminate(cancel)).await, Next::Shutdown) {
-                return Next::Shutdown;
-            }
+            Box::pin(self.terminate(cancel)).await?;
             if self.stays() {
-                match self.rest(cancel).await {
+                match self.rest(cancel).await? {
                     Rested::Remove => {}
                     Rested::TryAgain => {
                         self.state = State::WaitingToStart;
-                        return Next::Proceed;
+                        return Ok(());
                     }
-                    Rested::Shutdown => return Next::Shutdown,
                 }
             }
-            match Box::pin(self.remove(cancel)).await {
-                Removed::Shutdown => return Next::Shutdown,
-                Removed::Done => break,
-                Removed::StillThere => {}
+            if Box::pin(self.remove(cancel)).await? {
+                break;
             }
         }
         if self.is_api {
             return self.wait_until_unwanted(cancel).await;
         }
-        Next::Proceed
+        Ok(())
     }
 
     fn finish(&self) {
@@ -229,29 +214,29 @@ impl Worker {
     }
 
     /// Waits for the full name to be free. A pod told to stop meanwhile never starts.
-    async fn wait_for_name(&mut self, cancel: &CancellationToken) -> Next {
+    async fn wait_for_name(&mut self, cancel: &CancellationToken) -> Result<(), Shutdown> {
         let mut changed = self.locks.changed.subscribe();
         loop {
             changed.borrow_and_update();
             if self.is_api || matches!(*self.commands.borrow(), Command::Fail(..)) {
                 self.state = State::Syncing;
-                return Next::Proceed;
+                return Ok(());
             }
             if self
                 .locks
                 .with(|locks| locks.try_start(&self.full_name, &self.uid))
             {
                 self.state = State::Syncing;
-                return Next::Proceed;
+                return Ok(());
             }
             if self.told_to_stop() {
-                return Next::Proceed;
+                return Ok(());
             }
             self.publish(&PodStatus::empty(self.uid.clone()));
             tokio::select! {
-                () = cancel.cancelled() => return Next::Shutdown,
+                () = cancel.cancelled() => return Err(Shutdown),
                 _ = changed.changed() => {}
-                told = self.commands.changed() => if told.is_err() { return Next::Shutdown },
+                told = self.commands.changed() => if told.is_err() { return Err(Shutdown) },
             }
         }
     }
