@@ -14,7 +14,7 @@ use crate::config::LogFormat;
 pub enum LogError {
     /// The filter is not one.
     #[error(
-        "the log level {filter:?} is none of error, warn, info, debug, nor a list of target=level: {cause}"
+        "invalid log level {filter:?}: use error, warn, info, debug, or target=level directives: {cause}"
     )]
     Filter {
         /// The filter.
@@ -23,7 +23,7 @@ pub enum LogError {
         cause: String,
     },
     /// Logging was set up before.
-    #[error("logging is set up already")]
+    #[error("logging is already initialized")]
     Twice,
 }
 

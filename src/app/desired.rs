@@ -111,7 +111,7 @@ impl MergeTask {
                     );
                 }
                 PodOperation::Remove(_) => {
-                    let reason = "its source no longer has it";
+                    let reason = "its source no longer contains it";
                     occurrences::pod_removed(&self.telemetry, &pod.full_name(), &pod.uid(), reason);
                 }
                 PodOperation::Update(_) | PodOperation::Delete(_) | PodOperation::Reconcile(_) => {}

@@ -113,9 +113,7 @@ impl HostLook {
     /// Whether the Engine's socket is there at all.
     fn socket(&self) -> Found {
         match self.docker.strip_prefix("unix://") {
-            Some(path) if !Path::new(path).exists() => {
-                Found::No(format!("there is no socket at {path}"))
-            }
+            Some(path) if !Path::new(path).exists() => Found::No(format!("no socket at {path}")),
             _ => Found::Unknown,
         }
     }
@@ -126,7 +124,7 @@ impl HostLook {
             is_apart: is_apart(peer),
             socket: Found::Yes,
             processes: peer.is_seen.map_or(Found::Unknown, |seen| {
-                Found::from_bool(seen, "the Engine's processes are not seen")
+                Found::from_bool(seen, "the agent can't see the Engine's processes")
             }),
             ..HostAccess::default()
         };
@@ -159,7 +157,7 @@ impl HostLook {
         let is_shared = engine_sees(&*self.engine, mark).await?;
         access.root = Found::from_bool(
             is_shared,
-            &format!("the Engine doesn't have the agent's root at {root}"),
+            &format!("the Engine can't see the agent's root directory {root}"),
         );
         access.host_root = match &self.host_root {
             None => Found::Unknown,
@@ -189,7 +187,7 @@ impl HostLook {
         disk::blocking(move || drop(trial)).await;
         Ok(Found::from_bool(
             seen?,
-            "the Engine doesn't see what the agent mounts below its root",
+            "the Engine can't see mounts below the agent's root directory",
         ))
     }
 

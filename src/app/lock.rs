@@ -119,7 +119,7 @@ fn restrict(root: &Path) -> io::Result<()> {
     } else {
         Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
-            "it holds other things and others may write to it; choose a directory of its own",
+            "it contains other files and is writable by others; choose a directory of its own",
         ))
     }
 }

@@ -108,8 +108,9 @@ impl Agent {
     ) -> anyhow::Result<Self> {
         let config = resolved.config.clone();
         let lock = lock::RootLock::acquire(&config.root)?;
-        let owner = owner::owner_id(&config.root)
-            .with_context(|| format!("can't keep the owner id in {}", config.root.display()))?;
+        let owner = owner::owner_id(&config.root).with_context(|| {
+            format!("failed to write the owner id to {}", config.root.display())
+        })?;
         make_default_manifests_dir(&config)?;
         let telemetry = Telemetry::new();
         let (looks, look_queue) = look_requests();
@@ -188,7 +189,7 @@ impl Agent {
         match failed {
             None => Ok(()),
             Some(Ok(part)) => anyhow::bail!("the agent's {part} ended unexpectedly"),
-            Some(Err(error)) => Err(error).context("a part of the agent failed"),
+            Some(Err(error)) => Err(error).context("a component of the agent failed"),
         }
     }
 
@@ -216,7 +217,7 @@ fn make_default_manifests_dir(config: &Config) -> anyhow::Result<()> {
     let had_manifests = std::fs::read_dir(last_good).is_ok_and(|mut dir| dir.next().is_some());
     if config.manifests.parent() == Some(config.root.as_path()) && !had_manifests {
         std::fs::create_dir_all(&config.manifests)
-            .with_context(|| format!("can't make {}", config.manifests.display()))?;
+            .with_context(|| format!("failed to create {}", config.manifests.display()))?;
     }
     Ok(())
 }

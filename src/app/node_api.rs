@@ -124,7 +124,7 @@ pub(super) fn start(
     if let Some(file) = &config.client_ca_file {
         let mut file = AuthoritiesFile::new(file);
         file.look(&authorities)
-            .with_context(|| format!("can't use --client-ca-file {}", file.path.display()))?;
+            .with_context(|| format!("--client-ca-file {} is unusable", file.path.display()))?;
         let keeping = file.keep(Arc::clone(&authorities), cancel.clone());
         spawn(parts, "client authorities", keeping);
     } else {
@@ -180,7 +180,7 @@ impl AuthoritiesFile {
         Ok(())
     }
 
-    /// Follows the file until cancelled. Where it can't be used, those that were believed stay.
+    /// Follows the file until cancelled. Where it is unusable, those that were believed stay.
     async fn keep(mut self, authorities: Arc<ClientAuthorities>, cancel: CancellationToken) {
         let mut told = None;
         loop {

@@ -27,7 +27,7 @@ pub fn owner_id(root: &Path) -> io::Result<String> {
         Ok(text) => parse(&text).ok_or_else(|| {
             named(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "it does not hold 32 hexadecimal digits; restore it, or remove it and the containers labelled mirrorlet.dev/owner",
+                "it does not contain 32 hexadecimal digits; restore it, or remove it and the containers labelled mirrorlet.dev/owner",
             ))
         }),
         Err(e) if e.kind() == io::ErrorKind::NotFound => create(root).map_err(named),

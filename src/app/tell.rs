@@ -39,7 +39,7 @@ impl Teller {
             let name = pod.full_name();
             if !self.held.contains_key(uid) {
                 let problem = pod.problems.first().map(ToString::to_string);
-                let problem = problem.unwrap_or_else(|| "it can't be used".to_owned());
+                let problem = problem.unwrap_or_else(|| "it is unusable".to_owned());
                 occurrences::manifest_held(telemetry, &name, uid, &problem);
             }
             held.insert(uid.clone(), name);

@@ -118,7 +118,7 @@ impl View {
             .map(|wanted| Arc::clone(&wanted.pod))
             .or_else(|| self.board.get(uid).and_then(|view| view.pod))
             .ok_or_else(|| ViewError::NotFound {
-                message: format!("no pod has the UID {uid}"),
+                message: format!("no pod with UID {uid}"),
                 help: Some("list the pods with: mirrorlet status".to_owned()),
             })
     }
@@ -406,11 +406,11 @@ fn waits_for(
     match phase {
         None => (
             "Pending".to_owned(),
-            "waiting for its first look at the Engine".to_owned(),
+            "waiting for the first response of the Engine".to_owned(),
         ),
         Some(Phase::WaitingToStart) => (
             "Pending".to_owned(),
-            "waiting for the pod that had this name before to stop".to_owned(),
+            "waiting for the previous pod of this name to stop".to_owned(),
         ),
         Some(Phase::Terminating | Phase::Terminated) => ("Terminating".to_owned(), error),
         Some(Phase::Syncing | Phase::Finished) => (printed, or_error(message)),

@@ -37,7 +37,7 @@ pub enum CertificateError {
     #[error("failed to make a certificate: {0}")]
     Unmade(String),
     /// The cluster did not sign one.
-    #[error("the cluster has signed no certificate: {0}")]
+    #[error("the cluster did not sign the certificate: {0}")]
     Unsigned(String),
     /// What was signed can't be kept for the next start.
     #[error("failed to keep the certificate that the cluster has signed: {0}")]
@@ -50,9 +50,9 @@ pub enum CertificateError {
 /// They are none, or the key is not that of the certificate; the words tell.
 pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<CertifiedKey, String> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
-    let chain = chain.map_err(|error| format!("it is no PEM: {error}"))?;
+    let chain = chain.map_err(|error| format!("it is not PEM: {error}"))?;
     if chain.is_empty() {
-        return Err("there is no certificate in it".to_owned());
+        return Err("it contains no certificate".to_owned());
     }
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| format!("its key: {error}"))?;
     certified(chain, key)

@@ -95,7 +95,8 @@ impl Issued {
         let unsigned = CertificateError::Unsigned;
         let certified = from_pem(pem.as_bytes(), pem.as_bytes()).map_err(unsigned)?;
         let leaf = certified.cert.first().and_then(|der| Leaf::read(der));
-        let leaf = leaf.ok_or_else(|| unsigned("what was signed can't be read".to_owned()))?;
+        let leaf =
+            leaf.ok_or_else(|| unsigned("the signed certificate can't be parsed".to_owned()))?;
         Ok(Self {
             certified,
             validity: leaf.validity(),
@@ -236,7 +237,7 @@ impl Requested {
         let key = key.map(|pending| pending.key.as_str()).unwrap_or_default();
         let issued = Issued::read(format!("{}\n{key}", chain.trim_end()))?;
         if issued.validity.not_after <= now {
-            let words = "what was signed has ended already".to_owned();
+            let words = "the signed certificate has already expired".to_owned();
             return Err(CertificateError::Unsigned(words));
         }
         Ok(issued)
@@ -304,7 +305,7 @@ fn key_on_disk(file: &Path) -> Result<String, CertificateError> {
     let key = new_key()?;
     disk::replace(file, key.as_bytes()).map_err(|error| {
         CertificateError::Unmade(format!(
-            "its key can't be kept in {}: {error}",
+            "failed to write its key to {}: {error}",
             file.display()
         ))
     })?;

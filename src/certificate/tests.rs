@@ -160,11 +160,11 @@ async fn what_was_refused_or_is_of_no_use_is_asked_for_with_another_key_and_late
             Answer::Says(Outcome::Refused("Denied (ByHand): no".into())),
             "no",
         ),
-        (Answer::Signs { ended: true }, "has ended already"),
+        (Answer::Signs { ended: true }, "has already expired"),
         (Answer::Says(Outcome::Issued(foreign)), ""),
         (
             Answer::Says(Outcome::Issued("nonsense".into())),
-            "no certificate",
+            "contains no certificate",
         ),
     ]
     .into_iter()

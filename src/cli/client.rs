@@ -45,7 +45,8 @@ impl Answer {
         loop {
             let frame = drive(&mut self.connection, self.body.frame()).await;
             let Some(frame) = frame else { return Ok(None) };
-            let frame = frame.context("the agent broke off its answer")?;
+            let frame =
+                frame.context("the agent closed the connection before its answer was complete")?;
             if let Ok(data) = frame.into_data() {
                 return Ok(Some(data));
             }
@@ -100,7 +101,7 @@ pub async fn get(root: &Path, path: &str) -> Result<Answer, Failure> {
 pub(super) async fn upgrade(root: &Path, path: &str) -> Result<(Sender, Receiver), Failure> {
     if path.len() > PATH_MAX {
         return Err(Failure::Usage(anyhow::anyhow!(
-            "the command is too long: {} bytes, and {PATH_MAX} can be sent; pass it over standard input, or copy it into the container",
+            "the command is too long: {} bytes, the maximum is {PATH_MAX}; pass it on standard input, or copy it into the container",
             path.len()
         )));
     }
@@ -116,14 +117,14 @@ pub(super) async fn upgrade(root: &Path, path: &str) -> Result<(Sender, Receiver
         return Err(refusal(status, answer).await);
     }
     if !handshake.accepts(response.headers()) {
-        return Err(anyhow::anyhow!("the agent did not accept the connection").into());
+        return Err(anyhow::anyhow!("the agent refused the connection").into());
     }
     let upgraded = drive(&mut connection, hyper::upgrade::on(response))
         .await
-        .context("the agent broke off the connection")?;
+        .context("the agent closed the connection")?;
     let parts = upgraded
         .downcast::<TokioIo<UnixStream>>()
-        .map_err(|_| anyhow::anyhow!("the connection to the agent is not the one it was"))?;
+        .map_err(|_| anyhow::anyhow!("the connection to the agent was replaced"))?;
     Ok(channels::channels(parts.io.into_inner(), parts.read_buf).await)
 }
 
@@ -136,7 +137,7 @@ async fn within<T>(
         .await
         .with_context(|| {
             format!(
-                "the agent on {} gave no answer within {} s",
+                "the agent at {} did not answer within {} s",
                 root.display(),
                 ANSWER_DEADLINE.as_secs()
             )
@@ -187,7 +188,7 @@ where
         .map_err(|e| no_connection(root, &socket, &e))?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
-        .context("failed to talk to the agent")?;
+        .context("failed to communicate with the agent")?;
     // Its errors surface in the answer as well.
     let mut connection: Option<Connection> = Some(Box::pin(async move {
         let _ = connection.with_upgrades().await;
@@ -195,7 +196,7 @@ where
     let request = request
         .header(HOST, "mirrorlet")
         .body(body)
-        .context("failed to form the request")?;
+        .context("failed to build the request")?;
     let response = drive(&mut connection, sender.send_request(request))
         .await
         .context("the agent did not answer")?;
@@ -206,11 +207,11 @@ fn no_connection(root: &Path, socket: &Path, error: &std::io::Error) -> Failure 
     let root_shown = root.display();
     match error.kind() {
         std::io::ErrorKind::PermissionDenied => Failure::Failed(anyhow::anyhow!(
-            "not allowed to open {}: only root may talk to the agent; try sudo",
+            "not allowed to open {}: only root can connect to the agent; try sudo",
             socket.display()
         )),
         _ => Failure::NoAgent(anyhow::anyhow!(
-            "no mirrorlet agent is running on root {root_shown} (no answer on {}); start one with: mirrorlet run --root {root_shown}",
+            "no mirrorlet agent is running with root directory {root_shown} (no answer on {}); start one with: mirrorlet run --root {root_shown}",
             socket.display()
         )),
     }

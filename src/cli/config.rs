@@ -36,12 +36,12 @@ async fn of_the_agent(settings: &SettingArgs) -> Result<Vec<ShownSetting>, Failu
     if let Some(other) = settings.settings.keys().find(|key| **key != Key::Root) {
         let flag = other.row().flag;
         return Err(Failure::Usage(anyhow::anyhow!(
-            "--{flag} can't be used with --running: the agent's settings are those that it was started with"
+            "--{flag} can't be used with --running, which shows the settings that the agent was started with"
         )));
     }
     let answer = client::get(&root_of(settings)?, "/v1/config").await?;
     let shown = serde_json::from_slice(&answer.whole().await?);
-    Ok(shown.context("the agent's answer is not understood")?)
+    Ok(shown.context("failed to decode the agent's answer")?)
 }
 
 fn render(shown: &[ShownSetting], output: ShowOutput) -> anyhow::Result<String> {

@@ -221,7 +221,7 @@ struct Cause {
 }
 
 fn broken_off() -> Failure {
-    anyhow::anyhow!("the agent broke off the session").into()
+    anyhow::anyhow!("the agent closed the session").into()
 }
 
 /// Signals that end us, heard while the terminal has to be put back first.
@@ -280,9 +280,9 @@ mod tests {
             (r#"{"status":"Failure","message":"no causes"}"#, "no causes"),
             (
                 r#"{"status":"Failure","reason":"NonZeroExitCode"}"#,
-                "the agent broke off",
+                "the agent closed",
             ),
-            ("nonsense", "the agent broke off"),
+            ("nonsense", "the agent closed"),
         ] {
             let failure = read(status).unwrap_err();
             let said = failure.error().unwrap().to_string();

@@ -78,7 +78,7 @@ async fn log(root: &Path, path: &str, mut lines: Option<Lines>) -> Outcome {
     if reader.is_empty() {
         Ok(())
     } else {
-        Err(anyhow::anyhow!("the agent broke off the log").into())
+        Err(anyhow::anyhow!("the agent closed the log").into())
     }
 }
 
@@ -87,7 +87,7 @@ fn print(frame: Frame, lines: Option<&mut Lines>) -> Result<(), Failure> {
         Frame::Stdout(bytes) => (bytes, false),
         Frame::Stderr(bytes) => (bytes, true),
         Frame::Failed(words) => {
-            return Err(anyhow::anyhow!("the log broke off: {words}").into());
+            return Err(anyhow::anyhow!("lost the log: {words}").into());
         }
     };
     match (lines, is_error) {

@@ -173,7 +173,7 @@ impl Run {
                 |at| format!("{location}:{}:{}", at.line, at.column),
             );
             if let Some(first) = self.seen.get(&name) {
-                let message = format!("pod {name} is already described by {first}");
+                let message = format!("pod {name} is already defined by {first}");
                 let mut duplicate = Diagnostic::error(Code::DuplicatePod, location, message)
                     .help("the first one runs; give this one another name or namespace");
                 duplicate.position = document.position;

@@ -44,13 +44,13 @@ impl std::fmt::Display for Answer {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
     /// No connection, no answer in time, or a server that can't serve now. Try again later.
-    #[error("the API server is away: {cause}")]
+    #[error("the API server is unreachable: {cause}")]
     Away {
         /// The whole chain of causes.
         cause: String,
     },
     /// The credentials are not accepted. Try again when they were replaced.
-    #[error("the API server doesn't accept our credentials: {0}")]
+    #[error("the API server rejected the credentials: {0}")]
     Unauthorized(Answer),
     /// Not allowed: RBAC, `NodeRestriction`, another admission plugin, or a quota. The words tell.
     #[error("refused: {0}")]
@@ -59,16 +59,16 @@ pub enum ApiError {
     #[error("not found: {0}")]
     NotFound(Answer),
     /// An object of that name exists.
-    #[error("exists already: {0}")]
+    #[error("already exists: {0}")]
     AlreadyExists(Answer),
     /// The object is not what the call thought: another UID, or a newer version. Read it again.
-    #[error("changed meanwhile: {0}")]
+    #[error("conflict: {0}")]
     Conflict(Answer),
     /// The object isn't valid, or a webhook denied it.
     #[error("not valid: {0}")]
     Invalid(Answer),
     /// Too many requests.
-    #[error("the API server asks to slow down: {answer}")]
+    #[error("the API server throttles requests: {answer}")]
     TooManyRequests {
         /// When to try again, if it said so.
         retry_after: Option<Duration>,
@@ -76,7 +76,7 @@ pub enum ApiError {
         answer: Answer,
     },
     /// The version asked for is gone. List again.
-    #[error("too old a version: {0}")]
+    #[error("resource version too old: {0}")]
     Expired(Answer),
     /// The API server failed on this call, though it answers: a webhook that can't be reached, say.
     #[error("the API server failed: {0}")]
@@ -85,7 +85,7 @@ pub enum ApiError {
     #[error("refused: {0}")]
     Refused(Answer),
     /// The answer can't be understood, or the request couldn't be made.
-    #[error("the API server's answer can't be understood: {cause}")]
+    #[error("failed to decode the API server's response: {cause}")]
     Undecodable {
         /// The whole chain of causes.
         cause: String,

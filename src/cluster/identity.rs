@@ -44,7 +44,7 @@ pub enum ConnectError {
         cause: String,
     },
     /// There is no in-cluster account.
-    #[error("no in-cluster account to call the API server with: {0}")]
+    #[error("no in-cluster ServiceAccount for the API server: {0}")]
     InCluster(String),
 }
 

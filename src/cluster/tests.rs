@@ -128,7 +128,7 @@ async fn a_lost_connection_says_why_once() {
     let error = get(&client).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the API server is away: connection refused"
+        "the API server is unreachable: connection refused"
     );
 }
 

@@ -1,7 +1,7 @@
 //! The command line, as typed.
 //!
-//! The flags of `run` are built from the table in [`super::table`], so a setting can't lack its
-//! flag. Values stay text here: [`super::resolve`] parses them beside those of the other rungs.
+//! The flags of `run` are built from the table in [`super::table`], so every setting has its
+//! flag. Values stay text here: [`super::resolve`] parses them together with those of the other rungs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,44 +22,44 @@ pub const CONFIG_ENV: &str = "MIRRORLET_CONFIG";
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  all is well
+  0  success
   1  the command failed, or found problems
-  2  the command line or the configuration is wrong
-  3  no agent is running on that root directory";
+  2  the command line or the configuration is invalid
+  3  no agent is running with that root directory";
 
 const EXEC_EXIT_CODES: &str = "\
 Exit codes:
-  that of the command or container; or, with a message on standard error:
-  1  it could not be run, or the connection broke off
-  2  the command line is wrong
-  3  no agent is running on that root directory";
+  the exit code of the command or container; or, with a message on standard error:
+  1  the command could not be started, or the connection was lost
+  2  the command line is invalid
+  3  no agent is running with that root directory";
 
-/// Turns a Docker Engine into a Kubernetes node for static pods.
+/// Run Kubernetes pods on a Docker Engine.
 #[derive(Debug, Parser)]
 #[command(name = "mirrorlet", version, about, after_help = EXIT_CODES, max_term_width = 100)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Cmd,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Cmd {
-    /// Run the agent: the pods of the manifests, on the Docker Engine.
+    /// Run the agent, which keeps the pods of the manifests running on the Docker Engine.
     #[command(after_help = EXIT_CODES)]
     Run(SettingArgs),
-    /// Check manifests, without an agent or an Engine.
+    /// Check manifests. Needs neither an agent nor an Engine.
     #[command(after_help = EXIT_CODES)]
     Validate(ValidateArgs),
-    /// Show the pods of the running agent, and what is wrong.
+    /// Show the pods of the running agent, and problems.
     #[command(after_help = EXIT_CODES)]
     Status(StatusArgs),
-    /// Tell what happened to a pod, newest first, and why.
+    /// Show the history of a pod and the reasons, newest first.
     #[command(after_help = EXIT_CODES)]
     Explain(ExplainArgs),
-    /// Print the log of a container.
+    /// Print the logs of a container.
     #[command(after_help = EXIT_CODES)]
     Logs(LogsArgs),
     /// Run a command in a container.
@@ -68,33 +68,33 @@ pub enum Cmd {
     /// Attach to the main process of a container.
     #[command(after_help = EXEC_EXIT_CODES)]
     Attach(AttachArgs),
-    /// Copy files and directories out of and into containers.
+    /// Copy files and directories to and from containers.
     #[command(after_help = EXIT_CODES)]
     Cp(CpArgs),
-    /// Listen on local ports, and connect who comes to ports of a pod.
+    /// Forward one or more local ports to a pod.
     #[command(after_help = EXIT_CODES)]
     PortForward(PortForwardArgs),
-    /// Show the configuration, or the schema of the config file.
+    /// Show the configuration or the JSON schema of the config file.
     Config(ConfigArgs),
-    /// Print a shell's completion script.
+    /// Print a shell completion script.
     Completions {
-        /// Shell to complete in.
+        /// The shell.
         shell: clap_complete::Shell,
     },
     /// Print the version.
     Version {
-        /// Form of the output.
+        /// Output format.
         #[arg(short, long, value_enum, default_value_t = VersionOutput::Text)]
         output: VersionOutput,
     },
 }
 
-/// Flags that make settings, and the config file.
+/// The config file and the settings given as flags.
 #[derive(Debug, Clone, Default)]
 pub struct SettingArgs {
-    /// Config file, if one was named.
+    /// Config file, if one was given.
     pub config: Option<PathBuf>,
-    /// Settings made by flags.
+    /// Settings given as flags.
     pub settings: BTreeMap<Key, Setting>,
 }
 
@@ -107,7 +107,7 @@ fn config_arg() -> Arg {
         .help(format!("Config file, YAML or JSON [env: {CONFIG_ENV}]"))
 }
 
-/// Help of a setting's flag, with its default and its environment variable.
+/// Help of a setting's flag: description, default and environment variable.
 fn help(row: &SettingRow) -> String {
     let default = row.fallback.words();
     let default = default.map_or_else(String::new, |words| format!(" [default: {words}]"));
@@ -170,7 +170,7 @@ impl FromArgMatches for SettingArgs {
     }
 }
 
-/// The flags that find a running agent.
+/// The flags that locate a running agent.
 #[derive(Debug, Clone, Default)]
 pub struct AgentArgs(pub SettingArgs);
 
@@ -198,21 +198,21 @@ impl FromArgMatches for AgentArgs {
 /// Arguments of `validate`.
 #[derive(Debug, Clone, Args)]
 pub struct ValidateArgs {
-    /// Manifest files, directories of them, or - for standard input.
+    /// Manifest files, directories of manifests, or - for standard input.
     #[arg(required = true, value_name = "FILE|DIR|-", value_hint = clap::ValueHint::AnyPath)]
     pub inputs: Vec<PathBuf>,
-    /// Form of the output.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = ValidateOutput::Text)]
     pub output: ValidateOutput,
-    /// Name of the node the pods are for [default: as `run` would choose it].
+    /// Name of the Node that the pods are for [default: the one `run` would use].
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
 }
 
-/// Form of `validate`'s output.
+/// Output formats of `validate`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ValidateOutput {
-    /// Each problem drawn with its source line.
+    /// Each problem with its source line.
     Text,
     /// One JSON document.
     Json,
@@ -221,51 +221,51 @@ pub enum ValidateOutput {
 /// Arguments of `status`.
 #[derive(Debug, Clone, Args)]
 pub struct StatusArgs {
-    /// Pods to show: name, namespace/name or UID, their own or their mirrors' [default: all].
+    /// Pods to show, by name, namespace/name, UID, or UID of the mirror pod [default: all].
     #[arg(value_name = "POD")]
     pub pods: Vec<String>,
-    /// The agent to ask.
+    /// The agent to connect to.
     #[command(flatten)]
     pub agent: AgentArgs,
-    /// Form of the output.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = StatusOutput::Table)]
     pub output: StatusOutput,
-    /// Show every change until interrupted.
+    /// Watch for changes until interrupted.
     #[arg(short, long)]
     pub watch: bool,
 }
 
-/// Form of `status`'s output.
+/// Output formats of `status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum StatusOutput {
-    /// A table, and what is wrong.
+    /// A table of pods, and problems.
     Table,
-    /// The same with addresses, UIDs, sources, images and messages.
+    /// The table with IPs, UIDs, sources, images and messages.
     Wide,
-    /// One JSON document; with --watch one a line.
+    /// One JSON document; with --watch one per line.
     Json,
-    /// One YAML document; with --watch one a change.
+    /// One YAML document; with --watch one per change.
     Yaml,
 }
 
 /// Arguments of `explain`.
 #[derive(Debug, Clone, Args)]
 pub struct ExplainArgs {
-    /// The pod: name, namespace/name, or UID, its own or its mirror's. It may be gone already.
+    /// The pod, by name, namespace/name, UID, or UID of its mirror pod. It may have been removed.
     #[arg(value_name = "POD")]
     pub pod: String,
-    /// The agent to ask.
+    /// The agent to connect to.
     #[command(flatten)]
     pub agent: AgentArgs,
-    /// Form of the output.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = ExplainOutput::Text)]
     pub output: ExplainOutput,
 }
 
-/// Form of `explain`'s output.
+/// Output formats of `explain`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ExplainOutput {
-    /// The pod as it is, and its story as a table.
+    /// The pod's state, and its history as a table.
     Text,
     /// One JSON document.
     Json,
@@ -277,41 +277,41 @@ pub enum ExplainOutput {
 #[expect(clippy::struct_excessive_bools, reason = "one a flag")]
 #[derive(Debug, Clone, Args)]
 pub struct LogsArgs {
-    /// The pod: name, namespace/name or UID, its own or its mirror's.
+    /// The pod, by name, namespace/name, UID, or UID of its mirror pod.
     #[arg(value_name = "POD")]
     pub pod: String,
-    /// The agent to ask.
+    /// The agent to connect to.
     #[command(flatten)]
     pub agent: AgentArgs,
-    /// The container; needed when the pod has several and names no default.
+    /// The container; required if the pod has several and no default container.
     #[arg(short, long, value_name = "NAME")]
     pub container: Option<String>,
-    /// All containers of the pod, in the order of its manifest; with --follow side by side.
+    /// Print the logs of all containers, in the manifest's order; with --follow interleaved.
     #[arg(long, conflicts_with = "container")]
     pub all_containers: bool,
-    /// Begin every line with its pod and container.
+    /// Prefix each line with its pod and container.
     #[arg(long)]
     pub prefix: bool,
-    /// Go on with new lines until the container ends.
+    /// Stream new lines until the container ends.
     #[arg(short, long)]
     pub follow: bool,
-    /// Only that many of the last lines; -1 for all.
+    /// Number of most recent lines to print; -1 for all.
     #[arg(long, value_name = "N", allow_negative_numbers = true,
         value_parser = clap::value_parser!(i64).range(-1..))]
     pub tail: Option<i64>,
-    /// The instance before the present one.
+    /// Print the logs of the previous instance of the container.
     #[arg(short, long)]
     pub previous: bool,
-    /// Begin every line with its time.
+    /// Prefix each line with its timestamp.
     #[arg(long)]
     pub timestamps: bool,
-    /// Only lines of that last while, for example 5m.
+    /// Print only lines newer than a relative duration, for example 5m.
     #[arg(long, value_name = "DURATION", value_parser = super::duration::parse)]
     pub since: Option<std::time::Duration>,
-    /// Only lines written at or after that time (RFC 3339).
+    /// Print only lines written at or after a time (RFC 3339).
     #[arg(long, value_name = "TIME", conflicts_with = "since")]
     pub since_time: Option<mirrorlet_core::api::Timestamp>,
-    /// End after that many bytes.
+    /// Maximum number of bytes to print.
     #[arg(long, value_name = "N")]
     pub limit_bytes: Option<u64>,
 }
@@ -319,32 +319,32 @@ pub struct LogsArgs {
 /// Arguments of `config`.
 #[derive(Debug, Clone, Args)]
 pub struct ConfigArgs {
-    /// What to show.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: ConfigCommand,
 }
 
-/// What `config` shows.
+/// Subcommands of `config`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum ConfigCommand {
     /// Print the JSON schema of the config file.
     Schema,
-    /// Print every setting `run` would use with the same flags, and where it comes from.
+    /// Print each setting that `run` would use with the same flags, and its origin.
     #[command(after_help = EXIT_CODES)]
     Show {
         /// The flags of `run`.
         #[command(flatten)]
         settings: SettingArgs,
-        /// Ask the running agent what it uses, instead; only --root and --config go with it.
+        /// Print the settings of the running agent instead; can be combined only with --root and --config.
         #[arg(long)]
         running: bool,
-        /// Form of the output.
+        /// Output format.
         #[arg(short, long, value_enum, default_value_t = ShowOutput::Table)]
         output: ShowOutput,
     },
 }
 
-/// Form of `config show`'s output.
+/// Output formats of `config show`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ShowOutput {
     /// Key, value and origin in columns.
@@ -355,7 +355,7 @@ pub enum ShowOutput {
     Yaml,
 }
 
-/// Form of `version`'s output.
+/// Output formats of `version`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum VersionOutput {
     /// One line.

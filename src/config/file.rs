@@ -82,7 +82,7 @@ impl LocatedFile {
             let Some(row) = ROWS.iter().find(|row| row.name == key) else {
                 let similar = super::similar("", &key, ROWS.iter().map(|row| row.name));
                 file.faults
-                    .push(format!("{place}: no such setting{similar}"));
+                    .push(format!("{place}: unknown setting{similar}"));
                 continue;
             };
             match value.texts(row) {

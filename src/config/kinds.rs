@@ -235,7 +235,7 @@ pub fn port() -> Kind<Option<u16>> {
 /// `true` or `false`.
 pub fn boolean() -> Kind<bool> {
     let parse = |text: &str, _: &Path| {
-        let fault = |_| format!("{text:?} is neither true nor false");
+        let fault = |_| format!("{text:?} is not true or false");
         text.trim().parse().map_err(fault)
     };
     Kind::one("BOOL", json!({"type": "boolean"}), parse, bool::to_string)
@@ -251,7 +251,7 @@ pub fn one_of<T: Copy + PartialEq + 'static>(
         let found = words.iter().find(|(word, _)| *word == text);
         found.map(|(_, value)| *value).ok_or_else(|| {
             let names: Vec<&str> = names().collect();
-            format!("{text:?} is none of {}", names.join(", "))
+            format!("{text:?} is not one of {}", names.join(", "))
         })
     };
     let show = |value: &T| {
@@ -292,7 +292,7 @@ pub fn url() -> Kind<String> {
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         if authority.contains('@') {
             return Err(
-                "a manifest URL with a user or password in it; send them with manifest-url-header"
+                "the manifest URL contains a user or password; send them with manifest-url-header"
                     .to_owned(),
             );
         }
@@ -314,7 +314,7 @@ pub fn header() -> Kind<(String, String)> {
         {
             Ok((name.to_owned(), value.trim().to_owned()))
         }
-        Some(_) | None => Err("a header is written Name: value".to_owned()),
+        Some(_) | None => Err("write a header as Name: value".to_owned()),
     };
     let schema = json!({"type": "string", "pattern": r"^[-!#$%&'*+.^_`|~0-9A-Za-z]+:"});
     Kind::one("NAME: VALUE", schema, parse, |(name, _)| {
@@ -368,7 +368,7 @@ pub fn network() -> Kind<Option<String>> {
         let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric());
         match text {
             "host" | "none" => Err(format!(
-                "{text:?} gives pods no address of their own: name a network made with \"docker network create\""
+                "{text:?} gives pods no IP address: choose a network created with \"docker network create\""
             )),
             _ if begins && text.chars().all(plain) => Ok(text.to_owned()),
             _ => Err(format!("{text:?} is not the name of a Docker network")),

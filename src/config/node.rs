@@ -218,7 +218,7 @@ fn taint(text: &str) -> Result<Option<Taint>, Fault> {
         .ok_or_else(|| format!("{text:?} is not a taint: write key=value:Effect"))?;
     if !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect) {
         return Err(format!(
-            "the effect {effect:?} of a taint is none of NoSchedule, PreferNoSchedule, NoExecute"
+            "the effect {effect:?} of a taint is not one of NoSchedule, PreferNoSchedule, NoExecute"
         ));
     }
     let (key, value) = rest.split_once('=').unwrap_or((rest, ""));
@@ -249,7 +249,7 @@ fn reservation(text: &str) -> Result<Reservation, Fault> {
         .parse()
         .map_err(|error| format!("{amount:?} is not a quantity: {error}"))?;
     if quantity.is_negative() {
-        return Err(format!("{text:?} reserves less than nothing"));
+        return Err(format!("{text:?} is negative"));
     }
     let positive = |amount: i64| u64::try_from(amount).unwrap_or_default();
     match resource {
@@ -273,7 +273,7 @@ fn qualified_name(text: &str, of: &str) -> Result<String, Fault> {
         Ok(text.to_owned())
     } else {
         Err(format!(
-            "{text:?} is not the key of a {of}: a name of at most {LABEL_MAX} letters, digits, '-', '_' and '.', with a DNS name and '/' before it if need be"
+            "{text:?} is not the key of a {of}: a name of at most {LABEL_MAX} letters, digits, '-', '_' and '.', optionally prefixed with a DNS name and '/'"
         ))
     }
 }

@@ -141,7 +141,7 @@ fn unknown_variables(ambient: &Ambient) -> impl Iterator<Item = String> {
         .filter(move |name| name.starts_with(OURS) && !known(name) && !is_service_link(name));
     unknown.map(|name| {
         let similar = super::similar(OURS, name, ROWS.iter().map(|row| row.env));
-        format!("{name}: no such setting{similar}")
+        format!("{name}: unknown setting{similar}")
     })
 }
 
@@ -272,20 +272,20 @@ impl<'a> Rungs<'a> {
         let key = self.text(Key::TlsPrivateKeyFile).is_some();
         let requested = self.text(Key::RotateServerCertificates).as_deref() == Some("true");
         if certificate && !key {
-            let words = "its key has to be named too, with tlsPrivateKeyFile";
+            let words = "requires tlsPrivateKeyFile";
             self.contradicts(Key::TlsCertFile, words);
         }
         if key && !certificate {
-            let words = "its certificate has to be named too, with tlsCertFile";
+            let words = "requires tlsCertFile";
             self.contradicts(Key::TlsPrivateKeyFile, words);
         }
         if requested && (certificate || key) {
-            let words = "a certificate is either requested or named with tlsCertFile";
+            let words = "can't be combined with tlsCertFile";
             self.contradicts(Key::RotateServerCertificates, words);
         }
         let kubeconfig = self.text(Key::Kubeconfig);
         if kubeconfig.is_none_or(|text| [kinds::NONE, "in-cluster"].contains(&text.as_str())) {
-            let words = "the kubeconfig that is to be written has to be named too, with kubeconfig";
+            let words = "requires kubeconfig, the file to write";
             self.contradicts(Key::BootstrapKubeconfig, words);
         }
         let low = self

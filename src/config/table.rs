@@ -1,8 +1,8 @@
-//! The table of everything that can be set, and what is made of it: [`Key`], [`Config`], the flags,
-//! environment names and keys of the file, what `config show` prints, the schema and the docs.
+//! The table of all settings. [`Key`], [`Config`], flags, environment variables, keys of the config
+//! file, `config show`, the schema and the docs are generated from it.
 //!
 //! A row: key and field, with the name of its flag where that isn't the field's; its type; its kind,
-//! which reads and shows it; what counts when nobody sets it; its help.
+//! which reads and shows it; its default; its help.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +21,7 @@ use super::{DEFAULT_RESOLV_CONF, ImageGcMode, LogFormat};
 use mirrorlet_core::api::NodeName;
 use mirrorlet_core::api::core::Taint;
 
-/// Bounds of counts of which a negative one means any number.
+/// Bounds of counts where a negative number means no limit.
 const ANY: RangeInclusive<i32> = i32::MIN..=i32::MAX;
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -29,19 +29,19 @@ const MINUTE: Duration = Duration::from_mins(1);
 const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);
 
-/// What counts where no rung sets a value.
+/// The default of a setting.
 #[derive(Clone, Copy)]
 pub enum Fallback {
     /// This text.
     Text(&'static str),
-    /// No value; with words where something else is found then.
+    /// No value; the words describe what is used instead.
     Absent(Option<&'static str>),
-    /// A text that hangs on other settings or the surroundings, told by these words.
+    /// A value computed from other settings or the environment; the words describe it.
     Of(&'static str, fn(&Rungs<'_>) -> String),
 }
 
 impl Fallback {
-    /// The words that help and docs have for it.
+    /// The default as help and docs show it.
     #[must_use]
     pub fn words(self) -> Option<&'static str> {
         match self {
@@ -56,21 +56,21 @@ impl Fallback {
 pub struct SettingRow {
     /// Which setting.
     pub key: Key,
-    /// Key in the config file, which is also how messages name the setting.
+    /// Key in the config file; error messages use it, too.
     pub name: &'static str,
     /// Flag, without its dashes.
     pub flag: &'static str,
     /// Environment variable.
     pub env: &'static str,
-    /// What the value is called in help.
+    /// Placeholder of the value in help.
     pub value: &'static str,
-    /// How many values there may be.
+    /// Whether the setting takes one value or several.
     pub arity: Arity,
     /// JSON schema of the value, without its description and default.
     pub schema: Value,
-    /// What counts where nobody sets it.
+    /// The default.
     pub fallback: Fallback,
-    /// What it does, in one or two sentences.
+    /// Description, in one or two sentences.
     pub help: &'static str,
 }
 
@@ -81,12 +81,12 @@ pub struct Setting(pub Vec<String>);
 macro_rules! settings {
     ($($key:ident $field:ident $(--$flag:literal)?: $type:ty = $kind:expr, $fallback:expr, $help:literal;)*) => {
         #[expect(clippy::doc_markdown, reason = "help is plain text")]
-        /// Everything that can be set, in the order `config show` prints.
+        /// A setting, in the order in which `config show` prints them.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Key { $(#[doc = $help] $key),* }
 
         #[expect(clippy::doc_markdown, reason = "help is plain text")]
-        /// What the agent runs with: every value decided.
+        /// The resolved configuration: one value for every setting.
         #[derive(Debug, Clone, PartialEq)]
         pub struct Config { $(#[doc = $help] pub $field: $type),* }
 
@@ -101,14 +101,13 @@ macro_rules! settings {
         });
 
         impl Config {
-            /// Every value, by the rung that counts; none when one is faulty, which `rungs` notes.
+            /// Takes each value from the first rung that sets it; `None` if one is invalid, which `rungs` records.
             pub(super) fn by(rungs: &mut Rungs<'_>) -> Option<Self> {
                 $(let $field = rungs.value(Key::$key, &$kind);)*
                 Some(Self { $($field: $field?),* })
             }
 
-            /// The values of one setting, as `config show` prints them: what may be secret is not
-            /// shown.
+            /// The values of one setting as `config show` prints them, without secrets.
             #[must_use]
             pub fn shown(&self, key: Key) -> Vec<String> {
                 match key {
@@ -147,106 +146,106 @@ fn row(
 
 settings! {
     Root root: PathBuf = path("DIR"), Text("/var/lib/mirrorlet"),
-        "Root directory: lock, socket, last good manifests, pod directories";
+        "Root directory of the agent: lock, socket, last good manifests, volumes of pods";
     Manifests manifests: PathBuf = path("DIR"), Of("<root>/manifests", resolve::manifests),
-        "Manifest directory";
+        "Directory of Pod manifests";
     ManifestUrls manifest_urls --"manifest-url": Vec<String> = kinds::url().list(' '), Absent(None),
         "URL that serves manifests; may be repeated";
     ManifestUrlHeaders manifest_url_headers --"manifest-url-header": Vec<(String, String)> = kinds::header().list('\n'), Absent(None),
-        "Header sent with every request to a manifest URL; may be repeated. Its value is never shown";
+        "HTTP header to send with every request to a manifest URL; may be repeated. Its value is never shown";
     ManifestUrlCa manifest_url_ca: Option<PathBuf> = path("FILE").optional(), Absent(None),
-        "PEM file of the CAs trusted for https manifest URLs, beside the system's";
+        "PEM file of additional CAs to trust for https manifest URLs";
     UrlPeriod url_period: Duration = period(SECOND, HOUR), Text("20s"),
-        "How often a manifest URL is asked";
+        "How often to fetch each manifest URL";
     RescanPeriod rescan_period: Duration = period(SECOND, HOUR), Text("1m"),
-        "How often the manifest directory is read though nothing changed";
+        "How often to read the manifest directory when no change was noticed";
     // More than 50 ms would be felt between a save and its container.
     Settle settle: Duration = period(Duration::ZERO, 50 * MILLISECOND), Text("25ms"),
-        "How long the manifest directory must be quiet before it is read, at most 50ms";
+        "How long to wait for further changes before reading the manifest directory, at most 50ms";
     Docker docker: String = docker(), Text("unix:///var/run/docker.sock"),
-        "Docker Engine; DOCKER_HOST counts when MIRRORLET_DOCKER is not set";
+        "Address of the Docker Engine; DOCKER_HOST is used when MIRRORLET_DOCKER is not set";
     NodeName node_name: NodeName = kinds::domain("NAME").map(|name| Ok(NodeName::from(name)), NodeName::to_string),
         Of("<hostname>-docker", |rungs| kinds::default_node_name(&rungs.ambient.hostname)),
-        "Name of the node, the suffix of every pod name";
-    NodeIps node_ips --"node-ip": Vec<IpAddr> = kinds::ip().list(','), Absent(Some("found out")),
-        "Address of the node, primary first; may be repeated";
+        "Name of the Node, and suffix of every static pod's name";
+    NodeIps node_ips --"node-ip": Vec<IpAddr> = kinds::ip().list(','), Absent(Some("detected")),
+        "IP address of the Node, the primary one first; may be repeated";
     Kubeconfig kubeconfig: ApiAccess = node::api_access(), Text(NONE),
-        "Kubeconfig of the API server; in-cluster for the account of the agent's own pod";
+        "Kubeconfig to connect to the API server with; in-cluster for the ServiceAccount of the agent's own pod, none for no API server";
     BootstrapKubeconfig bootstrap_kubeconfig: Option<PathBuf> = path("FILE").optional(), Absent(None),
-        "Kubeconfig that a first client certificate is requested with, where the one of --kubeconfig is missing or its certificate has ended; it is written then";
+        "Kubeconfig to request a client certificate with when the file of --kubeconfig is missing or its certificate has expired; the agent then writes that file";
     NodeLabels node_labels: BTreeMap<String, String> = node::labels(), Absent(None),
-        "Label of the Node in the API server; may be repeated";
+        "Label to add to the Node; may be repeated";
     RegisterWithTaints register_with_taints: Vec<Taint> = node::taints(), Text(node::DEFAULT_TAINT),
-        "Taint the Node is registered with; may be repeated; none for no taint";
+        "Taint to register the Node with; may be repeated; none for no taint";
     SystemReserved system_reserved: SystemReserved = node::reserved(), Absent(None),
-        "cpu, memory or ephemeral-storage of the machine that is not for pods; may be repeated";
+        "cpu, memory or ephemeral-storage to reserve for the system, not allocatable to pods; may be repeated";
     // Ten times what a kubelet takes.
     MaxPods max_pods: usize = number("N", 1..=1100), Text("110"),
-        "Most pods the Node takes";
-    PodInfraImage pod_infra_image: Option<String> = kinds::word("IMAGE").optional(), Absent(Some("embedded in this program")),
-        "Image of the pods' sandbox containers";
+        "Maximum number of pods on the Node";
+    PodInfraImage pod_infra_image: Option<String> = kinds::word("IMAGE").optional(), Absent(Some("embedded in mirrorlet")),
+        "Image of the sandbox (pause) containers";
     ClusterDns cluster_dns: Vec<IpAddr> = kinds::ip().list(','), Absent(None),
-        "DNS server of the cluster, for dnsPolicy ClusterFirst; may be repeated";
+        "IP address of the cluster's DNS server, for dnsPolicy ClusterFirst; may be repeated";
     ClusterDomain cluster_domain: String = kinds::domain("DOMAIN"), Text("cluster.local"),
         "DNS domain of the cluster";
     ResolvConf resolv_conf: PathBuf = path("FILE"), Text(DEFAULT_RESOLV_CONF),
-        "Resolver settings that pods have from the node";
+        "Resolver configuration that pods inherit from the node";
     Network network: Option<String> = kinds::network(), Text("bridge"),
-        "Docker network of the pods, which must exist; bridge for the Engine's default one";
+        "Existing Docker network to attach pods to; bridge for the Engine's default network";
     CgroupRoot cgroup_root: String = kinds::cgroup(), Text(""),
-        "cgroup under which pods live, instead of the Engine's own";
+        "Parent cgroup of all pods, instead of the Engine's default";
     PodLogsDir pod_logs_dir: Option<PathBuf> = path("DIR").or(NONE), Text(NONE),
-        "Where links to the containers' logs are made in kubelet's layout, /var/log/pods for collectors that look there; none for nowhere";
-    HostRoot host_root: Option<PathBuf> = path("DIR").optional(), Absent(Some("the agent's own, where the Engine has the same")),
-        "Where the host's file system is mounted for an agent in a container, to check hostPath volumes; / says that it is the agent's own";
+        "Directory for links to container logs in the kubelet's layout, for log collectors: usually /var/log/pods; none for no links";
+    HostRoot host_root: Option<PathBuf> = path("DIR").optional(), Absent(Some("the agent's own, if the Engine sees the same files")),
+        "Where the host's root file system is mounted, for an agent in a container; used to check hostPath volumes. / if the agent runs on the host";
     MetricsAddress metrics_address: Option<SocketAddr> = kinds::address().or(NONE), Text("127.0.0.1:10351"),
-        "Where /metrics, /healthz and /readyz are served; none for nowhere";
+        "Address and port to serve /metrics, /healthz and /readyz on; none to not serve them";
     NodeApiAddress node_api_address: IpAddr = kinds::ip(), Text("0.0.0.0"),
-        "Where the node API is served, with an API server: kubectl logs, exec and top come there; :: for IPv6 too";
+        "IP address to serve the node API on (kubectl logs, exec, top; only with an API server); :: for IPv4 and IPv6";
     // A kubelet's port plus 100, so that one can run beside us. Tests have the system choose: Some(0).
     NodeApiPort node_api_port: Option<u16> = kinds::port(), Text("10350"),
-        "Port of the node API, told in the Node; 0 for no node API";
-    ClientCaFile client_ca_file: Option<PathBuf> = path("FILE").optional(), Absent(Some("those that the API server publishes, if we may read them")),
-        "PEM file of the CAs whose client certificates the node API believes";
+        "Port of the node API, published in the Node's status; 0 to not serve it";
+    ClientCaFile client_ca_file: Option<PathBuf> = path("FILE").optional(), Absent(Some("the CAs that the API server publishes, if the agent may read them")),
+        "PEM file of the CAs that sign client certificates for the node API";
     TlsCertFile tls_cert_file: Option<PathBuf> = path("FILE").optional(), Absent(Some("self-signed")),
-        "PEM file of the node API's certificate and its intermediates; read again when it changes";
+        "PEM file of the node API's serving certificate with its intermediates; reloaded when it changes";
     TlsPrivateKeyFile tls_private_key_file: Option<PathBuf> = path("FILE").optional(), Absent(None),
-        "PEM file of the private key of --tls-cert-file";
+        "PEM file of the private key for --tls-cert-file";
     RotateServerCertificates rotate_server_certificates: bool = boolean(), Text("false"),
-        "true: the node API's certificate is requested from the cluster, signer kubernetes.io/kubelet-serving, once somebody approves it";
+        "Request the node API's serving certificate from the cluster (signer kubernetes.io/kubelet-serving); the request must be approved";
     // Upstream's bounds of maxContainerRestartPeriod.
     MaxContainerBackoff max_container_backoff: Duration = period(SECOND, 5 * MINUTE), Text("5m"),
-        "Longest wait before a crashing container is restarted, 1s to 5m";
+        "Maximum delay before restarting a crashing container, 1s to 5m";
     MinimumContainerTtlDuration minimum_container_ttl_duration: Duration = period(Duration::ZERO, 365 * DAY), Text("0s"),
-        "Least age of a dead container before it is removed";
+        "Minimum age of a dead container before it is removed";
     MaximumDeadContainersPerContainer maximum_dead_containers_per_container: i32 = number("N", ANY), Text("1"),
-        "Most dead instances kept of each container of a pod; negative for any number";
+        "Maximum number of dead instances to keep per container; negative for no limit";
     MaximumDeadContainers maximum_dead_containers: i32 = number("N", ANY), Text("-1"),
-        "Most dead instances kept on the node; negative for any number";
+        "Maximum number of dead containers to keep on the node; negative for no limit";
     EngineConcurrency engine_concurrency: usize = number("N", 1..=256), Text("16"),
-        "Most Engine calls that change something at a time";
+        "Maximum number of concurrent Engine calls that change something";
     PullConcurrency pull_concurrency: usize = number("N", 1..=64), Text("3"),
-        "Most image pulls at a time";
+        "Maximum number of concurrent image pulls";
     SerializeImagePulls serialize_image_pulls: bool = boolean(), Text("false"),
-        "true: one image pull at a time, whatever --pull-concurrency says";
+        "Pull one image at a time, regardless of --pull-concurrency";
     DockerConfig docker_config: Option<PathBuf> = path("DIR").or(NONE), Of("$HOME/.docker", resolve::docker_config),
-        "Directory of the config.json with the node's registry credentials, none for none; DOCKER_CONFIG counts when MIRRORLET_DOCKER_CONFIG is not set";
+        "Directory of the config.json with the node's registry credentials, or none; DOCKER_CONFIG is used when MIRRORLET_DOCKER_CONFIG is not set";
     ImageGc image_gc: ImageGcMode = one_of("MODE", ImageGcMode::WORDS), Text("pulled"),
-        "Which images are removed when nobody needs them: pulled (those that mirrorlet pulled), all, or off";
+        "Which unused images to remove: pulled (only images that mirrorlet pulled), all, or off";
     ImageGcHighThreshold image_gc_high_threshold: u8 = number("PERCENT", 0..=100), Text("85"),
-        "From which share of the Engine's disk on images are removed; 100 for never";
+        "Disk usage in percent at which image garbage collection starts; 100 for never";
     ImageGcLowThreshold image_gc_low_threshold: u8 = number("PERCENT", 0..=100), Of("80", resolve::low_threshold),
-        "Down to which share of the disk they are removed";
+        "Disk usage in percent at which image garbage collection stops";
     MinimumImageTtlDuration minimum_image_ttl_duration: Duration = period(Duration::ZERO, DAY), Text("2m"),
-        "An image known for less is not removed for its space";
+        "Minimum age of an unused image before it is removed to free space";
     MaximumImageGcAge maximum_image_gc_age: Duration = period(Duration::ZERO, 366 * DAY), Text("0s"),
-        "An image unused for longer is removed though there is space; 0s for no such age";
+        "Maximum time an image may be unused before it is removed even if there is space; 0s for no limit";
     SweepPeriod sweep_period: Duration = period(5 * SECOND, HOUR), Text("5m"),
-        "How often all containers are listed though the event stream is whole";
+        "How often to list all containers, in addition to following Engine events";
     LogFormat log_format: LogFormat = one_of("FORMAT", LogFormat::WORDS), Text("auto"),
-        "auto (text on a terminal, JSON elsewhere), text or json";
+        "Log format: text, json, or auto (text on a terminal, JSON elsewhere)";
     LogLevel log_level: String = kinds::word("FILTER"), Text("info"),
-        "error, warn, info, debug, or target=level directives";
+        "Log level: error, warn, info, debug, or target=level directives";
 }
 
 impl Key {
@@ -257,13 +256,13 @@ impl Key {
         &ROWS[self as usize]
     }
 
-    /// The key in the config file, which is also how messages name the setting.
+    /// Key in the config file; error messages use it, too.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// Docker's own variable, which counts where ours isn't set.
+    /// Docker's variable, used when ours is not set.
     pub(super) fn variable_of_docker(self) -> Option<&'static str> {
         match self {
             Self::Docker => Some("DOCKER_HOST"),

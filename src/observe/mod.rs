@@ -255,7 +255,7 @@ impl Observer {
                     away.map_or(Ok(()), |condition| Err(condition.message))
                 }
                 Err(_) => Err(format!(
-                    "it takes calls and does not answer them (for {} s already)",
+                    "it accepts calls but has not answered for {} s",
                     DOUBT_DEADLINE.as_secs()
                 )),
             }

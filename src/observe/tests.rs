@@ -150,7 +150,7 @@ async fn a_runtime_that_keeps_silent_is_away_until_it_gives_a_word() {
     let silence = bed.fake.block("status", None);
     bed.looks.doubt();
     let away =
-        |reach: &Reach| matches!(reach, Reach::Down(cause) if cause.contains("does not answer"));
+        |reach: &Reach| matches!(reach, Reach::Down(cause) if cause.contains("has not answered"));
     bed.reach.wait_for(away).await.unwrap();
     assert!(bed.series("mirrorlet_engine_up 0"));
     silence.release();

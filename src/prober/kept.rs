@@ -33,7 +33,7 @@ pub(super) fn read(path: &Path) -> Kept {
             .map(|(uid, results)| (uid, results.kept()))
             .collect(),
         Err(error) => {
-            tracing::debug!(error = error, "no results of probes are left from before");
+            tracing::debug!(error = error, "failed to read the saved probe results");
             Kept::default()
         }
     }

@@ -51,7 +51,7 @@ impl Asked {
             let wrong = || {
                 ApiError::new(
                     StatusCode::BAD_REQUEST,
-                    format!("{key}={value} can't be understood"),
+                    format!("invalid value {key}={value}"),
                 )
             };
             let number = || value.parse::<u16>().map_err(|_| wrong());
@@ -68,7 +68,7 @@ impl Asked {
                 "height" => height = number()?,
                 "port" => asked.port = Some(number()?),
                 _ => {
-                    let words = format!("there is no parameter {key}");
+                    let words = format!("unknown parameter {key}");
                     return Err(ApiError::new(StatusCode::BAD_REQUEST, words));
                 }
             }

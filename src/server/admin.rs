@@ -46,7 +46,7 @@ const REQUESTS_MAX: usize = 64;
 pub enum SocketError {
     /// The path doesn't fit into a socket address.
     #[error(
-        "the path of the agent's socket is {length} bytes long, and a Unix socket's may be {SOCKET_PATH_MAX} at most: {}; choose a shorter --root", .path.display()
+        "the path of the agent's socket is {length} bytes long, the maximum is {SOCKET_PATH_MAX}: {}; choose a shorter --root", .path.display()
     )]
     TooLong {
         /// The path.
@@ -101,7 +101,7 @@ fn remove_stale(path: &FsPath) -> io::Result<()> {
         Ok(meta) if meta.file_type().is_socket() => std::fs::remove_file(path),
         Ok(_) => Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
-            "something that is no socket is in its place",
+            "a file that is not a socket has this path",
         )),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(e) => Err(e),
@@ -225,9 +225,9 @@ impl Shared {
         Arc::clone(&self.requests).try_acquire_owned().map_err(|_| {
             ApiError::new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                format!("the agent serves {REQUESTS_MAX} requests already"),
+                format!("the agent is already serving {REQUESTS_MAX} requests"),
             )
-            .help("end some mirrorlet status --watch, logs -f, exec or port-forward")
+            .help("stop a mirrorlet status --watch, logs -f, exec or port-forward")
         })
     }
 }

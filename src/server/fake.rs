@@ -181,7 +181,7 @@ impl AgentView for FakeView {
         ];
         match uid.as_str() {
             "gone" => Err(ViewError::NotFound {
-                message: "there is no pod gone".to_owned(),
+                message: "pod gone not found".to_owned(),
                 help: Some("look again".to_owned()),
             }),
             "broken" => {
@@ -211,7 +211,7 @@ impl AgentView for FakeView {
     ) -> Result<Session, ViewError> {
         if uid.as_str() == "gone" {
             return Err(ViewError::NotFound {
-                message: "there is no pod gone".to_owned(),
+                message: "pod gone not found".to_owned(),
                 help: Some("look again".to_owned()),
             });
         }
@@ -310,7 +310,7 @@ impl AgentView for FakeView {
     fn explain(&self, pod: &str) -> Result<ExplainReport, ViewError> {
         if pod != "ns/gone" {
             return Err(ViewError::NotFound {
-                message: format!("there is no pod {pod:?}"),
+                message: format!("pod {pod:?} not found"),
                 help: None,
             });
         }

@@ -32,10 +32,10 @@ pub enum Frame {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// No such kind.
-    #[error("a frame of the unknown kind {0} came; is the agent of another version?")]
+    #[error("received a frame of unknown type {0}; the agent may be of another version")]
     Kind(u8),
     /// Longer than [`PAYLOAD_MAX`].
-    #[error("a frame of {0} bytes came")]
+    #[error("received a frame of {0} bytes")]
     TooLong(usize),
 }
 

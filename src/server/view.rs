@@ -193,7 +193,7 @@ pub trait AgentView: Send + Sync + 'static {
     /// Unpacks a tar archive into a directory of a container, running or not.
     ///
     /// # Errors
-    /// As [`stat_path`](Self::stat_path); the archive broke off, or the Engine refused it.
+    /// As [`stat_path`](Self::stat_path); the archive is incomplete, or the Engine refused it.
     async fn copy_to(
         &self,
         uid: &PodUid,

@@ -95,7 +95,7 @@ impl KeptDir {
             return Err(format!("its format version {version} is not known"));
         }
         if claimed.name.as_deref() != Some(name) {
-            return Err("its name doesn't belong to its content".to_owned());
+            return Err("its name doesn't match its content".to_owned());
         }
         Ok(stored)
     }
@@ -105,9 +105,9 @@ impl KeptDir {
         aside.push(SET_ASIDE);
         let done = match fs::rename(path, &aside) {
             Ok(()) => "set aside".to_owned(),
-            Err(error) => format!("can't be set aside: {error}"),
+            Err(error) => format!("failed to rename it: {error}"),
         };
-        let message = format!("a {} can't be used ({why}); {done}", self.what);
+        let message = format!("a {} is unusable ({why}); {done}", self.what);
         Diagnostic::warning(Code::Unreadable, path.display().to_string(), message)
     }
 

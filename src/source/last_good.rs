@@ -135,9 +135,10 @@ impl LastGoodStore {
     }
 
     fn unsaved_problem(location: &str, error: &io::Error) -> Diagnostic {
-        let message = format!("the last good version can't be kept on disk: {error}");
-        Diagnostic::warning(Code::Unreadable, location, message)
-            .help("free space or mend the root directory; until then only the memory keeps it")
+        let message = format!("failed to save the last good version to disk: {error}");
+        Diagnostic::warning(Code::Unreadable, location, message).help(
+            "free disk space or repair the root directory; until then it is kept only in memory",
+        )
     }
 
     fn write(&self, location: &str, good: &LastGood) -> io::Result<()> {
@@ -207,7 +208,7 @@ fn no_longer_good(location: &str, document: &StoredDocument, reasons: &[Diagnost
     let reason = reasons.iter().find(|reason| reason.is_error());
     let code = reason.map_or(Code::InvalidValue, |reason| reason.code);
     let message = format!(
-        "the stored last good version of pod {} can't be used by this version: {}",
+        "the saved last good version of pod {} is not valid for this version of mirrorlet: {}",
         document.full_name,
         reason.map_or("it is not a valid pod", |reason| &reason.message)
     );

@@ -41,7 +41,7 @@ const LOOK_DEADLINE: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StatsError {
     /// The kernel did not answer in time.
-    #[error("the files of the kernel gave no answer in {} s", LOOK_DEADLINE.as_secs())]
+    #[error("reading kernel statistics timed out after {} s", LOOK_DEADLINE.as_secs())]
     Deadline,
     /// The machine's own numbers can't be read.
     #[error("{0} can't be read")]

@@ -186,7 +186,7 @@ impl Worker {
         let fields = (self.context.unsupported)(pod);
         (!fields.is_empty()).then(|| {
             let list = fields.join(", ");
-            format!("this node runs pods on a Docker Engine and can't honour: {list}").into()
+            format!("not supported on this node: {list}").into()
         })
     }
 

@@ -69,7 +69,7 @@ impl PodWorkers {
         if !orphans.is_empty()
             && let Err(error) = self.remove_orphans(orphans, &mut left).await
         {
-            tracing::debug!(error = %error, "can't tell which pods run; left directories alone");
+            tracing::debug!(error = %error, "failed to list running pods; kept all directories");
         }
         for (uid, error) in &left {
             if self.tidy.told.get(uid) != Some(error) {

@@ -118,7 +118,7 @@ async fn of_many_edits_during_a_grace_only_the_last_one_starts() {
         let queued = |pod: &PodReport| {
             pod.uid != first.uid
                 && !waiting.contains(&pod.uid)
-                && pod.message.contains("had this name before")
+                && pod.message.contains("the previous pod of this name")
         };
         let pod = agent.until_pod("slow", queued).await;
         assert_eq!(pod.status, "Pending", "{pod:?}");

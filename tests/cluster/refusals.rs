@@ -462,7 +462,7 @@ async fn a_name_taken_where_a_node_identity_may_not_look() {
     let identity = cluster.node_kubeconfig(&node);
     cluster.kubectl(&["create", "namespace", &namespace]);
     let bed = Bed::with(cluster, node, namespace, &identity).await;
-    a_foreign_pod(bed, "a pod that we may not see has the name").await;
+    a_foreign_pod(bed, "a pod that the agent may not read has the name").await;
 }
 
 /// A kubeconfig of a new `ServiceAccount` that may do nothing.

@@ -192,8 +192,7 @@ async fn a_full_disk_is_reported_and_pods_go_on() {
     agent
         .until("the full disk to be reported", |report| {
             report.problems.iter().any(|problem| {
-                problem.message.contains("can't be kept on disk")
-                    && problem.message.contains("No space left")
+                problem.message.contains("to disk: ") && problem.message.contains("No space left")
             })
         })
         .await;

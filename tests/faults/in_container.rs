@@ -391,7 +391,7 @@ async fn without_propagation_only_volumes_that_are_mounted_wait() {
                 propagation: false,
                 ..ALL
             },
-            "doesn't see what the agent mounts",
+            "can't see mounts below",
         ),
         (
             Grants {

@@ -96,18 +96,18 @@ pub enum Verdict {
 #[must_use]
 pub fn judge(held: &Held, user: &str, now: Timestamp) -> Verdict {
     match held {
-        Held::Missing => Verdict::Needed("there is no kubeconfig yet".to_owned()),
+        Held::Missing => Verdict::Needed("the kubeconfig does not exist yet".to_owned()),
         Held::Unusable(words) => Verdict::Needed(words.clone()),
         Held::Certificate { validity, .. } if validity.not_after <= now => {
             let ended = validity.not_after;
-            Verdict::Needed(format!("its client certificate has ended at {ended}"))
+            Verdict::Needed(format!("its client certificate expired at {ended}"))
         }
         Held::Certificate {
             user: held,
             is_ours: true,
             ..
         } if held != user => Verdict::Needed(format!(
-            "its client certificate is of {held}, not of {user}"
+            "its client certificate is for {held}, not for {user}"
         )),
         Held::Certificate {
             validity,

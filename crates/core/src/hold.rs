@@ -151,12 +151,12 @@ fn looks_cut_off(present: Present<'_>, good: &LastGood) -> Option<Diagnostic> {
     let ends_mid_line = before.ends_with(b"\n") && !present.raw.ends_with(b"\n");
     (is_prefix || ends_mid_line).then(|| {
         let message = format!(
-            "the text ends after {} of {} bytes and looks half-written; what ran before keeps running",
+            "the text ends after {} of {} bytes and looks half-written; the previous version keeps running",
             present.raw.len(),
             before.len()
         );
         Diagnostic::error(Code::HalfWritten, present.location, message).help(format!(
-            "save the whole file; if its end was removed on purpose, that counts after {} s",
+            "save the complete file; if its end was removed on purpose, the change takes effect after {} s",
             HALF_WRITTEN_HOLD.as_secs()
         ))
     })

@@ -132,7 +132,7 @@ fn missing(need: Need, seen: &HostAccess) -> Option<String> {
         Need::Propagation => &seen.propagation,
         // Only who is apart needs to be shown the host's files.
         Need::HostRoot if seen.is_apart && seen.host_root == Found::Unknown => {
-            return Some("the host's file system is not seen".to_owned());
+            return Some("the agent can't see the host's file system".to_owned());
         }
         Need::HostRoot => &seen.host_root,
     };
@@ -147,33 +147,33 @@ fn words(need: Need, root: &Path, docker: &str) -> (&'static str, String) {
     let root = root.display();
     match need {
         Need::Socket => (
-            "nothing can be started, stopped or seen",
+            "no container can be started, stopped or inspected",
             format!(
                 "start Docker; in a container, mount the directory of {} from the host",
                 docker.trim_start_matches("unix://")
             ),
         ),
         Need::Root => (
-            "pods don't start, for their files are bound by the host's paths",
-            format!("mount {root} of the host at {root}, or name another --root"),
+            "pods don't start, because their files are mounted by the host's paths",
+            format!("mount {root} of the host at {root}, or choose another --root"),
         ),
         Need::Network => (
-            "HTTP, TCP and gRPC probes and HTTP hooks don't reach pods, and a host port's holder isn't named",
+            "HTTP, TCP and gRPC probes and HTTP hooks can't reach pods, and the process that uses a host port can't be identified",
             "run the agent in the host's network (hostNetwork: true, --network host)".to_owned(),
         ),
         Need::Propagation => (
-            "pods with volumes in memory or sub-paths don't start: secret, projected, emptyDir with medium Memory, subPath",
+            "pods with secret, projected or memory-backed emptyDir volumes or with subPath don't start",
             format!(
                 "mount {root} with mountPropagation: Bidirectional in a privileged container (-v {root}:{root}:rshared), and share the host's tree: mount --make-rshared /"
             ),
         ),
         Need::Processes => (
-            "port-forward doesn't work, and a command in a container that outlives its time isn't ended",
-            "run the agent among the host's processes (hostPID: true, --pid host)".to_owned(),
+            "port-forward doesn't work, and commands in containers that exceed their timeout aren't killed",
+            "run the agent in the host's process namespace (hostPID: true, --pid host)".to_owned(),
         ),
         Need::HostRoot => (
-            "hostPath volumes with a type that is to be checked don't start, and disk pressure of the Engine's images isn't seen",
-            "mount / of the host read-only and name it: --host-root DIR".to_owned(),
+            "pods with hostPath volumes whose type must be checked don't start, and disk pressure on the Engine's disk isn't detected",
+            "mount / of the host read-only and set --host-root DIR".to_owned(),
         ),
     }
 }

@@ -147,14 +147,14 @@ impl<'a> Candidate<'a> {
 }
 
 fn same_name(loser: &SourcePod, name: &FullName, winner: &Origin) -> Diagnostic {
-    let message = format!("pod {name} is already described by {}", place(winner));
+    let message = format!("pod {name} is already defined by {}", place(winner));
     conflict(loser, "metadata.name", &message)
         .help("rename one of the two pods or remove one of the manifests")
 }
 
 fn same_uid(loser: &SourcePod, name: &FullName, winner: &SourcePod) -> Diagnostic {
     let message = format!(
-        "pod {name} has the UID of pod {}, described by {}",
+        "pod {name} has the same UID as pod {}, defined by {}",
         winner.full_name(),
         place(&winner.origin)
     );
@@ -164,7 +164,7 @@ fn same_uid(loser: &SourcePod, name: &FullName, winner: &SourcePod) -> Diagnosti
 
 fn conflict(loser: &SourcePod, field: &str, message: &str) -> Diagnostic {
     let origin = &loser.origin;
-    let message = format!("document {} is not used: {message}", origin.document);
+    let message = format!("document {} is ignored: {message}", origin.document);
     let mut diagnostic =
         Diagnostic::error(Code::DuplicatePod, origin.location.as_str(), message).field(field);
     diagnostic.position = origin.position;

@@ -17,7 +17,7 @@ pub const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PodNotFound {
     /// It names none.
-    #[error("there is no pod {text:?}{}", suggestion(.near))]
+    #[error("pod {text:?} not found{}", suggestion(.near))]
     Unknown {
         /// The text.
         text: String,
@@ -25,7 +25,7 @@ pub enum PodNotFound {
         near: Vec<String>,
     },
     /// It names several.
-    #[error("{text:?} names {} pods: {}; name one of them", .candidates.len(), .candidates.join(", "))]
+    #[error("{text:?} matches {} pods: {}; choose one of them", .candidates.len(), .candidates.join(", "))]
     Ambiguous {
         /// The text.
         text: String,
@@ -145,7 +145,7 @@ pub enum ContainerNotFound {
         containers: Vec<String>,
     },
     /// The pod has several, and none was named.
-    #[error("pod {pod} has several containers; name one of {} with -c", .containers.join(", "))]
+    #[error("pod {pod} has several containers; choose one with -c: {}", .containers.join(", "))]
     Unnamed {
         /// The pod, as `namespace/name`.
         pod: String,
@@ -235,27 +235,27 @@ mod tests {
         for (text, words) in [
             (
                 "db",
-                "\"db\" names 2 pods: default/db-box-docker, prod/db-box-docker; name one of them",
+                "\"db\" matches 2 pods: default/db-box-docker, prod/db-box-docker; choose one of them",
             ),
             (
                 "aaaaaa",
-                "\"aaaaaa\" names 2 pods: default/web-box-docker, default/db-box-docker; name one of them",
+                "\"aaaaaa\" matches 2 pods: default/web-box-docker, default/db-box-docker; choose one of them",
             ),
             (
                 "wbe",
-                "there is no pod \"wbe\"; mirrorlet status lists all pods",
+                "pod \"wbe\" not found; mirrorlet status lists all pods",
             ),
             (
                 "wep",
-                "there is no pod \"wep\"; did you mean default/web-box-docker?",
+                "pod \"wep\" not found; did you mean default/web-box-docker?",
             ),
             (
                 "prod/web",
-                "there is no pod \"prod/web\"; did you mean default/web-box-docker?",
+                "pod \"prod/web\" not found; did you mean default/web-box-docker?",
             ),
             (
                 "bbbbb",
-                "there is no pod \"bbbbb\"; mirrorlet status lists all pods",
+                "pod \"bbbbb\" not found; mirrorlet status lists all pods",
             ),
         ] {
             assert_eq!(find_pod(&pods, text).unwrap_err().to_string(), words);
@@ -315,12 +315,12 @@ mod tests {
             (
                 make(&[], &["a", "b"], Some("gone")),
                 None,
-                Err("name one of a, b with -c"),
+                Err("choose one with -c: a, b"),
             ),
             (
                 make(&["i"], &["a", "b"], None),
                 None,
-                Err("name one of i, a, b with -c"),
+                Err("choose one with -c: i, a, b"),
             ),
             (
                 make(&[], &["a"], None),

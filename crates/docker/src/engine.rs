@@ -77,7 +77,7 @@ pub enum EngineError {
         message: String,
     },
     /// The answer can't be understood: the Engine is newer than this program, most likely.
-    #[error("the Docker Engine's answer to {operation} can't be understood: {cause}")]
+    #[error("failed to decode the Docker Engine's response to {operation}: {cause}")]
     Decode {
         /// The call.
         operation: &'static str,

@@ -32,13 +32,13 @@ impl DockerManager {
         let version = self.version.get().await?;
         let api_version = parse_api_version(&version.negotiated).ok_or_else(|| {
             RuntimeError::Local(format!(
-                "the Docker Engine names its API version {:?}, which is not a version",
+                "the Docker Engine reports an invalid API version: {:?}",
                 version.negotiated
             ))
         })?;
         if api_version < API_VERSION_MIN {
             return Err(RuntimeError::Local(format!(
-                "the Docker Engine speaks API {}, mirrorlet needs {}.{} or newer (Engine 20.10): upgrade it",
+                "the Docker Engine supports API {}; mirrorlet requires {}.{} (Engine 20.10) or later: upgrade the Engine",
                 version.negotiated, API_VERSION_MIN.0, API_VERSION_MIN.1
             )));
         }

@@ -224,7 +224,7 @@ impl DockerManager {
 fn tell_kept(telemetry: &Telemetry, pod: &Pod, volumes: &VolumeMap) {
     for (volume, error) in &volumes.kept {
         let message = format!(
-            "volume {volume:?} could not be brought up to date and holds what it held before: {error}"
+            "failed to update volume {volume:?}, which keeps its previous content: {error}"
         );
         let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
         occurrences::note(telemetry, &full_name, &uid, FAILED_MOUNT, &message);

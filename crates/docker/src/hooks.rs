@@ -48,7 +48,7 @@ pub(super) enum HookError {
         error: ProbeError,
     },
     /// Its time was over.
-    #[error("it was not done within {} s", .0.as_secs())]
+    #[error("timed out after {} s", .0.as_secs())]
     Timeout(Duration),
 }
 

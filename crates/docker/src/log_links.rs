@@ -173,7 +173,7 @@ fn remove_link(path: &Path) -> io::Result<()> {
         Ok(found) if found.is_symlink() => fs::remove_file(path),
         Ok(_) => Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
-            format!("{} is no link", path.display()),
+            format!("{} is not a link", path.display()),
         )),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
@@ -365,7 +365,7 @@ mod tests {
             .links
             .make(&ours("p", 0), "id0", &bed.real("id0"))
             .unwrap_err();
-        assert!(error.to_string().contains("is no link"), "{error}");
+        assert!(error.to_string().contains("is not a link"), "{error}");
         bed.links.remove(&ours("p", 0), "id0").unwrap_err();
         assert_eq!(fs::read(theirs.join("0.log")).unwrap(), b"theirs");
     }

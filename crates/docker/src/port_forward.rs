@@ -72,7 +72,7 @@ async fn sockets_within(pid: i32, container: String) -> Result<Sockets> {
     made.map_err(|error| RuntimeError::Local(format!("failed to start a thread: {error}")))?;
     receiver.await.unwrap_or_else(|_| {
         Err(RuntimeError::Local(
-            "the thread that enters the pod's network failed".to_owned(),
+            "the thread in the pod's network failed".to_owned(),
         ))
     })
 }
@@ -84,13 +84,13 @@ fn enter(pid: i32, container: &str) -> Result<Sockets> {
     let namespace = File::open(&path).ok();
     let Some(namespace) = namespace.filter(|_| is_of_container(pid, container)) else {
         return Err(RuntimeError::Local(
-            "the pod's network can't be entered: the Docker Engine's processes can't be seen from here; mirrorlet has to run on the Engine's machine, in its process namespace (hostPID)".to_owned(),
+            "can't enter the pod's network: the Docker Engine's processes are not visible; mirrorlet must run on the Engine's machine, in its process namespace (hostPID)".to_owned(),
         ));
     };
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).map_err(
         |error| {
             RuntimeError::Local(format!(
-                "the pod's network can't be entered ({path}): {error}; that takes root with CAP_SYS_ADMIN"
+                "can't enter the pod's network ({path}): {error}; this requires root with CAP_SYS_ADMIN"
             ))
         },
     )?;
@@ -111,13 +111,13 @@ async fn connect(sockets: Sockets, port: u16) -> Result<TcpStream> {
     v6.map_err(|second| RuntimeError::Refused {
         status: 0,
         message: format!(
-            "failed to connect to localhost:{port} inside of the pod: IPv4: {first}, IPv6: {second}"
+            "failed to connect to localhost:{port} inside the pod: IPv4: {first}, IPv6: {second}"
         ),
     })
 }
 
 async fn dial(socket: io::Result<TcpSocket>, address: SocketAddr) -> io::Result<TcpStream> {
-    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "connecting took too long");
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "connection timed out");
     timeout(CONNECT_DEADLINE, socket?.connect(address))
         .await
         .map_err(late)?
@@ -133,7 +133,7 @@ mod tests {
             let refused = sockets_within(pid, "no-such-container".to_owned()).await;
             let error = refused.err().unwrap().to_string();
             // docker 55
-            assert!(error.contains("can't be seen from here"), "{error}");
+            assert!(error.contains("are not visible"), "{error}");
         }
     }
 

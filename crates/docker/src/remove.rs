@@ -95,7 +95,7 @@ impl DockerManager {
             .on_disk(move |volumes| volumes.remove_termination_log(&uid, &name, &path))
             .await;
         if let Err(error) = removed {
-            tracing::debug!(error = %error, "left a termination message behind");
+            tracing::debug!(error = %error, "failed to remove a termination message");
         }
     }
 }

@@ -163,7 +163,7 @@ pub async fn ensure_sandbox_image(
     };
     let reference = Reference::parse(image).map_err(|e| EngineError::Api {
         status: http::StatusCode::BAD_REQUEST.as_u16(),
-        message: format!("the sandbox image {image:?} can't be used: {e}"),
+        message: format!("the sandbox image {image:?} is unusable: {e}"),
     })?;
     let image = reference.as_str();
     match engine.inspect_image(image).await {

@@ -281,7 +281,7 @@ async fn forward_over_spdy<R, W, C, F, T, E>(
 /// Why a client is not read any more is of interest to whoever looks for a fault in a client.
 fn end_of_reading(end: Result<(), spdy::ReadError>) {
     if let Err(error) = end {
-        tracing::debug!(error = %error, "a streaming client broke off");
+        tracing::debug!(error = %error, "a streaming client disconnected");
     }
 }
 

@@ -249,7 +249,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 Ok(Some(event)) => event,
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::debug!(error = %error, "a streaming client broke off");
+                    tracing::debug!(error = %error, "a streaming client disconnected");
                     return;
                 }
             };

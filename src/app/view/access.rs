@@ -45,7 +45,7 @@ impl View {
         let status = status.as_deref().unwrap_or(&empty);
         choose_log_instance(status, name, container, previous).map_err(|error| {
             let message = error.to_string();
-            let help = Some("mirrorlet explain tells why".to_owned());
+            let help = Some("see mirrorlet explain".to_owned());
             match error {
                 NoLog::NotAvailable { .. } | NoLog::NoPrevious { .. } => ViewError::NotFound {
                     message,
@@ -79,11 +79,11 @@ fn running(newest: Option<&ContainerStatus>, name: &str) -> Result<ContainerId, 
         newest => Err(ViewError::Conflict {
             message: match newest.and_then(|newest| newest.exit_code) {
                 Some(code) => {
-                    format!("container {name:?} does not run: it ended with exit code {code}")
+                    format!("container {name:?} is not running: it exited with code {code}")
                 }
-                None => format!("container {name:?} does not run yet"),
+                None => format!("container {name:?} has not started yet"),
             },
-            help: Some("mirrorlet explain tells why".to_owned()),
+            help: Some("see mirrorlet explain".to_owned()),
         }),
     }
 }

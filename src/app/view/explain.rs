@@ -103,7 +103,7 @@ fn gone(text: &str, journal: &Journal, node: &NodeName) -> Option<FullName> {
 fn not_found(pods: &[PodReport], text: &str) -> ViewError {
     let message = match find_pod(pods, text) {
         Err(error) => error.to_string(),
-        Ok(_) => format!("there is no pod {text:?}"),
+        Ok(_) => format!("pod {text:?} not found"),
     };
     ViewError::NotFound {
         message,

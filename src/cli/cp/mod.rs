@@ -51,7 +51,7 @@ impl Place {
         match words.split_once(':') {
             Some((pod, path)) if !words.starts_with(['/', '.']) => {
                 if pod.is_empty() || path.is_empty() {
-                    bail!("{words:?} names no file of a pod: expected [NAMESPACE/]POD:PATH");
+                    bail!("{words:?} is not a file of a pod: expected [NAMESPACE/]POD:PATH");
                 }
                 let (pod, path) = (pod.to_owned(), path.to_owned());
                 Ok(Self::There { pod, path })
@@ -79,10 +79,10 @@ pub async fn cp(args: &CpArgs, root: &Path) -> Outcome {
             container.copy_to(&source, &path).await
         }
         (Place::Here(_), Place::Here(_)) => Err(Failure::Usage(anyhow!(
-            "neither is in a pod; one has to be [NAMESPACE/]POD:PATH"
+            "neither path is in a pod; one must be [NAMESPACE/]POD:PATH"
         ))),
         (Place::There { .. }, Place::There { .. }) => Err(Failure::Usage(anyhow!(
-            "both are in pods; copy by way of this machine"
+            "both paths are in pods; copy to this machine first"
         ))),
     }
 }
@@ -147,7 +147,7 @@ impl<'a> Container<'a> {
         let (wanted, contents_only) = without_dot(source);
         let found = self.stat(wanted).await?;
         if contents_only && !found.is_dir() {
-            return Err(anyhow!("{wanted} is no directory").into());
+            return Err(anyhow!("{wanted} is not a directory").into());
         }
         let name = Path::new(wanted).file_name().map(OsStr::to_owned);
         let target = target_here(destination, name.as_deref(), found.is_dir(), contents_only)?;
@@ -250,7 +250,9 @@ impl<'a> Container<'a> {
             }
             Ok((path, _)) => {
                 if source_is_dir {
-                    let words = format!("a directory can't replace {path}, which is none");
+                    let words = format!(
+                        "can't overwrite {path}, which is not a directory, with a directory"
+                    );
                     return Err(anyhow!(words).into());
                 }
                 split(&path)
@@ -263,7 +265,7 @@ impl<'a> Container<'a> {
                 let (dir, name) = split(destination.trim_end_matches('/'))?;
                 match self.stat_followed(&dir).await {
                     Ok((dir, found)) if found.is_dir() => Ok((dir, name)),
-                    Ok((dir, _)) => Err(anyhow!("{dir} is no directory").into()),
+                    Ok((dir, _)) => Err(anyhow!("{dir} is not a directory").into()),
                     Err(failure) => Err(failure),
                 }
             }
@@ -310,15 +312,17 @@ fn target_here(
             Some(name) if !contents_only => Ok(destination.join(name)),
             Some(_) | None => Ok(destination.to_owned()),
         },
-        Ok(_) if is_dir => bail!("a directory can't replace {shown}, which is none"),
+        Ok(_) if is_dir => {
+            bail!("can't overwrite {shown}, which is not a directory, with a directory")
+        }
         Ok(_) => Ok(destination.to_owned()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             if !is_dir && destination.as_os_str().as_encoded_bytes().ends_with(b"/") {
-                bail!("there is no directory {shown}");
+                bail!("directory {shown} does not exist");
             }
             let parent = destination.parent().filter(|p| !p.as_os_str().is_empty());
             if !parent.unwrap_or(Path::new(".")).is_dir() {
-                bail!("there is no directory to hold {shown}");
+                bail!("the directory of {shown} does not exist");
             }
             Ok(destination.to_owned())
         }
@@ -426,9 +430,9 @@ mod tests {
         assert_eq!(target("new", true, false).unwrap(), at("new"));
         assert_eq!(target("new/", true, false).unwrap(), at("new/"));
         for (path, is_dir, words) in [
-            ("file", true, "can't replace"),
-            ("new/", false, "there is no directory"),
-            ("no/new", false, "there is no directory to hold"),
+            ("file", true, "can't overwrite"),
+            ("new/", false, "does not exist"),
+            ("no/new", false, "the directory of"),
         ] {
             let error = target(path, is_dir, false).unwrap_err().to_string();
             assert!(error.contains(words), "{path}: {error}");

@@ -32,7 +32,7 @@ pub(super) fn unpack(
         dirs: Vec::new(),
     };
     for entry in Archive::new(archive).entries()? {
-        let entry = entry.context("the archive broke off")?;
+        let entry = entry.context("the archive is incomplete")?;
         unpacking.put(entry)?;
     }
     unpacking.finish()

@@ -25,7 +25,7 @@ pub(super) fn render(report: &ExplainReport, now: Timestamp) -> String {
     }
     out.push_str(&table::render(&story(&report.story)));
     if report.truncated {
-        out.push_str("What was before is forgotten.\n");
+        out.push_str("Older entries were dropped.\n");
     }
     out
 }

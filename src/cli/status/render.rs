@@ -66,7 +66,7 @@ fn banner(out: &mut String, engine: &EngineReport, now: Timestamp) {
     line(out, &styled(&text, BAD.bold()));
     line(
         out,
-        "What follows is what was last seen. The agent goes on as soon as the Engine answers.\n",
+        "The list below is the last known state. The agent continues as soon as the Engine answers.\n",
     );
 }
 
@@ -87,7 +87,7 @@ fn api_banner(out: &mut String, api: Option<&ApiReport>, now: Timestamp) {
     let (server, since) = (one_line(&api.server), age(since, now));
     let is_unknown = api.certificate_ends.is_none() && api.certificate_error.is_some();
     let mut text = if is_unknown {
-        format!("There is no identity to call the API server at {server} with for {since}")
+        format!("No client certificate for the API server at {server} for {since}")
     } else {
         format!("The API server at {server} is not reachable for {since}")
     };
@@ -95,7 +95,10 @@ fn api_banner(out: &mut String, api: Option<&ApiReport>, now: Timestamp) {
         let _ = write!(text, ": {}", one_line(error));
     }
     line(out, &styled(&text, PENDING));
-    line(out, "Pods go on as they are, and those of files as ever.\n");
+    line(
+        out,
+        "Running pods continue. Static pods are started and stopped as usual.\n",
+    );
 }
 
 fn pods(report: &StatusReport, now: Timestamp, wide: bool) -> Vec<Vec<Cell>> {
@@ -196,7 +199,7 @@ fn mirrors(out: &mut String, pods: &[PodReport], now: Timestamp) {
     let mut first = true;
     for (pod, mirror) in without {
         if std::mem::take(&mut first) {
-            line(out, &format!("\n{}", styled("WITHOUT MIRROR", BOLD)));
+            line(out, &format!("\n{}", styled("MISSING MIRROR PODS", BOLD)));
         }
         let since = mirror.since.map(|since| age(since, now));
         let since = since.map_or_else(String::new, |since| format!(" for {since}"));
@@ -241,7 +244,7 @@ fn pulls(out: &mut String, pulls: &[PullReport]) {
     line(out, &format!("\n{}", styled("PULLS", BOLD)));
     for pull in pulls {
         let phase = match pull.phase {
-            PullPhase::Waiting => "waiting for its turn",
+            PullPhase::Waiting => "waiting for other pulls",
             PullPhase::Downloading => "downloading",
             PullPhase::Extracting => "extracting",
         };
@@ -284,17 +287,18 @@ fn image_gc(out: &mut String, gc: &ImageGcReport, now: Timestamp, wide: bool) {
     let (high, low) = (gc.high_threshold_percent, gc.low_threshold_percent);
     let used = match gc.disk_used_percent {
         Some(used) => format!("disk {used}% used"),
-        None => "disk not known".to_owned(),
+        None => "disk usage unknown".to_owned(),
     };
     let removed = match gc.removed {
         0 => String::new(),
         removed => format!(", {} removed", count_u64(removed, "image")),
     };
     let last = gc.last_pass.map_or_else(
-        || "no pass yet".to_owned(),
-        |at| format!("last pass {} ago", age(at, now)),
+        || "has not run yet".to_owned(),
+        |at| format!("last run {} ago", age(at, now)),
     );
-    let words = format!("  {used}, images are removed from {high}% to {low}%{removed}, {last}");
+    let words =
+        format!("  {used}; garbage collection starts at {high}%, stops at {low}%; {last}{removed}");
     line(out, &words);
     if let Some(error) = &gc.error {
         line(
@@ -349,7 +353,7 @@ fn node(out: &mut String, report: &StatusReport, now: Timestamp) {
         line(out, &format!("  API server {server}: {state}"));
         if let (Some(ends), Some(error)) = (api.certificate_ends, &api.certificate_error) {
             let error = one_line(error);
-            let words = format!("client certificate ends at {ends} and isn't renewed: {error}");
+            let words = format!("client certificate expires at {ends}, renewal failed: {error}");
             line(out, &format!("  {}", styled(&words, BAD)));
         }
     }
@@ -358,7 +362,7 @@ fn node(out: &mut String, report: &StatusReport, now: Timestamp) {
 fn node_state(node: &NodeReport, now: Timestamp) -> String {
     if let Some(error) = &node.error {
         let words = one_line(error);
-        return styled(&format!("can't be registered: {words}"), BAD);
+        return styled(&format!("registration failed: {words}"), BAD);
     }
     if !node.registered {
         return styled("not registered", PENDING);

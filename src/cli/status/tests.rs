@@ -219,7 +219,11 @@ fn a_node_whose_cluster_is_away() {
         ..report.api.unwrap_or_default()
     });
     let node = report.node.get_or_insert_default();
-    node.conditions = vec![condition("Ready", "False", "the Docker Engine is away")];
+    node.conditions = vec![condition(
+        "Ready",
+        "False",
+        "the Docker Engine is unreachable",
+    )];
     // events 7
     insta::assert_snapshot!("cluster_away", plain(&report, false));
     report.node = Some(NodeReport {
@@ -230,7 +234,7 @@ fn a_node_whose_cluster_is_away() {
         ..NodeReport::default()
     });
     let text = plain(&report, false);
-    let words = "  box-docker: can't be registered: the Node box-docker is another kubelet's";
+    let words = "  box-docker: registration failed: the Node box-docker is another kubelet's";
     assert!(text.contains(words), "{text}");
 }
 
@@ -251,12 +255,12 @@ fn a_node_that_waits_for_its_certificate_and_one_that_waits_for_the_next() {
         ..report.api.unwrap_or_default()
     });
     let text = plain(&report, false);
-    let words = format!("and isn't renewed: {waits}");
+    let words = format!(", renewal failed: {waits}");
     assert!(text.contains(&words), "{text}");
     report.api = Some(without);
     let text = plain(&report, false);
     let words = format!(
-        "There is no identity to call the API server at https://10.0.0.1:6443/ with for 5m: {waits}"
+        "No client certificate for the API server at https://10.0.0.1:6443/ for 5m: {waits}"
     );
     assert!(text.contains(&words), "{text}");
 }
@@ -359,7 +363,7 @@ fn images_are_told_of_to_who_asks_for_all_or_when_something_is_wrong() {
     };
     report.image_gc = Some(gc.clone());
     assert!(!plain(&report, false).contains("IMAGES"));
-    let words = "IMAGES\n  disk not known, images are removed from 85% to 80%, no pass yet\n";
+    let words = "IMAGES\n  disk usage unknown; garbage collection starts at 85%, stops at 80%; has not run yet\n";
     assert!(plain(&report, true).contains(words));
     report.image_gc = Some(ImageGcReport {
         disk_used_percent: Some(91),
@@ -369,8 +373,8 @@ fn images_are_told_of_to_who_asks_for_all_or_when_something_is_wrong() {
         error: Some("Insufficient free disk space".to_owned()),
         ..gc
     });
-    let words = "IMAGES\n  disk 91% used, images are removed from 85% to 80%, 2 images removed, \
-                 last pass 5m ago\n  error: Insufficient free disk space\n";
+    let words = "IMAGES\n  disk 91% used; garbage collection starts at 85%, stops at 80%; \
+                 last run 5m ago, 2 images removed\n  error: Insufficient free disk space\n";
     assert!(
         plain(&report, false).contains(words),
         "{}",

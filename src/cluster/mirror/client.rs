@@ -24,7 +24,7 @@ const CREATE_DEADLINE: Duration = Duration::from_secs(15);
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CreateError {
     /// Our Node is not registered, or is being deleted.
-    #[error("our Node is not registered")]
+    #[error("the Node is not registered")]
     NodeMissing,
     /// Another pod has the name: one that is not a mirror, or not bound to our Node.
     #[error("{}", taken(by_node.as_deref(), *ours))]
@@ -35,7 +35,7 @@ pub enum CreateError {
         ours: bool,
     },
     /// The name has a mirror of ours that shows another version.
-    #[error("a mirror of another version has the name")]
+    #[error("a mirror pod of another version of the manifest exists")]
     OtherVersion(Arc<Pod>),
     /// The API server refused, or is away.
     #[error(transparent)]
@@ -45,9 +45,9 @@ pub enum CreateError {
 fn taken(by_node: Option<&str>, ours: bool) -> String {
     match by_node {
         _ if ours => "the mirror pod is being deleted and has finalizers".to_owned(),
-        Some("") => "a pod that has no node yet has the name".to_owned(),
+        Some("") => "a pod that is not scheduled yet has the name".to_owned(),
         Some(node) => format!("a pod on node {node} has the name"),
-        None => "a pod that we may not see has the name".to_owned(),
+        None => "a pod that the agent may not read has the name".to_owned(),
     }
 }
 

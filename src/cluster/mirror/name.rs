@@ -125,7 +125,7 @@ impl Name {
                 let (kind, message) = match obstacle {
                     Obstacle::NodeMissing => (
                         ProblemKind::NodeMissing,
-                        "our Node is not registered".to_owned(),
+                        "the Node is not registered".to_owned(),
                     ),
                     Obstacle::NameTaken { by } => (
                         ProblemKind::NameTaken,

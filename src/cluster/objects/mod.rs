@@ -125,7 +125,7 @@ impl ClusterObjects {
             .get(key)
             .map(|watched| (watched.number, watched.known.subscribe()));
         let Some((number, known)) = watched else {
-            return Err(away(key, "no pod on this node holds it"));
+            return Err(away(key, "no pod on this node uses it"));
         };
         let answer = first_answer(known).await;
         answer.unwrap_or_else(|| {

@@ -109,7 +109,7 @@ async fn request(client: &ClusterClient, key: &TokenKey) -> Result<Token, Object
         let name = &key.service_account;
         object_error(&error, key, "serviceaccount", name)
     })?;
-    token(issued).ok_or_else(|| away(key, "the API server's answer holds no token"))
+    token(issued).ok_or_else(|| away(key, "the API server's response contains no token"))
 }
 
 fn token(issued: TokenRequest) -> Option<Token> {

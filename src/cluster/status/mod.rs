@@ -173,7 +173,7 @@ impl StatusTask {
             }
             Outcome::MirrorDeleted { by_us } => {
                 if by_us {
-                    let why = "its pod has ended and was started anew";
+                    let why = "its pod has ended and was started again";
                     let t = &self.telemetry;
                     occurrences::mirror_deleted(t, &full_name, &uid, api_uid, why);
                 }

@@ -9,22 +9,22 @@ use super::AgentArgs;
 /// Arguments of `exec`.
 #[derive(Debug, Clone, Args)]
 pub struct ExecArgs {
-    /// The pod: name, namespace/name or UID, its own or its mirror's.
+    /// The pod, by name, namespace/name, UID, or UID of its mirror pod.
     #[arg(value_name = "POD")]
     pub pod: String,
-    /// The agent to ask.
+    /// The agent to connect to.
     #[command(flatten)]
     pub agent: AgentArgs,
-    /// The container; needed when the pod has several and names no default.
+    /// The container; required if the pod has several and no default container.
     #[arg(short, long, value_name = "NAME")]
     pub container: Option<String>,
-    /// Pass standard input on.
+    /// Pass standard input to the command.
     #[arg(short = 'i', long)]
     pub stdin: bool,
-    /// Give the command a terminal.
+    /// Allocate a TTY for the command.
     #[arg(short, long)]
     pub tty: bool,
-    /// The command and its arguments, after --. No shell is involved.
+    /// The command and its arguments, after --. It is not run in a shell.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<String>,
 }
@@ -32,19 +32,19 @@ pub struct ExecArgs {
 /// Arguments of `attach`.
 #[derive(Debug, Clone, Args)]
 pub struct AttachArgs {
-    /// The pod: name, namespace/name or UID, its own or its mirror's.
+    /// The pod, by name, namespace/name, UID, or UID of its mirror pod.
     #[arg(value_name = "POD")]
     pub pod: String,
-    /// The agent to ask.
+    /// The agent to connect to.
     #[command(flatten)]
     pub agent: AgentArgs,
-    /// The container; needed when the pod has several and names no default.
+    /// The container; required if the pod has several and no default container.
     #[arg(short, long, value_name = "NAME")]
     pub container: Option<String>,
-    /// Pass standard input on; the manifest has to say stdin: true.
+    /// Pass standard input to the container, which must have stdin: true.
     #[arg(short = 'i', long)]
     pub stdin: bool,
-    /// Be its terminal; the manifest has to say tty: true.
+    /// Attach a TTY; the container must have tty: true.
     #[arg(short, long)]
     pub tty: bool,
 }
@@ -52,17 +52,16 @@ pub struct AttachArgs {
 /// Arguments of `port-forward`.
 #[derive(Debug, Clone, Args)]
 pub struct PortForwardArgs {
-    /// The pod: name, namespace/name or UID, its own or its mirror's.
+    /// The pod, by name, namespace/name, UID, or UID of its mirror pod.
     #[arg(value_name = "POD")]
     pub pod: String,
-    /// The agent to ask.
+    /// The agent to connect to.
     #[command(flatten)]
     pub agent: AgentArgs,
-    /// Ports of the pod, each with the local one if that is another; with nothing before the
-    /// colon any free one.
+    /// Ports as [LOCAL:]REMOTE; :REMOTE listens on any free local port.
     #[arg(required = true, value_name = "[LOCAL:]REMOTE")]
     pub ports: Vec<String>,
-    /// Addresses to listen on, or localhost for both of its own.
+    /// Addresses to listen on; localhost is both 127.0.0.1 and ::1.
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -75,16 +74,16 @@ pub struct PortForwardArgs {
 /// Arguments of `cp`.
 #[derive(Debug, Clone, Args)]
 pub struct CpArgs {
-    /// What to copy: a path here, or [NAMESPACE/]POD:PATH.
+    /// Source: a local path, or [NAMESPACE/]POD:PATH.
     #[arg(value_name = "SOURCE", value_hint = clap::ValueHint::AnyPath)]
     pub source: PathBuf,
-    /// Where to: a path here, or [NAMESPACE/]POD:PATH.
+    /// Destination: a local path, or [NAMESPACE/]POD:PATH.
     #[arg(value_name = "DESTINATION", value_hint = clap::ValueHint::AnyPath)]
     pub destination: PathBuf,
-    /// The agent to ask.
+    /// The agent to connect to.
     #[command(flatten)]
     pub agent: AgentArgs,
-    /// The container; needed when the pod has several and names no default.
+    /// The container; required if the pod has several and no default container.
     #[arg(short, long, value_name = "NAME")]
     pub container: Option<String>,
     /// Keep the set-user-ID, set-group-ID and sticky bits of what is copied out.

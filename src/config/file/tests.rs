@@ -104,7 +104,7 @@ fn schema_and_parser_agree() {
             let resolved = resolve(&BTreeMap::new(), Some(&file), &Ambient::default());
             let words = resolved.err().map(|e| e.to_string()).unwrap_or_default();
             // Of another setting, which has to be there as well.
-            let other = |line: &str| line.contains("has to be named too");
+            let other = |line: &str| line.contains("requires ");
             let parsed = words.lines().all(other);
             let described = takes(&schema["properties"][row.name], &value);
             if loose.contains(&row.value) {

@@ -145,17 +145,11 @@ fn the_node_apis_certificate_has_one_origin_and_its_key() {
         assert!(given(&good).is_ok(), "{good:?}");
     }
     for (settings, words) in [
-        (
-            vec![cert],
-            "--tls-cert-file: its key has to be named too, with tlsPrivateKeyFile",
-        ),
-        (
-            vec![key],
-            "--tls-private-key-file: its certificate has to be named too, with tlsCertFile",
-        ),
+        (vec![cert], "--tls-cert-file: requires tlsPrivateKeyFile"),
+        (vec![key], "--tls-private-key-file: requires tlsCertFile"),
         (
             vec![cert, key, rotate],
-            "--rotate-server-certificates: a certificate is either requested or named with tlsCertFile",
+            "--rotate-server-certificates: can't be combined with tlsCertFile",
         ),
     ] {
         assert_eq!(given(&settings).unwrap_err().to_string(), words);
@@ -177,7 +171,7 @@ fn variables_that_begin_as_ours_do_mean_something() {
     let faults = given(&["MIRRORLET_SETLE", "MIRRORLET_QQ"]).unwrap_err();
     assert_eq!(
         faults.to_string(),
-        "MIRRORLET_QQ: no such setting\nMIRRORLET_SETLE: no such setting; did you mean MIRRORLET_SETTLE?"
+        "MIRRORLET_QQ: unknown setting\nMIRRORLET_SETLE: unknown setting; did you mean MIRRORLET_SETTLE?"
     );
     // What Kubernetes sets for Services called mirrorlet and mirrorlet-api; MIRRORLET_CONFIG is
     // read before.
@@ -218,7 +212,7 @@ fn a_bootstrap_kubeconfig_needs_one_to_write() {
         // identity 3
         assert_eq!(
             given(kubeconfig, None).unwrap_err().to_string(),
-            "--bootstrap-kubeconfig: the kubeconfig that is to be written has to be named too, with kubeconfig",
+            "--bootstrap-kubeconfig: requires kubeconfig, the file to write",
         );
     }
 }

@@ -142,7 +142,7 @@ async fn a_pods_story_is_told() {
     let story: serde_json::Value = serde_json::from_slice(&answer.whole().await.unwrap()).unwrap();
     assert_eq!(story["namespace"], "ns");
     let words = agent.refused("/v1/explain?pod=nope").await;
-    assert!(words.contains("there is no pod \"nope\""), "{words}");
+    assert!(words.contains("pod \"nope\" not found"), "{words}");
     let words = agent.refused("/v1/explain").await;
     assert!(words.contains("pod"), "{words}");
 }
@@ -152,7 +152,7 @@ async fn errors_carry_their_help() {
     let agent = Agent::start();
     assert_eq!(
         agent.refused("/v1/pods/gone/logs").await,
-        "there is no pod gone; look again"
+        "pod gone not found; look again"
     );
     assert!(
         agent
@@ -192,7 +192,7 @@ async fn without_an_agent_the_error_says_how_to_start_one() {
     assert_eq!(
         error.to_string(),
         format!(
-            "no mirrorlet agent is running on root {shown} (no answer on {shown}/mirrorlet.sock); start one with: mirrorlet run --root {shown}"
+            "no mirrorlet agent is running with root directory {shown} (no answer on {shown}/mirrorlet.sock); start one with: mirrorlet run --root {shown}"
         )
     );
 }

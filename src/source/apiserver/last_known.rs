@@ -158,14 +158,15 @@ fn file_name(uid: &PodUid) -> io::Result<String> {
     let text = uid.as_str();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     if text.is_empty() || text.len() > UID_BYTES_MAX || !text.bytes().all(plain) {
-        let error = "the UID of the pod can't be a file name";
+        let error = "the pod's UID is not a valid file name";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
     }
     Ok(format!("{text}{SUFFIX}"))
 }
 
 fn unsaved_problem(error: &io::Error) -> Diagnostic {
-    let message = format!("pods of the API server can't be kept on disk: {error}");
-    Diagnostic::warning(Code::Unreadable, LOCATION, message)
-        .help("free space or mend the root directory; until then only the memory keeps them")
+    let message = format!("failed to save the API server's pods to disk: {error}");
+    Diagnostic::warning(Code::Unreadable, LOCATION, message).help(
+        "free disk space or repair the root directory; until then they are kept only in memory",
+    )
 }

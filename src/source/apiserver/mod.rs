@@ -234,10 +234,10 @@ impl ApiSource {
     }
 
     fn failed(&mut self, source: &mut SourceWriter, error: &str) {
-        let message = format!("the API server's pods can't be followed: {error}");
+        let message = format!("failed to watch the API server's pods: {error}");
         source.failed(
             Diagnostic::error(Code::FetchFailed, LOCATION, message)
-                .help("its pods keep running as last known"),
+                .help("the last known pods keep running"),
         );
         if self.told.as_deref() != Some(error) {
             occurrences::source_failed(LOCATION, error);

@@ -499,7 +499,7 @@ async fn a_disk_that_takes_nothing_holds_nothing_up() {
     let told = report
         .problems
         .iter()
-        .any(|p| p.message.contains("can't be kept on disk"));
+        .any(|p| p.message.contains("failed to save the API server's pods"));
     assert!(told, "{:#?}", report.problems);
     bench.end().await;
 }

@@ -130,13 +130,13 @@ impl Directory {
 
     fn cannot_read(&self, error: &std::io::Error) -> Diagnostic {
         let message =
-            format!("the manifest directory can't be read, its pods keep running: {error}");
+            format!("failed to read the manifest directory, its pods keep running: {error}");
         Diagnostic::error(
             Code::SourceUnavailable,
             self.path.display().to_string(),
             message,
         )
-        .help("create or repair the directory; remove manifests from it one by one")
+        .help("create or repair the directory; to stop pods, remove their manifests one by one")
     }
 
     /// Looks at one file. Tells whether it is there.
@@ -182,7 +182,7 @@ impl Directory {
 
     fn take_unreadable(&mut self, entry: &Entry, why: &str, now: Instant) -> bool {
         let location = entry.path.to_string_lossy();
-        let message = format!("the file can't be read: {why}");
+        let message = format!("failed to read the file: {why}");
         let problem = Diagnostic::error(Code::Unreadable, location, message);
         self.take_problem(&entry.path, problem, now);
         true
@@ -248,7 +248,7 @@ impl Directory {
         match until.filter(|until| *until > now) {
             Some(until) if !missing.is_empty() => {
                 for path in missing {
-                    let message = "the file is missing since the manifest directory was replaced; \
+                    let message = "the file is missing from the replaced manifest directory; \
                                    its pods keep running for a while";
                     let location = path.to_string_lossy();
                     let problem = Diagnostic::error(Code::SourceUnavailable, location, message);

@@ -172,7 +172,7 @@ impl Eye {
         self.blind = self.watch.ensure().err().map(|error| {
             let place = self.directory.path().display().to_string();
             let message = format!(
-                "changes are noticed once a second only, the kernel gives no watch: {error}"
+                "the directory is checked only once a second, because inotify is unavailable: {error}"
             );
             Diagnostic::warning(Code::SourceUnavailable, place, message)
                 .help("raise fs.inotify.max_user_watches and fs.inotify.max_user_instances")

@@ -88,7 +88,7 @@ fn look_at(path: &Path) -> Result<Result<Identity, String>, Gone> {
     match fs::metadata(path) {
         Ok(metadata) => Ok(check_kind(&metadata).map(|()| Identity::of(&metadata))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => match fs::symlink_metadata(path) {
-            Ok(_) => Ok(Err("the symbolic link leads nowhere".to_owned())),
+            Ok(_) => Ok(Err("the symbolic link is broken".to_owned())),
             Err(_) => Err(Gone),
         },
         Err(error) => Ok(Err(error.to_string())),
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(
             told,
             [
-                "dangling.yaml: the symbolic link leads nowhere",
+                "dangling.yaml: the symbolic link is broken",
                 "directory.yaml: it is a directory, not a regular file",
                 "fifo.yaml: it is a FIFO, not a regular file",
                 "good.yaml: fine",

@@ -59,13 +59,13 @@ pub enum HttpSourceError {
 pub(super) enum FetchError {
     #[error("{0}")]
     Transport(String),
-    #[error("the server answers {0}")]
+    #[error("the server responded with {0}")]
     Status(StatusCode),
     #[error("the body is larger than {MANIFEST_BYTES_MAX} bytes")]
     TooLarge,
-    #[error("it redirects more than {REDIRECTS_MAX} times")]
+    #[error("more than {REDIRECTS_MAX} redirects")]
     Redirects,
-    #[error("it redirects to a place that isn't an http or https URL")]
+    #[error("the redirect's location is not an http or https URL")]
     RedirectTarget,
 }
 
@@ -252,7 +252,7 @@ fn tls_config(ca: Option<&Path>) -> Result<ClientConfig, HttpSourceError> {
             .and_then(Iterator::collect::<Result<Vec<_>, _>>)
             .map_err(|error| unusable(error.to_string()))?;
         if certificates.is_empty() {
-            return Err(unusable("it holds no certificate".to_owned()));
+            return Err(unusable("it contains no certificate".to_owned()));
         }
         for certificate in certificates {
             roots
@@ -356,7 +356,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let empty = dir.path().join("ca.pem");
         std::fs::write(&empty, "nothing").unwrap();
-        assert!(refused("http://a", "a", "b", Some(&empty)).ends_with("it holds no certificate"));
+        assert!(
+            refused("http://a", "a", "b", Some(&empty)).ends_with("it contains no certificate")
+        );
         assert!(refused("http://a", "a", "b", Some(Path::new("/absent"))).contains("/absent"));
     }
 }

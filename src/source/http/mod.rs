@@ -182,13 +182,13 @@ impl HttpSource {
             | FetchError::Redirects
             | FetchError::RedirectTarget => Code::FetchFailed,
         };
-        let message = format!("the URL can't be fetched, its pods keep running: {error}");
+        let message = format!("failed to fetch the URL, its pods keep running: {error}");
         Diagnostic::error(code, self.fetcher.location(), message)
     }
 
     fn too_slow(&self) -> Diagnostic {
         let message = format!(
-            "the URL can't be fetched, its pods keep running: no whole answer within {:?}",
+            "failed to fetch the URL, its pods keep running: no complete response within {:?}",
             self.deadline
         );
         Diagnostic::error(Code::FetchFailed, self.fetcher.location(), message)

@@ -171,7 +171,7 @@ fn what_cannot_be_written_is_tried_again() {
     assert!(
         problems[0]
             .message
-            .starts_with("the last good version can't be kept on disk")
+            .starts_with("failed to save the last good version to disk")
     );
     assert_eq!(
         store.flush(),

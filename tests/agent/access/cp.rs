@@ -141,13 +141,13 @@ async fn what_can_not_be_copied_is_told_with_its_reason() {
     for (source, destination, words) in [
         ("web:/none", file.as_str(), "/none"),
         (&*at(&here, "none"), "web:/d", "none"),
-        ("web:/d", &file, "a directory can't replace"),
-        (&dir, "web:/f", "a directory can't replace /f"),
+        ("web:/d", &file, "can't overwrite"),
+        (&dir, "web:/f", "can't overwrite /f"),
         (&file, "web:/none/x", "/none"),
         ("web:/f/.", &dir, "/f is no directory"),
-        ("nobody:/f", &dir, "there is no pod \"nobody\""),
-        (&file, &dir, "neither is in a pod"),
-        ("web:/f", "web:/g", "both are in pods"),
+        ("nobody:/f", &dir, "pod \"nobody\" not found"),
+        (&file, &dir, "neither path is in a pod"),
+        ("web:/f", "web:/g", "both paths are in pods"),
     ] {
         let said = cp(&bed, source, destination).unwrap_err();
         // docker 55a

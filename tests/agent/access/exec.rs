@@ -53,7 +53,7 @@ async fn what_can_not_be_entered_is_told_with_what_to_do() {
     for (args, words) in [
         (
             &["exec", "two", "--", "true"][..],
-            "name one of c, other with -c",
+            "choose one with -c: c, other",
         ),
         (
             &["exec", "twoo", "--", "true"],
@@ -61,7 +61,7 @@ async fn what_can_not_be_entered_is_told_with_what_to_do() {
         ),
         (
             &["exec", "two", "-c", "other", "--", "true"],
-            "container \"other\" does not run: it ended with exit code 0; mirrorlet explain tells why",
+            "container \"other\" is not running: it exited with code 0; see mirrorlet explain",
         ),
         (
             &["exec", "two", "-c", "nope", "--", "true"],
@@ -69,7 +69,7 @@ async fn what_can_not_be_entered_is_told_with_what_to_do() {
         ),
         (
             &["attach", "two", "-c", "c", "-i"],
-            "its manifest does not say stdin: true",
+            "its manifest does not set stdin: true",
         ),
     ] {
         let done = ask(&bed, args);
@@ -172,7 +172,7 @@ async fn an_agent_that_stops_ends_what_was_run_through_it() {
     let stderr = child.0.stderr.as_mut().unwrap();
     stderr.read_to_string(&mut said).unwrap();
     // docker 53
-    assert!(said.contains("the agent broke off the session"), "{said}");
+    assert!(said.contains("the agent closed the session"), "{said}");
     eventually("its end", || {
         (processes(&bed, "c", "75757") == 0).then_some(())
     })

@@ -150,7 +150,7 @@ async fn a_closed_port_ends_its_own_connection_only() {
     assert!(refused.is_err() || refused.unwrap().is_empty());
     eventually("words", || {
         let said = forward.said.lock().unwrap().clone();
-        said.contains("failed to connect to localhost:80 inside of the pod")
+        said.contains("failed to connect to localhost:80 inside the pod")
             .then_some(())
     })
     .await;

@@ -278,7 +278,11 @@ async fn a_failing_url_changes_nothing() {
             "204",
             "fetch-failed",
         ),
-        (Answer::Silence, "no whole answer within 4s", "fetch-failed"),
+        (
+            Answer::Silence,
+            "no complete response within 4s",
+            "fetch-failed",
+        ),
         (
             Answer::Body("x".repeat(11 << 20)),
             "larger than 10485760 bytes",
@@ -336,10 +340,10 @@ async fn headers_are_sent_and_stay_with_their_host() {
 async fn redirects_end() {
     let server = Server::start(Answer::Redirect("again?x=1".into()), None).await;
     let mut bench = Bench::start(&server.url("http"));
-    bench.expect_failure("redirects more than 10 times").await;
+    bench.expect_failure("more than 10 redirects").await;
     assert_eq!(server.seen.lock().unwrap()[1].0, "/again");
     server.set(Answer::Redirect("file:///etc/passwd".into()));
-    bench.expect_failure("isn't an http or https URL").await;
+    bench.expect_failure("is not an http or https URL").await;
 }
 
 #[tokio::test]

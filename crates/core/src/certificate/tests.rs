@@ -34,19 +34,19 @@ fn an_identity_is_needed_where_there_is_none_or_it_has_ended() {
         Verdict::Ours(validity)
     );
     for (held, words) in [
-        (Held::Missing, "there is no kubeconfig yet"),
+        (Held::Missing, "the kubeconfig does not exist yet"),
         (Held::Unusable("it is no YAML".to_owned()), "it is no YAML"),
         (
             certificate(0, &user, true),
-            "its client certificate has ended at 2027-01-15T08:00:00Z",
+            "its client certificate expired at 2027-01-15T08:00:00Z",
         ),
         (
             certificate(-1, "admin", false),
-            "its client certificate has ended at 2027-01-15T07:59:59Z",
+            "its client certificate expired at 2027-01-15T07:59:59Z",
         ),
         (
             certificate(1, "system:node:other", true),
-            "its client certificate is of system:node:other, not of system:node:box",
+            "its client certificate is for system:node:other, not for system:node:box",
         ),
     ] {
         // identity 1

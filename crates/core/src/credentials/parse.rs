@@ -31,7 +31,7 @@ pub enum MalformedConfig {
         column: usize,
     },
     /// It is JSON of another form.
-    #[error("a value is not of the kind that belongs there (line {line}, column {column})")]
+    #[error("a value has the wrong type (line {line}, column {column})")]
     Form {
         /// From 1.
         line: usize,

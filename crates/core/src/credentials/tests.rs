@@ -156,7 +156,7 @@ fn what_is_malformed_is_told_without_what_stands_there() {
         ("", "not valid JSON (line 1, column 0)"),
         (
             r#"{"auths": {"r.io": "s3cret"}}"#,
-            "a value is not of the kind that belongs there (line 1, column 27)",
+            "a value has the wrong type (line 1, column 27)",
         ),
         (
             r#"{"auths": {"r.io": {"auth": "s3cret!"}}}"#,

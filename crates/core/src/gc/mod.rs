@@ -123,10 +123,10 @@ impl Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::PodGone => "nobody knows its pod",
-            Self::PodOver => "its pod is over and disk space is short",
-            Self::PerContainer => "its container has enough dead instances",
-            Self::Total => "the node has enough dead containers",
+            Self::PodGone => "its pod is unknown",
+            Self::PodOver => "its pod has ended and disk space is low",
+            Self::PerContainer => "its container has more dead instances than allowed",
+            Self::Total => "the node has more dead containers than allowed",
             Self::Replaced => "the pod has a newer sandbox",
         })
     }

@@ -92,7 +92,7 @@ fn read_pod(
     let is_item = !prefix.0.is_empty();
     let mut problems = Problems::new(ctx.location, Some(root), prefix);
     node.for_each_duplicate(&Path::default(), &mut |path, _| {
-        let message = "this key is already there; the last one counts".to_owned();
+        let message = "duplicate key; the last one is used".to_owned();
         problems.add_at_key(Severity::Warning, Code::DuplicateName, &path, message);
     });
     let mut document = Document {
@@ -133,14 +133,14 @@ fn check_kind(json: &Value, is_item: bool, problems: &mut Problems<'_>) -> bool 
         let message = match map.get(key) {
             Some(Value::String(value)) if value == wanted => continue,
             Some(Value::String(value)) if key == "kind" && is_kind_name(value) => {
-                format!("{value} is not a kind that can be run; it must be {wanted}")
+                format!("kind {value} is not supported; it must be {wanted}")
             }
             Some(_) => format!("must be {wanted}"),
             None if is_item => continue,
             None => format!("{key} is missing; it must be {wanted}"),
         };
         problems.add(Severity::Error, Code::WrongKind, &Path::of(key), message);
-        problems.help("a manifest holds Pods, or a List or PodList of them");
+        problems.help("a manifest contains Pods, or a List or PodList of Pods");
     }
     problems.len() == before
 }
@@ -167,7 +167,7 @@ fn build_pod(canonical: &Value, ctx: &ParseContext<'_>, problems: &mut Problems<
         let code = Code::InvalidType;
         problems.add(Severity::Error, code, &fault.path, fault.message.clone());
         if fault.is_scalar_for_text {
-            problems.help("quote it, so that it is a text");
+            problems.help("quote it to make it a string");
         }
     }
     support::for_each_special(canonical, &mut |path, verdict| {
@@ -205,10 +205,10 @@ fn note_unknown(unknown: &decode::UnknownField, problems: &mut Problems<'_>) {
     let path = &unknown.path;
     if is_volume_source(path) {
         // Left out it would silently be an emptyDir.
-        let message = "there is no volume of this type".to_owned();
+        let message = "unknown volume type".to_owned();
         problems.add_at_key(Severity::Error, Code::UnsupportedField, path, message);
     } else {
-        let message = "Kubernetes doesn't know this field; it is ignored".to_owned();
+        let message = "unknown field; it is ignored".to_owned();
         problems.add_at_key(Severity::Warning, Code::UnknownField, path, message);
     }
     if let Some(Segment::Key(name)) = path.0.last()

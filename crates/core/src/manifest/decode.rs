@@ -180,7 +180,7 @@ impl serde::de::Error for Error {
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
         Self {
             message: format!(
-                "expected {}, found {} that isn't one",
+                "expected {}, found {}, which is not one",
                 plain(&expected.to_string()),
                 name_of(found)
             ),

@@ -47,13 +47,13 @@ struct Rule(&'static str, When, Verdict);
 use Verdict::{Forbidden, ForbiddenAndUnsupported, NoEffect, NotInManifest, Unsupported};
 use When::{Begins, IsFalse, IsNot, NonEmpty, Written};
 
-const HTTP_1: Verdict = Unsupported("only HTTP/1.1 is spoken; leave this field out");
+const HTTP_1: Verdict = Unsupported("only HTTP/1.1 is supported; remove this field");
 const SCHEDULING: Verdict =
     NoEffect("a static pod isn't scheduled: it runs on the node that reads it");
 const VOLUME: Verdict = Unsupported("volumes of this type are not supported");
-const WINDOWS: Verdict = Unsupported("Windows pods can't run here");
+const WINDOWS: Verdict = Unsupported("Windows pods are not supported");
 const HUGE_PAGES: Verdict = Unsupported("the Docker Engine can't limit huge pages");
-const DISK: Verdict = NoEffect("local disk use is not enforced");
+const DISK: Verdict = NoEffect("limits of local disk use are not enforced");
 const SECRETS: Verdict = Forbidden("secrets");
 const CONFIG_MAPS: Verdict = Forbidden("configmaps");
 
@@ -90,7 +90,7 @@ const RULES: &[Rule] = &[
     Rule(
         "spec.ephemeralContainers",
         NonEmpty,
-        NotInManifest("ephemeral containers can't be part of a manifest"),
+        NotInManifest("a manifest can't contain ephemeral containers"),
     ),
     Rule(
         "spec.schedulingGates",
@@ -105,7 +105,7 @@ const RULES: &[Rule] = &[
     Rule(
         "spec.readinessGates",
         NonEmpty,
-        NotInManifest("nobody can set conditions of a static pod for its gates to wait for"),
+        NotInManifest("conditions of a static pod can't be set, so its gates would never open"),
     ),
     Rule(
         "spec.evictionResponders",
@@ -150,7 +150,7 @@ const RULES: &[Rule] = &[
     Rule(
         "spec.securityContext.seLinuxChangePolicy",
         NonEmpty,
-        NoEffect("volumes keep the SELinux labels that they have"),
+        NoEffect("SELinux labels of volumes are not changed"),
     ),
     Rule(
         "spec.securityContext.supplementalGroupsPolicy",

@@ -52,7 +52,7 @@ pub(super) fn documents(bytes: &[u8], location: &str) -> Result<Vec<Node>, Box<D
         .map_err(|error| Box::new(syntax(&error, text, location)))?;
     let documents: Vec<Node> = documents.into_iter().filter(|d| !d.is_null()).collect();
     if documents.is_empty() {
-        return Err(Box::new(empty(location, "holds only comments")));
+        return Err(Box::new(empty(location, "contains only comments")));
     }
     Ok(documents)
 }
@@ -101,9 +101,9 @@ fn empty(location: &str, how: &str) -> Diagnostic {
     Diagnostic::error(
         Code::Empty,
         location,
-        format!("the file {how}: there is no pod in it"),
+        format!("the file {how} and defines no pod"),
     )
-    .help("to stop the pod remove the file")
+    .help("to stop the pod, remove the file")
 }
 
 /// Line and column of a byte offset in bytes that need not be text.
@@ -181,25 +181,25 @@ fn explain(error: &YamlError) -> (Code, String, Option<&'static str>) {
         | YamlError::AliasExpansionLimitExceeded { .. }
         | YamlError::AliasReplayStackDepthExceeded { .. } => (
             Code::AliasBomb,
-            "the aliases expand to more than a manifest may hold".to_owned(),
+            "the aliases expand to more than the maximum size of a manifest".to_owned(),
             Some("write the repeated parts out, or use fewer aliases (`*name`)"),
         ),
         YamlError::Budget { breach, .. } => budget(breach),
         YamlError::UnknownAnchor { .. } => (
             Code::Syntax,
-            "an alias (`*name`) refers to an anchor (`&name`) that isn't there".to_owned(),
-            Some("a text that begins with `*` must be quoted"),
+            "an alias (`*name`) refers to an anchor (`&name`) that does not exist".to_owned(),
+            Some("a string that begins with `*` must be quoted"),
         ),
         YamlError::RecursiveReferencesRequireWeakTypes { .. } => (
             Code::AliasBomb,
-            "an alias refers to something it is itself a part of".to_owned(),
+            "an alias refers to a value that contains it".to_owned(),
             None,
         ),
         YamlError::Eof { .. } => (Code::Syntax, "a value is missing".to_owned(), None),
         YamlError::NonFiniteFloat { .. } => (
             Code::Syntax,
             "a number must be finite".to_owned(),
-            Some("quote the value if it is a text"),
+            Some("quote the value if it is a string"),
         ),
         YamlError::Message { msg, .. } | YamlError::ExternalMessage { msg, .. } => {
             (Code::Syntax, unquoted(msg), None)
@@ -228,7 +228,7 @@ fn budget(breach: &serde_saphyr::budget::BudgetBreach) -> (Code, String, Option<
         ),
         _ => (
             Code::AliasBomb,
-            "the anchors and aliases expand to more than a manifest may hold".to_owned(),
+            "the anchors and aliases expand to more than the maximum size of a manifest".to_owned(),
             Some("write the repeated parts out, or use fewer aliases (`*name`)"),
         ),
     }

@@ -240,7 +240,7 @@ impl<'de> Visitor<'de> for KindVisitor {
     }
 
     fn visit_bytes<E: serde::de::Error>(self, _: &[u8]) -> Result<Kind, E> {
-        Err(E::custom("binary values have no place in a manifest"))
+        Err(E::custom("binary values are not allowed in a manifest"))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Kind, A::Error> {
@@ -275,7 +275,7 @@ impl<'de> Deserialize<'de> for KeyText {
             Kind::Scalar(Value::Number(number)) => Ok(Self(number.to_string())),
             Kind::Scalar(Value::Bool(value)) => Ok(Self(value.to_string())),
             Kind::Scalar(_) | Kind::Sequence(_) | Kind::Mapping(_) => {
-                Err(D::Error::custom("a key must be a text"))
+                Err(D::Error::custom("a key must be a string"))
             }
         }
     }

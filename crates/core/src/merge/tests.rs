@@ -95,8 +95,8 @@ fn a_conflict_names_both_places() {
     // pods 14
     assert_eq!(
         merged.conflicts[0].to_string(),
-        "/m/b: metadata.name: document 0 is not used: \
-         pod web_ns is already described by /m/a document 0 [duplicate-pod]"
+        "/m/b: metadata.name: document 0 is ignored: \
+         pod web_ns is already defined by /m/a document 0 [duplicate-pod]"
     );
 }
 

@@ -61,10 +61,10 @@ impl Why {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Orphaned => "no static pod stands behind it",
+            Self::Orphaned => "its static pod no longer exists",
             Self::BeingDeleted => "it is being deleted",
             Self::OtherVersion => "it shows another version of the pod",
-            Self::OtherNode => "it belongs to a Node that is no more",
+            Self::OtherNode => "it belongs to a deleted Node",
         }
     }
 }

@@ -48,7 +48,7 @@ pub fn claim(
         .is_some_and(|labels| labels.contains_key(keys::NODE_LABEL));
     if !version.is_empty() && !version.contains(VERSION_MARK) {
         return Claim::Foreign(format!(
-            "the Node {name} belongs to a kubelet ({version}); choose another name with --node-name, or delete that Node if its kubelet is gone for good"
+            "the Node {name} belongs to a kubelet ({version}); choose another name with --node-name, or delete that Node if its kubelet was removed"
         ));
     }
     let owner = metadata
@@ -71,7 +71,7 @@ pub fn claim(
         "somebody"
     };
     Claim::Foreign(format!(
-        "{whose} keeps the Node {name} alive; choose another name with --node-name, or stop the other, and this one takes over within a minute"
+        "{whose} keeps the Node {name} alive; choose another name with --node-name, or stop the other agent; this one then takes over within a minute"
     ))
 }
 

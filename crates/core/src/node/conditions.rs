@@ -119,11 +119,11 @@ pub fn compute_conditions(
             pressures.memory,
             (
                 "KubeletHasInsufficientMemory",
-                "the machine has too little memory available",
+                "the node has insufficient memory available",
             ),
             (
                 "KubeletHasSufficientMemory",
-                "the machine has enough memory available",
+                "the node has sufficient memory available",
             ),
         ),
         pressure(
@@ -131,23 +131,20 @@ pub fn compute_conditions(
             pressures.disk,
             (
                 "KubeletHasDiskPressure",
-                "the machine has too little disk space or too few inodes",
+                "the node has disk pressure: too little space or too few inodes",
             ),
-            (
-                "KubeletHasNoDiskPressure",
-                "the machine has enough disk space and inodes",
-            ),
+            ("KubeletHasNoDiskPressure", "the node has no disk pressure"),
         ),
         pressure(
             "PIDPressure",
             pressures.pids,
             (
                 "KubeletHasInsufficientPID",
-                "the machine has too few process numbers left",
+                "the node has insufficient PID available",
             ),
             (
                 "KubeletHasSufficientPID",
-                "the machine has enough process numbers left",
+                "the node has sufficient PID available",
             ),
         ),
         mirrors(mirror_problems),
@@ -216,7 +213,7 @@ fn ready(engine: &EngineSeen) -> Told {
             kind,
             status: false,
             reason: "KubeletNotReady",
-            message: "the Docker Engine was not reached yet".to_owned(),
+            message: "the Docker Engine has not been reached yet".to_owned(),
         },
         EngineSeen::Down(cause) => {
             let mut message = format!("the Docker Engine is down: {cause}");

@@ -205,7 +205,7 @@ impl fmt::Display for Reason {
             Self::SandboxDead => f.write_str("the sandbox is not running"),
             Self::SandboxDuplicated => f.write_str("more than one sandbox is running"),
             Self::SandboxNetworkChanged => {
-                f.write_str("the sandbox is in another network than the spec wants")
+                f.write_str("the network mode of the sandbox differs from the pod spec")
             }
             Self::SandboxWithoutAddress => f.write_str("the sandbox has no address"),
             Self::NeverStarted { container } => {
@@ -236,7 +236,7 @@ impl fmt::Display for Reason {
                 write!(f, "the postStart hook of container {container} failed")
             }
             Self::SandboxRecreated { container } => {
-                write!(f, "container {container} starts anew with its sandbox")
+                write!(f, "container {container} restarts with its sandbox")
             }
             Self::InitFailed { container } => {
                 write!(
@@ -244,7 +244,7 @@ impl fmt::Display for Reason {
                     "init container {container} failed and restartPolicy is Never"
                 )
             }
-            Self::Completed => f.write_str("every container of the pod is done"),
+            Self::Completed => f.write_str("all containers of the pod have ended"),
             Self::DeadlineExceeded => {
                 f.write_str("the pod was active longer than activeDeadlineSeconds")
             }

@@ -65,7 +65,7 @@ pub enum Deed {
     /// Delete it: it is being deleted, the API server knows that its pod has ended, and nothing
     /// is left of it here.
     DeleteObject,
-    /// Delete this mirror, so that a new one is made: its pod has ended and was started anew, and
+    /// Delete this mirror, so that a new one is made: its pod has ended and was started again, and
     /// the API server lets no finished pod run again.
     DeleteMirror,
     /// Nothing can be done: the API server would refuse the status.
@@ -146,7 +146,7 @@ pub fn merge(input: &MergeInput<'_>) -> Merge {
     normalize(input.pod, &mut new);
     if let Some(name) = revived_container(input.pod, old, &new) {
         return Merge::Illegal(format!(
-            "container {name} has ended for good and would run again"
+            "container {name} has terminated and can't run again"
         ));
     }
     let uid = input.api.metadata.uid.as_deref().unwrap_or_default();

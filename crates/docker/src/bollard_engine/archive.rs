@@ -43,7 +43,7 @@ impl BollardEngine {
             // An answer to HEAD has no words.
             Err(EngineError::Api { status: 404, .. }) => Err(EngineError::Api {
                 status: 404,
-                message: format!("there is no {path} in the container"),
+                message: format!("{path} does not exist in the container"),
             }),
             Err(error) => Err(error),
         }

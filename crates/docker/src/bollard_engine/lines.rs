@@ -30,7 +30,7 @@ impl Lines {
             Err(LinesCodecError::MaxLineLengthExceeded) => {
                 tracing::warn!(
                     max = MAX_LINE_BYTES,
-                    "a line of the Docker Engine's is too long, and left out"
+                    "skipped a line of the Docker Engine's response that is too long"
                 );
                 Ok(Some(String::new()))
             }

@@ -169,7 +169,7 @@ impl BollardEngine {
             return Err(Error::DockerResponseServerError {
                 status_code: http::StatusCode::BAD_REQUEST.as_u16(),
                 message: format!(
-                    "the Docker Engine speaks API {theirs} at most, and {OLDEST_API} is needed"
+                    "the Docker Engine supports API {theirs} at most; {OLDEST_API} is required"
                 ),
             });
         }

@@ -267,7 +267,7 @@ fn event(line: &str) -> Option<EventMessage> {
             time_nano: wire.time_nano,
         }),
         Err(error) => {
-            tracing::warn!(%error, "an event of the Docker Engine can't be understood");
+            tracing::warn!(%error, "failed to decode an event of the Docker Engine");
             None
         }
     }

@@ -166,7 +166,7 @@ impl Transport {
         *request.uri_mut() = self.versioned(request.uri())?;
         let headers = request.headers_mut();
         headers.insert(HOST, HeaderValue::from_static("docker"));
-        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "connecting took too long");
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "connection timed out");
         match &self.address {
             Address::Unix(path) => {
                 let stream = timeout(CONNECT_DEADLINE, UnixStream::connect(path));

@@ -65,7 +65,7 @@ impl Exec {
 
 /// The stream ended within a frame, or with something that is none.
 fn broken(error: &std::io::Error) -> RuntimeError {
-    RuntimeError::Unavailable(format!("the output of the command broke off: {error}"))
+    RuntimeError::Unavailable(format!("lost the connection to the command: {error}"))
 }
 
 /// Adds what there is room for.

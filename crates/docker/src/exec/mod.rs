@@ -38,7 +38,7 @@ const START_WAIT: Duration = Duration::from_secs(2);
 /// Name of the call in errors.
 const EXEC: &str = "exec";
 /// The same of a command that outlived its time and could not be ended.
-const EXEC_GOES_ON: &str = "exec, whose process could not be ended and goes on,";
+const EXEC_GOES_ON: &str = "exec, whose process could not be killed and keeps running,";
 
 /// What watches over the ends of execs: who dropped one need not wait until its process is gone.
 #[derive(Debug, Clone, Default)]
@@ -115,7 +115,7 @@ impl Exec {
         match state {
             Some(code) => Ok(code),
             None => Err(RuntimeError::Local(format!(
-                "the command's streams have ended, and after {} s the Docker Engine still has it running",
+                "the command's streams have ended, but after {} s the Docker Engine still reports it as running",
                 END_WAIT.as_secs()
             ))),
         }
@@ -174,7 +174,7 @@ where
 async fn end(engine: &SharedEngine, exec: &str, container: &str) -> bool {
     let why = match try_end(engine, exec, container).await {
         Ok(true) => return true,
-        Ok(false) => "its process can't be seen from here, or does not end".to_owned(),
+        Ok(false) => "its process is not visible from here, or does not exit".to_owned(),
         // It is gone with its container.
         Err(error) if error.is_not_found() => return true,
         Err(error) => error.to_string(),

@@ -55,7 +55,7 @@ impl DockerManager {
         let config = found.config.unwrap_or_default();
         if streams.stdin && config.open_stdin != Some(true) {
             return Err(RuntimeError::Conflict(
-                "the container has no standard input: its manifest does not say stdin: true"
+                "the container has no standard input: its manifest does not set stdin: true"
                     .to_owned(),
             ));
         }
@@ -92,7 +92,7 @@ fn chunks(
     tty: bool,
 ) -> BoxStream<'static, Result<LogChunk>> {
     let broken = |error: std::io::Error| {
-        RuntimeError::Unavailable(format!("the connection to the process broke off: {error}"))
+        RuntimeError::Unavailable(format!("lost the connection to the process: {error}"))
     };
     if tty {
         return ReaderStream::with_capacity(read, READ_BYTES)

@@ -163,7 +163,7 @@ async fn a_command_that_can_not_be_ended_is_told_of() {
     // docker 53
     assert_eq!(
         late.to_string(),
-        "exec, whose process could not be ended and goes on, got no answer within 1 s"
+        "exec, whose process could not be killed and keeps running, got no answer within 1 s"
     );
 }
 
@@ -219,7 +219,7 @@ async fn an_end_that_is_not_seen_in_time_is_an_error() {
     drop(engine.start_exec(&exec.id, false).await.unwrap());
     let error = exec.ended().await.unwrap_err();
     assert!(
-        error.to_string().contains("still has it running"),
+        error.to_string().contains("still reports it as running"),
         "{error}"
     );
 }

@@ -209,7 +209,7 @@ async fn run_helper(program: &str, server: &str) -> Result<Option<RegistryAuth>,
         .process_group(0)
         .kill_on_drop(true)
         .spawn()
-        .map_err(|error| format!("{program} can't be started: {error}"))?;
+        .map_err(|error| format!("failed to start {program}: {error}"))?;
     let mut child = Running(child);
     let (stdin, stdout) = (child.0.stdin.take(), child.0.stdout.take());
     let asked = async {
@@ -229,9 +229,9 @@ async fn run_helper(program: &str, server: &str) -> Result<Option<RegistryAuth>,
         Ok::<_, std::io::Error>(text)
     };
     let ((), answered) = futures::join!(asked, answered);
-    let text = answered.map_err(|error| format!("its answer can't be read: {error}"))?;
+    let text = answered.map_err(|error| format!("failed to read its output: {error}"))?;
     let status = child.0.wait().await;
-    let status = status.map_err(|error| format!("its end can't be awaited: {error}"))?;
+    let status = status.map_err(|error| format!("failed to wait for it: {error}"))?;
     if !status.success() {
         let words = String::from_utf8_lossy(&text);
         if words.trim() == HELPER_KNOWS_NOTHING {
@@ -240,7 +240,7 @@ async fn run_helper(program: &str, server: &str) -> Result<Option<RegistryAuth>,
         return Err(format!("{program} failed: {status}"));
     }
     let answer: HelperAnswer = serde_json::from_slice(&text)
-        .map_err(|_| "its answer is not JSON with Username and Secret".to_owned())?;
+        .map_err(|_| "its output is not JSON with Username and Secret".to_owned())?;
     let auth = RegistryAuth {
         server: server.to_owned(),
         ..RegistryAuth::default()

@@ -94,7 +94,7 @@ pub struct ImageGcOptions {
 enum GcError {
     #[error(transparent)]
     Engine(#[from] EngineError),
-    #[error("can't tell how full the disk of {directory} is: {cause}", directory = directory.display())]
+    #[error("failed to read the disk usage of {directory}: {cause}", directory = directory.display())]
     Disk { directory: PathBuf, cause: String },
     #[error("invalid capacity 0 on image filesystem")]
     InvalidCapacity,

@@ -170,8 +170,8 @@ fn read(path: &Path) -> io::Result<BTreeMap<String, Pulled>> {
     let unusable = |cause: String| {
         let aside = PathBuf::from(format!("{}{SET_ASIDE}", path.display()));
         let fate = match fs::rename(path, &aside) {
-            Ok(()) => format!("set aside as {}", aside.display()),
-            Err(error) => format!("can't be set aside: {error}"),
+            Ok(()) => format!("renamed to {}", aside.display()),
+            Err(error) => format!("failed to rename it: {error}"),
         };
         io::Error::other(format!("{}: {cause}; {fate}", path.display()))
     };
@@ -181,7 +181,7 @@ fn read(path: &Path) -> io::Result<BTreeMap<String, Pulled>> {
     let text = fs::read(path)?;
     let stored: Stored = match serde_json::from_slice(&text) {
         Ok(stored) => stored,
-        Err(error) => return Err(unusable(format!("can't be understood: {error}"))),
+        Err(error) => return Err(unusable(format!("can't be decoded: {error}"))),
     };
     if stored.version != VERSION {
         return Err(unusable(format!("is of version {}", stored.version)));

@@ -34,11 +34,13 @@ const NO_NETWORKS: [&str; 2] = ["host", "null"];
 pub(crate) enum NetworkError {
     /// The Docker network is not there.
     #[error(
-        "the Docker network {0:?} does not exist: make it with \"docker network create {0}\", or name another with --network"
+        "the Docker network {0:?} does not exist: make it with \"docker network create {0}\", or choose another with --network"
     )]
     Missing(String),
     /// It gives pods no address.
-    #[error("the Docker network {name:?} is of driver {driver:?}, which gives pods no address")]
+    #[error(
+        "the Docker network {name:?} is of driver {driver:?}, which assigns no addresses to pods"
+    )]
     Unsuitable {
         /// Its name.
         name: String,
@@ -235,7 +237,7 @@ impl DockerManager {
             SyncError::new(SyncErrorReason::SetupNetworkError, message)
         };
         let Some(path) = path else {
-            return Err(failed("the Engine does not say where it is"));
+            return Err(failed("the Engine does not report its path"));
         };
         self.on_disk(move |_| mirrorlet_host::volume::overwrite(&path, &content))
             .await
@@ -266,7 +268,7 @@ impl DockerManager {
         self.network.tear_down_pod(&sandbox).await
     }
 
-    /// Fails, in words that say what to do, while pods can't be given a network.
+    /// Fails, in words that say what to do, while pod network is not ready.
     pub(super) async fn check_network(&self, pod: &Pod) -> Result<(), SyncError> {
         if spec::is_host_network(pod) {
             return Ok(());
@@ -311,7 +313,7 @@ impl DockerManager {
         let process = self.on_disk(move |_| Ok(ports::process(&port))).await;
         match process {
             Ok(Some(process)) => process,
-            Ok(None) | Err(_) => "a process of this machine".to_owned(),
+            Ok(None) | Err(_) => "a process on this machine".to_owned(),
         }
     }
 }

@@ -363,6 +363,6 @@ fn needs_pod_ips(container: &Container) -> bool {
 fn cancelled() -> SyncError {
     SyncError::new(
         SyncErrorReason::RunContainerError,
-        "the pod was told to stop meanwhile",
+        "the pod is being stopped",
     )
 }

@@ -46,7 +46,7 @@ impl DockerManager {
             return Err(EngineError::Api {
                 status: 0,
                 message: format!(
-                    "the name {:?} is not one of a container of ours",
+                    "the name {:?} is not a container name of mirrorlet",
                     request.name
                 ),
             });

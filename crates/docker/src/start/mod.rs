@@ -266,7 +266,10 @@ impl DockerManager {
         let (uid, name, count) = (PodUid::of(pod), start.name.to_owned(), start.restart_count);
         let noted = self.on_disk(move |volumes| volumes.note_restarts(&uid, &name, count));
         if let Err(error) = noted.await {
-            let message = format!("failed to note the restarts of {}: {error}", start.name);
+            let message = format!(
+                "failed to record the restart count of {}: {error}",
+                start.name
+            );
             occurrences::note(
                 &self.telemetry,
                 &FullName::of(pod),

@@ -103,7 +103,7 @@ fn skipped_names(container: &Container, environment: &Environment) -> Option<Not
     (!skipped.is_empty()).then(|| Note {
         reason: INVALID_NAMES,
         message: format!(
-            "keys of envFrom in container {} can't be names of variables and were left out: {}",
+            "keys of envFrom in container {} are not valid variable names and were skipped: {}",
             container.name,
             skipped.join(", ")
         ),

@@ -137,7 +137,7 @@ pub enum ConfigError {
         fqdn: String,
     },
     /// `hostUsers: false`.
-    #[error("hostUsers: false can't be honoured: Docker maps users for the whole daemon only")]
+    #[error("hostUsers: false is not supported: Docker can map users only for the whole daemon")]
     UserNamespace,
     /// The environment can't be made.
     #[error(transparent)]

@@ -73,7 +73,7 @@ pub(super) fn binds(
         if target.contains(':') {
             return Err(ConfigError::Mount {
                 path: target,
-                problem: "the Engine can't be told of a path with a colon here; make the volume's directory on the host",
+                problem: "the Engine accepts no path with a colon here; create the volume's directory on the host",
             });
         }
         let mut bind = format!("{}:{target}", source.display());

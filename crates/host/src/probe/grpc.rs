@@ -147,7 +147,7 @@ async fn read(body: &mut RecvStream) -> Result<BytesMut, ProbeError> {
     while let Some(chunk) = body.data().await {
         let chunk = chunk.map_err(broken)?;
         if answer.len() + chunk.len() > ANSWER_MAX {
-            return Err(ProbeError::Broken("the answer is too long".to_owned()));
+            return Err(ProbeError::Broken("the response is too long".to_owned()));
         }
         answer.extend_from_slice(&chunk);
         body.flow_control()
@@ -159,7 +159,7 @@ async fn read(body: &mut RecvStream) -> Result<BytesMut, ProbeError> {
 
 /// `HealthCheckResponse { status }`, with its prefix. A field that is left out has the value 0.
 fn health(answer: &[u8]) -> Result<Health, ProbeError> {
-    let senseless = || ProbeError::Broken("the answer is no health check's".to_owned());
+    let senseless = || ProbeError::Broken("the response is not a health check response".to_owned());
     let message = answer.get(PREFIX..).ok_or_else(senseless)?;
     if answer.first() != Some(&0) {
         return Err(senseless());

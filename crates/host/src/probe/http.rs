@@ -55,9 +55,9 @@ impl Client {
             let Some(location) = step.location.filter(|_| is_redirect(step.status)) else {
                 return Ok(answer);
             };
-            let next = url
-                .join(&location)
-                .map_err(|_| ProbeError::Broken("the redirect's Location is no URL".to_owned()))?;
+            let next = url.join(&location).map_err(|_| {
+                ProbeError::Broken("the redirect's Location is not a URL".to_owned())
+            })?;
             if next.host_str() != Some(first_host.as_str()) {
                 return Ok(answer);
             }
@@ -114,7 +114,7 @@ fn url_of(get: &HttpGet) -> Result<Url, ProbeError> {
 fn headers_of(get: &HttpGet) -> Result<HeaderMap, ProbeError> {
     let mut headers = HeaderMap::new();
     for (name, value) in &get.headers {
-        let invalid = || ProbeError::Request(format!("header {name:?} can't be sent"));
+        let invalid = || ProbeError::Request(format!("header {name:?} is invalid"));
         let value = HeaderValue::from_str(value).map_err(|_| invalid())?;
         let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
         headers.append(name, value);

@@ -253,7 +253,7 @@ async fn senseless_answers_and_requests_are_told_without_their_values() {
         ..get(server.address, "/")
     };
     let error = ask(&request).await.unwrap_err().to_string();
-    assert_eq!(error, "invalid request: header \"X-Key\" can't be sent");
+    assert_eq!(error, "invalid request: header \"X-Key\" is invalid");
 }
 
 #[tokio::test]

@@ -77,7 +77,7 @@ pub fn source_failed(location: &str, error: &str) {
     tracing::warn!(
         source = location,
         error = error,
-        "the source can't be read; its pods stay as they are"
+        "can't read the source; its pods keep running"
     );
 }
 
@@ -114,7 +114,7 @@ pub fn manifest_mended(problem: &Diagnostic) {
 
 /// A server of the agent ended by itself.
 pub fn server_failed(server: &str, error: &str) {
-    tracing::error!(error = error, "{server} can't be served any more");
+    tracing::error!(error = error, "{server} stopped unexpectedly");
 }
 
 /// The agent needs something of its host that isn't there. Call it when that is found.
@@ -127,10 +127,7 @@ pub fn host_access_lacking(telemetry: &Telemetry, lack: &Lack) {
 
 /// What the agent lacked of its host is there now.
 pub fn host_access_had(need: Need) {
-    tracing::info!(
-        reason = need.as_str(),
-        "what was lacking of the host is there"
-    );
+    tracing::info!(reason = need.as_str(), "the host provides it again");
 }
 
 /// Copies of our own volumes among the host's files can't be unmounted: the directories of pods that
@@ -138,7 +135,7 @@ pub fn host_access_had(need: Need) {
 pub fn host_files_not_forgotten(error: &str) {
     tracing::warn!(
         error = error,
-        "copies of volumes among the host's files can't be unmounted"
+        "failed to unmount copies of volumes below the host's root file system"
     );
 }
 
@@ -146,7 +143,7 @@ pub fn host_files_not_forgotten(error: &str) {
 pub fn host_access_unknown(error: &str) {
     tracing::debug!(
         error = error,
-        "what the Engine sees of the agent's files is not known"
+        "can't determine which of the agent's files the Engine sees"
     );
 }
 
@@ -161,13 +158,13 @@ pub fn negative_oom_score_refused() {
 pub fn network_not_ready(telemetry: &Telemetry, error: &str) {
     let journal = &telemetry.journal;
     journal.node(Kind::Warning, "NetworkNotReady", error);
-    tracing::error!(error = error, "pods can't be given a network");
+    tracing::error!(error = error, "pod network is not ready");
 }
 
 /// The Engine no longer answers. Call it when that begins.
 pub fn engine_lost(telemetry: &Telemetry, error: &str) {
     telemetry.metrics.set_engine_up(false);
-    tracing::error!(error = error, "the Docker Engine is away; waiting for it");
+    tracing::error!(error = error, "the Docker Engine is unreachable; retrying");
 }
 
 /// The Engine answers: at the start (`away` is none), or again.
@@ -188,7 +185,7 @@ pub fn gap(telemetry: &Telemetry, cause: &str, first: bool) {
     } else {
         tracing::warn!(
             reason = cause,
-            "Engine events may have been missed; listing everything"
+            "Engine events may have been missed; listing all containers"
         );
     }
 }
@@ -207,13 +204,13 @@ pub fn api_lost(metrics: &Metrics, error: &str) {
     metrics.set_api_up(false);
     tracing::warn!(
         error = error,
-        "the API server doesn't answer; pods go on as they are"
+        "the API server is unreachable; running pods continue"
     );
 }
 
 /// The API server answers again: requests and watches take new connections.
 pub fn api_connections_given_up() {
-    tracing::debug!("the API server answers again; connections from before are given up");
+    tracing::debug!("the API server answers again; closing old connections");
 }
 
 /// New requests to the API server use replaced credentials.
@@ -225,7 +222,7 @@ pub fn credentials_replaced() {
 pub fn credentials_unusable(error: &str) {
     tracing::error!(
         error = error,
-        "credentials for the API server can't be used; going on with the old ones"
+        "new credentials for the API server are unusable; keeping the old ones"
     );
 }
 

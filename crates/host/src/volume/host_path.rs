@@ -19,9 +19,9 @@ const FILE_MODE: u32 = 0o644;
 
 /// Why a path can't be checked.
 const UNSEEN: &str =
-    "the agent doesn't see the host's files; mount / of the host and name it with --host-root";
+    "the agent can't see the host's files; mount / of the host and set --host-root";
 /// Why a file can't be made.
-const READ_ONLY: &str = "the agent sees the host's files without making any; make it on the host";
+const READ_ONLY: &str = "the agent can read but not create the host's files; create it on the host";
 
 /// A path of the host, ready to be bound.
 pub(super) struct HostPath {
@@ -69,7 +69,7 @@ pub(super) fn ensure(
             // The form of a mount that has the Engine make its source can't say such a path.
             if source.path.contains(':') {
                 return Err(refused(
-                    "can't be made from within a container; make it on the host",
+                    "can't be created from within a container; create it on the host",
                 ));
             }
             return Ok(HostPath {

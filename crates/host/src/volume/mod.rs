@@ -92,7 +92,7 @@ pub enum VolumeError {
     },
     /// The agent may not mount file systems.
     #[error(
-        "volume {volume:?} needs a file system mounted, and the agent may not mount: run it as root with CAP_SYS_ADMIN ({cause})"
+        "volume {volume:?} requires a mount, which the agent is not allowed to make: run it as root with CAP_SYS_ADMIN ({cause})"
     )]
     MountNotPermitted {
         /// Name of the volume.
@@ -109,7 +109,7 @@ pub enum VolumeError {
         cause: String,
     },
     /// A name that can't be part of a path.
-    #[error("{0:?} can't be the name of a file")]
+    #[error("{0:?} is not a valid file name")]
     InvalidName(String),
 }
 

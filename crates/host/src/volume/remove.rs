@@ -97,7 +97,7 @@ fn unmount_ours(paths: &PodPaths) -> Result<()> {
         if !is_volume && !point.starts_with(&subpaths) {
             return Err(VolumeError::Busy {
                 path: point.clone(),
-                cause: "it was not mounted by us".to_owned(),
+                cause: "it was not mounted by mirrorlet".to_owned(),
             });
         }
         match unmount(point, UnmountFlags::NOFOLLOW) {

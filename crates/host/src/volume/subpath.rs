@@ -65,7 +65,7 @@ pub(super) fn ensure(
             SeenAt::Below(at) => (at, host.root()),
             SeenAt::Nowhere => {
                 return Err(fail(
-                    "the agent doesn't see the host's files; mount / of the host and name it with --host-root"
+                    "the agent can't see the host's files; mount / of the host and set --host-root"
                         .to_owned(),
                 ));
             }
@@ -73,7 +73,7 @@ pub(super) fn ensure(
         let opened = open_or_create(&at, &subpath).map_err(|e| {
             fail(match (e, shown) {
                 (Errno::ROFS, Some(_)) => {
-                    "it is missing, and the agent sees the host's files without making any; make it on the host"
+                    "it is missing, and the agent can read but not create the host's files; create it on the host"
                         .to_owned()
                 }
                 (Errno::XDEV, _) => {

@@ -86,19 +86,19 @@ pub(super) enum Send {
 /// Bytes that are no SPDY, or more than we bear. The connection is of no use then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
-    #[error("a SPDY frame of version {0} came")]
+    #[error("received a SPDY frame of version {0}")]
     Version(u16),
-    #[error("a SPDY frame of the unknown kind {0} came")]
+    #[error("received a SPDY frame of unknown type {0}")]
     Kind(u16),
-    #[error("a SPDY frame of {0} bytes came")]
+    #[error("received a SPDY frame of {0} bytes")]
     TooLong(usize),
-    #[error("a SPDY frame of kind {0} came that does not hold what it should")]
+    #[error("received a malformed SPDY frame of type {0}")]
     Payload(u16),
-    #[error("a SPDY frame for no stream came")]
+    #[error("received a SPDY frame for an unknown stream")]
     NoStream,
-    #[error("headers came that can't be inflated")]
+    #[error("received headers that can't be decompressed")]
     Compression,
-    #[error("headers came that are malformed or too large")]
+    #[error("received malformed or too large headers")]
     Headers,
 }
 

@@ -66,17 +66,17 @@ pub(crate) const NORMAL: Send = Send::Close(Bytes::from_static(&1000_u16.to_be_b
 /// Bytes that are no frames of a client, or more than a message may have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
-    #[error("a WebSocket frame with reserved bits came")]
+    #[error("received a WebSocket frame with reserved bits set")]
     Reserved,
-    #[error("a WebSocket frame of the unknown kind {0} came")]
+    #[error("received a WebSocket frame of unknown type {0}")]
     Kind(u8),
-    #[error("a WebSocket frame without a mask came")]
+    #[error("received an unmasked WebSocket frame")]
     NoMask,
-    #[error("a WebSocket frame came that does not fit the one before")]
+    #[error("received a WebSocket frame that does not continue the previous one")]
     Order,
-    #[error("a WebSocket message of {0} bytes or more came")]
+    #[error("received a WebSocket message of {0} bytes or more")]
     TooLong(u64),
-    #[error("a WebSocket control frame came that is too long or not whole")]
+    #[error("received a WebSocket control frame that is too long or fragmented")]
     Control,
 }
 

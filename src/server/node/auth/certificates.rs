@@ -46,7 +46,7 @@ impl ClientAuthorities {
             roots.add(certificate).map_err(|error| bad(&error))?;
         }
         if roots.is_empty() {
-            return Err(BadAuthorities("there is no certificate in it".to_owned()));
+            return Err(BadAuthorities("it contains no certificate".to_owned()));
         }
         let provider = Arc::new(ring::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)

@@ -127,7 +127,7 @@ async fn replaced_files_are_taken_up_once_they_fit_together() {
 
     for nonsense in [
         "",
-        "no PEM",
+        "not PEM",
         "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
     ] {
         files.write("tls.crt", nonsense);

@@ -145,7 +145,7 @@ fn check_restart(container: &Container, at: &Path, problems: &mut Problems<'_>) 
         Some("Always" | "OnFailure" | "Never") => {}
         Some(_) => problems.invalid(&path, "must be Always, OnFailure or Never"),
         None if rules.is_empty() => {}
-        None => problems.required(&path, "is needed beside restartPolicyRules"),
+        None => problems.required(&path, "is required together with restartPolicyRules"),
     }
     let at = at.key("restartPolicyRules");
     if rules.len() > RESTART_RULES_MAX {
@@ -159,7 +159,7 @@ fn check_restart(container: &Container, at: &Path, problems: &mut Problems<'_>) 
         }
         let at = at.key("exitCodes");
         let Some(codes) = &rule.exit_codes else {
-            problems.required(&at, "says which exit codes the rule is for");
+            problems.required(&at, "names the exit codes that the rule applies to");
             continue;
         };
         if ![restart::IN, restart::NOT_IN].contains(&codes.operator.as_str()) {
@@ -189,7 +189,10 @@ fn check_stop_signal(
     };
     let at = at.key("lifecycle");
     if ends {
-        problems.invalid(&at, "is not for init containers that end by themselves");
+        problems.invalid(
+            &at,
+            "is not allowed for init containers that run to completion",
+        );
     }
     let Some(signal) = lifecycle.stop_signal.as_deref() else {
         return;
@@ -200,10 +203,7 @@ fn check_stop_signal(
         problems.invalid(&path, "must be the name of a signal, for example SIGTERM");
     }
     if spec.os.is_none() {
-        problems.invalid(
-            &path,
-            "needs spec.os.name, so that the signal has a meaning",
-        );
+        problems.invalid(&path, "requires spec.os.name");
         problems.help("set spec.os.name to linux");
     }
 }

@@ -115,7 +115,7 @@ pub(super) fn check_field(
             problems.invalid(&path, "this is not the key of a label or annotation");
         }
     } else if !fields.contains(&field.field_path.as_str()) {
-        problems.invalid(&path, "this field can't be taken");
+        problems.invalid(&path, "this field is not available");
         problems.help(format!(
             "use one of {}, metadata.labels['<key>'], metadata.annotations['<key>']",
             fields.join(", ")
@@ -138,10 +138,7 @@ pub(super) fn check_resource(
     }
     let name = resource.container_name.as_deref().unwrap_or_default();
     if !name.is_empty() && !containers.contains(name) {
-        problems.invalid(
-            &at.key("containerName"),
-            "there is no container of this name",
-        );
+        problems.invalid(&at.key("containerName"), "no container has this name");
     }
     if let Some(divisor) = resource.divisor.as_ref().filter(|d| !d.0.is_empty()) {
         let fine = Quantity::try_from(divisor).is_ok_and(|d| !d.is_negative());

@@ -35,7 +35,10 @@ pub(super) fn check_handlers(
             ProbeKind::Startup => "startupProbe",
         });
         if ends {
-            problems.invalid(&at, "is not for init containers that end by themselves");
+            problems.invalid(
+                &at,
+                "is not allowed for init containers that run to completion",
+            );
             problems.help("set restartPolicy: Always to make it a sidecar");
         } else {
             check_probe(kind, probe, container, &at, problems);
@@ -91,7 +94,10 @@ fn check_probe(
     if let Some(grace) = probe.termination_grace_period_seconds {
         let path = at.key("terminationGracePeriodSeconds");
         if is_readiness {
-            problems.invalid(&path, "is not for readiness probes: they stop nothing");
+            problems.invalid(
+                &path,
+                "is not allowed for readiness probes, which stop no container",
+            );
         } else if grace <= 0 {
             problems.invalid(&path, "must be greater than 0");
         }
@@ -116,7 +122,7 @@ fn check_hook(
     if hook.tcp_socket.is_some() {
         problems.warn(
             &at.key("tcpSocket"),
-            "a hook can't be a TCP connection: it always fails",
+            "tcpSocket is not supported for hooks: it always fails",
         );
     }
     let grace = spec.termination_grace_period_seconds.unwrap_or_default();

@@ -34,7 +34,7 @@ pub(super) fn check_metadata(
             &at.key("uid"),
             format!("must be at most {UID_MAX} letters, digits and `-`"),
         );
-        problems.help("leave it out: a static pod gets a UID of its own");
+        problems.help("remove it: the UID is computed");
     }
     for (key, value) in meta.labels.iter().flatten() {
         let path = at.key("labels").key(key);
@@ -56,7 +56,9 @@ fn check_name(meta: &ObjectMeta, node: &NodeName, at: &Path, problems: &mut Prob
     if name.is_empty() {
         problems.required(&path, "a static pod needs a name");
         if meta.generate_name.as_deref().is_some_and(|n| !n.is_empty()) {
-            problems.help("generateName is for the API server, which doesn't see the manifest");
+            problems.help(
+                "generateName is resolved by the API server, which never receives the manifest",
+            );
         }
         return;
     }
@@ -70,7 +72,7 @@ fn check_name(meta: &ObjectMeta, node: &NodeName, at: &Path, problems: &mut Prob
         let length = full.len();
         problems.invalid(
             &path,
-            "the name can't be used on this node, whose name is appended to it",
+            "the name can't be used on this node: the node's name is appended to it",
         );
         problems.help(format!(
             "with the node's name there are {length} characters; {}",
@@ -91,15 +93,17 @@ fn check_annotations(meta: &ObjectMeta, at: &Path, problems: &mut Problems<'_>) 
     if annotations.contains_key(keys::CONFIG_MIRROR) {
         problems.invalid(
             &at.key(keys::CONFIG_MIRROR),
-            "this annotation marks mirror pods, which are never run",
+            "this annotation marks a mirror pod, and mirror pods are not run",
         );
-        problems.help("a manifest taken from the API server must lose this annotation, its uid and its status");
+        problems.help("in a manifest exported from the API server, remove this annotation, the uid and the status");
     }
     let bytes: usize = annotations.iter().map(|(k, v)| k.len() + v.len()).sum();
     if bytes > ANNOTATIONS_BYTES_MAX {
         problems.invalid(
             at,
-            format!("annotations of a pod may hold {ANNOTATIONS_BYTES_MAX} bytes together"),
+            format!(
+                "the annotations of a pod may have at most {ANNOTATIONS_BYTES_MAX} bytes in total"
+            ),
         );
     }
 }

@@ -97,7 +97,7 @@ fn unique<'a>(
     problems: &mut Problems<'_>,
 ) {
     if !name.is_empty() && !seen.insert(name) {
-        problems.duplicate(path, format!("there already is {what} of this name"));
+        problems.duplicate(path, format!("{what} of this name already exists"));
     }
 }
 

@@ -60,7 +60,7 @@ fn check_dns(config: &PodDNSConfig, at: &Path, problems: &mut Problems<'_>) {
     if servers.len() > NAMESERVERS_MAX {
         problems.invalid(
             &at.key("nameservers"),
-            format!("there may be at most {NAMESERVERS_MAX} nameservers"),
+            format!("must have at most {NAMESERVERS_MAX} nameservers"),
         );
     }
     for (index, server) in servers.iter().enumerate() {
@@ -72,7 +72,7 @@ fn check_dns(config: &PodDNSConfig, at: &Path, problems: &mut Problems<'_>) {
         problems.invalid(
             &at.key("searches"),
             format!(
-                "there may be at most {SEARCHES_MAX} search domains of {SEARCH_CHARS_MAX} characters together"
+                "must have at most {SEARCHES_MAX} search domains with {SEARCH_CHARS_MAX} characters in total"
             ),
         );
     }

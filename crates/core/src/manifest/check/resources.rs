@@ -82,7 +82,7 @@ fn check_resource_name(name: &str, path: &Path, problems: &mut Problems<'_>) {
         return;
     }
     if name.contains('/') {
-        let message = "extended resources are not supported: there are no device plugins here";
+        let message = "extended resources are not supported, because there are no device plugins";
         problems.add_at_key(
             Severity::Error,
             Code::UnsupportedField,
@@ -90,7 +90,7 @@ fn check_resource_name(name: &str, path: &Path, problems: &mut Problems<'_>) {
             message.to_owned(),
         );
     } else {
-        problems.invalid(path, "there is no resource of this name");
+        problems.invalid(path, "unknown resource");
         problems.help(format!(
             "the resources of a container are {}",
             STANDARD.join(", ")

@@ -48,7 +48,7 @@ fn check_toleration(toleration: &Toleration, at: &Path, problems: &mut Problems<
     if toleration.toleration_seconds.is_some() && effect != "NoExecute" {
         problems.invalid(
             &at.key("tolerationSeconds"),
-            "is for the effect NoExecute only",
+            "is allowed only for the effect NoExecute",
         );
     }
 }

@@ -149,8 +149,8 @@ fn check_apparmor(profile: Option<&AppArmorProfile>, at: &Path, problems: &mut P
 
 fn check_localhost(kind: &str, profile: &str, path: &Path, problems: &mut Problems<'_>) {
     if kind == "Localhost" && profile.trim().is_empty() {
-        problems.required(path, "a profile of type Localhost must be named");
+        problems.required(path, "is required for profiles of type Localhost");
     } else if kind != "Localhost" && !profile.is_empty() {
-        problems.invalid(path, "is for profiles of type Localhost only");
+        problems.invalid(path, "is allowed only for profiles of type Localhost");
     }
 }

@@ -75,7 +75,7 @@ pub(super) fn check_items<'a>(
         } else if item.path.starts_with("..") {
             problems.invalid(&path, "must not start with `..`");
         } else if !paths.insert(item.path.as_str()) {
-            problems.duplicate(&path, "there already is a file at this path");
+            problems.duplicate(&path, "duplicate path: another file has it");
         }
         check_mode(item.mode, &at.key("mode"), problems);
         match (&item.field_ref, &item.resource_field_ref) {

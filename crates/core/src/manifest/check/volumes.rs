@@ -48,7 +48,7 @@ fn check_source(volume: &Volume, spec: &PodSpec, at: &Path, problems: &mut Probl
         + usize::from(volume.downward_api.is_some())
         + usize::from(volume.projected.is_some());
     if sources > 1 {
-        problems.invalid(at, "a volume can't be of more than one type");
+        problems.invalid(at, "a volume can have only one type");
     }
     if let Some(host_path) = &volume.host_path {
         check_host_path(host_path, &at.key("hostPath"), problems);
@@ -118,7 +118,7 @@ pub(super) fn check_mounts(
         if mount.name.is_empty() {
             problems.required(&path.key("name"), "a mount needs the name of a volume");
         } else if !volumes.contains(mount.name.as_str()) {
-            problems.invalid(&path.key("name"), "there is no volume of this name");
+            problems.invalid(&path.key("name"), "no volume has this name");
         }
         let target = &path.key("mountPath");
         if mount.mount_path.is_empty() {
@@ -128,7 +128,7 @@ pub(super) fn check_mounts(
         } else if mount.mount_path.split('/').any(|part| part == "..") {
             problems.invalid(target, "must not contain `..`");
         } else if !paths.insert(mount.mount_path.as_str()) {
-            problems.duplicate(target, "something is already mounted at this path");
+            problems.duplicate(target, "duplicate mount path");
         }
         check_sub_path(mount, &path, problems);
         let propagation = mount.mount_propagation.as_deref();
@@ -140,7 +140,7 @@ pub(super) fn check_mounts(
             problems,
         );
         if propagation == Some("Bidirectional") && !privileged {
-            problems.invalid(&path, "Bidirectional is for privileged containers only");
+            problems.invalid(&path, "Bidirectional requires a privileged container");
         }
     }
 }
@@ -152,7 +152,7 @@ fn check_sub_path(mount: &VolumeMount, at: &Path, problems: &mut Problems<'_>) {
     if given(&mount.sub_path) && given(&mount.sub_path_expr) {
         problems.invalid(
             &at.key("subPathExpr"),
-            "subPathExpr and subPath exclude each other",
+            "subPathExpr and subPath are mutually exclusive",
         );
     }
     for (key, text) in [

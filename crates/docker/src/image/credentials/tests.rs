@@ -52,14 +52,14 @@ async fn what_a_helper_can_not_tell_is_told_apart() {
     let failed = run("echo s3cret; exit 3").await.unwrap_err();
     assert!(failed.ends_with("failed: exit status: 3"), "{failed}");
     let odd = run("echo s3cret").await.unwrap_err();
-    assert_eq!(odd, "its answer is not JSON with Username and Secret");
+    assert_eq!(odd, "its output is not JSON with Username and Secret");
     // Far too much is cut, and no reader waits for more.
     let flood = run("yes s3cret").await.unwrap_err();
     assert!(!flood.contains("s3cret"), "{flood}");
     let node = NodeCredentials::default();
     let absent = node.ask("no-such-helper", "r.io").await.unwrap_err();
     let words =
-        "credential helper \"no-such-helper\": docker-credential-no-such-helper can't be started: ";
+        "credential helper \"no-such-helper\": failed to start docker-credential-no-such-helper: ";
     assert!(absent.to_string().starts_with(words), "{absent}");
     let path = node.ask("../../bin/sh", "r.io").await.unwrap_err();
     assert!(path.to_string().ends_with("must not be a path"), "{path}");

@@ -304,7 +304,7 @@ async fn a_disk_or_an_engine_that_says_nothing_removes_nothing() {
     bed.gc.collect(bed.began).await;
     let error = bed.gc.report().borrow().error.clone().unwrap();
     assert!(
-        error.starts_with("can't tell how full the disk of /var/lib/docker is: "),
+        error.starts_with("failed to read the disk usage of /var/lib/docker: "),
         "{error}"
     );
     assert!(bed.told().is_empty(), "once is no news");

@@ -199,7 +199,7 @@ fn joined(failures: Vec<EngineError>, hindrances: &[String]) -> EngineError {
     let Some(last) = failures.into_iter().next_back() else {
         return EngineError::Api {
             status: 0,
-            message: "nothing was tried".to_owned(),
+            message: "no attempt was made".to_owned(),
         };
     };
     // One that says by itself what is to be done about it.

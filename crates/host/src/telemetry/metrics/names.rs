@@ -145,11 +145,7 @@ impl Metrics {
             "Pod statuses written to the API server, by outcome",
             self.status_writes.clone(),
         );
-        r.register(
-            "events",
-            "Events by what became of them",
-            self.events.clone(),
-        );
+        r.register("events", "Events by outcome", self.events.clone());
         r.register(
             "mirror_pods",
             "Static pods by the state of their mirrors",
@@ -157,7 +153,7 @@ impl Metrics {
         );
         r.register(
             "mirror_problems",
-            "Mirror pods that can't be made, by kind of problem",
+            "Mirror pods that can't be created, by kind of problem",
             self.mirror_problems.clone(),
         );
     }

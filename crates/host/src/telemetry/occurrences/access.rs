@@ -7,7 +7,7 @@ use mirrorlet_core::api::ContainerId;
 pub fn access_unknown(error: &str) {
     tracing::warn!(
         error = error,
-        "the API server did not say who asks the node API, or whether they may; they were refused"
+        "rejected a request to the node API: the API server could not authenticate or authorize it"
     );
 }
 
@@ -21,20 +21,20 @@ pub fn node_certificate_replaced() {
 pub fn node_certificate_unusable(error: &str) {
     tracing::warn!(
         error = error,
-        "the certificate of the node API can't be replaced; the one in use stays"
+        "failed to replace the serving certificate of the node API; keeping the current one"
     );
 }
 
 /// The node API listens.
 pub fn node_api_served(address: std::net::SocketAddr) {
-    tracing::info!("the node API is served on {address}");
+    tracing::info!("serving the node API on {address}");
 }
 
 /// Whose client certificates are believed was read anew.
 pub fn client_authorities_replaced(from: &str) {
     tracing::info!(
         source = from,
-        "the node API believes client certificates of these authorities"
+        "the node API trusts client certificates signed by these CAs"
     );
 }
 
@@ -44,7 +44,7 @@ pub fn client_authorities_unusable(from: &str, error: &str) {
     tracing::warn!(
         source = from,
         error = error,
-        "the authorities of client certificates can't be read: the API server can't call the node API (kubectl logs, exec, top) unless it was believed before; --client-ca-file names them"
+        "failed to read the CAs of client certificates: the API server can't call the node API (kubectl logs, exec, top) until they are known; set --client-ca-file"
     );
 }
 
@@ -52,7 +52,7 @@ pub fn client_authorities_unusable(from: &str, error: &str) {
 pub fn log_link_failed(container: Option<&ContainerId>, why: &str) {
     tracing::warn!(
         container_id = container.map(ContainerId::short),
-        "a link under --pod-logs-dir could not be made or removed: {why}"
+        "failed to create or remove a link under --pod-logs-dir: {why}"
     );
 }
 
@@ -60,6 +60,6 @@ pub fn log_link_failed(container: Option<&ContainerId>, why: &str) {
 pub fn exec_goes_on(container: &ContainerId, why: &str) {
     tracing::warn!(
         container_id = container.short(),
-        "a command in the container goes on though nobody waits for it any more: {why}"
+        "failed to kill a command in the container whose client is gone: {why}"
     );
 }

@@ -48,11 +48,14 @@ pub fn mirror_refused(
     kind: &str,
     message: &str,
 ) {
-    let story = format!("no mirror pod, {kind}: {message}");
+    let story = format!("mirror pod not created, {kind}: {message}");
     telemetry
         .journal
         .pod(pod, uid, None, Kind::Trace, "MirrorRefused", story);
-    let told = format!("No mirror pod for {}, {kind}: {message}", Shown(pod));
+    let told = format!(
+        "Mirror pod of {} not created, {kind}: {message}",
+        Shown(pod)
+    );
     telemetry
         .journal
         .node(Kind::Warning, "MirrorPodRefused", told);
@@ -62,17 +65,17 @@ pub fn mirror_refused(
         uid = %uid,
         reason = kind,
         error = message,
-        "no mirror pod: kubectl doesn't show it; will try again"
+        "failed to create the mirror pod; retrying"
     );
 }
 
 /// The problem told last about a pod's mirror is gone.
 pub fn mirror_mended(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, kind: &str) {
-    let story = format!("the mirror pod's problem is gone: {kind}");
+    let story = format!("mirror pod problem resolved: {kind}");
     telemetry
         .journal
         .pod(pod, uid, None, Kind::Trace, "MirrorMended", story);
-    let told = format!("The mirror pod of {} is in place again", Shown(pod));
+    let told = format!("Mirror pod of {} exists again", Shown(pod));
     telemetry
         .journal
         .node(Kind::Normal, "MirrorPodMended", told);
@@ -80,7 +83,7 @@ pub fn mirror_mended(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, kind: 
         pod = %Shown(pod),
         uid = %uid,
         reason = kind,
-        "the mirror pod's problem is gone"
+        "mirror pod problem resolved"
     );
 }
 
@@ -108,7 +111,7 @@ pub fn status_written(
 /// A pod's status could not be written; it will be tried again. Call it when that begins, or its
 /// cause changes.
 pub fn status_failed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, error: &str) {
-    let message = format!("status not written: {error}");
+    let message = format!("failed to write the status: {error}");
     telemetry
         .journal
         .pod(pod, uid, None, Kind::Trace, "StatusFailed", message);
@@ -117,7 +120,7 @@ pub fn status_failed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, error:
         pod = %Shown(pod),
         uid = %uid,
         error = error,
-        "could not write its status; will try again"
+        "failed to write the pod's status; retrying"
     );
 }
 
@@ -129,9 +132,9 @@ pub fn pod_object_deleted(telemetry: &Telemetry, pod: &FullName, uid: &PodUid) {
         None,
         Kind::Trace,
         "ObjectDeleted",
-        "its object was deleted from the API",
+        "deleted the Pod from the API server",
     );
-    tracing::info!(pod = %Shown(pod), uid = %uid, "its object was deleted from the API");
+    tracing::info!(pod = %Shown(pod), uid = %uid, "deleted the Pod from the API server");
 }
 
 /// Something became of events. Not logged: there may be many.
@@ -141,14 +144,14 @@ pub fn events(telemetry: &Telemetry, outcome: EventOutcome, number: u64) {
 
 /// Events are lost, since too many wait for the API server. Call it when that begins.
 pub fn events_lost() {
-    tracing::warn!("too many events wait for the API server; the oldest are lost");
+    tracing::warn!("too many events are waiting for the API server; the oldest are dropped");
 }
 
 /// The API server refuses events in a namespace. Call it once a cause.
 pub fn events_refused(namespace: &str, error: &str) {
     tracing::warn!(
         error = error,
-        "events in namespace {namespace} are refused; they are dropped"
+        "the API server rejects events in namespace {namespace}; they are dropped"
     );
 }
 
@@ -171,7 +174,7 @@ pub fn node_starting(telemetry: &Telemetry) {
 
 /// Our Node can't be registered. Call it when that begins, or its cause changes.
 pub fn node_refused(name: &str, error: &str) {
-    tracing::error!(error = error, "the Node {name} can't be registered");
+    tracing::error!(error = error, "failed to register the Node {name}");
 }
 
 /// Our Node was deleted; it is registered again.
@@ -181,28 +184,28 @@ pub fn node_gone(name: &str) {
 
 /// The API server refused the status of our Node; it is written again later.
 pub fn node_status_failed(error: &str) {
-    tracing::warn!(error = error, "the status of the Node can't be written");
+    tracing::warn!(error = error, "failed to write the Node's status");
 }
 
 /// The Lease of our Node can't be renewed. Call it when that begins.
 pub fn lease_failed(error: &str) {
-    tracing::warn!(error = error, "the Lease of the Node can't be renewed");
+    tracing::warn!(error = error, "failed to renew the Node's Lease");
 }
 
 /// The Lease of our Node is renewed again.
 pub fn lease_back() {
-    tracing::info!("the Lease of the Node is renewed again");
+    tracing::info!("the Node's Lease is renewed again");
 }
 
 /// A watch is refused or broken though the API server answers; it is begun again. Call it when
 /// that begins. `resource` is its plural.
 pub fn watch_failed(resource: &str, error: &str) {
-    tracing::warn!(error = error, "can't watch {resource}; trying again");
+    tracing::warn!(error = error, "failed to watch {resource}; retrying");
 }
 
 /// Our Node is registered: created, or found as it was left.
 pub fn node_registered(telemetry: &Telemetry, node: &str, created: bool) {
-    let how = if created { "created" } else { "there already" };
+    let how = if created { "created" } else { "found" };
     telemetry
         .journal
         .node(Kind::Trace, "Registered", format!("Node {node} was {how}"));
@@ -212,7 +215,7 @@ pub fn node_registered(telemetry: &Telemetry, node: &str, created: bool) {
 /// A client certificate was requested: somebody may have to approve it. Call it once a request.
 pub fn client_certificate_requested(request: &str) {
     tracing::info!(
-        "a client certificate is requested: {request} waits for approval (kubectl certificate approve {request})"
+        "requested a client certificate; {request} must be approved: kubectl certificate approve {request}"
     );
 }
 
@@ -228,19 +231,19 @@ pub fn client_certificate_issued(telemetry: &Telemetry, ends: Timestamp) {
 /// There is no new client certificate, though one is due; it goes on being asked for. Call it when
 /// that begins, or its cause changes. Whether there is none at all is `is_needed`.
 pub fn client_certificate_unissued(telemetry: &Telemetry, error: &str, is_needed: bool) {
-    let told = format!("The client certificate can't be had: {error}");
+    let told = format!("Failed to obtain a client certificate: {error}");
     telemetry
         .journal
         .node(Kind::Warning, "ClientCertificateNotIssued", told);
     if is_needed {
         tracing::error!(
             error = error,
-            "no identity to call the API server with; static pods run without it"
+            "no client certificate for the API server; only static pods run"
         );
     } else {
         tracing::warn!(
             error = error,
-            "the client certificate can't be renewed; the one in use stays"
+            "failed to renew the client certificate; keeping the current one"
         );
     }
 }

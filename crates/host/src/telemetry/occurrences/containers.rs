@@ -176,7 +176,7 @@ pub fn container_killing(
         Some(container),
         Kind::Trace,
         "Stopping",
-        format!("to be stopped: {reason}"),
+        format!("no longer wanted: {reason}"),
     );
     tracing::info!(
         pod = %Shown(pod),

@@ -38,7 +38,7 @@ pub fn image_collected(
 
 /// An image that was to be removed stays: it came into use, say.
 pub fn image_not_collected(image: &str, error: &str) {
-    tracing::warn!(error = error, "image {image} can't be removed");
+    tracing::warn!(error = error, "failed to remove image {image}");
 }
 
 /// A pass failed. Upstream tells of it only when the one before failed too.
@@ -70,13 +70,13 @@ pub fn invalid_disk_capacity(telemetry: &Telemetry, message: &str) {
 
 /// It can't be noted which images were pulled: after a restart some will be nobody's, and stay.
 pub fn pulled_images_not_noted(error: &str) {
-    tracing::warn!(error = error, "failed to note which images were pulled");
+    tracing::warn!(error = error, "failed to record which images were pulled");
 }
 
 /// What was noted of pulled images can't be used.
 pub fn pulled_images_forgotten(error: &str) {
     tracing::warn!(
         error = error,
-        "the record of pulled images can't be used; what was pulled before stays"
+        "the record of pulled images is unreadable; images pulled earlier are kept"
     );
 }

@@ -37,11 +37,7 @@ pub fn manifest_read(telemetry: &Telemetry, pod: &SourcePod) {
         0 => String::new(),
         number => format!(", document {}", u64::from(number) + 1),
     };
-    let held = if pod.held {
-        "; this is its last good version"
-    } else {
-        ""
-    };
+    let held = if pod.held { "; last good version" } else { "" };
     let (uid, location) = (pod.uid(), &pod.origin.location);
     let message = if pod.origin.source == mirrorlet_core::desired::PodSource::Api {
         "read from the API server".to_owned()
@@ -53,13 +49,13 @@ pub fn manifest_read(telemetry: &Telemetry, pod: &SourcePod) {
 
 /// The manifest of a pod that goes on can't be used any more: its last good version stands in.
 pub fn manifest_held(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, problem: &str) {
-    let message = format!("the last good version stays: {problem}");
+    let message = format!("the last good version keeps running: {problem}");
     trace(telemetry, pod, uid, "ManifestHeld", message);
 }
 
 /// The manifest of a pod can be used again.
 pub fn manifest_released(telemetry: &Telemetry, pod: &FullName, uid: &PodUid) {
-    let message = "its manifest is good again".to_owned();
+    let message = "the manifest is valid again".to_owned();
     trace(telemetry, pod, uid, "ManifestGood", message);
 }
 
@@ -98,7 +94,7 @@ pub fn pod_added(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, source: &s
 
 /// A pod is no longer wanted.
 pub fn pod_removed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, reason: &str) {
-    let message = format!("to be stopped: {reason}");
+    let message = format!("no longer wanted: {reason}");
     trace(telemetry, pod, uid, "Removed", message);
     tracing::info!(
         pod = %Shown(pod),
@@ -110,14 +106,14 @@ pub fn pod_removed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, reason: 
 
 /// Nothing of a removed pod is left.
 pub fn pod_gone(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, took: Duration) {
-    let message = format!("nothing of it is left, after {} ms", millis(took));
+    let message = format!("all resources removed after {} ms", millis(took));
     trace(telemetry, pod, uid, "Gone", message);
     telemetry.journal.clear_refs(uid);
     tracing::info!(
         pod = %Shown(pod),
         uid = %uid,
         elapsed_ms = millis(took),
-        "pod gone"
+        "removed the pod"
     );
 }
 
@@ -134,7 +130,7 @@ pub fn status_unknown(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, error
         "FailedSync",
         format!("error determining status: {error}"),
     );
-    tracing::warn!(pod = %Shown(pod), uid = %uid, error = error, "can't tell what it does");
+    tracing::warn!(pod = %Shown(pod), uid = %uid, error = error, "failed to determine the pod's state");
 }
 
 /// A plan is about to be walked.
@@ -217,9 +213,9 @@ pub fn sync_done(
     if let Some(error) = result.error() {
         if result.errors().all(at_once) {
             // What went wrong is known and put right; the next round follows at once.
-            let message = format!("repeated at once: {error}");
+            let message = format!("retried immediately: {error}");
             trace(telemetry, pod, uid, "Round", message);
-            tracing::debug!(pod = %Shown(pod), uid = %uid, error = error, "round repeated");
+            tracing::debug!(pod = %Shown(pod), uid = %uid, error = error, "sync retried");
             return;
         }
         tell_failures(telemetry, pod, uid, result);
@@ -230,16 +226,16 @@ pub fn sync_done(
             uid = %uid,
             elapsed_ms = millis(took),
             error = error,
-            "round failed; will try again"
+            "sync failed; retrying"
         );
     } else if plan_steps > 0 {
-        let message = format!("{plan_steps} steps done in {} ms", millis(took));
+        let message = format!("completed {plan_steps} steps in {} ms", millis(took));
         trace(telemetry, pod, uid, "Round", message);
         tracing::info!(
             pod = %Shown(pod),
             uid = %uid,
             elapsed_ms = millis(took),
-            "round done: {plan_steps} steps"
+            "sync completed: {plan_steps} steps"
         );
     }
 }
@@ -304,14 +300,14 @@ fn is_of_image(reason: SyncErrorReason) -> bool {
 
 /// Volumes of a running pod were written anew.
 pub fn volumes_refreshed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, volumes: &[String]) {
-    let message = format!("volumes written anew: {}", volumes.join(", "));
+    let message = format!("updated volumes: {}", volumes.join(", "));
     telemetry
         .journal
         .pod(pod, uid, None, Kind::Trace, "VolumesRefreshed", message);
     tracing::info!(
         pod = %Shown(pod),
         uid = %uid,
-        "volumes written anew: {}",
+        "updated volumes: {}",
         volumes.join(", ")
     );
 }
@@ -334,7 +330,7 @@ pub fn volumes_not_refreshed(
         uid = %uid,
         reason = %error.reason,
         error = error.message.as_str(),
-        "volumes could not be brought up to date; will try again"
+        "failed to update volumes; retrying"
     );
 }
 
@@ -362,18 +358,18 @@ pub fn remove_failed(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, error:
         pod = %Shown(pod),
         uid = %uid,
         error = error,
-        "could not remove what is left of it; will try again"
+        "failed to remove the pod's remains; retrying"
     );
 }
 
 /// The cgroups of a pod that is gone could not be removed.
 pub fn cgroups_left(uid: &PodUid, error: &str) {
-    tracing::debug!(uid = %uid, error = error, "left empty cgroups behind");
+    tracing::debug!(uid = %uid, error = error, "failed to remove empty cgroups");
 }
 
 /// What is left on disk of a pod that is long gone could not be removed.
 pub fn orphan_left(uid: &PodUid, error: &str) {
-    tracing::warn!(uid = %uid, error = error, "left a directory behind");
+    tracing::warn!(uid = %uid, error = error, "failed to remove a directory");
 }
 
 /// Something is done otherwise than the manifest asks.

@@ -2,13 +2,16 @@
 
 /// The machine could not be looked at. Who asked is told that it failed, not why.
 pub fn stats_failed(error: &str) {
-    tracing::warn!(error = error, "can't tell what pods and the machine use");
+    tracing::warn!(
+        error = error,
+        "failed to read the resource usage of pods and the node"
+    );
 }
 
 /// The cgroups of some containers that run are nowhere to be found.
 pub fn cgroups_missing(count: usize) {
     tracing::debug!(
         count,
-        "containers run whose cgroups are not below /sys/fs/cgroup; what they use can't be told"
+        "cgroups of running containers are not below /sys/fs/cgroup; their resource usage is unknown"
     );
 }

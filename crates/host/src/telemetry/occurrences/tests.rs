@@ -189,7 +189,7 @@ fn decisions_are_told_with_their_reasons() {
     let story = telemetry.journal.story(&pod);
     assert_eq!(
         &*story[0].message,
-        "stop its containers (the sandbox is not running), then create a sandbox (the sandbox is not running), then start container c (container c starts anew with its sandbox)"
+        "stop its containers (the sandbox is not running), then create a sandbox (the sandbox is not running), then start container c (container c restarts with its sandbox)"
     );
     // docker 66
     assert_eq!(

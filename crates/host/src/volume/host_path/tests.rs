@@ -81,7 +81,7 @@ fn the_engine_makes_directories_that_the_agent_cannot() {
     assert!(!host.dir.path().join("srv/new").exists());
     assert!(!Path::new("/srv/new").exists());
     let error = host.ensure("/srv/a:b", "").unwrap_err().to_string();
-    assert!(error.contains("make it on the host"), "{error}");
+    assert!(error.contains("create it on the host"), "{error}");
     let error = host.ensure("/srv/new", "FileOrCreate").unwrap_err();
     assert!(
         error.to_string().contains("is missing, and the agent"),
