@@ -23,9 +23,9 @@ rendered() {
     rendered
 } >"$work/mirrorlet.yaml"
 {
-    echo "# What mirrorlet may do when it is a ServiceAccount. Made by hack/manifests.sh from charts/mirrorlet."
+    echo "# The rights of mirrorlet's ServiceAccount. Made by hack/manifests.sh from charts/mirrorlet."
     echo "# In kube-system, because API priority and fairness serves ServiceAccounts of that namespace"
-    echo "# before others: heartbeats are to survive an overloaded API server."
+    echo "# before others, so heartbeats get through an overloaded API server."
     rendered --show-only templates/serviceaccount.yaml --show-only templates/rbac.yaml
 } >"$work/rbac.yaml"
 
