@@ -19,7 +19,7 @@ pub enum LogError {
     Filter {
         /// The filter.
         filter: String,
-        /// What doesn't fit.
+        /// The decoding error.
         cause: String,
     },
     /// Logging was set up before.
@@ -27,7 +27,7 @@ pub enum LogError {
     Twice,
 }
 
-/// What is never logged, whatever is asked for: kube's client puts whole objects, Secrets among
+/// Targets that are never logged, regardless of the filter: kube's client puts whole objects, Secrets among
 /// them, into its warnings, and kube's watches repeat what the agent tells once.
 const NEVER: [&str; 2] = ["kube_client", "kube_runtime"];
 

@@ -43,7 +43,7 @@ use mirrorlet_core::observed::Pods;
 use mirrorlet_docker::ImagePuller;
 use mirrorlet_host::telemetry::Telemetry;
 
-/// What the other parts read of the cluster's.
+/// The cluster side's state, for the other components.
 pub(super) struct Cluster {
     /// The client that all share.
     pub(super) client: ClusterClient,
@@ -66,19 +66,19 @@ pub(super) struct Cluster {
     feeds: Feeds,
 }
 
-/// What the other parts feed the cluster's with.
+/// The inputs of the cluster side.
 pub(super) struct Links {
     /// Whether the Engine answers.
     pub(super) reach: watch::Receiver<Reach>,
-    /// Which Engine it is.
+    /// The Engine.
     pub(super) engine: watch::Receiver<EngineReport>,
     /// Knows the Engine's images.
     pub(super) images: Arc<ImagePuller>,
-    /// What is wanted.
+    /// The desired pods.
     pub(super) merged: Reader<Merged>,
-    /// What workers tell.
+    /// The workers' views of their pods.
     pub(super) board: Board,
-    /// What the runtime held by its newest list.
+    /// The pods of the runtime's most recent list.
     pub(super) listed: watch::Receiver<Option<Arc<Pods>>>,
     /// Knows pods and mirrors by either UID.
     pub(super) manager: Arc<PodManager>,

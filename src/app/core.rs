@@ -30,35 +30,35 @@ use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_runtime::Runtime;
 use mirrorlet_runtime::gc::ContainerGc;
 
-/// What the core is started with, beside its runtime and its sources.
+/// The inputs of the core, besides its runtime and its sources.
 pub(super) struct CoreOptions {
     /// Asks the observer for looks.
     pub(super) looks: LookRequests,
-    /// Where those requests arrive.
+    /// The receiving end of these requests.
     pub(super) look_queue: mpsc::Receiver<Request>,
     /// Sends the requests of probes.
     pub(super) probe_client: Client,
     /// Addresses of the node, primary first.
     pub(super) node_ips: Vec<IpAddr>,
-    /// What the time is.
+    /// The clock.
     pub(super) clock: Clock,
     /// The node as admission sees it.
     pub(super) node: Reader<AdmitNode>,
-    /// Where occurrences are told.
+    /// Metrics and the journal.
     pub(super) telemetry: Telemetry,
 }
 
 /// The ends by which others read the core.
 pub(super) struct Core {
-    /// What is seen of pods.
+    /// The observed pods.
     pub(super) cache: CacheReader,
     /// Whether the runtime answers.
     pub(super) reach: watch::Receiver<Reach>,
-    /// What the runtime held by its newest list.
+    /// The pods of the runtime's most recent list.
     pub(super) listed: watch::Receiver<Option<Arc<Pods>>>,
-    /// What is wanted.
+    /// The desired pods.
     pub(super) merged: Reader<Merged>,
-    /// What workers tell.
+    /// The workers' views of their pods.
     pub(super) board: Board,
     /// Knows pods and mirrors by either UID.
     pub(super) manager: Arc<PodManager>,

@@ -139,7 +139,7 @@ impl MergeTask {
         });
     }
 
-    /// Who runs under each full name: what was wanted before, or else what runs in the runtime,
+    /// The pod that runs under each full name: what was wanted before, or else what runs in the runtime,
     /// so that a duplicate does not displace a running pod when the agent restarts.
     fn incumbents(&self, before: &Merged) -> BTreeMap<FullName, PodUid> {
         let mut incumbents: BTreeMap<FullName, PodUid> = self

@@ -25,34 +25,34 @@ use mirrorlet_runtime::objects::Objects;
 /// File under the root that tells which images were pulled.
 const PULLED_IMAGES: &str = "pulled-images.json";
 
-/// What the Engine's side is started with, beside the configuration.
+/// The inputs of the Engine side, besides the configuration.
 pub(super) struct DockerInputs {
     /// The Engine, its calls counted.
     pub(super) engine: SharedEngine,
     /// The id that marks containers as ours.
     pub(super) owner: String,
-    /// What containers are told of the node.
+    /// The node's facts for containers.
     pub(super) node: NodeFacts,
     /// Gives what pods refer to.
     pub(super) objects: Arc<dyn Objects>,
-    /// Where occurrences are told.
+    /// Metrics and the journal.
     pub(super) telemetry: Telemetry,
 }
 
 /// The Engine's side, running.
 pub(super) struct Docker {
-    /// Where pods run.
+    /// The runtime of the pods.
     pub(super) runtime: Arc<dyn Runtime>,
     /// Sends the requests of hooks and probes.
     pub(super) probe_client: Client,
     /// Knows the Engine's images.
     pub(super) images: Arc<ImagePuller>,
-    /// What image collection did; none where it is off.
+    /// The report of image garbage collection; `None` if it is off.
     pub(super) image_gc: Option<watch::Receiver<ImageGcReport>>,
     /// Looks at what the agent has of its host; to be run once it is known whether the Engine
     /// answers.
     pub(super) host_look: HostLook,
-    /// What it found missing.
+    /// The missing access to the host.
     pub(super) lacks: watch::Receiver<Vec<LackReport>>,
 }
 

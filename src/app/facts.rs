@@ -12,7 +12,7 @@ use mirrorlet_docker::translate::{NodeFacts, ResolvConf};
 const ANYWHERE_V4: &str = "192.0.2.1:9";
 const ANYWHERE_V6: &str = "[2001:db8::1]:9";
 
-/// Where the machine's own hosts are.
+/// The machine's hosts file.
 const HOSTS_FILE: &str = "/etc/hosts";
 
 /// What the machine has.

@@ -30,7 +30,7 @@ const CONTAINER_MARKS: [&str; 2] = ["/.dockerenv", "/run/.containerenv"];
 /// Set in every container of a kubelet.
 const KUBELET_MARK: &str = "KUBERNETES_SERVICE_HOST";
 
-/// What is looked at.
+/// The inputs of the check.
 pub(super) struct HostLook {
     root: PathBuf,
     docker: String,
@@ -145,7 +145,7 @@ impl HostLook {
         looked
     }
 
-    /// What the Engine says it sees of the agent's files.
+    /// Asks the Engine which of the agent's files it sees.
     async fn look_from_apart(
         &self,
         mark: &Path,
@@ -267,7 +267,7 @@ fn has_interface(interfaces: &str, name: &str) -> bool {
     names.into_iter().any(|(listed, _)| listed.trim() == name)
 }
 
-/// Who listens at the Engine's socket. All unknown where nobody does, or it is no socket of this
+/// The process that listens on the Engine's socket. All unknown where nobody does, or it is no socket of this
 /// machine.
 async fn peer(docker: &str) -> Peer {
     let Some(path) = docker.strip_prefix("unix://") else {

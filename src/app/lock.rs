@@ -21,7 +21,7 @@ pub enum LockError {
     /// The system refused.
     #[error("failed to {attempt} {}", .path.display())]
     Io {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: &'static str,
         /// On what.
         path: PathBuf,

@@ -85,11 +85,11 @@ pub async fn run(resolved: Resolved) -> anyhow::Result<()> {
 /// A running agent.
 pub struct Agent {
     parts: Parts,
-    /// What it tells about itself.
+    /// Its view for the servers.
     pub view: Arc<dyn AgentView>,
-    /// What its pods and its machine use.
+    /// The resource usage of pods and the machine.
     pub stats: Arc<dyn NodeStats>,
-    /// What it counts.
+    /// Its metrics.
     pub telemetry: Telemetry,
     // Held as long as the agent runs.
     _lock: lock::RootLock,

@@ -19,7 +19,7 @@ use mirrorlet_runtime::Runtime;
 /// Shortest time between two reports that differ in the progress of pulls alone.
 const PULL_NEWS_GAP: Duration = Duration::from_millis(500);
 
-/// What the status report may change with.
+/// The inputs whose changes change the status report.
 pub(super) struct News {
     pub(super) reach: watch::Receiver<Reach>,
     pub(super) pods: watch::Receiver<u64>,

@@ -64,7 +64,7 @@ pub(super) async fn listen(config: &Config) -> anyhow::Result<Option<TcpListener
     }
 }
 
-/// Where the node API's certificate is from.
+/// The origin of the node API's certificate.
 fn origin(config: &Config, client: &ClusterClient) -> Origin {
     match (&config.tls_cert_file, &config.tls_private_key_file) {
         (Some(certificate), Some(key)) => Origin::Files {
@@ -79,7 +79,7 @@ fn origin(config: &Config, client: &ClusterClient) -> Origin {
     }
 }
 
-/// What of our settings a kubelet has, by its names for them.
+/// Our settings that a kubelet has, under the kubelet's names.
 fn configz(config: &Config, port: u16) -> serde_json::Value {
     serde_json::json!({
         "enableServer": true,

@@ -90,7 +90,7 @@ fn is_local(docker: &str) -> bool {
         .is_some_and(|path| Path::new(path).is_absolute())
 }
 
-/// What the servers are given.
+/// The statistics for the servers.
 pub(super) struct ServedStats {
     pub(super) provider: Arc<StatsProvider>,
     pub(super) metrics: Metrics,

@@ -8,7 +8,7 @@ use mirrorlet_core::desired::{SourcePod, SourceState};
 use mirrorlet_core::merge::{Merged, PodOperation, SourceName};
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 
-/// What was told already.
+/// Remembers what was reported already.
 #[derive(Debug, Default)]
 pub(super) struct Teller {
     held: BTreeMap<PodUid, FullName>,

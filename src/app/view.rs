@@ -48,7 +48,7 @@ pub(super) struct View {
     pub(super) cache: CacheReader,
     pub(super) reach: watch::Receiver<Reach>,
     pub(super) engine: watch::Receiver<EngineReport>,
-    /// What is lacking of what the agent needs of its host.
+    /// Missing access to the host.
     pub(super) lacks: watch::Receiver<Vec<LackReport>>,
     pub(super) images: Arc<ImagePuller>,
     /// None where no images are collected.

@@ -24,7 +24,7 @@ const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 /// `2.5.4.10`.
 const ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0a];
 
-/// What is read of a certificate.
+/// The fields of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leaf {
     /// The last common name of the subject; empty when it has none.
@@ -85,7 +85,7 @@ impl Leaf {
     }
 }
 
-/// What is left of a piece of DER.
+/// A reader of DER.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

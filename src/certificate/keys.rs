@@ -25,12 +25,12 @@ pub enum CertificateError {
         /// The system's words.
         cause: String,
     },
-    /// What is in the files can't be used.
+    /// The files' content is unusable.
     #[error("the certificate {} can't be used: {cause}", .path.display())]
     Unusable {
         /// The file of the certificate.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         cause: String,
     },
     /// None could be made.
@@ -39,7 +39,7 @@ pub enum CertificateError {
     /// The cluster did not sign one.
     #[error("the cluster did not sign the certificate: {0}")]
     Unsigned(String),
-    /// What was signed can't be kept for the next start.
+    /// The signed certificate can't be saved for the next start.
     #[error("failed to keep the certificate that the cluster has signed: {0}")]
     Unkept(String),
 }

@@ -20,7 +20,7 @@ use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::certificate::{self as decide, Next, Outcome, Validity};
 use mirrorlet_host::disk;
 
-/// What a certificate is for.
+/// The purpose of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// To call the API server with.
@@ -29,10 +29,10 @@ pub enum Purpose {
     Serving,
 }
 
-/// Which certificate is wanted.
+/// The requested certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
-    /// What it is for.
+    /// Its purpose.
     pub purpose: Purpose,
     /// Name of the Node.
     pub node: String,
@@ -47,7 +47,7 @@ pub struct Order {
 pub struct CertificateRequest {
     /// The name that it gets.
     pub name: String,
-    /// What for.
+    /// The purpose.
     pub purpose: Purpose,
     /// The request itself, in PEM.
     pub pem: String,
@@ -72,7 +72,7 @@ pub trait Signer: Send + Sync + 'static {
     /// The API server did not answer, or refused.
     async fn request(&self, request: &CertificateRequest) -> Result<(), SignError>;
 
-    /// What became of the request of that name.
+    /// Returns the outcome of the request of that name.
     ///
     /// # Errors
     /// The API server did not answer, or refused.
@@ -135,9 +135,9 @@ struct Pending {
 #[derive(Debug)]
 pub struct Requested {
     order: Order,
-    /// Where a certificate is kept, with its key.
+    /// The file of the certificate and its key.
     current: PathBuf,
-    /// Where the key of the next one is kept until it is signed.
+    /// The file of the next certificate's key until it is signed.
     next_key: PathBuf,
     pending: Option<Pending>,
     /// Refusals on end.
@@ -145,7 +145,7 @@ pub struct Requested {
 }
 
 impl Requested {
-    /// What has that certificate signed, and keeps it in that directory.
+    /// Requests that certificate and stores it in that directory.
     #[must_use]
     pub fn new(order: Order, directory: &Path) -> Self {
         let name = match order.purpose {
@@ -167,7 +167,7 @@ impl Requested {
         &self.current
     }
 
-    /// What was kept, if it is still good. Blocks on the disk.
+    /// Returns the stored certificate if it is still valid. Blocks on the disk.
     #[must_use]
     pub fn kept(&self, now: Timestamp) -> Option<Issued> {
         let pem = String::from_utf8(disk::read_small(&self.current, FILE_MIB_MAX).ok()?).ok()?;

@@ -69,7 +69,7 @@ pub(super) async fn channels(stream: UnixStream, early: Bytes) -> (Sender, Recei
     (Sender(sink), Receiver(stream))
 }
 
-/// What is sent to the agent.
+/// The sending half of a connection to the agent.
 pub(super) struct Sender(SplitSink<WebSocketStream<UnixStream>, Message>);
 
 impl Sender {
@@ -87,7 +87,7 @@ impl Sender {
     }
 }
 
-/// What comes from the agent.
+/// The receiving half of a connection to the agent.
 pub(super) struct Receiver(SplitStream<WebSocketStream<UnixStream>>);
 
 /// A message of the agent's.

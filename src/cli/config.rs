@@ -31,7 +31,7 @@ pub async fn config(command: &ConfigCommand) -> Outcome {
     }
 }
 
-/// What the running agent uses; no flag but those that find it has a say in that.
+/// Returns the settings of the running agent; only the flags that locate it are used.
 async fn of_the_agent(settings: &SettingArgs) -> Result<Vec<ShownSetting>, Failure> {
     if let Some(other) = settings.settings.keys().find(|key| **key != Key::Root) {
         let flag = other.row().flag;

@@ -16,7 +16,7 @@ use super::{Failure, Outcome, client, logs::escape, status};
 use crate::config::args::{AttachArgs, ExecArgs};
 use mirrorlet_core::select::find_pod;
 
-/// What a shell adds to the number of the signal that ended a program.
+/// The offset of exit codes of programs ended by a signal.
 const SIGNALLED: u8 = 128;
 
 /// Runs a command in a container; its exit code becomes ours.
@@ -49,7 +49,7 @@ struct Talk {
 }
 
 impl Talk {
-    /// What was asked for, as far as it can be had here. Upstream: `SetupTTY` of
+    /// The requested streams, as far as they are available. Upstream: `SetupTTY` of
     /// `k8s.io/kubectl/pkg/cmd/exec/exec.go`.
     fn new(stdin: bool, tty: bool) -> Self {
         let usable = !stdin || terminal::stdin_is_terminal();

@@ -116,7 +116,7 @@ impl Lines {
         }
     }
 
-    /// What is left without the end of a line.
+    /// Writes an incomplete last line.
     fn finish(self, out: &mut impl Write, err: &mut impl Write) -> io::Result<()> {
         self.out.finish(&self.prefix, out)?;
         self.err.finish(&self.prefix, err)

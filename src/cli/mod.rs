@@ -46,7 +46,7 @@ pub enum Failure {
     UsageTold,
     /// No agent answers. Exit code 3.
     NoAgent(anyhow::Error),
-    /// What was run somewhere else ended with that exit code, and has said why itself.
+    /// A remote command ended with that exit code and has printed its own errors.
     Exit(u8),
 }
 
@@ -76,7 +76,7 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
     }
 }
 
-/// What a command comes to.
+/// The result of a command.
 pub type Outcome = Result<(), Failure>;
 
 /// The whole program: parses the command line, does what it says, prints an error once.
@@ -127,7 +127,7 @@ fn dispatch(command: Cmd) -> Outcome {
     }
 }
 
-/// What this process sees around itself.
+/// The environment of this process.
 pub fn ambient() -> Result<Ambient, Failure> {
     let env: BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))

@@ -60,7 +60,7 @@ async fn watch(args: &StatusArgs, root: &Path) -> Outcome {
     )))
 }
 
-/// What to print of a report. While watching, a pod asked for may come and go.
+/// Renders a report. While watching, the requested pods may appear and disappear.
 fn text(args: &StatusArgs, mut report: StatusReport, watching: bool) -> Result<String, Failure> {
     if !args.pods.is_empty() {
         report = only(report, &args.pods, watching)?;

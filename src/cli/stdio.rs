@@ -15,7 +15,7 @@ const READ_BYTES: usize = 64 << 10;
 /// Pieces on their way in each direction; with [`READ_BYTES`] the bound of what is buffered.
 const PIECES_MAX: usize = 4;
 
-/// What comes over standard input; ends with it.
+/// Standard input in chunks; ends with it.
 pub(super) fn input() -> mpsc::Receiver<Bytes> {
     let (sender, receiver) = mpsc::channel(PIECES_MAX);
     std::thread::spawn(move || {

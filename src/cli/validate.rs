@@ -27,7 +27,7 @@ pub enum Format {
     Json,
 }
 
-/// What was found; decides the exit code.
+/// The result of the validation; decides the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     /// No error; there may be warnings.
@@ -98,7 +98,7 @@ struct Summary {
     ignored: Vec<String>,
 }
 
-/// What `-o json` writes.
+/// The document of `-o json`.
 #[derive(Serialize)]
 struct Output<'a> {
     diagnostics: Vec<&'a Diagnostic>,

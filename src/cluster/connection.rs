@@ -101,7 +101,7 @@ struct Present {
     replaced: CancellationToken,
 }
 
-/// What all clones of the [`Transport`] share.
+/// The state shared by all clones of the [`Transport`].
 pub(super) struct Shared {
     present: RwLock<Present>,
     pub reach: ReachTracker,

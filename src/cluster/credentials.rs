@@ -76,7 +76,7 @@ fn connect(access: &ApiAccess, identity: &Identity) -> Result<Wire, ConnectError
     })
 }
 
-/// What a look at credentials and connections brings.
+/// The result of checking credentials and connections.
 enum Looked {
     /// They can go on.
     Fine,
@@ -94,7 +94,7 @@ pub struct CredentialsTask {
     access: ApiAccess,
     /// None until there is one.
     identity: Option<Arc<Identity>>,
-    /// What the first one is judged by; none where there was one from the beginning.
+    /// The identity that the first certificate is judged by; `None` if there was one from the start.
     pub(super) own: Option<NodeIdentity>,
     shared: Arc<Shared>,
     /// The problem that was told last.

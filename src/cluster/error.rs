@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// What the API server said when it refused.
+/// The API server's error response.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Answer {
     /// HTTP status code.
@@ -105,7 +105,7 @@ impl ApiError {
         matches!(self, Self::NotFound(_))
     }
 
-    /// What the API server said, if it said anything.
+    /// The API server's response, if any.
     #[must_use]
     pub fn answer(&self) -> Option<&Answer> {
         match self {

@@ -32,7 +32,7 @@ pub enum ConnectError {
     Kubeconfig {
         /// The kubeconfig.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         cause: String,
     },
     /// The kubeconfig that a first certificate is asked for with can't be used.
@@ -40,7 +40,7 @@ pub enum ConnectError {
     Bootstrap {
         /// The kubeconfig.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         cause: String,
     },
     /// There is no in-cluster account.
@@ -122,7 +122,7 @@ pub(super) type Fingerprint = BTreeMap<PathBuf, Option<[u8; 32]>>;
 
 /// An identity read from disk.
 pub(super) struct Identity {
-    /// What a connection is made of.
+    /// The configuration of the connection.
     pub config: kube::Config,
     /// The files it was made of.
     pub fingerprint: Fingerprint,
@@ -214,7 +214,7 @@ pub(super) fn read_bootstrap(path: &Path) -> Result<Identity, ConnectError> {
     })
 }
 
-/// What a kubeconfig holds of an identity; `ours` is the file of the certificate that we keep.
+/// Reads the identity in a kubeconfig; `ours` is the file of the certificate that we store.
 /// Blocks on the disk.
 pub(super) fn held(path: &Path, ours: &Path) -> Held {
     if let Err(error) = std::fs::metadata(path)

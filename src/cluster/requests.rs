@@ -14,7 +14,7 @@ use crate::certificate::{CertificateRequest, Purpose, SignError, Signer};
 use mirrorlet_core::api::meta::ObjectMeta;
 use mirrorlet_core::certificate::Outcome;
 
-/// Who signs a certificate, and what it is for, with an ECDSA key.
+/// The signer and usages of a certificate with an ECDSA key.
 ///
 /// Upstream: `DefaultKubeletServingGetUsages` and `DefaultKubeletClientGetUsages` of
 /// `k8s.io/client-go/util/certificate`.

@@ -26,7 +26,7 @@ impl Reviews {
         Self { client, node }
     }
 
-    /// Whose token it is, as the API server itself would take it; none when it is nobody's.
+    /// Authenticates a token as the API server would; `None` if it is invalid.
     ///
     /// # Errors
     /// As the API server says.

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Units a duration may be written in, largest first, in milliseconds.
 const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
-/// What [`parse`] takes, as a pattern for schemas.
+/// The input of [`parse`] as a pattern for schemas.
 pub const PATTERN: &str = "^([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$";
 
 /// A text that is not a duration.

@@ -40,7 +40,7 @@ pub enum ConfigFileError {
         path: String,
         /// The line, from 1, where known.
         line: Option<u64>,
-        /// What is wrong.
+        /// The problem.
         message: String,
     },
 }
@@ -50,7 +50,7 @@ pub enum ConfigFileError {
 pub struct LocatedFile {
     /// Path as given.
     pub path: String,
-    /// What it sets, each with its line, from 1.
+    /// Its settings, each with its line, from 1.
     pub settings: BTreeMap<Key, (u64, Setting)>,
     /// Keys that mean nothing and values of another form, one line each.
     pub faults: Vec<String>,

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::duration;
 
-/// What is wrong with a value.
+/// The problem with a value.
 pub type Fault = String;
 
 /// Word for none.
@@ -37,7 +37,7 @@ pub enum Arity {
 /// A kind of setting, whose value is a `T`.
 #[must_use]
 pub struct Kind<T> {
-    /// What the value is called in help.
+    /// The placeholder of the value in help.
     pub value: &'static str,
     /// How many values there may be.
     pub arity: Arity,

@@ -51,7 +51,7 @@ impl Config {
         }
     }
 
-    /// Where the node API listens; nowhere when none.
+    /// The address of the node API; `None` if it isn't served.
     #[must_use]
     pub fn node_api(&self) -> Option<SocketAddr> {
         let port = self.node_api_port?;
@@ -71,7 +71,7 @@ pub fn socket_path(root: &std::path::Path) -> PathBuf {
     root.join("mirrorlet.sock")
 }
 
-/// Which images are removed when nobody needs them.
+/// The unused images that are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ImageGcMode {
     /// Those that this agent pulled.

@@ -42,7 +42,7 @@ impl fmt::Display for ApiAccess {
     }
 }
 
-/// What of the machine is not for pods: subtracted from capacity, it gives allocatable.
+/// Resources reserved for the system: allocatable is capacity minus these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SystemReserved {
     /// CPU, in thousandths.
@@ -172,7 +172,7 @@ pub fn taints() -> Kind<Vec<Taint>> {
         )
 }
 
-/// What of the machine is not for pods, as `resource=quantity` or, in the file, as a map.
+/// Resources reserved for the system, as `resource=quantity` or, in the file, as a map.
 pub fn reserved() -> Kind<SystemReserved> {
     let schema = json!({"type": "string", "pattern": "^(cpu|memory|ephemeral-storage)="});
     let kind = Kind::one(

@@ -15,12 +15,12 @@ use super::file::LocatedFile;
 use super::kinds::{self, Arity, Kind};
 use super::table::{Fallback, Key, ROWS, Setting};
 
-/// Where root is at home, when nobody says.
+/// The home directory of root if `HOME` is not set.
 const ROOT_HOME: &str = "/root";
 /// Beginning of all our environment variables.
 const OURS: &str = "MIRRORLET_";
 
-/// What the process sees around itself.
+/// The environment of this process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ambient {
     /// Environment variables.
@@ -31,7 +31,7 @@ pub struct Ambient {
     pub cwd: PathBuf,
 }
 
-/// Where a value came from.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Origin {
@@ -61,7 +61,7 @@ impl fmt::Display for Origin {
 pub struct Resolved {
     /// The values.
     pub config: Config,
-    /// Where they came from; every key is in it.
+    /// The origin of each value; every key is in it.
     pub provenance: BTreeMap<Key, Origin>,
 }
 
@@ -72,7 +72,7 @@ pub struct ShownSetting {
     pub key: String,
     /// Its values; empty when it has none.
     pub values: Vec<String>,
-    /// Where they came from.
+    /// Their origin.
     pub origin: String,
 }
 
@@ -167,7 +167,7 @@ fn is_service_link(name: &str) -> bool {
 
 /// The rungs that may set a value, and what was found on them.
 pub struct Rungs<'a> {
-    /// What the process sees around itself.
+    /// The environment of this process.
     pub ambient: &'a Ambient,
     flags: &'a BTreeMap<Key, Setting>,
     file: Option<&'a LocatedFile>,
@@ -266,7 +266,7 @@ impl<'a> Rungs<'a> {
         }
     }
 
-    /// What is wrong between two settings.
+    /// Checks pairs of settings that depend on each other.
     fn check_pairs(&mut self) {
         let certificate = self.text(Key::TlsCertFile).is_some();
         let key = self.text(Key::TlsPrivateKeyFile).is_some();

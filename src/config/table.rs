@@ -54,7 +54,7 @@ impl Fallback {
 
 /// One row of the table.
 pub struct SettingRow {
-    /// Which setting.
+    /// The setting.
     pub key: Key,
     /// Key in the config file; error messages use it, too.
     pub name: &'static str,

@@ -21,7 +21,7 @@ pub const KEPT_FILE: &str = "probes.json";
 /// Results by pod.
 pub(super) type Kept = BTreeMap<PodUid, ProbeResults>;
 
-/// What the last agent has left; nothing where there is nothing, or nothing that can be read.
+/// Reads what the last agent saved; nothing if there is no readable file.
 pub(super) fn read(path: &Path) -> Kept {
     let found = std::fs::read(path).map_err(|error| error.to_string());
     let read = found.and_then(|bytes| {

@@ -38,7 +38,7 @@ enum Cause {
     News,
 }
 
-/// What a look came to.
+/// The result of a check.
 enum Looked {
     /// The worker has nothing to do any more.
     Over,

@@ -34,7 +34,7 @@ fn limits() -> Limits {
     }
 }
 
-/// What the query of a request asks for. Repeated keys add up, which the extractors of axum don't
+/// The parameters of a request's query. Repeated keys add up, which the extractors of axum don't
 /// know.
 #[derive(Debug, Default)]
 struct Asked {

@@ -57,7 +57,7 @@ pub enum SocketError {
     /// The system refused.
     #[error("failed to {attempt} the agent's socket {}", .path.display())]
     Io {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: &'static str,
         /// The path.
         path: PathBuf,
@@ -130,7 +130,7 @@ pub async fn serve(
 pub(super) struct Shared {
     pub(super) view: Arc<dyn AgentView>,
     pub(super) cancel: CancellationToken,
-    /// What goes on over connections that were taken over.
+    /// The sessions on upgraded connections.
     pub(super) sessions: TaskTracker,
     requests: Arc<tokio::sync::Semaphore>,
 }
@@ -170,9 +170,9 @@ pub fn router(
 /// The body of an error answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
-    /// What is wrong.
+    /// The problem.
     pub error: String,
-    /// What to do about it.
+    /// How to fix it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
 }

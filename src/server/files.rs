@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::admin::{ApiError, Shared, bad_query};
 use mirrorlet_core::api::PodUid;
 
-/// Which file, of which container.
+/// The container and the path of a file request.
 #[derive(Debug, Deserialize)]
 pub(super) struct FileQuery {
     path: String,
@@ -21,7 +21,7 @@ pub(super) struct FileQuery {
 
 type FileQueryResult = Result<Query<FileQuery>, QueryRejection>;
 
-/// What is at a path.
+/// Returns the metadata of a path.
 pub(super) async fn stat(
     State(shared): State<Shared>,
     Path(uid): Path<String>,

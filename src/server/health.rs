@@ -59,14 +59,14 @@ pub async fn serve(
     listen::serve(listener, router(served), cancel).await
 }
 
-/// What is served.
+/// The data to serve.
 #[derive(Clone)]
 pub struct Served {
     /// The agent.
     pub view: Arc<dyn AgentView>,
-    /// What its pods and its machine use.
+    /// The resource usage of pods and the machine.
     pub stats: Arc<dyn NodeStats>,
-    /// What it counts.
+    /// Its metrics.
     pub metrics: Metrics,
 }
 

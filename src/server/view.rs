@@ -17,7 +17,7 @@ use mirrorlet_runtime::{
 /// One readiness check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// What is checked, for example `engine` or `source file`.
+    /// The name of the check, for example `engine` or `source file`.
     pub name: String,
     /// Why it fails; none when it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -30,25 +30,25 @@ pub enum ViewError {
     /// The pod, container or instance named does not exist.
     #[error("{message}")]
     NotFound {
-        /// What does not exist.
+        /// The missing object.
         message: String,
-        /// What to do.
+        /// How to fix it.
         help: Option<String>,
     },
     /// The question can't be answered as it was asked.
     #[error("{message}")]
     Invalid {
-        /// What is missing or contradictory.
+        /// The missing or contradictory argument.
         message: String,
-        /// What to do.
+        /// How to fix it.
         help: Option<String>,
     },
-    /// What is asked for does not go with the state of the thing named.
+    /// The request conflicts with the state of the object.
     #[error("{message}")]
     Conflict {
         /// Why not.
         message: String,
-        /// What to do.
+        /// How to fix it.
         help: Option<String>,
     },
     /// The Engine doesn't answer.
@@ -103,7 +103,7 @@ impl From<RuntimeError> for ViewError {
     }
 }
 
-/// What the servers ask of the agent. Methods are cheap, and never wait for the Engine except
+/// The agent's interface for the servers. Methods are cheap, and never wait for the Engine except
 /// those that hand out a stream.
 #[async_trait]
 pub trait AgentView: Send + Sync + 'static {
@@ -168,7 +168,7 @@ pub trait AgentView: Send + Sync + 'static {
     /// The pod is not there or does not run; nobody listens on that port.
     async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream, ViewError>;
 
-    /// What is at a path in a container, running or not.
+    /// Returns the metadata of a path in a container, running or not.
     ///
     /// # Errors
     /// The pod, container, instance or path is not there.

@@ -13,11 +13,11 @@ use serde::de::DeserializeOwned;
 use mirrorlet_core::api::{Code, Diagnostic};
 use mirrorlet_host::disk;
 
-/// What a file's name ends in.
+/// The suffix of file names.
 pub(super) const SUFFIX: &str = ".json";
 const SET_ASIDE: &str = ".set-aside";
 
-/// What a file must say of itself to be believed.
+/// The header that identifies a valid file.
 pub(super) struct Claim {
     /// Version of its format.
     pub(super) version: u32,
@@ -28,9 +28,9 @@ pub(super) struct Claim {
 /// The directory.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KeptDir {
-    /// Where it is; made with the first file.
+    /// The directory; created with the first file.
     pub(super) dir: PathBuf,
-    /// What one file is, in a sentence: `last good version`.
+    /// The term for one file in messages: `last good version`.
     pub(super) what: &'static str,
     /// Version of the format. A file of another version is set aside.
     pub(super) version: u32,

@@ -101,16 +101,16 @@ fn problems_of(set: &SourceSet) -> impl Iterator<Item = &Diagnostic> {
 /// The end everybody else reads from.
 #[derive(Debug, Clone)]
 pub struct SourceReader {
-    /// Which source it is.
+    /// The name of the source.
     pub name: SourceName,
-    /// What it wants.
+    /// The desired pods.
     pub state: Reader<SourceState>,
     /// How it fares.
     pub health: Reader<SourceHealth>,
 }
 
 impl SourceReader {
-    /// What `mirrorlet status` shows of it.
+    /// The report of the source in `mirrorlet status`.
     #[must_use]
     pub fn report(&self) -> SourceReport {
         let (state, health) = (self.state.get(), self.health.get());

@@ -15,7 +15,7 @@ const V2_MARK: &str = "cgroup.controllers";
 /// that is not read.
 const TEXT_BYTES_MAX: usize = 4 << 20;
 
-/// What a buffer begins with, in bytes: most texts are smaller than a page.
+/// The initial size of a buffer in bytes: most texts are smaller than a page.
 const TEXT_BYTES: usize = 16 << 10;
 
 /// Most directories a search looks at, and how deep: far more than a machine full of pods has.
@@ -42,7 +42,7 @@ impl Cgroups {
         }
     }
 
-    /// Where a controller's hierarchy is.
+    /// The directory of a controller's hierarchy.
     fn hierarchy(&self, controller: Controller) -> PathBuf {
         match self.version {
             Version::V1 => self.root.join(controller.directory()),

@@ -37,7 +37,7 @@ const LINKED_MAX: usize = 1 << 18;
 /// Size of a block of `st_blocks`, in bytes, on any file system.
 const BLOCK_BYTES: u64 = 512;
 
-/// What is measured.
+/// The object of a measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Target {
     /// All below a directory, but for other file systems.
@@ -56,7 +56,7 @@ struct Entry {
     backoff: ExponentialBackoff,
 }
 
-/// What is known of how much things hold.
+/// The known disk usage.
 #[derive(Debug)]
 pub(super) struct Disks {
     entries: Mutex<HashMap<Target, Entry>>,
@@ -73,7 +73,7 @@ impl Disks {
         }
     }
 
-    /// What is known of these, and wakes whoever measures. All others are forgotten.
+    /// Returns the known usage of these targets, and wakes the measuring task. All others are forgotten.
     pub(super) fn ask(&self, targets: &HashSet<Target>) -> HashMap<Target, Disk> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.retain(|target, _| targets.contains(target));
@@ -165,7 +165,7 @@ impl Budget<'_> {
     }
 }
 
-/// What a target holds, and the file system it is on; none when it is gone.
+/// Measures a target and its file system; `None` if it is gone.
 fn measure(target: &Target, budget: &Budget<'_>, now: Timestamp) -> Result<Option<Disk>, TooLong> {
     let (path, held) = match target {
         Target::Tree(path) => (path, tree(path, budget)?),

@@ -45,24 +45,24 @@ pub(super) struct Asked<'a> {
     pub(super) now: Timestamp,
 }
 
-/// What was last read of a cgroup.
+/// The last reading of a cgroup.
 struct Kept {
     usage: Usage,
     scope: Scope,
-    /// Where the window of the next rate begins.
+    /// The start of the next rate's window.
     base: Option<Edge>,
     /// The look that it was last a part of.
     look: u64,
 }
 
-/// Where a container's things are.
+/// The paths of a container.
 #[derive(Clone)]
 struct Place {
     cgroup: Arc<str>,
     upper: Upper,
 }
 
-/// Where a container writes its own files to.
+/// The upper directory of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Upper {
     /// Nobody has looked yet.
@@ -191,7 +191,7 @@ impl Looker {
         self.places.insert(id.into(), place);
     }
 
-    /// What a cgroup uses: read now, or told again. None when it is gone.
+    /// The usage of a cgroup, read now or cached; `None` if it is gone.
     fn usage(&mut self, path: &Arc<str>, asked: &Asked<'_>) -> Option<Usage> {
         self.usage_within(FRESH, path, asked)
     }
@@ -316,7 +316,7 @@ impl Looker {
         })
     }
 
-    /// What the containers of a pod use, one instance of each.
+    /// The usage of a pod's containers, one instance of each.
     fn containers(&mut self, view: &PodView, asked: &Asked<'_>) -> Vec<ContainerReading> {
         let mut names = HashSet::new();
         let mut running: Vec<_> = view.observed.running_containers().collect();
@@ -406,7 +406,7 @@ impl Looker {
         targets
     }
 
-    /// Where a container writes its own files to.
+    /// The upper directory of a container.
     fn upper(&mut self, id: &str, asked: &Asked<'_>) -> Option<PathBuf> {
         let place = self.places.get(id)?;
         match &place.upper {
@@ -467,7 +467,7 @@ impl Looker {
     }
 }
 
-/// What is measured of a pod.
+/// The disk targets of a pod.
 #[derive(Default)]
 struct Targets {
     rootfs: BTreeMap<Arc<str>, Target>,

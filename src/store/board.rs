@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use mirrorlet_core::api::{FullName, Pod, PodUid, core};
 use mirrorlet_core::observed::PodStatus;
 
-/// Where a worker is.
+/// The phase of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// Another pod of the same full name has not finished yet.
@@ -24,7 +24,7 @@ pub enum Phase {
     Finished,
 }
 
-/// What a worker tells about its pod.
+/// A worker's published state of its pod.
 #[derive(Debug, Clone)]
 pub struct PodView {
     /// UID of the pod.
@@ -33,13 +33,13 @@ pub struct PodView {
     pub full_name: FullName,
     /// The pod as wanted; none for one that is only known from the runtime.
     pub pod: Option<Arc<Pod>>,
-    /// Where its worker is.
+    /// The phase of its worker.
     pub phase: Phase,
     /// Its API status, once computed.
     pub status: Option<Arc<core::PodStatus>>,
-    /// What was last seen of it.
+    /// The last observed status.
     pub observed: Arc<PodStatus>,
-    /// What went wrong in the last round; empty when nothing did.
+    /// The error of the last sync; empty if it succeeded.
     pub error: Arc<str>,
 }
 

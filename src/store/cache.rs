@@ -15,7 +15,7 @@ use mirrorlet_core::api::PodUid;
 use mirrorlet_core::observed::PodStatus;
 use mirrorlet_runtime::RuntimeError;
 
-/// What is known of one pod.
+/// The cached state of one pod.
 #[derive(Debug, Clone)]
 pub struct Entry {
     /// Its status; empty when the runtime holds nothing of it, the last good one beside an error.
@@ -159,7 +159,7 @@ impl CacheWriter {
 }
 
 impl CacheReader {
-    /// What is known of `uid` now; an empty status for a pod never heard of.
+    /// Returns the cached state of `uid`; an empty status for an unknown pod.
     #[must_use]
     pub fn get(&self, uid: &PodUid) -> Entry {
         let entries = self
@@ -172,7 +172,7 @@ impl CacheReader {
             .map_or_else(|| Entry::empty(uid), |sender| sender.borrow().clone())
     }
 
-    /// What is known of `uid` from a look that began at `time` or later. Waits for one, without
+    /// Returns the state of `uid` from a look that began at `time` or later. Waits for one, without
     /// a time limit: a worker that would act on less could start something twice.
     ///
     /// # Cancel safety

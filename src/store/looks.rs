@@ -8,7 +8,7 @@ use mirrorlet_core::api::PodUid;
 /// Requests that may wait. A worker that finds the queue full waits its turn.
 const REQUESTS_MAX: usize = 1024;
 
-/// What is asked of the observer.
+/// A request to the observer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// A look at this pod.

@@ -102,7 +102,7 @@ impl ProbeWriter {
 }
 
 impl ProbeReader {
-    /// What the probes of a pod say now.
+    /// Returns the current probe results of a pod.
     #[must_use]
     pub fn get(&self, uid: &PodUid) -> Arc<ProbeResults> {
         let entries = self.0.read();
@@ -110,7 +110,7 @@ impl ProbeReader {
         known.unwrap_or_default()
     }
 
-    /// What the probes of all pods say now.
+    /// Returns the current probe results of all pods.
     #[must_use]
     pub fn all(&self) -> BTreeMap<PodUid, Arc<ProbeResults>> {
         let entries = self.0.read();

@@ -23,7 +23,7 @@ pub(super) const STOP_RETRY: ExponentialBackoff =
 
 /// Why a pod that has ended rests no longer.
 pub(super) enum Rested {
-    /// What is left of it is to be removed.
+    /// Its remains are to be removed.
     Remove,
     /// It is admitted now: a new worker starts it.
     TryAgain,

@@ -15,7 +15,7 @@ use mirrorlet_runtime::gc::PodStateProvider;
 pub(super) struct Lives(Arc<Mutex<BTreeMap<PodUid, PodLife>>>);
 
 impl Lives {
-    /// What becomes of a pod.
+    /// Sets the state of a pod.
     pub(super) fn set(&self, uid: &PodUid, life: PodLife) {
         let mut lives = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match life {

@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 
 use mirrorlet_core::api::{FullName, PodUid};
 
-/// Who is started, and who waits, under each full name.
+/// The started and the waiting pods of each full name.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct NameLocks {
     started: HashMap<FullName, PodUid>,

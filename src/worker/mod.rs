@@ -68,7 +68,7 @@ pub struct Wanted {
 
 /// What all workers share.
 pub struct Context {
-    /// Where pods run.
+    /// The runtime of the pods.
     pub runtime: Arc<dyn Runtime>,
     /// What is seen of them.
     pub cache: CacheReader,
@@ -78,7 +78,7 @@ pub struct Context {
     pub probes: ProbeReader,
     /// Where workers tell about them.
     pub board: BoardWriter,
-    /// What is counted.
+    /// The metrics.
     pub telemetry: Telemetry,
     /// Addresses of the node, primary first.
     pub node_ips: Vec<IpAddr>,
@@ -86,7 +86,7 @@ pub struct Context {
     pub backoff_max: Duration,
     /// How many dead instances of a container are kept.
     pub gc: ContainerGcPolicy,
-    /// What the time is.
+    /// The clock.
     pub clock: Clock,
     /// The node as admission sees it.
     pub node: Reader<AdmitNode>,

@@ -20,7 +20,7 @@ use mirrorlet_host::telemetry::occurrences;
 const RETRY: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_secs(10), Duration::from_mins(2));
 
-/// What is remembered of one pod's volumes.
+/// The refresh state of one pod's volumes.
 pub(super) struct Refresh {
     /// Changes when something that the pod refers to does; none for a pod that refers to nothing.
     news: Option<watch::Receiver<u64>>,

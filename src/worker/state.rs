@@ -8,7 +8,7 @@ use super::Phase;
 use mirrorlet_core::admit::Failure;
 use mirrorlet_core::api::Timestamp;
 
-/// Where the pod is in its life.
+/// The state of the pod.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum State {
     WaitingToStart,

@@ -18,7 +18,7 @@ use mirrorlet_runtime::{PodSyncResult, SyncAction, SyncErrorReason};
 /// Pause after a failed round, stretched by up to half at random (upstream `backOffPeriod`).
 const RETRY: Duration = Duration::from_secs(10);
 
-/// What a round came to.
+/// The result of a sync.
 enum Round {
     /// Every container has done its work, or one has failed for good.
     Over,
@@ -177,7 +177,7 @@ impl Worker {
         }
     }
 
-    /// What the pod asks for that this node can't give; none for a manifest's, whose source has
+    /// The unsupported fields of the pod; none for a manifest's, whose source has
     /// refused it then.
     fn unsupported(&self, pod: &Pod) -> Option<Arc<str>> {
         if !self.is_api {

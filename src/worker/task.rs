@@ -74,11 +74,11 @@ pub(super) struct Worker {
     /// Containers whose back-off was told, with their restart count.
     pub(super) told_backoff: BTreeMap<Arc<str>, u32>,
     pub(super) status: Option<Arc<core::PodStatus>>,
-    /// What was last seen of the pod, while it could be seen.
+    /// The last observed status of the pod.
     pub(super) observed: Arc<PodStatus>,
     pub(super) error: Arc<str>,
     pub(super) state: State,
-    /// What is acted on must have been looked at after this.
+    /// Observations must be newer than this to be acted on.
     pub(super) newer_than: Instant,
     /// Pause after the next failure to remove what is left.
     pub(super) remove_backoff: ExponentialBackoff,

@@ -16,11 +16,11 @@ pub struct User {
     pub uid: String,
     /// Groups.
     pub groups: Vec<String>,
-    /// What else is known of them.
+    /// Additional attributes.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// What a request needs to be allowed: `verb` on any one of these subresources of our Node.
+/// The right that a request needs: `verb` on one of these subresources of our Node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needed {
     /// API verb; empty for a method that has none, which is never allowed but to who may
@@ -46,7 +46,7 @@ const TABLE: &[(&str, &[&str])] = &[
     ("/flagz", &["configz"]),
 ];
 
-/// What a request needs to be allowed.
+/// Returns the right that a request needs.
 #[must_use]
 pub fn needed(method: &str, path: &str) -> Needed {
     let verb = match method {
@@ -66,7 +66,7 @@ pub fn needed(method: &str, path: &str) -> Needed {
 }
 
 impl Needed {
-    /// What somebody is told who may not.
+    /// The message for a user without this right.
     #[must_use]
     pub fn refusal(&self, user: &str) -> String {
         format!(

@@ -12,7 +12,7 @@ pub struct Amounts {
 }
 
 impl Amounts {
-    /// What is left of it without those; never less than nothing.
+    /// Subtracts `reserved`, down to zero at most.
     #[must_use]
     pub fn less(&self, reserved: &Self) -> Self {
         Self {

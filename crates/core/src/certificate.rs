@@ -61,7 +61,7 @@ pub fn node_user(node: &str) -> String {
 /// The group that a node's certificate is of.
 pub const NODES_GROUP: &str = "system:nodes";
 
-/// What a kubeconfig holds of an identity.
+/// The identity in a kubeconfig.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Held {
     /// There is no such file.
@@ -81,7 +81,7 @@ pub enum Held {
     },
 }
 
-/// What to do about an identity.
+/// The action that an identity requires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// It is good.
@@ -118,7 +118,7 @@ pub fn judge(held: &Held, user: &str, now: Timestamp) -> Verdict {
     }
 }
 
-/// What became of a request.
+/// The outcome of a certificate request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// Nobody has decided yet, or it isn't signed yet.
@@ -131,7 +131,7 @@ pub enum Outcome {
     Gone,
 }
 
-/// What to do after a look at a request.
+/// The next action for a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
     /// Look again after that pause.
@@ -145,7 +145,7 @@ pub enum Next {
     Refused(String),
 }
 
-/// What follows from a request that was made `waited` ago.
+/// Decides the next action for a request that was made `waited` ago.
 #[must_use]
 pub fn next(outcome: Outcome, waited: Duration) -> Next {
     match outcome {
@@ -166,7 +166,7 @@ pub fn is_overdue(waited: Duration) -> bool {
     waited >= FRESH_FOR
 }
 
-/// What to do about a request that waits, in words for people.
+/// Describes how to approve a pending request.
 #[must_use]
 pub fn waiting_words(name: &str) -> String {
     format!("request {name} waits for approval (kubectl certificate approve {name})")

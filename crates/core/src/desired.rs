@@ -31,7 +31,7 @@ impl fmt::Display for PodSource {
     }
 }
 
-/// Where exactly a pod came from.
+/// The exact origin of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Origin {
     /// Kind of source.
@@ -40,7 +40,7 @@ pub struct Origin {
     pub location: String,
     /// Number of the document in it, from 0; items of a list count as documents.
     pub document: u32,
-    /// Where the document starts.
+    /// The start of the document.
     pub position: Option<Position>,
 }
 
@@ -49,7 +49,7 @@ pub struct Origin {
 pub struct SourcePod {
     /// The pod.
     pub pod: Arc<Pod>,
-    /// Where it came from.
+    /// Its origin.
     pub origin: Origin,
     /// Whether this is the last good version, standing in for a present one that can't be used.
     pub held: bool,
@@ -89,13 +89,13 @@ pub struct SourceSet {
     pub ignored: Vec<String>,
 }
 
-/// What is known of one source.
+/// The state of one source.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum SourceState {
     /// It has not delivered yet: nothing may be concluded from what it lacks.
     #[default]
     NotSynced,
-    /// What it wanted when an agent before this one last heard of it. Its pods are wanted; that
+    /// The set that an earlier agent last received from it. Its pods are wanted; that
     /// others are missing means nothing.
     LastKnown(Arc<SourceSet>),
     /// Its newest whole set.
@@ -167,7 +167,7 @@ fn is_uuid(text: &str) -> bool {
             .all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
-/// What the API server holds of our Node's pods: its newest whole list, kept current by its watch.
+/// The API server's pods of our Node: its newest whole list, kept current by its watch.
 /// Ordinary pods and mirrors alike, as the server has them, without their managed fields.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ApiPods {
@@ -175,5 +175,5 @@ pub struct ApiPods {
     pub pods: BTreeMap<PodUid, Arc<Pod>>,
 }
 
-/// What is known of the API server's pods: none before its first whole list of this run.
+/// The known pods of the API server: none before its first whole list of this run.
 pub type ApiPodsState = Option<Arc<ApiPods>>;

@@ -120,7 +120,7 @@ pub fn resource_value(
     Ok(value.div_ceil(divisor).to_string())
 }
 
-/// What an absent limit stands for: all the node has, but no huge pages.
+/// The value of an absent limit: everything the node has, but no huge pages.
 fn fallback(resource: &str, allocatable: Amounts) -> Quantity {
     let whole = |units: u64| Quantity::of(i64::try_from(units).unwrap_or(i64::MAX));
     match resource {

@@ -62,7 +62,7 @@ pub fn is_over(status: Option<&PodStatus>) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// What is kept of a pod of the API server once it is over and no container of it runs:
+/// Reduces a pod of the API server to what is kept once it is over and no container of it runs:
 /// what its status is computed from, its log found by and its deletion seen by. Such pods pile up,
 /// and whoever makes them decides how large they are. Any other pod is kept whole.
 #[must_use]

@@ -16,7 +16,7 @@ pub const STRING_MAX: usize = 128 << 10;
 /// stack of 8 MiB (a quarter of it).
 pub const TOTAL_MAX: usize = 2 << 20;
 
-/// What the kernel adds to each string: its end, and a pointer to it.
+/// The kernel's overhead per string: its terminator, and a pointer to it.
 const STRING_OVERHEAD: usize = 1 + size_of::<u64>();
 
 /// Most missing variables that an error names.

@@ -28,7 +28,7 @@ pub struct LastGoodPod {
     pub full_name: FullName,
     /// Its UID.
     pub uid: PodUid,
-    /// What its author wrote.
+    /// The manifest as its author wrote it.
     pub canonical: Value,
     /// The pod.
     pub pod: Arc<Pod>,
@@ -43,7 +43,7 @@ pub struct LastGood {
     pub pods: Vec<LastGoodPod>,
 }
 
-/// What is known of one location now.
+/// The current state of one location.
 #[derive(Debug, Clone, Copy)]
 pub struct Present<'a> {
     /// Kind of source.
@@ -52,13 +52,13 @@ pub struct Present<'a> {
     pub location: &'a str,
     /// The present bytes; empty when they can't be read, which `parsed` then says.
     pub raw: &'a [u8],
-    /// What they mean.
+    /// Their parsed form.
     pub parsed: &'a Parsed,
     /// For how long the bytes have been the same.
     pub seen_for: Duration,
 }
 
-/// What to do about one location.
+/// The decision for one location.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct FileDecision {
     /// The pods to run, by document.

@@ -72,7 +72,7 @@ impl Found {
     }
 }
 
-/// What a look around has shown.
+/// The agent's access to its host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostAccess {
     /// Whether the Engine sees other files than the agent: it is in a container, or elsewhere.
@@ -96,13 +96,13 @@ pub struct HostAccess {
 pub struct Lack {
     /// What.
     pub need: Need,
-    /// What is missing, and what doesn't work without.
+    /// The missing access, and what doesn't work without it.
     pub message: String,
     /// How it is mended.
     pub help: String,
 }
 
-/// What is lacking of what is needed, in the order of [`Need::ALL`]. `root` is the agent's root,
+/// The missing access, in the order of [`Need::ALL`]. `root` is the agent's root,
 /// `docker` the Engine's address.
 #[must_use]
 pub fn lacks(seen: &HostAccess, root: &Path, docker: &str) -> Vec<Lack> {
@@ -142,7 +142,7 @@ fn missing(need: Need, seen: &HostAccess) -> Option<String> {
     }
 }
 
-/// What doesn't work without, and how it is had.
+/// What doesn't work without the access, and how to grant it.
 fn words(need: Need, root: &Path, docker: &str) -> (&'static str, String) {
     let root = root.display();
     match need {

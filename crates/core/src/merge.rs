@@ -34,7 +34,7 @@ impl fmt::Display for SourceName {
     }
 }
 
-/// What all sources together want.
+/// The desired pods of all sources together.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Merged {
     /// The pods to run, by UID. No two of manifests have the same full name; a pod of the API
@@ -42,7 +42,7 @@ pub struct Merged {
     pub pods: BTreeMap<PodUid, SourcePod>,
     /// One diagnostic for each pod that doesn't run because another has its full name or UID.
     pub conflicts: Vec<Diagnostic>,
-    /// Which sources have delivered. While one hasn't, a pod missing from [`pods`](Self::pods) may
+    /// The sources that have delivered. While one hasn't, a pod missing from [`pods`](Self::pods) may
     /// still be wanted by it.
     pub delivered: Delivered,
 }
@@ -178,7 +178,7 @@ fn place(origin: &Origin) -> String {
     }
 }
 
-/// What changed about one pod between two desired sets.
+/// The change of one pod between two desired sets.
 ///
 /// Upstream: `pkg/kubelet/types/pod_update.go` (`PodOperation`). Its `SET` is never emitted, and
 /// its empty `ADD`, which only says that a source has delivered, is
@@ -214,7 +214,7 @@ impl PodOperation {
 /// Annotations that say how we learned of a pod: never compared, kept across updates.
 const LOCAL_ANNOTATIONS: [&str; 3] = [keys::CONFIG_SOURCE, keys::CONFIG_SEEN, keys::CONFIG_MIRROR];
 
-/// What to do to get from one desired set to the next: removals, additions, updates, deletions,
+/// The operations that turn one desired set into the next: removals, additions, updates, deletions,
 /// reconciliations, in this order, each by UID.
 ///
 /// Removals come first, so that a pod's successor of the same full name finds the name free.

@@ -49,7 +49,7 @@ impl ObjectKind {
     }
 }
 
-/// Which object.
+/// Identifies an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
     /// Its kind.
@@ -72,7 +72,7 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// Which token of a service account, bound to a pod.
+/// Identifies a token of a service account, bound to a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TokenKey {
     /// Namespace of pod and service account.
@@ -83,7 +83,7 @@ pub struct TokenKey {
     pub pod_name: String,
     /// UID of the pod: the token ends with it.
     pub pod_uid: PodUid,
-    /// Whom the token is for; none is the API server.
+    /// The audience of the token; `None` is the API server.
     pub audience: Option<String>,
     /// Lifetime asked for, in seconds.
     pub expiration_seconds: Option<i64>,
@@ -113,7 +113,7 @@ pub enum ObjectError {
     /// This node may not have it.
     #[error("this node may not read {what}: {cause}")]
     Forbidden {
-        /// What was asked for.
+        /// The requested object.
         what: String,
         /// The API server's words.
         cause: String,
@@ -121,7 +121,7 @@ pub enum ObjectError {
     /// It can't be told: the API server doesn't answer, or answered with an error of its own.
     #[error("failed to get {what}: {cause}")]
     Away {
-        /// What was asked for.
+        /// The requested object.
         what: String,
         /// Why.
         cause: String,
@@ -183,7 +183,7 @@ pub fn token_refresh_at(
     issued_at.checked_add(after).unwrap_or(expires_at)
 }
 
-/// What of a service its environment variables tell.
+/// The data of a service that its environment variables contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceFacts {
     /// Its namespace.
@@ -196,7 +196,7 @@ pub struct ServiceFacts {
     pub ports: Vec<ServicePortFacts>,
 }
 
-/// What of a service's port its environment variables tell.
+/// The data of a service's port that its environment variables contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServicePortFacts {
     /// Its name; empty for none.
@@ -254,7 +254,7 @@ impl References {
     }
 }
 
-/// What came of asking for a pod's [`References`].
+/// The results of reading a pod's [`References`].
 #[derive(Clone, Default)]
 pub struct ObjectSet {
     /// By name, in the pod's namespace.
@@ -337,7 +337,7 @@ pub fn is_static(pod: &Pod) -> bool {
         .is_some_and(|source| source != "api")
 }
 
-/// What a pod refers to. A static pod refers to nothing: it must run without an API server.
+/// Returns the objects that a pod refers to. A static pod refers to nothing: it must run without an API server.
 #[must_use]
 pub fn references(pod: &Pod) -> References {
     let mut found = References::default();

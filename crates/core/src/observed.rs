@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{ContainerId, FullName, PodUid, Timestamp};
 
-/// Where a container is in its life. A container of ours only ever moves down this list.
+/// The state of a container. A container of ours only moves down this list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ContainerState {
@@ -98,7 +98,7 @@ pub struct ContainerStatus {
     pub name: Arc<str>,
     /// Role the instance was created in.
     pub role: Role,
-    /// Where it is in its life.
+    /// Its state.
     pub state: ContainerState,
     /// When it was created.
     pub created_at: Timestamp,
@@ -148,7 +148,7 @@ pub struct SandboxStatus {
     pub id: ContainerId,
     /// How many sandboxes the pod had before this one.
     pub attempt: u32,
-    /// Where it is in its life; `running` is what the CRI calls ready.
+    /// Its state; `running` is called ready in the CRI.
     pub state: ContainerState,
     /// When it was created.
     pub created_at: Timestamp,
@@ -282,7 +282,7 @@ pub struct Container {
     pub hash: ContainerHash,
     /// When it was created.
     pub created_at: Timestamp,
-    /// Where it is in its life.
+    /// Its state.
     pub state: ContainerState,
 }
 

@@ -10,7 +10,7 @@ use std::fmt;
 const DEFAULT_DOMAIN: &str = "docker.io";
 /// Old name of [`DEFAULT_DOMAIN`].
 const LEGACY_DOMAIN: &str = "index.docker.io";
-/// Where the official images live in [`DEFAULT_DOMAIN`].
+/// The path of official images in [`DEFAULT_DOMAIN`].
 const OFFICIAL: &str = "library";
 /// Tag of a reference with neither tag nor digest. Without it the Engine pulls every tag.
 const DEFAULT_TAG: &str = "latest";

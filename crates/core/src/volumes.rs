@@ -88,7 +88,7 @@ impl PodPaths {
         self.dir.join("volume-subpaths")
     }
 
-    /// Where the sub-path of a container's mount number `index` is bound.
+    /// The path at which the sub-path of a container's mount number `index` is bound.
     #[must_use]
     pub fn subpath(&self, volume: &str, container: &str, index: usize) -> PathBuf {
         self.subpaths_dir()

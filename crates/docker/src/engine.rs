@@ -34,7 +34,7 @@ pub const CALL_DEADLINE: Duration = Duration::from_mins(2);
 /// for long, and the next event or sweep asks again.
 pub const READ_DEADLINE: Duration = Duration::from_secs(20);
 
-/// What is added to a container's grace for the deadline of its stop call: the Engine answers
+/// The time added to a container's grace period for the deadline of its stop call: the Engine answers
 /// only when the container has ended, after the grace and a kill.
 pub const STOP_SLACK: Duration = Duration::from_secs(30);
 
@@ -81,7 +81,7 @@ pub enum EngineError {
     Decode {
         /// The call.
         operation: &'static str,
-        /// What doesn't fit.
+        /// The decoding error.
         cause: String,
     },
 }
@@ -134,7 +134,7 @@ impl From<EngineError> for RuntimeError {
 /// Result of an Engine call.
 pub type Result<T, E = EngineError> = std::result::Result<T, E>;
 
-/// What `GET /version` tells.
+/// The response of `GET /version`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineVersion {
     /// Version of the Engine, for example `20.10.24+dfsg1`.
@@ -158,7 +158,7 @@ pub struct PullProgress {
     pub total: Option<u64>,
 }
 
-/// What `GET /exec/{id}/json` tells.
+/// The response of `GET /exec/{id}/json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ExecState {
     /// Whether the command runs.

@@ -9,7 +9,7 @@ use super::translate::{CgroupDriver, EngineFacts};
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{Result, RuntimeError};
 
-/// What is known of the Engine behind the socket; asked for anew after every reconnect.
+/// The known facts about the Engine; queried again after every reconnect.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Facts {
     pub(super) engine: Option<EngineFacts>,

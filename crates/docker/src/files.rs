@@ -36,7 +36,7 @@ pub(super) struct Files {
     /// Restart counts of the last starts, by container.
     pub(super) restarts: BTreeMap<String, u32>,
     pub(super) objects: ObjectSet,
-    /// What its images are pulled with.
+    /// Credentials for its images.
     pub(super) pull_secrets: PullSecrets,
 }
 
@@ -60,7 +60,7 @@ impl DockerManager {
         fetch(&*self.objects, &references).await
     }
 
-    /// What is known of the node, with its name resolution and hosts as its files say now. A file
+    /// The node's facts, with the current content of its resolver and hosts files. A file
     /// that can't be read says what it said before.
     pub(super) async fn node_now(&self) -> NodeFacts {
         let mut node = self.node.clone();

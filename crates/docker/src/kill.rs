@@ -20,7 +20,7 @@ use mirrorlet_core::spec;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{PodSyncResult, SyncAction, SyncError, SyncErrorReason, SyncResult};
 
-/// What every process is given between SIGTERM and SIGKILL, whatever time others used up.
+/// Minimum time between SIGTERM and SIGKILL, regardless of the time already used.
 const GRACE_MIN: Duration = Duration::from_secs(2);
 /// Grace of a sandbox: ours ends at once, another's may take its time.
 pub(super) const SANDBOX_GRACE: Duration = Duration::from_secs(10);

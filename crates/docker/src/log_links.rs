@@ -27,12 +27,12 @@ const LINKS_MAX: usize = 4;
 /// End of every log's name.
 const SUFFIX: &str = ".log";
 
-/// Where the links are.
+/// Manages the links.
 #[derive(Debug, Clone)]
 pub(super) struct LogLinks {
     pods: PathBuf,
     containers: PathBuf,
-    /// Where the Engine's files are looked at.
+    /// Access to the Engine's files.
     host: HostFiles,
 }
 
@@ -151,7 +151,7 @@ impl LogLinks {
     }
 }
 
-/// What is in a directory; nothing where there is none.
+/// The entries of a directory; none if it does not exist.
 fn children(dir: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(dir) {
         Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),

@@ -70,7 +70,7 @@ pub async fn container_logs(
     Ok(shape(frames, stamped, options.limit_bytes))
 }
 
-/// What is carried from frame to frame.
+/// The state kept between frames.
 struct Shape {
     frames: LogFrames,
     /// Whether frames begin with a stamp, of which only a line's first is wanted.

@@ -57,7 +57,7 @@ pub struct DockerManagerOptions {
     pub owner: String,
     /// Root directory.
     pub root: PathBuf,
-    /// What is known of the node.
+    /// The facts about the node.
     pub node: NodeFacts,
     /// Image of the sandbox; our own when none.
     pub pod_infra_image: Option<String>,

@@ -20,7 +20,7 @@ pub const SANDBOX_IMAGE: &str = "mirrorlet/pause:1";
 
 /// Bytes of an ELF header and one program header, after which the code starts.
 const HEADERS_BYTES: u16 = 120;
-/// Where the program is mapped.
+/// The load address of the program.
 const BASE: u64 = 0x40_0000;
 
 #[cfg(target_arch = "x86_64")]

@@ -60,7 +60,7 @@ pub(super) async fn message(
     text
 }
 
-/// Where the file mounted at `path` in a container is on the node's disk.
+/// The path on the node of the file mounted at `path` in a container.
 pub(super) fn source<'a>(found: &'a ContainerInspectResponse, path: &str) -> Option<&'a str> {
     found
         .mounts

@@ -5,7 +5,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// What the name of a file ends in that is being written, until it is renamed in.
+/// The suffix of a file that is being written, before it is renamed.
 pub const NEXT_DOOR: &str = ".new";
 
 /// Runs what blocks for a moment on a thread where that hurts nobody. A panic goes on in the task

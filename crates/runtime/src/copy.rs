@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 
 use super::Result;
 
-/// What a path in a container leads to.
+/// The metadata of a path in a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathStat {
-    /// What it is, links not followed.
+    /// Its type, without following links.
     pub kind: PathKind,
-    /// Where a link leads to within the container, all links on the way followed; else empty.
+    /// The target of a link in the container, all links on the way followed; else empty.
     #[serde(default)]
     pub link_target: String,
 }
 
-/// What something in a file system is.
+/// The type of a file system entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PathKind {

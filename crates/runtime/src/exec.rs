@@ -20,7 +20,7 @@ use super::{LogChunk, Result};
 /// Upstream: `maxReadLength` of `pkg/probe/exec/exec.go`.
 pub const COMMAND_OUTPUT_MAX: usize = 10 << 10;
 
-/// What a command came to.
+/// The result of a command.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct CommandOutput {
     /// Its exit code: 126 and 127 where it could not be run, 137 where it was killed.
@@ -56,7 +56,7 @@ impl TerminalSize {
     }
 }
 
-/// Which streams of a process are wanted.
+/// The requested streams of a process.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "the four flags of the Kubernetes and the Engine API"
@@ -113,7 +113,7 @@ pub struct Session {
     /// Standard input, where asked for. Shutting it down is its end for the process; dropping it
     /// is not.
     pub stdin: Option<Pin<Box<dyn AsyncWrite + Send>>>,
-    /// What the process writes, until it and everybody it handed its streams to have ended.
+    /// The output of the process, until it and all processes with its streams have ended.
     pub output: BoxStream<'static, Result<LogChunk>>,
     /// The rest.
     pub control: Box<dyn SessionControl>,
@@ -125,7 +125,7 @@ impl fmt::Debug for Session {
     }
 }
 
-/// What can be done with a process beside reading and writing.
+/// Controls a process, besides its streams.
 #[async_trait]
 pub trait SessionControl: Send + Sync {
     /// Gives its terminal another size; a size that no terminal has is ignored. A failure is not

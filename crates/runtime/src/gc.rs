@@ -13,24 +13,24 @@ use super::{Runtime, RuntimeError};
 use mirrorlet_core::api::{ContainerId, PodUid};
 use mirrorlet_core::gc::{Cause, ContainerGcPolicy, PodLife};
 
-/// Who knows what becomes of pods.
+/// Reports which pods still exist.
 ///
 /// Upstream: `podStateProvider` and `SourcesReadyProvider` of
 /// `pkg/kubelet/kuberuntime/kuberuntime_gc.go` and `pkg/kubelet/container/container_gc.go`.
 pub trait PodStateProvider: Send + Sync + 'static {
-    /// What is known of that pod now.
+    /// Returns the current state of a pod.
     fn life(&self, uid: &PodUid) -> PodLife;
 
     /// Whether every source has delivered, so that a pod nobody knows is one that is gone.
     fn all_sources_ready(&self) -> bool;
 }
 
-/// What came of one collection.
+/// The result of one collection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GcOutcome {
     /// How many containers and sandboxes were removed, by why they went.
     pub removed: BTreeMap<Cause, usize>,
-    /// What could not be removed, and why. It is tried again the next time.
+    /// The containers that could not be removed, with the errors. They are retried the next time.
     pub failed: Vec<(ContainerId, RuntimeError)>,
 }
 

@@ -1,4 +1,4 @@
-//! What a container runtime can do for pods: the seeds' `Runtime`, as an async trait.
+//! The operations of a container runtime on pods: the seeds' `Runtime`, as an async trait.
 //!
 //! `DockerManager` ([`docker`]) is the only real implementation, [`fake::FakeRuntime`] the
 //! scriptable one. Methods may be called concurrently, for different pods and for the same one;
@@ -129,7 +129,7 @@ pub enum PodEvent {
     Changed {
         /// UID of the pod.
         uid: PodUid,
-        /// What happened, for the log.
+        /// The event, for the log.
         what: PodEventKind,
     },
     /// The stream has (re)started, and what happened before is not known: list everything.
@@ -139,7 +139,7 @@ pub enum PodEvent {
     },
 }
 
-/// What happened, in the words of upstream's pod lifecycle events.
+/// The kind of event, in the terms of upstream's pod lifecycle events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodEventKind {
     /// A container was created.
@@ -154,7 +154,7 @@ pub enum PodEventKind {
     ContainerChanged,
 }
 
-/// What a container runtime can do for pods.
+/// The operations of a container runtime.
 #[async_trait]
 pub trait Runtime: Send + Sync + 'static {
     /// Version of the runtime.
@@ -166,10 +166,10 @@ pub trait Runtime: Send + Sync + 'static {
     /// Health of the runtime. Cheap: may be called every few seconds.
     async fn status(&self) -> RuntimeStatus;
 
-    /// Removes dead containers and sandboxes that the policy does not keep, and those of pods that
-    /// nobody knows; with `evict_non_deleted` also those of pods that are over. Never a running
-    /// one, and never the newest of a pod that is known. What fails is told and does not stop the
-    /// rest. Asks the runtime nothing where there is nothing to remove.
+    /// Removes dead containers and sandboxes that the policy does not keep, and those of unknown
+    /// pods; with `evict_non_deleted` also those of pods that have ended. Never removes a running
+    /// one, nor the newest of a known pod. Failures are reported and don't stop the rest. Makes no
+    /// call if there is nothing to remove.
     async fn garbage_collect(
         &self,
         policy: ContainerGcPolicy,
@@ -177,22 +177,22 @@ pub trait Runtime: Send + Sync + 'static {
         evict_non_deleted: bool,
     ) -> GcOutcome;
 
-    /// All pods of ours that the runtime holds: with `all`, dead ones too. One list call.
-    /// What it saw is remembered for [`get_pod_status`](Self::get_pod_status).
+    /// Returns all of our pods in the runtime, with `all` also dead ones. One list call.
+    /// The result is remembered for [`get_pod_status`](Self::get_pod_status).
     async fn get_pods(&self, all: bool) -> Result<Pods>;
 
-    /// Everything known of one pod. Asks the runtime only for what events and earlier calls have
-    /// not told yet. An unknown pod has an empty status.
+    /// Returns the status of one pod. Asks the runtime only for what events and earlier calls have
+    /// not reported yet. An unknown pod has an empty status.
     async fn get_pod_status(&self, uid: &PodUid, full_name: &FullName) -> Result<PodStatus>;
 
-    /// Walks a plan once: drives the pod towards its spec, never waits for a container to exit
-    /// except when it stops it. Safe to call again after a failure at any step.
+    /// Executes a plan once. Waits for a container to exit only when it stops it. Safe to call again
+    /// after a failure at any step.
     ///
     /// The seeds passed `backoff` here and planned inside; the plan is made by the caller now, so
     /// that it can be explained and tested without a runtime (`docs/adr/0002`).
     ///
-    /// Once `cancel` is cancelled no further step is begun and a pull is given up; a call that
-    /// is on its way is awaited, so that nothing starts behind the caller's back.
+    /// Once `cancel` is cancelled, no further step starts and a pull is aborted; a call in progress
+    /// is awaited, so that nothing starts after the method has returned.
     async fn sync_pod(
         &self,
         pod: &Arc<Pod>,
@@ -211,11 +211,11 @@ pub trait Runtime: Send + Sync + 'static {
         grace_override: Option<Duration>,
     ) -> PodSyncResult;
 
-    /// Brings the files of a running pod's volumes up to date with what it refers to, and says
-    /// after how long to do so again though nothing has changed: a token has to be renewed.
-    /// Fails with what could not be brought up to date; it stays as it was. A runtime without
-    /// such volumes has nothing to do. Once `cancel` is cancelled nothing more is asked for; what
-    /// is being written is awaited.
+    /// Updates the files of a running pod's volumes from the objects that it refers to, and returns
+    /// when to do so again without a change, because a token must be renewed. Fails with the volumes
+    /// that could not be updated; they keep their content. A runtime without such volumes does
+    /// nothing. Once `cancel` is cancelled, nothing more is requested; a write in progress is
+    /// awaited.
     async fn refresh_volumes(
         &self,
         _pod: &Arc<Pod>,
@@ -224,32 +224,32 @@ pub trait Runtime: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Changes whenever something that the pod refers to has changed, has come or gone. Ends when
-    /// nobody will ever tell.
+    /// Changes whenever an object that the pod refers to is created, changed or deleted. Ends when
+    /// there will be no more notifications.
     fn references_changed(&self, _uid: &PodUid) -> watch::Receiver<u64> {
         watch::channel(0).1
     }
 
-    /// Unmounts and removes the volumes of a pod of which nothing runs, and follows nothing that it
-    /// refers to any more. Its containers, their logs and last words stay. Done already is success;
-    /// a pod that starts again has its volumes made anew. Fails while anything of it runs.
+    /// Unmounts and removes the volumes of a pod without running containers, and stops watching the
+    /// objects that it refers to. Containers, logs and termination messages are kept. A repeated call
+    /// succeeds; volumes are created again when the pod starts again. Fails while a container runs.
     async fn release_volumes(&self, uid: &PodUid) -> Result<()>;
 
     /// Removes every dead container and sandbox of a pod, and its directories. Fails while
     /// anything of it runs.
     async fn delete_pod(&self, uid: &PodUid) -> Result<()>;
 
-    /// Pods of which there is something on disk and no container that is known, but for those of
-    /// `keep`: what is left of a pod whose removal was cut short. Asks the runtime nothing.
+    /// Returns pods with a directory on disk but without a known container, except those in `keep`:
+    /// remains of an interrupted removal. Makes no call to the runtime.
     async fn list_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<PodUid>;
 
     /// Runs a command in a running container to its end: no shell, no input, no terminal. An exit
     /// code other than 0 is no error.
     ///
     /// # Errors
-    /// [`RuntimeError::Conflict`] where the container does not run or is paused;
-    /// [`RuntimeError::Timeout`] where the command had not ended after `timeout`. It is ended
-    /// then, with its process group; where that can't be done, the error says so.
+    /// [`RuntimeError::Conflict`] if the container is not running or is paused;
+    /// [`RuntimeError::Timeout`] if the command had not exited after `timeout`. It is then killed
+    /// with its process group; if that fails, the error says so.
     async fn run_in_container(
         &self,
         id: &ContainerId,
@@ -257,45 +257,45 @@ pub trait Runtime: Send + Sync + 'static {
         timeout: Duration,
     ) -> Result<CommandOutput>;
 
-    /// Runs a command in a running container and hands out its streams.
+    /// Runs a command in a running container and returns its streams.
     ///
     /// # Errors
-    /// As [`run_in_container`](Self::run_in_container), which see, but for the time.
+    /// Those of [`run_in_container`](Self::run_in_container), except the timeout.
     async fn exec_in_container(&self, id: &ContainerId, options: &ExecOptions) -> Result<Session>;
 
-    /// Attaches to the main process of a running container, from now on: nothing it wrote before
-    /// is repeated. Whether there is a terminal is the container's to say.
+    /// Attaches to the main process of a running container: earlier output is not repeated. The
+    /// container's definition decides whether there is a TTY.
     ///
     /// # Errors
-    /// [`RuntimeError::Conflict`] where the container does not run, or has no standard input and
-    /// that is asked for.
+    /// [`RuntimeError::Conflict`] if the container is not running, or if standard input is
+    /// requested and the container has none.
     async fn attach_container(&self, id: &ContainerId, streams: StreamOptions) -> Result<Session>;
 
-    /// Connects to a TCP port inside of a pod's network, on its loopback address: IPv4, else IPv6.
+    /// Connects to a TCP port inside a pod's network, on its loopback address: IPv4, else IPv6.
     ///
     /// # Errors
-    /// The sandbox does not run, its network can't be entered, nobody listens on that port.
+    /// The sandbox is not running, its network can't be entered, or nothing listens on the port.
     async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream>;
 
-    /// What is at a path in a container, running or not.
+    /// Returns the metadata of a path in a container, running or not.
     ///
     /// # Errors
-    /// [`RuntimeError::NotFound`] where nothing is.
+    /// [`RuntimeError::NotFound`] if the path does not exist.
     async fn stat_in_container(&self, id: &ContainerId, path: &str) -> Result<PathStat>;
 
     /// A file or directory of a container, running or not, as a tar archive. Everything in it lies
     /// below its own name.
     async fn copy_from_container(&self, id: &ContainerId, path: &str) -> Result<TarStream>;
 
-    /// Unpacks a tar archive into a directory of a container, running or not. What is a directory
-    /// is not replaced by something else, nor the other way round.
+    /// Unpacks a tar archive into a directory of a container, running or not. A directory is never
+    /// replaced by a file, nor a file by a directory.
     async fn copy_to_container(&self, id: &ContainerId, dir: &str, tar: TarInput) -> Result<()>;
 
     /// The log of one container instance.
     async fn get_container_logs(&self, id: &ContainerId, options: &LogOptions)
     -> Result<LogStream>;
 
-    /// What happens to our pods from now on. The first item is always [`PodEvent::Gap`]. The
+    /// Streams the events of our pods from now on. The first item is always [`PodEvent::Gap`]. The
     /// stream ends when the connection does; the caller subscribes again and lists.
     async fn watch(&self) -> Result<BoxStream<'static, PodEvent>>;
 }

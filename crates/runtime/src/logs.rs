@@ -6,7 +6,7 @@ use futures::stream::BoxStream;
 use super::Result;
 use mirrorlet_core::api::Timestamp;
 
-/// Which of a container's outputs are wanted.
+/// The requested outputs of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogSource {
     /// Both.
@@ -18,7 +18,7 @@ pub enum LogSource {
     Stderr,
 }
 
-/// Which part of a log is wanted, and in which form.
+/// The requested part and form of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LogOptions {
     /// Go on with new lines until the container ends.
@@ -45,7 +45,7 @@ pub enum LogChunk {
 }
 
 impl LogChunk {
-    /// What was written, wherever to.
+    /// The bytes, of either stream.
     #[must_use]
     pub fn bytes(&self) -> &Bytes {
         let (Self::Stdout(bytes) | Self::Stderr(bytes)) = self;

@@ -16,7 +16,7 @@ use mirrorlet_core::objects::{
     ObjectError, ObjectKey, ObjectKind, ObjectSet, References, ServiceFacts, Token, TokenKey,
 };
 
-/// Where objects come from. Answers come from memory where they are known; every call ends within
+/// Reads API objects. Known objects are answered from memory; every call ends within
 /// a bound of the implementation's, with [`ObjectError::Away`] when nobody has answered.
 #[async_trait]
 pub trait Objects: Send + Sync + 'static {
@@ -119,7 +119,7 @@ impl Objects for NoObjects {
     }
 }
 
-/// Which pods refer to what, and how each is told that something has changed.
+/// The objects that pods refer to, and the notification of each pod about changes.
 #[derive(Debug, Default)]
 pub struct Holders {
     pods: Mutex<BTreeMap<PodUid, Holder>>,
@@ -156,7 +156,7 @@ impl Holders {
         self.with(|pods| pods.remove(pod));
     }
 
-    /// What changes when the pod is told.
+    /// A counter that changes when the pod is notified.
     pub fn subscribe(&self, pod: &PodUid) -> watch::Receiver<u64> {
         self.with(|pods| pods.entry(pod.clone()).or_default().news.subscribe())
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What was done to a pod or one of its containers.
+/// An action on a pod or one of its containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum SyncAction {
     /// A container was started.
@@ -90,7 +90,7 @@ impl SyncError {
     }
 }
 
-/// What came of one action.
+/// The result of one action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SyncResult {
     /// The action.
@@ -126,7 +126,7 @@ impl SyncResult {
     }
 }
 
-/// What came of one round.
+/// The result of one sync.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodSyncResult {
     /// Results of the actions taken, in the order they finished.

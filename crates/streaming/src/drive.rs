@@ -31,7 +31,7 @@ pub(super) const READ_BYTES: usize = 32 << 10;
 /// Frames are written together until there are so many bytes of them.
 pub(super) const WRITE_BYTES: usize = 64 << 10;
 
-/// What comes on one stream. Without an end, the stream was reset or its client is gone.
+/// Data of one stream. A stream without an end was reset, or its client disconnected.
 #[derive(Debug)]
 pub(super) enum Piece {
     /// Bytes.

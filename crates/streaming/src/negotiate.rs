@@ -188,7 +188,7 @@ impl std::fmt::Debug for RemoteCommand {
     }
 }
 
-/// Which flags a query has had.
+/// The flags of a query.
 #[expect(clippy::struct_excessive_bools, reason = "one for each flag")]
 #[derive(Default)]
 struct StreamOptionsSeen {
@@ -359,7 +359,7 @@ fn spdy(
     Ok((chosen, answer))
 }
 
-/// What proves that we understood a WebSocket's key: RFC 6455, section 4.2.2.
+/// Computes the accept key of a WebSocket handshake: RFC 6455, section 4.2.2.
 fn accept_key(key: &[u8]) -> String {
     let hash = Sha1::new()
         .chain_update(key)

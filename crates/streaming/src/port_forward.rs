@@ -38,14 +38,14 @@ enum Ended {
     Unwanted,
 }
 
-/// What a stream is for.
+/// The purpose of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Half {
     Data,
     Error,
 }
 
-/// What the headers of a stream say.
+/// The headers of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Asked {
     port: u16,
@@ -158,7 +158,7 @@ pub(super) async fn over_spdy<C, F, T, E>(
     }
 }
 
-/// Where what a pod sends goes.
+/// The destination of a pod's data.
 trait ToClient: Sync {
     /// Sends bytes; whether there still is somebody who wants them.
     fn send(&self, bytes: Bytes) -> impl Future<Output = bool> + Send;

@@ -18,7 +18,7 @@ pub(super) enum Outcome {
     Failed(String),
 }
 
-/// What the error stream says; nothing where an end without news is not told.
+/// The text of the error stream; empty if a normal end is not reported.
 pub(super) fn error_text(outcome: &Outcome, kind: Kind, version: Version) -> Option<Bytes> {
     let (status, message) = match outcome {
         Outcome::Ended(None | Some(0)) => {

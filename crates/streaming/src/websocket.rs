@@ -47,7 +47,7 @@ enum ReadError {
 struct Frames<R> {
     read: R,
     decoder: Decoder,
-    /// Where answers go; ends with whoever writes them.
+    /// The queue of responses; closed when the writer ends.
     answers: mpsc::Sender<Send>,
 }
 
@@ -135,7 +135,7 @@ pub(super) fn accept<R: AsyncRead + Unpin, W>(
     }
 }
 
-/// What is written goes through this.
+/// Writes to the channels.
 #[derive(Clone)]
 pub(super) struct Channels {
     out: mpsc::Sender<Send>,

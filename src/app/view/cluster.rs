@@ -10,7 +10,7 @@ use mirrorlet_core::api::{FullName, NodeName, Timestamp, core};
 use mirrorlet_core::mirror::MirrorState;
 use mirrorlet_core::node::ImageSeen;
 
-/// What the parts that talk to the API server publish.
+/// The state that the components for the API server publish.
 #[derive(Debug, Clone)]
 pub(in crate::app) struct ClusterView {
     /// Address of the API server.

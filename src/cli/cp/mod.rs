@@ -87,7 +87,7 @@ pub async fn cp(args: &CpArgs, root: &Path) -> Outcome {
     }
 }
 
-/// What the agent says of a path; `kind` is `dir`, `file`, `symlink` or `other`.
+/// The agent's metadata of a path; `kind` is `dir`, `file`, `symlink` or `other`.
 #[derive(Debug, Deserialize)]
 struct Stat {
     kind: String,
@@ -299,7 +299,7 @@ fn split(path: &str) -> Result<(String, Option<PathBuf>), Failure> {
     Ok((dir.to_owned(), Some(name.into())))
 }
 
-/// Where something that is copied out goes, by the rules of `cp -r`.
+/// The local destination of a copy, by the rules of `cp -r`.
 fn target_here(
     destination: &Path,
     name: Option<&OsStr>,
@@ -341,7 +341,7 @@ fn is_plain(path: &Path) -> bool {
         .all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// What comes in pieces, to be read as a whole by a thread.
+/// Chunks of a stream, readable by a thread.
 struct Pieces {
     receiver: mpsc::Receiver<Bytes>,
     piece: Bytes,

@@ -99,7 +99,7 @@ impl<W: Write> Packing<W> {
     }
 }
 
-/// What is in a directory, with the names it gets.
+/// The entries of a directory, with their names in the archive.
 fn children(dir: &Path, name: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
     let entries = fs::read_dir(dir).map_err(|e| within(dir, &e))?;
     entries

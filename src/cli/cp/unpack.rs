@@ -94,7 +94,7 @@ impl Unpacking<'_> {
         Ok(())
     }
 
-    /// Where an entry of that path goes. Every directory on the way to it is one.
+    /// The local path of an entry. All its parents are directories.
     fn place(&self, path: &Path) -> anyhow::Result<PathBuf> {
         // The top of an archive of a whole file system is `/` or `./`.
         let path = path.strip_prefix("/").unwrap_or(path);

@@ -278,7 +278,7 @@ fn bytes_of(pull: &PullReport) -> String {
     format!(" [{bar}] {percent}% of {}", megabytes(pull.bytes_total))
 }
 
-/// Told where somebody asks for everything, or when it fails.
+/// Printed with `-o wide`, or when it fails.
 fn image_gc(out: &mut String, gc: &ImageGcReport, now: Timestamp, wide: bool) {
     if !wide && gc.error.is_none() {
         return;

@@ -8,7 +8,7 @@ use crate::cluster::error::ApiError;
 use mirrorlet_core::api::{FullName, MirrorPodUid, Pod};
 use mirrorlet_core::mirror::{ProblemKind, Refusal, Verdict, Why, classify};
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 pub(super) struct Attempt {
     /// The static pod whose mirror was to be made.
     pub pod: Option<Arc<Pod>>,

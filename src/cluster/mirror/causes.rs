@@ -18,7 +18,7 @@ const WATCHES_MAX: usize = 16;
 /// Wake-ups that may wait: each object has one at most, and they mean no more than "look again".
 const WOKEN_MAX: usize = WATCHES_MAX;
 
-/// What may go away.
+/// A cause that may be resolved.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Cause {
     /// A namespace is missing, or its labels forbid something.

@@ -20,18 +20,18 @@ use mirrorlet_core::observed::Pods;
 /// up what is listed within moments, once they may.
 const LISTED_COUNTS: Duration = Duration::from_mins(1);
 
-/// What mirrors are decided from, as readers.
+/// Readers of the inputs of mirror decisions.
 #[derive(Debug, Clone)]
 pub struct MirrorInputs {
     /// Name of our Node.
     pub node_name: NodeName,
     /// Our Node as observed.
     pub node: Reader<Option<Arc<core::Node>>>,
-    /// What is wanted.
+    /// The desired pods.
     pub merged: Reader<Merged>,
-    /// What workers do.
+    /// The workers' views of their pods.
     pub board: Board,
-    /// What the runtime held by its newest list.
+    /// The pods of the runtime's most recent list.
     pub listed: watch::Receiver<Option<Arc<Pods>>>,
     /// The API server's pods of our Node.
     pub api: Reader<ApiPodsState>,
@@ -48,7 +48,7 @@ pub(super) struct Watched {
     taken_up: BTreeSet<PodUid>,
 }
 
-/// What there is at one moment.
+/// The inputs at one moment.
 pub(super) struct Snapshot {
     pub node: Option<Arc<core::Node>>,
     pub standings: BTreeMap<FullName, Standing>,

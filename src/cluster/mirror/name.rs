@@ -46,7 +46,7 @@ struct Churn {
     count: u32,
 }
 
-/// What is in the way, and since when.
+/// A problem, and since when.
 struct Trouble {
     problem: MirrorProblem,
     since: Instant,
@@ -81,14 +81,14 @@ impl Name {
         self.not_before = Some(Instant::now() + CHURN_WITHIN);
     }
 
-    /// What failed for want of the API server is tried at once.
+    /// Retries at once what failed because the API server was unreachable.
     pub(super) fn api_is_back(&mut self) {
         if self.kind() == Some(ProblemKind::ApiAway) {
             self.not_before = None;
         }
     }
 
-    /// What a rule about our Node forbade is tried at once.
+    /// Retries at once what a rule about our Node rejected.
     pub(super) fn node_changed(&mut self) {
         if self.kind() == Some(ProblemKind::NodeRestriction) {
             self.not_before = None;

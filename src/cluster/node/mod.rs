@@ -59,12 +59,12 @@ const ENGINE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Namespace of the Leases of Nodes.
 pub const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// What the Node is made of, as others publish it.
+/// The inputs of the Node.
 #[derive(Debug, Clone)]
 pub struct NodeInputs {
     /// The machine and the configuration. The name must not change.
     pub facts: Reader<NodeFacts>,
-    /// What was read off the machine just now.
+    /// The latest readings of the machine.
     pub readings: Reader<Readings>,
     /// Static pods without their mirror pod, one line each.
     pub mirror_problems: Reader<Vec<String>>,
@@ -123,7 +123,7 @@ struct Watch {
     is_broken: bool,
 }
 
-/// What an event of the watch says.
+/// The meaning of a watch event.
 enum News {
     None,
     /// The stream is over.
@@ -159,7 +159,7 @@ impl Watch {
     }
 }
 
-/// What a look came to.
+/// The result of a check.
 enum Looked {
     /// All is written.
     Fine,

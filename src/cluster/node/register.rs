@@ -101,7 +101,7 @@ impl NodeTask {
         Ok(existing)
     }
 
-    /// What the Lease of our name says, if there is one.
+    /// Reads the Lease of our name, if there is one.
     async fn lease(&self) -> Result<Option<LeaseSeen>, ApiError> {
         let call = self.leases.get_opt(&self.name);
         let lease: Option<Lease> = self.client.read(NODE_DEADLINE, call).await?;

@@ -38,7 +38,7 @@ use mirrorlet_runtime::objects::{Holders, Objects};
 /// whoever waited in vain is told when the answer comes.
 const FIRST_ANSWER: Duration = Duration::from_secs(10);
 
-/// What is said when it is over.
+/// The message of a timeout.
 const NO_ANSWER: &str = "timed out waiting for the API server's answer";
 
 /// An object of either kind.
@@ -48,12 +48,12 @@ enum Object {
     Secret(Arc<Secret>),
 }
 
-/// What is known of a watched object; nothing before the first answer.
+/// The known state of a watched object; `None` before the first response.
 type Known = Option<Result<Object, ObjectError>>;
 
 /// A watched object.
 struct Watched {
-    /// Which watch it is: one that was let go and is held again is watched anew, so that its
+    /// Identifies the watch: one that was let go and is held again is watched anew, so that its
     /// first answer comes.
     number: u64,
     known: watch::Sender<Known>,
@@ -73,7 +73,7 @@ struct Shared {
     next: AtomicU64,
     services: Services,
     tokens: Tokens,
-    /// What is to be watched may have changed.
+    /// Signals that the set of watched objects may have changed.
     changed: Notify,
 }
 
@@ -352,7 +352,7 @@ impl Services {
     }
 }
 
-/// What one watch is about.
+/// The subject of one watch.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     Object(ObjectKey, u64),

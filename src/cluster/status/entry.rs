@@ -22,7 +22,7 @@ const RETRY: ExponentialBackoff =
 const REPEAT: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_secs(1), Duration::from_mins(5));
 
-/// What the API server doesn't take at all counts as written that often for nothing.
+/// A write that the API server ignores counts as this many writes without effect.
 const REPEATS_OF_REST: u32 = 5;
 
 /// Both sides of one comparison.
@@ -62,7 +62,7 @@ impl Seen {
 /// One object.
 #[derive(Default)]
 pub(super) struct Entry {
-    /// What was compared last.
+    /// The values compared last.
     seen: Option<Seen>,
     /// When what is to be written has settled.
     settled: Option<Instant>,
@@ -73,7 +73,7 @@ pub(super) struct Entry {
     newest: Option<Arc<Pod>>,
     /// The object as the answer to our last write had it.
     answer: Option<Arc<Pod>>,
-    /// What was written last, and when.
+    /// The last written status, and its time.
     sent: Option<(Value, Instant)>,
     /// The status that was written last.
     written_for: Option<Arc<core::PodStatus>>,
@@ -148,7 +148,7 @@ impl Entry {
         Some(self.not_before.map_or(settled, |at| at.max(settled)))
     }
 
-    /// What a write is about.
+    /// The values that a write is about.
     pub(super) fn seen(&self) -> Option<&Seen> {
         self.seen.as_ref()
     }
@@ -158,7 +158,7 @@ impl Entry {
         self.retry(None);
     }
 
-    /// What failed for want of the API server is tried at once.
+    /// Retries at once what failed because the API server was unreachable.
     pub(super) fn api_is_back(&mut self) {
         if self.failures > 0 {
             self.not_before = None;

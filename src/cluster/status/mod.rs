@@ -45,7 +45,7 @@ const SETTLE_STEP: Duration = Duration::from_secs(2);
 /// What statuses are written from, as readers.
 #[derive(Debug, Clone)]
 pub struct StatusInputs {
-    /// What workers tell.
+    /// The workers' views of their pods.
     pub board: Board,
     /// The API server's pods of our Node.
     pub api: Reader<ApiPodsState>,

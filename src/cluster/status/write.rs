@@ -97,7 +97,7 @@ async fn patch(cluster: &ClusterClient, board: &Board, seen: Seen) -> Outcome {
     }
 }
 
-/// What a patch changes, for the pod's story: names of conditions and fields, no values.
+/// The changes of a patch, for the pod's history: names of conditions and fields, no values.
 pub(super) fn changed(patch: &Value) -> String {
     let status = patch.get("status").and_then(Value::as_object);
     let mut words: Vec<&str> = Vec::new();

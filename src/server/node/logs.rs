@@ -45,7 +45,7 @@ impl IntoResponse for BadQuery {
     }
 }
 
-/// What a query asks for.
+/// The parameters of a query.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Asked {
     options: LogOptions,

@@ -150,7 +150,7 @@ struct Shared {
     metrics: Metrics,
     configz: Arc<serde_json::Value>,
     readers: Readers,
-    /// What goes on over connections that were taken over.
+    /// The sessions on upgraded connections.
     sessions: TaskTracker,
     cancel: CancellationToken,
 }

@@ -21,7 +21,7 @@ const ASKER_MAX: usize = 192;
 /// When one who was refused may ask again, in seconds.
 const RETRY_AFTER: &str = "5";
 
-/// What is counted.
+/// The metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Share {
     All,

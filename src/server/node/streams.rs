@@ -51,7 +51,7 @@ pub(super) fn routes() -> Router<Shared> {
         )
 }
 
-/// What a path names: `namespace`, `pod`, and where it has them `uid` and `container`.
+/// The parameters of a path: `namespace`, `pod`, and optionally `uid` and `container`.
 type Named = Path<HashMap<String, String>>;
 
 /// Runs a command.

@@ -41,7 +41,7 @@ struct Stored {
 #[derive(Debug, Default)]
 pub struct LastKnown {
     kept: KeptDir,
-    /// What the disk has, or shall have.
+    /// The pods on disk, or to be written to it.
     pods: BTreeMap<PodUid, Arc<Pod>>,
     /// Pods whose file is not what `pods` says.
     unsaved: BTreeSet<PodUid>,
@@ -128,7 +128,7 @@ impl LastKnown {
     }
 }
 
-/// What of a pod is worth keeping: not what changes with every status write, and what is seen
+/// Reduces a pod to what is saved: not what changes with every status write, and what is seen
 /// again on the Engine.
 fn essence(pod: &Pod) -> Pod {
     let status = pod.status.as_ref().map(|status| core::PodStatus {

@@ -10,10 +10,10 @@ use mirrorlet_core::desired::{ApiPods, Origin, PodSource, SourcePod, SourceSet};
 use mirrorlet_core::ending::{is_over, remains};
 use mirrorlet_core::manager::is_mirror_pod;
 
-/// Where these pods are said to come from.
+/// The location of these pods in reports.
 pub(super) const LOCATION: &str = "api server";
 
-/// What the API server holds of our Node's pods.
+/// The API server's pods of our Node.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
     /// Every object. Copied by a change only while a reader still has the map of before.

@@ -41,7 +41,7 @@ const PAGE_MAX: u32 = 20;
 /// Most changes taken up in one set.
 const BATCH_MAX: usize = 512;
 
-/// What the source needs.
+/// The inputs of the source.
 pub struct ApiOptions {
     /// Talks to the API server.
     pub client: kube::Client,
@@ -255,7 +255,7 @@ impl ApiSource {
     }
 }
 
-/// What becomes of a watch after an error. Its place in the history is kept while the server is
+/// Decides how to continue after a watch error. Its place in the history is kept while the server is
 /// away; once the server itself refuses, it may be lost for good: a list finds it again.
 fn ended(error: &watcher::Error) -> Ended {
     let refused = matches!(

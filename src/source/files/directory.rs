@@ -20,7 +20,7 @@ use mirrorlet_core::manifest::{ParseContext, Parsed, parse_manifest};
 /// replaces a directory fills it file by file. As long as a half-written file is held.
 pub(super) const RETURN_HOLD: Duration = mirrorlet_core::hold::HALF_WRITTEN_HOLD;
 
-/// What the directory said about one file, and what was decided.
+/// The last content of one file, and the decision about it.
 #[derive(Debug)]
 struct Known {
     /// Set when an equal identity means equal content.
@@ -34,7 +34,7 @@ struct Known {
     again: Option<Instant>,
 }
 
-/// What one look found.
+/// The result of one look at the directory.
 #[derive(Debug)]
 pub(super) struct Look {
     /// The whole set.

@@ -15,7 +15,7 @@ use mirrorlet_core::manifest::{MANIFEST_BYTES_MAX, is_manifest_name};
 /// the coarsest tick in use (FAT's two seconds are for mtime alone; ctime is what counts here).
 const CLOCK_TICK_MAX: Duration = Duration::from_secs(2);
 
-/// What changes when a file's content does.
+/// The attributes that change with a file's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity {
     device: u64,

@@ -31,7 +31,7 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// What an earlier life of the agent stored. Blocks.
+    /// Loads what an earlier agent saved. Blocks.
     pub(super) fn load(location: String, root: &Path, node_name: NodeName) -> Self {
         let (last_good, load_problems) =
             LastGoodStore::load(root, PodSource::Http, Some(&location), &node_name);
@@ -122,7 +122,7 @@ impl Content {
         changed
     }
 
-    /// What to deliver; nothing before there was a good answer, now or in an earlier life.
+    /// The set to deliver; `None` before the first valid response, including those to earlier agents.
     pub(super) fn set(&self) -> Option<SourceSet> {
         let mut problems: Vec<_> = self.failure.iter().cloned().collect();
         problems.extend(self.load_problems.iter().cloned());

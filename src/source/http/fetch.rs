@@ -32,7 +32,7 @@ pub enum HttpSourceError {
     /// Not a URL this source can fetch.
     #[error("the manifest URL can't be used: {reason}")]
     Url {
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// Not a header.
@@ -46,7 +46,7 @@ pub enum HttpSourceError {
     Ca {
         /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// TLS can't be set up.
@@ -69,7 +69,7 @@ pub(super) enum FetchError {
     RedirectTarget,
 }
 
-/// What a URL gave.
+/// The response of a URL.
 #[derive(Debug)]
 pub(super) enum Fetched {
     /// The same as what had the entity tag.
@@ -267,7 +267,7 @@ fn tls_config(ca: Option<&Path>) -> Result<ClientConfig, HttpSourceError> {
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// Where a redirect leads.
+/// The target of a redirect.
 fn follow(from: &Url, location: &HeaderValue) -> Result<Url, FetchError> {
     let target = location.to_str().map_err(|_| FetchError::RedirectTarget)?;
     let mut target = from.join(target).map_err(|_| FetchError::RedirectTarget)?;

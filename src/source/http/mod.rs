@@ -33,7 +33,7 @@ pub use self::fetch::HttpSourceError;
 /// How long an answer may take in all, redirects and body included, as upstream.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// What to fetch and how.
+/// The URL to fetch, and how.
 ///
 /// Not `Debug`: headers may be secret.
 #[derive(Clone)]
@@ -55,7 +55,7 @@ pub struct HttpOptions {
 }
 
 impl HttpOptions {
-    /// What a configuration asks for, for one of its URLs.
+    /// The options of one of the configured URLs.
     #[must_use]
     pub fn new(config: &Config, url: &str) -> Self {
         Self {

@@ -31,7 +31,7 @@ const SAFE: [(&str, Namespace); 12] = [
     ("net.ipv4.tcp_wmem", Namespace::Net),
 ];
 
-/// What is wrong with the first sysctl that the pod may not set; none when it may set all.
+/// The problem with the first sysctl that the pod may not set; `None` if it may set all.
 pub(super) fn forbidden(pod: &Pod) -> Option<String> {
     let spec = spec::spec(pod);
     let sysctls = spec.security_context.as_ref()?.sysctls.as_ref()?;

@@ -117,19 +117,19 @@ pub struct Position {
 pub struct Diagnostic {
     /// How bad it is.
     pub severity: Severity,
-    /// What kind of problem it is.
+    /// The kind of problem.
     pub code: Code,
     /// File path or URL.
     pub file: String,
-    /// Where in the file; none when the whole file is concerned.
+    /// The position in the file; `None` if the problem is about the whole file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<Position>,
     /// Path of the field, for example `spec.containers[0].image`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// What is wrong: one sentence without a final stop.
+    /// The problem: one sentence without a full stop.
     pub message: String,
-    /// What to do about it.
+    /// How to fix it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
 }

@@ -118,7 +118,7 @@ impl FromStr for Quantity {
     }
 }
 
-/// What a suffix multiplies by: a binary factor and a power of ten.
+/// The multiplier of a suffix: a binary factor and a power of ten.
 fn scale(suffix: &str) -> Result<(i128, i32), InvalidQuantity> {
     Ok(match suffix {
         "" => (1, 0),

@@ -14,7 +14,7 @@ use super::{Diagnostic, PodUid, Timestamp};
 pub struct StatusReport {
     /// The agent itself.
     pub agent: AgentReport,
-    /// What it needs of its host and hasn't got.
+    /// Access to the host that is missing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lacks: Vec<LackReport>,
     /// The Engine it drives.
@@ -31,7 +31,7 @@ pub struct StatusReport {
     /// Image garbage collection, where it is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_gc: Option<ImageGcReport>,
-    /// Where its pods come from.
+    /// The sources of pods.
     pub sources: Vec<SourceReport>,
     /// Every pod it manages, by namespace and name.
     pub pods: Vec<PodReport>,
@@ -61,9 +61,9 @@ pub struct AgentReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LackReport {
-    /// Which need, in one word: `Socket`, `Root`, `Network`, `Propagation`, `Processes`, `HostRoot`.
+    /// The need, in one word: `Socket`, `Root`, `Network`, `Propagation`, `Processes`, `HostRoot`.
     pub need: String,
-    /// What is missing, and what doesn't work without.
+    /// The missing access, and what doesn't work without it.
     pub message: String,
     /// How it is mended.
     pub help: String,
@@ -164,7 +164,7 @@ pub struct MirrorReport {
     /// The UID that the API server gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
-    /// What keeps it from being made, in the API server's words.
+    /// Why it can't be created, in the API server's words.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// When that began.
@@ -172,7 +172,7 @@ pub struct MirrorReport {
     pub since: Option<Timestamp>,
 }
 
-/// Where a pull is.
+/// The phase of a pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PullPhase {
@@ -242,7 +242,7 @@ pub struct SourceReport {
     pub last_success: Option<Timestamp>,
     /// Number of pods it delivers.
     pub pods: usize,
-    /// What is wrong with it now.
+    /// Its current problems.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<Diagnostic>,
     /// Names of files it ignores by rule.
@@ -262,9 +262,9 @@ pub struct PodReport {
     pub namespace: String,
     /// UID: of a static pod the hash of its manifest.
     pub uid: PodUid,
-    /// Where it comes from: file path, URL, or the API server.
+    /// Its source: file path, URL, or the API server.
     pub source: String,
-    /// What kubectl's STATUS column would say: a phase, or the reason that matters more.
+    /// The value of kubectl's STATUS column: a phase, or the reason that matters more.
     pub status: String,
     /// Pod phase.
     pub phase: String,
@@ -290,7 +290,7 @@ pub struct PodReport {
     pub mirror: Option<MirrorReport>,
     /// Whether an older, last good manifest is running because the present one is broken.
     pub held: bool,
-    /// What is wrong with its manifest now.
+    /// Current problems of its manifest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<Diagnostic>,
 }
@@ -344,7 +344,7 @@ pub struct ExplainReport {
     pub source_read: Option<Timestamp>,
     /// Whether older entries were forgotten.
     pub truncated: bool,
-    /// What happened to it, and to pods before it that had its name; newest first. Only what this
+    /// The history of this pod and of earlier pods of the same name; newest first. Only what this
     /// run of the agent has seen.
     pub story: Vec<StoryReport>,
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::parse::Auths;
 use super::{HUB, RegistryAuth};
 
-/// Where credentials for images of Docker Hub are looked for when nothing else matches.
+/// The key of Docker Hub's credentials, used when no other key matches.
 const HUB_KEY: &str = "index.docker.io";
 
 /// Credentials, in the order in which they were added, by what they are for: a host, its labels

@@ -59,7 +59,7 @@ impl From<serde_json::Error> for MalformedConfig {
     }
 }
 
-/// What a Docker client's `config.json` says of credentials.
+/// The credentials in a Docker client's `config.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DockerConfig {
     /// Credentials in the file.

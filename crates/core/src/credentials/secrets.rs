@@ -24,11 +24,11 @@ pub struct MalformedSecret {
     pub name: String,
     /// Its key.
     pub key: &'static str,
-    /// What is wrong.
+    /// The problem.
     pub cause: MalformedConfig,
 }
 
-/// What came of a pod's pull secrets.
+/// The result of reading a pod's pull secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PullSecrets {
     /// The credentials in them.
@@ -55,7 +55,7 @@ pub fn pull_secrets(pod: &Pod, objects: &ObjectSet) -> PullSecrets {
     found
 }
 
-/// What a secret holds; nothing when it is of another type. Helpers that it names are not asked:
+/// The credentials in a secret; none if it has another type. Helpers that it names are not asked:
 /// who may write a secret may not run programs on the node.
 fn auths(name: &str, secret: &Secret) -> Result<Auths, MalformedSecret> {
     let kind = secret.type_.as_deref().unwrap_or_default();

@@ -18,7 +18,7 @@ use crate::spec;
 use crate::amounts::Amounts;
 pub use services::service_variables;
 
-/// What an environment is filled from, beside the container itself.
+/// The inputs of an environment, besides the container itself.
 #[derive(Debug, Clone, Copy)]
 pub struct EnvContext<'a> {
     /// The pod.
@@ -27,9 +27,9 @@ pub struct EnvContext<'a> {
     pub host_ips: &'a [IpAddr],
     /// Addresses of the pod, primary first; empty while it has none.
     pub pod_ips: &'a [IpAddr],
-    /// What an absent limit stands for.
+    /// The values of absent limits.
     pub allocatable: Amounts,
-    /// What the pod refers to.
+    /// The objects that the pod refers to.
     pub objects: &'a ObjectSet,
 }
 
@@ -73,9 +73,9 @@ pub enum EnvError {
 #[derive(Default)]
 pub struct Environment {
     ordered: Vec<(String, String)>,
-    /// Where in `ordered` each name is.
+    /// The index of each name in `ordered`.
     at: BTreeMap<String, usize>,
-    /// What its command may still take.
+    /// The bytes left for its command.
     budget: Budget,
     /// Keys of objects in `envFrom` that can't be the name of a variable, and so are left out.
     pub skipped: BTreeSet<String>,
@@ -136,7 +136,7 @@ fn length(name: &str, value: &str) -> usize {
     name.len() + 1 + value.len()
 }
 
-/// Where a variable stands, for errors.
+/// The location of a variable, for errors.
 fn place(variable: &str) -> String {
     format!("env {variable:?}")
 }
@@ -165,7 +165,7 @@ pub fn resolve(container: &Container, context: &EnvContext<'_>) -> Result<Enviro
     Ok(environment)
 }
 
-/// What a process can tell as `NAME=value`.
+/// Reports whether a process can read it as `NAME=value`.
 fn is_variable_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0'])
 }

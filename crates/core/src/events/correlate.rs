@@ -35,7 +35,7 @@ pub struct Write {
 }
 
 impl Write {
-    /// What changes with a repeat, as a merge patch.
+    /// The changes of a repeat, as a merge patch.
     #[must_use]
     pub fn patch(&self) -> serde_json::Value {
         json!({
@@ -58,7 +58,7 @@ impl Write {
     }
 }
 
-/// What is known of an event written before.
+/// An event written before.
 #[derive(Debug, Clone)]
 struct Written {
     count: i32,

@@ -31,7 +31,7 @@ pub fn node_ref(node: &str) -> ObjectReference {
     }
 }
 
-/// Where in its pod a container is: `spec.containers{name}`; by index where it has no name; none
+/// The field path of a container: `spec.containers{name}`; by index where it has no name; none
 /// when the spec doesn't have it.
 ///
 /// Upstream: `fieldPath` of `pkg/kubelet/container/ref.go`.

@@ -189,7 +189,7 @@ impl serde::de::Error for Error {
     }
 }
 
-/// What a type expects, in words for people who don't write Rust.
+/// The expected type in plain words.
 fn plain(expected: &str) -> String {
     match expected {
         "a string" => "a text".to_owned(),

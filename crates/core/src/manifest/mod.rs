@@ -41,7 +41,7 @@ pub fn is_manifest_name(name: &str) -> bool {
     !stem.is_empty() && !name.starts_with('.') && EXTENSIONS.contains(&extension)
 }
 
-/// What a manifest's meaning depends on besides its bytes.
+/// The inputs of parsing besides the manifest's bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct ParseContext<'a> {
     /// Node the pods are bound to.
@@ -67,7 +67,7 @@ pub struct Parsed {
 pub struct Document {
     /// Its number, from 0.
     pub number: u32,
-    /// Where it starts.
+    /// Its start.
     pub position: Option<Position>,
     /// The pod's full name as it would run here, as far as the document tells; set for rejected
     /// documents too when their `metadata` can be read.
@@ -83,7 +83,7 @@ pub struct Document {
 pub struct AcceptedPod {
     /// Defaulted and validated, with name, namespace, node, UID and annotations of a static pod.
     pub pod: Arc<Pod>,
-    /// What the author wrote, as JSON with ordered keys: what the UID is a hash of, and what the
+    /// The manifest as JSON with ordered keys: the input of the UID's hash, and what the
     /// last-good store keeps.
     pub canonical: serde_json::Value,
 }

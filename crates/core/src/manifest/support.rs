@@ -8,7 +8,7 @@ use crate::api::Pod;
 
 use super::path::Path;
 
-/// What a row says about a field.
+/// The verdict of a row about a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It can't be honoured; the text says why.
@@ -23,7 +23,7 @@ pub(super) enum Verdict {
     NoEffect(&'static str),
 }
 
-/// Which values a row is about.
+/// The values that a row applies to.
 #[derive(Debug, Clone, Copy)]
 enum When {
     /// Everything but an empty list.

@@ -23,7 +23,7 @@ const DOCUMENTS_MAX: usize = 1024;
 /// Merge keys (`<<`) in one file.
 const MERGE_KEYS_MAX: usize = 1000;
 
-/// What every syntax error begins with.
+/// The prefix of every syntax error.
 const NOT_YAML: &str = "this is not valid YAML";
 
 /// Reads the documents of a file; blank ones and those of comments alone are left out.

@@ -23,7 +23,7 @@ pub(super) struct Node {
     pub(super) position: Option<Position>,
 }
 
-/// What a [`Node`] holds.
+/// The content of a [`Node`].
 #[derive(Debug, Clone)]
 pub(super) enum Kind {
     /// Null, boolean, number or text.
@@ -76,7 +76,7 @@ impl Node {
         }
     }
 
-    /// Where the value at `path` is written, or else the innermost part of the way that exists.
+    /// The position of the value at `path`, or of its innermost existing parent.
     /// Scalars are found at their value, everything else at its key.
     pub(super) fn locate(&self, path: &Path) -> Option<Position> {
         self.walk(path, false)

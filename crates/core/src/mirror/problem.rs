@@ -17,7 +17,7 @@ const PAUSE_EAGER: Duration = Duration::from_secs(2);
 /// How long that is assumed.
 const EAGER: Duration = Duration::from_mins(1);
 
-/// What stands in the way of a mirror, by what would mend it.
+/// The kind of problem that prevents a mirror pod, by the remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ProblemKind {
     /// The namespace doesn't exist, or is being deleted. Create it.
@@ -105,7 +105,7 @@ impl fmt::Display for ProblemKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MirrorProblem {
-    /// What would mend it.
+    /// The kind, by the remedy.
     pub kind: ProblemKind,
     /// The API server's words, or ours.
     pub message: String,
@@ -132,7 +132,7 @@ pub enum MirrorState {
     Problem(MirrorProblem),
 }
 
-/// What somebody has to mend, one line each, in order of their names: what the Node tells of its
+/// The problems that a user must fix, one line each, sorted by name, for the Node's condition about its
 /// mirrors.
 #[must_use]
 pub fn problem_lines(states: &BTreeMap<FullName, MirrorState>) -> Vec<String> {
@@ -148,7 +148,7 @@ pub fn problem_lines(states: &BTreeMap<FullName, MirrorState>) -> Vec<String> {
         .collect()
 }
 
-/// What the API server said when it refused a mirror.
+/// The API server's rejection of a mirror pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Refusal<'a> {
     /// HTTP status code.

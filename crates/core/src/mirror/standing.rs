@@ -17,7 +17,7 @@ pub struct AtWork {
     pub waits: bool,
 }
 
-/// What a full name's mirror is to show.
+/// The pod that the mirror of a full name shows.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Standing {
     /// This pod, which holds the name.
@@ -40,7 +40,7 @@ impl Standing {
     }
 }
 
-/// Whom each full name stands for, by the pods that are wanted and those that have a worker, in
+/// Decides which pod each full name stands for, from the wanted pods and those with a worker, in
 /// any order. Pods of the API server take no part.
 #[must_use]
 pub fn standings<'a>(

@@ -9,7 +9,7 @@ use super::{NodeFacts, VERSION_MARK};
 use crate::api::core::Node;
 use crate::api::{Timestamp, keys};
 
-/// What the Lease of a Node says.
+/// The relevant fields of a Node's Lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseSeen {
     /// When it was renewed last.

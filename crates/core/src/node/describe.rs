@@ -109,7 +109,7 @@ pub fn compute_node_status(
     }
 }
 
-/// Where the API server calls us: at this port of one of the addresses.
+/// The endpoint that the API server calls: this port of one of the addresses.
 fn daemon_endpoints(port: u16) -> NodeDaemonEndpoints {
     NodeDaemonEndpoints {
         kubelet_endpoint: Some(DaemonEndpoint {

@@ -123,7 +123,7 @@ pub struct PidReading {
     pub max: u64,
 }
 
-/// What was read off the machine just now. What can't be read is no reason for alarm.
+/// The latest readings of the machine. What can't be read is no reason for alarm.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Readings {
     /// The Engine.

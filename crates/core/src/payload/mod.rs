@@ -33,7 +33,7 @@ const MODE_BITS: u32 = 0o777;
 const PATH_MAX: usize = 4096;
 const NAME_MAX: usize = 255;
 
-/// Where a volume's files are kept.
+/// The storage medium of a volume's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
     /// In a directory.
@@ -72,7 +72,7 @@ impl Kind {
         }
     }
 
-    /// Where its files are kept.
+    /// The medium of its files.
     #[must_use]
     pub fn medium(self) -> Medium {
         match self {
@@ -169,14 +169,14 @@ impl From<ObjectError> for PayloadError {
     }
 }
 
-/// What files are made from, beside the volume itself.
+/// The inputs of generated files, besides the volume itself.
 #[derive(Debug, Clone, Copy)]
 pub struct PayloadContext<'a> {
     /// The pod.
     pub pod: &'a Pod,
-    /// What the pod refers to.
+    /// The objects that the pod refers to.
     pub objects: &'a ObjectSet,
-    /// What an absent limit stands for.
+    /// The values of absent limits.
     pub allocatable: Amounts,
 }
 
@@ -248,7 +248,7 @@ fn payload(volume: &Volume, context: &PayloadContext<'_>) -> Option<Result<Paylo
     Some(of_projected(projected, context))
 }
 
-/// What files have that say nothing else.
+/// The defaults of files.
 #[derive(Debug, Clone, Copy)]
 struct Defaults {
     mode: i32,

@@ -12,7 +12,7 @@ use crate::spec::{RestartPolicy, container_hash};
 
 use super::Reason;
 
-/// What to do about one container.
+/// The decision about one container.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It runs, as it should.

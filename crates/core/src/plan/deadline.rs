@@ -9,7 +9,7 @@ use crate::backoff::elapsed;
 use crate::observed::PodStatus;
 use crate::spec;
 
-/// What a pod's deadline says.
+/// The state of a pod's deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deadline {
     /// It has none, or hasn't been started yet.

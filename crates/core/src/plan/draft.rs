@@ -12,7 +12,7 @@ use crate::spec::container_hash;
 
 use super::{Plan, PlanInput, Reason, Step, Waiting};
 
-/// What became of the wish to start a container.
+/// The result of trying to start a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Start {
     /// It is among the steps.

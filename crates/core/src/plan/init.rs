@@ -23,7 +23,7 @@ pub(super) struct InitStart<'a> {
     pub(super) reason: Reason,
 }
 
-/// Where a pod's initialisation stands.
+/// The progress of a pod's initialization.
 #[derive(Debug)]
 pub(super) enum Initialization<'a> {
     /// A regular init container failed, and the pod is never restarted.
@@ -34,7 +34,7 @@ pub(super) enum Initialization<'a> {
     Done(Vec<InitStart<'a>>),
 }
 
-/// What one init container or sidecar asks for.
+/// The decision about one init container or sidecar.
 enum Verdict {
     /// Start it, for that reason.
     Start(Reason),

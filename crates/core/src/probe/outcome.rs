@@ -7,7 +7,7 @@ use super::ProbeResult;
 /// Upstream: `maxReadLength` of `pkg/probe/exec/exec.go`.
 const OUTPUT_MAX: usize = 10 * 1024;
 
-/// What came of one attempt that could be made.
+/// The outcome of one probe attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// All is well.
@@ -19,7 +19,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// What the attempt says of the container.
+    /// The result of the attempt for the container.
     #[must_use]
     pub fn result(&self) -> ProbeResult {
         match self {
@@ -29,7 +29,7 @@ impl Outcome {
     }
 }
 
-/// What an HTTP answer means: the last one, where redirects were followed. Of its body only what a
+/// Interprets an HTTP response: the last one, where redirects were followed. Of its body only what a
 /// redirect says that leads elsewhere is told.
 ///
 /// Upstream: `DoHTTPProbe` of `pkg/probe/http/http.go`.
@@ -48,7 +48,7 @@ pub fn of_http(status: u16, body: &[u8]) -> Outcome {
     }
 }
 
-/// What a command's end means. What it said is its failure's message.
+/// Interprets the exit of a command. Its output is the message of a failure.
 ///
 /// Upstream: `Probe` of `pkg/probe/exec/exec.go`.
 #[must_use]

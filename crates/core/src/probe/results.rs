@@ -18,7 +18,7 @@ use super::{ProbeKind, ProbeResult};
 pub struct ProbeResults(BTreeMap<ContainerId, BTreeMap<ProbeKind, ProbeResult>>);
 
 impl ProbeResults {
-    /// What that probe of that instance says; none before its worker has seen the instance.
+    /// The result of a probe of an instance; none before its worker has seen the instance.
     #[must_use]
     pub fn get(&self, id: &ContainerId, kind: ProbeKind) -> Option<ProbeResult> {
         self.0.get(id)?.get(&kind).copied()

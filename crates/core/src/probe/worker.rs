@@ -7,7 +7,7 @@ use crate::observed::{ContainerState, ContainerStatus};
 
 use super::{ProbeKind, ProbeResult, ProbeSpec};
 
-/// What a worker remembers.
+/// The state of a probe worker.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProbeState {
     /// The instance that it probes.
@@ -27,7 +27,7 @@ impl ProbeState {
     }
 }
 
-/// What a worker sees of its container.
+/// A worker's observation of its container.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "they are seen one by one, and any of them may hold beside any other"
@@ -44,11 +44,11 @@ pub struct Observation<'a> {
     pub over: bool,
     /// Whether the container is started again when it has ended.
     pub restarts: bool,
-    /// What an agent before this one has published of the instance.
+    /// The result for the instance that an earlier agent published.
     pub kept: Option<ProbeResult>,
 }
 
-/// What to do next.
+/// The next action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Nothing, this time.
@@ -59,14 +59,14 @@ pub enum Action {
     End,
 }
 
-/// What a worker does, having looked.
+/// The decision of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     /// An instance that is gone: its result goes with it.
     pub forget: Option<ContainerId>,
-    /// What to publish of the present instance.
+    /// The result to publish for the current instance.
     pub publish: Option<ProbeResult>,
-    /// What to do next.
+    /// The next action.
     pub action: Action,
 }
 

@@ -10,7 +10,7 @@ pub const TICK_NANOS: u64 = 10_000_000;
 /// A limit above this is none: the kernel rounds its own greatest number down to a page.
 pub const UNLIMITED: u64 = 1 << 62;
 
-/// Which kind of hierarchy the machine has.
+/// The cgroup version of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     /// A hierarchy for each controller.
@@ -19,7 +19,7 @@ pub enum Version {
     V2,
 }
 
-/// Who counts.
+/// A cgroup controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Controller {
     /// Shares and quotas of processor time.
@@ -92,7 +92,7 @@ pub struct Throttling {
 pub struct Memory {
     /// All of it, the page cache too.
     pub usage: u64,
-    /// What can't be taken back at will: all but files nobody has used of late.
+    /// The working set: usage without inactive file pages.
     pub working_set: u64,
     /// Anonymous memory.
     pub rss: u64,
@@ -106,7 +106,7 @@ pub struct Memory {
     pub inactive_file: u64,
     /// Memory of the kernel's own; only version 2 tells it here.
     pub kernel: u64,
-    /// What was moved to swap.
+    /// Swapped memory.
     pub swap: u64,
     /// How much more could be, where that is limited.
     pub swap_limit: Option<u64>,
@@ -119,13 +119,13 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// What it can still have; none without a limit.
+    /// The available memory; `None` without a limit.
     #[must_use]
     pub fn available(&self) -> Option<u64> {
         Some(self.limit?.saturating_sub(self.working_set))
     }
 
-    /// What can still be moved to swap; none without a limit.
+    /// The available swap; `None` without a limit.
     #[must_use]
     pub fn swap_available(&self) -> Option<u64> {
         Some(self.swap_limit?.saturating_sub(self.swap))
@@ -179,7 +179,7 @@ pub struct Pressure {
     pub full_micros: u64,
 }
 
-/// What dashboards ask for besides.
+/// Additional statistics for dashboards.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Detail {
     /// Quota in microseconds a period; none without.
@@ -358,7 +358,7 @@ pub fn first_process(files: &mut impl Files) -> Option<u32> {
     first.filter(|pid| *pid > 0)
 }
 
-/// What dashboards ask for besides.
+/// Additional statistics for dashboards.
 pub fn detail(version: Version, files: &mut impl Files) -> Detail {
     use Controller::{Cpu as C, Memory as M, Pids as P};
     let mut get = |controller, file| files.read(controller, file).and_then(number);

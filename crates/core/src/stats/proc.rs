@@ -16,9 +16,9 @@ const IGNORED_INTERFACES: [&str; 4] = ["lo", "veth", "docker", "nerdctl"];
 pub struct Interface {
     /// Its name.
     pub name: String,
-    /// What came in.
+    /// Received traffic.
     pub received: Traffic,
-    /// What went out.
+    /// Sent traffic.
     pub sent: Traffic,
 }
 
@@ -158,7 +158,7 @@ pub fn devices(partitions: &str) -> BTreeMap<(u32, u32), String> {
         .collect()
 }
 
-/// Where an overlay file system at `/` keeps what is written to it, of a process's
+/// The upper directory of an overlay file system at `/`, of a process's
 /// `/proc/<pid>/mountinfo`; none when its root is of another kind.
 #[must_use]
 pub fn upper_dir(mountinfo: &str) -> Option<String> {

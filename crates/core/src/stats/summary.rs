@@ -107,7 +107,7 @@ fn null_for_none<T: Serialize, S: Serializer>(all: &[T], serializer: S) -> Resul
     serializer.collect_seq(all)
 }
 
-/// Which pod.
+/// Identifies a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PodReference {
     name: String,
@@ -403,7 +403,7 @@ fn interface(interface: &Interface) -> InterfaceStats {
     }
 }
 
-/// What a pod uses of the node's disk: what its containers wrote, their logs and its volumes.
+/// The disk usage of a pod: what its containers wrote, their logs and its volumes.
 ///
 /// Upstream: `calcEphemeralStorage` of `pkg/kubelet/stats/helper.go`.
 fn storage(pod: &PodReading, fs: &Disk) -> FsStats {

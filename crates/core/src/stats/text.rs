@@ -9,7 +9,7 @@ use crate::api::Timestamp;
 #[derive(Debug, Default)]
 pub(super) struct Page(String);
 
-/// What a family counts.
+/// The type of a metric family.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     /// A number that only grows.

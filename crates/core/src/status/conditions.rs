@@ -24,7 +24,7 @@ pub(super) const OWNED: [&str; 5] = [
     SCHEDULED,
 ];
 
-/// What conditions are computed from.
+/// The inputs of conditions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) input: &'a StatusInput<'a>,

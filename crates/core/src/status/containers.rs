@@ -12,7 +12,7 @@ use crate::spec;
 
 use super::{StatusInput, time};
 
-/// What the id of an image begins with, and no name does.
+/// The prefix of image ids, which no name has.
 const IMAGE_ID: &str = "sha256:";
 
 /// Exit code of a container nobody saw ending.

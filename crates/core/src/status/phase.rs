@@ -27,7 +27,7 @@ pub(super) fn terminal(phase: Option<&str>) -> Option<&'static str> {
     }
 }
 
-/// What one container does, in the words of the API.
+/// The state of one container, in the API's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Seen {
     Missing,

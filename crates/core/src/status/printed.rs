@@ -35,7 +35,7 @@ pub fn printed_status(pod: &Pod, status: &PodStatus) -> (String, String) {
     (word, message)
 }
 
-/// What the first init container says that isn't done; none when all are.
+/// The status of the first unfinished init container; `None` if all are done.
 fn initializing(pod: &Pod, status: &PodStatus) -> Option<(String, String)> {
     let statuses = status
         .init_container_statuses

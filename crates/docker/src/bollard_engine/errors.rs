@@ -10,7 +10,7 @@ use crate::engine::EngineError;
 /// answered 200 to, and without a code of its own.
 pub(super) const STREAM_ERROR_STATUS: u16 = 500;
 
-/// What went wrong with `operation`, whose deadline is `after`.
+/// Translates the error of `operation`, whose deadline is `after`.
 pub(super) fn translate(
     endpoint: &str,
     operation: &'static str,

@@ -200,7 +200,7 @@ fn path_part(name: &str) -> Result<&str> {
     Ok(name)
 }
 
-/// Where the Engine's host is attached to a network.
+/// The Engine host's address in a network.
 fn host_side(network: NetworkInspect) -> HostSide {
     let is_bridge = network.driver.as_deref() == Some("bridge");
     let named = network.options.unwrap_or_default().remove(BRIDGE_NAME);

@@ -39,10 +39,10 @@ const MAX_ERROR_BYTES: usize = 64 << 10;
 /// Bytes of a log decoded at a time.
 const LOG_READ_BYTES: usize = 64 << 10;
 
-/// What happens to a container that changes what we know of it. Renames and execs don't.
+/// The container events that change our index. Renames and execs don't.
 const EVENTS: [&str; 5] = ["create", "start", "die", "oom", "destroy"];
 
-/// What changes which image a name stands for.
+/// The image events that change which image a name refers to.
 const IMAGE_EVENTS: [&str; 6] = ["delete", "import", "load", "pull", "tag", "untag"];
 
 /// Header with the credentials for the registry that is pulled from.

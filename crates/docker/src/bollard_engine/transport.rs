@@ -23,7 +23,7 @@ use tokio::time::timeout;
 /// TCP this is three lost SYN packets.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Where an Engine listens.
+/// The address of an Engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Address {
     /// A Unix socket.

@@ -19,7 +19,7 @@ const ROUNDS_MAX: usize = 20;
 /// Pause between two rounds, within which the killed ones go.
 const ROUND_PAUSE: Duration = Duration::from_millis(5);
 
-/// What `/proc/<pid>/stat` tells of a process.
+/// The fields of `/proc/<pid>/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Proc {
     parent: i32,

@@ -86,7 +86,7 @@ fn session(
     }
 }
 
-/// What a process writes, as it comes.
+/// The output of a process, as it arrives.
 fn chunks(
     read: impl AsyncRead + Send + Unpin + 'static,
     tty: bool,

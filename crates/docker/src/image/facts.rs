@@ -12,7 +12,7 @@ use mirrorlet_core::node::ImageSeen;
 /// runs that many, so only a stream of one-off images gets there.
 const MAX_REMEMBERED: usize = 1024;
 
-/// What a start needs to know of an image.
+/// The facts about an image that a start needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ImageFacts {
     /// The Engine's id of it, `sha256:…`.

@@ -116,7 +116,7 @@ impl PulledImages {
         }
     }
 
-    /// What the file says. One that can't be used is set aside.
+    /// Reads the file. An unusable file is renamed.
     async fn read(&self) -> BTreeMap<String, Pulled> {
         let Some(path) = self.path.clone() else {
             return BTreeMap::new();

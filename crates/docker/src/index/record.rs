@@ -31,9 +31,9 @@ pub(crate) struct Record {
     pub(super) reason: Arc<str>,
     pub(super) message: Arc<str>,
     pub(super) ips: Vec<IpAddr>,
-    /// Where its termination message is on the node's disk.
+    /// Path of its termination message on the node.
     pub(crate) termination_log: Option<PathBuf>,
-    /// Where its `resolv.conf` is on the Engine's disk.
+    /// Path of its `resolv.conf` on the Engine's disk.
     pub(crate) resolv_conf: Option<PathBuf>,
     /// Whether an inspect would tell more than is known.
     pub(crate) stale: bool,
@@ -156,7 +156,7 @@ fn time(text: Option<&str>) -> Option<Timestamp> {
         .filter(|time| *time > Timestamp::UNIX_EPOCH)
 }
 
-/// What an inspect shows of a container's process.
+/// The state of a container's process in an inspect.
 enum Shown {
     Unknown,
     Created,

@@ -31,7 +31,7 @@ const SECCOMP_MIB_MAX: u64 = 1;
 /// Directory of seccomp profiles below the root.
 const SECCOMP_DIR: &str = "seccomp";
 
-/// What a container's creation depends on beside its image.
+/// The inputs of a container's creation besides its image.
 struct Prepared {
     pod_ips: Vec<IpAddr>,
     seccomp: Option<String>,

@@ -158,7 +158,7 @@ impl DockerManager {
     }
 }
 
-/// Who holds a name.
+/// The holder of a name.
 enum Holder {
     /// The very container that was to be created.
     Identical(String),
@@ -171,7 +171,7 @@ enum Holder {
     Foreign,
 }
 
-/// What the request's container will be known as.
+/// The identity of the request's container.
 fn identity(owner: &str, request: &Request) -> Option<OurContainer> {
     parse_ours(
         owner,

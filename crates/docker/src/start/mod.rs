@@ -39,7 +39,7 @@ use mirrorlet_runtime::{RuntimeError, SyncAction, SyncError, SyncErrorReason, Sy
 /// Reason of the note that a restart count can't be kept.
 const NOT_NOTED: &str = "RestartCountNotKept";
 
-/// Where containers start.
+/// The sandbox in which containers start.
 pub(super) enum Sandbox<'a> {
     /// In one that runs.
     Running { id: &'a str, ips: Vec<IpAddr> },
@@ -48,7 +48,7 @@ pub(super) enum Sandbox<'a> {
 }
 
 impl<'a> Sandbox<'a> {
-    /// Where a step has containers start; none when that sandbox is gone.
+    /// The sandbox in which a step starts containers; `None` if it is gone.
     pub(super) fn of(step: &Step, status: &'a PodStatus) -> Option<Self> {
         if let Step::CreateSandbox { attempt, .. } = step {
             return Some(Self::New { attempt: *attempt });
@@ -62,7 +62,7 @@ impl<'a> Sandbox<'a> {
     }
 }
 
-/// What the starts of one round have in common.
+/// The state shared by the starts of one sync.
 #[derive(Clone, Copy)]
 struct Round<'a> {
     pod: &'a Arc<Pod>,
@@ -281,7 +281,7 @@ impl DockerManager {
     }
 }
 
-/// What came of the network of a sandbox; a failure that is not its own is the sandbox's.
+/// The result of setting up a sandbox's network; a failure that is not its own is the sandbox's.
 fn setup_result(
     pod: &Pod,
     up: Result<Vec<IpAddr>, SyncError>,

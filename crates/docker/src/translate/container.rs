@@ -24,7 +24,7 @@ use super::{
 /// Reason of the note that keys of `envFrom` were left out.
 const INVALID_NAMES: &str = "InvalidEnvironmentVariableNames";
 
-/// What is known of a container's image.
+/// The facts about a container's image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageFacts<'a> {
     /// The Engine's id of it.
@@ -35,7 +35,7 @@ pub struct ImageFacts<'a> {
     pub user: &'a str,
 }
 
-/// What a container is made from.
+/// The inputs of a container's creation request.
 #[derive(Debug, Clone, Copy)]
 pub struct ContainerInput<'a> {
     /// Our owner id.
@@ -54,9 +54,9 @@ pub struct ContainerInput<'a> {
     pub target: Option<&'a str>,
     /// Addresses of the pod; those of the node in the host's network.
     pub pod_ips: &'a [IpAddr],
-    /// What its mounts are bound to.
+    /// The paths to which its mounts are bound.
     pub volumes: &'a VolumeMap,
-    /// What the pod refers to at the API server.
+    /// The API server's objects that the pod refers to.
     pub objects: &'a ObjectSet,
     /// Its image; none sends the spec's reference and leaves the user to the Engine.
     pub image: Option<ImageFacts<'a>>,

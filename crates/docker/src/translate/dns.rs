@@ -23,7 +23,7 @@ const CLUSTER_OPTION: &str = "ndots:5";
 /// Reason of the note that a pod wants the cluster's DNS where there is none.
 pub const MISSING_CLUSTER_DNS: &str = "MissingClusterDNS";
 
-/// What a `resolv.conf` says.
+/// The content of a `resolv.conf`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ResolvConf {
     /// `nameserver` lines.
@@ -61,7 +61,7 @@ impl ResolvConf {
     }
 }
 
-/// What a pod's `resolv.conf` is to say.
+/// The DNS settings of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodDns {
     /// Servers.

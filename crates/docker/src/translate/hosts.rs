@@ -33,7 +33,7 @@ pub struct Hostname {
     pub host: String,
     /// Its domain; empty without `spec.subdomain`.
     pub domain: String,
-    /// What the kernel is told: the host, or with `setHostnameAsFQDN` host and domain.
+    /// The kernel's host name: the host, or with `setHostnameAsFQDN` host and domain.
     pub kernel: String,
 }
 

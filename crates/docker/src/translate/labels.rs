@@ -15,7 +15,7 @@ use mirrorlet_core::spec;
 
 use super::names::ContainerName;
 
-/// Where upstream's log collectors look for a container's log.
+/// The directory in which log collectors look for container logs.
 const POD_LOGS_DIR: &str = "/var/log/pods";
 /// Path of the termination message in a container that names none.
 pub const DEFAULT_TERMINATION_PATH: &str = "/dev/termination-log";
@@ -62,11 +62,11 @@ pub struct OurContainer {
     pub full_name: FullName,
     /// Grace of the pod when the container was created.
     pub grace: Duration,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
 }
 
-/// What one of our containers is.
+/// The kind of one of our containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// A pod's sandbox.
@@ -90,16 +90,16 @@ pub enum Kind {
         hash: ContainerHash,
         /// Id of the sandbox it belongs to.
         sandbox_id: String,
-        /// Where its termination message is mounted.
+        /// The mount path of its termination message.
         termination_path: String,
         /// Whether the log's tail stands in for a missing termination message after an error.
         fallback_to_logs: bool,
-        /// What its preStop hook is rebuilt from.
+        /// The labels from which its preStop hook is rebuilt.
         hooks: HookLabels,
     },
 }
 
-/// What a container's preStop hook is rebuilt from when its spec isn't known any more: values of
+/// The data from which a container's preStop hook is rebuilt when its spec is no longer known: values of
 /// labels. A hook may hold what is secret, so they aren't shown.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct HookLabels {
@@ -114,7 +114,7 @@ impl fmt::Debug for HookLabels {
 }
 
 impl HookLabels {
-    /// What is written for a container.
+    /// Builds the labels of a container.
     fn of(container: &Container) -> Self {
         let pre_stop = container.lifecycle.as_ref();
         let pre_stop = pre_stop.and_then(|lifecycle| lifecycle.pre_stop.as_ref());
@@ -236,7 +236,7 @@ pub(crate) fn container_labels(
     labels
 }
 
-/// Where the container's termination message is mounted.
+/// The mount path of the container's termination message.
 #[must_use]
 pub fn termination_path(container: &Container) -> &str {
     container

@@ -30,24 +30,24 @@ pub use names::{ContainerName, container_name, sandbox_name};
 pub use sandbox::{SandboxInput, sandbox_request};
 pub use security::{SeccompWanted, seccomp_wanted};
 
-/// What is known of the node.
+/// The facts about the node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeFacts {
     /// Addresses of the node, primary first.
     pub node_ips: Vec<IpAddr>,
     /// Memory of the machine in bytes; what OOM scores are relative to.
     pub memory_bytes: u64,
-    /// What an absent resource limit stands for.
+    /// The values of absent resource limits.
     pub allocatable: Amounts,
     /// The node's `resolv.conf`.
     pub resolv_conf: ResolvConf,
-    /// Where it is, to be read again for each pod; as it was when none.
+    /// Its path, read again for each pod; `None` to use the stored content.
     pub resolv_conf_path: Option<PathBuf>,
     /// Whether it is another one than the Engine goes by.
     pub own_resolv_conf: bool,
     /// Content of the node's `/etc/hosts`.
     pub hosts_file: String,
-    /// Where it is, to be read again for each pod; as it was when none.
+    /// Its path, read again for each pod; `None` to use the stored content.
     pub hosts_path: Option<PathBuf>,
     /// The Docker network of the pods; the Engine's default bridge when none.
     pub network: Option<String>,
@@ -59,10 +59,10 @@ pub struct NodeFacts {
     pub cgroup_root: String,
 }
 
-/// What is known of the Engine.
+/// The facts about the Engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineFacts {
-    /// Who makes its cgroups.
+    /// Its cgroup driver.
     pub cgroup_driver: CgroupDriver,
     /// API version agreed on.
     pub api_version: (u32, u32),
@@ -70,7 +70,7 @@ pub struct EngineFacts {
     pub negative_oom_score: bool,
 }
 
-/// Who makes an Engine's cgroups.
+/// The cgroup driver of an Engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CgroupDriver {
     /// The Engine itself, as paths.
@@ -101,7 +101,7 @@ pub struct Request {
     pub name: String,
     /// Body of the request. Holds env values, so it is never printed.
     pub body: ContainerCreateBody,
-    /// What was left out or fell back, for events.
+    /// What was skipped or defaulted, for events.
     pub notes: Vec<Note>,
 }
 
@@ -150,7 +150,7 @@ pub enum ConfigError {
     Seccomp {
         /// Path of the profile below the seccomp directory.
         profile: String,
-        /// What is wrong.
+        /// The problem.
         problem: &'static str,
     },
     /// A mount names a volume the pod does not have.
@@ -174,7 +174,7 @@ pub enum ConfigError {
     Mount {
         /// Mount path.
         path: String,
-        /// What is wrong.
+        /// The problem.
         problem: &'static str,
     },
 }

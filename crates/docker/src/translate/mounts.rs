@@ -13,7 +13,7 @@ use super::labels::termination_path;
 use super::security::is_privileged;
 use super::{ConfigError, EngineFacts};
 
-/// Where the managed hosts file is mounted.
+/// The mount path of the managed hosts file.
 pub const ETC_HOSTS: &str = "/etc/hosts";
 /// First API where a read-only bind mount is recursively so unless told otherwise.
 const API_RECURSIVE_READ_ONLY: (u32, u32) = (1, 44);

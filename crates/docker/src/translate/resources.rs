@@ -45,7 +45,7 @@ pub fn cpu_quota(milli: i64) -> i64 {
     (milli.saturating_mul(QUOTA_PERIOD) / MILLI).max(QUOTA_MIN)
 }
 
-/// What the Engine is told of a container's resources.
+/// A container's resources in the Engine's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineResources {
     /// CPU shares.

@@ -22,10 +22,10 @@ use super::{
 
 /// Size of `/dev/shm`, the same whatever the daemon's default is.
 pub const SHM_SIZE: i64 = 64 << 20;
-/// What the Engine takes for "no search domains at all".
+/// The Engine's value for "no search domains".
 const NO_SEARCH: &str = ".";
 
-/// What a sandbox is made from.
+/// The inputs of a sandbox's creation request.
 #[derive(Debug, Clone, Copy)]
 pub struct SandboxInput<'a> {
     /// Our owner id.
@@ -127,7 +127,7 @@ pub(super) fn no_healthcheck() -> HealthConfig {
     }
 }
 
-/// What the pod inherits from the node is left to the Engine, which finds a way round resolvers
+/// Leaves what the pod inherits from the node to the Engine, which finds a way round resolvers
 /// on the node's loopback; in a network of its own the pod can't reach those.
 fn apply_dns(host_config: &mut HostConfig, dns: PodDns, host_network: bool) {
     if dns.inherited {

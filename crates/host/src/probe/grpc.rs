@@ -23,7 +23,7 @@ const OK: &str = "0";
 /// `UNIMPLEMENTED` of gRPC's status codes.
 const UNIMPLEMENTED: &str = "12";
 
-/// What a health service says of a service.
+/// The response of a health service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
     /// It can't tell.

@@ -24,7 +24,7 @@ const BODY_MAX: usize = 10 * 1024;
 /// Room for an answer's head: more than any server sends that can be called well.
 const HEAD_MAX: usize = 64 * 1024;
 
-/// What a server said at last.
+/// The last response of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpAnswer {
     /// The answer's status.

@@ -24,7 +24,7 @@ const AGAIN_WITHIN: usize = 8;
 /// Most entries that wait for the recorder: hours of a busy node whose API server is away.
 const PENDING_MAX: usize = 2_000;
 
-/// What an entry is about.
+/// The subject of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Subject {
     /// A pod, or one of its containers.
@@ -35,17 +35,17 @@ pub enum Subject {
         uid: PodUid,
         /// Name of the container concerned, if it is about one.
         container: Option<Arc<str>>,
-        /// Which field of the pod's spec that container is.
+        /// The container's field in the pod's spec.
         field_path: Option<Arc<str>>,
     },
     /// Our Node.
     Node,
 }
 
-/// Who wants to know.
+/// The audience of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// Who asks for the whole story.
+    /// Shown only in the complete history.
     Trace,
     /// Everybody: a normal event.
     Normal,
@@ -62,7 +62,7 @@ pub struct Entry {
     pub at: Timestamp,
     /// To whom.
     pub subject: Subject,
-    /// Who wants to know.
+    /// The audience of an entry.
     pub kind: Kind,
     /// Why, in one word as Kubernetes spells it.
     pub reason: Arc<str>,
@@ -218,7 +218,7 @@ fn forget_most_silent(stories: &mut BTreeMap<FullName, VecDeque<Entry>>) {
     }
 }
 
-/// What waits for the event recorder.
+/// The entries that wait for the event recorder.
 #[derive(Debug)]
 pub struct Submissions(Arc<Inner>);
 

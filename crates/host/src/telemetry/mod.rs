@@ -17,12 +17,12 @@ pub use journal::Journal;
 pub use metrics::{EventOutcome, ImageGcCause, Metrics, PodState};
 pub use requests::ApiRequest;
 
-/// Where occurrences are told: series and the journal. Cheap to clone: clones share both.
+/// Metrics and the journal, in which occurrences are recorded. Clones share both.
 #[derive(Debug, Clone, Default)]
 pub struct Telemetry {
-    /// What is counted.
+    /// The metrics.
     pub metrics: Metrics,
-    /// What happened to each pod.
+    /// The history of each pod.
     pub journal: Journal,
 }
 

@@ -125,7 +125,7 @@ pub fn host_access_lacking(telemetry: &Telemetry, lack: &Lack) {
     tracing::error!(reason = lack.need.as_str(), "{message}");
 }
 
-/// What the agent lacked of its host is there now.
+/// Reports that missing access to the host is available again.
 pub fn host_access_had(need: Need) {
     tracing::info!(reason = need.as_str(), "the host provides it again");
 }
@@ -139,7 +139,7 @@ pub fn host_files_not_forgotten(error: &str) {
     );
 }
 
-/// What the Engine sees of the agent's host can't be found out.
+/// Reports that the Engine's view of the agent's files is unknown.
 pub fn host_access_unknown(error: &str) {
     tracing::debug!(
         error = error,

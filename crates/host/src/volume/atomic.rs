@@ -31,11 +31,11 @@ use crate::random;
 const DATA: &str = "..data";
 /// The link that is about to be renamed over [`DATA`].
 const DATA_NEW: &str = "..data_tmp";
-/// What every name of ours in a volume begins with, and no file's path.
+/// The prefix of our own names in a volume, which no file's path has.
 const OURS: &str = "..";
 /// Mode of directories of files.
 const DIR_MODE: u32 = 0o755;
-/// What a volume's group may do with files, beside what their mode says: the volume is read-only.
+/// The group's permissions for files, in addition to their mode: the volume is read-only.
 const GROUP_FILE: u32 = 0o440;
 /// The same with directories; new files in them would belong to the group.
 const GROUP_DIR: u32 = 0o2550;

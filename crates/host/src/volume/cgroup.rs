@@ -11,7 +11,7 @@ use mirrorlet_core::resources::{QosClass, pod_cgroup};
 
 use super::{Result, VolumeError};
 
-/// Where cgroups are: the one hierarchy of version 2, or a directory for each of version 1.
+/// The mount point of cgroups: the hierarchy of version 2, or one directory per hierarchy of version 1.
 pub(super) const HIERARCHIES: &str = "/sys/fs/cgroup";
 
 /// Removes a pod's cgroups of whatever class, in every hierarchy.

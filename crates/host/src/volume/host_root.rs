@@ -25,7 +25,7 @@ pub struct HostFiles {
     is_apart: Arc<AtomicBool>,
 }
 
-/// What was said of where the host's files are.
+/// How the host's files are accessible.
 #[derive(Debug, Clone, Default)]
 enum Shown {
     #[default]

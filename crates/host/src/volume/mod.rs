@@ -44,7 +44,7 @@ pub enum VolumeError {
     /// An operation on a file failed.
     #[error("failed to {attempt} {}: {cause}", .path.display())]
     Io {
-        /// What was attempted.
+        /// The attempted operation.
         attempt: &'static str,
         /// On what.
         path: PathBuf,
@@ -56,7 +56,7 @@ pub enum VolumeError {
     HostPathType {
         /// The path.
         path: PathBuf,
-        /// What it was to be.
+        /// The expected type.
         wanted: &'static str,
     },
     /// A volume can't be had as it is written.
@@ -64,7 +64,7 @@ pub enum VolumeError {
     Volume {
         /// Name of the volume.
         volume: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// A sub-path can't be had. Holds no host path.
@@ -76,10 +76,10 @@ pub enum VolumeError {
         volume: String,
         /// Name of the container.
         container: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// What a volume is to hold can't be told.
+    /// The content of a volume is unavailable.
     #[error(transparent)]
     Payload(#[from] PayloadError),
     /// A volume can't be set up.
@@ -353,7 +353,7 @@ impl VolumeManager {
     }
 }
 
-/// What bounds a pod's volumes in memory.
+/// The size limits of a pod's memory-backed volumes.
 fn limits(pod: &Pod, node_memory_bytes: u64) -> Limits {
     Limits {
         pod: mirrorlet_core::resources::pod_memory_limit(pod),

@@ -8,10 +8,10 @@ use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 
 use super::{Result, VolumeError, mountinfo};
 
-/// What bounds a file system in memory, in bytes.
+/// The size limits of a tmpfs, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// What the pod's containers may use together, if bounded.
+    /// The memory limit of all containers of the pod, if any.
     pub(super) pod: Option<u64>,
     /// Memory of the node.
     pub(super) node: u64,

@@ -8,9 +8,9 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use super::{Result, VolumeError, make_dir, tmpfs};
 
-/// Where it is made, below the root.
+/// Its directory in the root directory.
 const DIR: &str = "trial-mount";
-/// What is in it.
+/// The file in it.
 const FILE: &str = "seen";
 /// Its size in bytes: one empty file.
 const SIZE: u64 = 4096;

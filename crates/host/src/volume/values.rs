@@ -17,7 +17,7 @@ use super::{Result, VolumeError, atomic, make_dir, mountinfo};
 const DISK_MODE: u32 = 0o777;
 const MEMORY_MODE: u32 = 0o1777;
 
-/// What came of a volume.
+/// The result of preparing a volume.
 pub(super) struct Made {
     /// Its directory.
     pub(super) path: PathBuf,

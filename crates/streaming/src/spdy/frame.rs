@@ -102,7 +102,7 @@ pub(crate) enum FrameError {
     Headers,
 }
 
-/// What is left of a DATA frame.
+/// The rest of a DATA frame.
 struct Rest {
     id: u32,
     fin: bool,
@@ -111,7 +111,7 @@ struct Rest {
 
 /// Takes bytes, gives frames.
 pub(crate) struct Decoder {
-    /// What has come and was not decoded.
+    /// Received bytes that are not decoded yet.
     pub(crate) buffer: BytesMut,
     data: Option<Rest>,
     inflater: Inflater,
@@ -173,7 +173,7 @@ impl Decoder {
         }
     }
 
-    /// What has come of a DATA frame's payload.
+    /// Takes the received part of a DATA frame's payload.
     fn piece(&mut self, mut rest: Rest) -> Option<Frame> {
         let (id, wanted) = (rest.id, rest.bytes);
         let length = wanted.min(self.buffer.len());

@@ -93,7 +93,7 @@ pub(super) fn accept<R, W>(read: R, write: W, limits: &Limits) -> Parts<R, W> {
     }
 }
 
-/// What is written goes through this.
+/// Writes to the channels.
 pub(super) struct Connection {
     streams: Mutex<Streams>,
     out: mpsc::Sender<Send>,

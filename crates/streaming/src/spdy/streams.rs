@@ -16,7 +16,7 @@ use super::headers::Headers;
 /// Most streams open at a time on one connection. A forwarded connection takes two.
 pub(super) const STREAMS_MAX: usize = 512;
 
-/// What came of a frame, for those who serve the streams.
+/// An event of a stream, caused by a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Event {
     /// A stream was opened.
@@ -31,7 +31,7 @@ pub(super) enum Event {
     GoAway,
 }
 
-/// What a frame led to.
+/// The effects of a frame.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Received {
     /// To be sent at once.

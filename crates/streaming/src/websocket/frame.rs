@@ -31,7 +31,7 @@ const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
 
-/// What came.
+/// A received event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A part of a message, which may be empty.
@@ -97,7 +97,7 @@ struct Message {
 /// Takes bytes, gives events.
 #[derive(Default)]
 pub(crate) struct Decoder {
-    /// What has come and was not decoded.
+    /// Received bytes that are not decoded yet.
     pub(crate) buffer: BytesMut,
     rest: Option<Rest>,
     message: Option<Message>,
@@ -185,7 +185,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// What has come of a data frame's payload.
+    /// Takes the received part of a data frame's payload.
     fn piece(&mut self, mut rest: Rest) -> Option<Event> {
         let wanted = usize::try_from(rest.bytes).unwrap_or(usize::MAX);
         let length = wanted.min(self.buffer.len());

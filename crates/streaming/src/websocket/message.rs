@@ -10,7 +10,7 @@ use crate::negotiate::{Codec, Version};
 /// Characters of base64 that are decoded together.
 const QUARTET: usize = 4;
 
-/// What a part of a message holds.
+/// The content of a part of a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Decoded {
     Data(u8, Bytes),
@@ -19,7 +19,7 @@ pub(super) enum Decoded {
     Nothing,
 }
 
-/// What the bytes of a message under way are.
+/// The kind of the message being received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Under {
     /// None has come.

@@ -17,7 +17,7 @@ use crate::certificate::Leaf;
 use mirrorlet_core::access::User;
 use mirrorlet_core::api::hex;
 
-/// Where a user's certificate is told from others of the same name.
+/// The attribute that distinguishes certificates of the same user.
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 /// Why authorities can't be used.

@@ -67,7 +67,7 @@ pub(super) fn check_containers(
     }
 }
 
-/// What a container may refer to.
+/// The names that a container may refer to.
 struct PodNames<'a> {
     volumes: &'a HashSet<&'a str>,
     containers: &'a HashSet<&'a str>,

@@ -136,7 +136,7 @@ fn check_hook(
     }
 }
 
-/// What one probe or hook says is to be done: one of these.
+/// The handlers of one probe or hook, of which one must be set.
 struct Handlers<'a> {
     exec: Option<&'a ExecAction>,
     http_get: Option<&'a HTTPGetAction>,

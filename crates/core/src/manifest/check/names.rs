@@ -9,10 +9,10 @@ pub(super) const SUBDOMAIN_MAX: usize = 253;
 /// Longest port name.
 const PORT_NAME_MAX: usize = 15;
 
-/// What a DNS-1123 label is, for messages.
+/// The rule for DNS-1123 labels, for messages.
 pub(super) const LABEL_RULE: &str =
     "use at most 63 lower-case letters, digits and `-`, with a letter or digit at both ends";
-/// What a DNS-1123 subdomain is, for messages.
+/// The rule for DNS-1123 subdomains, for messages.
 pub(super) const SUBDOMAIN_RULE: &str = "use at most 253 lower-case letters, digits, `-` and `.`, with a letter or digit at both ends of each part";
 
 fn is_lower(c: char) -> bool {

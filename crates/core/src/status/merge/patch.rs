@@ -65,7 +65,7 @@ fn items(list: Option<&Value>) -> impl Iterator<Item = &Map<String, Value>> {
     items.filter_map(Value::as_object)
 }
 
-/// What changed of a list whose items are told apart by their `type`.
+/// The difference of two lists whose items are identified by their `type`.
 fn by_type(old: Option<&Value>, new: &Value) -> Option<Value> {
     let find = |list, kind: Option<&Value>| items(list).find(move |item| item.get("type") == kind);
     let changed = items(Some(new)).filter_map(|item| {

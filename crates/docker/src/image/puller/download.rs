@@ -20,7 +20,7 @@ const STALL: Duration = Duration::from_mins(1);
 /// Time between two log lines of one pull. Upstream: `defaultImagePullingProgressReportInterval`.
 const LOG_PERIOD: Duration = Duration::from_secs(10);
 
-/// What the last message of a whole pull begins with.
+/// The prefix of the last message of a complete pull.
 const DONE: &str = "Status: ";
 
 /// The same, where the name stood for no image or for another one before.
@@ -35,7 +35,7 @@ enum Came {
     Anew,
 }
 
-/// What registries in trouble answer.
+/// Status codes of unavailable registries.
 const TROUBLE: [u16; 3] = [502, 503, 504];
 
 impl Shop {

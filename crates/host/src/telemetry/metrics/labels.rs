@@ -73,7 +73,7 @@ impl PodState {
     }
 }
 
-/// What came of an image pull.
+/// The outcome of an image pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PullOutcome {
     /// The image is there.
@@ -125,7 +125,7 @@ pub(super) fn reason_str(reason: SyncErrorReason) -> &'static str {
     }
 }
 
-/// What became of an event.
+/// The outcome of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventOutcome {
     /// It was created.

@@ -30,7 +30,7 @@ pub fn node_api_served(address: std::net::SocketAddr) {
     tracing::info!("serving the node API on {address}");
 }
 
-/// Whose client certificates are believed was read anew.
+/// Reports that the CAs of client certificates were reloaded.
 pub fn client_authorities_replaced(from: &str) {
     tracing::info!(
         source = from,
@@ -38,7 +38,7 @@ pub fn client_authorities_replaced(from: &str) {
     );
 }
 
-/// Whose client certificates are to be believed can't be read. Call it when that begins, or its
+/// Reports that the CAs of client certificates can't be read. Call it when that begins, or its
 /// cause changes.
 pub fn client_authorities_unusable(from: &str, error: &str) {
     tracing::warn!(

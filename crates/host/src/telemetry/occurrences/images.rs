@@ -73,7 +73,7 @@ pub fn pulled_images_not_noted(error: &str) {
     tracing::warn!(error = error, "failed to record which images were pulled");
 }
 
-/// What was noted of pulled images can't be used.
+/// Reports that the record of pulled images is unusable.
 pub fn pulled_images_forgotten(error: &str) {
     tracing::warn!(
         error = error,

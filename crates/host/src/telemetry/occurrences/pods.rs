@@ -12,7 +12,7 @@ use mirrorlet_core::events::without_ids;
 use mirrorlet_core::plan::{Plan, Reason, Step};
 use mirrorlet_runtime::{PodSyncResult, SyncAction, SyncError, SyncErrorReason};
 
-/// What a sandbox is called where its id would stand.
+/// The name of a sandbox in messages.
 const SANDBOX: &str = "the pod's sandbox";
 /// Most Engine calls of a round that its story names.
 const CALLS_TOLD: usize = 30;
@@ -168,7 +168,7 @@ fn shown_step(step: &Step) -> String {
     }
 }
 
-/// What a round asked of the Engine, in order.
+/// Records the Engine calls of a sync, in order.
 pub fn engine_called(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, calls: &[EngineCall]) {
     if calls.is_empty() {
         return;
@@ -367,7 +367,7 @@ pub fn cgroups_left(uid: &PodUid, error: &str) {
     tracing::debug!(uid = %uid, error = error, "failed to remove empty cgroups");
 }
 
-/// What is left on disk of a pod that is long gone could not be removed.
+/// Reports that the directory of a removed pod could not be deleted.
 pub fn orphan_left(uid: &PodUid, error: &str) {
     tracing::warn!(uid = %uid, error = error, "failed to remove a directory");
 }

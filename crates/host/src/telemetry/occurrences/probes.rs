@@ -16,7 +16,7 @@ pub struct Probed<'a> {
     pub uid: &'a PodUid,
     /// The container's name.
     pub container: &'a str,
-    /// Which of its probes.
+    /// The kind of probe.
     pub kind: ProbeKind,
     /// How long it took.
     pub took: Duration,
@@ -98,7 +98,7 @@ pub fn probe_erred(telemetry: &Telemetry, probe: &Probed<'_>, why: &str) {
     );
 }
 
-/// What a probe says of a container has changed.
+/// Reports a changed probe result of a container.
 pub fn probe_decided(
     pod: &FullName,
     uid: &PodUid,
@@ -119,7 +119,7 @@ pub fn probe_decided(
     );
 }
 
-/// What probes say could not be left to the next agent.
+/// Reports that probe results could not be saved for the next agent.
 pub fn probes_not_kept(error: &str) {
     tracing::warn!(
         error = error,
