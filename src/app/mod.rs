@@ -55,7 +55,7 @@ use cluster::{Cluster, Links};
 use docker::{Docker, DockerInputs};
 use mirrorlet_core::admit::AdmitNode;
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::node::NodeFacts;
+use mirrorlet_core::node::{NodeFacts, initial_node};
 use mirrorlet_docker::BollardEngine;
 use mirrorlet_docker::engine::SharedEngine;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
@@ -136,14 +136,14 @@ impl Agent {
             telemetry: telemetry.clone(),
         };
         let docker = Docker::start(&config, inputs, &mut parts, cancel).await;
-        // Without an API server nothing but host ports and the operating system is looked at.
         let admit = cluster.as_ref().map(|cluster| cluster.admit.clone());
+        let standalone = AdmitNode::of(&initial_node(&node));
         let options = CoreOptions {
             looks,
             look_queue,
             node_ips: machine.ips,
             probe_client: docker.probe_client.clone(),
-            node: admit.unwrap_or_else(|| cell(AdmitNode::default()).1),
+            node: admit.unwrap_or_else(|| cell(standalone).1),
             clock: Clock::default(),
             telemetry: telemetry.clone(),
         };

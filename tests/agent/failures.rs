@@ -315,3 +315,40 @@ async fn logs_of_this_instance_and_the_one_before() {
     assert!(followed.ends_with("bye\n!two\n"), "{followed}");
     agent.stop().await;
 }
+
+/// As a kubelet's admission, without an API server.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_machine_has_no_room_or_labels_for_is_refused() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    for (name, line, reason) in [
+        (
+            "cpu",
+            "    resources: {requests: {cpu: 100000}}\n",
+            "OutOfcpu",
+        ),
+        (
+            "memory",
+            "    resources: {limits: {memory: 100000Gi}}\n",
+            "OutOfmemory",
+        ),
+        (
+            "selector",
+            "  nodeSelector: {disk: floppy}\n",
+            "NodeAffinity",
+        ),
+    ] {
+        let manifest = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  containers:\n  - name: c\n    image: {IMAGE}\n{line}"
+        );
+        bed.write(&format!("{name}.yaml"), &manifest);
+        let pod = agent.until_pod(name, |pod| pod.status == reason).await;
+        // tenants A3, tenants A4
+        assert!(
+            pod.containers.iter().all(|c| c.state != "running"),
+            "{pod:?}"
+        );
+    }
+    bed.write("room.yaml", &sleeper("room"));
+    agent.until_pod("room", |pod| pod.ready == 1).await;
+}

@@ -149,8 +149,7 @@ async fn a_critical_pod_makes_others_go() {
     // Short of something that nobody can give back, it is refused itself.
     let huge = changed(&pod("huge"), of("64"));
     bed.want(&[&a, &b, &critical, &huge]);
-    bed.until_view("huge", |v| refused(v, "UnexpectedAdmissionError"))
-        .await;
+    bed.until_view("huge", |v| refused(v, "OutOfcpu")).await;
     assert!(runs(&bed.fake, B));
 }
 

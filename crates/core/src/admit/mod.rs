@@ -33,8 +33,8 @@ const OS: &str = "linux";
 /// Priority from which on a pod counts as critical (upstream `SystemCriticalPriority`).
 const CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
-/// The node as admission sees it. The default, a node without API server, refuses nothing but
-/// host ports that are taken and pods of another operating system.
+/// The node as admission sees it. The default, a node that nothing is known of yet, refuses nothing
+/// but host ports that are taken and pods of another operating system.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct AdmitNode {
     /// Its name; empty when it has none to compare with.
@@ -165,7 +165,7 @@ pub fn admit(input: &AdmitInput<'_>) -> Verdict {
             },
             None => match preempt::victims(pod, input.others, &shortages) {
                 Some(preempt) => Verdict::Admitted { preempt },
-                None => Verdict::Refused(nobody_makes_room(&shortages)),
+                None => Verdict::Refused(nobody_makes_room(pod, &shortages)),
             },
         };
     }
@@ -213,7 +213,12 @@ fn mismatch(input: &AdmitInput<'_>) -> Option<Failure> {
     None
 }
 
-fn nobody_makes_room(shortages: &[Shortage]) -> Failure {
+/// A manifest's pod is told what is missing, as any other: upstream tells it of preemption, which
+/// its author has not heard of.
+fn nobody_makes_room(pod: &Pod, shortages: &[Shortage]) -> Failure {
+    if let Some(first) = shortages.first().filter(|_| !is_api_pod(pod)) {
+        return first.failure();
+    }
     let list: Vec<String> = shortages
         .iter()
         .map(|s| format!("(res: {}, q: {})", s.resource, s.missing()))

@@ -340,6 +340,9 @@ fn critical_pods_make_others_go_and_no_more_than_needed() {
     let mut important = named("system", "api", requests(&json!({"cpu": "1"})));
     important.spec.as_mut().unwrap().priority = Some(CRITICAL_PRIORITY);
     important.spec.as_mut().unwrap().tolerations = serde_json::from_value(tolerates()).unwrap();
+    let mut huge = named("huge", "api", requests(&json!({"cpu": "3"})));
+    huge.spec.as_mut().unwrap().priority = Some(CRITICAL_PRIORITY);
+    huge.spec.as_mut().unwrap().tolerations = serde_json::from_value(tolerates()).unwrap();
     for (pod, others, expected) in [
         // Too many pods: the least worthy one goes.
         (
@@ -370,11 +373,8 @@ fn critical_pods_make_others_go_and_no_more_than_needed() {
             vec![burstable("u", "200m"), guaranteed("g", "900m")],
             "ok without u g",
         ),
-        (
-            manifest("3"),
-            vec![burstable("u", "2")],
-            "UnexpectedAdmissionError",
-        ),
+        (manifest("3"), vec![burstable("u", "2")], "OutOfcpu"),
+        (huge, vec![burstable("u", "2")], "UnexpectedAdmissionError"),
         // Nobody goes for one that is refused anyway, or for one that isn't critical.
         (
             named("static", "file", json!({"os": {"name": "windows"}})),
@@ -395,11 +395,11 @@ fn critical_pods_make_others_go_and_no_more_than_needed() {
         (
             manifest("1"),
             vec![named("other", "file", requests(&json!({"cpu": "2"})))],
-            "UnexpectedAdmissionError",
+            "OutOfcpu",
         ),
     ] {
         let uid = PodUid::of(&pod);
-        // pods 61
+        // pods 61, tenants A3
         assert_eq!(
             verdict(&pod, &others, &node()),
             expected,

@@ -234,6 +234,7 @@ fn note_special(path: &Path, verdict: Verdict, problems: &mut Problems<'_>) {
             Code::UnsupportedField,
             format!("this has no effect: {why}"),
         ),
+        Verdict::OnNode(why) => (Severity::Warning, Code::UnsupportedField, why.to_owned()),
         Verdict::Forbidden(resource) | Verdict::ForbiddenAndUnsupported(resource) => (
             Severity::Error,
             Code::ForbiddenReference,

@@ -21,6 +21,8 @@ pub(super) enum Verdict {
     NotInManifest(&'static str),
     /// It has no effect; the text says why.
     NoEffect(&'static str),
+    /// It is honoured, and what comes of it is only known on the node; the text says how.
+    OnNode(&'static str),
 }
 
 /// The values that a row applies to.
@@ -44,12 +46,15 @@ enum When {
 /// a key may end in `*`.
 struct Rule(&'static str, When, Verdict);
 
-use Verdict::{Forbidden, ForbiddenAndUnsupported, NoEffect, NotInManifest, Unsupported};
+use Verdict::{Forbidden, ForbiddenAndUnsupported, NoEffect, NotInManifest, OnNode, Unsupported};
 use When::{Begins, IsFalse, IsNot, NonEmpty, Written};
 
 const HTTP_1: Verdict = Unsupported("only HTTP/1.1 is supported; remove this field");
 const SCHEDULING: Verdict =
     NoEffect("a static pod isn't scheduled: it runs on the node that reads it");
+const LABELS: Verdict = OnNode(
+    "the node refuses the pod unless its labels match (NodeAffinity); they are not known here",
+);
 const VOLUME: Verdict = Unsupported("volumes of this type are not supported");
 const WINDOWS: Verdict = Unsupported("Windows pods are not supported");
 const HUGE_PAGES: Verdict = Unsupported("the Docker Engine can't limit huge pages");
@@ -133,8 +138,8 @@ const RULES: &[Rule] = &[
         Unsupported("resources of a whole pod are not supported yet; set them on its containers"),
     ),
     Rule("spec.os.name", Begins("windows"), WINDOWS),
-    Rule("spec.nodeSelector", NonEmpty, SCHEDULING),
-    Rule("spec.affinity", NonEmpty, SCHEDULING),
+    Rule("spec.nodeSelector", NonEmpty, LABELS),
+    Rule("spec.affinity", NonEmpty, LABELS),
     Rule("spec.topologySpreadConstraints", NonEmpty, SCHEDULING),
     Rule(
         "spec.preemptionPolicy",
@@ -318,7 +323,7 @@ pub fn unsupported_fields(pod: &Pod) -> Vec<String> {
         ForbiddenAndUnsupported(resource) => {
             found.push(format!("{path}: {resource} are not supported"));
         }
-        Forbidden(_) | NotInManifest(_) | NoEffect(_) => {}
+        Forbidden(_) | NotInManifest(_) | NoEffect(_) | OnNode(_) => {}
     });
     found
 }

@@ -42,6 +42,19 @@ pub fn compute_node(facts: &NodeFacts, status: NodeStatus) -> Node {
     }
 }
 
+/// The Node before, or without, an API server: what admission goes by then.
+///
+/// Upstream: `initialNode` of `pkg/kubelet/kubelet_node_status.go`, by way of `getNodeAnyWay`.
+#[must_use]
+pub fn initial_node(facts: &NodeFacts) -> Node {
+    let left = facts.capacity.less(&facts.reserved);
+    let status = NodeStatus {
+        allocatable: Some(quantities(&left, facts.max_pods)),
+        ..NodeStatus::default()
+    };
+    compute_node(facts, status)
+}
+
 /// Labels that our Node has whatever else it has.
 pub(super) fn labels(facts: &NodeFacts) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::from([

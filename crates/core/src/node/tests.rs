@@ -571,3 +571,55 @@ fn a_status_that_could_not_be_written_is_still_the_last_one() {
     unknown.last_mut().unwrap().status = "Unknown".to_owned();
     assert_eq!(ready(&believed_conditions(&told, &unknown)), "Unknown");
 }
+
+/// Without an API server a static pod is asked for, too, as by a kubelet.
+#[test]
+fn a_machine_alone_takes_the_static_pods_it_has_room_and_labels_for() {
+    use crate::admit::{AdmitInput, AdmitNode, Verdict, admit};
+    let mut facts = facts();
+    facts.labels = BTreeMap::from([("disk".to_owned(), "ssd".to_owned())]);
+    let node = AdmitNode::of(&initial_node(&facts));
+    for (spec, expected) in [
+        (json!({}), None),
+        (
+            json!({"nodeSelector": {"disk": "ssd", "kubernetes.io/os": "linux"}}),
+            None,
+        ),
+        (
+            json!({"nodeSelector": {"disk": "hdd"}}),
+            Some("NodeAffinity"),
+        ),
+        (
+            json!({"os": {"name": "windows"}}),
+            Some("PodOSNotSupported"),
+        ),
+        (
+            json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": "100"}}}]}),
+            Some("OutOfcpu"),
+        ),
+        (
+            json!({"containers": [{"name": "c", "resources": {"limits": {"memory": "1000Gi"}}}]}),
+            Some("OutOfmemory"),
+        ),
+    ] {
+        let pod = json!({
+            "metadata": {
+                "name": "web", "annotations": {"kubernetes.io/config.source": "file"},
+            },
+            "spec": spec,
+        });
+        let mut pod: crate::api::Pod = serde_json::from_value(pod).unwrap();
+        pod.spec.as_mut().unwrap().node_name = Some(facts.name.to_string());
+        let verdict = admit(&AdmitInput {
+            pod: &pod,
+            others: &[],
+            node: &node,
+        });
+        let reason = match &verdict {
+            Verdict::Admitted { .. } => None,
+            Verdict::Refused(failure) => Some(&*failure.reason),
+        };
+        // tenants A3, tenants A4
+        assert_eq!(reason, expected, "{spec}");
+    }
+}

@@ -106,6 +106,7 @@ fn words(verdict: Verdict) -> (&'static str, &'static str, String) {
         ),
         NotInManifest(why) => ("refused", "honoured", why.to_owned()),
         NoEffect(why) => ("warned", "honoured", why.to_owned()),
+        OnNode(why) => ("honoured, warned", "honoured", why.to_owned()),
     }
 }
 
@@ -246,7 +247,7 @@ fn every_rule_of_the_pod_spec_is_told_of_a_manifest() {
             Some((map, _)) if fields().all(|(path, _)| path != listed(pattern)) => map,
             _ => &field,
         };
-        let refuses = !matches!(verdict, NoEffect(_));
+        let refuses = !matches!(verdict, NoEffect(_) | OnNode(_));
         let is_told = problems.iter().any(|problem| {
             let named = problem
                 .field
