@@ -1,30 +1,31 @@
-//! mirrorlet turns a Docker Engine into a Kubernetes node for static pods.
+//! mirrorlet runs Kubernetes pods on a Docker Engine.
 //!
-//! The map, in reading order. A pod's way is forward only: *file → source (whole set) → merge →
+//! Modules in reading order. Data flows in one direction: *file → source (whole set) → merge →
 //! desired store → its worker → planner → Runtime → Docker → Engine event → Cache → status*.
 //!
-//! Deciding is in `mirrorlet-core`, the `Runtime` trait in `mirrorlet-runtime`, `DockerManager` in
-//! `mirrorlet-docker`, what is done on the host (files, volumes, probes, telemetry) in
+//! Decisions are in `mirrorlet-core`, the `Runtime` trait is in `mirrorlet-runtime`,
+//! `DockerManager` in `mirrorlet-docker`; files, volumes, probes and telemetry are in
 //! `mirrorlet-host`, and the protocols of exec, attach and port-forward in `mirrorlet-streaming`.
-//! Here is what drives them:
+//! This crate drives them:
 //!
 //! | Module | Holds |
 //! |---|---|
 //! | [`store`] | one-writer cells, the status `Cache` |
 //! | [`source`] | files, URLs, the API server: whole sets, last-good manifests |
-//! | [`observe`] | Engine events and a seldom list → observed pods |
+//! | [`observe`] | Engine events and an infrequent list → observed pods |
 //! | [`worker`] | one task per pod UID |
 //! | [`prober`] | one task per probe |
-//! | [`stats`] | reads what pods and the machine use, when asked |
-//! | [`certificate`] | this node's certificates: made, requested from the cluster, kept |
+//! | [`stats`] | resource usage of pods and the machine, read on request |
+//! | [`certificate`] | this node's certificates: created, requested from the cluster, stored |
 //! | [`cluster`] | the API server: Node, Lease, mirror pods, status, events |
 //! | [`server`] | the node API, the agent's socket, metrics and health |
 //! | [`cli`] | validate, status, logs: text in, text out |
 //! | [`config`] | arguments, environment and file → one resolved `Config` |
-//! | [`logging`] | where log lines go, and in which format |
-//! | [`app`] | wire, supervise, shut down |
+//! | [`logging`] | destination and format of log lines |
+//! | [`app`] | wiring, supervision, shutdown |
 //!
-//! `docs/ARCHITECTURE.md` has the picture and the invariants; `tests/house/layering.rs` holds the arrows.
+//! `docs/ARCHITECTURE.md` describes the data flow and the invariants; `tests/house/layering.rs`
+//! checks which module may import which.
 
 #![cfg_attr(
     test,

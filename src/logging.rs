@@ -27,8 +27,8 @@ pub enum LogError {
     Twice,
 }
 
-/// Targets that are never logged, regardless of the filter: kube's client puts whole objects, Secrets among
-/// them, into its warnings, and kube's watches repeat what the agent tells once.
+/// Targets that are never logged, regardless of the filter: kube's client puts whole objects,
+/// Secrets among them, into its warnings, and kube's watches repeat what the agent tells once.
 const NEVER: [&str; 2] = ["kube_client", "kube_runtime"];
 
 /// The filter of `log_level`. A bare level means our own lines; libraries speak from warn on.

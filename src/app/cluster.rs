@@ -293,7 +293,7 @@ async fn keep_admit_node(
     }
 }
 
-/// Keeps what the Node tells of its mirrors.
+/// Keeps the Node's condition about its mirrors current.
 async fn tell_mirror_problems(
     mut mirrors: Reader<BTreeMap<FullName, MirrorState>>,
     mut problems: Writer<Vec<String>>,

@@ -78,7 +78,7 @@ impl MergeTask {
         }
     }
 
-    /// Merges what the sources say now, and tells what is new about it.
+    /// Merges the current sets of the sources, and reports changes.
     fn merge(&mut self) {
         let states: BTreeMap<SourceName, SourceState> = self
             .sources
@@ -139,8 +139,8 @@ impl MergeTask {
         });
     }
 
-    /// The pod that runs under each full name: what was wanted before, or else what runs in the runtime,
-    /// so that a duplicate does not displace a running pod when the agent restarts.
+    /// The pod that runs under each full name: what was wanted before, or else what runs in the
+    /// runtime, so that a duplicate does not displace a running pod when the agent restarts.
     fn incumbents(&self, before: &Merged) -> BTreeMap<FullName, PodUid> {
         let mut incumbents: BTreeMap<FullName, PodUid> = self
             .listed

@@ -22,7 +22,7 @@ use mirrorlet_host::volume::HostFiles;
 use mirrorlet_runtime::Runtime;
 use mirrorlet_runtime::objects::Objects;
 
-/// File under the root that tells which images were pulled.
+/// File in the root directory that records which images were pulled.
 const PULLED_IMAGES: &str = "pulled-images.json";
 
 /// The inputs of the Engine side, besides the configuration.

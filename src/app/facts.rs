@@ -80,7 +80,7 @@ pub(super) fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
     Some(kilobytes * 1024)
 }
 
-/// Size of the file system that holds the root directory; 0 when it isn't told.
+/// Size of the file system of the root directory; 0 if unknown.
 fn root_bytes(root: &Path) -> u64 {
     rustix::fs::statvfs(root).map_or(0, |stat| stat.f_blocks.saturating_mul(stat.f_frsize))
 }

@@ -207,7 +207,7 @@ impl HostLook {
         }))
     }
 
-    /// Tells what is lacking now, and what no longer is.
+    /// Reports newly missing access to the host, and access that is available again.
     fn tell(&mut self, access: &HostAccess) {
         let now = lacks(access, &self.root, &self.docker);
         let was = |need: Need, lacking: &[Lack]| lacking.iter().any(|lack| lack.need == need);
@@ -267,8 +267,8 @@ fn has_interface(interfaces: &str, name: &str) -> bool {
     names.into_iter().any(|(listed, _)| listed.trim() == name)
 }
 
-/// The process that listens on the Engine's socket. All unknown where nobody does, or it is no socket of this
-/// machine.
+/// The process that listens on the Engine's socket. All unknown where nobody does, or it is no
+/// socket of this machine.
 async fn peer(docker: &str) -> Peer {
     let Some(path) = docker.strip_prefix("unix://") else {
         return Peer::default();

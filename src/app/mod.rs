@@ -71,7 +71,7 @@ const DRAIN_MAX: std::time::Duration = std::time::Duration::from_millis(500);
 /// A part of the agent that runs until the agent stops.
 type Parts = JoinSet<&'static str>;
 
-/// Runs the agent until it is told to stop.
+/// Runs the agent until it is stopped.
 ///
 /// # Errors
 /// The agent can't start, or a part of it that it can't live without failed.
@@ -175,7 +175,7 @@ impl Agent {
         })
     }
 
-    /// Waits for a signal, or for a part that ended though nobody told it to.
+    /// Waits for a signal, or for a component that ended unexpectedly.
     async fn run_until_told(mut self, cancel: CancellationToken) -> anyhow::Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;

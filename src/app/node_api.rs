@@ -56,7 +56,7 @@ impl Reviewer for ClusterReviewer {
     }
 }
 
-/// Binds the port of the node API, unless there is none. Done before the Node tells of it.
+/// Binds the port of the node API, unless it is disabled. Done before the Node publishes it.
 pub(super) async fn listen(config: &Config) -> anyhow::Result<Option<TcpListener>> {
     match config.node_api() {
         Some(address) => Ok(Some(bind(address).await?)),

@@ -28,7 +28,7 @@ struct LocalEngine {
     engine: SharedEngine,
     is_local: bool,
     root: OnceCell<PathBuf>,
-    /// None where nobody keeps a list of images.
+    /// `None` if there is no list of images.
     images: Option<Reader<Vec<ImageSeen>>>,
 }
 

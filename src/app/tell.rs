@@ -16,7 +16,7 @@ pub(super) struct Teller {
 }
 
 impl Teller {
-    /// Tells what one operation of a merge is about. Before it is carried out, so that the pod's
+    /// Reports one operation of a merge. Called before it is executed, so that the pod's
     /// containers are known to what follows.
     pub(super) fn operation(telemetry: &Telemetry, operation: &PodOperation) {
         match operation {
@@ -27,7 +27,7 @@ impl Teller {
         }
     }
 
-    /// Tells what is new about manifests that can't be used as they are.
+    /// Reports new problems with manifests.
     pub(super) fn merged(
         &mut self,
         telemetry: &Telemetry,

@@ -306,7 +306,7 @@ impl AgentView for View {
     }
 }
 
-/// A pod of which only the name is known: it runs on this node, and nobody wants it.
+/// A pod of which only the name is known: it runs on this node, but no source wants it.
 fn named(view: &PodView, node: &str) -> Pod {
     Pod {
         spec: Some(core::PodSpec {

@@ -108,7 +108,7 @@ impl Issued {
 /// How far a certificate has come.
 #[derive(Debug)]
 pub enum Progress {
-    /// The API server is away. Somebody else tells that.
+    /// The API server is unreachable, which is reported elsewhere.
     Away(String),
     /// The request of that name waits for approval, or to be signed.
     Waiting {
@@ -243,10 +243,10 @@ impl Requested {
         Ok(issued)
     }
 
-    /// Keeps what was signed: the next start needs nobody's approval.
+    /// Stores the signed certificate, so that the next start needs no approval.
     ///
     /// # Errors
-    /// The disk refuses. The request stays, and the next step comes upon it again.
+    /// The disk refuses. The request is kept, and the next step finds it again.
     ///
     /// # Cancel safety
     /// It is kept, or nothing has changed.

@@ -174,7 +174,7 @@ impl Target {
         }
     }
 
-    /// Forwards one connection. What fails is told, and is that connection's matter only.
+    /// Forwards one connection. A failure is reported and affects only this connection.
     async fn forward(&self, stream: TcpStream, remote: u16) {
         let path = format!("/v1/pods/{}/portforward?port={remote}", self.uid);
         let (sender, receiver) = match client::upgrade(&self.root, &path).await {

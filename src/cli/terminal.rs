@@ -32,7 +32,7 @@ impl Drop for RawTerminal {
     }
 }
 
-/// Whether somebody can type.
+/// Whether standard input is a terminal.
 pub(super) fn stdin_is_terminal() -> bool {
     io::stdin().is_terminal()
 }

@@ -141,7 +141,7 @@ impl ClusterClient {
         self.bounded(deadline, call).await
     }
 
-    /// Makes a call that tells we live. It waits for no turn, so that no burst of other writes
+    /// Makes a heartbeat call. It bypasses the rate limit, so that no burst of other writes
     /// makes the Node look dead; its caller keeps it seldom.
     ///
     /// # Errors

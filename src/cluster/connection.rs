@@ -82,7 +82,7 @@ pub(super) fn wire(config: &kube::Config) -> Result<Wire, kube::Error> {
     Ok(BoxCloneSyncService::new(service))
 }
 
-/// There is nobody to call the API server as, for this reason.
+/// There is no identity for the API server, for this reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Unidentified(String);

@@ -88,8 +88,8 @@ enum Looked {
 
 /// Keeps the credentials of a [`ClusterClient`] fresh, and gives connections up that have died
 /// without a word: looks every few seconds, and when they were refused, whether their files were
-/// replaced, and has new requests use the new ones. Replaced files that don't fit together yet (a new certificate beside the old key) change
-/// nothing until they do.
+/// replaced, and has new requests use the new ones. Replaced files that don't fit together yet (a
+/// new certificate beside the old key) change nothing until they do.
 pub struct CredentialsTask {
     access: ApiAccess,
     /// None until there is one.
@@ -97,7 +97,7 @@ pub struct CredentialsTask {
     /// The identity that the first certificate is judged by; `None` if there was one from the start.
     pub(super) own: Option<NodeIdentity>,
     shared: Arc<Shared>,
-    /// The problem that was told last.
+    /// The problem reported last.
     told: Option<String>,
     plugin_ran: Instant,
 }

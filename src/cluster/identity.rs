@@ -87,7 +87,7 @@ impl NodeIdentity {
 /// How we stand with our identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IdentityStanding {
-    /// It was given to us, and somebody else keeps it; nothing is known of its end.
+    /// It is provided and renewed by others; its expiry is unknown.
     Given,
     /// A certificate.
     Certificate {

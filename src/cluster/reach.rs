@@ -8,7 +8,7 @@ use crate::store::cell::{Reader, Writer, cell};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_host::telemetry::{Metrics, occurrences};
 
-/// Whether the API server is within reach, as the outcomes of all calls tell.
+/// Whether the API server is reachable, according to the outcomes of all calls.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ApiReach {
     /// No call was made yet.

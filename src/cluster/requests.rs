@@ -33,7 +33,7 @@ fn signer(purpose: Purpose) -> (&'static str, [&'static str; 2]) {
     }
 }
 
-/// Requests for certificates, made as whoever that client is.
+/// Certificate signing requests, with the identity of the client.
 #[derive(Debug, Clone)]
 pub struct CertificateRequests {
     client: ClusterClient,

@@ -49,7 +49,7 @@ impl Reviews {
         Ok(status.user.filter(|_| is_somebody).and_then(user))
     }
 
-    /// Whether somebody may do that with a subresource of our Node.
+    /// Whether a user may access a subresource of our Node.
     ///
     /// # Errors
     /// As the API server says.
@@ -87,7 +87,7 @@ impl Reviews {
     }
 }
 
-/// A user without a name is nobody.
+/// A user without a name is invalid.
 fn user(info: UserInfo) -> Option<User> {
     Some(User {
         name: info.username.filter(|name| !name.is_empty())?,

@@ -1,7 +1,8 @@
 //! The command line, as typed.
 //!
 //! The flags of `run` are built from the table in [`super::table`], so every setting has its
-//! flag. Values stay text here: [`super::resolve`] parses them together with those of the other rungs.
+//! flag. Values stay text here: [`super::resolve`] parses them together with those of the other
+//! rungs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -335,7 +336,8 @@ pub enum ConfigCommand {
         /// The flags of `run`.
         #[command(flatten)]
         settings: SettingArgs,
-        /// Print the settings of the running agent instead; can be combined only with --root and --config.
+        /// Print the settings of the running agent instead; can be combined only with --root and
+        /// --config.
         #[arg(long)]
         running: bool,
         /// Output format.

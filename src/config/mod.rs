@@ -77,7 +77,7 @@ pub enum ImageGcMode {
     /// Those that this agent pulled.
     #[default]
     Pulled,
-    /// All on the Engine, whoever brought them.
+    /// All images on the Engine, of any origin.
     All,
     /// None.
     Off,

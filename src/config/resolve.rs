@@ -306,12 +306,12 @@ impl<'a> Rungs<'a> {
     }
 }
 
-/// The low threshold that nobody gave: it follows a high one that is below it.
+/// The default of the low threshold: at most the high one.
 pub(super) fn low_threshold(rungs: &Rungs<'_>) -> String {
     rungs.high_threshold().min(80).to_string()
 }
 
-/// The manifest directory that nobody gave, below the root directory.
+/// The default manifest directory, in the root directory.
 pub(super) fn manifests(rungs: &Rungs<'_>) -> String {
     let root = match (rungs.text(Key::Root), Key::Root.row().fallback) {
         (None, Fallback::Text(text)) => text.to_owned(),

@@ -101,7 +101,8 @@ macro_rules! settings {
         });
 
         impl Config {
-            /// Takes each value from the first rung that sets it; `None` if one is invalid, which `rungs` records.
+            /// Takes each value from the first rung that sets it; `None` if one is invalid, which
+            /// `rungs` records.
             pub(super) fn by(rungs: &mut Rungs<'_>) -> Option<Self> {
                 $(let $field = rungs.value(Key::$key, &$kind);)*
                 Some(Self { $($field: $field?),* })

@@ -10,7 +10,7 @@ use mirrorlet_runtime::{
     LogChunk, LogStream, Result, RuntimeError, Session, SessionControl, StreamOptions, TerminalSize,
 };
 
-/// Limits with one budget for the streams of all listeners, whoever serves them.
+/// Limits with one budget shared by the streams of all listeners.
 static LIMITS: LazyLock<streaming::Limits> = LazyLock::new(streaming::Limits::default);
 
 /// The limits of every streaming connection.

@@ -165,7 +165,7 @@ pub trait AgentView: Send + Sync + 'static {
     /// Connects to a TCP port of a pod, from the inside.
     ///
     /// # Errors
-    /// The pod is not there or does not run; nobody listens on that port.
+    /// The pod does not exist or is not running, or nothing listens on the port.
     async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream, ViewError>;
 
     /// Returns the metadata of a path in a container, running or not.

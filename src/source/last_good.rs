@@ -2,7 +2,8 @@
 //!
 //! One file per location under `<root>/last-good/`, renamed in, readable by root alone, since
 //! manifests may hold secrets. Nothing here is ever fatal: what can't be read is reported and set
-//! aside, what can't be written stays in memory and is tried again at the next [`LastGoodStore::flush`].
+//! aside, what can't be written stays in memory and is tried again at the next
+//! [`LastGoodStore::flush`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -49,7 +49,7 @@ pub(super) enum Target {
 #[derive(Debug)]
 struct Entry {
     found: Option<Disk>,
-    /// Whether somebody has asked since it was last measured.
+    /// Whether it was requested since the last measurement.
     is_asked: bool,
     /// When it may be measured again; at once before the first time.
     due: Option<Instant>,
@@ -73,7 +73,8 @@ impl Disks {
         }
     }
 
-    /// Returns the known usage of these targets, and wakes the measuring task. All others are forgotten.
+    /// Returns the known usage of these targets, and wakes the measuring task. All others are
+    /// forgotten.
     pub(super) fn ask(&self, targets: &HashSet<Target>) -> HashMap<Target, Disk> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.retain(|target, _| targets.contains(target));

@@ -67,7 +67,7 @@ struct Place {
 enum Upper {
     /// Nobody has looked yet.
     Unknown,
-    /// It has no layer of its own, or none that can be told.
+    /// It has no upper directory, or an unknown one.
     None,
     At(PathBuf),
 }
@@ -424,7 +424,7 @@ impl Looker {
         upper
     }
 
-    /// The parts of the machine that a kubelet tells of beside the pods.
+    /// The system containers that a kubelet reports besides the pods.
     ///
     /// Upstream: `pkg/kubelet/server/stats/summary_sys_containers.go`.
     fn systems(&mut self, asked: &Asked<'_>) -> Vec<SystemReading> {

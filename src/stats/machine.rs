@@ -10,7 +10,7 @@ use mirrorlet_core::stats::{Disk, Network, NodeReading, Scope, Usage, proc};
 /// Reads the machine.
 ///
 /// # Errors
-/// `/proc/stat` or `/proc/meminfo` can't be read: nothing can be told without.
+/// `/proc/stat` or `/proc/meminfo` can't be read, without which there are no statistics.
 pub(super) fn read(
     kernel: &Kernel,
     name: &str,

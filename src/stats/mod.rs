@@ -109,7 +109,7 @@ pub struct StatsProvider {
 }
 
 impl StatsProvider {
-    /// One that tells of the pods on that board.
+    /// Creates one for the pods on that board.
     #[must_use]
     pub fn new(options: StatsOptions, board: Board) -> Self {
         let options = Arc::new(options);

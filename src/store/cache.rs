@@ -129,7 +129,7 @@ impl CacheWriter {
         });
     }
 
-    /// Forgets a pod that the runtime holds nothing of and nobody asks for.
+    /// Removes a pod without containers in the runtime that no task asks for.
     pub fn delete(&self, uid: &PodUid) {
         let mut entries = self
             .0
@@ -231,7 +231,7 @@ impl CacheReader {
         let _ = floor.wait_for(Option::is_some).await;
     }
 
-    /// Every pod the runtime holds something of, or somebody asked for.
+    /// Returns every pod with containers in the runtime, or that a task has asked for.
     #[must_use]
     pub fn all(&self) -> Vec<Entry> {
         let entries = self

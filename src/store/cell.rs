@@ -21,7 +21,7 @@ pub struct Writer<T> {
 }
 
 impl<T: PartialEq> Writer<T> {
-    /// Publishes a value, unless it equals the present one. Tells whether it was news.
+    /// Publishes a value unless it equals the present one. Returns whether it was different.
     pub fn publish(&mut self, value: T) -> bool {
         self.sender.send_if_modified(|present| {
             if **present == value {

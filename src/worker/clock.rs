@@ -11,7 +11,7 @@ use mirrorlet_core::api::Timestamp;
 pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 
 impl Clock {
-    /// A clock that tells what `now` returns.
+    /// Creates a clock from the function `now`.
     pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }

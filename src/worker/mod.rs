@@ -76,7 +76,7 @@ pub struct Context {
     pub looks: LookRequests,
     /// What their probes say.
     pub probes: ProbeReader,
-    /// Where workers tell about them.
+    /// The board on which workers publish their pods.
     pub board: BoardWriter,
     /// The metrics.
     pub telemetry: Telemetry,
@@ -94,7 +94,7 @@ pub struct Context {
     pub unsupported: fn(&Pod) -> Vec<String>,
 }
 
-/// What a worker is told. The newest word counts, and `Stop` is never taken back.
+/// The order to a worker. The newest one counts, and `Stop` is never revoked.
 #[derive(Debug, Clone)]
 enum Command {
     /// Converge to this.
@@ -149,7 +149,7 @@ pub struct PodWorkers {
     adopted: BTreeMap<PodUid, FullName>,
     /// Pods that were seen to be gone since the newest list, which still has them.
     gone: HashSet<PodUid>,
-    /// What is left on disk of pods that are nobody's.
+    /// The remains of unknown pods on disk.
     tidy: Tidy,
     /// The pods that run.
     running: RuntimeCache,

@@ -26,7 +26,7 @@ pub(super) enum State {
 }
 
 impl State {
-    /// The state as others are told of it.
+    /// The state as published on the board.
     pub(super) fn phase(self) -> Phase {
         match self {
             Self::WaitingToStart => Phase::WaitingToStart,

@@ -238,7 +238,7 @@ impl Worker {
         (!back && !left.is_zero()).then_some(left)
     }
 
-    /// Keeps, and tells once each, which containers are in back-off.
+    /// Records which containers are in back-off, and reports each once.
     fn note_waiting(&mut self, status: &PodStatus, plan: &Plan) {
         for (name, waiting) in &plan.waiting {
             self.failures.insert(Arc::clone(name), waiting.clone());
@@ -257,7 +257,7 @@ impl Worker {
         }
     }
 
-    /// Has the runtime walk the plan. Being told to stop cuts it short between two steps.
+    /// Has the runtime execute the plan. A stop ends it between two steps.
     async fn walk(
         &mut self,
         pod: &Arc<Pod>,

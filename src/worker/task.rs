@@ -61,7 +61,7 @@ pub(super) struct Worker {
     pub(super) context: Arc<Context>,
     pub(super) locks: Arc<SharedLocks>,
     pub(super) commands: watch::Receiver<Command>,
-    /// Why the pod ends as failed, if it was told to.
+    /// Why the pod ends as failed, if so.
     pub(super) failed: Option<Failed>,
     /// The grace that it is being stopped with.
     pub(super) grace: Option<Duration>,
@@ -197,7 +197,7 @@ impl Worker {
         }
     }
 
-    /// Takes up what was told last.
+    /// Applies the newest order.
     pub(super) fn take_newest(&mut self) {
         match &*self.commands.borrow_and_update() {
             Command::Run(pod) => self.pod = Some(Arc::clone(pod)),
@@ -213,7 +213,7 @@ impl Worker {
         }
     }
 
-    /// Waits for the full name to be free. A pod told to stop meanwhile never starts.
+    /// Waits for the full name to be free. A pod that is stopped while it waits never starts.
     async fn wait_for_name(&mut self, cancel: &CancellationToken) -> Result<(), Shutdown> {
         let mut changed = self.locks.changed.subscribe();
         loop {

@@ -21,7 +21,7 @@ const PERIOD: Duration = Duration::from_mins(1);
 const RETRY: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_mins(2), Duration::from_hours(1));
 
-/// When to look next, and what was told.
+/// The next look, and the reported problems.
 #[derive(Debug)]
 pub(super) struct Tidy {
     next: Option<Instant>,
@@ -57,7 +57,7 @@ impl PodWorkers {
         }
     }
 
-    /// Removes the directories of pods that are nobody's. No worker starts meanwhile, so nothing
+    /// Removes the directories of unknown pods. No worker starts during that, so nothing
     /// is removed that comes back; a pod of that UID would find old volumes.
     pub(super) async fn tidy(&mut self) {
         if !self.wanted.borrow().delivered.all() {

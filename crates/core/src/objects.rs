@@ -337,7 +337,8 @@ pub fn is_static(pod: &Pod) -> bool {
         .is_some_and(|source| source != "api")
 }
 
-/// Returns the objects that a pod refers to. A static pod refers to nothing: it must run without an API server.
+/// Returns the objects that a pod refers to. A static pod refers to nothing: it must run without an
+/// API server.
 #[must_use]
 pub fn references(pod: &Pod) -> References {
     let mut found = References::default();

@@ -12,8 +12,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub(super) const LEAN_BYTES: usize = 4 << 10;
 
 /// Bytes that all connections together may hold of what was read and is not taken yet: a process does
-/// not read its input, or a client not its forwarded data. When they are used up, connections go on in
-/// pieces of 4 KiB, one at a time each.
+/// not read its input, or a client not its forwarded data. When they are used up, connections go on
+/// in pieces of 4 KiB, one at a time each.
 ///
 /// Clones share the same bytes.
 #[derive(Clone)]
@@ -95,8 +95,8 @@ impl Purse {
         }
     }
 
-    /// Takes bytes off the front: all of them within the budget, else a lean piece once the one before
-    /// it is gone.
+    /// Takes bytes off the front: all of them within the budget, else a lean piece once the one
+    /// before it is gone.
     ///
     /// # Cancel safety
     /// Dropped, it has taken none.

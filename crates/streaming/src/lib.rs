@@ -207,8 +207,9 @@ pub async fn serve_session<S, F, P, E>(
     }
 }
 
-/// Serves forwarded ports on an upgraded connection until the client is gone. Calls `connect` with the
-/// port for every connection that the client opens; an error is sent on that one's error stream.
+/// Serves forwarded ports on an upgraded connection until the client is gone. Calls `connect` with
+/// the port for every connection that the client opens; an error is sent on that one's error
+/// stream.
 ///
 /// # Cancel safety
 /// Dropping the future closes all connections.

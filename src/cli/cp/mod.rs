@@ -1,8 +1,8 @@
 //! `mirrorlet cp`: files and directories out of and into containers, by the rules of `docker cp`.
 //!
 //! The Engine's archive calls carry them, so that the image needs no `tar` and the container need
-//! not run. Permissions, times and links are kept; owners are not: what is copied out is ours, what is
-//! copied in is root's. Whatever an archive says, nothing is written outside of the destination,
+//! not run. Permissions, times and links are kept; owners are not: what is copied out is ours, what
+//! is copied in is root's. Whatever an archive says, nothing is written outside of the destination,
 //! and nothing through a link in it ([`unpack`]).
 
 mod pack;

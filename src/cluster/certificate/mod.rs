@@ -103,9 +103,9 @@ pub struct ClientCertificateTask {
     bootstrap: Option<Bootstrap>,
     /// When the certificate of that validity is to be renewed: chosen once for each.
     renewal: Option<(Validity, Timestamp)>,
-    /// The problem that was told last.
+    /// The problem reported last.
     told: Option<String>,
-    /// The request that was told last.
+    /// The request reported last.
     asked: Option<String>,
     /// Whether the newest look found that what was in use can't be used any more.
     is_doubted: bool,
@@ -342,7 +342,7 @@ impl ClientCertificateTask {
             .publish(IdentityStanding::Certificate { ends, problem });
     }
 
-    /// Publishes a problem, and tells it when it is another.
+    /// Publishes a problem, and reports it if it is a different one.
     fn problem(&mut self, need: &Need, words: &str) {
         match need {
             Need::First(why) if why != words => self.stands(need, &format!("{why}; {words}")),

@@ -1,5 +1,5 @@
-//! What a kubeconfig holds, read from disk. That it is had, kept and renewed, `tests/cluster/bootstrap.rs`
-//! shows on real servers.
+//! What a kubeconfig holds, read from disk. That it is had, kept and renewed,
+//! `tests/cluster/bootstrap.rs` shows on real servers.
 
 use rcgen::{CertificateParams, DnType, KeyPair};
 

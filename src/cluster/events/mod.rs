@@ -35,7 +35,7 @@ const PAUSES: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// Tries of one event that the API server itself fails on, a webhook that can't be reached say.
 const TRIES_MAX: u32 = 3;
-/// Most kinds of refusals that are remembered as told.
+/// Maximum number of kinds of rejections remembered as reported.
 const TOLD_MAX: usize = 100;
 
 /// How an event was written.

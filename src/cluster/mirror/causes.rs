@@ -95,7 +95,7 @@ impl Causes {
         }
     }
 
-    /// Whether we'd be told of that cause going away.
+    /// Whether the agent is notified when that cause is resolved.
     pub(super) fn watches(&self, cause: &Cause) -> bool {
         self.watches.contains_key(cause)
     }

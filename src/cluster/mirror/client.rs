@@ -225,7 +225,8 @@ pub(in crate::cluster) async fn delete_now(
     }
 }
 
-/// As [`ApiPods`](mirrorlet_core::desired::ApiPods) keeps them: who set which field is of no use here.
+/// As [`ApiPods`](mirrorlet_core::desired::ApiPods) keeps them: who set which field is of no use
+/// here.
 pub(in crate::cluster) fn without_managed_fields(mut pod: Pod) -> Pod {
     pod.metadata.managed_fields = None;
     pod

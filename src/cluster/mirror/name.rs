@@ -15,13 +15,14 @@ use mirrorlet_host::telemetry::Telemetry;
 
 /// Mirrors of one version made within that time of one another are counted.
 const CHURN_WITHIN: Duration = Duration::from_secs(10);
-/// As many are made at once; then somebody else keeps deleting them, and pauses begin.
+/// So many are created immediately; after that, because another client keeps deleting them, with
+/// pauses.
 const CHURN_FREE: u32 = 5;
 
 /// One full name.
 #[derive(Default)]
 pub(super) struct Name {
-    /// The mirror we made, until the watch tells of it.
+    /// The mirror that we created, until the watch reports it.
     pub made: Option<Made>,
     /// When an attempt may follow on a failed one.
     not_before: Option<Instant>,
@@ -29,7 +30,7 @@ pub(super) struct Name {
     trouble: Option<Trouble>,
 }
 
-/// A mirror that the watch hasn't told of.
+/// A mirror that the watch has not reported yet.
 pub(super) struct Made {
     pub uid: PodUid,
     pub mirror: Arc<Pod>,

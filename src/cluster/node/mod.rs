@@ -323,7 +323,7 @@ impl NodeTask {
         occurrences::node_event(&self.telemetry, &NodeEvent::normal(reason, message));
     }
 
-    /// The status that our Node should have now, when it has that one. What changed is told.
+    /// Computes the status that our Node should have now from its present one, and reports changes.
     fn compute(&mut self, base: &NodeStatus, now: Timestamp) -> NodeStatus {
         let facts = self.inputs.facts.get();
         let readings = self.inputs.readings.get();

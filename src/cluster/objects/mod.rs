@@ -153,7 +153,7 @@ fn away(what: impl std::fmt::Display, cause: &str) -> ObjectError {
     }
 }
 
-/// A failed call for something that has a name, told apart.
+/// Classifies a failed call for a named object.
 fn object_error(
     error: &ApiError,
     what: impl std::fmt::Display,
@@ -238,8 +238,8 @@ impl Shared {
     }
 
     /// Takes in what a watch has found out. What was known once, be it that there is no such
-    /// object, is not given up for an error: pods keep what they have while the API server is away. A first answer is no news: who
-    /// holds the object waits for it.
+    /// object, is not given up for an error: pods keep what they have while the API server is away.
+    /// A first answer is no news: who holds the object waits for it.
     fn learn(&self, key: &ObjectKey, number: u64, found: Result<Object, ObjectError>) {
         let news = {
             let watched = locked(&self.watched);

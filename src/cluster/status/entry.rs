@@ -79,7 +79,7 @@ pub(super) struct Entry {
     written_for: Option<Arc<core::PodStatus>>,
     /// How often that was written again, for nothing.
     repeats: u32,
-    /// The trouble told last.
+    /// The problem reported last.
     told: Option<String>,
     /// Whether it was deleted by us: nothing more is to be done.
     deleted: bool,
@@ -193,7 +193,7 @@ impl Entry {
         self.deleted = true;
     }
 
-    /// Notes a failure. Tells whether it was told before.
+    /// Records a failure. Returns whether it was reported before.
     pub(super) fn failed(&mut self, error: &ApiError) -> bool {
         self.seen = None;
         let wished = match error {

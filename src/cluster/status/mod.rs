@@ -51,7 +51,7 @@ pub struct StatusInputs {
     pub api: Reader<ApiPodsState>,
 }
 
-/// Keeps statuses in the API server in step with what workers tell.
+/// Keeps statuses in the API server in sync with the workers' views.
 pub struct StatusTask {
     cluster: ClusterClient,
     inputs: StatusInputs,

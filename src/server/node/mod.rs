@@ -68,13 +68,13 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
 
 /// What the node API is made of.
 pub struct NodeApiParts {
-    /// What it tells.
+    /// The view of the agent.
     pub view: Arc<dyn AgentView>,
     /// What pods and the machine use.
     pub stats: Arc<dyn NodeStats>,
-    /// What it counts, and tells of.
+    /// Metrics and the journal.
     pub metrics: Metrics,
-    /// What `/configz` tells.
+    /// The response of `/configz`.
     pub configz: serde_json::Value,
     /// Whom it asks who may.
     pub reviewer: Arc<dyn Reviewer>,

@@ -17,7 +17,7 @@ use mirrorlet_host::telemetry::prometheus_text;
 /// own parsers read.
 pub(super) const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The routes. What a kubelet has and can switch off is switched off here.
+/// The routes. Endpoints that a kubelet can disable are disabled here.
 pub(super) fn routes() -> Router<Shared> {
     let disabled =
         |words: &'static str| any(move || async move { (StatusCode::METHOD_NOT_ALLOWED, words) });
@@ -39,17 +39,17 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/debug/flags/v", disabled("flags endpoint is disabled.\n"))
 }
 
-/// The agent answers: that is all there is to a kubelet's checks `ping`, `log` and `syncloop`.
+/// The agent answers, which is all that the kubelet's checks `ping`, `log` and `syncloop` report.
 pub(super) async fn healthz() -> &'static str {
     "ok"
 }
 
-/// The pods that are wanted, static ones included, with their status.
+/// The pods of this Node including static pods, with their status.
 async fn pods(State(shared): State<Shared>) -> Response {
     pod_list(&shared.view.pods())
 }
 
-/// The pods of which something runs, as the Engine has them.
+/// The pods with running containers, as reported by the Engine.
 async fn running_pods(State(shared): State<Shared>) -> Response {
     pod_list(&shared.view.running_pods())
 }

@@ -64,7 +64,7 @@ pub struct ApiSource {
     options: ApiOptions,
     listing: Listing,
     last_known: LastKnown,
-    /// The failure told last; none while all is well.
+    /// The failure reported last; `None` while there is none.
     told: Option<String>,
 }
 
@@ -161,7 +161,7 @@ impl ApiSource {
         }
     }
 
-    /// Takes up what a watch tells, until it fails.
+    /// Applies watch events until the watch fails.
     async fn follow(
         &mut self,
         events: &mut (impl Stream<Item = watcher::Result<Event<Watched<Pod>>>> + Unpin),

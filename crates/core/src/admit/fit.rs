@@ -45,7 +45,8 @@ impl Shortage {
     }
 }
 
-/// The resources of which the node has too little for the pod, in the order in which they are reported.
+/// The resources of which the node has too little for the pod, in the order in which they are
+/// reported.
 pub(super) fn shortages(input: &AdmitInput<'_>) -> Vec<Shortage> {
     let mut short = Vec::new();
     let count = i64::try_from(input.others.len()).unwrap_or(i64::MAX);
@@ -106,9 +107,9 @@ pub(super) fn units(resource: &str, quantity: Quantity) -> i64 {
     }
 }
 
-/// The resources that a pod requests: the sum over regular containers and sidecars, or the most that it takes
-/// while it initializes, and its overhead. What the pod itself requests counts before that.
-/// Resources of which it requests nothing are not listed.
+/// The resources that a pod requests: the sum over regular containers and sidecars, or the most
+/// that it takes while it initializes, and its overhead. What the pod itself requests counts before
+/// that. Resources of which it requests nothing are not listed.
 #[must_use]
 pub fn pod_requests(pod: &Pod) -> BTreeMap<String, Quantity> {
     let spec = spec::spec(pod);

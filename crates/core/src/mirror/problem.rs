@@ -132,8 +132,8 @@ pub enum MirrorState {
     Problem(MirrorProblem),
 }
 
-/// The problems that a user must fix, one line each, sorted by name, for the Node's condition about its
-/// mirrors.
+/// The problems that a user must fix, one line each, sorted by name, for the Node's condition about
+/// its mirrors.
 #[must_use]
 pub fn problem_lines(states: &BTreeMap<FullName, MirrorState>) -> Vec<String> {
     let problems = states.iter().filter_map(|(name, state)| match state {

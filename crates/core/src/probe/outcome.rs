@@ -2,7 +2,8 @@
 
 use super::ProbeResult;
 
-/// Longest output of a probed command (both of its streams), and longest body of an answer, that is told.
+/// Longest output of a probed command (both of its streams), and longest body of an answer, that is
+/// told.
 ///
 /// Upstream: `maxReadLength` of `pkg/probe/exec/exec.go`.
 const OUTPUT_MAX: usize = 10 * 1024;

@@ -1,6 +1,7 @@
 //! Observed containers → the API's `PodStatus`.
 //!
-//! Upstream: `pkg/kubelet/kubelet_pods.go` (`generateAPIPodStatus`), `pkg/kubelet/status/generate.go`.
+//! Upstream: `pkg/kubelet/kubelet_pods.go` (`generateAPIPodStatus`),
+//! `pkg/kubelet/status/generate.go`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,7 +1,7 @@
 //! Image garbage collection: reads the disk every five minutes and, when it is nearly full or
 //! images have a greatest age, looks at images and containers and removes what the pure decision
-//! ([`mirrorlet_core::image_gc`]) says. A disk with space costs no Engine call, unlike upstream, which
-//! lists all images every five minutes.
+//! ([`mirrorlet_core::image_gc`]) says. A disk with space costs no Engine call, unlike upstream,
+//! which lists all images every five minutes.
 //!
 //! Upstream: `pkg/kubelet/images/image_gc_manager.go`, `StartGarbageCollection` of
 //! `pkg/kubelet/kubelet.go`.

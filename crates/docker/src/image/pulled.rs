@@ -72,8 +72,8 @@ impl PulledImages {
         .await;
     }
 
-    /// Those of the images on the Engine that we pulled, by id, and when. Forgets those that are gone, unless
-    /// they came after `listed_at`, when the list was asked for.
+    /// Those of the images on the Engine that we pulled, by id, and when. Forgets those that are
+    /// gone, unless they came after `listed_at`, when the list was asked for.
     pub(super) async fn ours(
         &self,
         listed: &[ImageSummary],

@@ -99,8 +99,8 @@ pub enum Kind {
     },
 }
 
-/// The data from which a container's preStop hook is rebuilt when its spec is no longer known: values of
-/// labels. A hook may hold what is secret, so they aren't shown.
+/// The data from which a container's preStop hook is rebuilt when its spec is no longer known:
+/// values of labels. A hook may hold what is secret, so they aren't shown.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct HookLabels {
     pre_stop: String,

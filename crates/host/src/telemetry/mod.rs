@@ -1,7 +1,8 @@
 //! Log fields, occurrences and metrics: what the agent tells of itself.
 //!
 //! [`occurrences`] is the way in: one function per occurrence writes its log line *and* moves its
-//! series and notes it in the [`journal`], so that they can't drift apart. A node where nothing changes logs nothing.
+//! series and notes it in the [`journal`], so that they can't drift apart. A node where nothing
+//! changes logs nothing.
 
 pub mod calls;
 mod exposition;

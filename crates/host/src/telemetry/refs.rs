@@ -39,8 +39,8 @@ impl RefManager {
         }
     }
 
-    /// The field path of a container. An unknown container is treated as a regular one: an agent that has
-    /// just started knows a pod that no source wants any more only from the runtime.
+    /// The field path of a container. An unknown container is treated as a regular one: an agent
+    /// that has just started knows a pod that no source wants any more only from the runtime.
     pub(super) fn get(&self, uid: &PodUid, container: &str) -> Arc<str> {
         self.pods
             .get(uid)

@@ -11,7 +11,8 @@ use mirrorlet_core::resources::{QosClass, pod_cgroup};
 
 use super::{Result, VolumeError};
 
-/// The mount point of cgroups: the hierarchy of version 2, or one directory per hierarchy of version 1.
+/// The mount point of cgroups: the hierarchy of version 2, or one directory per hierarchy of
+/// version 1.
 pub(super) const HIERARCHIES: &str = "/sys/fs/cgroup";
 
 /// Removes a pod's cgroups of whatever class, in every hierarchy.

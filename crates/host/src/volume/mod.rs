@@ -1,4 +1,5 @@
-//! What pods mount, on disk: volumes, sub-paths, termination messages, the hosts file. All calls block; run them where blocking is allowed.
+//! What pods mount, on disk: volumes, sub-paths, termination messages, the hosts file. All calls
+//! block; run them where blocking is allowed.
 //!
 //! Everything is made idempotently under `<root>/pods/<uid>` in the kubelet's layout
 //! ([`PodPaths`]) and found again there after a restart: nothing is remembered in memory.

@@ -38,11 +38,11 @@ use mirrorlet_host::telemetry::occurrences;
 ///
 /// Upstream: `authentication.webhook.cacheTTL`.
 const TOKEN_TTL: Duration = Duration::from_mins(2);
-/// How long somebody may who may.
+/// How long an allowed authorization is cached.
 ///
 /// Upstream: `authorization.webhook.cacheAuthorizedTTL`.
 const ALLOWED_TTL: Duration = Duration::from_mins(5);
-/// How long somebody may not who may not: a right that was just given is noticed.
+/// How long a denied authorization is cached: short, so that a newly granted right takes effect.
 ///
 /// Upstream: `authorization.webhook.cacheUnauthorizedTTL`.
 const DENIED_TTL: Duration = Duration::from_secs(30);
@@ -54,13 +54,13 @@ const QUESTIONS_MAX: usize = 16;
 /// Asks the API server.
 #[async_trait]
 pub trait Reviewer: Send + Sync + 'static {
-    /// Whose token it is; none when it is nobody's. (`TokenReview`)
+    /// Authenticates a token; `None` if it is invalid. (`TokenReview`)
     ///
     /// # Errors
     /// The API server did not answer, or may not be asked by us.
     async fn review_token(&self, token: &str) -> Result<Option<User>, ReviewError>;
 
-    /// Whether somebody may do that with a subresource of our Node. (`SubjectAccessReview`)
+    /// Whether a user may access a subresource of our Node. (`SubjectAccessReview`)
     ///
     /// # Errors
     /// The API server did not answer, or may not be asked by us.
@@ -226,7 +226,7 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets nobody by who may not.
+/// Middleware that rejects unauthorized requests.
 pub(super) async fn guard(
     State(gate): State<Arc<Gate>>,
     mut request: Request,

@@ -84,7 +84,7 @@ pub(super) struct CertificateTask {
     served: Arc<Served>,
     names: Names,
     source: Source,
-    /// The problem that was told last.
+    /// The problem reported last.
     told: Option<String>,
     /// When a certificate of our own, where one is in use, is to be replaced.
     renew_at: Timestamp,
