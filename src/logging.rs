@@ -1,4 +1,4 @@
-//! Where log lines go: to standard error, as text on a terminal and as JSON elsewhere.
+//! Log output: to standard error, as text on a terminal and as JSON elsewhere.
 
 use std::io::IsTerminal;
 

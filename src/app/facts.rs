@@ -1,4 +1,4 @@
-//! What is known of the machine, read once at start: for containers and for the Node.
+//! Facts about the machine, read once at start: for containers and for the Node.
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;

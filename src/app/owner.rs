@@ -1,4 +1,4 @@
-//! Who owns our containers: a random id that the root directory keeps for ever.
+//! The owner id of our containers: a random id stored in the root directory.
 
 use std::fs::File;
 use std::io::{self, Read as _};

@@ -1,4 +1,4 @@
-//! What our Node says of the machine: facts that hold until the next boot, and readings of the
+//! The machine's data in our Node: facts that hold until the next boot, and readings of the
 //! moment. All are small files of the kernel's; what can't be read is left out.
 
 use std::path::Path;

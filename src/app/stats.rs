@@ -1,4 +1,4 @@
-//! Who tells what pods and the machine use: the provider, wired to the Engine's facts.
+//! The provider of resource usage, wired to the Engine's facts.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

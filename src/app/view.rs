@@ -1,4 +1,4 @@
-//! What the agent tells about itself: everything the parts publish, put into one report.
+//! The status report: combines the state that the components publish.
 
 mod access;
 mod cluster;

@@ -1,4 +1,4 @@
-//! What a call to the API server can come to, told apart by what to do about it.
+//! Errors of calls to the API server, classified by how to react.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the agent writes to the API server: its Node, its Lease, mirror pods, statuses, events.
+//! The API server side of the agent: its Node, its Lease, mirror pods, statuses, events.
 //!
 //! Everything goes through one [`ClusterClient`]: it counts, bounds and limits every call, knows
 //! whether the API server answers ([`ApiReach`]), and takes up replaced certificates.

@@ -1,4 +1,4 @@
-//! What the API server publishes for those who are called on its behalf.
+//! The CAs that the API server publishes for extension servers.
 
 use kube::Api;
 

@@ -1,4 +1,4 @@
-//! What a setting may say: each kind reads its texts, shows its value, and describes itself for the
+//! The kinds of settings: each kind reads its texts, shows its value, and describes itself for the
 //! schema and the docs.
 //!
 //! Faults are words without the setting's name: the caller knows where the text came from.

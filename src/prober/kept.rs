@@ -1,4 +1,4 @@
-//! What an agent leaves to the next one: which containers were ready and had started.
+//! Probe results saved for the next agent: which containers were ready and had started.
 //!
 //! Without that, every pod with probes would be not ready for a moment after each restart of the
 //! agent, though nothing has happened to it. What is lost, by a `kill -9` right after a change

@@ -1,4 +1,4 @@
-//! What the agent serves: its own API on a Unix socket ([`admin`]) and metrics with health on a
+//! The agent's servers: its own API on a Unix socket ([`admin`]) and metrics with health on a
 //! loopback port ([`health`]).
 //!
 //! Both see the agent through [`view::AgentView`], which `app` implements; nothing here decides

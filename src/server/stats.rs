@@ -1,4 +1,4 @@
-//! What pods and the machine use, as a kubelet serves it. `app` hands in who knows.
+//! Resource usage of pods and the machine in the kubelet's forms. `app` passes the provider.
 
 use async_trait::async_trait;
 use axum::http::{StatusCode, header};

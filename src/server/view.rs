@@ -1,4 +1,4 @@
-//! What the servers ask of the agent.
+//! The agent's interface for the servers.
 
 use std::sync::Arc;
 

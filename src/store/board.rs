@@ -1,4 +1,4 @@
-//! What the workers tell about their pods: read by the status report and the metrics.
+//! The workers' views of their pods: read by the status report and the metrics.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};

@@ -1,4 +1,4 @@
-//! What the probes of all pods say: written by the probe manager, read by the workers.
+//! The probe results of all pods: written by the probe manager, read by the workers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

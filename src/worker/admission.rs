@@ -1,4 +1,4 @@
-//! Who of the newcomers may start, asked once each; and pods of manifests that were refused, asked
+//! Admission of new pods, once each; and pods of manifests that were refused, asked
 //! again when there may be room.
 
 use std::collections::BTreeSet;

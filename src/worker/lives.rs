@@ -1,4 +1,4 @@
-//! What is known of pods, for those who collect their remains.
+//! The state of pods, for the collection of their remains.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

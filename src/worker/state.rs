@@ -1,4 +1,4 @@
-//! What a worker knows of where its pod is in its life.
+//! The state of a worker's pod.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Who asks the node API, and what they have to be allowed for it.
+//! The users of the node API, and the rights that requests need.
 //!
 //! Upstream: `pkg/kubelet/server/auth.go` (`GetRequestAttributes`).
 

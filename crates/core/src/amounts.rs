@@ -1,4 +1,4 @@
-//! What a node has, keeps for itself, and can give to pods.
+//! Capacity, reservations and allocatable resources of a node.
 
 /// Amounts of what pods use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

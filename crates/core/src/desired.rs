@@ -1,4 +1,4 @@
-//! What is wanted: pods as their sources deliver them.
+//! The desired pods, as their sources deliver them.
 
 use std::collections::BTreeMap;
 use std::fmt;

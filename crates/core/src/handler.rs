@@ -1,4 +1,4 @@
-//! What a probe or a hook does, with everything resolved that its author left open: the host, the
+//! The handlers of probes and hooks, with all defaults resolved: the host, the
 //! port, the headers.
 //!
 //! Upstream: `pkg/probe/util.go`, `pkg/probe/http/request.go`, `pkg/kubelet/prober/prober.go`

@@ -1,4 +1,4 @@
-//! What the agent needs of the machine whose Engine it drives, and what it can't do without.
+//! The access to the host that the agent needs, and what doesn't work without it.
 //!
 //! On the machine itself all of it is there. In a container each need has to be granted, and one
 //! that was forgotten shows long after the start and far from its cause; so it is told at once, with

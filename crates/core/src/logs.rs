@@ -1,4 +1,4 @@
-//! Which instance's log is meant.
+//! Selects the container instance of a log request.
 //!
 //! Upstream: `validateContainerLogStatus` of `pkg/kubelet/kubelet_pods.go`, with its words.
 

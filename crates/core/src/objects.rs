@@ -1,4 +1,4 @@
-//! What a pod refers to at the API server, and what came of asking for it, as values.
+//! The API objects that a pod refers to, and the results of reading them, as values.
 //!
 //! [`references`] says what a pod needs; whoever can ask fills an [`ObjectSet`]; environment and
 //! volumes are decided from that alone. Values of objects never reach a message or a `Debug` text.

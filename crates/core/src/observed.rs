@@ -1,4 +1,4 @@
-//! What can be seen of a pod in the runtime, as values.
+//! The observed state of a pod in the runtime, as values.
 //!
 //! These are the seeds' `container` package types (upstream `pkg/kubelet/container/runtime.go`):
 //! what a runtime tells of containers, without a word about how it learnt it.

@@ -1,4 +1,4 @@
-//! Which pod, and which of its containers, a person means.
+//! Selects a pod and a container by user input.
 
 use crate::api::report::PodReport;
 use crate::api::{FullName, Pod};

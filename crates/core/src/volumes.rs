@@ -1,4 +1,4 @@
-//! Where a pod's files are, as values: the layout that `volume` keeps and the Engine is told of.
+//! The paths of a pod's files, as values: the layout that `volume` keeps and the Engine is told of.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

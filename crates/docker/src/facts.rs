@@ -1,4 +1,4 @@
-//! What is known of the Engine behind the socket, and the sandbox image on it.
+//! Facts about the Engine, and the sandbox image on it.
 
 use std::sync::PoisonError;
 

@@ -1,4 +1,4 @@
-//! What a pod's containers are given from outside the Engine: objects of the API server, volumes,
+//! The inputs of a pod's containers from outside the Engine: objects of the API server, volumes,
 //! the hosts file.
 
 use std::collections::BTreeMap;

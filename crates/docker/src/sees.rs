@@ -1,4 +1,4 @@
-//! What the Engine sees of the agent's files.
+//! Checks which of the agent's files the Engine sees.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What the Engine says of its version, remembered for a while.
+//! The Engine's version, cached for a while.
 //!
 //! Upstream: `pkg/kubelet/util/cache/object_cache.go` as dockershim used it
 //! (`docker_service.go`, `versionCacheTTL`), cri-dockerd `core/docker_service.go`.

@@ -1,4 +1,4 @@
-//! What the agent does on its host beside the container runtime: small files ([`disk`]), what pods
+//! The agent's work on its host besides the container runtime: small files ([`disk`]), what pods
 //! mount ([`volume`]), requests to servers of pods ([`probe`]), random numbers ([`random`]), and
 //! what it tells of itself ([`telemetry`]).
 

@@ -1,4 +1,4 @@
-//! What came of a sync: one result per action, aggregated.
+//! The results of a sync: one per action, aggregated.
 //!
 //! Upstream: `pkg/kubelet/container/sync_result.go`.
 

@@ -1,4 +1,4 @@
-//! What every connection has: somebody who reads, somebody who writes, the work they serve, and an
+//! The parts of every connection: a reader, a writer, the work they serve, and an
 //! end.
 
 use std::pin::pin;

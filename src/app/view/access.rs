@@ -1,4 +1,4 @@
-//! Which instance of a container somebody means who wants to enter it or read it.
+//! Selects the container instance of an exec, attach or log request.
 
 use super::View;
 use crate::server::view::ViewError;

@@ -1,4 +1,4 @@
-//! What the report tells of the API server, our Node and mirror pods.
+//! The report's part about the API server, our Node and mirror pods.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

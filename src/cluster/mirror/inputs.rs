@@ -1,4 +1,4 @@
-//! What the mirror task looks at, and the look itself.
+//! The inputs of the mirror task, and a snapshot of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

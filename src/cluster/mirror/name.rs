@@ -1,4 +1,4 @@
-//! What is remembered of one full name between two looks.
+//! The remembered state of one full name between two checks.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is remembered of one object's status.
+//! The remembered state of one object's status.
 
 use std::sync::Arc;
 use std::time::Duration;

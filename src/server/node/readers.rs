@@ -1,4 +1,4 @@
-//! Who reads logs at present: bounded, so that one tenant leaves room for all others.
+//! Limits of concurrent log readers, so that one tenant leaves room for all others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

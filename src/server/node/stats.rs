@@ -1,4 +1,4 @@
-//! What is used: `/stats/summary`, and the metrics of containers, resources and probes, for
+//! Resource usage: `/stats/summary`, and the metrics of containers, resources and probes, for
 //! `metrics-server` and Prometheus.
 
 use axum::Router;

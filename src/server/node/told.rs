@@ -1,4 +1,4 @@
-//! What the agent tells of itself: its pods, its settings, its metrics.
+//! The agent's own data: its pods, its settings, its metrics.
 //!
 //! Upstream: `getPods`, `getRunningPods` of `pkg/kubelet/server/server.go`.
 

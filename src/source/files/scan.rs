@@ -1,4 +1,4 @@
-//! What the manifest directory holds: names, identities, bytes. Decides nothing about pods.
+//! The content of the manifest directory: names, identities, bytes. Decides nothing about pods.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};

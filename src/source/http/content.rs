@@ -1,4 +1,4 @@
-//! What a URL said, and what was decided about it.
+//! The content of a URL, and the decision about it.
 
 use std::path::Path;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Which nodes a pod wants, and which taints it bears.
+//! Node affinity and tolerations of a pod.
 //!
 //! Upstream: `k8s.io/component-helpers/scheduling/corev1/nodeaffinity/nodeaffinity.go`,
 //! `k8s.io/component-helpers/scheduling/corev1/helpers.go`.

@@ -1,4 +1,4 @@
-//! Who makes room for a critical pod.
+//! Selects the pods to preempt for a critical pod.
 //!
 //! Upstream: `pkg/kubelet/preemption/preemption.go`.
 

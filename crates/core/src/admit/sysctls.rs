@@ -1,4 +1,4 @@
-//! Which sysctls a pod of the API server may set: those that are the pod's own and touch nobody
+//! The sysctls that a pod of the API server may set: those that are the pod's own and touch nobody
 //! else. Who writes a manifest is master of this machine, and may set any that the Engine takes.
 //!
 //! Upstream: `pkg/kubelet/sysctl/allowlist.go`, `pkg/kubelet/sysctl/safe_sysctls.go`. The kernel

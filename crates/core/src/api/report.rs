@@ -1,4 +1,4 @@
-//! What the agent tells about itself over its socket: the data behind `mirrorlet status`.
+//! The agent's report over its socket: the data of `mirrorlet status`.
 //!
 //! The JSON form is what `-o json` prints; fields are only ever added.
 

@@ -1,4 +1,4 @@
-//! Which credentials are for an image.
+//! Finds the credentials for an image.
 //!
 //! Upstream: `pkg/credentialprovider/keyring.go` (`BasicDockerKeyring`).
 

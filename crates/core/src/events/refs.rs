@@ -1,4 +1,4 @@
-//! What an event is about: references to pods, to containers in them, and to our Node.
+//! The subjects of events: references to pods, to containers in them, and to our Node.
 
 use crate::api::core::ObjectReference;
 use crate::api::{FullName, Pod, PodUid};

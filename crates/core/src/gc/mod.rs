@@ -1,4 +1,4 @@
-//! Which dead containers and sandboxes go, and which stay.
+//! Decides which dead containers and sandboxes to remove.
 //!
 //! A dead instance is kept for what it can still tell: its state, its log, its restart count. So
 //! the newest instance of a container always stays while somebody knows its pod, whatever the

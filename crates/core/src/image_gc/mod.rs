@@ -1,6 +1,6 @@
-//! Which images go when the disk fills up, or when nobody has used them for long. As values: what
-//! is there, what is used, how full the disk is, and the time come in, and images to be removed go
-//! out, in order.
+//! Decides which images to remove when the disk fills up, or when they are unused for long. As
+//! values: what is there, what is used, how full the disk is, and the time come in, and images to
+//! be removed go out, in order.
 //!
 //! Upstream: `pkg/kubelet/images/image_gc_manager.go`.
 

@@ -1,4 +1,4 @@
-//! What the API server would have filled in, and what makes a pod a static pod.
+//! The API server's defaults, and the defaults of static pods.
 
 use crate::api::core::{
     Container, DownwardAPIVolumeFile, EmptyDirVolumeSource, HTTPGetAction, PodSecurityContext,

@@ -1,4 +1,4 @@
-//! Where in an object something is: `spec.containers[0].image`.
+//! A path in an object: `spec.containers[0].image`.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Whose Node it is that has our name.
+//! Decides whether the Node of our name is ours.
 //!
 //! A kubelet deletes mirror pods that it has no static pod for, and both would write one status:
 //! so a Node that a kubelet owns, or that another mirrorlet keeps alive, is left alone.

@@ -1,4 +1,4 @@
-//! What of our Node is written, and when.
+//! Decides which fields of our Node are written, and when.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

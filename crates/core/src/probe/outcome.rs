@@ -1,4 +1,4 @@
-//! What one attempt came to.
+//! The outcome of one attempt.
 
 use super::ProbeResult;
 

@@ -1,4 +1,4 @@
-//! What a pod's probes say, by container instance.
+//! The probe results of a pod, by container instance.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What `/metrics/cadvisor` answers: the families that dashboards read, under the labels that a
+//! The response of `/metrics/cadvisor`: the families that dashboards read, under the labels that a
 //! kubelet gives them. Sandboxes are there as container `POD`, as they are with a kubelet on
 //! Docker; pods with a cgroup of their own, parts of the system, and the machine as `/` have no
 //! container.

@@ -1,5 +1,5 @@
-//! What pods and their node use: from the kernel's texts to values, and from values to what a
-//! kubelet serves.
+//! Resource usage of pods and their node: from the kernel's texts to values, and from values to
+//! what a kubelet serves.
 //!
 //! [`cgroup`] and [`proc`] read texts, [`Reading`] is what was read at one look, [`summary`],
 //! [`resource`] and [`cadvisor`] are the three forms it is served in. Who reads the files is

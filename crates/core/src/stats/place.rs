@@ -1,4 +1,4 @@
-//! Where the cgroup of a container may be, without asking the Engine.
+//! The possible cgroups of a container, without asking the Engine.
 //!
 //! An Engine names it after the container's id: `<parent>/<id>` where the driver is cgroupfs, and
 //! `<parent>/docker-<id>.scope` where it is systemd. The parent is the pod's own, where the agent

@@ -1,4 +1,4 @@
-//! What `/metrics/resource` answers: what `metrics-server` reads, and `kubectl top` shows.
+//! The response of `/metrics/resource`, which `metrics-server` reads and `kubectl top` shows.
 //!
 //! `metrics-server` takes a container by its labels alone, and drops a whole pod of which one
 //! container's CPU or memory is 0: a container that has only just begun is left out here.

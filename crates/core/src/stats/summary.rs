@@ -1,4 +1,4 @@
-//! What `/stats/summary` answers.
+//! The response of `/stats/summary`.
 //!
 //! Upstream: `staging/src/k8s.io/kubelet/pkg/apis/stats/v1alpha1/types.go`,
 //! `pkg/kubelet/server/stats/summary.go`, `pkg/kubelet/stats/helper.go`.

@@ -1,4 +1,4 @@
-//! What is known of images, remembered by reference, so that a start with a known image asks the
+//! Facts about images, cached by reference, so that a start with a known image asks the
 //! Engine nothing.
 
 use std::collections::HashMap;

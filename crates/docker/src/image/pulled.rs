@@ -1,5 +1,5 @@
-//! Which images this agent pulled: a small file under the root, so that an agent after a restart
-//! doesn't take what people pulled, built or loaded themselves for its own.
+//! The images that this agent pulled: a small file in the root directory, so that an agent after a
+//! restart doesn't take what people pulled, built or loaded themselves for its own.
 //!
 //! An image is ours if all its names are ones that we pulled. What is not noted, because the agent
 //! was killed between a pull and its note, is nobody's and stays.

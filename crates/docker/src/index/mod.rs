@@ -1,4 +1,4 @@
-//! What is known of our containers, from lists, events and our own calls.
+//! The index of our containers, built from lists, events and our own calls.
 //!
 //! A container of ours is never started twice: it only ever moves from created to running to
 //! exited to removed. So everything that is told about it can be merged by taking the later

@@ -1,4 +1,4 @@
-//! Who holds a host port: another pod, a container of somebody else's, or a process.
+//! Finds the holder of a host port: another pod, a foreign container, or a process.
 
 use std::fmt;
 use std::fs::File;

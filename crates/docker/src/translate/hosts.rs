@@ -1,4 +1,4 @@
-//! What a pod is called, and the hosts file of its containers.
+//! The host name of a pod, and the hosts file of its containers.
 //!
 //! Upstream: `GeneratePodHostNameAndDomain` and `managedHostsFileContent` of
 //! `pkg/kubelet/kubelet_pods.go`.

@@ -1,4 +1,4 @@
-//! Which Engine calls a round of a pod made: noted where the calls are made, read where the round
+//! The Engine calls of a pod's sync: recorded where the calls are made, read where the round
 //! is known.
 
 use std::cell::RefCell;

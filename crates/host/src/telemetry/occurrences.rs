@@ -1,4 +1,4 @@
-//! What can happen, one function each: its log line and its count.
+//! Occurrences, one function each: log line and metric.
 //!
 //! Levels: info when something changed, warn when the agent will try again, error when a person
 //! should look. Functions called again and again in a quiet node log at debug or not at all.

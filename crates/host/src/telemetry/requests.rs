@@ -1,4 +1,4 @@
-//! What a request to the API server is counted as: a verb, a resource, an outcome, each out of a
+//! The labels of a request to the API server: a verb, a resource, an outcome, each out of a
 //! closed set.
 
 /// Resources counted by name; a path that names any other counts as `other`.

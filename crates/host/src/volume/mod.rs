@@ -1,4 +1,4 @@
-//! What pods mount, on disk: volumes, sub-paths, termination messages, the hosts file. All calls
+//! The files that pods mount: volumes, sub-paths, termination messages, the hosts file. All calls
 //! block; run them where blocking is allowed.
 //!
 //! Everything is made idempotently under `<root>/pods/<uid>` in the kubelet's layout

@@ -1,4 +1,4 @@
-//! Whose client certificates are believed.
+//! Authentication with client certificates.
 //!
 //! Upstream: `apiserver/pkg/authentication/request/x509/x509.go` (`CommonNameUserConversion`).
 

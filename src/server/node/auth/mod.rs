@@ -1,4 +1,4 @@
-//! Who asks, and whether they may: client certificate or bearer token, then one question to the
+//! Authentication and authorization: client certificate or bearer token, then one query to the
 //! API server whether somebody of that name may do that with our Node.
 //!
 //! Nobody is anybody without proof: anonymous requests are refused. Answers are kept as long as

@@ -1,4 +1,4 @@
-//! Where a request has its token.
+//! Reads the bearer token of a request.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! What a pod says about its network: names, DNS, hosts file.
+//! Checks of a pod's network fields: names, DNS, hosts file.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! What series are counted by. Each label has few fixed values.
+//! The labels of series. Each has few fixed values.
 
 use super::Label;
 use mirrorlet_core::desired::PodSource;

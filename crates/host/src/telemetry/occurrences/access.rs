@@ -1,4 +1,4 @@
-//! What happens when somebody, or a probe, enters a container.
+//! Occurrences of exec, attach and probes in containers.
 
 use mirrorlet_core::api::ContainerId;
 

@@ -1,4 +1,4 @@
-//! What can happen between us and the API server: mirror pods, statuses, our Node.
+//! Occurrences between the agent and the API server: mirror pods, statuses, our Node.
 
 use super::{Shown, Telemetry};
 use crate::telemetry::EventOutcome;

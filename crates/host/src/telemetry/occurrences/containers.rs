@@ -1,4 +1,4 @@
-//! What can happen to a container and its image.
+//! Occurrences of a container and its image.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What can happen to the remains of containers.
+//! Occurrences of container garbage collection.
 
 use super::{Shown, Telemetry};
 use crate::telemetry::journal::Kind;

@@ -1,4 +1,4 @@
-//! What can happen to images that nobody needs.
+//! Occurrences of image garbage collection.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What can happen to a whole pod.
+//! Occurrences of a whole pod.
 
 use std::fmt::Write as _;
 use std::time::Duration;

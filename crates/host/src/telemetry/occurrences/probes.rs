@@ -1,4 +1,4 @@
-//! What can happen when a container is probed, or one of its hooks runs.
+//! Occurrences of probes and hooks.
 
 use std::time::Duration;
 

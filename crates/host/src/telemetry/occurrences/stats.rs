@@ -1,4 +1,4 @@
-//! What can happen when somebody asks what pods use.
+//! Occurrences of resource usage requests.
 
 /// The machine could not be looked at. Who asked is told that it failed, not why.
 pub fn stats_failed(error: &str) {
