@@ -168,7 +168,14 @@ async fn again(signal: &mut Option<Signal>) {
 /// Shows what the process writes until it has ended; its exit code.
 async fn receive(mut receiver: Receiver, output: &mut Output) -> Result<Option<i32>, Failure> {
     let mut status = Vec::new();
-    while let Some(received) = receiver.next().await? {
+    loop {
+        let received = match receiver.next().await {
+            Ok(Some(received)) => received,
+            // The agent has said all: it may be gone before we could answer its close.
+            Err(_) if !status.is_empty() => break,
+            Ok(None) => break,
+            Err(error) => return Err(error),
+        };
         match received {
             Received::Data(channels::STDOUT, bytes) => output.write(Piece::Out(bytes)).await?,
             Received::Data(channels::STDERR, bytes) => output.write(Piece::Err(bytes)).await?,
