@@ -41,6 +41,7 @@ pub mod cli;
 pub mod cluster;
 pub mod observe;
 pub mod prober;
+pub mod rollout;
 pub mod server;
 pub mod source;
 pub mod stats;

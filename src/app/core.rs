@@ -12,6 +12,7 @@ use super::{Parts, counts, gc, spawn};
 use crate::config::Config;
 use crate::observe::{Observer, Reach};
 use crate::prober::{KEPT_FILE, ProbeManager};
+use crate::rollout::{RolloutOptions, Rollouts};
 use crate::source::SourceReader;
 use crate::store::board::{Board, board};
 use crate::store::cache::{CacheReader, cache};
@@ -74,7 +75,9 @@ impl Core {
         parts: &mut Parts,
         cancel: &CancellationToken,
     ) -> Self {
-        let telemetry = options.telemetry;
+        let telemetry = options.telemetry.clone();
+        let (board_writer, board) = board();
+        let rollouts = rollouts(config, runtime, &board, &options, &telemetry);
         let (cache_writer, cache) = cache();
         let (observer, reach, listed) = Observer::new(
             Arc::clone(runtime),
@@ -92,11 +95,11 @@ impl Core {
             listed.clone(),
             merged_writer,
             wanted_writer,
+            rollouts,
             telemetry.clone(),
         );
         spawn(parts, "merge", merge.run(cancel.clone()));
 
-        let (board_writer, board) = board();
         let telling = telemetry.clone();
         let client = options.probe_client;
         let probes = start_probers(config, runtime, client, &board, telling, parts, cancel);
@@ -138,6 +141,26 @@ impl Core {
             manager,
         }
     }
+}
+
+/// The rollouts of static pods, as the last agent on this root left them.
+fn rollouts(
+    config: &Config,
+    runtime: &Arc<dyn Runtime>,
+    board: &Board,
+    options: &CoreOptions,
+    telemetry: &Telemetry,
+) -> Rollouts {
+    let clock = options.clock.clone();
+    let options = RolloutOptions {
+        runtime: Arc::clone(runtime),
+        board: board.clone(),
+        node: options.node.clone(),
+        restore: config.rollout_restore,
+        telemetry: telemetry.clone(),
+        clock: Arc::new(move || clock.now()),
+    };
+    Rollouts::load(&config.root, options)
 }
 
 /// Starts the probers; hands out what they find.

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::tell::Teller;
+use crate::rollout::Rollouts;
 use crate::source::SourceReader;
 use crate::store::cell::Writer;
 use crate::worker::Wanted;
@@ -28,6 +29,7 @@ pub struct MergeTask {
     telemetry: Telemetry,
     conflicts: BTreeSet<Diagnostic>,
     teller: Teller,
+    rollouts: Rollouts,
     /// Whether a merge knew what runs already. Nothing is wanted before: which of two pods with
     /// one name is the incumbent can't be told.
     settled: bool,
@@ -42,6 +44,7 @@ impl MergeTask {
         listed: watch::Receiver<Option<Arc<Pods>>>,
         merged: Writer<Merged>,
         wanted: watch::Sender<Arc<Wanted>>,
+        rollouts: Rollouts,
         telemetry: Telemetry,
     ) -> Self {
         Self {
@@ -52,6 +55,7 @@ impl MergeTask {
             telemetry,
             conflicts: BTreeSet::new(),
             teller: Teller::default(),
+            rollouts,
             settled: false,
         }
     }
@@ -60,22 +64,25 @@ impl MergeTask {
     pub async fn run(mut self, cancel: CancellationToken) {
         loop {
             self.merge();
+            self.rollouts.keep().await;
             let mut readers: Vec<_> = self.sources.iter().map(|s| s.state.clone()).collect();
             let changed = select_all(readers.iter_mut().map(|reader| Box::pin(reader.changed())));
             let mut listed = self.listed.clone();
             let index = tokio::select! {
-                () = cancel.cancelled() => return,
+                () = cancel.cancelled() => break,
                 known = listed.wait_for(Option::is_some), if !self.settled => {
-                    if known.is_err() { return }
+                    if known.is_err() { break }
                     continue;
                 }
-                (changed, index, _) = changed => if changed.is_ok() { index } else { return },
+                () = self.rollouts.changed() => continue,
+                (changed, index, _) = changed => if changed.is_ok() { index } else { break },
             };
             if let (Some(source), Some(reader)) = (self.sources.get_mut(index), readers.get(index))
             {
                 source.state = reader.clone();
             }
         }
+        self.rollouts.shut_down().await;
     }
 
     /// Merges the current sets of the sources, and reports changes.
@@ -86,10 +93,13 @@ impl MergeTask {
             .map(|source| (source.name.clone(), (*source.state.get()).clone()))
             .collect();
         let before = self.merged.get();
-        let listed = self.listed.borrow().is_some();
+        let listed = self.listed.borrow().clone();
         let mut merged = merge_sources(&states, &self.incumbents(&before));
         self.tell_problems(&states, &merged);
         self.teller.merged(&self.telemetry, &states, &merged);
+        if let Some(listed) = &listed {
+            self.rollouts.apply(&mut merged, &before, Some(listed));
+        }
         let now = Timestamp::now();
         for (uid, pod) in &mut merged.pods {
             // A pod keeps the time it was first seen by this process.
@@ -126,8 +136,8 @@ impl MergeTask {
             delivered: merged.delivered,
         };
         self.merged.publish(merged);
-        self.settled = listed;
-        if !listed {
+        self.settled = listed.is_some();
+        if listed.is_none() {
             return;
         }
         self.wanted.send_if_modified(|known| {

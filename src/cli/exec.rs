@@ -169,14 +169,14 @@ async fn again(signal: &mut Option<Signal>) {
 async fn receive(mut receiver: Receiver, output: &mut Output) -> Result<Option<i32>, Failure> {
     let mut status = Vec::new();
     loop {
-        let received = match receiver.next().await {
-            Ok(Some(received)) => received,
+        let message = match receiver.next().await {
+            Ok(Some(message)) => message,
             // The agent has said all: it may be gone before we could answer its close.
             Err(_) if !status.is_empty() => break,
             Ok(None) => break,
             Err(error) => return Err(error),
         };
-        match received {
+        match message {
             Received::Data(channels::STDOUT, bytes) => output.write(Piece::Out(bytes)).await?,
             Received::Data(channels::STDERR, bytes) => output.write(Piece::Err(bytes)).await?,
             Received::Data(channels::STATUS, bytes) => status.extend_from_slice(&bytes),

@@ -241,6 +241,8 @@ settings! {
         "Minimum age of an unused image before it is removed to free space";
     MaximumImageGcAge maximum_image_gc_age: Duration = period(Duration::ZERO, 366 * DAY), Text("0s"),
         "Maximum time an image may be unused before it is removed even if there is space; 0s for no limit";
+    RolloutRestore rollout_restore: bool = boolean(), Text("true"),
+        "Restore the last healthy version of a static pod when a new version fails; false to keep the new version, as the kubelet does";
     SweepPeriod sweep_period: Duration = period(5 * SECOND, HOUR), Text("5m"),
         "How often to list all containers, in addition to following Engine events";
     LogFormat log_format: LogFormat = one_of("FORMAT", LogFormat::WORDS), Text("auto"),

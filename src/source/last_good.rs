@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::kept::{Claim, KeptDir, SUFFIX};
+use crate::store::kept::{Claim, KeptDir, SUFFIX};
 use mirrorlet_core::api::{Code, Diagnostic, FullName, NodeName, PodUid, hex};
 use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::hold::{LastGood, LastGoodPod};

@@ -7,7 +7,6 @@
 pub mod apiserver;
 pub mod files;
 pub mod http;
-mod kept;
 pub mod last_good;
 
 use std::collections::BTreeSet;

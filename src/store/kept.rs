@@ -13,11 +13,11 @@ use serde::de::DeserializeOwned;
 use mirrorlet_core::api::{Code, Diagnostic};
 use mirrorlet_host::disk;
 
-/// What a file's name ends in.
+/// The suffix of file names.
 pub const SUFFIX: &str = ".json";
 const SET_ASIDE: &str = ".set-aside";
 
-/// What a file must say of itself to be believed.
+/// The header that identifies a valid file.
 pub struct Claim {
     /// Version of its format.
     pub version: u32,
@@ -28,9 +28,9 @@ pub struct Claim {
 /// The directory.
 #[derive(Debug, Clone, Default)]
 pub struct KeptDir {
-    /// Where it is; made with the first file.
+    /// The directory; created with the first file.
     pub dir: PathBuf,
-    /// What one file is, in a sentence: `last good version`.
+    /// The term for one file in messages: `last good version`.
     pub what: &'static str,
     /// Version of the format. A file of another version is set aside.
     pub version: u32,
@@ -95,7 +95,7 @@ impl KeptDir {
             return Err(format!("its format version {version} is not known"));
         }
         if claimed.name.as_deref() != Some(name) {
-            return Err("its name doesn't belong to its content".to_owned());
+            return Err("its name doesn't match its content".to_owned());
         }
         Ok(stored)
     }
@@ -105,9 +105,9 @@ impl KeptDir {
         aside.push(SET_ASIDE);
         let done = match fs::rename(path, &aside) {
             Ok(()) => "set aside".to_owned(),
-            Err(error) => format!("can't be set aside: {error}"),
+            Err(error) => format!("failed to rename it: {error}"),
         };
-        let message = format!("a {} can't be used ({why}); {done}", self.what);
+        let message = format!("a {} is unusable ({why}); {done}", self.what);
         Diagnostic::warning(Code::Unreadable, path.display().to_string(), message)
     }
 

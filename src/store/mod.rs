@@ -1,8 +1,10 @@
-//! One-writer cells: what one task knows and others read.
+//! One-writer cells: what one task knows and others read; and directories of small files that the
+//! agent keeps for its next start ([`kept`]).
 
 pub mod board;
 pub mod cache;
 pub mod cell;
+pub mod kept;
 pub mod looks;
 pub mod pods;
 pub mod probes;

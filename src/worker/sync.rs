@@ -90,7 +90,8 @@ impl Worker {
                 // The store outlives the workers.
                 _ = probed.changed() => {}
                 () = timer, if look_again.is_some() => {}
-                () = back, if away_since.is_some() => {}
+                // Once: what is seen of the pod may have an error still.
+                () = back, if away_since.is_some() => self.held = None,
                 // What was missing may be there by now: at once.
                 () = refresh.changed() => self.held = None,
             }

@@ -293,6 +293,24 @@ async fn the_runtimes_return_ends_the_pause_after_its_absence() {
     );
 }
 
+/// On paused time a worker that doesn't wait would keep the time from passing.
+#[tokio::test(start_paused = true)]
+async fn a_status_that_is_unknown_after_the_runtimes_return_is_waited_for() {
+    let bed = Bed::start();
+    let gone = RuntimeError::Unavailable("gone".to_owned());
+    bed.fake.refuse_next("sync_pod", 1, gone);
+    let refused = RuntimeError::Refused {
+        status: 500,
+        message: "no".to_owned(),
+    };
+    bed.want(&[&pod("a")]);
+    bed.until("a round", |fake| fake.call_count("sync_pod") == 1)
+        .await;
+    bed.fake.refuse_next("get_pod_status", 5, refused);
+    bed.fake.break_watches();
+    bed.until_runs("a").await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_crashing_container_is_held_back_longer_and_longer() {
     let bed = Bed::start();

@@ -18,4 +18,5 @@ mod failures;
 mod hooks;
 mod lifecycle;
 mod probes;
+mod rollouts;
 mod stats;

@@ -28,6 +28,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("src/config", &[]),
     ("src/prober", &["store"]),
     ("src/source", &["store", "config"]),
+    ("src/rollout", &["store"]),
     ("src/observe", &["store", "config"]),
     ("src/worker", &["store", "config"]),
     // Reads files of the kernel's; of the Engine it is told no more than where its disk is.
@@ -53,6 +54,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         &[
             "store",
             "source",
+            "rollout",
             "cluster",
             "observe",
             "worker",

@@ -9,11 +9,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mirrorlet::app::desired::MergeTask;
 use mirrorlet::observe::Observer;
+use mirrorlet::rollout::{RolloutOptions, Rollouts};
 use mirrorlet::source::{SourceHealth, SourceReader};
 use mirrorlet::store::board::board;
 use mirrorlet::store::cache::cache;
@@ -68,7 +70,7 @@ struct Agent {
 }
 
 impl Agent {
-    fn start(fake: &FakeRuntime, source: &SourceReader) -> Self {
+    fn start(fake: &FakeRuntime, source: &SourceReader, root: &Path, restore: bool) -> Self {
         let runtime: Arc<dyn Runtime> = Arc::new(fake.clone());
         let telemetry = Telemetry::new();
         let (writer, reader) = cache();
@@ -82,11 +84,26 @@ impl Agent {
         );
         let (merged, _) = cell(Merged::default());
         let (wanted, wanted_reader) = watch::channel(Arc::new(Wanted::default()));
+        let (board_writer, board) = board();
+        let node = cell(AdmitNode::default()).1;
+        let clock = fake.clone();
+        let rollouts = Rollouts::load(
+            root,
+            RolloutOptions {
+                runtime: Arc::clone(&runtime),
+                board,
+                node: node.clone(),
+                restore,
+                telemetry: telemetry.clone(),
+                clock: Arc::new(move || clock.now()),
+            },
+        );
         let merge = MergeTask::new(
             vec![source.clone()],
             listed.clone(),
             merged,
             wanted,
+            rollouts,
             telemetry.clone(),
         );
         let clock = fake.clone();
@@ -95,13 +112,13 @@ impl Agent {
             cache: reader,
             looks,
             probes: probe_results().1,
-            board: board().0,
+            board: board_writer,
             telemetry,
             node_ips: Vec::new(),
             backoff_max: BACKOFF_MAX,
             gc: ContainerGcPolicy::default(),
             clock: Clock::new(move || clock.now()),
-            node: cell(AdmitNode::default()).1,
+            node,
             unsupported: |_| Vec::new(),
         });
         let workers = PodWorkers::new(
@@ -129,6 +146,9 @@ impl Agent {
 /// One life.
 struct World {
     dice: Dice,
+    root: tempfile::TempDir,
+    /// Whether failed revisions are replaced by the last healthy one.
+    restore: bool,
     fake: FakeRuntime,
     agent: Option<Agent>,
     source: SourceReader,
@@ -166,9 +186,13 @@ impl World {
             state,
             health,
         };
-        let agent = Agent::start(&fake, &source);
+        let root = tempfile::tempdir().unwrap();
+        let restore = seed % 2 == 1;
+        let agent = Agent::start(&fake, &source, root.path(), restore);
         Self {
             dice: Dice(seed),
+            root,
+            restore,
             fake,
             agent: Some(agent),
             source,
@@ -204,7 +228,7 @@ impl World {
 
     /// One thing happens. The dice never look at the state, so that a seed is one story.
     async fn turn(&mut self) {
-        let (what, name, n) = (self.dice.roll(16), self.dice.roll(NAMES), self.dice.roll(3));
+        let (what, name, n) = (self.dice.roll(17), self.dice.roll(NAMES), self.dice.roll(3));
         let container = format!("c{n}");
         let uid = self.manifests.get(&name).map(|pod| PodUid::of(pod));
         match what {
@@ -275,13 +299,22 @@ impl World {
                 self.note("the runtime is back");
                 self.fake.set_err(None);
             }
+            15 => {
+                self.note("the newest version can't be prepared");
+                if let Some(pod) = self.ever.last() {
+                    let error = SyncError::new(SyncErrorReason::ErrImagePull, "dice");
+                    self.fake
+                        .set_preparation_fault(&PodUid::of(pod), Some(error));
+                }
+            }
             _ => {
                 self.note("the agent is restarted");
                 // Strictly one after the other: the root's lock sees to that in life.
                 if let Some(agent) = self.agent.take() {
                     agent.stop().await;
                 }
-                self.agent = Some(Agent::start(&self.fake, &self.source));
+                let root = self.root.path();
+                self.agent = Some(Agent::start(&self.fake, &self.source, root, self.restore));
             }
         }
         let pauses = [0, 10, 300, 3_000, 20_000, 90_000];
@@ -301,6 +334,7 @@ impl World {
             }
         }
         for (name, uids) in running {
+            // rollouts 19
             assert!(
                 uids.len() == 1,
                 "{name} runs more than once: {uids:?}\n{}",
@@ -309,16 +343,35 @@ impl World {
         }
     }
 
+    /// The version of a pod that shall run: the newest; after a restore, one before it, and then it
+    /// is the one that runs.
+    fn to_run(&self, newest: &Pod) -> PodUid {
+        let name = FullName::of(newest);
+        let versions = self.ever.iter().filter(|pod| FullName::of(pod) == name);
+        let mut running = versions
+            .map(|pod| self.fake.pod(&PodUid::of(pod)))
+            .filter(PodStatus::anything_running);
+        match running.next() {
+            Some(older) if self.restore => older.uid,
+            _ => PodUid::of(newest),
+        }
+    }
+
     /// Peace: all faults end, and everything has the time it takes.
     async fn peace(&mut self) {
         self.note("peace");
         self.fake.set_err(None);
         self.fake.lose_events(0);
+        for pod in &self.ever {
+            self.fake.set_preparation_fault(&PodUid::of(pod), None);
+        }
         tokio::time::sleep(PEACE).await;
         self.check_now();
+        let manifests: Vec<Arc<Pod>> = self.manifests.values().cloned().collect();
+        let to_run: Vec<PodUid> = manifests.iter().map(|pod| self.to_run(pod)).collect();
         for pod in self.ever.clone() {
             let seen = self.fake.pod(&PodUid::of(&pod));
-            let wanted = self.manifests.values().any(|p| PodUid::of(p) == seen.uid);
+            let wanted = to_run.contains(&seen.uid);
             if wanted {
                 for container in &pod.spec.as_ref().unwrap().containers {
                     assert!(

@@ -42,6 +42,7 @@ pub mod probe;
 pub mod reference;
 pub mod resources;
 pub mod restart;
+pub mod rollout;
 pub mod select;
 pub mod spec;
 pub mod stats;

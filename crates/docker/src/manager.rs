@@ -310,6 +310,15 @@ impl Runtime for DockerManager {
         Ok(status)
     }
 
+    async fn prepare_pod(
+        &self,
+        pod: &Arc<Pod>,
+        replaces: &Pod,
+        cancel: &CancellationToken,
+    ) -> Result<(), SyncError> {
+        self.prepare_start(pod, replaces, cancel).await
+    }
+
     async fn sync_pod(
         &self,
         pod: &Arc<Pod>,

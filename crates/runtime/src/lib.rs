@@ -185,6 +185,19 @@ pub trait Runtime: Send + Sync + 'static {
     /// not reported yet. An unknown pod has an empty status.
     async fn get_pod_status(&self, uid: &PodUid, full_name: &FullName) -> Result<PodStatus>;
 
+    /// Prepares the start of a pod without starting anything: pulls its images, and checks what its
+    /// sandbox and containers would be created from. `replaces` is the pod that runs in its place
+    /// and is stopped before this one starts; what it holds counts as free.
+    ///
+    /// # Errors
+    /// The error that the start would fail with. Once `cancel` is cancelled, any error.
+    async fn prepare_pod(
+        &self,
+        pod: &Arc<Pod>,
+        replaces: &Pod,
+        cancel: &CancellationToken,
+    ) -> Result<(), SyncError>;
+
     /// Executes a plan once. Waits for a container to exit only when it stops it. Safe to call again
     /// after a failure at any step.
     ///

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::listing::{LOCATION, marked};
-use crate::source::kept::{Claim, KeptDir, SUFFIX};
+use crate::store::kept::{Claim, KeptDir, SUFFIX};
 use mirrorlet_core::api::{Code, Diagnostic, NodeName, Pod, PodUid, core, meta};
 use mirrorlet_core::manager::is_mirror_pod;
 

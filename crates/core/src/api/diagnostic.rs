@@ -56,6 +56,8 @@ pub enum Code {
     DuplicateName,
     /// The file looks half-written.
     HalfWritten,
+    /// The newest version of a pod can't be started, or failed; the one before runs.
+    RolloutFailed,
     /// The file is ignored by rule.
     Ignored,
 }
@@ -84,6 +86,7 @@ impl Code {
             Self::DuplicatePod => "duplicate-pod",
             Self::DuplicateName => "duplicate-name",
             Self::HalfWritten => "half-written",
+            Self::RolloutFailed => "rollout-failed",
             Self::Ignored => "ignored",
         }
     }

@@ -3,6 +3,7 @@
 //! A changed UID restarts the pod, so the bytes hashed here are fixed for ever: they are made of
 //! the author's JSON, never of typed objects, whose fields change with every Kubernetes release.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use serde_json::Value;
@@ -10,6 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::api::{PodUid, hex};
 use crate::desired::PodSource;
+use crate::rollout::is_rollout_annotation;
 
 use super::ParseContext;
 
@@ -27,7 +29,7 @@ pub(super) fn static_uid(canonical: &Value, ctx: &ParseContext<'_>) -> PodUid {
     let mut text = String::with_capacity(4096);
     text.push_str(ENCODING);
     text.push('\n');
-    encode(canonical, &mut text);
+    encode(&without_rollout_annotations(canonical), &mut text);
     text.push('\n');
     let source = match ctx.source {
         PodSource::File => {
@@ -44,6 +46,29 @@ pub(super) fn static_uid(canonical: &Value, ctx: &ParseContext<'_>) -> PodUid {
     text.push('\n');
     let digest = Sha256::digest(text.as_bytes());
     PodUid::from(hex(&digest[..UID_BYTES]))
+}
+
+/// What its author wrote, but for how its versions are judged: saying that restarts nothing.
+fn without_rollout_annotations(canonical: &Value) -> Cow<'_, Value> {
+    const ANNOTATIONS: &str = "/metadata/annotations";
+    let is_one = |key: &String| is_rollout_annotation(key);
+    let annotations = canonical.pointer(ANNOTATIONS).and_then(Value::as_object);
+    if !annotations.is_some_and(|annotations| annotations.keys().any(is_one)) {
+        return Cow::Borrowed(canonical);
+    }
+    let mut without = canonical.clone();
+    let annotations = without
+        .pointer_mut(ANNOTATIONS)
+        .and_then(Value::as_object_mut);
+    let is_empty = annotations.is_some_and(|annotations| {
+        annotations.retain(|key, _| !is_one(key));
+        annotations.is_empty()
+    });
+    // As if none had been written.
+    if is_empty && let Some(Value::Object(metadata)) = without.pointer_mut("/metadata") {
+        metadata.remove("annotations");
+    }
+    Cow::Owned(without)
 }
 
 /// Compact JSON with sorted keys and without the keys whose value is null.
@@ -142,6 +167,28 @@ mod tests {
             // pods 19
             assert_eq!(uid, expected);
         }
+    }
+
+    #[test]
+    fn annotations_about_rollouts_are_no_part_of_the_uid() {
+        let of = |metadata: Value| uid(&json!({"metadata": metadata}), PodSource::File, "n", "f");
+        let rollout = (
+            "mirrorlet.dev/max-restarts",
+            "mirrorlet.dev/rollout-restore",
+        );
+        // rollouts 20
+        assert_eq!(
+            of(json!({"name": "a"})),
+            of(json!({"name": "a", "annotations": {rollout.0: "1", rollout.1: "false"}}))
+        );
+        assert_eq!(
+            of(json!({"annotations": {"x": "y"}})),
+            of(json!({"annotations": {"x": "y", rollout.0: "2"}}))
+        );
+        assert_ne!(
+            of(json!({"annotations": {"mirrorlet.dev/other": "1"}})),
+            of(json!({}))
+        );
     }
 
     #[test]

@@ -360,7 +360,7 @@ fn needs_pod_ips(container: &Container) -> bool {
     })
 }
 
-fn cancelled() -> SyncError {
+pub(super) fn cancelled() -> SyncError {
     SyncError::new(
         SyncErrorReason::RunContainerError,
         "the pod is being stopped",

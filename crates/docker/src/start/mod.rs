@@ -13,6 +13,7 @@
 
 mod container;
 mod create;
+mod prepare;
 mod sandbox;
 
 use std::net::IpAddr;

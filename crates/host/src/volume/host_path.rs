@@ -100,6 +100,23 @@ pub(super) fn ensure(
     })
 }
 
+/// Checks a host path without making it: one that is made when it is missing is fine.
+pub(super) fn check(volume: &str, source: &HostPathVolumeSource, host: &HostFiles) -> Result<()> {
+    let is_made = matches!(
+        source.type_.as_deref().unwrap_or_default(),
+        "" | "DirectoryOrCreate" | "FileOrCreate"
+    );
+    let path = Path::new(&source.path);
+    let there = match host.seen(path) {
+        Ok(SeenAt::Own(at) | SeenAt::Below(at)) => type_of(&at)?.is_some(),
+        Ok(SeenAt::Nowhere) | Err(_) => false,
+    };
+    if is_made && !there {
+        return Ok(());
+    }
+    ensure(volume, source, host).map(|_| ())
+}
+
 /// Type of what is at the path, symlinks followed; none when nothing is.
 fn type_of(path: &Path) -> Result<Option<FileType>> {
     match std::fs::metadata(path) {

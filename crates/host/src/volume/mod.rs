@@ -192,6 +192,17 @@ impl VolumeManager {
         Ok(())
     }
 
+    /// Fails if a host path is not what its volume asks for, and making it wouldn't help. Changes
+    /// nothing.
+    pub fn check_host_paths(&self, pod: &Pod) -> Result<()> {
+        for volume in spec::spec(pod).volumes.iter().flatten() {
+            if let Some(source) = &volume.host_path {
+                host_path::check(&volume.name, source, &self.host)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Brings the files of a running pod's volumes up to date, and says which were written anew.
     /// A volume that is not made is left alone. All are tried; the first failure is told.
     pub fn refresh(

@@ -76,6 +76,23 @@ impl Runtime for FakeRuntime {
         Ok(canned.unwrap_or_else(|| self.pod(uid)))
     }
 
+    async fn prepare_pod(
+        &self,
+        pod: &Arc<Pod>,
+        _replaces: &Pod,
+        cancel: &CancellationToken,
+    ) -> Result<(), SyncError> {
+        let uid = PodUid::of(pod);
+        tokio::select! {
+            entered = self.enter("prepare_pod", Some(&uid)) => entered.map_err(|e| unavailable(&e))?,
+            () = cancel.cancelled() => {}
+        }
+        match self.state().preparation_faults.get(&uid) {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
     async fn sync_pod(
         &self,
         pod: &Arc<Pod>,

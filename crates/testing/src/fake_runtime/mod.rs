@@ -69,6 +69,7 @@ struct State {
     err: Option<RuntimeError>,
     refusals: Vec<Refusal>,
     start_faults: Vec<StartFault>,
+    preparation_faults: BTreeMap<PodUid, SyncError>,
     holds: Vec<HoldRule>,
     stop_takes: Duration,
     latency: Duration,
@@ -218,6 +219,18 @@ impl FakeRuntime {
                 left: count,
                 error,
             });
+        });
+    }
+
+    /// A pod can't be prepared, for that reason; with none, it can.
+    pub fn set_preparation_fault(&self, uid: &PodUid, error: Option<SyncError>) {
+        self.change(|s| match error {
+            Some(error) => {
+                s.preparation_faults.insert(uid.clone(), error);
+            }
+            None => {
+                s.preparation_faults.remove(uid);
+            }
         });
     }
 

@@ -6,6 +6,7 @@ use crate::manifest::ParseContext;
 use crate::manifest::defaults::static_name;
 use crate::manifest::path::Path;
 use crate::manifest::problems::Problems;
+use crate::rollout::Settings;
 
 use super::names;
 
@@ -48,6 +49,12 @@ pub(super) fn check_metadata(
         }
     }
     check_annotations(meta, &at.key("annotations"), problems);
+    let mut rollout = Settings::default();
+    for (key, value) in meta.annotations.iter().flatten() {
+        if let Err(rule) = rollout.set(key, value) {
+            problems.invalid(&at.key("annotations").key(key), rule);
+        }
+    }
 }
 
 fn check_name(meta: &ObjectMeta, node: &NodeName, at: &Path, problems: &mut Problems<'_>) {

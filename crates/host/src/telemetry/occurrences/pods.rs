@@ -59,6 +59,41 @@ pub fn manifest_released(telemetry: &Telemetry, pod: &FullName, uid: &PodUid) {
     trace(telemetry, pod, uid, "ManifestGood", message);
 }
 
+/// The newest version of a pod is being prepared; the one of `uid` runs on.
+pub fn rollout_started(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, newest: &PodUid) {
+    let message = format!("version {newest} is being prepared; {uid} runs meanwhile");
+    trace(telemetry, pod, uid, "RolloutStarted", message);
+    tracing::info!(pod = %Shown(pod), uid = %uid, newest = %newest, "preparing a new version");
+}
+
+/// The newest version of a pod can't be started; the one of `uid` runs on.
+pub fn rollout_held(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, cause: &str, words: &str) {
+    let message =
+        format!("the new version can't be started, the one before runs: {cause}: {words}");
+    note(telemetry, pod, uid, "RolloutHeld", &message);
+}
+
+/// The newest version of a pod, `uid`, is healthy.
+pub fn rollout_succeeded(telemetry: &Telemetry, pod: &FullName, uid: &PodUid) {
+    let message = "the new version is healthy";
+    let kind = Kind::Normal;
+    let journal = &telemetry.journal;
+    journal.pod(pod, uid, None, kind, "RolloutSucceeded", message);
+    tracing::info!(pod = %Shown(pod), uid = %uid, "{message}");
+}
+
+/// The newest version of a pod failed; the last healthy one, `uid`, runs again.
+pub fn rollout_restored(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    cause: &str,
+    words: &str,
+) {
+    let message = format!("the new version failed, the last healthy one runs: {cause}: {words}");
+    note(telemetry, pod, uid, "RolloutRestored", &message);
+}
+
 /// A pod isn't run, since another has its full name.
 ///
 /// Upstream: `filterInvalidPods` of `pkg/kubelet/config/config.go`.

@@ -1,0 +1,92 @@
+//! What a pod says of its rollouts, in annotations. They are not part of its UID: setting one
+//! restarts nothing.
+
+use std::time::Duration;
+
+use crate::api::Pod;
+
+/// What our annotations begin with.
+pub const ANNOTATION_PREFIX: &str = "mirrorlet.dev/";
+
+const RESTORE: &str = "mirrorlet.dev/rollout-restore";
+const MIN_READY_SECONDS: &str = "mirrorlet.dev/min-ready-seconds";
+const PROGRESS_DEADLINE_SECONDS: &str = "mirrorlet.dev/progress-deadline-seconds";
+const MAX_RESTARTS: &str = "mirrorlet.dev/max-restarts";
+
+/// All annotations about rollouts.
+const ALL: [&str; 4] = [
+    RESTORE,
+    MIN_READY_SECONDS,
+    PROGRESS_DEADLINE_SECONDS,
+    MAX_RESTARTS,
+];
+
+/// Whether an annotation is about rollouts.
+#[must_use]
+pub fn is_rollout_annotation(key: &str) -> bool {
+    ALL.contains(&key)
+}
+
+/// How a pod's revisions are judged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Whether one that fails is replaced by the last healthy one; none where the pod doesn't say.
+    pub restore: Option<bool>,
+    /// How long it has to be ready without a restart.
+    pub min_ready: Duration,
+    /// Within what time it has to be healthy.
+    pub progress_deadline: Duration,
+    /// With which restart of one container it has failed.
+    pub max_restarts: i32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            restore: None,
+            min_ready: Duration::from_secs(10),
+            progress_deadline: Duration::from_mins(5),
+            max_restarts: 3,
+        }
+    }
+}
+
+impl Settings {
+    /// What the pod says; what it doesn't say, or says wrongly, is the default.
+    #[must_use]
+    pub fn of(pod: &Pod) -> Self {
+        let mut settings = Self::default();
+        for (key, value) in pod.metadata.annotations.iter().flatten() {
+            let _ = settings.set(key, value);
+        }
+        settings
+    }
+
+    /// Takes in one annotation.
+    ///
+    /// # Errors
+    /// Its value is none that it can have; the words say what it has to be.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), &'static str> {
+        const SECONDS: &str = "must be a whole number of seconds";
+        let seconds = || value.parse().map(Duration::from_secs).map_err(|_| SECONDS);
+        match key {
+            RESTORE => {
+                let restore = value.parse().map_err(|_| "must be \"true\" or \"false\"")?;
+                self.restore = Some(restore);
+            }
+            MIN_READY_SECONDS => self.min_ready = seconds()?,
+            PROGRESS_DEADLINE_SECONDS => self.progress_deadline = seconds()?,
+            MAX_RESTARTS => {
+                let max: u16 = value
+                    .parse()
+                    .map_err(|_| "must be a whole number of restarts")?;
+                if max == 0 {
+                    return Err("must be at least 1");
+                }
+                self.max_restarts = max.into();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,397 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::desired::PodSource;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + seconds).unwrap()
+}
+
+fn revision(uid: &str) -> SourcePod {
+    let pod = json!({
+        "metadata": {"name": "web-box", "namespace": "default", "uid": uid},
+        "spec": {"containers": [{"name": "web", "image": format!("web:{uid}")}]},
+    });
+    SourcePod {
+        pod: Arc::new(serde_json::from_value(pod).unwrap()),
+        origin: Origin {
+            source: PodSource::File,
+            location: "/m/web.yaml".to_owned(),
+            document: 0,
+            position: None,
+        },
+        held: false,
+        problems: Vec::new(),
+    }
+}
+
+fn ready(since: i64) -> core::PodStatus {
+    let since = at(since).to_string();
+    let status = json!({
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": since}],
+    });
+    serde_json::from_value(status).unwrap()
+}
+
+fn crashing(restarts: i32) -> core::PodStatus {
+    let status = json!({
+        "phase": "Running",
+        "containerStatuses": [{
+            "name": "web", "image": "web", "imageID": "", "ready": false, "restartCount": restarts,
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "lastState": {"terminated": {"exitCode": 3, "reason": "Error"}},
+        }],
+    });
+    serde_json::from_value(status).unwrap()
+}
+
+fn refused(reason: &str) -> core::PodStatus {
+    let status = json!({
+        "phase": "Pending",
+        "containerStatuses": [{
+            "name": "web", "image": "web", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"waiting": {"reason": reason, "message": "no"}},
+        }],
+    });
+    serde_json::from_value(status).unwrap()
+}
+
+/// One pod's rollouts, driven by hand.
+struct Story {
+    history: History,
+    wanted: SourcePod,
+    preparation: Preparation,
+    runs: bool,
+    restore: bool,
+    now: i64,
+}
+
+impl Story {
+    fn new(uid: &str) -> Self {
+        Self {
+            history: History::default(),
+            wanted: revision(uid),
+            preparation: Preparation::UnderWay,
+            runs: true,
+            restore: true,
+            now: 0,
+        }
+    }
+
+    /// A story whose first revision, `a`, is healthy, and whose file says `b` now.
+    fn edited() -> Self {
+        let mut story = Self::new("a");
+        story.now = 20;
+        story.decide(Some(&ready(0)));
+        story.edit("b");
+        story
+    }
+
+    fn edit(&mut self, uid: &str) {
+        self.wanted = revision(uid);
+        self.preparation = Preparation::UnderWay;
+    }
+
+    fn decide(&mut self, status: Option<&core::PodStatus>) -> Decision {
+        let decision = decide(
+            &self.history,
+            &Input {
+                wanted: &self.wanted,
+                runs: self.runs,
+                status,
+                preparation: &self.preparation,
+                restore: self.restore,
+                now: at(self.now),
+            },
+        );
+        self.history = decision.history.clone();
+        decision
+    }
+
+    fn runs(&self) -> String {
+        self.history.current().unwrap().uid().to_string()
+    }
+}
+
+fn cause() -> Cause {
+    Cause::new("ErrImagePull", "not found")
+}
+
+#[test]
+fn a_first_revision_runs_at_once_and_is_healthy_once_it_was_ready_for_long_enough() {
+    let mut story = Story::new("a");
+    let decision = story.decide(None);
+    assert_eq!((decision.phase, decision.change), (Phase::Judging, None));
+    assert_eq!(decision.history.current, Some((PodUid::from("a"), at(0))));
+    story.now = 7;
+    let decision = story.decide(Some(&ready(2)));
+    assert_eq!(decision.phase, Phase::Judging);
+    assert_eq!(decision.look_again, Some(Duration::from_secs(5)));
+    story.now = 12;
+    let decision = story.decide(Some(&ready(2)));
+    // rollouts 24
+    assert_eq!(decision.phase, Phase::Settled);
+    assert_eq!(decision.change, Some(Change::Succeeded));
+    let decision = story.decide(Some(&crashing(9)));
+    assert_eq!(decision.phase, Phase::Settled, "nothing is judged twice");
+}
+
+#[test]
+fn a_first_revision_that_crashes_runs_on() {
+    let mut story = Story::new("a");
+    story.decide(None);
+    for status in [crashing(5), refused("ErrImagePull")] {
+        let decision = story.decide(Some(&status));
+        assert_eq!((decision.phase, decision.change), (Phase::Judging, None));
+        assert_eq!(story.runs(), "a");
+    }
+}
+
+#[test]
+fn the_old_revision_runs_until_the_new_one_is_prepared() {
+    let mut story = Story::edited();
+    let decision = story.decide(Some(&ready(0)));
+    assert_eq!(decision.phase, Phase::Preparing);
+    let pod = decision.pod(&story.wanted);
+    assert_eq!((pod.uid().as_str(), pod.held), ("a", false));
+    story.preparation = Preparation::Failed(cause());
+    let decision = story.decide(Some(&ready(0)));
+    assert_eq!(decision.phase, Phase::Held(cause()));
+    let pod = decision.pod(&story.wanted);
+    assert_eq!((pod.uid().as_str(), pod.held), ("a", true));
+    assert_eq!(
+        pod.problems[0].message,
+        "the new version of pod web-box_default can't be started, the one before runs: ErrImagePull: not found"
+    );
+    assert_eq!(pod.problems[0].file, "/m/web.yaml");
+    story.preparation = Preparation::Done;
+    story.now = 60;
+    let decision = story.decide(Some(&ready(0)));
+    assert_eq!(decision.change, Some(Change::Switched));
+    assert_eq!(decision.pod(&story.wanted), story.wanted);
+    assert_eq!(story.runs(), "b");
+    story.now = 80;
+    let decision = story.decide(Some(&ready(61)));
+    assert_eq!(decision.change, Some(Change::Succeeded));
+}
+
+#[test]
+fn what_runs_badly_and_is_not_there_is_not_waited_for() {
+    let mut story = Story::new("a");
+    story.decide(Some(&crashing(5)));
+    story.edit("b");
+    assert_eq!(story.decide(None).phase, Phase::Preparing, "it runs");
+    story.runs = false;
+    assert_eq!(story.decide(None).change, Some(Change::Switched));
+    // A healthy one that is away, after a reboot say, is worth it.
+    let mut story = Story::edited();
+    story.runs = false;
+    assert_eq!(story.decide(None).phase, Phase::Preparing);
+}
+
+/// Each way to fail, for a revision that was switched to at 60.
+#[test]
+fn a_revision_that_fails_is_replaced_by_the_healthy_one() {
+    let failed: core::PodStatus = serde_json::from_value(json!({"phase": "Failed"})).unwrap();
+    let unready: core::PodStatus = serde_json::from_value(json!({"phase": "Running"})).unwrap();
+    for (status, now, reason) in [
+        (crashing(3), 61, Some("CrashLoopBackOff")),
+        (crashing(2), 61, None),
+        (refused("RunContainerError"), 61, Some("RunContainerError")),
+        (refused("ContainerCreating"), 61, None),
+        (failed, 61, Some("PodFailed")),
+        (unready.clone(), 359, None),
+        (unready, 360, Some("ProgressDeadlineExceeded")),
+    ] {
+        let mut story = Story::edited();
+        (story.preparation, story.now) = (Preparation::Done, 60);
+        story.decide(Some(&ready(0)));
+        story.now = now;
+        let decision = story.decide(Some(&status));
+        let Some(reason) = reason else {
+            assert_eq!(decision.phase, Phase::Judging, "{status:?}");
+            continue;
+        };
+        let Phase::Restored(cause) = &decision.phase else {
+            panic!("{:?}", decision.phase)
+        };
+        assert_eq!(&*cause.reason, reason);
+        assert_eq!(decision.change, Some(Change::Restored));
+        let pod = decision.pod(&story.wanted);
+        // rollouts 3, rollouts 5
+        assert_eq!((pod.uid().as_str(), pod.held), ("a", true));
+        // Whatever becomes of the healthy one: nothing restores a restore.
+        let again = story.decide(Some(&crashing(9)));
+        assert_eq!((&again.phase, again.change), (&decision.phase, None));
+        assert_eq!(story.runs(), "a");
+        // The healthy text again: what runs is what is wanted.
+        story.edit("a");
+        let reverted = story.decide(Some(&ready(0)));
+        // rollouts 14
+        assert_eq!((reverted.phase, reverted.change), (Phase::Settled, None));
+        assert_eq!(story.runs(), "a");
+        // What failed may be tried again by an edit.
+        story.edit("b");
+        assert_eq!(story.decide(Some(&ready(0))).phase, Phase::Preparing);
+    }
+}
+
+#[test]
+fn the_newest_edit_wins_and_the_healthy_one_stays_the_target() {
+    let mut story = Story::edited();
+    (story.preparation, story.now) = (Preparation::Done, 60);
+    story.decide(Some(&ready(0)));
+    story.edit("c");
+    assert_eq!(story.decide(Some(&crashing(1))).phase, Phase::Preparing);
+    story.preparation = Preparation::Done;
+    assert_eq!(
+        story.decide(Some(&crashing(1))).change,
+        Some(Change::Switched)
+    );
+    assert_eq!(story.runs(), "c");
+    assert_eq!(
+        story.decide(Some(&crashing(3))).change,
+        Some(Change::Restored)
+    );
+    // rollouts 13
+    assert_eq!(story.runs(), "a");
+}
+
+#[test]
+fn restores_can_be_declined() {
+    for by_pod in [false, true] {
+        let mut story = Story::edited();
+        story.restore = by_pod;
+        if by_pod {
+            let pod = Arc::make_mut(&mut story.wanted.pod);
+            let annotations = pod.metadata.annotations.get_or_insert_default();
+            annotations.insert("mirrorlet.dev/rollout-restore".into(), "false".into());
+        }
+        story.preparation = Preparation::Done;
+        story.decide(Some(&ready(0)));
+        let decision = story.decide(Some(&crashing(7)));
+        assert_eq!((decision.phase, decision.change), (Phase::Judging, None));
+        assert_eq!(story.runs(), "b");
+    }
+}
+
+#[test]
+fn annotations_say_how_a_pod_is_judged() {
+    let mut settings = Settings::default();
+    for (key, value, fault) in [
+        ("mirrorlet.dev/min-ready-seconds", "0", false),
+        ("mirrorlet.dev/min-ready-seconds", "soon", true),
+        ("mirrorlet.dev/progress-deadline-seconds", "20", false),
+        ("mirrorlet.dev/progress-deadline-seconds", "-1", true),
+        ("mirrorlet.dev/max-restarts", "1", false),
+        ("mirrorlet.dev/max-restarts", "0", true),
+        ("mirrorlet.dev/rollout-restore", "no", true),
+        ("example.com/other", "x", false),
+    ] {
+        assert_eq!(settings.set(key, value).is_err(), fault, "{key}: {value}");
+    }
+    assert_eq!(settings.min_ready, Duration::ZERO);
+    assert_eq!(settings.progress_deadline, Duration::from_secs(20));
+    assert_eq!(settings.max_restarts, 1);
+}
+
+#[test]
+fn a_startup_probe_has_its_whole_budget() {
+    let mut slow = revision("b");
+    let probe = json!({"failureThreshold": 60, "periodSeconds": 10, "exec": {"command": ["x"]}});
+    let spec = Arc::make_mut(&mut slow.pod).spec.as_mut().unwrap();
+    spec.containers[0].startup_probe = serde_json::from_value(probe).unwrap();
+    let unready: core::PodStatus = serde_json::from_value(json!({"phase": "Running"})).unwrap();
+    let assess = |now| assess(&slow.pod, &unready, &Settings::default(), at(0), at(now));
+    assert_eq!(assess(599), Health::Open(Some(Duration::from_secs(1))));
+    assert!(matches!(assess(600), Health::Failed(_)));
+}
+
+#[test]
+fn old_revisions_are_forgotten_but_not_the_healthy_one() {
+    let mut story = Story::edited();
+    for number in 0..30 {
+        story.edit(&format!("r{number}"));
+        story.decide(Some(&ready(0)));
+    }
+    assert_eq!(story.history.revisions.len(), REVISIONS_MAX);
+    assert_eq!(story.runs(), "a");
+    assert!(story.history.get(&"a".into()).is_some());
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Edit(u8),
+    Prepared(bool),
+    Status(u8),
+    Runs(bool),
+    Wait(u16),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        (0u8..5).prop_map(Event::Edit),
+        any::<bool>().prop_map(Event::Prepared),
+        (0u8..5).prop_map(Event::Status),
+        any::<bool>().prop_map(Event::Runs),
+        (0u16..400).prop_map(Event::Wait),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_one_known_revision_runs(events in prop::collection::vec(event(), 0..60)) {
+        let mut story = Story::new("0");
+        let mut status = None;
+        let mut restored: Option<PodUid> = None;
+        for event in events {
+            match event {
+                Event::Edit(uid) => story.edit(&uid.to_string()),
+                Event::Prepared(true) => story.preparation = Preparation::Done,
+                Event::Prepared(false) => story.preparation = Preparation::Failed(cause()),
+                Event::Status(0) => status = None,
+                Event::Status(1) => status = Some(ready(story.now)),
+                Event::Status(2) => status = Some(crashing(3)),
+                Event::Status(3) => status = Some(refused("ErrImagePull")),
+                Event::Status(_) => status = Some(crashing(0)),
+                Event::Runs(runs) => story.runs = runs,
+                Event::Wait(seconds) => story.now += i64::from(seconds),
+            }
+            let was_healthy = |history: &History, uid: &PodUid| {
+                history.get(uid).is_some_and(|r| r.outcome == Outcome::Healthy)
+            };
+            let before = story.history.clone();
+            let decision = story.decide(status.as_ref());
+            let wanted = story.wanted.uid();
+            let (current, _) = story.history.current.clone().unwrap();
+            // One revision runs, and what it is is known.
+            // rollouts 19
+            prop_assert!(story.history.get(&current).is_some());
+            prop_assert_eq!(decision.pod(&story.wanted).uid(), current.clone());
+            // Nothing takes a healthy revision's place unprepared.
+            if let Some((old, _)) = &before.current
+                && decision.change == Some(Change::Switched) && was_healthy(&before, old)
+            {
+                prop_assert_eq!(&story.preparation, &Preparation::Done);
+            }
+            // A restore leads to a healthy one, and is not restored: only an edit ends it.
+            if decision.change == Some(Change::Restored) {
+                prop_assert!(was_healthy(&before, &current));
+                prop_assert!(restored.as_ref() != Some(&wanted));
+                restored = Some(wanted.clone());
+            } else if restored.as_ref().is_some_and(|failed| *failed != wanted) {
+                restored = None;
+            }
+            if restored.as_ref() == Some(&wanted) {
+                prop_assert!(matches!(decision.phase, Phase::Restored(_)));
+                prop_assert!(current != wanted);
+            }
+            // What is held or restored is told.
+            let told = decision.pod(&story.wanted).held;
+            prop_assert_eq!(told, matches!(decision.phase, Phase::Held(_) | Phase::Restored(_)));
+            prop_assert!(story.history.revisions.len() <= REVISIONS_MAX + 2);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! All of a pod's start that can be had without starting anything.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures::future::try_join_all;
+use tokio_util::sync::CancellationToken;
+
+use super::super::files::config_error;
+use super::super::image::{EnsuredImage, PullPolicy};
+use super::super::kill::reason_of;
+use super::super::manager::DockerManager;
+use super::super::translate::{
+    ContainerInput, EngineFacts, ImageFacts, SandboxInput, container_request, sandbox_request,
+};
+use super::runtime_error;
+use mirrorlet_core::api::Pod;
+use mirrorlet_core::api::core::Container;
+use mirrorlet_core::credentials::pull_secrets;
+use mirrorlet_core::objects::ObjectSet;
+use mirrorlet_core::observed::Role;
+use mirrorlet_core::spec;
+use mirrorlet_core::volumes::VolumeMap;
+use mirrorlet_runtime::{SyncError, SyncErrorReason};
+
+/// What stands for the id of a sandbox, and for a path, that is not made yet.
+const NOT_MADE: &str = "/";
+/// What stands for the pod's address.
+const NO_ADDRESS: [IpAddr; 1] = [IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
+
+impl DockerManager {
+    /// See [`Runtime::prepare_pod`](mirrorlet_runtime::Runtime::prepare_pod).
+    pub(crate) async fn prepare_start(
+        &self,
+        pod: &Arc<Pod>,
+        replaces: &Pod,
+        cancel: &CancellationToken,
+    ) -> Result<(), SyncError> {
+        tokio::select! {
+            prepared = self.prepared(pod, replaces) => prepared,
+            () = cancel.cancelled() => Err(super::container::cancelled()),
+        }
+    }
+
+    async fn prepared(&self, pod: &Arc<Pod>, replaces: &Pod) -> Result<(), SyncError> {
+        let objects = self.pod_objects(pod).await;
+        self.check_volumes(pod, &objects).await?;
+        let for_disk = Arc::clone(pod);
+        let checked = self.on_disk(move |volumes| Ok(volumes.check_host_paths(&for_disk)));
+        let failed_mount = |error: String| SyncError::new(SyncErrorReason::FailedMount, error);
+        let checked = checked.await.map_err(config_error)?;
+        checked.map_err(|error| failed_mount(error.to_string()))?;
+        check_host_ports(&ports_to_bind(pod, replaces))?;
+        let facts = self.engine_facts().await;
+        let facts = facts.map_err(|error| runtime_error(&error))?;
+        self.check_sandbox(pod, &facts).await?;
+        let secrets = pull_secrets(pod, &objects);
+        let images = spec::containers(pod).map(|(role, container)| {
+            let policy = PullPolicy::of(container);
+            let (secrets, objects, facts) = (&secrets, &objects, &facts);
+            async move {
+                let image = self.image(pod, container, policy, secrets).await?;
+                self.check_container(pod, role, container, &image, objects, facts)
+                    .await
+            }
+        });
+        try_join_all(images).await.map(|_| ())
+    }
+
+    /// Fails where the pod's sandbox could not be created.
+    async fn check_sandbox(&self, pod: &Arc<Pod>, facts: &EngineFacts) -> Result<(), SyncError> {
+        self.check_network(pod).await?;
+        let refused = |error: String| SyncError::new(SyncErrorReason::CreatePodSandboxError, error);
+        let image = self.sandbox_image().await.map_err(|error| {
+            let reason = reason_of(&error, SyncErrorReason::CreatePodSandboxError);
+            SyncError::new(reason, error.to_string())
+        })?;
+        let request = sandbox_request(&SandboxInput {
+            owner: &self.owner,
+            pod,
+            attempt: 0,
+            network_mode: self.network.sandbox_mode(),
+            image: &image,
+            node: &self.node_now().await,
+            engine: facts,
+        });
+        request
+            .map(|_| ())
+            .map_err(|error| refused(error.to_string()))
+    }
+
+    /// Fails where a container of the pod could not be created from that image.
+    async fn check_container(
+        &self,
+        pod: &Arc<Pod>,
+        role: Role,
+        container: &Container,
+        image: &EnsuredImage,
+        objects: &ObjectSet,
+        facts: &EngineFacts,
+    ) -> Result<(), SyncError> {
+        let seccomp = self.seccomp_profile(pod, container).await;
+        let request = container_request(&ContainerInput {
+            owner: &self.owner,
+            pod,
+            container,
+            role,
+            restart_count: 0,
+            sandbox_id: NOT_MADE,
+            target: None,
+            pod_ips: &NO_ADDRESS,
+            volumes: &volumes_of(pod, container),
+            objects,
+            image: Some(ImageFacts {
+                id: &image.facts.id,
+                name: &image.reference,
+                user: image.facts.user.as_deref().unwrap_or_default(),
+            }),
+            seccomp_json: seccomp.as_deref(),
+            termination_log: None,
+            etc_hosts: None,
+            node: &self.node,
+            engine: facts,
+        });
+        request.map(|_| ()).map_err(config_error)
+    }
+}
+
+/// The container's volumes as if they were made.
+fn volumes_of(pod: &Pod, container: &Container) -> VolumeMap {
+    let mut map = VolumeMap::default();
+    for volume in spec::spec(pod).volumes.iter().flatten() {
+        map.volumes
+            .insert(volume.name.clone(), PathBuf::from(NOT_MADE));
+    }
+    let mounts = container.volume_mounts.iter().flatten().enumerate();
+    for (index, _) in mounts.filter(|(_, m)| m.sub_path.is_some() || m.sub_path_expr.is_some()) {
+        let key = (container.name.clone(), index);
+        map.subpaths.insert(key, PathBuf::from(NOT_MADE));
+    }
+    map
+}
+
+/// A port of the host, with its protocol.
+type HostPort = (SocketAddr, String);
+
+/// The host ports that a pod needs beside those of the one that it replaces.
+fn ports_to_bind(pod: &Pod, replaces: &Pod) -> BTreeSet<HostPort> {
+    let ports = |pod: &Pod| -> BTreeSet<HostPort> {
+        let all = spec::containers(pod).flat_map(|(_, c)| c.ports.iter().flatten());
+        all.filter_map(|port| {
+            let number = u16::try_from(port.host_port?).ok().filter(|n| *n > 0)?;
+            let ip = port.host_ip.as_deref().and_then(|ip| ip.parse().ok());
+            let ip = ip.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+            let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
+            Some((SocketAddr::new(ip, number), protocol))
+        })
+        .collect()
+    };
+    let held = ports(replaces);
+    // On whatever address it holds the port: it goes first.
+    let is_held = |(at, protocol): &HostPort| {
+        held.iter()
+            .any(|(held, of)| held.port() == at.port() && of == protocol)
+    };
+    ports(pod)
+        .into_iter()
+        .filter(|port| !is_held(port))
+        .collect()
+}
+
+/// Fails where one of the host's ports is taken, as far as this process sees the host's network.
+fn check_host_ports(ports: &BTreeSet<HostPort>) -> Result<(), SyncError> {
+    for (at, protocol) in ports {
+        let bound = match protocol.as_str() {
+            "TCP" => TcpListener::bind(at).map(|_| ()),
+            "UDP" => UdpSocket::bind(at).map(|_| ()),
+            _ => Ok(()),
+        };
+        if bound.is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse) {
+            let port = at.port();
+            return Err(SyncError::new(
+                SyncErrorReason::CreatePodSandboxError,
+                format!("host port {port}/{protocol} is taken by another program"),
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! Histories on disk: which revision runs, which was healthy, which failed and why.
+//!
+//! One file per pod under `<root>/rollouts/`, renamed in, readable by root alone, since pods may hold
+//! secrets. Nothing here is ever fatal.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::store::kept::{Claim, KeptDir, SUFFIX};
+use mirrorlet_core::api::{Code, Diagnostic, FullName, hex};
+use mirrorlet_core::manifest::MANIFEST_BYTES_MAX;
+use mirrorlet_core::rollout::{History, REVISIONS_MAX};
+use mirrorlet_host::disk;
+use mirrorlet_host::telemetry::occurrences;
+
+/// Name of the directory under the root.
+const DIRECTORY: &str = "rollouts";
+/// Version of the file format. A file of another version is set aside.
+const FORMAT_VERSION: u32 = 1;
+/// Largest file that is read: as many revisions as are kept, each of the largest size and twice as
+/// long for what it is defaulted with.
+const STORED_BYTES_MAX: u64 = (2 * REVISIONS_MAX * MANIFEST_BYTES_MAX) as u64;
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Stored {
+    version: u32,
+    full_name: FullName,
+    history: History,
+}
+
+/// The directory, and what it holds.
+pub(super) struct HistoryStore {
+    kept: KeptDir,
+    saved: BTreeMap<FullName, History>,
+}
+
+impl HistoryStore {
+    /// Reads the histories; those of pods whose manifests were gone at the last agent's end are
+    /// removed. Blocks.
+    pub(super) fn load(root: &Path) -> (Self, BTreeMap<FullName, History>) {
+        let kept = KeptDir {
+            dir: root.join(DIRECTORY),
+            what: "rollout history",
+            version: FORMAT_VERSION,
+            bytes_max: STORED_BYTES_MAX,
+        };
+        let claim = |stored: &Stored| Claim {
+            version: stored.version,
+            name: Some(file_name(&stored.full_name)),
+        };
+        let mut saved = BTreeMap::new();
+        let problems = kept.read_all(claim, |stored: Stored, _| {
+            saved.insert(stored.full_name, stored.history);
+        });
+        tell(&problems);
+        saved.retain(|name, history: &mut History| {
+            let wanted = history.newest.is_some();
+            if !wanted {
+                let _ = kept.remove(&file_name(name));
+            }
+            wanted
+        });
+        let histories = saved.clone();
+        (Self { kept, saved }, histories)
+    }
+
+    /// Writes the histories that have changed. One that can't be written is tried again with the
+    /// next change of any.
+    pub(super) async fn keep(&mut self, histories: &BTreeMap<FullName, History>) {
+        let changed =
+            |(name, history): &(&FullName, &History)| self.saved.get(*name) != Some(*history);
+        let changed: Vec<Stored> = histories
+            .iter()
+            .filter(changed)
+            .map(|(name, history)| Stored {
+                version: FORMAT_VERSION,
+                full_name: name.clone(),
+                history: history.clone(),
+            })
+            .collect();
+        if changed.is_empty() {
+            return;
+        }
+        let kept = self.kept.clone();
+        let written = disk::blocking(move || {
+            let write = |stored: Stored| match kept.write(&file_name(&stored.full_name), &stored) {
+                Ok(()) => Ok((stored.full_name, stored.history)),
+                Err(error) => Err(error.to_string()),
+            };
+            changed.into_iter().map(write).collect::<Vec<_>>()
+        });
+        for result in written.await {
+            match result {
+                Ok((name, history)) => {
+                    self.saved.insert(name, history);
+                }
+                Err(error) => {
+                    let dir = self.kept.dir.display().to_string();
+                    let message = format!("a rollout history can't be kept on disk: {error}");
+                    tell(&[Diagnostic::warning(Code::Unreadable, dir, message)]);
+                }
+            }
+        }
+    }
+}
+
+fn tell(problems: &[Diagnostic]) {
+    for problem in problems {
+        occurrences::manifest_problem(problem);
+    }
+}
+
+fn file_name(name: &FullName) -> String {
+    let digest = Sha256::digest(name.to_string().as_bytes());
+    format!("{}{SUFFIX}", hex(&digest[..16]))
+}

@@ -1,0 +1,277 @@
+//! Rollouts of static pods: between what sources want and what workers run.
+//!
+//! [`Rollouts::apply`] replaces each newest revision that isn't to run yet, or no longer, by the one
+//! that runs in its place. Whoever reads the merged set sees what runs; that it isn't the newest one
+//! is said by the pod's `held` and its problems, as for a manifest that can't be read. What to do is
+//! decided by [`mirrorlet_core::rollout`]; here revisions are prepared, histories kept on disk and
+//! changes told.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::store::board::Board;
+use crate::store::cell::Reader;
+use mirrorlet_core::admit::{AdmitInput, AdmitNode, Verdict, admit};
+use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
+use mirrorlet_core::desired::SourcePod;
+use mirrorlet_core::merge::Merged;
+use mirrorlet_core::observed::Pods;
+use mirrorlet_core::rollout::{
+    Cause, Change, Decision, History, Input, Outcome, Phase, Preparation, decide,
+};
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
+use mirrorlet_runtime::Runtime;
+
+mod kept;
+mod prepare;
+
+use kept::HistoryStore;
+use prepare::Preparations;
+
+/// Least time between two looks at the pods that are judged: their status changes several times
+/// while they start.
+const LOOK_PAUSE: Duration = Duration::from_millis(200);
+/// How often a revision that the node doesn't admit is asked for again.
+const ADMIT_PERIOD: Duration = Duration::from_secs(10);
+
+/// What rollouts need of the agent.
+pub struct RolloutOptions {
+    /// Prepares pods.
+    pub runtime: Arc<dyn Runtime>,
+    /// What the workers tell of pods.
+    pub board: Board,
+    /// The node as admission sees it.
+    pub node: Reader<AdmitNode>,
+    /// Whether a failed revision is replaced by the last healthy one.
+    pub restore: bool,
+    /// Where occurrences are told.
+    pub telemetry: Telemetry,
+    /// What the time is.
+    pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+/// The rollouts of all static pods.
+pub struct Rollouts {
+    options: RolloutOptions,
+    store: HistoryStore,
+    histories: BTreeMap<FullName, History>,
+    phases: BTreeMap<FullName, Phase>,
+    preparations: Preparations,
+    changed: watch::Receiver<u64>,
+    look_at: Option<Instant>,
+}
+
+impl Rollouts {
+    /// Rollouts that go on from what is kept below `root`. Blocks.
+    #[must_use]
+    pub fn load(root: &Path, options: RolloutOptions) -> Self {
+        let (store, histories) = HistoryStore::load(root);
+        Self {
+            store,
+            histories,
+            phases: BTreeMap::new(),
+            preparations: Preparations::new(Arc::clone(&options.runtime)),
+            changed: options.board.changed(),
+            look_at: None,
+            options,
+        }
+    }
+
+    /// Puts in the place of each static pod the revision of it that is to run. `before` is what was
+    /// run so far, `listed` what the runtime held when it was last listed.
+    pub fn apply(&mut self, merged: &mut Merged, before: &Merged, listed: Option<&Pods>) {
+        let now = (self.options.clock)();
+        self.changed.mark_unchanged();
+        self.look_at = None;
+        let is_static = |pod: &&SourcePod| !pod.is_api();
+        let wanted: BTreeMap<FullName, SourcePod> = merged
+            .pods
+            .values()
+            .filter(is_static)
+            .map(|pod| (pod.full_name(), pod.clone()))
+            .collect();
+        if merged.delivered.manifests {
+            self.forget_missing(&wanted);
+        }
+        for (name, newest) in wanted {
+            let decision = self.decide(&name, &newest, before, listed, now);
+            let pod = decision.pod(&newest);
+            self.tell(&name, &newest, &decision);
+            if let Some(wait) = decision.look_again {
+                self.look_in(wait);
+            }
+            self.histories.insert(name.clone(), decision.history);
+            self.phases.insert(name, decision.phase);
+            merged.pods.remove(&newest.uid());
+            merged.pods.insert(pod.uid(), pod);
+        }
+    }
+
+    fn decide(
+        &mut self,
+        name: &FullName,
+        newest: &SourcePod,
+        before: &Merged,
+        listed: Option<&Pods>,
+        now: Timestamp,
+    ) -> Decision {
+        let uid = newest.uid();
+        let history = self.history(name, &uid, listed);
+        let current = history
+            .current
+            .as_ref()
+            .map_or(&uid, |(current, _)| current);
+        let view = self.options.board.get(current);
+        let runs = match &view {
+            Some(view) => view.observed.anything_running(),
+            None => listed.is_some_and(|pods| pods.0.iter().any(|pod| pod.uid == *current)),
+        };
+        let replaced = history.current().filter(|running| running.uid() != uid);
+        let failed = history
+            .get(&uid)
+            .is_some_and(|r| matches!(r.outcome, Outcome::Failed(_)));
+        // One that failed before is tried again only by an edit, which begins it anew.
+        let tried = failed && history.newest.as_ref() == Some(&uid);
+        let preparation = match replaced {
+            Some(running) if !tried => match self.refused(newest, before) {
+                Some(cause) => {
+                    self.look_in(ADMIT_PERIOD);
+                    Preparation::Failed(cause)
+                }
+                None => self.preparations.of(name, &newest.pod, &running.pod),
+            },
+            _ => {
+                self.preparations.end(name);
+                Preparation::Done
+            }
+        };
+        let input = Input {
+            wanted: newest,
+            runs,
+            status: view.as_ref().and_then(|view| view.status.as_deref()),
+            preparation: &preparation,
+            restore: self.options.restore,
+            now,
+        };
+        decide(&history, &input)
+    }
+
+    /// What is known of a pod's revisions. The first time in this agent's life, a newest revision
+    /// that runs already is the current one, whatever was kept: the last agent's end came before
+    /// its note.
+    fn history(&self, name: &FullName, newest: &PodUid, listed: Option<&Pods>) -> History {
+        let mut history = self.histories.get(name).cloned().unwrap_or_default();
+        if !self.phases.contains_key(name)
+            && let Some((current, since)) = &mut history.current
+            && let Some(listed) = listed
+        {
+            let runs = |uid: &PodUid| listed.0.iter().any(|pod| pod.uid == *uid);
+            if runs(newest) && !runs(current) {
+                (*current, *since) = (newest.clone(), *since);
+            }
+        }
+        history
+    }
+
+    /// Why the node wouldn't take the newest revision in the place of the one that runs.
+    fn refused(&self, newest: &SourcePod, before: &Merged) -> Option<Cause> {
+        let name = newest.full_name();
+        let others = before
+            .pods
+            .values()
+            .filter(|pod| pod.is_api() || pod.full_name() != name);
+        let others: Vec<Arc<Pod>> = others.map(|pod| Arc::clone(&pod.pod)).collect();
+        let verdict = admit(&AdmitInput {
+            pod: &newest.pod,
+            others: &others,
+            node: &self.options.node.get(),
+        });
+        match verdict {
+            Verdict::Admitted { .. } => None,
+            Verdict::Refused(failure) => Some(Cause::new(failure.reason, failure.message)),
+        }
+    }
+
+    /// A pod whose manifest has gone has no current revision any more; what was healthy stays known.
+    fn forget_missing(&mut self, wanted: &BTreeMap<FullName, SourcePod>) {
+        for (name, history) in &mut self.histories {
+            if !wanted.contains_key(name) {
+                (history.current, history.newest) = (None, None);
+            }
+        }
+        self.phases.retain(|name, _| wanted.contains_key(name));
+        self.preparations.retain(|name| wanted.contains_key(name));
+    }
+
+    fn look_in(&mut self, wait: Duration) {
+        let at = Instant::now() + wait;
+        self.look_at = Some(self.look_at.map_or(at, |known| known.min(at)));
+    }
+
+    /// Tells what has changed about a rollout, by the UID of the pod that runs.
+    fn tell(&self, name: &FullName, newest: &SourcePod, decision: &Decision) {
+        let telemetry = &self.options.telemetry;
+        let history = &decision.history;
+        let uid = history
+            .current
+            .as_ref()
+            .map_or_else(|| newest.uid(), |(uid, _)| uid.clone());
+        let known = self.phases.get(name);
+        if decision.change == Some(Change::Succeeded) && history.revisions.len() > 1 {
+            occurrences::rollout_succeeded(telemetry, name, &uid);
+        }
+        if known == Some(&decision.phase) {
+            return;
+        }
+        match &decision.phase {
+            Phase::Preparing => occurrences::rollout_started(telemetry, name, &uid, &newest.uid()),
+            Phase::Held(cause) => {
+                occurrences::rollout_held(telemetry, name, &uid, &cause.reason, &cause.message);
+            }
+            Phase::Restored(cause) if known.is_some() => {
+                occurrences::rollout_restored(telemetry, name, &uid, &cause.reason, &cause.message);
+            }
+            Phase::Settled | Phase::Judging | Phase::Restored(_) => {}
+        }
+    }
+
+    /// Ends when what was decided may have to be decided anew.
+    pub async fn changed(&mut self) {
+        let open = |phase: &Phase| matches!(phase, Phase::Judging | Phase::Preparing);
+        let watched = self.phases.values().any(open);
+        let (board, mut node) = (&mut self.changed, self.options.node.clone());
+        let waits = self
+            .phases
+            .values()
+            .any(|phase| matches!(phase, Phase::Held(_)));
+        let look_at = self.look_at;
+        tokio::select! {
+            changed = board.changed(), if watched => match changed {
+                Ok(()) => tokio::time::sleep(LOOK_PAUSE).await,
+                Err(_) => std::future::pending().await,
+            },
+            Ok(_) = node.changed(), if waits => {}
+            () = self.preparations.changed() => {}
+            () = tokio::time::sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {}
+        }
+    }
+
+    /// Brings the disk up to date with what was decided. What can't be written costs history, never
+    /// a pod.
+    pub async fn keep(&mut self) {
+        self.store.keep(&self.histories).await;
+    }
+}
+
+impl Rollouts {
+    /// Ends all preparations, and awaits them.
+    pub async fn shut_down(mut self) {
+        self.preparations.retain(|_| false);
+        self.preparations.ended().await;
+    }
+}

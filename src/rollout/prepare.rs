@@ -1,0 +1,158 @@
+//! Preparing newest revisions: one task a pod, which tries until it succeeds.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::rollout::{Cause, Preparation};
+use mirrorlet_runtime::{Runtime, SyncError, SyncErrorReason};
+
+/// Pause after a failure that says nothing of when to try again.
+const RETRY: Duration = Duration::from_secs(10);
+/// Shortest pause, whatever a failure says.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+
+/// The preparations under way and done, by pod.
+pub(super) struct Preparations {
+    runtime: Arc<dyn Runtime>,
+    pods: BTreeMap<FullName, OnePod>,
+    tasks: JoinSet<()>,
+    /// Changes with every outcome.
+    version: watch::Sender<u64>,
+    seen: watch::Receiver<u64>,
+}
+
+struct OnePod {
+    uid: PodUid,
+    outcome: watch::Receiver<Preparation>,
+    cancel: CancellationToken,
+}
+
+impl Drop for OnePod {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
+impl Preparations {
+    pub(super) fn new(runtime: Arc<dyn Runtime>) -> Self {
+        let (version, seen) = watch::channel(0);
+        Self {
+            runtime,
+            pods: BTreeMap::new(),
+            tasks: JoinSet::new(),
+            version,
+            seen,
+        }
+    }
+
+    /// How far a revision is prepared; the first question begins it. One of an older edit ends.
+    pub(super) fn of(
+        &mut self,
+        name: &FullName,
+        pod: &Arc<Pod>,
+        replaces: &Arc<Pod>,
+    ) -> Preparation {
+        let uid = PodUid::of(pod);
+        if let Some(known) = self.pods.get(name).filter(|known| known.uid == uid) {
+            return known.outcome.borrow().clone();
+        }
+        let (sender, outcome) = watch::channel(Preparation::UnderWay);
+        let cancel = CancellationToken::new();
+        let task = Task {
+            runtime: Arc::clone(&self.runtime),
+            pod: Arc::clone(pod),
+            replaces: Arc::clone(replaces),
+            outcome: sender,
+            version: self.version.clone(),
+        };
+        let token = cancel.clone();
+        self.tasks.spawn(async move {
+            // A call that is on its way hears of the cancellation by its own token.
+            task.run(&token).await;
+        });
+        let one = OnePod {
+            uid,
+            outcome,
+            cancel,
+        };
+        self.pods.insert(name.clone(), one);
+        Preparation::UnderWay
+    }
+
+    /// Ends the preparation of a pod, if there is one.
+    pub(super) fn end(&mut self, name: &FullName) {
+        self.pods.remove(name);
+    }
+
+    /// Ends the preparations of all other pods.
+    pub(super) fn retain(&mut self, keep: impl Fn(&FullName) -> bool) {
+        self.pods.retain(|name, _| keep(name));
+    }
+
+    /// Ends with the next outcome.
+    pub(super) async fn changed(&mut self) {
+        // Tasks that have ended are taken out of the set meanwhile.
+        while self.tasks.try_join_next().is_some() {}
+        if self.seen.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Ends when every task has.
+    pub(super) async fn ended(&mut self) {
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+struct Task {
+    runtime: Arc<dyn Runtime>,
+    pod: Arc<Pod>,
+    replaces: Arc<Pod>,
+    outcome: watch::Sender<Preparation>,
+    version: watch::Sender<u64>,
+}
+
+impl Task {
+    async fn run(self, cancel: &CancellationToken) {
+        loop {
+            let prepared = self
+                .runtime
+                .prepare_pod(&self.pod, &self.replaces, cancel)
+                .await;
+            if cancel.is_cancelled() {
+                return;
+            }
+            let (outcome, retry) = outcome(prepared);
+            self.outcome.send_replace(outcome);
+            self.version.send_modify(|version| *version += 1);
+            let Some(pause) = retry else {
+                return;
+            };
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+}
+
+/// What a call came to, and when to try again. That the runtime is away says nothing of the pod.
+fn outcome(prepared: Result<(), SyncError>) -> (Preparation, Option<Duration>) {
+    match prepared {
+        Ok(()) => (Preparation::Done, None),
+        Err(error) => {
+            let retry = error.retry_after.unwrap_or(RETRY).max(RETRY_MIN);
+            let outcome = match error.reason {
+                SyncErrorReason::RuntimeUnavailable => Preparation::UnderWay,
+                reason => Preparation::Failed(Cause::new(reason.to_string(), error.message)),
+            };
+            (outcome, Some(retry))
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Edits of pods that run: what can't be started stops nothing, what fails is undone.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+
+use crate::common::{Bed, IMAGE, IMAGE_2, eventually};
+use mirrorlet_core::api::report::PodReport;
+
+const QUIET: &str = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done";
+
+/// A pod whose container runs `script`, with more of its spec and of its container's, in YAML.
+fn pod(name: &str, image: &str, script: &str, spec: &str, container: &str) -> String {
+    format!(
+        r#"apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+  annotations:
+    mirrorlet.dev/min-ready-seconds: "1"
+    mirrorlet.dev/max-restarts: "1"
+    mirrorlet.dev/progress-deadline-seconds: "5"
+spec:
+  terminationGracePeriodSeconds: 1
+{spec}
+  containers:
+  - name: {name}
+    image: {image}
+    command: ["sh", "-c", {script:?}]
+{container}
+"#
+    )
+}
+
+fn good(name: &str) -> String {
+    pod(name, IMAGE, QUIET, "", "")
+}
+
+fn told(pod: &PodReport) -> String {
+    let problems = pod.problems.iter().map(ToString::to_string);
+    problems.collect::<Vec<_>>().join("\n")
+}
+
+/// Ids of the pods' containers and sandboxes, by container name.
+fn ids(bed: &Bed) -> BTreeMap<String, String> {
+    bed.running().into_iter().collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_that_can_not_be_started_stops_nothing() {
+    let taken = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let nowhere = "mirrorlet.test/nowhere:1";
+    let second = format!("  - name: other\n    image: {nowhere}\n    imagePullPolicy: Never");
+    let host_path = "  volumes:\n  - name: v\n    hostPath: {path: /etc/hostname, type: Directory}";
+    let edits = [
+        (
+            "tag",
+            pod("tag", nowhere, QUIET, "", "    imagePullPolicy: Never"),
+            "ErrImageNeverPull",
+        ),
+        (
+            "pull",
+            pod("pull", "127.0.0.1:9/nowhere:1", QUIET, "", ""),
+            "ErrImagePull",
+        ),
+        (
+            "port",
+            pod(
+                "port",
+                IMAGE,
+                QUIET,
+                "",
+                &format!("    ports: [{{containerPort: 80, hostPort: {port}}}]"),
+            ),
+            "is taken by another program",
+        ),
+        (
+            "path",
+            pod(
+                "path",
+                IMAGE,
+                QUIET,
+                host_path,
+                "    volumeMounts: [{name: v, mountPath: /v}]",
+            ),
+            "hostPath type check failed",
+        ),
+        (
+            "root",
+            pod(
+                "root",
+                IMAGE,
+                QUIET,
+                "  securityContext: {runAsNonRoot: true}",
+                "",
+            ),
+            "runAsNonRoot",
+        ),
+        (
+            "second",
+            pod("second", IMAGE_2, QUIET, "", &second),
+            "ErrImageNeverPull",
+        ),
+    ];
+    let bed = Bed::new();
+    let mut agent = bed.agent().await;
+    for (name, _, _) in &edits {
+        bed.write(&format!("{name}.yaml"), &good(name));
+    }
+    let mut uids = BTreeMap::new();
+    for (name, _, _) in &edits {
+        uids.insert(*name, agent.until_running(name).await.uid);
+    }
+    let before = ids(&bed);
+    for (name, edit, _) in &edits {
+        bed.write(&format!("{name}.yaml"), edit);
+    }
+    for life in ["the agent that saw the edit", "the one after it"] {
+        for (name, _, cause) in &edits {
+            let held = |pod: &PodReport| pod.held && told(pod).contains(cause);
+            let pod = agent.until_pod(name, held).await;
+            // rollouts 1, rollouts 8, rollouts 10, rollouts 11, rollouts 12
+            assert_eq!(pod.uid, uids[name], "{life}");
+            assert_eq!((pod.status.as_str(), pod.ready), ("Running", 1), "{name}");
+            let problem = &pod.problems[0];
+            let file = bed.manifest(&format!("{name}.yaml"));
+            assert_eq!(problem.file, file.display().to_string());
+            assert!(problem.message.contains("the one before runs"), "{problem}");
+        }
+        assert_eq!(ids(&bed), before, "{life}");
+        agent.stop().await;
+        agent = bed.agent().await;
+    }
+    // What it lacked is there: it goes on by itself.
+    drop(taken);
+    let pod = agent
+        .until_pod("port", |pod| {
+            !pod.held && pod.ready == 1 && pod.uid != uids["port"]
+        })
+        .await;
+    assert_eq!(told(&pod), "");
+    // The author's own text again: nothing happens.
+    bed.write("root.yaml", &good("root"));
+    let pod = agent.until_pod("root", |pod| !pod.held).await;
+    assert_eq!(pod.uid, uids["root"]);
+    // A better edit.
+    bed.write("tag.yaml", &pod_of_second_image("tag"));
+    agent
+        .until_pod("tag", |pod| {
+            !pod.held && pod.ready == 1 && pod.uid != uids["tag"]
+        })
+        .await;
+    let after = ids(&bed);
+    for name in ["path", "root", "second"] {
+        let same = |ids: &BTreeMap<String, String>| {
+            let of = ids
+                .iter()
+                .filter(|(of, _)| of.contains(uids[name].as_str()));
+            of.map(|(_, id)| id.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(same(&after), same(&before), "{name}");
+    }
+    agent.stop().await;
+}
+
+/// Waits until that many pods have a healthy version to go back to.
+async fn until_healthy(bed: &Bed, pods: usize) {
+    eventually("healthy versions", || {
+        let kept = std::fs::read_dir(bed.path().join("rollouts")).ok()?;
+        let texts =
+            kept.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap_or_default());
+        let healthy = texts.filter(|text| text.contains(r#""outcome":"healthy""#));
+        (healthy.count() == pods).then_some(())
+    })
+    .await;
+}
+
+fn pod_of_second_image(name: &str) -> String {
+    pod(name, IMAGE_2, QUIET, "", "")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_that_fails_is_undone() {
+    let never_ready = "    readinessProbe: {exec: {command: [\"false\"]}, periodSeconds: 1}";
+    let init = format!(
+        "  restartPolicy: OnFailure\n  initContainers:\n  - name: first\n    image: {IMAGE}\n    command: [\"false\"]"
+    );
+    let edits = [
+        (
+            "crash",
+            pod("crash", IMAGE, "exit 3", "", ""),
+            "was restarted once",
+        ),
+        (
+            "unready",
+            pod("unready", IMAGE, QUIET, "", never_ready),
+            "not ready within 5 s",
+        ),
+        (
+            "init",
+            pod("init", IMAGE, QUIET, &init, ""),
+            "first was restarted once",
+        ),
+        (
+            "entrypoint",
+            pod("entrypoint", IMAGE, QUIET, "", "").replace("\"sh\"", "\"/nowhere\""),
+            "RunContainerError",
+        ),
+    ];
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    for (name, _, _) in &edits {
+        bed.write(&format!("{name}.yaml"), &good(name));
+    }
+    let mut uids = BTreeMap::new();
+    for (name, _, _) in &edits {
+        uids.insert(*name, agent.until_running(name).await.uid);
+    }
+    until_healthy(&bed, edits.len()).await;
+    for (name, edit, _) in &edits {
+        bed.write(&format!("{name}.yaml"), edit);
+    }
+    for (name, _, cause) in &edits {
+        let restored = |pod: &PodReport| pod.held && pod.ready == 1 && told(pod).contains(cause);
+        let pod = agent.until_pod(name, restored).await;
+        // rollouts 3, rollouts 5, rollouts 6
+        assert_eq!(pod.uid, uids[name], "{name}");
+        assert!(
+            told(&pod).contains("failed, the one before runs"),
+            "{pod:?}"
+        );
+    }
+    agent.stop().await;
+    // The next agent knows what failed, and doesn't try it again.
+    let before = ids(&bed);
+    let agent = bed.agent().await;
+    for (name, _, cause) in &edits {
+        let restored = |pod: &PodReport| pod.held && pod.ready == 1 && told(pod).contains(cause);
+        agent.until_pod(name, restored).await;
+    }
+    assert_eq!(ids(&bed), before);
+    // The healthy text again restarts nothing; another edit is another attempt.
+    bed.write("crash.yaml", &good("crash"));
+    agent
+        .until_pod("crash", |pod| !pod.held && pod.ready == 1)
+        .await;
+    // rollouts 14
+    assert_eq!(ids(&bed), before);
+    bed.write("unready.yaml", &pod_of_second_image("unready"));
+    let edited = |pod: &PodReport| !pod.held && pod.ready == 1 && pod.uid != uids["unready"];
+    agent.until_pod("unready", edited).await;
+    agent.stop().await;
+}
