@@ -19,7 +19,8 @@ use super::{
 /// Total: any bytes give a result. Equal bytes and contexts give equal results.
 #[must_use]
 pub fn parse_manifest(bytes: &[u8], ctx: &ParseContext<'_>) -> Parsed {
-    let roots = match text::documents(bytes, ctx.location) {
+    let mut warnings = Vec::new();
+    let roots = match text::documents(bytes, ctx.location, &mut warnings) {
         Ok(roots) => roots,
         Err(problem) => {
             return Parsed {
@@ -28,7 +29,10 @@ pub fn parse_manifest(bytes: &[u8], ctx: &ParseContext<'_>) -> Parsed {
             };
         }
     };
-    let mut parsed = Parsed::default();
+    let mut parsed = Parsed {
+        problems: warnings,
+        ..Parsed::default()
+    };
     for root in &roots {
         read_document(root, ctx, &mut parsed);
     }

@@ -1,5 +1,7 @@
 //! Bytes → YAML documents, or the one reason why the file as a whole can't be read.
 
+use std::borrow::Cow;
+
 use serde_saphyr::Error as YamlError;
 use serde_saphyr::options::DuplicateKeyPolicy;
 
@@ -23,14 +25,86 @@ const DOCUMENTS_MAX: usize = 1024;
 /// Merge keys (`<<`) in one file.
 const MERGE_KEYS_MAX: usize = 1000;
 
+/// Texts with `\'` in one file: each costs another reading of it.
+const ESCAPED_MAX: usize = 64;
+/// Stands for `\'` where the parser refuses that: as many bytes, and nobody's letter.
+const STAND_IN: char = '\u{7fb}';
+
 /// The prefix of every syntax error.
 const NOT_YAML: &str = "this is not valid YAML";
 
 /// Reads the documents of a file; blank ones and those of comments alone are left out.
 ///
-/// `location` is named in the diagnostic.
-pub(super) fn documents(bytes: &[u8], location: &str) -> Result<Vec<Node>, Box<Diagnostic>> {
-    let text = checked_text(bytes, location)?;
+/// `location` is named in the diagnostics; those of what is read all the same go to `warnings`.
+pub(super) fn documents(
+    bytes: &[u8],
+    location: &str,
+    warnings: &mut Vec<Diagnostic>,
+) -> Result<Vec<Node>, Box<Diagnostic>> {
+    let mut text = Cow::Borrowed(checked_text(bytes, location)?);
+    let is_taken = text.contains(STAND_IN);
+    let documents = loop {
+        let error = match parse(&text) {
+            Ok(documents) => break documents,
+            Err(error) => error,
+        };
+        // By line and column: the parser's own offsets count stand-ins as one byte.
+        let found = error.without_snippet().location();
+        let place = found.and_then(|found| position_from_line(&text, found));
+        let readable = place
+            .filter(|_| warnings.len() < ESCAPED_MAX && !is_taken)
+            .and_then(|place| with_stand_ins(&text, place.offset));
+        let Some(readable) = readable else {
+            return Err(Box::new(syntax(&error, &text, location)));
+        };
+        let message = "\\' is not a valid escape in a double-quoted string";
+        let warning = Diagnostic::warning(Code::Syntax, location, message)
+            .help("write ' without the backslash; kubectl and the kubelet accept both");
+        warnings.push(match place {
+            Some(place) => warning.at(place),
+            None => warning,
+        });
+        text = Cow::Owned(readable);
+    };
+    let mut documents: Vec<Node> = documents.into_iter().filter(|d| !d.is_null()).collect();
+    if documents.is_empty() {
+        return Err(Box::new(empty(location, "contains only comments")));
+    }
+    if !warnings.is_empty() {
+        for document in &mut documents {
+            document.replace(STAND_IN, "'");
+        }
+    }
+    Ok(documents)
+}
+
+/// The text with a [`STAND_IN`] for each `\'` of the scalar in double quotes that begins at
+/// `offset`; none if there is none. Every byte behind stays where it is.
+///
+/// Upstream: `yaml_parser_scan_flow_scalar` of `go.yaml.in/yaml/v2/scannerc.go` takes that escape.
+fn with_stand_ins(text: &str, offset: usize) -> Option<String> {
+    let scalar = text.get(offset..)?.strip_prefix('"')?;
+    let (mut found, mut escaped) = (Vec::new(), false);
+    for (at, byte) in scalar.bytes().enumerate() {
+        match byte {
+            b'\'' if escaped => found.push(offset + at),
+            b'"' if !escaped => break,
+            _ => {}
+        }
+        escaped = byte == b'\\' && !escaped;
+    }
+    if found.is_empty() {
+        return None;
+    }
+    let mut readable = text.to_owned();
+    let stand_in = STAND_IN.to_string();
+    for at in found {
+        readable.replace_range(at..at + stand_in.len(), &stand_in);
+    }
+    Some(readable)
+}
+
+fn parse(text: &str) -> Result<Vec<Node>, YamlError> {
     let options = serde_saphyr::options! {
         legacy_octal_numbers: true,
         duplicate_keys: DuplicateKeyPolicy::LastWins,
@@ -48,13 +122,7 @@ pub(super) fn documents(bytes: &[u8], location: &str) -> Result<Vec<Node>, Box<D
             max_recorded_anchor_events: NODES_MAX,
         },
     };
-    let documents: Vec<Node> = serde_saphyr::from_multiple_with_options(text, options)
-        .map_err(|error| Box::new(syntax(&error, text, location)))?;
-    let documents: Vec<Node> = documents.into_iter().filter(|d| !d.is_null()).collect();
-    if documents.is_empty() {
-        return Err(Box::new(empty(location, "contains only comments")));
-    }
-    Ok(documents)
+    serde_saphyr::from_multiple_with_options(text, options)
 }
 
 fn checked_text<'a>(bytes: &'a [u8], location: &str) -> Result<&'a str, Box<Diagnostic>> {
@@ -278,4 +346,37 @@ fn tab_help(text: &str, place: Option<Position>) -> Option<String> {
         .map(|l| l.trim_start_matches(' '))
         .any(|l| l.starts_with('\t'));
     indented_by_tab.then(|| "YAML is indented by spaces; a tab can't be used".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Go's parser takes that escape, and so manifests of others have it.
+    #[test]
+    fn an_escaped_apostrophe_is_read_with_a_warning() {
+        let read = |text: &str| {
+            let mut warnings = Vec::new();
+            let read = documents(text.as_bytes(), "f.yaml", &mut warnings);
+            let values = read.map(|all| all.iter().map(Node::to_json).collect::<Vec<_>>());
+            (values.map_err(|problem| problem.code), warnings)
+        };
+        let text = "a: \"it\\'s \\\\ \\\"it\\'s\\\"\"\nb: 'x\\'\nc: [\"k\\'\", d]\n";
+        let (values, warnings) = read(text);
+        let expected = serde_json::json!({"a": "it's \\ \"it's\"", "b": "x\\", "c": ["k'", "d"]});
+        // tenants A5
+        assert_eq!(values, Ok(vec![expected]));
+        let lines: Vec<_> = warnings.iter().map(|w| w.position.unwrap().line).collect();
+        assert_eq!(lines, [1, 3]);
+        assert!(
+            warnings
+                .iter()
+                .all(|w| w.severity == crate::api::Severity::Warning)
+        );
+        for bad in ["a: \"\\q\"", "a: \"\\' \\q\"", "a: \"\\'"] {
+            assert!(read(bad).0.is_err(), "{bad}");
+        }
+        let many = "- \"\\'\"\n".repeat(ESCAPED_MAX + 1);
+        assert_eq!(read(&many).0, Err(Code::Syntax));
+    }
 }

@@ -69,6 +69,21 @@ impl Node {
         }
     }
 
+    /// Replaces a sign in all texts and keys.
+    pub(super) fn replace(&mut self, sign: char, by: &str) {
+        match &mut self.kind {
+            Kind::Scalar(Value::String(text)) => *text = text.replace(sign, by),
+            Kind::Scalar(_) => {}
+            Kind::Sequence(items) => items.iter_mut().for_each(|item| item.replace(sign, by)),
+            Kind::Mapping(entries) => {
+                for entry in entries {
+                    entry.key = entry.key.replace(sign, by);
+                    entry.value.replace(sign, by);
+                }
+            }
+        }
+    }
+
     fn entry(&self, key: &str) -> Option<&Entry> {
         match &self.kind {
             Kind::Mapping(entries) => entries.iter().rfind(|entry| entry.key == key),
