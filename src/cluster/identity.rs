@@ -1,4 +1,4 @@
-//! The agent's identity and the API server's address: a kubeconfig or the in-cluster ServiceAccount.
+//! The agent's identity and the API server's address: a kubeconfig or the in-cluster account.
 //!
 //! What kube re-reads by itself: a token file, every minute; the CA of the in-cluster account,
 //! every minute. What it reads once, when a client is built: the kubeconfig, and the CA,

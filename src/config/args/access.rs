@@ -58,10 +58,10 @@ pub struct PortForwardArgs {
     /// The agent to connect to.
     #[command(flatten)]
     pub agent: AgentArgs,
-    /// Ports as [LOCAL:]REMOTE; :REMOTE listens on any free local port.
+    /// Ports, each as REMOTE or LOCAL:REMOTE; :REMOTE listens on any free local port.
     #[arg(required = true, value_name = "[LOCAL:]REMOTE")]
     pub ports: Vec<String>,
-    /// Addresses to listen on; localhost is both 127.0.0.1 and ::1.
+    /// Addresses to listen on; localhost is both the IPv4 and the IPv6 loopback address.
     #[arg(
         long,
         value_name = "ADDRESS",
