@@ -27,7 +27,37 @@ impl PodWorkers {
         pods.sort_by_cached_key(|pod| turn(pod, held.contains_key(&PodUid::of(pod))));
         let (node, mut active) = (self.context.node.get(), self.active_pods());
         for pod in pods {
-            self.admit_one(pod, &node, &mut active, Duration::ZERO, cancel);
+            let runs = held.contains_key(&PodUid::of(pod));
+            let verdict = self.ask(pod, &node, &active, runs);
+            self.admit_one(pod, verdict, &mut active, Duration::ZERO, cancel);
+        }
+    }
+
+    /// Whether the node takes a pod. A static pod that runs already stays: the machine it would be
+    /// too large for has carried it so far, and an upgrade or another reservation stops nothing.
+    fn ask(&self, pod: &Arc<Pod>, node: &AdmitNode, active: &[Arc<Pod>], runs: bool) -> Verdict {
+        let admitted = Verdict::Admitted {
+            preempt: Vec::new(),
+        };
+        // A pod that only has to come to its end is not asked for.
+        if ending(pod).is_some() {
+            return admitted;
+        }
+        let verdict = admit(&AdmitInput {
+            pod,
+            others: active,
+            node,
+        });
+        match verdict {
+            Verdict::Refused(Failure {
+                reason, message, ..
+            }) if runs && !is_api_pod(pod) => {
+                let message = format!("the pod is already running and is not stopped: {message}");
+                let (name, uid) = (FullName::of(pod), PodUid::of(pod));
+                occurrences::note(&self.context.telemetry, &name, &uid, &reason, &message);
+                admitted
+            }
+            verdict => verdict,
         }
     }
 
@@ -39,30 +69,19 @@ impl PodWorkers {
         cancel: &CancellationToken,
     ) {
         let (node, mut active) = (self.context.node.get(), self.active_pods());
-        self.admit_one(pod, &node, &mut active, pause, cancel);
+        let verdict = self.ask(pod, &node, &active, false);
+        self.admit_one(pod, verdict, &mut active, pause, cancel);
     }
 
     fn admit_one(
         &mut self,
         pod: &Arc<Pod>,
-        node: &AdmitNode,
+        verdict: Verdict,
         active: &mut Vec<Arc<Pod>>,
         pause: Duration,
         cancel: &CancellationToken,
     ) {
         let (uid, full_name) = (PodUid::of(pod), FullName::of(pod));
-        // A pod that only has to come to its end is not asked for.
-        let verdict = if ending(pod).is_some() {
-            Verdict::Admitted {
-                preempt: Vec::new(),
-            }
-        } else {
-            admit(&AdmitInput {
-                pod,
-                others: active,
-                node,
-            })
-        };
         self.manager.add_pod(Arc::clone(pod));
         let command = match verdict {
             Verdict::Admitted { preempt } => {

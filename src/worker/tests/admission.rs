@@ -121,6 +121,26 @@ async fn a_refused_pod_that_runs_is_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_static_pod_that_runs_is_not_refused() {
+    let fake = FakeRuntime::new();
+    let select = json!({"spec": {"nodeSelector": {"disk": "ssd"}}});
+    let a = changed(&pod("a"), select.clone());
+    left_behind(&fake, &a);
+    let clock = fake.clone();
+    let mut bed = Bed::with(fake, Clock::new(move || clock.now()));
+    bed.node_is(node(&[], "2"));
+    // One that doesn't run is refused for the same.
+    bed.want(&[&a, &changed(&pod("b"), select)]);
+    bed.until_view("b", |v| refused(v, "NodeAffinity")).await;
+    tokio::time::sleep(SWEEP).await;
+    assert!(runs(&bed.fake, "a"));
+    let story = bed.telemetry.journal.story(&FullName::of(&a));
+    assert!(story.iter().any(|entry| {
+        &*entry.reason == "NodeAffinity" && entry.message.contains("already running")
+    }));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_critical_pod_makes_others_go() {
     let mut bed = Bed::start();
     bed.node_is(node(&[], "2"));
