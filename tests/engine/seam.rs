@@ -618,7 +618,7 @@ async fn broken_answers_are_told_apart() {
             },
         ),
         ("1.40", "", |e| {
-            e.status() == Some(400) && e.to_string().contains("1.41 is needed")
+            e.status() == Some(400) && e.to_string().contains("1.41 is required")
         }),
     ] {
         let directory = crate::common::tempdir();

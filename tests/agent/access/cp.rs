@@ -144,7 +144,7 @@ async fn what_can_not_be_copied_is_told_with_its_reason() {
         ("web:/d", &file, "can't overwrite"),
         (&dir, "web:/f", "can't overwrite /f"),
         (&file, "web:/none/x", "/none"),
-        ("web:/f/.", &dir, "/f is no directory"),
+        ("web:/f/.", &dir, "/f is not a directory"),
         ("nobody:/f", &dir, "pod \"nobody\" not found"),
         (&file, &dir, "neither path is in a pod"),
         ("web:/f", "web:/g", "both paths are in pods"),
