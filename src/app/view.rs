@@ -19,7 +19,7 @@ use crate::store::cache::CacheReader;
 use crate::store::cell::Reader;
 use mirrorlet_core::api::report::{
     AgentReport, ContainerReport, EngineReport, ExplainReport, ImageGcReport, LackReport,
-    PodReport, StatusReport,
+    LastInstance, PodReport, StatusReport,
 };
 use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, Timestamp, core};
 use mirrorlet_core::desired::{PodSource, SourcePod};
@@ -436,6 +436,17 @@ fn containers(pod: &Pod, status: &core::PodStatus) -> Vec<ContainerReport> {
     regular.chain(added).collect()
 }
 
+/// How the instance before the present one ended.
+fn last_instance(status: &core::ContainerStatus) -> Option<LastInstance> {
+    let ended = status.last_state.as_ref()?.terminated.as_ref()?;
+    Some(LastInstance {
+        exit_code: ended.exit_code,
+        reason: ended.reason.clone().unwrap_or_default(),
+        message: ended.message.clone().unwrap_or_default(),
+        finished_at: ended.finished_at.as_ref().map(|time| time.0),
+    })
+}
+
 fn container_report(
     role: Role,
     container: &core::Container,
@@ -449,6 +460,7 @@ fn container_report(
         reason: String::new(),
         message: String::new(),
         exit_code: None,
+        last: found.and_then(last_instance),
         ready: found.is_some_and(|s| s.ready),
         restarts: found.map_or(0, |s| u32::try_from(s.restart_count).unwrap_or(0)),
         id: found.and_then(|s| s.container_id.clone()),

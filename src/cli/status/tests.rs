@@ -33,6 +33,7 @@ fn pod(namespace: &str, name: &str, status: &str) -> PodReport {
             reason: String::new(),
             message: String::new(),
             exit_code: None,
+            last: None,
             ready: true,
             restarts: 0,
             id: None,

@@ -316,6 +316,9 @@ pub struct ContainerReport {
     /// Exit code, when terminated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
+    /// How the instance before this one ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<LastInstance>,
     /// Whether it counts as ready.
     pub ready: bool,
     /// How often it was restarted.
@@ -326,6 +329,23 @@ pub struct ContainerReport {
     /// When it started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
+}
+
+/// How an instance of a container ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LastInstance {
+    /// Its exit code.
+    pub exit_code: i32,
+    /// Why, in one word: `Error`, `OOMKilled`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Its termination message.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
 }
 
 /// The story of one pod: the data behind `mirrorlet explain`.

@@ -61,7 +61,8 @@ fn initializing(pod: &Pod, status: &PodStatus) -> Option<(String, String)> {
             .and_then(|w| w.reason.as_deref())
             .filter(|reason| !reason.is_empty() && *reason != POD_INITIALIZING);
         if let Some(reason) = reason {
-            let why = waiting.and_then(|w| w.message.clone()).unwrap_or_default();
+            let mut why = waiting.and_then(|w| w.message.clone()).unwrap_or_default();
+            why.push_str(&last_end(container));
             return Some((format!("Init:{reason}"), why));
         }
         return Some((format!("Init:{index}/{total}"), String::new()));
@@ -81,6 +82,7 @@ fn of_containers(status: &PodStatus, word: &mut String, message: &mut String) {
         if let Some(reason) = waits {
             word.clone_from(reason);
             *message = waiting.and_then(|w| w.message.clone()).unwrap_or_default();
+            message.push_str(&last_end(container));
         } else if let Some(terminated) = state.and_then(|s| s.terminated.as_ref()) {
             (*word, *message) = ended(container, terminated);
         } else if container.ready && state.is_some_and(|s| s.running.is_some()) {
@@ -95,6 +97,22 @@ fn of_containers(status: &PodStatus, word: &mut String, message: &mut String) {
             "NotReady"
         });
     }
+}
+
+/// How the last instance of a waiting container ended, to follow the sentence that says why it waits.
+fn last_end(container: &ContainerStatus) -> String {
+    let last = container.last_state.as_ref();
+    let Some(ended) = last.and_then(|state| state.terminated.as_ref()) else {
+        return String::new();
+    };
+    let reason = ended.reason.as_deref().filter(|reason| !reason.is_empty());
+    let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
+    let words = ended.message.as_deref().map(str::trim_end);
+    let line = words
+        .and_then(|words| words.lines().last())
+        .filter(|line| !line.is_empty());
+    let line = line.map_or_else(String::new, |line| format!(": {line}"));
+    format!("; last exit code {}{reason}{line}", ended.exit_code)
 }
 
 /// A container that ended: its reason, or else its signal or exit code; and a sentence.

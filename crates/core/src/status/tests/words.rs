@@ -145,7 +145,11 @@ fn the_message_belongs_to_the_word() {
     });
     let (word, message) = printed_status(&pod, &status);
     assert_eq!(word, "CrashLoopBackOff");
-    assert_eq!(message, "back-off 10s restarting failed container=b");
+    // How it ended last, as `kubectl describe` has it.
+    assert_eq!(
+        message,
+        "back-off 10s restarting failed container=b; last exit code 2 (Error)"
+    );
     let status = compute_pod_status(&input(&pod, &seen));
     let printed = printed_status(&pod, &status);
     assert_eq!(
