@@ -110,6 +110,34 @@ wait_for "$CHANGE_SECONDS" "the repaired file to be believed" web_is_free
 [ "$(running_ids)" = "$truth" ] || die "repairing the file restarted something"
 note "repaired; nothing was restarted"
 
+title "A wrong edit: the image of 'web' gets a tag that doesn't exist"
+sed -i 's|mirrorlet.test/busybox:2|mirrorlet.test/busybox:nope|' "$manifests/web.yaml"
+wait_for "$CHANGE_SECONDS" "the new version to be held" web_is_held
+[ "$(running_ids)" = "$truth" ] || die "the wrong edit changed what runs"
+note "the image is pulled before anything is stopped: the old version runs on"
+show "$MIRRORLET" status --root "$root" web
+cp "$root/web.good" "$manifests/web.yaml"
+wait_for "$CHANGE_SECONDS" "the good file to be believed" web_is_free
+
+title "Another one: the command of 'web' crashes"
+# Judged sooner than by default, so that you needn't wait.
+judged='    mirrorlet.dev/max-restarts: "1"\n    mirrorlet.dev/min-ready-seconds: "2"'
+web_is_healthy() {
+    jq --exit-status '.history as $h | $h.revisions[] | select((.pod.metadata.name | startswith("web-"))
+        and .pod.metadata.uid == $h.newest and .outcome == "healthy")' "$root"/rollouts/*.json >/dev/null 2>&1
+}
+wait_for "$CHANGE_SECONDS" "'web' to be healthy" web_is_healthy
+sed -e "s|^metadata:|metadata:\n  annotations:\n$judged|" -e 's|command: .*|command: ["sh", "-c", "exit 3"]|' "$root/web.good" >"$root/web.next"
+mv "$root/web.next" "$manifests/web.yaml"
+web_is_restored() {
+    report_has '.pods[] | select(.manifestName == $pod) | .held and .ready == 1 and (.problems[0].message | contains("failed"))' web
+}
+wait_for "$CHANGE_SECONDS" "the healthy version to run again" web_is_restored
+note "the new version was judged, failed, and was replaced by the last healthy one:"
+show "$MIRRORLET" status --root "$root" web
+cp "$root/web.good" "$manifests/web.yaml"
+wait_for "$CHANGE_SECONDS" "the good file to be believed" web_is_free
+
 title "A crash: the writer of 'clock' is killed behind the agent's back"
 victim="$(container_id clock writer)"
 sibling="$(container_id clock server)"
