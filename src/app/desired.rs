@@ -63,7 +63,7 @@ impl MergeTask {
     /// Merges until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
         loop {
-            self.merge();
+            self.merge().await;
             self.rollouts.keep().await;
             let mut readers: Vec<_> = self.sources.iter().map(|s| s.state.clone()).collect();
             let changed = select_all(readers.iter_mut().map(|reader| Box::pin(reader.changed())));
@@ -86,7 +86,7 @@ impl MergeTask {
     }
 
     /// Merges the current sets of the sources, and reports changes.
-    fn merge(&mut self) {
+    async fn merge(&mut self) {
         let states: BTreeMap<SourceName, SourceState> = self
             .sources
             .iter()
@@ -99,6 +99,7 @@ impl MergeTask {
         self.teller.merged(&self.telemetry, &states, &merged);
         if let Some(listed) = &listed {
             self.rollouts.apply(&mut merged, &before, Some(listed));
+            self.rollouts.keep_switches().await;
         }
         let now = Timestamp::now();
         for (uid, pod) in &mut merged.pods {

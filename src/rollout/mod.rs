@@ -64,6 +64,8 @@ pub struct Rollouts {
     preparations: Preparations,
     changed: watch::Receiver<u64>,
     look_at: Option<Instant>,
+    /// Whether another version of a pod runs from now on, and that isn't on disk yet.
+    switched: bool,
 }
 
 impl Rollouts {
@@ -78,6 +80,7 @@ impl Rollouts {
             preparations: Preparations::new(Arc::clone(&options.runtime)),
             changed: options.board.changed(),
             look_at: None,
+            switched: false,
             options,
         }
     }
@@ -102,6 +105,7 @@ impl Rollouts {
             let decision = self.decide(&name, &newest, before, listed, now);
             let pod = decision.pod(&newest);
             self.tell(&name, &newest, &decision);
+            self.switched |= matches!(decision.change, Some(Change::Switched | Change::Restored));
             if let Some(wait) = decision.look_again {
                 self.look_in(wait);
             }
@@ -258,6 +262,14 @@ impl Rollouts {
             Ok(_) = node.changed(), if waits => {}
             () = self.preparations.changed() => {}
             () = tokio::time::sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {}
+        }
+    }
+
+    /// Brings the disk up to date before another version is started: an agent that is killed in
+    /// between must not start the old one again.
+    pub async fn keep_switches(&mut self) {
+        if std::mem::take(&mut self.switched) {
+            self.keep().await;
         }
     }
 

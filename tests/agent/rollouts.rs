@@ -204,7 +204,7 @@ async fn an_edit_that_fails_is_undone() {
         (
             "entrypoint",
             pod("entrypoint", IMAGE, QUIET, "", "").replace("\"sh\"", "\"/nowhere\""),
-            "RunContainerError",
+            "container entrypoint",
         ),
     ];
     let bed = Bed::new();

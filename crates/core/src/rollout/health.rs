@@ -24,6 +24,8 @@ const REFUSED: [&str; 7] = [
 pub enum Health {
     /// Well, for long enough.
     Healthy,
+    /// It has ended well.
+    Ended,
     /// That can't be said yet; with the time after which it can, though nothing happens.
     Open(Option<Duration>),
     /// Badly.
@@ -32,7 +34,7 @@ pub enum Health {
 
 /// How a revision that runs since `since` does, by its status.
 ///
-/// Healthy: it ended well, or was ready for the least time without a restart. Failed: it ended
+/// Healthy: it was ready for the least time without a restart. Failed: it ended
 /// badly, a container was restarted too often or can't be created, or its deadline has passed.
 #[must_use]
 pub fn assess(
@@ -43,7 +45,7 @@ pub fn assess(
     now: Timestamp,
 ) -> Health {
     match status.phase.as_deref() {
-        Some("Succeeded") => return Health::Healthy,
+        Some("Succeeded") => return Health::Ended,
         Some("Failed") => {
             let reason = status.reason.as_deref().unwrap_or("PodFailed");
             let message = status

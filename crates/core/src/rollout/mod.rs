@@ -58,6 +58,8 @@ pub enum Outcome {
     Open,
     /// It passed its judgement.
     Healthy,
+    /// It has done its work and ended well. It is never gone back to: that would do the work again.
+    Ended,
     /// It failed its judgement.
     Failed(Cause),
 }
@@ -291,7 +293,8 @@ pub fn decide(history: &History, input: &Input<'_>) -> Decision {
         (Some((current, since)), Some(_)) if *current == uid => judge(&mut history, input, *since),
         (Some(_), Some(running)) => {
             // What neither runs nor ever did well is not worth waiting for.
-            let worth_keeping = input.runs || running.outcome == Outcome::Healthy;
+            let did_well = matches!(running.outcome, Outcome::Healthy | Outcome::Ended);
+            let worth_keeping = input.runs || did_well;
             instead_of(worth_keeping, &mut history, input)
         }
         // What runs is not known any more, or nothing does.
@@ -327,7 +330,7 @@ fn instead_of(worth_keeping: bool, history: &mut History, input: &Input<'_>) -> 
             history.switch(&uid, input.now);
             // A revision that passed its judgement before has nothing to prove.
             let phase = match outcome {
-                Some(Outcome::Healthy) => Phase::Settled,
+                Some(Outcome::Healthy | Outcome::Ended) => Phase::Settled,
                 _ => Phase::Judging,
             };
             (phase, Some(Change::Switched), Some(Duration::ZERO))
@@ -352,6 +355,10 @@ fn judge(history: &mut History, input: &Input<'_>, since: Timestamp) -> Step {
     match assess(pod, status, &settings, since, input.now) {
         Health::Healthy => {
             history.set_outcome(&uid, Outcome::Healthy);
+            (Phase::Settled, Some(Change::Succeeded), None)
+        }
+        Health::Ended => {
+            history.set_outcome(&uid, Outcome::Ended);
             (Phase::Settled, Some(Change::Succeeded), None)
         }
         Health::Open(look_again) => (Phase::Judging, None, look_again),

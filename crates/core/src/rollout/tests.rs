@@ -278,6 +278,25 @@ fn restores_can_be_declined() {
 }
 
 #[test]
+fn what_has_ended_well_is_not_run_again() {
+    let phase = |phase: &str| -> core::PodStatus {
+        serde_json::from_value(json!({"phase": phase})).unwrap()
+    };
+    let mut story = Story::new("a");
+    let decision = story.decide(Some(&phase("Succeeded")));
+    assert_eq!(decision.change, Some(Change::Succeeded));
+    story.edit("b");
+    story.runs = false;
+    assert_eq!(story.decide(None).phase, Phase::Preparing, "its log stays");
+    story.preparation = Preparation::Done;
+    assert_eq!(story.decide(None).change, Some(Change::Switched));
+    let decision = story.decide(Some(&phase("Failed")));
+    // rollouts 23
+    assert_eq!((decision.phase, decision.change), (Phase::Judging, None));
+    assert_eq!(story.runs(), "b");
+}
+
+#[test]
 fn annotations_say_how_a_pod_is_judged() {
     let mut settings = Settings::default();
     for (key, value, fault) in [

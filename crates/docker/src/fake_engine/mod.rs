@@ -382,9 +382,10 @@ impl Engine for FakeEngine {
     }
 
     async fn create_container(&self, name: &str, body: ContainerCreateBody) -> Result<String> {
-        self.call(Operation::CreateContainer, name, |state| {
+        // The request is large, and all it passes through would be, too.
+        Box::pin(self.call(Operation::CreateContainer, name, |state| {
             state.create(name, body)
-        })
+        }))
         .await
     }
 

@@ -82,6 +82,7 @@ pub struct Metrics {
     certificate_ends: Family<Label, Gauge>,
     mirrors: Family<Label, Gauge>,
     mirror_problems: Family<Label, Gauge>,
+    rollouts: Counters,
     probes: probes::ProbeSeries,
     node_api: node_api::NodeApiSeries,
 }
@@ -132,6 +133,7 @@ impl Metrics {
             certificate_ends: Family::default(),
             mirrors: Family::default(),
             mirror_problems: Family::default(),
+            rollouts: Family::default(),
             probes: probes::ProbeSeries::default(),
             node_api: node_api::NodeApiSeries::default(),
         };
@@ -311,6 +313,10 @@ impl Metrics {
             .get_or_create(&[("cause", cause.as_str())])
             .inc();
         self.image_bytes_freed.inc_by(bytes);
+    }
+
+    pub(super) fn rollout(&self, outcome: &'static str) {
+        self.rollouts.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     pub(super) fn image_gc_failed(&self) {

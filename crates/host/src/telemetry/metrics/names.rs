@@ -37,6 +37,11 @@ impl Metrics {
             self.sync_errors.clone(),
         );
         r.register(
+            "rollouts",
+            "New versions of static pods, by what became of them: started, held, succeeded, restored",
+            self.rollouts.clone(),
+        );
+        r.register(
             "container_starts",
             "Containers started",
             self.container_starts.clone(),

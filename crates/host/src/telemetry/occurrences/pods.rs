@@ -61,6 +61,7 @@ pub fn manifest_released(telemetry: &Telemetry, pod: &FullName, uid: &PodUid) {
 
 /// The newest version of a pod is being prepared; the one of `uid` runs on.
 pub fn rollout_started(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, newest: &PodUid) {
+    telemetry.metrics.rollout("started");
     let message = format!("version {newest} is being prepared; {uid} runs meanwhile");
     trace(telemetry, pod, uid, "RolloutStarted", message);
     tracing::info!(pod = %Shown(pod), uid = %uid, newest = %newest, "preparing a new version");
@@ -68,6 +69,7 @@ pub fn rollout_started(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, newe
 
 /// The newest version of a pod can't be started; the one of `uid` runs on.
 pub fn rollout_held(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, cause: &str, words: &str) {
+    telemetry.metrics.rollout("held");
     let message =
         format!("the new version can't be started, the one before runs: {cause}: {words}");
     note(telemetry, pod, uid, "RolloutHeld", &message);
@@ -75,6 +77,7 @@ pub fn rollout_held(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, cause: 
 
 /// The newest version of a pod, `uid`, is healthy.
 pub fn rollout_succeeded(telemetry: &Telemetry, pod: &FullName, uid: &PodUid) {
+    telemetry.metrics.rollout("succeeded");
     let message = "the new version is healthy";
     let kind = Kind::Normal;
     let journal = &telemetry.journal;
@@ -90,6 +93,7 @@ pub fn rollout_restored(
     cause: &str,
     words: &str,
 ) {
+    telemetry.metrics.rollout("restored");
     let message = format!("the new version failed, the last healthy one runs: {cause}: {words}");
     note(telemetry, pod, uid, "RolloutRestored", &message);
 }
