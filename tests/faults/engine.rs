@@ -112,7 +112,7 @@ async fn life_with(events: Events) {
     let engine = ScriptedEngine::new(&bed.docker, events);
     let agent = bed.agent_with(resolved, engine).await;
     let pod = agent.until_running("life").await;
-    assert_eq!((pod.restarts, pod.ready), (0, 2), "{events:?}");
+    assert_eq!((pod.restarts, pod.ready), (0, 2), "{events:?}: {pod:?}");
     let (one, two) = (bed.running_id("one"), bed.running_id("two"));
 
     bed.docker(&["kill", &one]);
