@@ -283,6 +283,7 @@ fn what_has_ended_well_is_not_run_again() {
         serde_json::from_value(json!({"phase": phase})).unwrap()
     };
     let mut story = Story::new("a");
+    assert_eq!(story.decide(None).phase, Phase::Judging);
     let decision = story.decide(Some(&phase("Succeeded")));
     assert_eq!(decision.change, Some(Change::Succeeded));
     story.edit("b");
