@@ -66,6 +66,7 @@ pub(super) fn for_containers(config: &Config, machine: &Machine) -> NodeFacts {
         cluster_dns: config.cluster_dns.clone(),
         cluster_domain: config.cluster_domain.clone(),
         cgroup_root: config.cgroup_root.clone(),
+        seccomp_default: config.seccomp_default,
     }
 }
 

@@ -102,6 +102,7 @@ fn configz(config: &Config, port: u16) -> serde_json::Value {
         "resolvConf": config.resolv_conf,
         "cgroupRoot": config.cgroup_root,
         "maxPods": config.max_pods,
+        "seccompDefault": config.seccomp_default,
         "podLogsDir": config.pod_logs_dir,
         "serializeImagePulls": config.serialize_image_pulls,
         "imageGCHighThresholdPercent": config.image_gc_high_threshold,

@@ -195,6 +195,8 @@ settings! {
         "Existing Docker network to attach pods to; bridge for the Engine's default network";
     CgroupRoot cgroup_root: String = kinds::cgroup(), Text(""),
         "Parent cgroup of all pods, instead of the Engine's default";
+    SeccompDefault seccomp_default: bool = boolean(), Text("true"),
+        "Run containers that name no seccomp profile with the Engine's default one; false to run them unconfined";
     PodLogsDir pod_logs_dir: Option<PathBuf> = path("DIR").or(NONE), Text(NONE),
         "Directory for links to container logs in the kubelet's layout, for log collectors: usually /var/log/pods; none for no links";
     HostRoot host_root: Option<PathBuf> = path("DIR").optional(), Absent(Some("the agent's own, if the Engine sees the same files")),

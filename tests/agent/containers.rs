@@ -328,6 +328,9 @@ async fn resources_and_security_reach_the_kernel() {
             .to_owned()
     };
     assert_eq!(field("NoNewPrivs:"), "1");
+    // Both name no profile. 2 is a filter.
+    // docker 36, tenants M7
+    assert_eq!(field("Seccomp:"), "2");
     assert_eq!(
         field("CapBnd:"),
         format!("{:016x}", 1 << 10),

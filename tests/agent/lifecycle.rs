@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::common::{self, Bed, IMAGE, eventually, sleeper};
 use mirrorlet_core::api::report::PodReport;
 
@@ -254,6 +256,30 @@ async fn containers_outlive_the_agent_and_are_adopted() {
     let third = agent.until_running("b").await;
     assert_eq!(third, second);
     assert_eq!(starts(&bed), before);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changed_defaults_of_containers_restart_nothing() {
+    let bed = Bed::new();
+    let mut resolved = bed.resolved();
+    resolved.config.seccomp_default = false;
+    let agent = bed.agent_as(resolved).await;
+    bed.write("a.yaml", &sleeper("a"));
+    agent.until_running("a").await;
+    let host = bed.inspect(&bed.running_id("a"))["HostConfig"].clone();
+    assert_eq!(host["SecurityOpt"], json!(["seccomp=unconfined"]));
+    let before = starts(&bed);
+    agent.stop().await;
+    let agent = bed.agent().await;
+    agent.until_running("a").await;
+    // tenants M7
+    assert_eq!(starts(&bed), before);
+    bed.docker(&["kill", &bed.running_id("a")]);
+    let restarted = |pod: &PodReport| pod.restarts == 1 && pod.status == "Running";
+    agent.until_pod("a", restarted).await;
+    let host = bed.inspect(&bed.running_id("a"))["HostConfig"].clone();
+    assert_eq!(host["SecurityOpt"], json!([]));
     agent.stop().await;
 }
 

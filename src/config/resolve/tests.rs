@@ -41,9 +41,10 @@ fn samples(key: Key) -> [&'static str; 3] {
         Key::MinimumContainerTtlDuration => ["1s", "2m", "3h"],
         Key::MaximumDeadContainersPerContainer => ["-1", "0", "2"],
         Key::MaximumDeadContainers => ["0", "-1", "240"],
-        Key::RotateServerCertificates | Key::SerializeImagePulls | Key::RolloutRestore => {
-            ["true", "false", "true"]
-        }
+        Key::RotateServerCertificates
+        | Key::SerializeImagePulls
+        | Key::SeccompDefault
+        | Key::RolloutRestore => ["true", "false", "true"],
         Key::LogFormat => ["text", "json", "text"],
         Key::LogLevel => ["trace", "debug", "warn"],
     }

@@ -338,7 +338,7 @@ impl DockerManager {
     /// Content of the container's seccomp profile; none where it wants none or it can't be read,
     /// which the translation reports.
     pub(super) async fn seccomp_profile(&self, pod: &Pod, container: &Container) -> Option<String> {
-        match seccomp_wanted(pod, container) {
+        match seccomp_wanted(pod, container, self.node.seccomp_default) {
             SeccompWanted::Localhost(profile) => {
                 let path = self.root.join(SECCOMP_DIR).join(profile);
                 let read = disk::blocking(move || disk::read_small(&path, SECCOMP_MIB_MAX));

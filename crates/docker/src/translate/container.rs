@@ -222,7 +222,12 @@ fn host_config(input: &ContainerInput<'_>) -> Result<HostConfig, ConfigError> {
             own.and_then(|s| s.read_only_root_filesystem)
                 .unwrap_or(false),
         ),
-        security_opt: Some(security::security_opts(pod, container, input.seccomp_json)?),
+        security_opt: Some(security::security_opts(
+            pod,
+            container,
+            input.node.seccomp_default,
+            input.seccomp_json,
+        )?),
         readonly_paths: masked_paths.clone(),
         masked_paths,
         restart_policy: Some(never_restart()),

@@ -57,6 +57,8 @@ pub struct NodeFacts {
     pub cluster_domain: String,
     /// cgroup under which pods live; empty leaves it to the Engine.
     pub cgroup_root: String,
+    /// Whether containers that name no seccomp profile get the Engine's own.
+    pub seccomp_default: bool,
 }
 
 /// The facts about the Engine.

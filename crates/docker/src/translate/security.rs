@@ -22,7 +22,7 @@ const RUNTIME_DEFAULT: &str = "RuntimeDefault";
 /// The seccomp profile a container asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeccompWanted<'a> {
-    /// None: what it does not ask for, it does not get.
+    /// None.
     Unconfined,
     /// The Engine's own.
     RuntimeDefault,
@@ -44,10 +44,16 @@ pub fn is_privileged(container: &Container) -> bool {
     of_container(container).and_then(|s| s.privileged) == Some(true)
 }
 
-/// The seccomp profile the container asks for, for itself or with its pod. The content of a
-/// [`SeccompWanted::Localhost`] file is read by the caller.
+/// The seccomp profile of a container: its own, its pod's, or where neither names one the node's
+/// default. The content of a [`SeccompWanted::Localhost`] file is read by the caller.
+///
+/// Upstream: `getSeccompProfile` of `pkg/kubelet/kuberuntime/helpers.go`.
 #[must_use]
-pub fn seccomp_wanted<'a>(pod: &'a Pod, container: &'a Container) -> SeccompWanted<'a> {
+pub fn seccomp_wanted<'a>(
+    pod: &'a Pod,
+    container: &'a Container,
+    seccomp_default: bool,
+) -> SeccompWanted<'a> {
     let profile = of_container(container)
         .and_then(|s| s.seccomp_profile.as_ref())
         .or_else(|| of_pod(pod).and_then(|s| s.seccomp_profile.as_ref()));
@@ -56,6 +62,8 @@ pub fn seccomp_wanted<'a>(pod: &'a Pod, container: &'a Container) -> SeccompWant
         Some(profile) if profile.type_ == LOCALHOST => {
             SeccompWanted::Localhost(profile.localhost_profile.as_deref().unwrap_or_default())
         }
+        // A runtime leaves privileged containers unconfined, whatever the kubelet's default is.
+        None if seccomp_default && !is_privileged(container) => SeccompWanted::RuntimeDefault,
         _ => SeccompWanted::Unconfined,
     }
 }
@@ -64,6 +72,7 @@ pub fn seccomp_wanted<'a>(pod: &'a Pod, container: &'a Container) -> SeccompWant
 pub(super) fn security_opts(
     pod: &Pod,
     container: &Container,
+    seccomp_default: bool,
     seccomp_json: Option<&str>,
 ) -> Result<Vec<String>, ConfigError> {
     let mut opts = Vec::new();
@@ -71,7 +80,7 @@ pub(super) fn security_opts(
     if own.and_then(|s| s.allow_privilege_escalation) == Some(false) {
         opts.push(NO_NEW_PRIVILEGES.to_owned());
     }
-    match seccomp_wanted(pod, container) {
+    match seccomp_wanted(pod, container, seccomp_default) {
         SeccompWanted::RuntimeDefault => {}
         SeccompWanted::Unconfined => opts.push(format!("seccomp={UNCONFINED}")),
         SeccompWanted::Localhost(profile) => {

@@ -336,49 +336,56 @@ fn null() -> Value {
 }
 
 #[test]
-fn seccomp_is_unconfined_unless_asked_for() {
+fn a_container_that_names_no_seccomp_profile_has_the_nodes_default() {
+    let unconfined = || json!({"type": "Unconfined"});
+    let runtime_default = || json!({"type": "RuntimeDefault"});
     let local = json!({"type": "Localhost", "localhostProfile": "p.json"});
-    let content = Some("{\n  \"defaultAction\": \"SCMP_ACT_ALLOW\"\n}");
-    for (pod_profile, profile, content, expected) in [
-        (null(), null(), None, json!(["seccomp=unconfined"])),
-        (
-            json!({"type": "Unconfined"}),
-            null(),
-            None,
-            json!(["seccomp=unconfined"]),
-        ),
-        (json!({"type": "RuntimeDefault"}), null(), None, json!([])),
-        (
-            json!({"type": "RuntimeDefault"}),
-            json!({"type": "Unconfined"}),
-            None,
-            json!(["seccomp=unconfined"]),
-        ),
-        (
-            null(),
-            local.clone(),
-            content,
-            json!(["seccomp={\"defaultAction\":\"SCMP_ACT_ALLOW\"}"]),
-        ),
+    let content = "{\n  \"defaultAction\": \"SCMP_ACT_ALLOW\"\n}";
+    let (builtin, open) = (json!([]), json!(["seccomp=unconfined"]));
+    let file = json!(["seccomp={\"defaultAction\":\"SCMP_ACT_ALLOW\"}"]);
+    for (of_pod, of_container, privileged, by_default, without_default) in [
+        (null(), null(), false, &builtin, &open),
+        (null(), null(), true, &open, &open),
+        (unconfined(), null(), false, &open, &open),
+        (runtime_default(), null(), false, &builtin, &builtin),
+        (runtime_default(), null(), true, &builtin, &builtin),
+        (runtime_default(), unconfined(), false, &open, &open),
+        (unconfined(), runtime_default(), false, &builtin, &builtin),
+        (null(), local.clone(), false, &file, &file),
     ] {
+        let context = json!({"seccompProfile": of_container, "privileged": privileged});
         let pod = one(
-            &json!({"securityContext": {"seccompProfile": profile}}),
-            &json!({"securityContext": {"seccompProfile": pod_profile}}),
+            &json!({"securityContext": context}),
+            &json!({"securityContext": {"seccompProfile": of_pod}}),
         );
-        let request = container_with(&pod, |input| ContainerInput {
-            seccomp_json: content,
-            ..input
-        });
-        // docker 36
-        assert_eq!(host_config(&request.unwrap(), "SecurityOpt"), expected);
+        for (seccomp_default, expected) in [(true, by_default), (false, without_default)] {
+            let node: &'static NodeFacts = Box::leak(Box::new(NodeFacts {
+                seccomp_default,
+                ..node()
+            }));
+            let request = container_with(&pod, |input| ContainerInput {
+                seccomp_json: Some(content),
+                node,
+                ..input
+            });
+            let of = (&of_pod, &of_container, privileged, seccomp_default);
+            let options = host_config(&request.unwrap(), "SecurityOpt");
+            // docker 36, tenants M7
+            assert_eq!(&options, expected, "{of:?}");
+        }
     }
+}
+
+#[test]
+fn a_seccomp_profile_is_a_file_below_the_nodes_directory() {
+    let local = json!({"type": "Localhost", "localhostProfile": "p.json"});
     let pod = one(
         &json!({"securityContext": {"seccompProfile": local}}),
         &json!({}),
     );
     let container = &spec::spec(&pod).containers[0];
     assert_eq!(
-        seccomp_wanted(&pod, container),
+        seccomp_wanted(&pod, container, true),
         SeccompWanted::Localhost("p.json")
     );
     for outside in ["", "/etc/p.json", "../p.json", "a/../p.json"] {
@@ -391,6 +398,7 @@ fn seccomp_is_unconfined_unless_asked_for() {
             seccomp_json: Some("{}"),
             ..input
         });
+        // docker 36
         assert_eq!(
             request.unwrap_err().to_string(),
             format!("seccomp profile {outside:?}: must be a relative path without '..'")

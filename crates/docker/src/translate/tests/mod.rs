@@ -32,6 +32,7 @@ fn node() -> NodeFacts {
         cluster_dns: vec![],
         cluster_domain: "cluster.local".to_owned(),
         cgroup_root: "mirrorlet".to_owned(),
+        seccomp_default: true,
         ..NodeFacts::default()
     }
 }
