@@ -340,7 +340,7 @@ fn a_container_that_names_no_seccomp_profile_has_the_nodes_default() {
     let unconfined = || json!({"type": "Unconfined"});
     let runtime_default = || json!({"type": "RuntimeDefault"});
     let local = json!({"type": "Localhost", "localhostProfile": "p.json"});
-    let content = "{\n  \"defaultAction\": \"SCMP_ACT_ALLOW\"\n}";
+    let profile = "{\n  \"defaultAction\": \"SCMP_ACT_ALLOW\"\n}";
     let (builtin, open) = (json!([]), json!(["seccomp=unconfined"]));
     let file = json!(["seccomp={\"defaultAction\":\"SCMP_ACT_ALLOW\"}"]);
     for (of_pod, of_container, privileged, by_default, without_default) in [
@@ -364,7 +364,7 @@ fn a_container_that_names_no_seccomp_profile_has_the_nodes_default() {
                 ..node()
             }));
             let request = container_with(&pod, |input| ContainerInput {
-                seccomp_json: Some(content),
+                seccomp_json: Some(profile),
                 node,
                 ..input
             });
