@@ -30,12 +30,11 @@ use crate::source::apiserver::{ApiOptions, ApiSource};
 use crate::source::{SourceReader, source};
 use crate::store::board::Board;
 use crate::store::cell::{Reader, Writer, cell};
-use crate::store::pods::PodManager;
+use crate::store::pods::{ApiPodsWriter, PodManager};
 use mirrorlet_core::admit::AdmitNode;
 use mirrorlet_core::api::core::Node;
 use mirrorlet_core::api::report::EngineReport;
 use mirrorlet_core::api::{FullName, Timestamp};
-use mirrorlet_core::desired::ApiPodsState;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::mirror::{MirrorState, problem_lines};
 use mirrorlet_core::node::{NodeFacts, Readings};
@@ -55,8 +54,6 @@ pub(super) struct Cluster {
     pub(super) node: Reader<Option<Arc<Node>>>,
     /// How we stand with it.
     pub(super) standing: Reader<NodeStanding>,
-    /// All pods bound to our Node, mirrors included.
-    pub(super) api_pods: Reader<ApiPodsState>,
     /// The objects that pods refer to.
     pub(super) objects: Arc<ClusterObjects>,
     /// Our Node, as admission sees it.
@@ -80,8 +77,8 @@ pub(super) struct Links {
     pub(super) board: Board,
     /// The pods of the runtime's most recent list.
     pub(super) listed: watch::Receiver<Option<Arc<Pods>>>,
-    /// Knows pods and mirrors by either UID.
-    pub(super) manager: Arc<PodManager>,
+    /// The wanted pods and the mirrors.
+    pub(super) manager: PodManager,
 }
 
 /// The ends that the Node is fed through.
@@ -97,6 +94,7 @@ impl Cluster {
     pub(super) fn start(
         config: &Config,
         facts: NodeFacts,
+        api_pods: ApiPodsWriter,
         telemetry: &Telemetry,
         parts: &mut Parts,
         cancel: &CancellationToken,
@@ -120,7 +118,6 @@ impl Cluster {
         spawn(parts, "lease", lease.run(cancel.clone()));
 
         let (source_writer, pods) = source(ApiSource::name());
-        let (api_pods_writer, api_pods) = cell(None);
         let api = ApiSource::new(ApiOptions {
             client: client.client(),
             node_name: config.node_name.clone(),
@@ -131,7 +128,7 @@ impl Cluster {
                 move || back(reach.clone()).boxed()
             }),
         });
-        let running = api.run(source_writer, api_pods_writer, cancel.clone());
+        let running = api.run(source_writer, api_pods, cancel.clone());
         spawn(parts, "API source", running);
 
         let (objects, watching) = ClusterObjects::new(client.clone());
@@ -148,7 +145,6 @@ impl Cluster {
             pods,
             node,
             standing,
-            api_pods,
             objects: Arc::new(objects),
             admit,
             lease: renewed,
@@ -192,23 +188,18 @@ impl Cluster {
             node_name: config.node_name.clone(),
             node: self.node.clone(),
             merged: links.merged,
+            manager: links.manager.clone(),
             board: links.board.clone(),
             listed: links.listed,
-            api: self.api_pods.clone(),
         };
-        let (task, mirrors) = MirrorTask::new(
-            self.client.clone(),
-            inputs,
-            links.manager,
-            telemetry.clone(),
-        );
+        let (task, mirrors) = MirrorTask::new(self.client.clone(), inputs, telemetry.clone());
         spawn(parts, "mirrors", task.run(cancel.clone()));
         let telling = tell_mirror_problems(mirrors.clone(), mirror_problems, cancel.clone());
         spawn(parts, "mirror problems", telling);
 
         let inputs = StatusInputs {
             board: links.board,
-            api: self.api_pods,
+            manager: links.manager,
         };
         let task = StatusTask::new(self.client.clone(), inputs, telemetry.clone());
         spawn(parts, "statuses", task.run(cancel.clone()));

@@ -18,7 +18,7 @@ use crate::store::board::{Board, board};
 use crate::store::cache::{CacheReader, cache};
 use crate::store::cell::{Reader, cell};
 use crate::store::looks::{LookRequests, Request};
-use crate::store::pods::PodManager;
+use crate::store::pods::PodWriter;
 use crate::store::probes::{ProbeReader, probe_results};
 use crate::worker::{Clock, Context, PodWorkers, Wanted};
 use mirrorlet_core::admit::AdmitNode;
@@ -45,6 +45,8 @@ pub(super) struct CoreOptions {
     pub(super) clock: Clock,
     /// The node as admission sees it.
     pub(super) node: Reader<AdmitNode>,
+    /// Where the wanted pods are told.
+    pub(super) pods: PodWriter,
     /// Metrics and the journal.
     pub(super) telemetry: Telemetry,
 }
@@ -61,8 +63,6 @@ pub(super) struct Core {
     pub(super) merged: Reader<Merged>,
     /// The workers' views of their pods.
     pub(super) board: Board,
-    /// Knows pods and mirrors by either UID.
-    pub(super) manager: Arc<PodManager>,
 }
 
 impl Core {
@@ -93,6 +93,7 @@ impl Core {
         let merge = MergeTask::new(
             sources,
             listed.clone(),
+            options.pods,
             merged_writer,
             wanted_writer,
             rollouts,
@@ -118,8 +119,7 @@ impl Core {
             node: options.node,
             unsupported: unsupported_fields,
         });
-        let manager = Arc::new(PodManager::default());
-        let workers = PodWorkers::new(context, Arc::clone(&manager), wanted, listed.clone());
+        let workers = PodWorkers::new(context, wanted, listed.clone());
         let collector = ContainerGc::new(Arc::clone(runtime), policy, workers.pod_states());
         let collecting = gc::collect(
             collector,
@@ -138,7 +138,6 @@ impl Core {
             listed,
             merged,
             board,
-            manager,
         }
     }
 }

@@ -11,6 +11,7 @@ use super::tell::Teller;
 use crate::rollout::Rollouts;
 use crate::source::SourceReader;
 use crate::store::cell::Writer;
+use crate::store::pods::PodWriter;
 use crate::worker::Wanted;
 use mirrorlet_core::api::{Diagnostic, FullName, PodUid, Timestamp};
 use mirrorlet_core::desired::SourceState;
@@ -20,10 +21,11 @@ use mirrorlet_core::merge::{
 use mirrorlet_core::observed::Pods;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 
-/// Merges until cancelled. Sole writer of `merged` and of `wanted`.
+/// Merges until cancelled. Sole writer of `pods`, of `merged` and of `wanted`.
 pub struct MergeTask {
     sources: Vec<SourceReader>,
     listed: watch::Receiver<Option<Arc<Pods>>>,
+    pods: PodWriter,
     merged: Writer<Merged>,
     wanted: watch::Sender<Arc<Wanted>>,
     telemetry: Telemetry,
@@ -42,6 +44,7 @@ impl MergeTask {
     pub fn new(
         sources: Vec<SourceReader>,
         listed: watch::Receiver<Option<Arc<Pods>>>,
+        pods: PodWriter,
         merged: Writer<Merged>,
         wanted: watch::Sender<Arc<Wanted>>,
         rollouts: Rollouts,
@@ -50,6 +53,7 @@ impl MergeTask {
         Self {
             sources,
             listed,
+            pods,
             merged,
             wanted,
             telemetry,
@@ -136,6 +140,7 @@ impl MergeTask {
                 .collect(),
             delivered: merged.delivered,
         };
+        self.pods.set_pods(wanted.pods.values().cloned());
         self.merged.publish(merged);
         self.settled = listed.is_some();
         if listed.is_none() {

@@ -49,7 +49,8 @@ use crate::source::http::{HttpOptions, HttpSource};
 use crate::source::last_good::DIRECTORY as LAST_GOOD_DIR;
 use crate::source::{SourceReader, source};
 use crate::store::cell::cell;
-use crate::store::looks::look_requests;
+use crate::store::looks::{LookRequests, look_requests};
+use crate::store::pods::{ApiPodsWriter, PodManager, pod_manager};
 use crate::worker::Clock;
 use cluster::{Cluster, Links};
 use docker::{Docker, DockerInputs};
@@ -114,17 +115,17 @@ impl Agent {
         make_default_manifests_dir(&config)?;
         let telemetry = Telemetry::new();
         let (looks, look_queue) = look_requests();
-        let doubtful = looks.clone();
-        let doubt = Arc::new(move || doubtful.doubt());
-        let metrics = telemetry.metrics.clone();
-        engine.meter().count_in(metrics, Some(doubt));
+        count_calls(&engine, &telemetry, looks.clone());
         let mut parts = Parts::new();
         occurrences::agent_started(&config.root, config.node_name.as_str(), &config.docker);
 
         let mut sources = start_sources(&config, &mut parts, cancel)?;
         let machine = Machine::read(&config);
-        let (cluster, node, node_listener) =
-            start_cluster(&config, &owner, &machine, &telemetry, &mut parts, cancel).await?;
+        let (pods, api, manager) = pod_manager();
+        let (cluster, node, node_listener) = start_cluster(
+            &config, &owner, &machine, api, &telemetry, &mut parts, cancel,
+        )
+        .await?;
         let client = cluster.as_ref().map(|cluster| cluster.client.clone());
         sources.extend(cluster.as_ref().map(|cluster| cluster.pods.clone()));
         let objects = cluster.as_ref().map(|cluster| Arc::clone(&cluster.objects));
@@ -145,6 +146,7 @@ impl Agent {
             probe_client: docker.probe_client.clone(),
             node: admit.unwrap_or_else(|| cell(standalone).1),
             clock: Clock::default(),
+            pods,
             telemetry: telemetry.clone(),
         };
         let (runtime, readers) = (&docker.runtime, sources.clone());
@@ -156,6 +158,7 @@ impl Agent {
             sources,
             docker,
             core,
+            manager,
             cluster,
             telemetry: telemetry.clone(),
         }
@@ -247,6 +250,7 @@ async fn start_cluster(
     config: &Config,
     owner: &str,
     machine: &Machine,
+    api: ApiPodsWriter,
     telemetry: &Telemetry,
     parts: &mut Parts,
     cancel: &CancellationToken,
@@ -258,8 +262,15 @@ async fn start_cluster(
     let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
     let port = address.map(|address| address.port());
     let node = readings::node_facts(config, owner, machine, port);
-    let cluster = Cluster::start(config, node.clone(), telemetry, parts, cancel)?;
+    let cluster = Cluster::start(config, node.clone(), api, telemetry, parts, cancel)?;
     Ok((cluster, node, listener))
+}
+
+/// Counts the Engine's calls. One that waits long for its answer wakes the observer.
+fn count_calls(engine: &SharedEngine, telemetry: &Telemetry, looks: LookRequests) {
+    let doubt = Arc::new(move || looks.doubt());
+    let meter = engine.meter();
+    meter.count_in(telemetry.metrics.clone(), Some(doubt));
 }
 
 /// All that works; what is left to start tells of it.
@@ -270,6 +281,7 @@ struct Wired {
     sources: Vec<SourceReader>,
     docker: Docker,
     core: Core,
+    manager: PodManager,
     cluster: Option<Cluster>,
     telemetry: Telemetry,
 }
@@ -300,7 +312,7 @@ impl Wired {
                 merged: core.merged.clone(),
                 board: core.board.clone(),
                 listed: core.listed,
-                manager: core.manager,
+                manager: self.manager.clone(),
             };
             cluster.link(config, links, &self.telemetry, parts, cancel)
         });
@@ -328,6 +340,7 @@ impl Wired {
                 started_at: Timestamp::now(),
                 sources: self.sources,
                 merged: core.merged,
+                manager: self.manager,
                 board: core.board,
                 cache: core.cache,
                 reach: core.reach,

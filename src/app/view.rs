@@ -17,11 +17,12 @@ use crate::source::SourceReader;
 use crate::store::board::{Board, Phase, PodView};
 use crate::store::cache::CacheReader;
 use crate::store::cell::Reader;
+use crate::store::pods::PodManager;
 use mirrorlet_core::api::report::{
     AgentReport, ContainerReport, EngineReport, ExplainReport, ImageGcReport, LackReport,
     LastInstance, PodReport, StatusReport,
 };
-use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, Timestamp, core};
+use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, ResolvedPodUid, Timestamp, core};
 use mirrorlet_core::desired::{PodSource, SourcePod};
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::observed::Role;
@@ -44,6 +45,7 @@ pub(super) struct View {
     pub(super) started_at: Timestamp,
     pub(super) sources: Vec<SourceReader>,
     pub(super) merged: Reader<Merged>,
+    pub(super) manager: PodManager,
     pub(super) board: Board,
     pub(super) cache: CacheReader,
     pub(super) reach: watch::Receiver<Reach>,
@@ -110,12 +112,10 @@ impl View {
         pods
     }
 
-    fn wanted_pod(&self, uid: &PodUid) -> Result<Arc<Pod>, ViewError> {
-        let merged = self.merged.get();
-        merged
-            .pods
-            .get(uid)
-            .map(|wanted| Arc::clone(&wanted.pod))
+    /// A pod that is wanted, or still being stopped.
+    fn pod(&self, uid: &PodUid) -> Result<Arc<Pod>, ViewError> {
+        let wanted = self.manager.get().get_pod_by_uid(uid);
+        wanted
             .or_else(|| self.board.get(uid).and_then(|view| view.pod))
             .ok_or_else(|| ViewError::NotFound {
                 message: format!("no pod with UID {uid}"),
@@ -159,24 +159,22 @@ impl AgentView for View {
     }
 
     fn pod_by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
-        let name = FullName::new(name, namespace);
-        let merged = self.merged.get();
-        let mut wanted = merged.pods.values().map(|wanted| &wanted.pod);
-        let found = wanted.find(|pod| FullName::of(pod) == name).cloned();
+        let wanted = self.manager.get().get_pod_by_name(namespace, name);
         // One that is being stopped has something to tell, too.
-        found.or_else(|| {
+        wanted.or_else(|| {
+            let name = FullName::new(name, namespace);
             let mut views = self.board.all().into_iter();
             views.find(|view| view.full_name == name)?.pod
         })
     }
 
     fn pods(&self) -> Vec<Pod> {
-        let merged = self.merged.get();
-        let wanted = merged.pods.iter();
+        let wanted = self.manager.get().get_pods().into_iter();
         wanted
-            .map(|(uid, wanted)| {
-                let mut pod = (*wanted.pod).clone();
-                if let Some(status) = self.board.get(uid).and_then(|view| view.status) {
+            .map(|pod| {
+                let view = self.board.get(&PodUid::of(&pod));
+                let mut pod = Arc::unwrap_or_clone(pod);
+                if let Some(status) = view.and_then(|view| view.status) {
                     pod.status = Some((*status).clone());
                 }
                 pod
@@ -192,9 +190,8 @@ impl AgentView for View {
         pods.flatten().collect()
     }
 
-    fn mirror_uid(&self, pod: &Pod) -> Option<String> {
-        let cluster = self.cluster.as_ref()?;
-        cluster.mirror(&FullName::of(pod)).uid
+    fn translate_pod_uid(&self, uid: &PodUid) -> ResolvedPodUid {
+        self.manager.get().translate_pod_uid(uid)
     }
 
     async fn logs(
@@ -204,7 +201,7 @@ impl AgentView for View {
         options: &LogOptions,
         previous: bool,
     ) -> Result<LogStream, ViewError> {
-        let pod = self.wanted_pod(uid)?;
+        let pod = self.pod(uid)?;
         let name = choose_container(&pod, container)?;
         let id = self.log_instance(&pod, uid, &name, previous)?;
         self.runtime
@@ -265,7 +262,7 @@ impl AgentView for View {
     }
 
     async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream, ViewError> {
-        self.wanted_pod(uid)?;
+        self.pod(uid)?;
         Ok(self.runtime.port_forward(uid, port).await?)
     }
 

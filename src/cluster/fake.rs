@@ -10,9 +10,9 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::client::ClusterClient;
-use crate::store::cell::{Reader, Writer, cell};
+use crate::store::pods::{ApiPodsWriter, PodManager, PodWriter, pod_manager};
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp, meta};
-use mirrorlet_core::desired::{ApiPods, ApiPodsState};
+use mirrorlet_core::desired::ApiPods;
 use mirrorlet_core::spec;
 use mirrorlet_host::telemetry::Metrics;
 
@@ -30,19 +30,22 @@ struct State {
     refusal: Option<Refused>,
     lags: bool,
     drops_ips: bool,
-    told: Writer<ApiPodsState>,
+    wanted: PodWriter,
+    told: ApiPodsWriter,
+    manager: PodManager,
 }
 
 /// The server; clones share it.
 #[derive(Clone)]
 pub(super) struct FakeApi {
     state: Arc<Mutex<State>>,
-    told: Reader<ApiPodsState>,
+    manager: PodManager,
 }
 
 impl FakeApi {
     pub(super) fn new() -> Self {
-        let (writer, told) = cell(Some(Arc::new(ApiPods::default())));
+        let (wanted, mut told, manager) = pod_manager();
+        told.publish(Arc::default());
         let state = State {
             pods: BTreeMap::new(),
             number: 0,
@@ -51,11 +54,13 @@ impl FakeApi {
             refusal: None,
             lags: false,
             drops_ips: false,
-            told: writer,
+            wanted,
+            told,
+            manager: manager.clone(),
         };
         Self {
             state: Arc::new(Mutex::new(state)),
-            told,
+            manager,
         }
     }
 
@@ -80,9 +85,15 @@ impl FakeApi {
         ClusterClient::over_service(service, Metrics::new())
     }
 
-    /// What the watch told.
-    pub(super) fn told(&self) -> Reader<ApiPodsState> {
-        self.told.clone()
+    /// What the watch told, and [`want`](Self::want).
+    pub(super) fn manager(&self) -> PodManager {
+        self.manager.clone()
+    }
+
+    /// Makes these the wanted pods.
+    pub(super) fn want(&self, pods: &[&Arc<Pod>]) {
+        let pods = pods.iter().map(|pod| Arc::clone(pod));
+        self.state.lock().unwrap().wanted.set_pods(pods);
     }
 
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut FakeApiState<'_>) -> T) -> T {
@@ -241,7 +252,7 @@ impl State {
         if self.lags || self.down {
             return;
         }
-        let before = self.told.get();
+        let before = self.manager.api_pods().get();
         let known = before.as_ref().as_ref().map(|known| &known.pods);
         let ours = self
             .pods
@@ -256,6 +267,6 @@ impl State {
             (uid, pod)
         });
         let pods = pods.collect();
-        self.told.publish(Some(Arc::new(ApiPods { pods })));
+        self.told.publish(Arc::new(ApiPods { pods }));
     }
 }

@@ -12,7 +12,7 @@ use tokio_util::io::ReaderStream;
 
 use super::view::{AgentView, Check, ViewError};
 use mirrorlet_core::api::report::{AgentReport, EngineReport, ExplainReport, StatusReport};
-use mirrorlet_core::api::{Pod, PodUid, Timestamp};
+use mirrorlet_core::api::{Pod, PodUid, ResolvedPodUid, Timestamp};
 use mirrorlet_runtime::copy::{PathKind, PathStat, TarInput, TarStream};
 use mirrorlet_runtime::{
     DuplexStream, ExecOptions, LogChunk, LogOptions, LogStream, RuntimeError, Session,
@@ -155,9 +155,10 @@ impl AgentView for FakeView {
         self.pods()
     }
 
-    /// `mirror-<name>`.
-    fn mirror_uid(&self, pod: &Pod) -> Option<String> {
-        Some(format!("mirror-{}", pod.metadata.name.as_deref()?))
+    /// The mirror of a pod is `mirror-<name>`.
+    fn translate_pod_uid(&self, uid: &PodUid) -> ResolvedPodUid {
+        let uid = uid.as_str();
+        uid.strip_prefix("mirror-").unwrap_or(uid).into()
     }
 
     /// Pod `gone` does not exist, pod `broken` breaks off, pod `endless` goes on for ever.

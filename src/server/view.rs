@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use mirrorlet_core::api::report::{ExplainReport, StatusReport};
-use mirrorlet_core::api::{Pod, PodUid};
+use mirrorlet_core::api::{Pod, PodUid, ResolvedPodUid};
 use mirrorlet_core::select::ContainerNotFound;
 use mirrorlet_runtime::{
     DuplexStream, ExecOptions, LogOptions, LogStream, PathStat, RuntimeError, Session,
@@ -122,8 +122,8 @@ pub trait AgentView: Send + Sync + 'static {
     /// The pods of which a container runs, with those containers, as the Engine has them.
     fn running_pods(&self) -> Vec<Pod>;
 
-    /// UID of the mirror of a static pod in the API server, once it has one.
-    fn mirror_uid(&self, pod: &Pod) -> Option<String>;
+    /// UID of the pod that runs: of a mirror its static pod's, and any other as it is.
+    fn translate_pod_uid(&self, uid: &PodUid) -> ResolvedPodUid;
 
     /// The log of a container; with none named, of the pod's only or default one. With
     /// `previous`, of the instance before the newest.

@@ -1,133 +1,130 @@
-//! `PodManager`: the desired pods and mirrors, shared.
+//! `PodManager`: the wanted pods and the mirrors, in one place.
 //!
-//! Pure in-memory state behind one lock; every method is atomic, and nothing is done under the lock
-//! but looking up. It is the truth about what is *wanted*; the workers are the truth about what
-//! *is*. Written by the loop that takes in source updates, read by everybody.
+//! It is the truth about what is *wanted*; the workers, on the [`board`](super::board), are the
+//! truth about what *is*. Whoever asks which pod has a name, which mirror stands for which pod, or
+//! whose UID this is, asks here. Each kind of pod has one writer: the merge the wanted pods, the
+//! API source the mirrors.
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock};
 
-use mirrorlet_core::api::{FullName, Pod, PodUid, ResolvedPodUid};
-use mirrorlet_core::manager::{self, PodAndMirror, PodTable, PodsAndMirrors, UidTranslations};
+use mirrorlet_core::api::Pod;
+use mirrorlet_core::desired::{ApiPods, ApiPodsState};
+use mirrorlet_core::manager::{PodTable, is_mirror_pod};
 
-/// The shared [`PodTable`]; see there for what each method means.
-#[derive(Debug, Default)]
+use super::cell::{Reader, Writer, cell};
+
+/// Makes an empty manager: the end for wanted pods, the end for what the API server has, and the
+/// end that everybody reads.
+#[must_use]
+pub fn pod_manager() -> (PodWriter, ApiPodsWriter, PodManager) {
+    let (objects, reader) = cell(None);
+    let manager = PodManager {
+        table: Arc::default(),
+        api_pods: reader,
+    };
+    let api = ApiPodsWriter {
+        objects,
+        manager: manager.clone(),
+    };
+    (PodWriter(manager.clone()), api, manager)
+}
+
+/// The shared [`PodTable`]; clones share it.
+#[derive(Debug, Clone)]
 pub struct PodManager {
-    table: RwLock<PodTable>,
+    table: Arc<RwLock<Arc<PodTable>>>,
+    api_pods: Reader<ApiPodsState>,
 }
 
 impl PodManager {
-    /// An empty one.
+    /// The pods and mirrors as they are now. Nothing in it changes any more.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub fn get(&self) -> Arc<PodTable> {
+        // A writer that panicked leaves the table whole, so a poisoned lock is still good.
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&table)
     }
 
-    /// A reader that panicked leaves the table whole, so a poisoned lock is still good.
-    fn read(&self) -> RwLockReadGuard<'_, PodTable> {
-        self.table.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, PodTable> {
-        self.table.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// See [`PodTable::set_pods`].
-    pub fn set_pods(&self, pods: impl IntoIterator<Item = Arc<Pod>>) {
-        let mut table = PodTable::default();
-        table.set_pods(pods);
-        *self.write() = table;
-    }
-
-    /// See [`PodTable::add_pod`].
-    pub fn add_pod(&self, pod: Arc<Pod>) {
-        self.write().add_pod(pod);
-    }
-
-    /// See [`PodTable::update_pod`].
-    pub fn update_pod(&self, pod: Arc<Pod>) {
-        self.write().update_pod(pod);
-    }
-
-    /// See [`PodTable::remove_pod`].
-    pub fn remove_pod(&self, pod: &Pod) {
-        self.write().remove_pod(pod);
-    }
-
-    /// See [`PodTable::get_pods`].
+    /// Every pod of our Node as the API server has it, mirrors included. When a reader wakes, the
+    /// mirrors are in the table.
     #[must_use]
-    pub fn get_pods(&self) -> Vec<Arc<Pod>> {
-        self.read().get_pods()
+    pub fn api_pods(&self) -> Reader<ApiPodsState> {
+        self.api_pods.clone()
     }
 
-    /// See [`PodTable::get_pod_by_full_name`].
-    #[must_use]
-    pub fn get_pod_by_full_name(&self, name: &FullName) -> Option<Arc<Pod>> {
-        self.read().get_pod_by_full_name(name)
+    fn change(&self, change: impl FnOnce(&mut PodTable)) {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        change(Arc::make_mut(&mut table));
+    }
+}
+
+/// The end for wanted pods.
+#[derive(Debug)]
+pub struct PodWriter(PodManager);
+
+impl PodWriter {
+    /// Makes these the wanted pods.
+    pub fn set_pods(&mut self, pods: impl IntoIterator<Item = Arc<Pod>>) {
+        self.0.change(|table| table.set_pods(pods));
+    }
+}
+
+/// The end for the API server's pods of our Node.
+#[derive(Debug)]
+pub struct ApiPodsWriter {
+    objects: Writer<ApiPodsState>,
+    manager: PodManager,
+}
+
+impl ApiPodsWriter {
+    /// Makes these the API server's pods: first the mirrors among them, then all objects.
+    pub fn publish(&mut self, pods: Arc<ApiPods>) {
+        let mirrors = pods.pods.values().filter(|pod| is_mirror_pod(pod)).cloned();
+        self.manager.change(|table| table.set_mirror_pods(mirrors));
+        self.objects.publish(Some(pods));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mirrorlet_core::api::{PodUid, keys};
+
+    fn pod(uid: &str, annotation: &str) -> Arc<Pod> {
+        let mut pod = Pod::default();
+        pod.metadata.name = Some("web".into());
+        pod.metadata.uid = Some(uid.into());
+        pod.metadata.annotations = Some([(annotation.into(), "h".into())].into());
+        Arc::new(pod)
     }
 
-    /// See [`PodTable::get_pod_by_name`].
-    #[must_use]
-    pub fn get_pod_by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
-        self.read().get_pod_by_name(namespace, name)
-    }
-
-    /// See [`PodTable::get_pod_by_uid`].
-    #[must_use]
-    pub fn get_pod_by_uid(&self, uid: &PodUid) -> Option<Arc<Pod>> {
-        self.read().get_pod_by_uid(uid)
-    }
-
-    /// See [`PodTable::get_pod_by_mirror_pod`].
-    #[must_use]
-    pub fn get_pod_by_mirror_pod(&self, mirror: &Pod) -> Option<Arc<Pod>> {
-        self.read().get_pod_by_mirror_pod(mirror)
-    }
-
-    /// See [`PodTable::get_mirror_pod_by_pod`].
-    #[must_use]
-    pub fn get_mirror_pod_by_pod(&self, pod: &Pod) -> Option<Arc<Pod>> {
-        self.read().get_mirror_pod_by_pod(pod)
-    }
-
-    /// See [`PodTable::get_pods_and_mirror_pods`].
-    #[must_use]
-    pub fn get_pods_and_mirror_pods(&self) -> PodsAndMirrors {
-        self.read().get_pods_and_mirror_pods()
-    }
-
-    /// See [`PodTable::get_orphaned_mirror_pod_names`].
-    #[must_use]
-    pub fn get_orphaned_mirror_pod_names(&self) -> Vec<FullName> {
-        self.read().get_orphaned_mirror_pod_names()
-    }
-
-    /// See [`PodTable::get_pod_and_mirror_pod`].
-    #[must_use]
-    pub fn get_pod_and_mirror_pod(&self, pod: &Arc<Pod>) -> PodAndMirror {
-        self.read().get_pod_and_mirror_pod(pod)
-    }
-
-    /// See [`PodTable::get_static_pod_to_mirror_pod_map`].
-    #[must_use]
-    pub fn get_static_pod_to_mirror_pod_map(&self) -> Vec<(Arc<Pod>, Option<Arc<Pod>>)> {
-        self.read().get_static_pod_to_mirror_pod_map()
-    }
-
-    /// See [`PodTable::translate_pod_uid`].
-    #[must_use]
-    pub fn translate_pod_uid(&self, uid: &PodUid) -> ResolvedPodUid {
-        self.read().translate_pod_uid(uid)
-    }
-
-    /// See [`PodTable::get_uid_translations`].
-    #[must_use]
-    pub fn get_uid_translations(&self) -> UidTranslations {
-        self.read().get_uid_translations()
-    }
-
-    /// See [`manager::is_mirror_pod_of`].
-    #[must_use]
-    pub fn is_mirror_pod_of(&self, mirror: &Pod, pod: &Pod) -> bool {
-        manager::is_mirror_pod_of(mirror, pod)
+    #[tokio::test]
+    async fn who_wakes_for_the_api_servers_pods_finds_the_mirrors() {
+        let (mut pods, mut api, manager) = pod_manager();
+        pods.set_pods([pod("s", keys::CONFIG_HASH)]);
+        let before = manager.get();
+        let (mirror, other) = (pod("m", keys::CONFIG_MIRROR), pod("o", keys::CONFIG_SEEN));
+        let mut woken = manager.api_pods();
+        let all = [&mirror, &other].map(|pod| (PodUid::of(pod), Arc::clone(pod)));
+        api.publish(Arc::new(ApiPods { pods: all.into() }));
+        assert_eq!(
+            woken
+                .changed()
+                .await
+                .unwrap()
+                .iter()
+                .flat_map(|told| &told.pods)
+                .count(),
+            2
+        );
+        let now = manager.get();
+        assert_eq!(
+            now.get_mirror_pod_by_pod(&pod("s", keys::CONFIG_HASH)),
+            Some(mirror)
+        );
+        assert_eq!(now.translate_pod_uid(&"m".into()), "s".into());
+        assert_eq!(now.get_pods().len(), 1);
+        // What was handed out before stays as it was.
+        assert_eq!(before.translate_pod_uid(&"m".into()), "m".into());
     }
 }

@@ -82,7 +82,6 @@ impl PodWorkers {
         cancel: &CancellationToken,
     ) {
         let (uid, full_name) = (PodUid::of(pod), FullName::of(pod));
-        self.manager.add_pod(Arc::clone(pod));
         let command = match verdict {
             Verdict::Admitted { preempt } => {
                 for victim in preempt {

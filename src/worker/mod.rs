@@ -37,7 +37,6 @@ use crate::store::board::{BoardWriter, Phase, PodView};
 use crate::store::cache::CacheReader;
 use crate::store::cell::Reader;
 use crate::store::looks::LookRequests;
-use crate::store::pods::PodManager;
 use crate::store::probes::ProbeReader;
 use lives::{Lives, PodStates};
 use locks::NameLocks;
@@ -139,7 +138,6 @@ impl SharedLocks {
 pub struct PodWorkers {
     context: Arc<Context>,
     locks: Arc<SharedLocks>,
-    manager: Arc<PodManager>,
     wanted: watch::Receiver<Arc<Wanted>>,
     listed: watch::Receiver<Option<Arc<Pods>>>,
     workers: HashMap<PodUid, Handle>,
@@ -169,7 +167,6 @@ impl PodWorkers {
     #[must_use]
     pub fn new(
         context: Arc<Context>,
-        manager: Arc<PodManager>,
         wanted: watch::Receiver<Arc<Wanted>>,
         listed: watch::Receiver<Option<Arc<Pods>>>,
     ) -> Self {
@@ -178,7 +175,6 @@ impl PodWorkers {
             running: RuntimeCache::new(Arc::clone(&context.runtime)),
             context,
             locks: Arc::default(),
-            manager,
             wanted,
             listed,
             workers: HashMap::new(),
@@ -246,8 +242,7 @@ impl PodWorkers {
         for (uid, Handle { commands, .. }) in &self.workers {
             if !wanted.pods.contains_key(uid) {
                 commands.send_if_modified(|command| match command {
-                    Command::Run(pod) | Command::Fail(pod, _) => {
-                        self.manager.remove_pod(pod);
+                    Command::Run(_) | Command::Fail(..) => {
                         *command = Command::Stop { restart: false };
                         true
                     }
@@ -260,7 +255,6 @@ impl PodWorkers {
                 commands.send_if_modified(|command| match command {
                     Command::Run(known) | Command::Fail(known, _) if known == pod => false,
                     Command::Run(known) | Command::Fail(known, _) => {
-                        self.manager.update_pod(Arc::clone(pod));
                         *known = Arc::clone(pod);
                         true
                     }

@@ -17,9 +17,9 @@ use mirrorlet::cluster::{ClusterClient, MirrorInputs, MirrorTask, StatusInputs, 
 use mirrorlet::config::node::ApiAccess;
 use mirrorlet::store::board::{BoardWriter, Phase, PodView, board};
 use mirrorlet::store::cell::{Reader, Writer, cell};
-use mirrorlet::store::pods::PodManager;
+use mirrorlet::store::pods::{ApiPodsWriter, PodWriter, pod_manager};
 use mirrorlet_core::api::{FullName, NodeName, PodUid, Timestamp};
-use mirrorlet_core::desired::{ApiPods, ApiPodsState, Delivered, Origin, PodSource, SourcePod};
+use mirrorlet_core::desired::{ApiPods, Delivered, Origin, PodSource, SourcePod};
 use mirrorlet_core::manifest::{ParseContext, parse_manifest};
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::mirror::{MirrorProblem, MirrorState, ProblemKind};
@@ -37,6 +37,7 @@ struct Bed {
     cluster: Arc<Cluster>,
     node: String,
     namespace: String,
+    wanted: PodWriter,
     merged: Writer<Merged>,
     board: BoardWriter,
     states: Reader<BTreeMap<FullName, MirrorState>>,
@@ -96,21 +97,20 @@ impl Bed {
         });
         let (board, board_reader) = board();
         let (listed_writer, listed) = tokio::sync::watch::channel(Some(Arc::default()));
-        let (told, api) = cell(None);
+        let (wanted, told, manager) = pod_manager();
         let node_name = NodeName::from(node.as_str());
         let inputs = MirrorInputs {
             node_name,
             node: node_reader,
             merged: merged_reader,
             board: board_reader.clone(),
+            manager: manager.clone(),
             listed,
-            api: api.clone(),
         };
-        let manager = Arc::new(PodManager::new());
-        let (mirrors, states) = MirrorTask::new(client.clone(), inputs, manager, telemetry.clone());
+        let (mirrors, states) = MirrorTask::new(client.clone(), inputs, telemetry.clone());
         let inputs = StatusInputs {
             board: board_reader,
-            api,
+            manager,
         };
         let statuses = StatusTask::new(client, inputs, telemetry.clone());
         let cancel = CancellationToken::new();
@@ -123,6 +123,7 @@ impl Bed {
             cluster,
             node,
             namespace,
+            wanted,
             merged,
             board,
             states,
@@ -155,6 +156,7 @@ impl Bed {
             held: false,
             problems: Vec::new(),
         };
+        self.wanted.set_pods([Arc::clone(&pod)]);
         self.merged.publish(Merged {
             pods: BTreeMap::from([(PodUid::of(&pod), source)]),
             conflicts: Vec::new(),
@@ -235,24 +237,27 @@ impl Bed {
 async fn feed(
     client: kube::Client,
     node: String,
-    mut told: Writer<ApiPodsState>,
+    mut told: ApiPodsWriter,
     cancel: CancellationToken,
 ) {
     let pods: Api<Pod> = Api::all(client);
     let ours = ListParams::default().fields(&format!("spec.nodeName={node}"));
+    let mut known = Arc::<ApiPods>::default();
     while !cancel.is_cancelled() {
         if let Ok(list) = pods.list(&ours).await {
-            let before = told.get();
-            let known = before.as_ref().as_ref().map(|known| &known.pods);
             let pods = list.items.into_iter().map(|mut pod| {
                 pod.metadata.managed_fields = None;
                 let uid = PodUid::of(&pod);
-                let same = known.and_then(|known| known.get(&uid));
-                let same = same.filter(|known| ***known == pod).cloned();
+                let same = known
+                    .pods
+                    .get(&uid)
+                    .filter(|known| ***known == pod)
+                    .cloned();
                 (uid, same.unwrap_or_else(|| Arc::new(pod)))
             });
             let pods = pods.collect();
-            told.publish(Some(Arc::new(ApiPods { pods })));
+            known = Arc::new(ApiPods { pods });
+            told.publish(Arc::clone(&known));
         }
         tokio::time::sleep(PAUSE).await;
     }

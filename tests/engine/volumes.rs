@@ -12,7 +12,6 @@ use mirrorlet::store::board::{Board, PodView, board};
 use mirrorlet::store::cache::cache;
 use mirrorlet::store::cell::cell;
 use mirrorlet::store::looks::look_requests;
-use mirrorlet::store::pods::PodManager;
 use mirrorlet::store::probes::probe_results;
 use mirrorlet::worker::{Clock, Context, PodWorkers, Wanted};
 use mirrorlet_core::admit::AdmitNode;
@@ -203,8 +202,7 @@ impl Stack {
             node: cell(AdmitNode::default()).1,
             unsupported: unsupported_fields,
         });
-        let manager = Arc::new(PodManager::default());
-        let workers = PodWorkers::new(context, manager, wanted_reader, listed);
+        let workers = PodWorkers::new(context, wanted_reader, listed);
         let cancel = CancellationToken::new();
         let mut parts = JoinSet::new();
         parts.spawn(observer.run(cancel.clone()));

@@ -21,7 +21,7 @@ use mirrorlet::store::board::board;
 use mirrorlet::store::cache::cache;
 use mirrorlet::store::cell::{Writer, cell};
 use mirrorlet::store::looks::look_requests;
-use mirrorlet::store::pods::PodManager;
+use mirrorlet::store::pods::pod_manager;
 use mirrorlet::store::probes::probe_results;
 use mirrorlet::worker::{Clock, Context, PodWorkers, Wanted};
 use mirrorlet_core::admit::AdmitNode;
@@ -101,6 +101,7 @@ impl Agent {
         let merge = MergeTask::new(
             vec![source.clone()],
             listed.clone(),
+            pod_manager().0,
             merged,
             wanted,
             rollouts,
@@ -121,12 +122,7 @@ impl Agent {
             node,
             unsupported: |_| Vec::new(),
         });
-        let workers = PodWorkers::new(
-            context,
-            Arc::new(PodManager::default()),
-            wanted_reader,
-            listed,
-        );
+        let workers = PodWorkers::new(context, wanted_reader, listed);
         let cancel = CancellationToken::new();
         let mut parts = JoinSet::new();
         parts.spawn(observer.run(cancel.clone()));

@@ -1,13 +1,13 @@
-//! Desired pods and their mirrors, indexed: the table behind `PodManager`.
+//! Wanted pods and their mirrors, indexed: what `PodManager` knows at one moment.
 //!
 //! A *mirror pod* stands for a static pod in the API server. It is known by its full name and by
 //! the UID the API server gave it; what runs is always the static pod, under its own *resolved*
-//! UID. This table answers every question about which is which. `store::pods::PodManager` puts a
-//! lock around it and shares it.
+//! UID. This table answers every question about which is which. `store::pods::PodManager` shares
+//! it, and is the only place that keeps one.
 //!
 //! Upstream: `pkg/kubelet/pod/pod_manager.go`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::api::{FullName, MirrorPodUid, Pod, PodUid, ResolvedPodUid, keys};
@@ -59,39 +59,7 @@ fn source_text(source: PodSource) -> &'static str {
     }
 }
 
-/// Pods and mirror pods side by side.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct PodsAndMirrors {
-    /// Every pod that is not a mirror, by UID.
-    pub pods: Vec<Arc<Pod>>,
-    /// Every mirror, by UID.
-    pub mirrors: Vec<Arc<Pod>>,
-    /// Full names that have a mirror and no pod.
-    pub orphaned_mirrors: Vec<FullName>,
-}
-
-/// A pod and its mirror, as far as either is known.
-#[derive(Debug, Clone, PartialEq)]
-pub struct PodAndMirror {
-    /// The pod that runs.
-    pub pod: Option<Arc<Pod>>,
-    /// Its mirror.
-    pub mirror: Option<Arc<Pod>>,
-    /// Whether the pod asked for was the mirror.
-    pub was_mirror: bool,
-}
-
-/// Translations between the UIDs of static pods and of their mirrors.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct UidTranslations {
-    /// From each static pod to its mirror; empty when the mirror isn't known. Callers skip such a
-    /// pod, they never fall back to its own UID.
-    pub pod_to_mirror: BTreeMap<ResolvedPodUid, MirrorPodUid>,
-    /// From each mirror to its static pod.
-    pub mirror_to_pod: BTreeMap<MirrorPodUid, ResolvedPodUid>,
-}
-
-/// Desired pods and mirrors, indexed by UID and by full name, with translations between them.
+/// Wanted pods and mirrors, indexed by UID and by full name, with translations between them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PodTable {
     by_uid: BTreeMap<ResolvedPodUid, Arc<Pod>>,
@@ -110,9 +78,25 @@ fn mirror_uid(pod: &Pod) -> MirrorPodUid {
 }
 
 impl PodTable {
-    /// Replaces everything.
+    /// Makes these the pods that are no mirrors.
     pub fn set_pods(&mut self, pods: impl IntoIterator<Item = Arc<Pod>>) {
-        *self = Self::default();
+        let known = self.get_pods();
+        self.replace(&known, pods.into_iter().collect());
+    }
+
+    /// Makes these the mirrors.
+    pub fn set_mirror_pods(&mut self, mirrors: impl IntoIterator<Item = Arc<Pod>>) {
+        let known: Vec<_> = self.mirrors_by_uid.values().cloned().collect();
+        self.replace(&known, mirrors.into_iter().collect());
+    }
+
+    /// Removals first: a removal takes the full name's entry with it.
+    fn replace(&mut self, known: &[Arc<Pod>], pods: Vec<Arc<Pod>>) {
+        let key = |pod: &Arc<Pod>| (PodUid::of(pod), FullName::of(pod));
+        let kept: BTreeSet<_> = pods.iter().map(key).collect();
+        for gone in known.iter().filter(|pod| !kept.contains(&key(pod))) {
+            self.remove_pod(gone);
+        }
         for pod in pods {
             self.add_pod(pod);
         }
@@ -137,11 +121,6 @@ impl PodTable {
             self.by_uid.insert(uid, Arc::clone(&pod));
             self.by_full_name.insert(name, pod);
         }
-    }
-
-    /// The same as [`add_pod`](Self::add_pod).
-    pub fn update_pod(&mut self, pod: Arc<Pod>) {
-        self.add_pod(pod);
     }
 
     /// Removes a pod or mirror, by UID and by full name.
@@ -186,26 +165,16 @@ impl PodTable {
         self.by_uid.get(&ResolvedPodUid::from(uid.clone())).cloned()
     }
 
-    /// The pod that has the mirror's full name. It may be an API pod, and the hash isn't compared.
-    #[must_use]
-    pub fn get_pod_by_mirror_pod(&self, mirror: &Pod) -> Option<Arc<Pod>> {
-        self.by_full_name.get(&FullName::of(mirror)).cloned()
-    }
-
     /// The mirror that has the pod's full name.
     #[must_use]
     pub fn get_mirror_pod_by_pod(&self, pod: &Pod) -> Option<Arc<Pod>> {
-        self.mirrors_by_full_name.get(&FullName::of(pod)).cloned()
+        self.get_mirror_pod_by_full_name(&FullName::of(pod))
     }
 
-    /// All pods, all mirrors and the orphans' names, as of one moment.
+    /// The mirror of that full name.
     #[must_use]
-    pub fn get_pods_and_mirror_pods(&self) -> PodsAndMirrors {
-        PodsAndMirrors {
-            pods: self.get_pods(),
-            mirrors: self.mirrors_by_uid.values().cloned().collect(),
-            orphaned_mirrors: self.get_orphaned_mirror_pod_names(),
-        }
+    pub fn get_mirror_pod_by_full_name(&self, name: &FullName) -> Option<Arc<Pod>> {
+        self.mirrors_by_full_name.get(name).cloned()
     }
 
     /// Full names that have a mirror and no pod.
@@ -214,24 +183,6 @@ impl PodTable {
         let names = self.mirrors_by_full_name.keys();
         let orphans = names.filter(|name| !self.by_full_name.contains_key(*name));
         orphans.cloned().collect()
-    }
-
-    /// Both halves, whichever of them is given.
-    #[must_use]
-    pub fn get_pod_and_mirror_pod(&self, pod: &Arc<Pod>) -> PodAndMirror {
-        if is_mirror_pod(pod) {
-            PodAndMirror {
-                pod: self.get_pod_by_mirror_pod(pod),
-                mirror: Some(Arc::clone(pod)),
-                was_mirror: true,
-            }
-        } else {
-            PodAndMirror {
-                pod: Some(Arc::clone(pod)),
-                mirror: self.get_mirror_pod_by_pod(pod),
-                was_mirror: false,
-            }
-        }
     }
 
     /// Each static pod with its mirror, if known.
@@ -249,22 +200,6 @@ impl PodTable {
     pub fn translate_pod_uid(&self, uid: &PodUid) -> ResolvedPodUid {
         let translation = self.translations.get(&MirrorPodUid::from(uid.clone()));
         translation.cloned().unwrap_or_else(|| uid.clone().into())
-    }
-
-    /// All translations, both ways.
-    #[must_use]
-    pub fn get_uid_translations(&self) -> UidTranslations {
-        let statics = self.by_uid.iter().filter(|(_, pod)| is_static_pod(pod));
-        let mut result = UidTranslations {
-            pod_to_mirror: statics
-                .map(|(uid, _)| (uid.clone(), MirrorPodUid::default()))
-                .collect(),
-            mirror_to_pod: self.translations.clone(),
-        };
-        for (mirror, pod) in &self.translations {
-            result.pod_to_mirror.insert(pod.clone(), mirror.clone());
-        }
-        result
     }
 }
 

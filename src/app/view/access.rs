@@ -63,7 +63,7 @@ impl View {
         uid: &PodUid,
         container: Option<&str>,
     ) -> Result<(String, Option<ContainerStatus>), ViewError> {
-        let pod = self.wanted_pod(uid)?;
+        let pod = self.pod(uid)?;
         let name = choose_container(&pod, container)?;
         let entry = self.cache.get(uid);
         let mut instances = entry.status.containers.iter();

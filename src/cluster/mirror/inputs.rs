@@ -10,8 +10,10 @@ use tokio::time::Instant;
 use crate::cluster::reach::ApiReach;
 use crate::store::board::{Board, Phase};
 use crate::store::cell::{Closed, Reader};
+use crate::store::pods::PodManager;
 use mirrorlet_core::api::{FullName, NodeName, PodUid, core};
 use mirrorlet_core::desired::ApiPodsState;
+use mirrorlet_core::manager::PodTable;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::mirror::{AtWork, Standing, standings};
 use mirrorlet_core::observed::Pods;
@@ -27,19 +29,21 @@ pub struct MirrorInputs {
     pub node_name: NodeName,
     /// Our Node as observed.
     pub node: Reader<Option<Arc<core::Node>>>,
-    /// The desired pods.
+    /// Wakes when other pods are wanted, and tells which sources have delivered.
     pub merged: Reader<Merged>,
+    /// The wanted pods and the mirrors.
+    pub manager: PodManager,
     /// The workers' views of their pods.
     pub board: Board,
     /// The pods of the runtime's most recent list.
     pub listed: watch::Receiver<Option<Arc<Pods>>>,
-    /// The API server's pods of our Node.
-    pub api: Reader<ApiPodsState>,
 }
 
 /// The inputs, and what must be remembered of them.
 pub(super) struct Watched {
     inputs: MirrorInputs,
+    /// The API server's pods of our Node.
+    api: Reader<ApiPodsState>,
     reach: Reader<ApiReach>,
     board_changed: watch::Receiver<u64>,
     /// When the newest list came.
@@ -52,6 +56,7 @@ pub(super) struct Watched {
 pub(super) struct Snapshot {
     pub node: Option<Arc<core::Node>>,
     pub standings: BTreeMap<FullName, Standing>,
+    pub pods: Arc<PodTable>,
     /// None before the API server's first whole list.
     pub api: ApiPodsState,
     pub orphans_may_go: bool,
@@ -66,6 +71,7 @@ impl Watched {
         let listed = inputs.listed.borrow().is_some();
         Self {
             listed_at: listed.then(Instant::now),
+            api: inputs.manager.api_pods(),
             inputs,
             reach,
             board_changed,
@@ -82,7 +88,7 @@ impl Watched {
         tokio::select! {
             changed = inputs.node.changed() => changed.map(drop),
             changed = inputs.merged.changed() => changed.map(drop),
-            changed = inputs.api.changed() => changed.map(drop),
+            changed = self.api.changed() => changed.map(drop),
             changed = self.reach.changed() => changed.map(drop),
             changed = self.board_changed.changed() => changed.map_err(|_| Closed),
             changed = inputs.listed.changed() => {
@@ -96,7 +102,9 @@ impl Watched {
         let Self {
             inputs, taken_up, ..
         } = self;
-        let merged = inputs.merged.get();
+        // These before the table, which each of them is written after.
+        let (merged, api) = (inputs.merged.get(), (*self.api.get()).clone());
+        let pods = inputs.manager.get();
         let views = inputs.board.all();
         let listed = inputs.listed.borrow_and_update().clone();
         taken_up.extend(views.iter().map(|view| view.uid.clone()));
@@ -118,7 +126,7 @@ impl Watched {
         let look_again = counts_until.filter(|_| left.peek().is_some());
         let left = left.map(|pod| AtWork {
             full_name: pod.full_name.clone(),
-            pod: merged.pods.get(&pod.uid).map(|p| Arc::clone(&p.pod)),
+            pod: pods.get_pod_by_uid(&pod.uid),
             waits: false,
         });
         let at_work = views.iter().map(|view| AtWork {
@@ -126,11 +134,11 @@ impl Watched {
             pod: view.pod.clone(),
             waits: view.phase == Phase::WaitingToStart,
         });
-        let wanted = merged.pods.values().map(|pod| &pod.pod);
         Snapshot {
             node: (*inputs.node.get()).clone(),
-            standings: standings(wanted, left.chain(at_work)),
-            api: (*inputs.api.get()).clone(),
+            standings: standings(&pods, left.chain(at_work)),
+            pods,
+            api,
             orphans_may_go: merged.delivered.manifests && listed.is_some(),
             reach: (*self.reach.get()).clone(),
             look_again,

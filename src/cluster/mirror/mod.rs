@@ -28,13 +28,13 @@ use crate::cluster::attempts::Attempts;
 use crate::cluster::client::ClusterClient;
 use crate::cluster::reach::ApiReach;
 use crate::store::cell::{Reader, Writer, cell};
-use crate::store::pods::PodManager;
 use attempt::{Attempt, Failure, carry_out};
 use causes::{Cause, Causes};
 use inputs::{Snapshot, Watched};
-use mirrorlet_core::api::{FullName, NodeName, Pod, PodUid, Timestamp};
+use mirrorlet_core::api::{FullName, NodeName, PodUid, Timestamp};
+use mirrorlet_core::manager::PodTable;
 use mirrorlet_core::mirror::{
-    MirrorInput, MirrorState, Obstacle, ProblemKind, Verdict, hash, is_ours, verdicts,
+    MirrorInput, MirrorState, Obstacle, ProblemKind, Verdict, hash, verdicts,
 };
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use name::Name;
@@ -49,19 +49,18 @@ const TOLD_WITHIN: Duration = Duration::from_secs(5);
 /// The same, once the watch has proved slow: it opens anew after half a minute at most.
 const TOLD_LATE: Duration = Duration::from_secs(30);
 
-/// Keeps mirrors in step with static pods, and [`PodManager`] with the mirrors.
+/// Keeps mirrors in step with static pods.
 pub struct MirrorTask {
     client: MirrorClient,
     watched: Watched,
     node_name: NodeName,
-    manager: Arc<PodManager>,
     telemetry: Telemetry,
     states: Writer<BTreeMap<FullName, MirrorState>>,
     names: BTreeMap<FullName, Name>,
     /// Mirrors that we deleted or found missing, until the watch tells, or that time.
     gone: BTreeMap<PodUid, Instant>,
-    /// The mirrors that [`PodManager`] has.
-    mirrors: BTreeMap<PodUid, Arc<Pod>>,
+    /// The pods and mirrors decided on last: what the watch told, and what we have done since.
+    pods: Arc<PodTable>,
     attempts: Attempts<FullName, Attempt>,
     causes: Causes,
     was_up: bool,
@@ -69,13 +68,11 @@ pub struct MirrorTask {
 }
 
 impl MirrorTask {
-    /// The task, and how each static pod stands with its mirror. Sole writer of the mirrors in
-    /// `manager`.
+    /// The task, and how each static pod stands with its mirror.
     #[must_use]
     pub fn new(
         cluster: ClusterClient,
         inputs: MirrorInputs,
-        manager: Arc<PodManager>,
         telemetry: Telemetry,
     ) -> (Self, Reader<BTreeMap<FullName, MirrorState>>) {
         let (states, reader) = cell(BTreeMap::new());
@@ -85,12 +82,11 @@ impl MirrorTask {
             client,
             watched: Watched::new(inputs, cluster.reach()),
             node_name,
-            manager,
             telemetry,
             states,
             names: BTreeMap::new(),
             gone: BTreeMap::new(),
-            mirrors: BTreeMap::new(),
+            pods: Arc::default(),
             attempts: Attempts::new(ATTEMPTS_MAX),
             causes: Causes::new(cluster),
             was_up: false,
@@ -167,47 +163,30 @@ impl MirrorTask {
     /// API server's first whole list.
     fn decide(&mut self, snapshot: &Snapshot, now: Instant) -> Option<BTreeMap<FullName, Verdict>> {
         let told = snapshot.api.as_ref()?;
+        self.pods = Arc::clone(&snapshot.pods);
         self.gone
             .retain(|uid, until| told.pods.contains_key(uid) && *until > now);
-        let mut api = told.pods.clone();
-        api.retain(|uid, _| !self.gone.contains_key(uid));
+        for mirror in self.gone.keys().filter_map(|uid| told.pods.get(uid)) {
+            let known = self.pods.get_mirror_pod_by_pod(mirror);
+            if known.is_some_and(|known| PodUid::of(&known) == PodUid::of(mirror)) {
+                Arc::make_mut(&mut self.pods).remove_pod(mirror);
+            }
+        }
         for name in self.names.values_mut() {
             name.made
                 .take_if(|made| told.pods.contains_key(&made.uid) || made.until <= now);
             if let Some(made) = &name.made {
-                api.insert(made.uid.clone(), Arc::clone(&made.mirror));
+                Arc::make_mut(&mut self.pods).add_pod(Arc::clone(&made.mirror));
             }
         }
-        self.hand_to_manager(&api);
         Some(verdicts(&MirrorInput {
             node_name: &self.node_name,
             node: snapshot.node.as_deref(),
             standings: &snapshot.standings,
-            api: &api,
+            pods: &self.pods,
+            api: &told.pods,
             orphans_may_go: snapshot.orphans_may_go,
         }))
-    }
-
-    /// Tells [`PodManager`] of mirrors: removals first, so that a successor of the same full name
-    /// isn't removed with its predecessor.
-    fn hand_to_manager(&mut self, api: &BTreeMap<PodUid, Arc<Pod>>) {
-        let ours = api
-            .iter()
-            .filter(|(_, pod)| is_ours(pod, &self.node_name))
-            .map(|(uid, pod)| (uid.clone(), Arc::clone(pod)));
-        let ours: BTreeMap<PodUid, Arc<Pod>> = ours.collect();
-        for (uid, mirror) in &self.mirrors {
-            if !ours.contains_key(uid) {
-                self.manager.remove_pod(mirror);
-            }
-        }
-        for (uid, mirror) in &ours {
-            let known = self.mirrors.get(uid);
-            if known.is_none_or(|known| !Arc::ptr_eq(known, mirror)) {
-                self.manager.add_pod(Arc::clone(mirror));
-            }
-        }
-        self.mirrors = ours;
     }
 
     /// Begins attempts, as many as may be under way.
@@ -239,7 +218,9 @@ impl MirrorTask {
         for (mirror, why) in deleted {
             let mirror: PodUid = mirror.as_str().into();
             if let Some(why) = why {
-                let of = self.mirrors.get(&mirror).and_then(|mirror| hash(mirror));
+                let known = self.pods.get_mirror_pod_by_full_name(&full_name);
+                let known = known.filter(|known| PodUid::of(known) == mirror);
+                let of = known.as_deref().and_then(hash);
                 let uid = of.map(PodUid::from).unwrap_or_default();
                 let t = &self.telemetry;
                 occurrences::mirror_deleted(t, &full_name, &uid, &mirror, why.as_str());

@@ -6,7 +6,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::cluster::fake::{FakeApi, NODE, Refused};
 use crate::store::board::{BoardWriter, Phase, PodView, board};
-use mirrorlet_core::api::{core, keys};
+use mirrorlet_core::api::{Pod, core, keys};
 use mirrorlet_core::desired::{Delivered, Origin, PodSource, SourcePod};
 use mirrorlet_core::manager::is_mirror_pod;
 use mirrorlet_core::merge::Merged;
@@ -29,7 +29,6 @@ struct Bed {
     node: Writer<Option<Arc<core::Node>>>,
     board: BoardWriter,
     listed: watch::Sender<Option<Arc<Pods>>>,
-    manager: Arc<PodManager>,
     telemetry: Telemetry,
     states: Reader<BTreeMap<FullName, MirrorState>>,
     cancel: CancellationToken,
@@ -42,6 +41,7 @@ impl Bed {
     }
 
     fn start_with(api: FakeApi) -> Self {
+        api.want(&[]);
         let (merged, merged_reader) = cell(Merged {
             delivered: Delivered::ALL,
             ..Merged::default()
@@ -49,7 +49,6 @@ impl Bed {
         let (node, node_reader) = cell(Some(Arc::new(node("node-uid"))));
         let (board, board_reader) = board();
         let (listed, listed_reader) = watch::channel(Some(Arc::default()));
-        let manager = Arc::new(PodManager::new());
         let telemetry = Telemetry::new();
         let inputs = MirrorInputs {
             node_name: NODE.into(),
@@ -57,15 +56,10 @@ impl Bed {
             merged: merged_reader,
             board: board_reader,
             listed: listed_reader,
-            api: api.told(),
+            manager: api.manager(),
         };
         let cluster = api.client();
-        let (task, states) = MirrorTask::new(
-            cluster.clone(),
-            inputs,
-            Arc::clone(&manager),
-            telemetry.clone(),
-        );
+        let (task, states) = MirrorTask::new(cluster.clone(), inputs, telemetry.clone());
         let cancel = CancellationToken::new();
         Self {
             api,
@@ -74,7 +68,6 @@ impl Bed {
             node,
             board,
             listed,
-            manager,
             telemetry,
             states,
             task: tokio::spawn(task.run(cancel.clone())),
@@ -83,6 +76,7 @@ impl Bed {
     }
 
     fn want(&mut self, pods: &[&Arc<Pod>]) {
+        self.api.want(pods);
         let pods = pods.iter().map(|pod| {
             let origin = Origin {
                 source: PodSource::File,
@@ -106,7 +100,6 @@ impl Bed {
     }
 
     fn work(&self, pod: &Arc<Pod>, phase: Phase) {
-        self.manager.add_pod(Arc::clone(pod));
         self.board.publish(PodView {
             uid: PodUid::of(pod),
             full_name: FullName::of(pod),
@@ -204,7 +197,10 @@ async fn a_mirror_comes_with_its_pod_and_goes_after_it() {
     bed.want(&[&web]);
     let uid = bed.synced("web").await;
     assert_eq!(bed.api.calls(), ["POST web"]);
-    assert_eq!(bed.manager.translate_pod_uid(&uid).as_str(), "v1");
+    assert_eq!(
+        bed.api.manager().get().translate_pod_uid(&uid).as_str(),
+        "v1"
+    );
     // The manifest goes; the pod is still being stopped.
     bed.want(&[]);
     bed.work(&web, Phase::Terminating);
@@ -214,7 +210,7 @@ async fn a_mirror_comes_with_its_pod_and_goes_after_it() {
     bed.until(BTreeMap::is_empty).await;
     // pods 30
     assert_eq!(bed.api.calls(), ["DELETE web"]);
-    assert_eq!(bed.manager.get_mirror_pod_by_pod(&web), None);
+    assert_eq!(bed.api.manager().get().get_mirror_pod_by_pod(&web), None);
     assert_eq!(bed.story(), ["MirrorCreated", "MirrorDeleted"]);
     bed.stop().await;
 }

@@ -12,7 +12,7 @@ mod entry;
 mod tests;
 mod write;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,10 +26,11 @@ use crate::cluster::error::ApiError;
 use crate::cluster::reach::ApiReach;
 use crate::store::board::{Board, Phase, PodView};
 use crate::store::cell::Reader;
+use crate::store::pods::PodManager;
 use entry::{Entry, Seen};
-use mirrorlet_core::api::{FullName, Pod, PodUid};
-use mirrorlet_core::desired::ApiPodsState;
-use mirrorlet_core::manager::{is_mirror_pod, is_mirror_pod_of};
+use mirrorlet_core::api::{Pod, PodUid};
+use mirrorlet_core::desired::{ApiPods, ApiPodsState};
+use mirrorlet_core::manager::{PodTable, is_mirror_pod_of, is_static_pod};
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use write::{Done, Outcome, write};
 
@@ -47,14 +48,16 @@ const SETTLE_STEP: Duration = Duration::from_secs(2);
 pub struct StatusInputs {
     /// The workers' views of their pods.
     pub board: Board,
-    /// The API server's pods of our Node.
-    pub api: Reader<ApiPodsState>,
+    /// The mirrors, and the API server's other pods of our Node.
+    pub manager: PodManager,
 }
 
 /// Keeps statuses in the API server in sync with the workers' views.
 pub struct StatusTask {
     cluster: ClusterClient,
     inputs: StatusInputs,
+    /// The API server's pods of our Node.
+    api: Reader<ApiPodsState>,
     board_changed: watch::Receiver<u64>,
     reach: Reader<ApiReach>,
     telemetry: Telemetry,
@@ -70,6 +73,7 @@ impl StatusTask {
     pub fn new(cluster: ClusterClient, inputs: StatusInputs, telemetry: Telemetry) -> Self {
         Self {
             board_changed: inputs.board.changed(),
+            api: inputs.manager.api_pods(),
             reach: cluster.reach(),
             cluster,
             inputs,
@@ -89,7 +93,7 @@ impl StatusTask {
             tokio::select! {
                 () = cancel.cancelled() => break,
                 changed = self.board_changed.changed() => if changed.is_err() { break },
-                changed = self.inputs.api.changed() => if changed.is_err() { break },
+                changed = self.api.changed() => if changed.is_err() { break },
                 changed = self.reach.changed() => if changed.is_err() { break },
                 (uid, done) = self.writes.next() => self.note(&uid, done),
                 () = timer, if look_again.is_some() => {}
@@ -106,13 +110,14 @@ impl StatusTask {
         if !std::mem::replace(&mut self.was_up, is_up) && is_up {
             self.entries.values_mut().for_each(Entry::api_is_back);
         }
-        let told = (*self.inputs.api.get()).clone()?;
+        let told = (*self.api.get()).clone()?;
+        let pods = self.inputs.manager.get();
         self.entries
             .retain(|uid, _| self.writes.is_busy(uid) || told.pods.contains_key(uid));
-        for (uid, api, view) in pairs(&told.pods, self.inputs.board.all()) {
-            if !self.writes.is_busy(uid) {
-                let entry = self.entries.entry(uid.clone()).or_default();
-                entry.look(Arc::clone(api), &view, &self.telemetry, now);
+        for (uid, api, view) in pairs(&told, &pods, self.inputs.board.all()) {
+            if !self.writes.is_busy(&uid) {
+                let entry = self.entries.entry(uid).or_default();
+                entry.look(api, &view, &self.telemetry, now);
             }
         }
         let mut due: Vec<_> = self
@@ -192,34 +197,26 @@ impl StatusTask {
     }
 }
 
-/// Each object of the API server with the view of the pod it is about: a mirror with its static
-/// pod, by full name and hash, any other by its UID.
+/// Each worker's view with the object of the API server that shows it: its mirror's for a static
+/// pod, that of its own UID for any other.
 fn pairs(
-    told: &BTreeMap<PodUid, Arc<Pod>>,
+    told: &ApiPods,
+    pods: &PodTable,
     views: Vec<PodView>,
-) -> impl Iterator<Item = (&PodUid, &Arc<Pod>, PodView)> {
-    let mut by_uid: HashMap<PodUid, PodView> = HashMap::new();
-    let mut by_name: HashMap<FullName, Vec<PodUid>> = HashMap::new();
-    for view in views {
-        if view.pod.is_some() && view.status.is_some() {
-            let of_name = by_name.entry(view.full_name.clone()).or_default();
-            of_name.push(view.uid.clone());
-            by_uid.insert(view.uid.clone(), view);
-        }
-    }
-    told.iter().filter_map(move |(uid, api)| {
-        let view = if is_mirror_pod(api) {
-            let of_name = by_name.get(&FullName::of(api)).into_iter().flatten();
-            let mut views = of_name.filter_map(|uid| by_uid.get(uid));
-            views.find(|view| view.pod.as_ref().is_some_and(|p| is_mirror_pod_of(api, p)))
+) -> impl Iterator<Item = (PodUid, Arc<Pod>, PodView)> {
+    views.into_iter().filter_map(|view| {
+        let pod = view.pod.as_ref().filter(|_| view.status.is_some())?;
+        let api = if is_static_pod(pod) {
+            let mirror = pods.get_mirror_pod_by_pod(pod);
+            mirror.filter(|mirror| is_mirror_pod_of(mirror, pod))
         } else {
-            by_uid.get(uid)
+            told.pods.get(&view.uid).cloned()
         }?;
         // A pod that waits for its turn says nothing of what came before it.
         let status = api.status.as_ref();
         let begun = status.is_some_and(|s| s.phase.as_deref() != Some("Pending"));
         let waits = view.phase == Phase::WaitingToStart;
-        (!(waits && begun)).then(|| (uid, api, view.clone()))
+        (!(waits && begun)).then(|| (PodUid::of(&api), api, view))
     })
 }
 

@@ -6,7 +6,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::cluster::fake::{FakeApi, NODE};
 use crate::store::board::{BoardWriter, board};
-use mirrorlet_core::api::{Timestamp, core, keys};
+use mirrorlet_core::api::{FullName, Timestamp, core, keys};
 use mirrorlet_core::observed::{ContainerState, PodStatus};
 
 /// Longest wait for anything, on the paused clock.
@@ -29,7 +29,7 @@ impl Bed {
         let telemetry = Telemetry::new();
         let inputs = StatusInputs {
             board: reader,
-            api: api.told(),
+            manager: api.manager(),
         };
         let cancel = CancellationToken::new();
         let task = StatusTask::new(cluster.clone(), inputs, telemetry.clone());
@@ -413,7 +413,7 @@ async fn many_changes_of_many_pods_are_few_writes() {
     let calls = bed.api.calls().len();
     // pods 50
     assert!((100..=400).contains(&calls), "{calls}");
-    let told = bed.api.told().get();
+    let told = bed.api.manager().api_pods().get();
     let told = told.as_ref().as_ref().unwrap();
     assert!(
         told.pods

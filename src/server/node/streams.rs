@@ -136,13 +136,10 @@ pub(super) fn pod(shared: &Shared, named: &HashMap<String, String>) -> Result<Ar
     let pod = shared.view.pod_by_name(word("namespace"), word("pod"));
     let missing = |words: &'static str| (StatusCode::NOT_FOUND, words).into_response();
     let pod = pod.ok_or_else(|| missing("pod does not exist"))?;
-    match named.get("uid") {
-        Some(uid)
-            if PodUid::of(&pod).as_str() != uid
-                && shared.view.mirror_uid(&pod).as_deref() != Some(uid) =>
-        {
-            Err(missing("pod not found"))
-        }
+    let asked = named.get("uid").map(|uid| PodUid::from(uid.as_str()));
+    let asked = asked.map(|uid| shared.view.translate_pod_uid(&uid));
+    match asked {
+        Some(uid) if uid != PodUid::of(&pod).into() => Err(missing("pod not found")),
         Some(_) | None => Ok(pod),
     }
 }

@@ -25,9 +25,9 @@ use tokio_util::sync::CancellationToken;
 use self::last_known::LastKnown;
 use self::listing::{LOCATION, Listing};
 use super::SourceWriter;
-use crate::store::cell::Writer;
+use crate::store::pods::ApiPodsWriter;
 use mirrorlet_core::api::{Code, Diagnostic, NodeName, Pod, Timestamp, Watched};
-use mirrorlet_core::desired::{ApiPodsState, PodSource};
+use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::merge::SourceName;
 use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::occurrences;
@@ -111,7 +111,7 @@ impl ApiSource {
     pub async fn run(
         self,
         source: SourceWriter,
-        objects: Writer<ApiPodsState>,
+        objects: ApiPodsWriter,
         cancel: CancellationToken,
     ) {
         // Cancel safety: after cancellation nothing of this source is used any more.
@@ -122,7 +122,7 @@ impl ApiSource {
         }
     }
 
-    async fn deliver(mut self, mut source: SourceWriter, mut objects: Writer<ApiPodsState>) {
+    async fn deliver(mut self, mut source: SourceWriter, mut objects: ApiPodsWriter) {
         let (mut known, node) = (self.last_known, self.options.node_name.clone());
         let problems;
         (known, problems) = disk::blocking(move || {
@@ -166,7 +166,7 @@ impl ApiSource {
         &mut self,
         events: &mut (impl Stream<Item = watcher::Result<Event<Watched<Pod>>>> + Unpin),
         source: &mut SourceWriter,
-        objects: &mut Writer<ApiPodsState>,
+        objects: &mut ApiPodsWriter,
         backoff: &mut DefaultBackoff,
     ) -> Ended {
         loop {
@@ -212,7 +212,7 @@ impl ApiSource {
 
     /// Stores what is new, so that an agent after this one knows whose pods these are, then
     /// publishes it.
-    async fn publish(&mut self, source: &mut SourceWriter, objects: &mut Writer<ApiPodsState>) {
+    async fn publish(&mut self, source: &mut SourceWriter, objects: &mut ApiPodsWriter) {
         let pods = self.listing.ordinary();
         let mut known = std::mem::take(&mut self.last_known);
         let (known, problems) = disk::blocking(move || {
@@ -221,7 +221,7 @@ impl ApiSource {
         })
         .await;
         self.last_known = known;
-        objects.publish(Some(self.listing.objects()));
+        objects.publish(self.listing.objects());
         let pods = self.listing.ordinary();
         source.publish(listing::source_set(pods.values(), problems));
     }

@@ -19,9 +19,10 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::source::{SourceReader, source};
-use crate::store::cell::{Reader, cell};
+use crate::store::cell::Reader;
+use crate::store::pods::pod_manager;
 use mirrorlet_core::api::PodUid;
-use mirrorlet_core::desired::SourceState;
+use mirrorlet_core::desired::{ApiPodsState, SourceState};
 
 type Answer = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
 
@@ -146,14 +147,14 @@ impl Bench {
             }),
         });
         let (writer, reader) = source(ApiSource::name());
-        let (objects_writer, objects) = cell(None);
+        let (_, api_pods, manager) = pod_manager();
         let cancel = CancellationToken::new();
-        let running = tokio::spawn(api.run(writer, objects_writer, cancel.clone()));
+        let running = tokio::spawn(api.run(writer, api_pods, cancel.clone()));
         Self {
             root,
             asked,
             reader,
-            objects,
+            objects: manager.api_pods(),
             back,
             registered: Some(registered),
             cancel,

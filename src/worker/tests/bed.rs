@@ -73,12 +73,7 @@ impl Bed {
                 fields.into_iter().cloned().collect()
             },
         });
-        let workers = PodWorkers::new(
-            context,
-            Arc::new(PodManager::default()),
-            wanted_reader,
-            listed,
-        );
+        let workers = PodWorkers::new(context, wanted_reader, listed);
         let cancel = CancellationToken::new();
         let mut parts = JoinSet::new();
         parts.spawn(observer.run(cancel.clone()));

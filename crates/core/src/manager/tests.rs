@@ -36,7 +36,9 @@ fn api_pod(uid: &str, name: &str) -> Arc<Pod> {
 
 fn table(pods: &[&Arc<Pod>]) -> PodTable {
     let mut table = PodTable::default();
-    table.set_pods(pods.iter().map(|pod| Arc::clone(pod)));
+    for pod in pods {
+        table.add_pod(Arc::clone(pod));
+    }
     table
 }
 
@@ -110,32 +112,21 @@ fn translation_works_in_either_order_of_insertion() {
                 "{uid:?}"
             );
         }
-        let translations = table.get_uid_translations();
-        assert_eq!(
-            translations.pod_to_mirror,
-            [("s".into(), "m".into())].into()
-        );
-        assert_eq!(
-            translations.mirror_to_pod,
-            [("m".into(), "s".into())].into()
-        );
-        let both = table.get_pods_and_mirror_pods();
-        assert_eq!(both.pods, *from_ref(&web));
-        assert_eq!(both.mirrors, *from_ref(&its_mirror));
-        assert_eq!(both.orphaned_mirrors, []);
+        let statics = table.get_static_pod_to_mirror_pod_map();
+        assert_eq!(statics, [(web.clone(), Some(its_mirror.clone()))]);
+        assert_eq!(table.get_pods(), *from_ref(&web));
+        assert_eq!(table.get_orphaned_mirror_pod_names(), []);
     }
 }
 
 #[test]
 fn a_static_pod_without_mirror_translates_to_nothing() {
     let table = table(&[&static_pod("s", "web"), &api_pod("a", "api")]);
-    let translations = table.get_uid_translations();
     // The API pod is not in it: it never has a mirror.
-    // pods 38
-    assert_eq!(translations.pod_to_mirror, [("s".into(), "".into())].into());
-    assert!(translations.mirror_to_pod.is_empty());
     let statics = table.get_static_pod_to_mirror_pod_map();
+    // pods 38
     assert_eq!(statics, [(static_pod("s", "web"), None)]);
+    assert_eq!(table.translate_pod_uid(&"s".into()), "s".into());
 }
 
 #[test]
@@ -146,7 +137,7 @@ fn a_removed_static_pod_leaves_an_orphan_that_still_translates() {
     assert_eq!(table.get_orphaned_mirror_pod_names(), [name("web_ns")]);
     // pods 39
     assert_eq!(table.translate_pod_uid(&"m".into()), "s".into());
-    assert_eq!(table.get_pod_by_mirror_pod(&its_mirror), None);
+    assert_eq!(table.get_pod_by_name("ns", "web"), None);
     table.remove_pod(&its_mirror);
     assert_eq!(table.get_orphaned_mirror_pod_names(), []);
     assert_eq!(table.translate_pod_uid(&"m".into()), "m".into());
@@ -172,26 +163,14 @@ fn lookups_never_return_mirrors() {
     assert_eq!(table.get_pod_by_full_name(&name("orphan_ns")), None);
     assert_eq!(table.get_pod_by_name("ns", "web"), Some(web.clone()));
     assert_eq!(table.get_pod_by_name("ns", "orphan"), None);
-    assert_eq!(table.get_pod_by_mirror_pod(&its_mirror), Some(web.clone()));
-    assert_eq!(table.get_pod_by_mirror_pod(&orphan), None);
     assert_eq!(table.get_mirror_pod_by_pod(&web), Some(its_mirror.clone()));
     assert_eq!(table.get_mirror_pod_by_pod(&static_pod("x", "other")), None);
     assert_eq!(table.get_orphaned_mirror_pod_names(), [name("orphan_ns")]);
 
-    let from_pod = table.get_pod_and_mirror_pod(&web);
-    assert_eq!(
-        (from_pod.pod, from_pod.mirror),
-        (Some(web.clone()), Some(its_mirror.clone()))
-    );
-    assert!(!from_pod.was_mirror);
-    let from_mirror = table.get_pod_and_mirror_pod(&its_mirror);
-    assert_eq!(
-        (from_mirror.pod, from_mirror.mirror),
-        (Some(web), Some(its_mirror))
-    );
-    assert!(from_mirror.was_mirror);
-    let from_orphan = table.get_pod_and_mirror_pod(&orphan);
-    assert_eq!((from_orphan.pod, from_orphan.mirror), (None, Some(orphan)));
+    for known in [its_mirror, orphan] {
+        let found = table.get_mirror_pod_by_full_name(&FullName::of(&known));
+        assert_eq!(found, Some(known));
+    }
 }
 
 #[test]
@@ -215,7 +194,7 @@ fn an_update_replaces_in_place() {
         "ns",
         &[(keys::CONFIG_SOURCE, "api"), ("x", "y")],
     );
-    table.update_pod(Arc::clone(&newer));
+    table.add_pod(Arc::clone(&newer));
     assert_eq!(table.get_pods(), *from_ref(&newer));
     assert_eq!(table.get_pod_by_name("ns", "web"), Some(newer));
 }
@@ -245,10 +224,40 @@ fn a_late_removal_takes_the_successors_full_name() {
 }
 
 #[test]
-fn setting_all_pods_forgets_the_rest() {
-    let mut table = table(&[&static_pod("s", "web"), &mirror("m", "web")]);
-    table.set_pods([api_pod("a", "api")]);
-    assert_eq!(table.get_pods(), [api_pod("a", "api")]);
-    assert_eq!(table.get_uid_translations(), UidTranslations::default());
-    assert_eq!(table.translate_pod_uid(&"m".into()), "m".into());
+fn setting_all_pods_forgets_the_rest_and_no_mirror() {
+    let its_mirror = mirror("m", "web");
+    let mut table = table(&[&static_pod("old", "web"), &its_mirror]);
+    // The successor keeps the name, whatever the order of UIDs.
+    for uid in ["a", "z"] {
+        table.set_pods([static_pod(uid, "web"), api_pod("p", "api")]);
+        let (web, api) = (static_pod(uid, "web"), api_pod("p", "api"));
+        let all: BTreeSet<_> = table.get_pods().iter().map(|pod| PodUid::of(pod)).collect();
+        assert_eq!(all, [PodUid::of(&web), PodUid::of(&api)].into());
+        assert_eq!(table.get_pod_by_name("ns", "web"), Some(web));
+        assert_eq!(table.translate_pod_uid(&"m".into()), uid.into());
+    }
+    // One that is renamed leaves nothing under its old name.
+    table.set_pods([static_pod("z", "other")]);
+    assert_eq!(table.get_pod_by_name("ns", "web"), None);
+    table.set_pods([]);
+    assert_eq!(table.get_orphaned_mirror_pod_names(), [name("web_ns")]);
+    assert_eq!(
+        table.get_mirror_pod_by_full_name(&name("web_ns")),
+        Some(its_mirror)
+    );
+}
+
+#[test]
+fn setting_all_mirrors_forgets_the_rest_and_no_pod() {
+    let web = static_pod("s", "web");
+    let mut table = table(&[&web, &mirror("m", "web"), &mirror("o", "orphan")]);
+    for uid in ["a", "z"] {
+        table.set_mirror_pods([mirror(uid, "web")]);
+        assert_eq!(table.get_mirror_pod_by_pod(&web), Some(mirror(uid, "web")));
+        assert_eq!(table.translate_pod_uid(&uid.into()), "s".into());
+        assert_eq!(table.translate_pod_uid(&"m".into()), "m".into());
+        assert_eq!(table.get_orphaned_mirror_pod_names(), []);
+    }
+    table.set_mirror_pods([]);
+    assert_eq!(table, self::table(&[&web]));
 }

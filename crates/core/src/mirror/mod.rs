@@ -24,7 +24,7 @@ pub use problem::{
 pub use standing::{AtWork, Standing, standings};
 
 use crate::api::{FullName, MirrorPodUid, NodeName, Pod, PodUid, core, keys, meta};
-use crate::manager::{is_mirror_pod, is_mirror_pod_of};
+use crate::manager::{PodTable, is_mirror_pod, is_mirror_pod_of};
 use crate::spec;
 
 /// What mirrors are decided from.
@@ -36,6 +36,8 @@ pub struct MirrorInput<'a> {
     pub node: Option<&'a core::Node>,
     /// What each full name of a static pod stands for; see [`standings`].
     pub standings: &'a BTreeMap<FullName, Standing>,
+    /// The wanted pods and the mirrors.
+    pub pods: &'a PodTable,
     /// The API server's pods of our Node, by the UID it gave them.
     pub api: &'a BTreeMap<PodUid, Arc<Pod>>,
     /// Whether a mirror that nobody stands behind may be deleted: every source has delivered, and
@@ -145,51 +147,33 @@ pub fn is_ours(pod: &Pod, node_name: &NodeName) -> bool {
 /// What is to be done now, for every full name of a static pod or of a mirror of ours.
 #[must_use]
 pub fn verdicts(input: &MirrorInput<'_>) -> BTreeMap<FullName, Verdict> {
-    let mut mirrors: BTreeMap<FullName, Vec<&Arc<Pod>>> = BTreeMap::new();
-    let mut foreign: BTreeMap<FullName, PodUid> = BTreeMap::new();
-    for (uid, pod) in input.api {
-        if is_ours(pod, input.node_name) {
-            mirrors.entry(FullName::of(pod)).or_default().push(pod);
-        } else if !is_mirror_pod(pod) {
-            foreign.insert(FullName::of(pod), uid.clone());
-        }
-    }
-    let names: BTreeSet<&FullName> = input.standings.keys().chain(mirrors.keys()).collect();
-    names
-        .into_iter()
-        .filter_map(|name| {
-            let standing = input.standings.get(name);
-            let mirrors = mirrors.get(name).map_or(&[][..], Vec::as_slice);
-            let verdict = verdict(input, standing, mirrors, foreign.get(name))?;
-            Some((name.clone(), verdict))
-        })
+    let orphans = input.pods.get_orphaned_mirror_pod_names();
+    let names: BTreeSet<&FullName> = input.standings.keys().chain(&orphans).collect();
+    let verdicts = names.into_iter();
+    verdicts
+        .filter_map(|name| Some((name.clone(), verdict(input, name)?)))
         .collect()
 }
 
 /// What is to be done about one full name; nothing when a mirror must be left alone for now.
-fn verdict(
-    input: &MirrorInput<'_>,
-    standing: Option<&Standing>,
-    mirrors: &[&Arc<Pod>],
-    foreign: Option<&PodUid>,
-) -> Option<Verdict> {
+fn verdict(input: &MirrorInput<'_>, name: &FullName) -> Option<Verdict> {
+    let standing = input.standings.get(name);
     let pod = standing.and_then(Standing::pod);
-    // The server has one pod of a name. Two are seen only between two words of a watch; then the
-    // one that fits counts, and the next word clears up.
-    let fitting = mirrors
-        .iter()
-        .find(|mirror| pod.is_some_and(|pod| is_mirror_pod_of(mirror, pod)));
-    let Some(mirror) = fitting.or(mirrors.first()) else {
-        return Some(match (pod, foreign, usable(input.node)) {
-            (None, _, _) => Verdict::Wait,
-            (Some(_), Some(by), _) => Verdict::Blocked(Obstacle::NameTaken { by: by.clone() }),
-            (Some(_), None, None) => Verdict::Blocked(Obstacle::NodeMissing),
-            (Some(pod), None, Some(_)) => Verdict::Create {
+    let mirror = input.pods.get_mirror_pod_by_full_name(name);
+    let Some(mirror) = mirror.filter(|mirror| is_ours(mirror, input.node_name)) else {
+        let Some(pod) = pod else {
+            return standing.map(|_| Verdict::Wait);
+        };
+        return Some(match (foreign(input, name), usable(input.node)) {
+            (Some(by), _) => Verdict::Blocked(Obstacle::NameTaken { by: by.clone() }),
+            (None, None) => Verdict::Blocked(Obstacle::NodeMissing),
+            (None, Some(_)) => Verdict::Create {
                 pod: Arc::clone(pod),
             },
         });
     };
-    let uid: MirrorPodUid = PodUid::of(mirror).into();
+    let fits = pod.is_some_and(|pod| is_mirror_pod_of(&mirror, pod));
+    let uid: MirrorPodUid = PodUid::of(&mirror).into();
     let Some(standing) = standing else {
         let why = if mirror.metadata.deletion_timestamp.is_some() {
             Why::BeingDeleted
@@ -200,15 +184,12 @@ fn verdict(
     };
     let why = if mirror.metadata.deletion_timestamp.is_some() {
         Why::BeingDeleted
-    } else if let Some(pod) = pod
-        && fitting.is_none()
-    {
+    } else if pod.is_some() && !fits {
         if matches!(standing, Standing::Successor(_)) {
             return Some(Verdict::Wait);
         }
-        debug_assert!(!is_mirror_pod_of(mirror, pod));
         Why::OtherVersion
-    } else if pod.is_some() && usable(input.node).is_some_and(|node| is_others(mirror, node)) {
+    } else if pod.is_some() && usable(input.node).is_some_and(|node| is_others(&mirror, node)) {
         Why::OtherNode
     } else if pod.is_some() {
         return Some(Verdict::Synced { uid });
@@ -225,6 +206,13 @@ fn verdict(
         (_, _) if why == Why::BeingDeleted => Verdict::Delete { uid, why },
         (_, _) => Verdict::Blocked(Obstacle::NodeMissing),
     })
+}
+
+/// The ordinary pod of the API server that has a full name.
+fn foreign<'a>(input: &MirrorInput<'a>, name: &FullName) -> Option<&'a PodUid> {
+    let mut pods = input.api.iter();
+    let found = pods.find(|(_, pod)| !is_mirror_pod(pod) && FullName::of(pod) == *name);
+    found.map(|(uid, _)| uid)
 }
 
 /// The Node, if mirrors can belong to it: the API server knows it, and isn't deleting it.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::api::{FullName, Pod};
-use crate::manager::is_static_pod;
+use crate::manager::{PodTable, is_static_pod};
 
 /// A pod that has a worker.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,13 +43,13 @@ impl Standing {
 /// Decides which pod each full name stands for, from the wanted pods and those with a worker, in
 /// any order. Pods of the API server take no part.
 #[must_use]
-pub fn standings<'a>(
-    wanted: impl IntoIterator<Item = &'a Arc<Pod>>,
+pub fn standings(
+    wanted: &PodTable,
     at_work: impl IntoIterator<Item = AtWork>,
 ) -> BTreeMap<FullName, Standing> {
-    let statics = wanted.into_iter().filter(|pod| is_static_pod(pod));
+    let statics = wanted.get_static_pod_to_mirror_pod_map().into_iter();
     let mut standings: BTreeMap<FullName, Standing> = statics
-        .map(|pod| (FullName::of(pod), Standing::Successor(Arc::clone(pod))))
+        .map(|(pod, _)| (FullName::of(&pod), Standing::Successor(pod)))
         .collect();
     for AtWork {
         full_name,

@@ -53,3 +53,14 @@ fn mirror(name: &str, version: &str, uid: &str, node_uid: &str) -> Pod {
 fn name(name: &str) -> FullName {
     FullName::new(name, "ns")
 }
+
+/// The table of wanted pods and of the mirrors that the API server has.
+fn table<'a>(
+    wanted: impl IntoIterator<Item = &'a Arc<Pod>>,
+    api: &BTreeMap<PodUid, Arc<Pod>>,
+) -> PodTable {
+    let mut table = PodTable::default();
+    table.set_pods(wanted.into_iter().cloned());
+    table.set_mirror_pods(api.values().filter(|pod| is_mirror_pod(pod)).cloned());
+    table
+}

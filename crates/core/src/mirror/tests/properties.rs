@@ -67,13 +67,17 @@ impl World {
         self.api.insert(uid.as_str().into(), Arc::new(pod));
     }
 
+    fn table(&self) -> PodTable {
+        table(self.wanted.values(), &self.api)
+    }
+
     fn standings(&self) -> BTreeMap<FullName, Standing> {
         let at_work = self.held.iter().map(|(full_name, pod)| AtWork {
             full_name: full_name.clone(),
             pod: pod.clone(),
             waits: false,
         });
-        standings(self.wanted.values(), at_work)
+        standings(&self.table(), at_work)
     }
 
     fn verdicts(&self) -> BTreeMap<FullName, Verdict> {
@@ -81,6 +85,7 @@ impl World {
             node_name: &node_name(),
             node: self.node.as_ref(),
             standings: &self.standings(),
+            pods: &self.table(),
             api: &self.api,
             orphans_may_go: self.known,
         })

@@ -15,11 +15,13 @@ fn judged(
 ) -> Option<Verdict> {
     let standings = standing.map(|standing| (name("web"), standing));
     let api = api.into_iter().map(|pod| (PodUid::of(&pod), Arc::new(pod)));
+    let api = api.collect();
     let mut verdicts = verdicts(&MirrorInput {
         node_name: &node_name(),
         node: node.as_ref(),
         standings: &standings.into_iter().collect(),
-        api: &api.collect(),
+        pods: &table([], &api),
+        api: &api,
         orphans_may_go,
     });
     let verdict = verdicts.remove(&name("web"));
@@ -294,7 +296,7 @@ fn a_name_stands_for_its_holder() {
             None,
         ),
     ] {
-        let standings = standings(wanted, at_work);
+        let standings = standings(&table(wanted, &BTreeMap::new()), at_work);
         // pods 31, pods 33
         assert_eq!(standings.get(&name("web")).cloned(), expected, "{case}");
     }
