@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::config::{Config, DEFAULT_RESOLV_CONF};
 use mirrorlet_core::amounts::Amounts;
+use mirrorlet_core::log_limits::LogLimits;
 use mirrorlet_docker::translate::{NodeFacts, ResolvConf};
 
 /// An address of the documentation range: a route to it is the default route. Connecting a
@@ -67,6 +68,10 @@ pub(super) fn for_containers(config: &Config, machine: &Machine) -> NodeFacts {
         cluster_domain: config.cluster_domain.clone(),
         cgroup_root: config.cgroup_root.clone(),
         seccomp_default: config.seccomp_default,
+        log_limits: config.container_log_max_size.map(|max_size| LogLimits {
+            max_size,
+            max_files: config.container_log_max_files,
+        }),
     }
 }
 

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Parts, spawn};
 use crate::certificate;
 use crate::cluster::{ApiError, CertificateRequests, ClusterClient, Reviews};
-use crate::config::Config;
+use crate::config::{Config, Key};
 use crate::server::health::Served;
 use crate::server::node::auth::{ClientAuthorities, ReviewError, Reviewer};
 use crate::server::node::certificate::{Names, Origin};
@@ -103,6 +103,8 @@ fn configz(config: &Config, port: u16) -> serde_json::Value {
         "cgroupRoot": config.cgroup_root,
         "maxPods": config.max_pods,
         "seccompDefault": config.seccomp_default,
+        "containerLogMaxSize": config.shown(Key::ContainerLogMaxSize).first(),
+        "containerLogMaxFiles": config.container_log_max_files,
         "podLogsDir": config.pod_logs_dir,
         "serializeImagePulls": config.serialize_image_pulls,
         "imageGCHighThresholdPercent": config.image_gc_high_threshold,

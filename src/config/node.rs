@@ -125,6 +125,26 @@ fn taint_text(taint: &Taint) -> String {
     }
 }
 
+/// A number of bytes, as a quantity, of at least `min`.
+pub fn bytes(min: u64) -> Kind<u64> {
+    let schema = json!({
+        "type": "string",
+        "pattern": "^[0-9.]+([kMGTPE]i?|Ki|[eE][0-9]+)?$",
+        "$comment": format!("at least {}", bytes_text(min)),
+    });
+    let parse = move |text: &str, _: &std::path::Path| {
+        let quantity: Quantity = text
+            .parse()
+            .map_err(|error| format!("{text:?} is not a quantity: {error}"))?;
+        let bytes = u64::try_from(quantity.ceil()).unwrap_or_default();
+        if bytes < min {
+            return Err(format!("{text:?} is less than {}", bytes_text(min)));
+        }
+        Ok(bytes)
+    };
+    Kind::one("QUANTITY", schema, parse, |bytes| bytes_text(*bytes))
+}
+
 /// A path of a kubeconfig, `in-cluster` or `none`.
 pub fn api_access() -> Kind<ApiAccess> {
     let schema = json!({"type": "string", "minLength": 1});

@@ -20,6 +20,7 @@ use super::resolve::{self, Rungs};
 use super::{DEFAULT_RESOLV_CONF, ImageGcMode, LogFormat};
 use mirrorlet_core::api::NodeName;
 use mirrorlet_core::api::core::Taint;
+use mirrorlet_core::log_limits;
 
 /// Bounds of counts where a negative number means no limit.
 const ANY: RangeInclusive<i32> = i32::MIN..=i32::MAX;
@@ -197,6 +198,10 @@ settings! {
         "Parent cgroup of all pods, instead of the Engine's default";
     SeccompDefault seccomp_default: bool = boolean(), Text("true"),
         "Run containers that name no seccomp profile with the Engine's default one; false to run them unconfined";
+    ContainerLogMaxSize container_log_max_size: Option<u64> = node::bytes(log_limits::SIZE_MIN).or(NONE), Text("10Mi"),
+        "Size at which a container's log file is rotated; none for what the Engine does by default";
+    ContainerLogMaxFiles container_log_max_files: u32 = number("N", log_limits::FILES_MIN..=log_limits::FILES_MAX), Text("5"),
+        "Maximum number of log files to keep per container, including the current one";
     PodLogsDir pod_logs_dir: Option<PathBuf> = path("DIR").or(NONE), Text(NONE),
         "Directory for links to container logs in the kubelet's layout, for log collectors: usually /var/log/pods; none for no links";
     HostRoot host_root: Option<PathBuf> = path("DIR").optional(), Absent(Some("the agent's own, if the Engine sees the same files")),

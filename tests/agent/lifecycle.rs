@@ -264,22 +264,26 @@ async fn changed_defaults_of_containers_restart_nothing() {
     let bed = Bed::new();
     let mut resolved = bed.resolved();
     resolved.config.seccomp_default = false;
+    resolved.config.container_log_max_size = None;
     let agent = bed.agent_as(resolved).await;
     bed.write("a.yaml", &sleeper("a"));
     agent.until_running("a").await;
     let host = bed.inspect(&bed.running_id("a"))["HostConfig"].clone();
     assert_eq!(host["SecurityOpt"], json!(["seccomp=unconfined"]));
+    assert!(host["LogConfig"]["Config"].get("max-size").is_none());
     let before = starts(&bed);
     agent.stop().await;
     let agent = bed.agent().await;
     agent.until_running("a").await;
-    // tenants M7
+    // tenants M6, tenants M7
     assert_eq!(starts(&bed), before);
     bed.docker(&["kill", &bed.running_id("a")]);
     let restarted = |pod: &PodReport| pod.restarts == 1 && pod.status == "Running";
     agent.until_pod("a", restarted).await;
     let host = bed.inspect(&bed.running_id("a"))["HostConfig"].clone();
     assert_eq!(host["SecurityOpt"], json!([]));
+    let limits = json!({"max-size": "10485760", "max-file": "5"});
+    assert_eq!(host["LogConfig"]["Config"], limits);
     agent.stop().await;
 }
 

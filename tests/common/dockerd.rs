@@ -19,6 +19,8 @@ pub struct Dockerd {
     number: u32,
     bridge: String,
     live_restore: bool,
+    /// The content of its `daemon.json` at its next start.
+    pub config: &'static str,
     child: Option<Child>,
 }
 
@@ -74,6 +76,7 @@ impl Dockerd {
             number,
             bridge,
             live_restore,
+            config: "{}",
             child: None,
         }
     }
@@ -94,7 +97,7 @@ impl Dockerd {
     /// Starts it and waits until it answers.
     pub fn start(&mut self) {
         assert!(self.child.is_none(), "it runs already");
-        std::fs::write(self.path("daemon.json"), "{}").unwrap();
+        std::fs::write(self.path("daemon.json"), self.config).unwrap();
         let log = File::options()
             .create(true)
             .append(true)

@@ -113,6 +113,25 @@ async fn a_paused_daemon_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_log_driver_without_files_is_sent_no_limits() {
+    let mut dockerd = Dockerd::new(false);
+    dockerd.end("TERM");
+    // Of all drivers that need no server it is the one that refuses options it doesn't know.
+    dockerd.config =
+        r#"{"log-driver": "syslog", "log-opts": {"syslog-address": "udp://127.0.0.1:9"}}"#;
+    dockerd.start();
+    let bed = Bed::on(&dockerd.host());
+    let agent = bed.agent().await;
+    bed.write("web.yaml", &sleeper("web"));
+    agent.until_running("web").await;
+    let log = &bed.inspect(&bed.running_id("web"))["HostConfig"]["LogConfig"];
+    // tenants M6
+    assert_eq!(log["Type"], "syslog");
+    assert!(log["Config"].get("max-size").is_none(), "{log}");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_that_comes_late_or_hides_its_socket_is_waited_for() {
     let mut dockerd = Dockerd::new(false);
     let bed = Bed::on(&dockerd.host());

@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use super::engine::EngineError;
 use super::manager::{API_VERSION_MIN, DockerManager};
 use super::sandbox_image::ensure_sandbox_image;
-use super::translate::{CgroupDriver, EngineFacts};
+use super::translate::{CgroupDriver, EngineFacts, ROTATING};
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{Result, RuntimeError};
 
@@ -52,8 +52,11 @@ impl DockerManager {
                 "the Docker Engine uses an unknown cgroup driver {driver:?}"
             ))
         })?;
+        let log_driver = info.logging_driver.as_deref();
+        let log_driver = ROTATING.into_iter().find(|name| Some(*name) == log_driver);
         Ok(self.with_facts(|facts| {
             let engine = EngineFacts {
+                log_driver,
                 cgroup_driver,
                 api_version,
                 negative_oom_score: !facts.no_negative_oom_score,

@@ -86,6 +86,7 @@ fn schema_and_parser_agree() {
             "IP:PORT",
             "KEY=VALUE",
             "RESOURCE=QUANTITY",
+            "QUANTITY",
             "NAME",
         ];
         for text in texts {

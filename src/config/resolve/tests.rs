@@ -28,6 +28,8 @@ fn samples(key: Key) -> [&'static str; 3] {
         Key::NodeLabels => ["a=flag", "a=env", "a=file"],
         Key::RegisterWithTaints => ["a=flag:NoSchedule", "none", "a:NoExecute"],
         Key::SystemReserved => ["cpu=1m", "memory=2Gi", "ephemeral-storage=3Mi"],
+        Key::ContainerLogMaxSize => ["1Mi", "64Ki", "none"],
+        Key::ContainerLogMaxFiles => ["2", "3", "4"],
         Key::MaxPods | Key::ImageGcLowThreshold => ["1", "2", "3"],
         Key::MetricsAddress => ["127.0.0.1:1", "127.0.0.1:2", "none"],
         Key::NodeApiAddress => ["10.0.0.1", "::", "127.0.0.1"],

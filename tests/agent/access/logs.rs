@@ -1,5 +1,8 @@
 //! Logs: every driver that can be read, rotated ones, terminals', all containers of a pod.
 
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
 use std::sync::Arc;
 
 use futures::StreamExt as _;
@@ -8,7 +11,7 @@ use mirrorlet_docker::BollardEngine;
 use mirrorlet_docker::logs::container_logs;
 use mirrorlet_runtime::{LogChunk, LogOptions};
 
-use super::{SLEEPS, ask, pod, started, text};
+use super::{SLEEPS, ask, mirrorlet, pod, started, text};
 use crate::common::{self, Bed, eventually};
 
 /// A container beside all pods, for what a manifest can't say.
@@ -108,6 +111,57 @@ async fn a_log_is_read_and_followed_across_its_rotations() {
     assert!(kept.len() > 512, "{} lines", kept.len());
     assert!(kept[0] > 0, "something was rotated away");
     assert_eq!(kept[..], all[2000 - kept.len()..]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_containers_log_is_rotated_while_it_is_followed() {
+    let bed = Bed::new();
+    let mut resolved = bed.resolved();
+    resolved.config.container_log_max_size = Some(64 << 10);
+    resolved.config.container_log_max_files = 3;
+    // As above: 300 KiB of lines, each 200 of them read before the next.
+    let script = "i=0; while [ $i -lt 3000 ]; do
+        printf '%05d %094d\n' $i 0; i=$((i+1));
+        if [ $((i % 200)) = 0 ]; then until [ -e /seen-$i ]; do sleep 0.05; done; fi; done";
+    bed.write("web.yaml", &pod("web", "", script));
+    let agent = bed.agent_as(resolved).await;
+    agent.until_running("web").await;
+    let id = bed.running_id("c");
+    let mut follower = mirrorlet(&bed, &["logs", "web", "-f"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut seen = BTreeSet::new();
+    let out = BufReader::new(follower.stdout.take().unwrap());
+    for line in out.lines().map(Result::unwrap) {
+        let number: u32 = line.split_once(' ').unwrap().0.parse().unwrap();
+        // The Engine may repeat lines when it turns to the next file.
+        if seen.insert(number) && (number + 1).is_multiple_of(200) {
+            bed.docker(&["exec", &id, "touch", &format!("/seen-{}", number + 1)]);
+        }
+    }
+    assert!(follower.wait().unwrap().success());
+    // tenants M6
+    assert!(seen.into_iter().eq(0..3000));
+    let log = bed.inspect(&id)["LogPath"].as_str().unwrap().to_owned();
+    let files: Vec<u64> = ["", ".1", ".2", ".3"]
+        .iter()
+        .filter_map(|end| std::fs::metadata(format!("{log}{end}")).ok())
+        .map(|file| file.len())
+        .collect();
+    // The Engine rotates a file once it is larger: by one line.
+    assert!(
+        files.len() == 3 && files.iter().all(|size| *size <= (64 << 10) + 256),
+        "{files:?}"
+    );
+    let kept = text(&ask(&bed, &["logs", "web"]).stdout);
+    let kept: Vec<u32> = kept
+        .lines()
+        .map(|line| line[..5].parse().unwrap())
+        .collect();
+    assert!(kept.len() > 700 && kept.iter().copied().eq(kept[0]..3000));
+    agent.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

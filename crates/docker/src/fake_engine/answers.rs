@@ -36,6 +36,7 @@ pub(super) fn info(state: &State) -> SystemInfo {
         images: count(state.images.len()),
         server_version: Some(version().version),
         docker_root_dir: Some("/var/lib/docker".to_owned()),
+        logging_driver: Some("json-file".to_owned()),
         ..SystemInfo::default()
     }
 }

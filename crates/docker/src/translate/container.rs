@@ -6,11 +6,12 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use bollard::models::{ContainerCreateBody, HostConfig};
+use bollard::models::{ContainerCreateBody, HostConfig, HostConfigLogConfig};
 
 use mirrorlet_core::api::core::Container;
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::env::{self, EnvContext, EnvError, Environment};
+use mirrorlet_core::log_limits::log_limits;
 use mirrorlet_core::objects::ObjectSet;
 use mirrorlet_core::observed::Role;
 use mirrorlet_core::spec;
@@ -231,8 +232,28 @@ fn host_config(input: &ContainerInput<'_>) -> Result<HostConfig, ConfigError> {
         readonly_paths: masked_paths.clone(),
         masked_paths,
         restart_policy: Some(never_restart()),
+        log_config: log_config(input)?,
         ..HostConfig::default()
     })
+}
+
+/// Log driver and options; none leaves both to the Engine. Drivers that don't rotate files would
+/// refuse the options.
+///
+/// Upstream: `containerLogManager` of `pkg/kubelet/logs/container_log_manager.go`.
+fn log_config(input: &ContainerInput<'_>) -> Result<Option<HostConfigLogConfig>, ConfigError> {
+    let limits = log_limits(input.pod, input.node.log_limits).map_err(ConfigError::LogLimits)?;
+    let (Some(limits), Some(driver)) = (limits, input.engine.log_driver) else {
+        return Ok(None);
+    };
+    let options = [
+        ("max-size", limits.max_size.to_string()),
+        ("max-file", limits.max_files.to_string()),
+    ];
+    Ok(Some(HostConfigLogConfig {
+        typ: Some(driver.to_owned()),
+        config: Some(options.map(|(key, value)| (key.to_owned(), value)).into()),
+    }))
 }
 
 fn pid_mode(pod: &Pod, sandbox: String) -> Option<String> {

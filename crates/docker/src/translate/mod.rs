@@ -11,6 +11,7 @@ use bollard::models::ContainerCreateBody;
 
 use mirrorlet_core::amounts::Amounts;
 use mirrorlet_core::env::EnvError;
+use mirrorlet_core::log_limits::LogLimits;
 
 pub mod container;
 pub mod dns;
@@ -59,6 +60,8 @@ pub struct NodeFacts {
     pub cgroup_root: String,
     /// Whether containers that name no seccomp profile get the Engine's own.
     pub seccomp_default: bool,
+    /// Limits of each container's log; the Engine's own when none.
+    pub log_limits: Option<LogLimits>,
 }
 
 /// The facts about the Engine.
@@ -70,7 +73,12 @@ pub struct EngineFacts {
     pub api_version: (u32, u32),
     /// Whether containers may have an OOM score below 0; false once the Engine refused one.
     pub negative_oom_score: bool,
+    /// Its default log driver, if that has files and rotates them by `max-size` and `max-file`.
+    pub log_driver: Option<&'static str>,
 }
+
+/// The log drivers that rotate files by `max-size` and `max-file`.
+pub(super) const ROTATING: [&str; 2] = ["json-file", "local"];
 
 /// The cgroup driver of an Engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,6 +163,9 @@ pub enum ConfigError {
         /// The problem.
         problem: &'static str,
     },
+    /// An annotation about logs has a value that it can't have.
+    #[error("{0}")]
+    LogLimits(String),
     /// A mount names a volume the pod does not have.
     #[error("volume {volume:?} of mount {path:?} not found in the pod")]
     NoSuchVolume {

@@ -2,6 +2,7 @@
 
 use crate::api::meta::ObjectMeta;
 use crate::api::{NodeName, keys};
+use crate::log_limits::OwnLimits;
 use crate::manifest::ParseContext;
 use crate::manifest::defaults::static_name;
 use crate::manifest::path::Path;
@@ -49,9 +50,9 @@ pub(super) fn check_metadata(
         }
     }
     check_annotations(meta, &at.key("annotations"), problems);
-    let mut rollout = Settings::default();
+    let (mut rollout, mut logs) = (Settings::default(), OwnLimits::default());
     for (key, value) in meta.annotations.iter().flatten() {
-        if let Err(rule) = rollout.set(key, value) {
+        if let Err(rule) = rollout.set(key, value).and_then(|()| logs.set(key, value)) {
             problems.invalid(&at.key("annotations").key(key), rule);
         }
     }

@@ -420,6 +420,59 @@ fn a_seccomp_profile_is_a_file_below_the_nodes_directory() {
 }
 
 #[test]
+fn limits_of_logs_are_sent_to_drivers_that_rotate() {
+    let limits = |max_size, max_files| {
+        Some(LogLimits {
+            max_size,
+            max_files,
+        })
+    };
+    let config = |driver, size, files| json!({"Type": driver, "Config": {"max-size": size, "max-file": files}});
+    let own = json!({"mirrorlet.dev/container-log-max-size": "64Ki"});
+    for (driver, node_limits, annotations, expected) in [
+        (
+            Some("json-file"),
+            limits(10 << 20, 5),
+            null(),
+            config("json-file", "10485760", "5"),
+        ),
+        (
+            Some("local"),
+            limits(1 << 20, 2),
+            null(),
+            config("local", "1048576", "2"),
+        ),
+        (Some("json-file"), None, null(), null()),
+        (
+            Some("json-file"),
+            None,
+            own.clone(),
+            config("json-file", "65536", "5"),
+        ),
+        (None, limits(10 << 20, 5), own, null()),
+    ] {
+        let mut pod = one(&json!({}), &json!({}));
+        pod.metadata.annotations = serde_json::from_value(annotations).unwrap();
+        let node: &'static NodeFacts = Box::leak(Box::new(NodeFacts {
+            log_limits: node_limits,
+            ..node()
+        }));
+        let engine: &'static EngineFacts = Box::leak(Box::new(EngineFacts {
+            log_driver: driver,
+            ..engine()
+        }));
+        let request = container_with(&pod, |input| ContainerInput {
+            node,
+            engine,
+            ..input
+        });
+        let sent = host_config(&request.unwrap(), "LogConfig");
+        // tenants M6
+        assert_eq!(sent, expected, "{driver:?} {node_limits:?}");
+    }
+}
+
+#[test]
 fn proc_is_unmasked_by_empty_lists() {
     for (proc_mount, expected) in [
         (null(), null()),

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use mirrorlet_core::api::Pod;
+use mirrorlet_core::log_limits::LogLimits;
 use mirrorlet_core::objects::ObjectSet;
 use mirrorlet_core::observed::Role;
 use mirrorlet_core::spec;
@@ -33,6 +34,7 @@ fn node() -> NodeFacts {
         cluster_domain: "cluster.local".to_owned(),
         cgroup_root: "mirrorlet".to_owned(),
         seccomp_default: true,
+        log_limits: Some(LogLimits::default()),
         ..NodeFacts::default()
     }
 }
@@ -42,6 +44,7 @@ fn engine() -> EngineFacts {
         cgroup_driver: CgroupDriver::Cgroupfs,
         api_version: (1, 44),
         negative_oom_score: true,
+        log_driver: Some("json-file"),
     }
 }
 
