@@ -12,7 +12,7 @@ use super::{Parts, counts, gc, spawn};
 use crate::config::Config;
 use crate::observe::{Observer, Reach};
 use crate::prober::{KEPT_FILE, ProbeManager};
-use crate::rollout::{RolloutOptions, Rollouts};
+use crate::rollout::{RolloutHandle, RolloutOptions, Rollouts};
 use crate::source::SourceReader;
 use crate::store::board::{Board, board};
 use crate::store::cache::{CacheReader, cache};
@@ -63,6 +63,8 @@ pub(super) struct Core {
     pub(super) merged: Reader<Merged>,
     /// The workers' views of their pods.
     pub(super) board: Board,
+    /// The rollouts of static pods.
+    pub(super) rollouts: RolloutHandle,
 }
 
 impl Core {
@@ -77,7 +79,7 @@ impl Core {
     ) -> Self {
         let telemetry = options.telemetry.clone();
         let (board_writer, board) = board();
-        let rollouts = rollouts(config, runtime, &board, &options, &telemetry);
+        let (rollouts, rollout_handle) = rollouts(config, runtime, &board, &options, &telemetry);
         let (cache_writer, cache) = cache();
         let (observer, reach, listed) = Observer::new(
             Arc::clone(runtime),
@@ -138,6 +140,7 @@ impl Core {
             listed,
             merged,
             board,
+            rollouts: rollout_handle,
         }
     }
 }
@@ -149,7 +152,7 @@ fn rollouts(
     board: &Board,
     options: &CoreOptions,
     telemetry: &Telemetry,
-) -> Rollouts {
+) -> (Rollouts, RolloutHandle) {
     let clock = options.clock.clone();
     let options = RolloutOptions {
         runtime: Arc::clone(runtime),

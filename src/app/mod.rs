@@ -342,6 +342,7 @@ impl Wired {
                 merged: core.merged,
                 manager: self.manager,
                 board: core.board,
+                rollouts: core.rollouts,
                 cache: core.cache,
                 reach: core.reach,
                 engine: engine_reader,

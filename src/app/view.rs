@@ -3,6 +3,7 @@
 mod access;
 mod cluster;
 mod explain;
+mod rollouts;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use tokio::sync::watch;
 
 use crate::config::Resolved;
 use crate::observe::Reach;
+use crate::rollout::RolloutHandle;
 use crate::server::view::{AgentView, Check, ViewError};
 use crate::source::SourceReader;
 use crate::store::board::{Board, Phase, PodView};
@@ -19,13 +21,14 @@ use crate::store::cache::CacheReader;
 use crate::store::cell::Reader;
 use crate::store::pods::PodManager;
 use mirrorlet_core::api::report::{
-    AgentReport, ContainerReport, EngineReport, ExplainReport, ImageGcReport, LackReport,
-    LastInstance, PodReport, StatusReport,
+    AgentReport, ContainerReport, EngineReport, ExplainReport, HistoryReport, ImageGcReport,
+    LackReport, LastInstance, PodReport, StatusReport,
 };
 use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, ResolvedPodUid, Timestamp, core};
 use mirrorlet_core::desired::{PodSource, SourcePod};
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::observed::Role;
+use mirrorlet_core::rollout::Command;
 use mirrorlet_core::select::choose_container;
 use mirrorlet_core::spec;
 use mirrorlet_core::status::printed_status;
@@ -47,6 +50,7 @@ pub(super) struct View {
     pub(super) merged: Reader<Merged>,
     pub(super) manager: PodManager,
     pub(super) board: Board,
+    pub(super) rollouts: RolloutHandle,
     pub(super) cache: CacheReader,
     pub(super) reach: watch::Receiver<Reach>,
     pub(super) engine: watch::Receiver<EngineReport>,
@@ -110,6 +114,12 @@ impl View {
         }
         pods.sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
         pods
+    }
+
+    /// Full name of the static pod that `text` names.
+    fn static_pod(&self, text: &str) -> Result<FullName, ViewError> {
+        let merged = self.merged.get();
+        rollouts::static_pod(text, &self.pods(&merged), &merged)
     }
 
     /// A pod that is wanted, or still being stopped.
@@ -273,6 +283,17 @@ impl AgentView for View {
         explain::explain(pod, &self.pods(&merged), &sources, &self.journal, node)
     }
 
+    fn rollout_history(&self, pod: &str) -> Result<HistoryReport, ViewError> {
+        let name = self.static_pod(pod)?;
+        rollouts::history(&name, self.rollouts.histories().get(&name))
+    }
+
+    async fn command_rollout(&self, pod: &str, command: Command) -> Result<u64, ViewError> {
+        let name = self.static_pod(pod)?;
+        let done = self.rollouts.command(name, command).await;
+        done.map_err(rollouts::view_error)
+    }
+
     fn config(&self) -> serde_json::Value {
         serde_json::json!(self.resolved.show())
     }
@@ -373,6 +394,7 @@ fn report(
             .collect(),
         mirror: None,
         held: wanted.is_some_and(|wanted| wanted.held),
+        rollout: wanted.and_then(|wanted| wanted.rollout.clone()),
         problems: wanted
             .map(|wanted| wanted.problems.clone())
             .unwrap_or_default(),

@@ -81,7 +81,11 @@ async fn drive<T>(connection: &mut Option<Connection>, work: impl Future<Output 
 /// # Errors
 /// [`Failure::NoAgent`] when none answers; else the agent's own words.
 pub async fn get(root: &Path, path: &str) -> Result<Answer, Failure> {
-    let asking = send(root, Request::get(path));
+    answered(root, Request::get(path)).await
+}
+
+async fn answered(root: &Path, request: http::request::Builder) -> Result<Answer, Failure> {
+    let asking = send(root, request);
     let (response, connection) = within(root, asking).await?;
     let status = response.status();
     let answer = Answer {
@@ -142,6 +146,14 @@ async fn within<T>(
                 ANSWER_DEADLINE.as_secs()
             )
         })?
+}
+
+/// Sends `POST path` to the agent that runs on `root`; the whole answer.
+///
+/// # Errors
+/// [`Failure::NoAgent`] when none answers; else the agent's own words.
+pub async fn post(root: &Path, path: &str) -> Result<Vec<u8>, Failure> {
+    answered(root, Request::post(path)).await?.whole().await
 }
 
 /// Sends `PUT path` with a body to the agent that runs on `root`, and waits until it is done with

@@ -1,6 +1,6 @@
 //! The commands: text in, text out, and an exit code.
 //!
-//! `run` hands over to `app`; `status`, `explain`, `logs`, `exec`, `attach`, `cp` and `port-forward`
+//! `run` hands over to `app`; `status`, `explain`, `rollout`, `logs`, `exec`, `attach`, `cp` and `port-forward`
 //! ask a running agent through its socket; the others need no agent. Nothing here decides about pods.
 
 use std::collections::BTreeMap;
@@ -26,6 +26,7 @@ pub mod exec;
 pub mod explain;
 pub mod logs;
 pub mod port_forward;
+pub mod rollout;
 pub mod status;
 mod stdio;
 pub mod table;
@@ -110,6 +111,10 @@ fn dispatch(command: Cmd) -> Outcome {
         Cmd::Validate(args) => validate_command(&args),
         Cmd::Status(args) => block_on(status::status(&args, &root_of(&args.agent.0)?)),
         Cmd::Explain(args) => block_on(explain::explain(&args, &root_of(&args.agent.0)?)),
+        Cmd::Rollout(args) => {
+            let root = root_of(&rollout::agent(&args.command).0)?;
+            block_on(rollout::rollout(&args.command, &root))
+        }
         Cmd::Logs(args) => block_on(logs::logs(&args, &root_of(&args.agent.0)?)),
         Cmd::Exec(args) => block_on(exec::exec(&args, &root_of(&args.agent.0)?)),
         Cmd::Attach(args) => block_on(exec::attach(&args, &root_of(&args.agent.0)?)),

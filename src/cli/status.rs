@@ -1,7 +1,7 @@
 //! `mirrorlet status`: the pods of the running agent, and what is wrong.
 
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
@@ -40,24 +40,50 @@ fn parse(json: &[u8]) -> anyhow::Result<StatusReport> {
 }
 
 async fn watch(args: &StatusArgs, root: &Path) -> Outcome {
-    let mut answer = client::get(root, "/v1/status?watch=true").await?;
+    let mut reports = Reports::watch(root).await?;
     let redraw = io::stdout().is_terminal()
         && matches!(args.output, StatusOutput::Table | StatusOutput::Wide);
-    let mut pending = Vec::new();
-    while let Some(piece) = answer.next().await? {
-        pending.extend_from_slice(&piece);
-        while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = pending.drain(..=end).collect();
-            print(&text(args, parse(&line)?, true)?, redraw)?;
-        }
-        if pending.len() > LINE_MAX {
-            return Err(anyhow::anyhow!("the agent's answer has no end").into());
+    loop {
+        print(&text(args, reports.next().await?, true)?, redraw)?;
+    }
+}
+
+/// The report as it is, and after each change.
+pub(super) struct Reports {
+    root: PathBuf,
+    answer: client::Answer,
+    pending: Vec<u8>,
+}
+
+impl Reports {
+    /// Begins to watch the agent that runs on `root`.
+    pub(super) async fn watch(root: &Path) -> Result<Self, Failure> {
+        Ok(Self {
+            root: root.to_owned(),
+            answer: client::get(root, "/v1/status?watch=true").await?,
+            pending: Vec::new(),
+        })
+    }
+
+    /// The next report. Fails when the agent has stopped.
+    pub(super) async fn next(&mut self) -> Result<StatusReport, Failure> {
+        loop {
+            if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.pending.drain(..=end).collect();
+                return Ok(parse(&line)?);
+            }
+            if self.pending.len() > LINE_MAX {
+                return Err(anyhow::anyhow!("the agent's answer has no end").into());
+            }
+            let Some(piece) = self.answer.next().await? else {
+                let root = self.root.display();
+                return Err(Failure::NoAgent(anyhow::anyhow!(
+                    "the agent on {root} has stopped"
+                )));
+            };
+            self.pending.extend_from_slice(&piece);
         }
     }
-    Err(Failure::NoAgent(anyhow::anyhow!(
-        "the agent on {} has stopped",
-        root.display()
-    )))
 }
 
 /// Renders a report. While watching, the requested pods may appear and disappear.

@@ -15,8 +15,10 @@ use super::kinds::Arity;
 use super::table::{Key, ROWS, Setting, SettingRow};
 
 mod access;
+mod rollout;
 
 pub use access::{AttachArgs, CpArgs, ExecArgs, PortForwardArgs};
+pub use rollout::{RolloutArgs, RolloutCommand, RolloutHistoryArgs, RolloutStatusArgs};
 
 /// Environment variable naming the config file.
 pub const CONFIG_ENV: &str = "MIRRORLET_CONFIG";
@@ -60,6 +62,8 @@ pub enum Cmd {
     /// Show the history of a pod and the reasons, newest first.
     #[command(after_help = EXIT_CODES)]
     Explain(ExplainArgs),
+    /// Manage the rollouts of static pods: edits of their manifests.
+    Rollout(RolloutArgs),
     /// Print the logs of a container.
     #[command(after_help = EXIT_CODES)]
     Logs(LogsArgs),

@@ -11,25 +11,28 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::store::board::Board;
-use crate::store::cell::Reader;
+use crate::store::cell::{Reader, Writer, cell};
 use mirrorlet_core::admit::{AdmitInput, AdmitNode, Verdict, admit};
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout::{
-    Cause, Change, Decision, History, Input, Outcome, Phase, Preparation, decide,
+    Cause, Change, Command, Decision, History, Input, Outcome, Phase, Preparation, Refused, decide,
 };
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::Runtime;
 
+mod handle;
 mod kept;
 mod prepare;
 
+pub use handle::{CommandError, Histories, RolloutHandle};
+use handle::{Obeyed, Request};
 use kept::HistoryStore;
 use prepare::Preparations;
 
@@ -59,7 +62,11 @@ pub struct RolloutOptions {
 pub struct Rollouts {
     options: RolloutOptions,
     store: HistoryStore,
-    histories: BTreeMap<FullName, History>,
+    histories: Histories,
+    published: Writer<Histories>,
+    requests: mpsc::Receiver<Request>,
+    /// Commands that were obeyed, or not; told once the disk says so, too.
+    answers: Vec<(oneshot::Sender<Obeyed>, Obeyed)>,
     phases: BTreeMap<FullName, Phase>,
     preparations: Preparations,
     changed: watch::Receiver<u64>,
@@ -69,20 +76,26 @@ pub struct Rollouts {
 }
 
 impl Rollouts {
-    /// Rollouts that go on from what is kept below `root`. Blocks.
+    /// Rollouts that go on from what is kept below `root`, and what others reach them by. Blocks.
     #[must_use]
-    pub fn load(root: &Path, options: RolloutOptions) -> Self {
+    pub fn load(root: &Path, options: RolloutOptions) -> (Self, RolloutHandle) {
         let (store, histories) = HistoryStore::load(root);
-        Self {
+        let (published, reader) = cell(histories.clone());
+        let (handle, requests) = RolloutHandle::new(reader);
+        let rollouts = Self {
             store,
             histories,
+            published,
+            requests,
+            answers: Vec::new(),
             phases: BTreeMap::new(),
             preparations: Preparations::new(Arc::clone(&options.runtime)),
             changed: options.board.changed(),
             look_at: None,
             switched: false,
             options,
-        }
+        };
+        (rollouts, handle)
     }
 
     /// Puts in the place of each static pod the revision of it that is to run. `before` is what was
@@ -124,7 +137,15 @@ impl Rollouts {
         listed: Option<&Pods>,
         now: Timestamp,
     ) -> Decision {
-        let uid = newest.uid();
+        let (target, uid) = {
+            let known = self.histories.get(name);
+            let target = known.map_or_else(
+                || Arc::clone(&newest.pod),
+                |history| history.target_of(newest),
+            );
+            let uid = PodUid::of(&target);
+            (target, uid)
+        };
         let history = self.history(name, &uid, listed);
         let current = history
             .current
@@ -140,14 +161,15 @@ impl Rollouts {
             .get(&uid)
             .is_some_and(|r| matches!(r.outcome, Outcome::Failed(_)));
         // One that failed before is tried again only by an edit, which begins it anew.
-        let tried = failed && history.newest.as_ref() == Some(&uid);
+        let edited = history.newest.as_ref() != Some(&newest.uid());
+        let tried = failed && !edited;
         let preparation = match replaced {
-            Some(running) if !tried => match self.refused(newest, before) {
+            Some(running) if !tried && !history.paused => match self.refused(&target, before) {
                 Some(cause) => {
                     self.look_in(ADMIT_PERIOD);
                     Preparation::Failed(cause)
                 }
-                None => self.preparations.of(name, &newest.pod, &running.pod),
+                None => self.preparations.of(name, &target, &running.pod),
             },
             _ => {
                 self.preparations.end(name);
@@ -182,16 +204,16 @@ impl Rollouts {
         history
     }
 
-    /// Why the node wouldn't take the newest revision in the place of the one that runs.
-    fn refused(&self, newest: &SourcePod, before: &Merged) -> Option<Cause> {
-        let name = newest.full_name();
+    /// Why the node wouldn't take a revision in the place of the one that runs.
+    fn refused(&self, revision: &Pod, before: &Merged) -> Option<Cause> {
+        let name = FullName::of(revision);
         let others = before
             .pods
             .values()
             .filter(|pod| pod.is_api() || pod.full_name() != name);
         let others: Vec<Arc<Pod>> = others.map(|pod| Arc::clone(&pod.pod)).collect();
         let verdict = admit(&AdmitInput {
-            pod: &newest.pod,
+            pod: revision,
             others: &others,
             node: &self.options.node.get(),
         });
@@ -205,7 +227,7 @@ impl Rollouts {
     fn forget_missing(&mut self, wanted: &BTreeMap<FullName, SourcePod>) {
         for (name, history) in &mut self.histories {
             if !wanted.contains_key(name) {
-                (history.current, history.newest) = (None, None);
+                history.end();
             }
         }
         self.phases.retain(|name, _| wanted.contains_key(name));
@@ -240,7 +262,7 @@ impl Rollouts {
             Phase::Restored(cause) if known.is_some() => {
                 occurrences::rollout_restored(telemetry, name, &uid, &cause.reason, &cause.message);
             }
-            Phase::Settled | Phase::Judging | Phase::Restored(_) => {}
+            Phase::Settled | Phase::Judging | Phase::Paused | Phase::Restored(_) => {}
         }
     }
 
@@ -261,6 +283,7 @@ impl Rollouts {
             },
             Ok(_) = node.changed(), if waits => {}
             () = self.preparations.changed() => {}
+            Some(request) = self.requests.recv() => self.obey(request),
             () = tokio::time::sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {}
         }
     }
@@ -273,11 +296,56 @@ impl Rollouts {
         }
     }
 
-    /// Brings the disk up to date with what was decided. What can't be written costs history, never
-    /// a pod.
+    /// Brings the disk up to date with what was decided, then answers commands. What can't be
+    /// written costs history, never a pod.
     pub async fn keep(&mut self) {
         self.store.keep(&self.histories).await;
+        self.published.publish(self.histories.clone());
+        for (sender, answer) in self.answers.drain(..) {
+            // Whoever asked may have gone.
+            let _ = sender.send(answer);
+        }
     }
+
+    /// Obeys a command; what follows from it is decided by the next merge.
+    fn obey(&mut self, request: Request) {
+        let Request {
+            name,
+            command,
+            answer,
+        } = request;
+        let history = self.histories.get_mut(&name);
+        let obeyed = history.map_or(Err(Refused::NotStarted), |history| {
+            let number = history.obey(command)?;
+            if let Some((uid, _)) = &history.current {
+                tell_command(&self.options.telemetry, &name, uid, command, number);
+            }
+            Ok(number)
+        });
+        if obeyed.is_ok() && command == Command::Retry {
+            self.preparations.end(&name);
+        }
+        self.answers.push((answer, obeyed));
+    }
+}
+
+fn tell_command(
+    telemetry: &Telemetry,
+    name: &FullName,
+    uid: &PodUid,
+    command: Command,
+    number: u64,
+) {
+    let (reason, message) = match command {
+        Command::Undo { .. } => ("RolloutUndone", format!("revision {number} is to run")),
+        Command::Retry => (
+            "RolloutRetried",
+            format!("revision {number} is tried again"),
+        ),
+        Command::Pause => ("RolloutPaused", format!("revision {number} runs on")),
+        Command::Resume => ("RolloutResumed", format!("revision {number} is to run")),
+    };
+    occurrences::rollout_commanded(telemetry, name, uid, reason, message);
 }
 
 impl Rollouts {

@@ -1,7 +1,7 @@
 //! The agent's own API, on a Unix socket under the root that only root may open.
 //!
 //! `GET /v1/status[?watch=true]`, `GET /v1/pods/{uid}/logs[/{container}]`,
-//! `GET /v1/explain?pod=…`, `GET /v1/config`; and what goes both ways, in [`access`](super::access):
+//! `GET /v1/explain?pod=…`, `GET` and `POST /v1/rollouts?pod=…`, `GET /v1/config`; and what goes both ways, in [`access`](super::access):
 //! `GET /v1/pods/{uid}/exec`, `…/attach`, `…/portforward`; and files, in [`files`](super::files):
 //! `GET` and `PUT /v1/pods/{uid}/files?path=…`, `GET /v1/pods/{uid}/files/stat?path=…`.
 //! Errors are `{"error": …, "help": …}` with a fitting status.
@@ -27,8 +27,9 @@ use tokio_util::task::TaskTracker;
 
 use super::frame::framed;
 use super::remote::chunks;
+pub use super::rollouts::{CommandAnswer, CommandName, CommandQuery};
 use super::view::{AgentView, ViewError};
-use super::{access, files, listen};
+use super::{access, files, listen, rollouts};
 use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_runtime::{LogOptions, LogSource};
 
@@ -151,6 +152,7 @@ pub fn router(
         .route("/v1/status", get(status))
         .route("/v1/config", get(config))
         .route("/v1/explain", get(explain))
+        .route("/v1/rollouts", get(rollouts::history).post(rollouts::command))
         .route("/v1/pods/{uid}/logs", get(default_logs))
         .route("/v1/pods/{uid}/logs/{container}", get(container_logs))
         .route("/v1/pods/{uid}/exec", get(access::exec))

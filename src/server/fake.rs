@@ -11,8 +11,11 @@ use tokio::sync::watch;
 use tokio_util::io::ReaderStream;
 
 use super::view::{AgentView, Check, ViewError};
-use mirrorlet_core::api::report::{AgentReport, EngineReport, ExplainReport, StatusReport};
+use mirrorlet_core::api::report::{
+    AgentReport, EngineReport, ExplainReport, HistoryReport, StatusReport,
+};
 use mirrorlet_core::api::{Pod, PodUid, ResolvedPodUid, Timestamp};
+use mirrorlet_core::rollout::Command;
 use mirrorlet_runtime::copy::{PathKind, PathStat, TarInput, TarStream};
 use mirrorlet_runtime::{
     DuplexStream, ExecOptions, LogChunk, LogOptions, LogStream, RuntimeError, Session,
@@ -144,6 +147,34 @@ impl AgentView for FakeView {
         });
         let is_there = namespace == "ns" && name != "gone";
         is_there.then(|| Arc::new(serde_json::from_value(pod).unwrap()))
+    }
+
+    fn rollout_history(&self, pod: &str) -> Result<HistoryReport, ViewError> {
+        match pod {
+            "gone" => Err(ViewError::NotFound {
+                message: "pod gone not found".to_owned(),
+                help: None,
+            }),
+            name => Ok(HistoryReport {
+                name: name.to_owned(),
+                namespace: "ns".to_owned(),
+                paused: false,
+                revisions: Vec::new(),
+            }),
+        }
+    }
+
+    /// The revision asked for; 7 where none is.
+    async fn command_rollout(&self, pod: &str, command: Command) -> Result<u64, ViewError> {
+        self.rollout_history(pod)?;
+        match command {
+            Command::Undo { to_revision } => Ok(to_revision.unwrap_or(7)),
+            Command::Retry | Command::Resume => Ok(7),
+            Command::Pause => Err(ViewError::Conflict {
+                message: "already paused".to_owned(),
+                help: None,
+            }),
+        }
     }
 
     fn pods(&self) -> Vec<Pod> {

@@ -17,6 +17,7 @@ pub mod health;
 pub mod listen;
 pub mod node;
 mod remote;
+mod rollouts;
 pub mod stats;
 pub mod view;
 

@@ -6,8 +6,9 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use mirrorlet_core::api::report::{ExplainReport, StatusReport};
+use mirrorlet_core::api::report::{ExplainReport, HistoryReport, StatusReport};
 use mirrorlet_core::api::{Pod, PodUid, ResolvedPodUid};
+use mirrorlet_core::rollout::Command;
 use mirrorlet_core::select::ContainerNotFound;
 use mirrorlet_runtime::{
     DuplexStream, ExecOptions, LogOptions, LogStream, PathStat, RuntimeError, Session,
@@ -115,6 +116,19 @@ pub trait AgentView: Send + Sync + 'static {
 
     /// The pod of that namespace and name, whether static or of the API server; never a mirror.
     fn pod_by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>>;
+
+    /// The revisions of a static pod, by name, namespace/name, or UID.
+    ///
+    /// # Errors
+    /// There is no such static pod.
+    fn rollout_history(&self, pod: &str) -> Result<HistoryReport, ViewError>;
+
+    /// Has a command about the rollouts of a static pod obeyed; the number of the revision that it
+    /// is about.
+    ///
+    /// # Errors
+    /// There is no such static pod, or the command is refused.
+    async fn command_rollout(&self, pod: &str, command: Command) -> Result<u64, ViewError>;
 
     /// All pods that are wanted here, with their status as it is now; no mirrors.
     fn pods(&self) -> Vec<Pod>;

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
+use std::process::Command;
 
 use crate::common::{Bed, IMAGE, IMAGE_2, eventually};
+use mirrorlet_core::api::PodUid;
 use mirrorlet_core::api::report::PodReport;
 
 const QUIET: &str = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done";
@@ -249,5 +251,99 @@ async fn an_edit_that_fails_is_undone() {
     bed.write("unready.yaml", &pod_of_second_image("unready"));
     let edited = |pod: &PodReport| !pod.held && pod.ready == 1 && pod.uid != uids["unready"];
     agent.until_pod("unready", edited).await;
+    agent.stop().await;
+}
+
+/// Runs `mirrorlet rollout …` for the agent of that bed: its exit code, and all that it prints.
+async fn rollout(bed: &Bed, args: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mirrorlet"));
+    command.arg("rollout").args(args);
+    command.args(["--root", bed.path().to_str().unwrap()]);
+    let run = tokio::task::spawn_blocking(move || command.output().unwrap());
+    let output = run.await.unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(text).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rollouts_are_followed_undone_paused_and_tried_again() {
+    let bed = Bed::new();
+    let mut agent = bed.agent().await;
+    bed.write("web.yaml", &good("web"));
+    let first = agent.until_running("web").await.uid;
+    let (code, text) = rollout(&bed, &["status", "web"]).await;
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.ends_with("the version of the manifest runs\n"),
+        "{text}"
+    );
+    let (code, text) = rollout(&bed, &["undo", "web"]).await;
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("no revision before revision 1 is known"),
+        "{text}"
+    );
+
+    bed.write("web.yaml", &pod_of_second_image("web"));
+    let runs = |uid: &PodUid| {
+        let uid = uid.clone();
+        move |pod: &PodReport| pod.uid == uid && pod.ready == 1
+    };
+    let second = agent.until_pod("web", |pod| pod.uid != first && pod.ready == 1);
+    let second = second.await.uid;
+    let (code, text) = rollout(&bed, &["status", "web", "--timeout", "2m"]).await;
+    assert_eq!(code, Some(0), "{text}");
+    let (_, text) = rollout(&bed, &["history", "web"]).await;
+    assert!(
+        text.contains("healthy, running, in the manifest  spec.containers[web].image"),
+        "{text}"
+    );
+
+    // It differs from the file until that changes, over a restart of the agent.
+    let (code, text) = rollout(&bed, &["undo", "web"]).await;
+    assert_eq!(code, Some(0), "{text}");
+    agent.until_pod("web", runs(&first)).await;
+    agent.stop().await;
+    agent = bed.agent().await;
+    let undone = agent.until_pod("web", runs(&first)).await;
+    assert!(
+        told(&undone).contains("is to run revision 1, by mirrorlet rollout undo"),
+        "{undone:?}"
+    );
+    let (code, text) = rollout(&bed, &["status", "web"]).await;
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains("revision 1 runs, undone from revision 2"),
+        "{text}"
+    );
+    // rollouts 22
+    assert_eq!(rollout(&bed, &["undo", "web"]).await.0, Some(0));
+    agent.until_pod("web", runs(&second)).await;
+
+    assert_eq!(rollout(&bed, &["pause", "web"]).await.0, Some(0));
+    bed.write("web.yaml", &pod("web", IMAGE, "exit 3", "", ""));
+    let paused = agent.until_pod("web", |pod| pod.held).await;
+    assert_eq!(paused.uid, second);
+    assert!(told(&paused).contains("rollouts of pod"), "{paused:?}");
+    let (code, text) = rollout(&bed, &["undo", "web"]).await;
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("are paused; end the pause first"), "{text}");
+
+    assert_eq!(rollout(&bed, &["resume", "web"]).await.0, Some(0));
+    let (code, text) = rollout(&bed, &["status", "web", "--timeout", "2m"]).await;
+    assert_eq!(code, Some(1), "a version that was undone: {text}");
+    assert!(
+        text.contains("failed, revision 2 runs: CrashLoopBackOff"),
+        "{text}"
+    );
+    let (code, text) = rollout(&bed, &["retry", "web"]).await;
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("revision 3 is tried again"), "{text}");
+    agent.until_pod("web", |pod| pod.uid != second).await;
+    let (code, text) = rollout(&bed, &["status", "web", "--timeout", "2m"]).await;
+    assert_eq!(code, Some(1), "{text}");
+    agent.until_pod("web", runs(&second)).await;
+    let (code, text) = rollout(&bed, &["history", "gone"]).await;
+    assert_eq!(code, Some(1), "{text}");
     agent.stop().await;
 }

@@ -155,6 +155,7 @@ impl Bed {
             },
             held: false,
             problems: Vec::new(),
+            rollout: None,
         };
         self.wanted.set_pods([Arc::clone(&pod)]);
         self.merged.publish(Merged {

@@ -87,7 +87,7 @@ impl Agent {
         let (board_writer, board) = board();
         let node = cell(AdmitNode::default()).1;
         let clock = fake.clone();
-        let rollouts = Rollouts::load(
+        let (rollouts, _) = Rollouts::load(
             root,
             RolloutOptions {
                 runtime: Arc::clone(&runtime),
@@ -214,6 +214,7 @@ impl World {
             },
             held: false,
             problems: Vec::new(),
+            rollout: None,
         });
         let set = SourceSet {
             pods: pods.collect(),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::api::diagnostic::Position;
+use crate::api::report::RolloutReport;
 use crate::api::{Diagnostic, FullName, Pod, PodUid};
 
 /// Kind of source a pod came from; the value of `kubernetes.io/config.source`.
@@ -55,6 +56,8 @@ pub struct SourcePod {
     pub held: bool,
     /// Problems with its present manifest: the reasons it is held, and warnings.
     pub problems: Vec<Diagnostic>,
+    /// Its rollout, while there is anything to tell of it.
+    pub rollout: Option<RolloutReport>,
 }
 
 impl SourcePod {

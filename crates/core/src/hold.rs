@@ -136,6 +136,7 @@ fn held(present: Present<'_>, good: &LastGoodPod, problems: &[Diagnostic]) -> So
         },
         held: true,
         problems: problems.to_vec(),
+        rollout: None,
     }
 }
 
@@ -243,6 +244,7 @@ fn accepted_pod(present: Present<'_>, document: &Document, pod: &Arc<Pod>) -> So
         },
         held: false,
         problems: document.problems.clone(),
+        rollout: None,
     }
 }
 

@@ -210,6 +210,7 @@ mod tests {
             containers: Vec::new(),
             mirror: None,
             held: false,
+            rollout: None,
             problems: Vec::new(),
         }
     }

@@ -2,7 +2,7 @@
 
 use anstyle::{AnsiColor, Style};
 
-use crate::cli::status::render::age;
+use crate::cli::status::render::{age, beside};
 use crate::cli::table::{self, Cell, one_line};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{ExplainReport, PodReport, StoryReport};
@@ -14,7 +14,7 @@ const BAD: Style = AnsiColor::Red.on_default();
 /// The report as text with ANSI styles, for an output that strips them where nobody sees them.
 pub(super) fn render(report: &ExplainReport, now: Timestamp) -> String {
     let name = one_line(&format!("{}/{}", report.namespace, report.name));
-    let mut out = format!("{BOLD}{name}{BOLD:#}: {}\n", state(report));
+    let mut out = format!("{BOLD}{name}{BOLD:#}: {}\n", state(report, now));
     if let Some(pod) = &report.pod {
         out.push_str(&table::render(&facts(report, pod, now)));
     }
@@ -30,11 +30,11 @@ pub(super) fn render(report: &ExplainReport, now: Timestamp) -> String {
     out
 }
 
-fn state(report: &ExplainReport) -> String {
+fn state(report: &ExplainReport, now: Timestamp) -> String {
     let Some(pod) = &report.pod else {
         return "gone".to_owned();
     };
-    let held = if pod.held { " (held)" } else { "" };
+    let held = beside(pod, now);
     let mut text = format!("{}{held}", one_line(&pod.status));
     if !pod.message.is_empty() {
         text = format!("{text}: {}", one_line(&pod.message));

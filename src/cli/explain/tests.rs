@@ -39,6 +39,7 @@ fn pod() -> PodReport {
             since: Some(at(-60_000)),
         }),
         held: false,
+        rollout: None,
         problems: Vec::new(),
     }
 }

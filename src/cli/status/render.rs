@@ -8,7 +8,7 @@ use anstyle::{AnsiColor, Style};
 use crate::cli::table::{self, Cell, one_line};
 use mirrorlet_core::api::report::{
     ApiReport, EngineReport, ImageGcReport, LackReport, MirrorReport, NodeReport, PodReport,
-    PullPhase, PullReport, SourceReport, StatusReport,
+    PullPhase, PullReport, RolloutPhase, RolloutReport, SourceReport, StatusReport,
 };
 use mirrorlet_core::api::{Diagnostic, Severity, Timestamp};
 
@@ -134,12 +134,12 @@ fn mirror(mirror: Option<&MirrorReport>) -> Cell {
 }
 
 fn row(pod: &PodReport, mirror: Option<Cell>, now: Timestamp, wide: bool) -> Vec<Cell> {
-    let held = if pod.held { " (held)" } else { "" };
+    let beside = beside(pod, now);
     let mut row: Vec<Cell> = vec![
         pod.namespace.as_str().into(),
         pod.name.as_str().into(),
         format!("{}/{}", pod.ready, pod.containers_total).into(),
-        Cell::styled(&format!("{}{held}", pod.status), status_style(pod)),
+        Cell::styled(&format!("{}{beside}", pod.status), status_style(pod)),
         pod.restarts.to_string().into(),
         pod.started_at
             .map_or_else(|| "-".to_owned(), |started| age(started, now))
@@ -155,6 +155,30 @@ fn row(pod: &PodReport, mirror: Option<Cell>, now: Timestamp, wide: bool) -> Vec
         row.push(pod.message.as_str().into());
     }
     row
+}
+
+/// What is said beside a pod's status: whether another version runs than its manifest says, or a
+/// new one is judged.
+pub(in crate::cli) fn beside(pod: &PodReport, now: Timestamp) -> String {
+    let Some(rollout) = &pod.rollout else {
+        return if pod.held { " (held)" } else { "" }.to_owned();
+    };
+    let RolloutReport { reason, target, .. } = rollout;
+    let mut words = match rollout.phase {
+        RolloutPhase::Preparing => "preparing a new version".to_owned(),
+        RolloutPhase::Held => format!("held: {reason}"),
+        RolloutPhase::Restored => format!("restored: {reason}"),
+        RolloutPhase::Undone => format!("undone to revision {target}"),
+        RolloutPhase::Paused => "paused".to_owned(),
+        // A first version takes nobody's place.
+        RolloutPhase::Judging if rollout.target == 1 => return String::new(),
+        RolloutPhase::Judging => "rolling out".to_owned(),
+    };
+    if let (Some(since), Some(deadline)) = (rollout.since, rollout.deadline_seconds) {
+        let seconds = now.duration_since(since).as_secs().max(0);
+        let _ = write!(words, ", {seconds}s of {deadline}s");
+    }
+    format!(" ({words})")
 }
 
 fn list(items: impl Iterator<Item = String>) -> String {

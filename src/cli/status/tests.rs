@@ -2,7 +2,8 @@ use super::*;
 use mirrorlet_core::api::diagnostic::Position;
 use mirrorlet_core::api::report::{
     AgentReport, ApiReport, ConditionReport, ContainerReport, EngineReport, ImageGcReport,
-    MirrorReport, NodeReport, PodReport, PullPhase, PullReport, SourceReport, StatusReport,
+    MirrorReport, NodeReport, PodReport, PullPhase, PullReport, RolloutPhase, RolloutReport,
+    SourceReport, StatusReport,
 };
 use mirrorlet_core::api::{Code, Diagnostic};
 
@@ -41,6 +42,7 @@ fn pod(namespace: &str, name: &str, status: &str) -> PodReport {
         }],
         mirror: None,
         held: false,
+        rollout: None,
         problems: Vec::new(),
     }
 }
@@ -120,6 +122,47 @@ fn running_pods() {
     ]);
     insta::assert_snapshot!("table", plain(&report, false));
     insta::assert_snapshot!("wide", plain(&report, true));
+}
+
+#[test]
+fn what_a_rollout_does_is_said_beside_the_status() {
+    let rollout = |phase, target, deadline_seconds| PodReport {
+        held: true,
+        rollout: Some(RolloutReport {
+            phase,
+            revision: 1,
+            target,
+            target_uid: "u".into(),
+            newest: 5,
+            reason: "ErrImagePull".to_owned(),
+            message: "not found".to_owned(),
+            since: Some(at(318)),
+            deadline_seconds,
+        }),
+        ..pod("default", "web", "Running")
+    };
+    for (phase, target, deadline, words) in [
+        (
+            RolloutPhase::Preparing,
+            2,
+            None,
+            " (preparing a new version)",
+        ),
+        (RolloutPhase::Held, 2, None, " (held: ErrImagePull)"),
+        (
+            RolloutPhase::Judging,
+            2,
+            Some(300),
+            " (rolling out, 12s of 300s)",
+        ),
+        (RolloutPhase::Judging, 1, Some(300), ""),
+        (RolloutPhase::Restored, 2, None, " (restored: ErrImagePull)"),
+        (RolloutPhase::Undone, 2, None, " (undone to revision 2)"),
+        (RolloutPhase::Paused, 2, None, " (paused)"),
+    ] {
+        let pod = rollout(phase, target, deadline);
+        assert_eq!(render::beside(&pod, at(330)), words, "{phase:?}");
+    }
 }
 
 #[test]

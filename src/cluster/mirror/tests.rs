@@ -89,6 +89,7 @@ impl Bed {
                 origin,
                 held: false,
                 problems: Vec::new(),
+                rollout: None,
             };
             (pod.uid(), pod)
         });

@@ -148,6 +148,38 @@ async fn a_pods_story_is_told() {
 }
 
 #[tokio::test]
+async fn rollouts_are_told_and_commanded() {
+    let agent = Agent::start();
+    let answer = agent.get("/v1/rollouts?pod=web").await.unwrap();
+    let history: serde_json::Value =
+        serde_json::from_slice(&answer.whole().await.unwrap()).unwrap();
+    assert_eq!(history["name"], "web");
+    let root = agent.root.path();
+    let post = async |query: &str| {
+        let answer = crate::cli::client::post(root, &format!("/v1/rollouts?{query}")).await;
+        match answer {
+            Ok(body) => String::from_utf8(body).unwrap(),
+            Err(Failure::Failed(error)) => error.to_string(),
+            Err(other) => panic!("{other:?}"),
+        }
+    };
+    for (query, answer) in [
+        ("pod=web&command=undo&toRevision=3", r#"{"revision":3}"#),
+        ("pod=web&command=undo", r#"{"revision":7}"#),
+        ("pod=web&command=retry", r#"{"revision":7}"#),
+        (
+            "pod=web&command=retry&toRevision=3",
+            "only undo takes a revision",
+        ),
+        ("pod=web&command=pause", "already paused"),
+        ("pod=gone&command=resume", "pod gone not found"),
+    ] {
+        assert_eq!(post(query).await, answer, "{query}");
+    }
+    assert!(post("pod=web&command=fly").await.contains("fly"));
+}
+
+#[tokio::test]
 async fn errors_carry_their_help() {
     let agent = Agent::start();
     assert_eq!(

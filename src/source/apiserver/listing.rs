@@ -136,6 +136,7 @@ pub(super) fn source_set<'a>(
         },
         held: false,
         problems: Vec::new(),
+        rollout: None,
     });
     SourceSet {
         pods: pods.collect(),

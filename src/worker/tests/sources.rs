@@ -37,6 +37,7 @@ fn state(source: PodSource, pods: &[Arc<Pod>], server: Server) -> SourceState {
         },
         held: false,
         problems: Vec::new(),
+        rollout: None,
     });
     let set = Arc::new(SourceSet {
         pods: pods.collect(),

@@ -58,6 +58,10 @@ pub enum Code {
     HalfWritten,
     /// The newest version of a pod can't be started, or failed; the one before runs.
     RolloutFailed,
+    /// An older version of a pod runs than its manifest says, since an undo asked for it.
+    RolloutUndone,
+    /// The newest version of a pod waits for the end of a pause.
+    RolloutPaused,
     /// The file is ignored by rule.
     Ignored,
 }
@@ -87,6 +91,8 @@ impl Code {
             Self::DuplicateName => "duplicate-name",
             Self::HalfWritten => "half-written",
             Self::RolloutFailed => "rollout-failed",
+            Self::RolloutUndone => "rollout-undone",
+            Self::RolloutPaused => "rollout-paused",
             Self::Ignored => "ignored",
         }
     }

@@ -288,8 +288,12 @@ pub struct PodReport {
     /// How it stands with its mirror pod; none for a pod of the API server, and without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror: Option<MirrorReport>,
-    /// Whether an older, last good manifest is running because the present one is broken.
+    /// Whether another version runs than its manifest says: the last good one where the manifest
+    /// can't be read, or an older one where the newest can't be started, failed or was undone.
     pub held: bool,
+    /// Its rollout, while there is anything to tell of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutReport>,
     /// Current problems of its manifest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<Diagnostic>,
@@ -346,6 +350,92 @@ pub struct LastInstance {
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
+}
+
+/// How far the revision of a static pod has come that is to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RolloutPhase {
+    /// It is being prepared; the one before runs.
+    Preparing,
+    /// It can't be prepared; the one before runs.
+    Held,
+    /// It runs, and is judged.
+    Judging,
+    /// It failed; the last healthy one runs.
+    Restored,
+    /// It is older than what the manifest says, and runs: an undo asked for it.
+    Undone,
+    /// Rollouts are paused; the one before runs.
+    Paused,
+}
+
+/// The rollout of a static pod, while there is anything to tell of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutReport {
+    /// How far it has come.
+    pub phase: RolloutPhase,
+    /// Number of the revision that runs.
+    pub revision: u64,
+    /// Number of the revision that is to run: the newest, or the one that an undo asked for.
+    pub target: u64,
+    /// UID of that revision.
+    pub target_uid: PodUid,
+    /// Number of the revision that the manifest says.
+    pub newest: u64,
+    /// Why it doesn't run, in one word.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Why it doesn't run, in a sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Since when that runs which runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// While it is judged, within how many seconds it has to be ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_seconds: Option<u64>,
+}
+
+/// The revisions of one static pod: the data behind `mirrorlet rollout history`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HistoryReport {
+    /// Name with the node's suffix.
+    pub name: String,
+    /// Namespace.
+    pub namespace: String,
+    /// Whether its rollouts are paused.
+    pub paused: bool,
+    /// Its revisions, oldest first.
+    pub revisions: Vec<RevisionReport>,
+}
+
+/// One revision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RevisionReport {
+    /// Its number.
+    pub number: u64,
+    /// Its UID.
+    pub uid: PodUid,
+    /// When its manifest said it first.
+    pub wanted_at: Timestamp,
+    /// `Open`, `Healthy`, `Ended` or `Failed`.
+    pub outcome: String,
+    /// Why it failed, in one word.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Why it failed, in a sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Whether it runs.
+    pub runs: bool,
+    /// Whether its manifest says it.
+    pub wanted: bool,
+    /// The fields in which it differs from the revision before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<String>,
 }
 
 /// The story of one pod: the data behind `mirrorlet explain`.

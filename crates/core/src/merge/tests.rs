@@ -21,6 +21,7 @@ fn pod(source: PodSource, location: &str, document: u32, name: &str, uid: &str) 
         },
         held: false,
         problems: Vec::new(),
+        rollout: None,
     }
 }
 

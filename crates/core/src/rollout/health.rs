@@ -78,7 +78,7 @@ pub fn assess(
             Some(wait) => Health::Open(Some(wait)),
         };
     }
-    let deadline = settings.progress_deadline.max(startup_budget(pod));
+    let deadline = progress_deadline(pod);
     if let Some(wait) = left(since, deadline) {
         return Health::Open(Some(wait));
     }
@@ -129,6 +129,14 @@ fn ready_since(status: &PodStatus) -> Option<Timestamp> {
     let ready =
         conditions.find(|condition| condition.type_ == "Ready" && condition.status == "True")?;
     ready.last_transition_time.as_ref().map(|time| time.0)
+}
+
+/// Within what time the pod has to be ready: the deadline it names, or longer where its startup
+/// probes have longer.
+#[must_use]
+pub fn progress_deadline(pod: &Pod) -> Duration {
+    let settings = Settings::of(pod);
+    settings.progress_deadline.max(startup_budget(pod))
 }
 
 /// The longest time that a container's startup probe gives it.

@@ -17,19 +17,23 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::api::report::{RolloutPhase, RolloutReport};
 use crate::api::{Code, Diagnostic, Pod, PodUid, Timestamp, core};
-use crate::desired::{Origin, SourcePod};
+use crate::desired::SourcePod;
 
+mod changes;
+mod command;
 mod health;
+mod history;
 mod settings;
 #[cfg(test)]
 mod tests;
 
-pub use health::{Health, assess};
+pub use changes::{author_fields, changed_fields};
+pub use command::{Command, Refused};
+pub use health::{Health, assess, progress_deadline};
+pub use history::{History, Outcome, REVISIONS_MAX, Revision};
 pub use settings::{ANNOTATION_PREFIX, Settings, is_rollout_annotation};
-
-/// Most revisions of a pod that are kept.
-pub const REVISIONS_MAX: usize = 10;
 
 /// Why a revision is not run, or no longer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,122 +50,6 @@ impl Cause {
         Self {
             reason: reason.into(),
             message: message.into(),
-        }
-    }
-}
-
-/// What a revision came to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Outcome {
-    /// It was not run yet, or its judgement is under way.
-    Open,
-    /// It passed its judgement.
-    Healthy,
-    /// It has done its work and ended well. It is never gone back to: that would do the work again.
-    Ended,
-    /// It failed its judgement.
-    Failed(Cause),
-}
-
-/// One revision of a pod.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Revision {
-    /// The pod.
-    pub pod: Arc<Pod>,
-    /// Where it came from.
-    pub origin: Origin,
-    /// What it came to.
-    pub outcome: Outcome,
-}
-
-impl Revision {
-    /// Its UID.
-    #[must_use]
-    pub fn uid(&self) -> PodUid {
-        PodUid::of(&self.pod)
-    }
-}
-
-/// The revisions of one pod.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct History {
-    /// The revisions known, the newest last.
-    pub revisions: Vec<Revision>,
-    /// The one that is run, and since when.
-    pub current: Option<(PodUid, Timestamp)>,
-    /// The one that its source wants.
-    pub newest: Option<PodUid>,
-}
-
-impl History {
-    /// A revision by its UID.
-    #[must_use]
-    pub fn get(&self, uid: &PodUid) -> Option<&Revision> {
-        self.revisions
-            .iter()
-            .find(|revision| revision.uid() == *uid)
-    }
-
-    /// The revision that is run.
-    #[must_use]
-    pub fn current(&self) -> Option<&Revision> {
-        self.current.as_ref().and_then(|(uid, _)| self.get(uid))
-    }
-
-    /// The healthy revision that ran last, but for `uid`: the target of a restore.
-    fn last_healthy(&self, uid: &PodUid) -> Option<PodUid> {
-        let mut newest_first = self.revisions.iter().rev();
-        let healthy = |revision: &&Revision| revision.outcome == Outcome::Healthy;
-        let found = newest_first.find(|revision| healthy(revision) && revision.uid() != *uid);
-        found.map(Revision::uid)
-    }
-
-    /// Takes in what the source wants now. An edit is a new attempt, also of what failed before.
-    fn take_newest(&mut self, pod: &SourcePod) {
-        let uid = pod.uid();
-        let edited = self.newest.as_ref() != Some(&uid);
-        let known = self.revisions.iter().position(|known| known.uid() == uid);
-        let known = known.map(|at| self.revisions.remove(at).outcome);
-        let outcome = match known {
-            Some(Outcome::Failed(_)) if edited => Outcome::Open,
-            Some(outcome) => outcome,
-            None => Outcome::Open,
-        };
-        self.revisions.push(Revision {
-            pod: Arc::clone(&pod.pod),
-            origin: pod.origin.clone(),
-            outcome,
-        });
-        self.newest = Some(uid);
-    }
-
-    fn switch(&mut self, uid: &PodUid, now: Timestamp) {
-        self.current = Some((uid.clone(), now));
-    }
-
-    fn set_outcome(&mut self, uid: &PodUid, outcome: Outcome) {
-        let mut revisions = self.revisions.iter_mut();
-        if let Some(revision) = revisions.find(|revision| revision.uid() == *uid) {
-            revision.outcome = outcome;
-        }
-    }
-
-    /// Forgets the oldest revisions that nobody needs.
-    fn trim(&mut self) {
-        let healthy = self.newest.as_ref().and_then(|uid| self.last_healthy(uid));
-        let current = self.current.as_ref().map(|(uid, _)| uid.clone());
-        while self.revisions.len() > REVISIONS_MAX {
-            let unneeded = |revision: &Revision| {
-                let uid = Some(revision.uid());
-                uid != healthy && uid != current && uid != self.newest
-            };
-            let Some(at) = self.revisions.iter().position(unneeded) else {
-                return;
-            };
-            self.revisions.remove(at);
         }
     }
 }
@@ -194,7 +82,7 @@ pub struct Input<'a> {
     pub now: Timestamp,
 }
 
-/// Where a pod's newest revision is.
+/// How far the revision has come that is to run: the newest, or the one that an undo asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
     /// It runs, and nothing is to be judged any more.
@@ -203,6 +91,8 @@ pub enum Phase {
     Preparing,
     /// It can't be prepared; the one before runs on.
     Held(Cause),
+    /// Rollouts are paused; the one before runs on.
+    Paused,
     /// It runs, and is judged.
     Judging,
     /// It failed its judgement; the last healthy one runs.
@@ -237,71 +127,133 @@ impl Decision {
     /// The pod to run: the newest revision, or the one that runs in its place, with what is wrong.
     #[must_use]
     pub fn pod(&self, wanted: &SourcePod) -> SourcePod {
+        let report = self.report(wanted);
+        let problem = report.as_ref().and_then(|report| problem(wanted, report));
         let current = self.history.current();
-        let Some(revision) = current.filter(|revision| revision.uid() != wanted.uid()) else {
-            return wanted.clone();
-        };
-        let problem = problem(wanted, &self.phase);
+        let replaced = current.filter(|revision| revision.uid() != wanted.uid());
         SourcePod {
-            pod: Arc::clone(&revision.pod),
+            pod: Arc::clone(replaced.map_or(&wanted.pod, |revision| &revision.pod)),
             origin: wanted.origin.clone(),
-            held: problem.is_some(),
+            held: wanted.held || (replaced.is_some() && problem.is_some()),
             problems: problem.into_iter().chain(wanted.problems.clone()).collect(),
+            rollout: report,
         }
+    }
+
+    /// How the rollout is told to people; none where the newest revision runs and is not judged.
+    fn report(&self, wanted: &SourcePod) -> Option<RolloutReport> {
+        let history = &self.history;
+        let (running, target) = (history.current()?, history.target()?);
+        let newest = history.get(&wanted.uid())?;
+        let (phase, cause) = match &self.phase {
+            Phase::Settled if target.number != newest.number => (RolloutPhase::Undone, None),
+            Phase::Settled => return None,
+            Phase::Judging => (RolloutPhase::Judging, None),
+            Phase::Preparing => (RolloutPhase::Preparing, None),
+            Phase::Paused => (RolloutPhase::Paused, None),
+            Phase::Held(cause) => (RolloutPhase::Held, Some(cause)),
+            Phase::Restored(cause) => (RolloutPhase::Restored, Some(cause)),
+        };
+        let text = |of: fn(&Cause) -> &Arc<str>| cause.map(of).map_or("", |text| text).to_owned();
+        Some(RolloutReport {
+            phase,
+            revision: running.number,
+            target: target.number,
+            target_uid: target.uid(),
+            newest: newest.number,
+            reason: text(|cause| &cause.reason),
+            message: text(|cause| &cause.message),
+            since: history.current.as_ref().map(|(_, since)| *since),
+            deadline_seconds: (self.phase == Phase::Judging)
+                .then(|| progress_deadline(&running.pod).as_secs()),
+        })
     }
 }
 
-/// What people are told of a newest revision that isn't run.
-fn problem(wanted: &SourcePod, phase: &Phase) -> Option<Diagnostic> {
-    let (words, cause, help) = match phase {
-        Phase::Settled | Phase::Preparing | Phase::Judging => return None,
-        Phase::Held(cause) => (
-            "can't be started",
-            cause,
-            "mend the manifest, or what it needs: it is tried again by itself",
-        ),
-        Phase::Restored(cause) => (
-            "failed",
-            cause,
-            "mend the manifest: this version is not tried again until the file changes",
-        ),
-    };
+/// What people are told of a source whose newest revision isn't run.
+fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
     let name = wanted.full_name();
-    let Cause { reason, message } = cause;
-    let message =
-        format!("the new version of pod {name} {words}, the one before runs: {reason}: {message}");
-    let origin = &wanted.origin;
-    let mut problem =
-        Diagnostic::error(Code::RolloutFailed, origin.location.as_str(), message).help(help);
-    problem.position = origin.position;
-    Some(problem)
+    let RolloutReport {
+        revision,
+        target,
+        newest,
+        reason,
+        message,
+        ..
+    } = rollout;
+    let which = if target == newest {
+        "the new version".to_owned()
+    } else {
+        format!("revision {target}")
+    };
+    let location = wanted.origin.location.as_str();
+    let problem = match rollout.phase {
+        RolloutPhase::Preparing | RolloutPhase::Judging if target == newest => return None,
+        RolloutPhase::Held => {
+            let message = format!(
+                "{which} of pod {name} can't be started, the one before runs: {reason}: {message}"
+            );
+            let help = "mend the manifest, or what it needs: it is tried again by itself";
+            Diagnostic::error(Code::RolloutFailed, location, message).help(help)
+        }
+        RolloutPhase::Restored => {
+            let message =
+                format!("{which} of pod {name} failed, the one before runs: {reason}: {message}");
+            let help = "mend the manifest: this version is not tried again until the file changes, or by mirrorlet rollout retry";
+            Diagnostic::error(Code::RolloutFailed, location, message).help(help)
+        }
+        RolloutPhase::Preparing | RolloutPhase::Judging | RolloutPhase::Undone => {
+            let message = format!(
+                "pod {name} is to run revision {target}, by mirrorlet rollout undo; its manifest says revision {newest}"
+            );
+            let help = "change the manifest, or run mirrorlet rollout undo once more";
+            Diagnostic::warning(Code::RolloutUndone, location, message).help(help)
+        }
+        RolloutPhase::Paused => {
+            let message = format!(
+                "the rollouts of pod {name} are paused: revision {revision} runs, its manifest says revision {newest}"
+            );
+            let help = "go on with: mirrorlet rollout resume";
+            Diagnostic::warning(Code::RolloutPaused, location, message).help(help)
+        }
+    };
+    Some(Diagnostic {
+        position: wanted.origin.position,
+        ..problem
+    })
 }
 
 /// Decides which revision of a static pod runs.
 ///
-/// The newest one takes the place of another only once it is prepared; while it can't be, the other
-/// runs on. It is judged where a healthy one is known to go back to. What failed is not tried again
-/// until its source wants something else; nothing is judged after a restore.
+/// The newest one, or the one that an undo asked for, takes the place of another only once it is
+/// prepared; while it can't be, or rollouts are paused, the other runs on. It is judged where a
+/// healthy one is known to go back to. What failed is not tried again until its source wants
+/// something else; nothing is judged after a restore.
 #[must_use]
 pub fn decide(history: &History, input: &Input<'_>) -> Decision {
-    let (wanted, now) = (input.wanted, input.now);
-    let uid = wanted.uid();
+    let now = input.now;
     let mut history = history.clone();
-    history.take_newest(wanted);
+    history.take_newest(input.wanted, now);
+    let (uid, pod) = match history.target() {
+        Some(target) => (target.uid(), Arc::clone(&target.pod)),
+        None => (input.wanted.uid(), Arc::clone(&input.wanted.pod)),
+    };
     let current = history.current.clone();
     let (phase, change, look_again) = match (&current, history.current()) {
-        (Some((current, since)), Some(_)) if *current == uid => judge(&mut history, input, *since),
+        (Some((current, since)), Some(_)) if *current == uid => {
+            judge(&mut history, &uid, &pod, input, *since)
+        }
         (Some(_), Some(running)) => {
             // What neither runs nor ever did well is not worth waiting for.
             let did_well = matches!(running.outcome, Outcome::Healthy | Outcome::Ended);
             let worth_keeping = input.runs || did_well;
-            instead_of(worth_keeping, &mut history, input)
+            instead_of(worth_keeping, &mut history, &uid, input)
         }
         // What runs is not known any more, or nothing does.
         _ => {
             let change = current.map(|_| Change::Switched);
             history.switch(&uid, now);
-            let (phase, _, look_again) = judge(&mut history, input, now);
+            let (phase, _, look_again) = judge(&mut history, &uid, &pod, input, now);
             (phase, change, look_again)
         }
     };
@@ -316,18 +268,20 @@ pub fn decide(history: &History, input: &Input<'_>) -> Decision {
 
 type Step = (Phase, Option<Change>, Option<Duration>);
 
-/// Another revision than the newest one runs.
-fn instead_of(worth_keeping: bool, history: &mut History, input: &Input<'_>) -> Step {
-    let uid = input.wanted.uid();
-    let outcome = history.get(&uid).map(|revision| revision.outcome.clone());
+/// Another revision runs than the target, whose UID is `uid`.
+fn instead_of(worth_keeping: bool, history: &mut History, uid: &PodUid, input: &Input<'_>) -> Step {
+    let outcome = history.get(uid).map(|revision| revision.outcome.clone());
     if let Some(Outcome::Failed(cause)) = outcome {
         return (Phase::Restored(cause), None, None);
+    }
+    if history.paused {
+        return (Phase::Paused, None, None);
     }
     match input.preparation {
         Preparation::Failed(cause) if worth_keeping => (Phase::Held(cause.clone()), None, None),
         Preparation::UnderWay if worth_keeping => (Phase::Preparing, None, None),
         _ => {
-            history.switch(&uid, input.now);
+            history.switch(uid, input.now);
             // A revision that passed its judgement before has nothing to prove.
             let phase = match outcome {
                 Some(Outcome::Healthy | Outcome::Ended) => Phase::Settled,
@@ -338,11 +292,16 @@ fn instead_of(worth_keeping: bool, history: &mut History, input: &Input<'_>) -> 
     }
 }
 
-/// The newest revision runs.
-fn judge(history: &mut History, input: &Input<'_>, since: Timestamp) -> Step {
-    let uid = input.wanted.uid();
+/// The target runs, `pod` with UID `uid`.
+fn judge(
+    history: &mut History,
+    uid: &PodUid,
+    pod: &Pod,
+    input: &Input<'_>,
+    since: Timestamp,
+) -> Step {
     let settled = (Phase::Settled, None, None);
-    let open = history.get(&uid).map(|revision| &revision.outcome) == Some(&Outcome::Open);
+    let open = history.get(uid).map(|revision| &revision.outcome) == Some(&Outcome::Open);
     let (true, Some(status)) = (open, input.status) else {
         return if open {
             (Phase::Judging, None, None)
@@ -350,26 +309,25 @@ fn judge(history: &mut History, input: &Input<'_>, since: Timestamp) -> Step {
             settled
         };
     };
-    let pod = &input.wanted.pod;
     let settings = Settings::of(pod);
     match assess(pod, status, &settings, since, input.now) {
         Health::Healthy => {
-            history.set_outcome(&uid, Outcome::Healthy);
+            history.set_outcome(uid, Outcome::Healthy);
             (Phase::Settled, Some(Change::Succeeded), None)
         }
         Health::Ended => {
-            history.set_outcome(&uid, Outcome::Ended);
+            history.set_outcome(uid, Outcome::Ended);
             (Phase::Settled, Some(Change::Succeeded), None)
         }
         Health::Open(look_again) => (Phase::Judging, None, look_again),
         Health::Failed(cause) => {
-            let target = history.last_healthy(&uid);
+            let target = history.last_healthy(uid);
             let restore = settings.restore.unwrap_or(input.restore);
             let Some(target) = target.filter(|_| restore) else {
                 // It may still come right; there is nothing to go back to.
                 return (Phase::Judging, None, None);
             };
-            history.set_outcome(&uid, Outcome::Failed(cause.clone()));
+            history.set_outcome(uid, Outcome::Failed(cause.clone()));
             history.switch(&target, input.now);
             (Phase::Restored(cause), Some(Change::Restored), None)
         }

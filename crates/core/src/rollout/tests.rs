@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::desired::PodSource;
+use crate::desired::{Origin, PodSource};
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + seconds).unwrap()
@@ -23,6 +23,7 @@ fn revision(uid: &str) -> SourcePod {
         },
         held: false,
         problems: Vec::new(),
+        rollout: None,
     }
 }
 
@@ -110,6 +111,21 @@ impl Story {
         decision
     }
 
+    fn takes(&mut self, event: Event, status: &mut Option<core::PodStatus>) {
+        match event {
+            Event::Edit(uid) => self.edit(&uid.to_string()),
+            Event::Prepared(true) => self.preparation = Preparation::Done,
+            Event::Prepared(false) => self.preparation = Preparation::Failed(cause()),
+            Event::Status(0) => *status = None,
+            Event::Status(1) => *status = Some(ready(self.now)),
+            Event::Status(2) => *status = Some(crashing(3)),
+            Event::Status(3) => *status = Some(refused("ErrImagePull")),
+            Event::Status(_) => *status = Some(crashing(0)),
+            Event::Runs(runs) => self.runs = runs,
+            Event::Wait(seconds) => self.now += i64::from(seconds),
+        }
+    }
+
     fn runs(&self) -> String {
         self.history.current().unwrap().uid().to_string()
     }
@@ -170,7 +186,8 @@ fn the_old_revision_runs_until_the_new_one_is_prepared() {
     story.now = 60;
     let decision = story.decide(Some(&ready(0)));
     assert_eq!(decision.change, Some(Change::Switched));
-    assert_eq!(decision.pod(&story.wanted), story.wanted);
+    let pod = decision.pod(&story.wanted);
+    assert_eq!((&pod.pod, pod.held), (&story.wanted.pod, false));
     assert_eq!(story.runs(), "b");
     story.now = 80;
     let decision = story.decide(Some(&ready(61)));
@@ -341,13 +358,203 @@ fn old_revisions_are_forgotten_but_not_the_healthy_one() {
     assert!(story.history.get(&"a".into()).is_some());
 }
 
-#[derive(Debug, Clone)]
+/// A story whose revision 1, `a`, and revision 2, `b`, were healthy; `b` runs.
+fn two_healthy() -> Story {
+    let mut story = Story::edited();
+    (story.preparation, story.now) = (Preparation::Done, 60);
+    story.decide(Some(&ready(0)));
+    story.now = 80;
+    let decision = story.decide(Some(&ready(61)));
+    assert_eq!(decision.change, Some(Change::Succeeded));
+    story
+}
+
+const UNDO: Command = Command::Undo { to_revision: None };
+
+#[test]
+fn an_undo_runs_an_older_revision_until_an_edit() {
+    let mut story = two_healthy();
+    assert_eq!(story.history.obey(UNDO), Ok(1));
+    story.preparation = Preparation::UnderWay;
+    let decision = story.decide(Some(&ready(61)));
+    assert_eq!(
+        decision.phase,
+        Phase::Preparing,
+        "it is prepared as any other"
+    );
+    assert_eq!(story.history.target_of(&story.wanted), revision("a").pod);
+    story.preparation = Preparation::Done;
+    assert_eq!(
+        story.decide(Some(&ready(61))).change,
+        Some(Change::Switched)
+    );
+    let decision = story.decide(Some(&ready(61)));
+    assert_eq!(
+        (decision.phase.clone(), story.runs().as_str()),
+        (Phase::Settled, "a")
+    );
+    let pod = decision.pod(&story.wanted);
+    assert_eq!((pod.uid().as_str(), pod.held), ("a", true));
+    assert_eq!(
+        pod.problems[0].message,
+        "pod web-box_default is to run revision 1, by mirrorlet rollout undo; its manifest says revision 2"
+    );
+    assert_eq!(pod.rollout.unwrap().phase, RolloutPhase::Undone);
+    // The undo of the undo: what the manifest says.
+    assert_eq!(story.history.obey(UNDO), Ok(2));
+    assert_eq!(
+        story.decide(Some(&ready(61))).change,
+        Some(Change::Switched)
+    );
+    assert_eq!(story.decide(Some(&ready(61))).phase, Phase::Settled);
+    assert_eq!(story.runs(), "b");
+    // An edit ends an undo.
+    assert_eq!(
+        story.history.obey(Command::Undo {
+            to_revision: Some(1)
+        }),
+        Ok(1)
+    );
+    story.decide(Some(&ready(61)));
+    assert_eq!(story.runs(), "a");
+    story.edit("c");
+    assert_eq!(story.decide(Some(&ready(61))).phase, Phase::Preparing);
+    assert_eq!(story.history.undone_to, None);
+    story.preparation = Preparation::Done;
+    story.decide(Some(&ready(61)));
+    // rollouts 22
+    assert_eq!(story.runs(), "c");
+    // The text of an old revision is a new revision, as of a Deployment.
+    story.edit("a");
+    story.decide(Some(&ready(61)));
+    assert_eq!(story.history.get(&"a".into()).unwrap().number, 4);
+}
+
+#[test]
+fn a_failed_undo_is_restored_too() {
+    let mut story = two_healthy();
+    let mut failed = story.history.clone();
+    failed.set_outcome(&"a".into(), Outcome::Failed(cause()));
+    story.history = failed;
+    assert_eq!(
+        story.history.obey(Command::Undo {
+            to_revision: Some(1)
+        }),
+        Ok(1)
+    );
+    assert_eq!(
+        story.decide(Some(&ready(61))).change,
+        Some(Change::Switched)
+    );
+    let decision = story.decide(Some(&crashing(3)));
+    assert_eq!(decision.change, Some(Change::Restored));
+    assert_eq!(story.runs(), "b");
+    let pod = decision.pod(&story.wanted);
+    let problem = &pod.problems[0].message;
+    assert!(
+        problem.starts_with("revision 1 of pod web-box_default failed"),
+        "{problem}"
+    );
+    assert_eq!(story.decide(Some(&ready(61))).change, None, "once");
+}
+
+#[test]
+fn a_restore_can_be_kept_or_tried_again() {
+    let restored = || {
+        let mut story = Story::edited();
+        story.preparation = Preparation::Done;
+        story.decide(Some(&ready(0)));
+        story.decide(Some(&crashing(3)));
+        assert_eq!(story.runs(), "a");
+        story
+    };
+    let mut story = restored();
+    assert_eq!(story.history.obey(Command::Retry), Ok(2));
+    assert_eq!(story.decide(Some(&ready(0))).change, Some(Change::Switched));
+    assert_eq!(
+        story.decide(Some(&crashing(3))).change,
+        Some(Change::Restored)
+    );
+    // What runs in its place stays.
+    let mut story = restored();
+    assert_eq!(story.history.obey(UNDO), Ok(1));
+    assert_eq!(story.decide(Some(&ready(0))).phase, Phase::Settled);
+    assert_eq!(story.runs(), "a");
+}
+
+#[test]
+fn a_pause_keeps_what_runs() {
+    let mut story = two_healthy();
+    assert_eq!(story.history.obey(Command::Pause), Ok(2));
+    story.edit("c");
+    story.preparation = Preparation::Done;
+    let decision = story.decide(Some(&ready(61)));
+    assert_eq!(
+        (decision.phase.clone(), story.runs().as_str()),
+        (Phase::Paused, "b")
+    );
+    let pod = decision.pod(&story.wanted);
+    assert_eq!((pod.uid().as_str(), pod.held), ("b", true));
+    assert_eq!(
+        pod.problems[0].message,
+        "the rollouts of pod web-box_default are paused: revision 2 runs, its manifest says revision 3"
+    );
+    assert_eq!(story.history.obey(Command::Resume), Ok(3));
+    assert_eq!(
+        story.decide(Some(&ready(61))).change,
+        Some(Change::Switched)
+    );
+    // A pod that is gone takes its pause along.
+    story.history.obey(Command::Pause).unwrap();
+    story.history.end();
+    assert!(!story.history.paused);
+}
+
+#[test]
+fn commands_that_change_nothing_are_refused() {
+    let undo = |number| Command::Undo {
+        to_revision: Some(number),
+    };
+    let obey = |story: &Story, command| story.history.clone().obey(command).unwrap_err();
+    let new = Story::new("a");
+    assert_eq!(obey(&new, UNDO), Refused::NotStarted);
+    let mut first = Story::new("a");
+    first.decide(None);
+    assert_eq!(obey(&first, UNDO), Refused::NoneBefore { newest: 1 });
+    let mut story = two_healthy();
+    let number = 2;
+    assert_eq!(
+        obey(&story, Command::Retry),
+        Refused::NothingFailed { number }
+    );
+    assert_eq!(obey(&story, undo(2)), Refused::RunsAlready { number });
+    assert_eq!(
+        obey(&story, undo(9)).to_string(),
+        "revision 9 is not known; these are: 1, 2"
+    );
+    assert_eq!(obey(&story, Command::Resume), Refused::NotPaused);
+    story.history.obey(Command::Pause).unwrap();
+    assert_eq!(obey(&story, Command::Pause), Refused::AlreadyPaused);
+    assert_eq!(obey(&story, UNDO), Refused::Paused);
+    assert_eq!(obey(&story, Command::Retry), Refused::Paused);
+}
+
+#[derive(Debug, Clone, Copy)]
 enum Event {
     Edit(u8),
     Prepared(bool),
     Status(u8),
     Runs(bool),
     Wait(u16),
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    prop_oneof![
+        Just(Command::Retry),
+        Just(Command::Pause),
+        Just(Command::Resume),
+        prop::option::of(1u64..6).prop_map(|to_revision| Command::Undo { to_revision }),
+    ]
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -367,18 +574,7 @@ proptest! {
         let mut status = None;
         let mut restored: Option<PodUid> = None;
         for event in events {
-            match event {
-                Event::Edit(uid) => story.edit(&uid.to_string()),
-                Event::Prepared(true) => story.preparation = Preparation::Done,
-                Event::Prepared(false) => story.preparation = Preparation::Failed(cause()),
-                Event::Status(0) => status = None,
-                Event::Status(1) => status = Some(ready(story.now)),
-                Event::Status(2) => status = Some(crashing(3)),
-                Event::Status(3) => status = Some(refused("ErrImagePull")),
-                Event::Status(_) => status = Some(crashing(0)),
-                Event::Runs(runs) => story.runs = runs,
-                Event::Wait(seconds) => story.now += i64::from(seconds),
-            }
+            story.takes(event, &mut status);
             let was_healthy = |history: &History, uid: &PodUid| {
                 history.get(uid).is_some_and(|r| r.outcome == Outcome::Healthy)
             };
@@ -412,6 +608,45 @@ proptest! {
             let told = decision.pod(&story.wanted).held;
             prop_assert_eq!(told, matches!(decision.phase, Phase::Held(_) | Phase::Restored(_)));
             prop_assert!(story.history.revisions.len() <= REVISIONS_MAX + 2);
+        }
+    }
+
+    #[test]
+    fn commands_leave_one_known_revision_running(
+        events in prop::collection::vec((event(), prop::option::weighted(0.3, command())), 0..60)
+    ) {
+        let mut story = Story::new("0");
+        let mut status = None;
+        for (event, command) in events {
+            story.takes(event, &mut status);
+            if let Some(command) = command {
+                let before = story.history.clone();
+                if story.history.obey(command).is_err() {
+                    prop_assert_eq!(&before, &story.history, "what is refused changes nothing");
+                }
+            }
+            let before = story.history.clone();
+            let decision = story.decide(status.as_ref());
+            let (current, _) = story.history.current.clone().unwrap();
+            prop_assert!(story.history.get(&current).is_some());
+            let pod = decision.pod(&story.wanted);
+            prop_assert_eq!(pod.uid(), current.clone());
+            // A pause keeps what runs, but for a judgement that is under way.
+            if let (true, Some((old, _))) = (before.paused, &before.current)
+                && decision.change != Some(Change::Restored)
+            {
+                prop_assert_eq!(old, &current);
+            }
+            // Whatever runs instead of the manifest's is told, but for a preparation's time.
+            let other = current != story.wanted.uid();
+            let prepares = decision.phase == Phase::Preparing && story.history.undone_to.is_none();
+            prop_assert_eq!(pod.held, other && !prepares);
+            prop_assert_eq!(!pod.problems.is_empty() && other, pod.held);
+            // Numbers are given once.
+            let mut numbers: Vec<u64> = story.history.revisions.iter().map(|r| r.number).collect();
+            numbers.sort_unstable();
+            numbers.dedup();
+            prop_assert_eq!(numbers.len(), story.history.revisions.len());
         }
     }
 }

@@ -98,6 +98,19 @@ pub fn rollout_restored(
     note(telemetry, pod, uid, "RolloutRestored", &message);
 }
 
+/// Somebody asked for something about the rollouts of the pod that runs as `uid`.
+pub fn rollout_commanded(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    reason: &'static str,
+    message: String,
+) {
+    tracing::info!(pod = %Shown(pod), uid = %uid, "{message}");
+    let journal = &telemetry.journal;
+    journal.pod(pod, uid, None, Kind::Normal, reason, message);
+}
+
 /// A pod isn't run, since another has its full name.
 ///
 /// Upstream: `filterInvalidPods` of `pkg/kubelet/config/config.go`.

@@ -1,0 +1,164 @@
+//! Which fields two versions of a pod differ in.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::api::Pod;
+
+/// Annotations that the kubelet's sources set themselves.
+const CONFIG_PREFIX: &str = "kubernetes.io/config.";
+
+/// The paths of the fields in which two pods of one name differ, in order, for example
+/// `spec.containers[web].image`. What an agent sets itself is left out; values are not told.
+#[must_use]
+pub fn changed_fields(old: &Pod, new: &Pod) -> Vec<String> {
+    let mut paths = BTreeSet::new();
+    differ(
+        &mut paths,
+        "",
+        Some(&author_fields(old)),
+        Some(&author_fields(new)),
+    );
+    paths.into_iter().collect()
+}
+
+/// What the author of a pod can write: labels, annotations and spec.
+#[must_use]
+pub fn author_fields(pod: &Pod) -> Value {
+    let annotations = pod.metadata.annotations.iter().flatten();
+    let annotations: BTreeMap<_, _> = annotations
+        .filter(|(key, _)| !key.starts_with(CONFIG_PREFIX))
+        .collect();
+    let mut metadata = serde_json::Map::new();
+    if !annotations.is_empty() {
+        metadata.insert("annotations".to_owned(), json(&annotations));
+    }
+    if let Some(labels) = &pod.metadata.labels {
+        metadata.insert("labels".to_owned(), json(labels));
+    }
+    let mut fields = serde_json::Map::new();
+    fields.insert("metadata".to_owned(), Value::Object(metadata));
+    fields.insert("spec".to_owned(), json(&pod.spec));
+    Value::Object(fields)
+}
+
+fn json(value: &impl serde::Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or_default()
+}
+
+fn differ(paths: &mut BTreeSet<String>, path: &str, old: Option<&Value>, new: Option<&Value>) {
+    if old == new {
+        return;
+    }
+    match (old, new) {
+        (Some(Value::Object(old)), Some(Value::Object(new))) => {
+            for key in old.keys().chain(new.keys()) {
+                let path = match (path, key.contains(['.', '/'])) {
+                    (path, true) => format!("{path}[{key}]"),
+                    ("", false) => key.clone(),
+                    (path, false) => format!("{path}.{key}"),
+                };
+                differ(paths, &path, old.get(key), new.get(key));
+            }
+        }
+        (Some(Value::Array(old)), Some(Value::Array(new))) => {
+            let (old, new) = (by_name(old), by_name(new));
+            match (old, new) {
+                (Some(old), Some(new)) => {
+                    for name in old.keys().chain(new.keys()) {
+                        let path = format!("{path}[{name}]");
+                        let (old, new) = (old.get(name), new.get(name));
+                        differ(paths, &path, old.copied(), new.copied());
+                    }
+                    // The same elements in another order.
+                    if !paths.iter().any(|known| known.starts_with(path)) {
+                        paths.insert(path.to_owned());
+                    }
+                }
+                _ => {
+                    paths.insert(path.to_owned());
+                }
+            }
+        }
+        _ => {
+            paths.insert(path.to_owned());
+        }
+    }
+}
+
+/// The elements of a list by their names; none where one has none, or two have the same.
+fn by_name(list: &[Value]) -> Option<BTreeMap<&str, &Value>> {
+    let named = list
+        .iter()
+        .map(|element| Some((element.get("name")?.as_str()?, element)));
+    let named: BTreeMap<_, _> = named.collect::<Option<_>>()?;
+    (named.len() == list.len()).then_some(named)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(change: impl FnOnce(&mut Value)) -> Pod {
+        let mut pod = json!({
+            "metadata": {
+                "name": "web", "labels": {"app": "web"},
+                "annotations": {"kubernetes.io/config.hash": "1", "example.com/a": "x"},
+            },
+            "spec": {"containers": [
+                {"name": "web", "image": "web:1", "args": ["a"], "env": [{"name": "A", "value": "1"}]},
+                {"name": "log", "image": "log:1"},
+            ]},
+        });
+        change(&mut pod);
+        serde_json::from_value(pod).unwrap()
+    }
+
+    #[test]
+    fn each_changed_field_is_named() {
+        type Case = (fn(&mut Value), &'static [&'static str]);
+        let cases: [Case; 9] = [
+            (|_| {}, &[]),
+            (
+                |pod| pod["metadata"]["annotations"]["kubernetes.io/config.hash"] = json!("2"),
+                &[],
+            ),
+            (
+                |pod| pod["metadata"]["annotations"]["example.com/a"] = json!("y"),
+                &["metadata.annotations[example.com/a]"],
+            ),
+            (
+                |pod| pod["spec"]["containers"][0]["image"] = json!("web:2"),
+                &["spec.containers[web].image"],
+            ),
+            (
+                |pod| pod["spec"]["containers"][0]["args"] = json!(["b"]),
+                &["spec.containers[web].args"],
+            ),
+            (
+                |pod| pod["spec"]["containers"][0]["env"][0]["value"] = json!("2"),
+                &["spec.containers[web].env[A].value"],
+            ),
+            (
+                |pod| {
+                    pod["spec"]["containers"].as_array_mut().unwrap().remove(1);
+                },
+                &["spec.containers[log]"],
+            ),
+            (
+                |pod| pod["spec"]["containers"].as_array_mut().unwrap().reverse(),
+                &["spec.containers"],
+            ),
+            (
+                |pod| pod["spec"]["hostNetwork"] = json!(true),
+                &["spec.hostNetwork"],
+            ),
+        ];
+        for (change, expected) in cases {
+            assert_eq!(changed_fields(&pod(|_| {}), &pod(change)), expected);
+        }
+    }
+}

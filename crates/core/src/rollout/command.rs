@@ -1,0 +1,136 @@
+//! What people ask for: undo, retry, pause and resume. The commands are `kubectl rollout`'s, and so
+//! is what is refused.
+
+use super::{History, Outcome, Revision};
+
+/// A command about the rollouts of one pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// Run an older revision until the source changes; with none named, the one before.
+    Undo {
+        /// Its number.
+        to_revision: Option<u64>,
+    },
+    /// Try once more what failed, or can't be prepared.
+    Retry,
+    /// Let no other revision take the place of the one that runs.
+    Pause,
+    /// End a pause.
+    Resume,
+}
+
+/// Why a command isn't obeyed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Nothing of the pod runs yet.
+    #[error("no revision of the pod runs yet")]
+    NotStarted,
+    /// No revision has that number.
+    #[error("revision {number} is not known; these are: {known}")]
+    UnknownRevision {
+        /// The number.
+        number: u64,
+        /// The numbers that are known, with commas.
+        known: String,
+    },
+    /// There is no revision to go back to.
+    #[error("no revision before revision {newest} is known")]
+    NoneBefore {
+        /// The newest one.
+        newest: u64,
+    },
+    /// That revision runs, and stays.
+    #[error("revision {number} runs already")]
+    RunsAlready {
+        /// Its number.
+        number: u64,
+    },
+    /// Nothing failed.
+    #[error("nothing failed: revision {number} runs, as it should")]
+    NothingFailed {
+        /// Its number.
+        number: u64,
+    },
+    /// No revision takes another's place now.
+    #[error("the rollouts of the pod are paused")]
+    Paused,
+    /// They are paused already.
+    #[error("the rollouts of the pod are already paused")]
+    AlreadyPaused,
+    /// They are not paused.
+    #[error("the rollouts of the pod are not paused")]
+    NotPaused,
+}
+
+impl History {
+    /// Obeys a command; the number of the revision that it is about.
+    ///
+    /// # Errors
+    /// There is nothing that it could be about, or it changes nothing.
+    pub fn obey(&mut self, command: Command) -> Result<u64, Refused> {
+        let (Some(running), Some(target)) = (self.current(), self.target()) else {
+            return Err(Refused::NotStarted);
+        };
+        let (running, wanted) = (running.number, target.number);
+        match command {
+            Command::Undo { .. } | Command::Retry if self.paused => Err(Refused::Paused),
+            Command::Undo { to_revision } => self.undo(to_revision, running),
+            Command::Retry if running == wanted => Err(Refused::NothingFailed { number: running }),
+            Command::Retry => {
+                let uid = target.uid();
+                self.set_outcome(&uid, Outcome::Open);
+                Ok(wanted)
+            }
+            Command::Pause if self.paused => Err(Refused::AlreadyPaused),
+            Command::Resume if !self.paused => Err(Refused::NotPaused),
+            Command::Pause => {
+                self.paused = true;
+                Ok(running)
+            }
+            Command::Resume => {
+                self.paused = false;
+                Ok(wanted)
+            }
+        }
+    }
+
+    fn undo(&mut self, to_revision: Option<u64>, running: u64) -> Result<u64, Refused> {
+        let newest = self.newest.as_ref().and_then(|uid| self.get(uid));
+        let newest = newest.ok_or(Refused::NotStarted)?.number;
+        let number = match to_revision {
+            Some(number) => number,
+            // The undo of an undo.
+            None if self.undone_to.is_some() => newest,
+            // The newest one doesn't run: what runs in its place stays.
+            None if running != newest => running,
+            None => self.before(newest).ok_or(Refused::NoneBefore { newest })?,
+        };
+        let found = self.revisions.iter().find(|known| known.number == number);
+        let found = found.ok_or_else(|| {
+            let known = self.revisions.iter().map(|known| known.number.to_string());
+            Refused::UnknownRevision {
+                number,
+                known: known.collect::<Vec<_>>().join(", "),
+            }
+        })?;
+        let uid = found.uid();
+        let undone_to = (number != newest).then(|| uid.clone());
+        if undone_to == self.undone_to && number == running {
+            return Err(Refused::RunsAlready { number });
+        }
+        self.undone_to = undone_to;
+        // Asked for by name, it is tried again.
+        if matches!(found.outcome, Outcome::Failed(_)) {
+            self.set_outcome(&uid, Outcome::Open);
+        }
+        Ok(number)
+    }
+
+    /// The newest healthy revision before that one; else the one just before it.
+    fn before(&self, number: u64) -> Option<u64> {
+        let before = || self.revisions.iter().filter(|known| known.number < number);
+        let newest = |known: &mut dyn Iterator<Item = &Revision>| known.map(|r| r.number).max();
+        let healthy = |known: &&Revision| known.outcome == Outcome::Healthy;
+        newest(&mut before().filter(healthy)).or_else(|| newest(&mut before()))
+    }
+}

@@ -1,0 +1,172 @@
+//! The revisions of one pod: what each came to, and which of them is to run.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::Cause;
+use crate::api::{Pod, PodUid, Timestamp};
+use crate::desired::{Origin, SourcePod};
+
+/// Most revisions of a pod that are kept.
+pub const REVISIONS_MAX: usize = 10;
+
+/// What a revision came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Outcome {
+    /// It was not run yet, or its judgement is under way.
+    Open,
+    /// It passed its judgement.
+    Healthy,
+    /// It has done its work and ended well. It is never gone back to: that would do the work again.
+    Ended,
+    /// It failed its judgement.
+    Failed(Cause),
+}
+
+/// One revision of a pod.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Revision {
+    /// Its number: higher than that of every revision before it.
+    pub number: u64,
+    /// When its source wanted it first.
+    pub wanted_at: Timestamp,
+    /// The pod.
+    pub pod: Arc<Pod>,
+    /// Where it came from.
+    pub origin: Origin,
+    /// What it came to.
+    pub outcome: Outcome,
+}
+
+impl Revision {
+    /// Its UID.
+    #[must_use]
+    pub fn uid(&self) -> PodUid {
+        PodUid::of(&self.pod)
+    }
+}
+
+/// The revisions of one pod.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct History {
+    /// The revisions known, the newest last.
+    pub revisions: Vec<Revision>,
+    /// The one that is run, and since when.
+    pub current: Option<(PodUid, Timestamp)>,
+    /// The one that its source wants.
+    pub newest: Option<PodUid>,
+    /// The older one that `rollout undo` asked for, until the source wants something else.
+    pub undone_to: Option<PodUid>,
+    /// Whether no other revision takes the place of the one that runs.
+    pub paused: bool,
+}
+
+impl History {
+    /// A revision by its UID.
+    #[must_use]
+    pub fn get(&self, uid: &PodUid) -> Option<&Revision> {
+        self.revisions
+            .iter()
+            .find(|revision| revision.uid() == *uid)
+    }
+
+    /// The revision that is run.
+    #[must_use]
+    pub fn current(&self) -> Option<&Revision> {
+        self.current.as_ref().and_then(|(uid, _)| self.get(uid))
+    }
+
+    /// The revision that is to run, if all goes well: the newest, or the one that was asked for.
+    #[must_use]
+    pub fn target(&self) -> Option<&Revision> {
+        let undone_to = self.undone_to.as_ref().and_then(|uid| self.get(uid));
+        undone_to.or_else(|| self.newest.as_ref().and_then(|uid| self.get(uid)))
+    }
+
+    /// The revision that is to run once `wanted` is what the source wants.
+    #[must_use]
+    pub fn target_of(&self, wanted: &SourcePod) -> Arc<Pod> {
+        let edited = self.newest.as_ref() != Some(&wanted.uid());
+        let undone_to = self.undone_to.as_ref().filter(|_| !edited);
+        let undone_to = undone_to.and_then(|uid| self.get(uid));
+        Arc::clone(undone_to.map_or(&wanted.pod, |revision| &revision.pod))
+    }
+
+    /// The healthy revision that ran last, but for `uid`: the target of a restore.
+    pub(super) fn last_healthy(&self, uid: &PodUid) -> Option<PodUid> {
+        let mut newest_first = self.revisions.iter().rev();
+        let healthy = |revision: &&Revision| revision.outcome == Outcome::Healthy;
+        let found = newest_first.find(|revision| healthy(revision) && revision.uid() != *uid);
+        found.map(Revision::uid)
+    }
+
+    /// Takes in what the source wants now. An edit is a new attempt, also of what failed before,
+    /// and ends an undo.
+    pub(super) fn take_newest(&mut self, pod: &SourcePod, now: Timestamp) {
+        let uid = pod.uid();
+        let edited = self.newest.as_ref() != Some(&uid);
+        let next = self.revisions.iter().map(|known| known.number).max();
+        let next = next.map_or(1, |number| number + 1);
+        let known = self.revisions.iter().position(|known| known.uid() == uid);
+        let known = known.map(|at| self.revisions.remove(at));
+        let (number, wanted_at, outcome) = match known {
+            Some(known) if !edited => (known.number, known.wanted_at, known.outcome),
+            Some(Revision {
+                outcome: Outcome::Failed(_),
+                ..
+            })
+            | None => (next, now, Outcome::Open),
+            Some(known) => (next, now, known.outcome),
+        };
+        self.revisions.push(Revision {
+            number,
+            wanted_at,
+            pod: Arc::clone(&pod.pod),
+            origin: pod.origin.clone(),
+            outcome,
+        });
+        if edited {
+            self.undone_to = None;
+        }
+        self.newest = Some(uid);
+    }
+
+    pub(super) fn switch(&mut self, uid: &PodUid, now: Timestamp) {
+        self.current = Some((uid.clone(), now));
+    }
+
+    pub(super) fn set_outcome(&mut self, uid: &PodUid, outcome: Outcome) {
+        let mut revisions = self.revisions.iter_mut();
+        if let Some(revision) = revisions.find(|revision| revision.uid() == *uid) {
+            revision.outcome = outcome;
+        }
+    }
+
+    /// Forgets the oldest revisions that nobody needs.
+    pub(super) fn trim(&mut self) {
+        let target = self.target().map(Revision::uid);
+        let healthy = target.as_ref().and_then(|uid| self.last_healthy(uid));
+        let current = self.current.as_ref().map(|(uid, _)| uid.clone());
+        while self.revisions.len() > REVISIONS_MAX {
+            let unneeded = |revision: &Revision| {
+                let uid = Some(revision.uid());
+                uid != healthy && uid != current && uid != self.newest && uid != target
+            };
+            let Some(at) = self.revisions.iter().position(unneeded) else {
+                return;
+            };
+            self.revisions.remove(at);
+        }
+    }
+
+    /// The pod's manifest has gone: nothing runs, and nothing is wanted. What was healthy stays
+    /// known.
+    pub fn end(&mut self) {
+        (self.current, self.newest, self.undone_to) = (None, None, None);
+        self.paused = false;
+    }
+}

@@ -1,0 +1,115 @@
+//! The rollouts of static pods, for people.
+
+use crate::rollout::CommandError;
+use crate::server::view::ViewError;
+use mirrorlet_core::api::FullName;
+use mirrorlet_core::api::report::{HistoryReport, PodReport, RevisionReport};
+use mirrorlet_core::desired::SourcePod;
+use mirrorlet_core::merge::Merged;
+use mirrorlet_core::rollout::{Cause, History, Outcome, Refused, Revision, changed_fields};
+use mirrorlet_core::select::{PodNotFound, find_pod};
+
+/// Full name of the static pod that `text` names.
+pub(super) fn static_pod(
+    text: &str,
+    pods: &[PodReport],
+    merged: &Merged,
+) -> Result<FullName, ViewError> {
+    let help = Some("list the pods with: mirrorlet status".to_owned());
+    // Of a pod that is being stopped there is nothing to roll out.
+    let wanted: Vec<PodReport> = pods
+        .iter()
+        .filter(|pod| merged.pods.contains_key(&pod.uid))
+        .cloned()
+        .collect();
+    let pod = find_pod(&wanted, text).map_err(|error| {
+        let message = error.to_string();
+        match error {
+            PodNotFound::Unknown { .. } => ViewError::NotFound { message, help },
+            PodNotFound::Ambiguous { .. } => ViewError::Invalid {
+                message,
+                help: None,
+            },
+        }
+    })?;
+    if merged.pods.get(&pod.uid).is_some_and(SourcePod::is_api) {
+        return Err(ViewError::Invalid {
+            message: format!(
+                "pod {}/{} is a pod of the API server",
+                pod.namespace, pod.name
+            ),
+            help: Some("its controller rolls it out: see kubectl rollout".to_owned()),
+        });
+    }
+    Ok(FullName::new(pod.name.as_str(), pod.namespace.as_str()))
+}
+
+/// The revisions of a pod.
+pub(super) fn history(
+    name: &FullName,
+    history: Option<&History>,
+) -> Result<HistoryReport, ViewError> {
+    let history = history.ok_or_else(|| ViewError::NotFound {
+        message: format!("no revision of pod {name} is known yet"),
+        help: None,
+    })?;
+    let mut known: Vec<&Revision> = history.revisions.iter().collect();
+    known.sort_by_key(|revision| revision.number);
+    let before = std::iter::once(None).chain(known.iter().copied().map(Some));
+    let revisions = known.iter().zip(before);
+    Ok(HistoryReport {
+        name: name.name.to_string(),
+        namespace: name.namespace.to_string(),
+        paused: history.paused,
+        revisions: revisions
+            .map(|(revision, before)| report(history, revision, before))
+            .collect(),
+    })
+}
+
+fn report(history: &History, revision: &Revision, before: Option<&Revision>) -> RevisionReport {
+    let uid = revision.uid();
+    let (outcome, cause) = match &revision.outcome {
+        Outcome::Open => ("Open", None),
+        Outcome::Healthy => ("Healthy", None),
+        Outcome::Ended => ("Ended", None),
+        Outcome::Failed(cause) => ("Failed", Some(cause)),
+    };
+    let changes = before.map(|before| changed_fields(&before.pod, &revision.pod));
+    let text = |of: fn(&Cause) -> String| cause.map(of).unwrap_or_default();
+    RevisionReport {
+        number: revision.number,
+        wanted_at: revision.wanted_at,
+        outcome: outcome.to_owned(),
+        reason: text(|cause| cause.reason.to_string()),
+        message: text(|cause| cause.message.to_string()),
+        runs: history
+            .current()
+            .is_some_and(|current| current.uid() == uid),
+        wanted: history.newest.as_ref() == Some(&uid),
+        changes: changes.unwrap_or_default(),
+        uid,
+    }
+}
+
+/// Why a command came to nothing, with what to do.
+pub(super) fn view_error(error: CommandError) -> ViewError {
+    let message = error.to_string();
+    let CommandError::Refused(refused) = error else {
+        return ViewError::Unavailable(message);
+    };
+    let help = match refused {
+        Refused::UnknownRevision { .. } => Some("see mirrorlet rollout history"),
+        Refused::NoneBefore { .. } => Some("name one with --to-revision"),
+        Refused::Paused => Some("end the pause first, with: mirrorlet rollout resume"),
+        Refused::NotStarted
+        | Refused::RunsAlready { .. }
+        | Refused::NothingFailed { .. }
+        | Refused::AlreadyPaused
+        | Refused::NotPaused => None,
+    };
+    ViewError::Conflict {
+        message,
+        help: help.map(str::to_owned),
+    }
+}

@@ -1,0 +1,243 @@
+//! `mirrorlet rollout`: what becomes of edits.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use super::logs::escape;
+use super::status::Reports;
+use super::table::{self, Cell, one_line};
+use super::{Failure, Outcome, client};
+use crate::config::args::{
+    AgentArgs, ExplainOutput, RolloutCommand, RolloutHistoryArgs, RolloutStatusArgs,
+};
+use crate::server::admin::{CommandAnswer, CommandName};
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::api::report::{
+    HistoryReport, PodReport, RevisionReport, RolloutPhase, RolloutReport, StatusReport,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// The flags that locate the agent.
+pub(super) fn agent(command: &RolloutCommand) -> &AgentArgs {
+    match command {
+        RolloutCommand::Status(args) => &args.pod.agent,
+        RolloutCommand::History(args) => &args.pod.agent,
+        RolloutCommand::Undo { pod, .. }
+        | RolloutCommand::Retry { pod }
+        | RolloutCommand::Pause { pod }
+        | RolloutCommand::Resume { pod } => &pod.agent,
+    }
+}
+
+/// Runs one of its commands.
+pub async fn rollout(command: &RolloutCommand, root: &Path) -> Outcome {
+    let (pod, name, to_revision) = match command {
+        RolloutCommand::Status(args) => return status(args, root).await,
+        RolloutCommand::History(args) => return history(args, root).await,
+        RolloutCommand::Undo { pod, to_revision } => (pod, CommandName::Undo, *to_revision),
+        RolloutCommand::Retry { pod } => (pod, CommandName::Retry, None),
+        RolloutCommand::Pause { pod } => (pod, CommandName::Pause, None),
+        RolloutCommand::Resume { pod } => (pod, CommandName::Resume, None),
+    };
+    let verb = match name {
+        CommandName::Undo => "undo",
+        CommandName::Retry => "retry",
+        CommandName::Pause => "pause",
+        CommandName::Resume => "resume",
+    };
+    let to_revision = to_revision.map(|number| format!("&toRevision={number}"));
+    let to_revision = to_revision.unwrap_or_default();
+    let pod_name = escape(&pod.pod);
+    let path = format!("/v1/rollouts?pod={pod_name}&command={verb}{to_revision}");
+    let answer = client::post(root, &path).await?;
+    let CommandAnswer { revision } = serde_json::from_slice(&answer).context(VERSIONS)?;
+    let done = match name {
+        CommandName::Undo => format!("revision {revision} is to run until the manifest changes"),
+        CommandName::Retry => format!("revision {revision} is tried again"),
+        CommandName::Pause => {
+            format!("revision {revision} runs on until: mirrorlet rollout resume")
+        }
+        CommandName::Resume => format!("revision {revision} is to run"),
+    };
+    tell(&format!("pod {}: {done}", one_line(&pod.pod)))
+}
+
+const VERSIONS: &str = "failed to understand the agent's answer; is it of another version?";
+
+fn tell(line: &str) -> Outcome {
+    let mut stdout = anstream::stdout().lock();
+    writeln!(stdout, "{line}")?;
+    Ok(stdout.flush()?)
+}
+
+async fn fetch(pod: &str, root: &Path) -> Result<HistoryReport, Failure> {
+    let path = format!("/v1/rollouts?pod={}", escape(pod));
+    let body = client::get(root, &path).await?.whole().await?;
+    Ok(serde_json::from_slice(&body).context(VERSIONS)?)
+}
+
+async fn history(args: &RolloutHistoryArgs, root: &Path) -> Outcome {
+    let report = fetch(&args.pod.pod, root).await?;
+    let text = match args.output {
+        ExplainOutput::Text => revisions(&report, Timestamp::now()),
+        ExplainOutput::Json => serde_json::to_string_pretty(&report)? + "\n",
+        ExplainOutput::Yaml => serde_saphyr::to_string(&report)?,
+    };
+    let mut stdout = anstream::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    Ok(stdout.flush()?)
+}
+
+/// The revisions as a table, oldest first, as `kubectl rollout history` has them.
+fn revisions(report: &HistoryReport, now: Timestamp) -> String {
+    let titles = ["REVISION", "AGE", "STATE", "CHANGED", "CAUSE"].map(Cell::from);
+    let row = |revision: &RevisionReport| {
+        let cause = match (&*revision.reason, &*revision.message) {
+            ("", _) => String::new(),
+            (reason, message) => format!("{reason}: {message}"),
+        };
+        let changes = match revision.changes.as_slice() {
+            [] => "-".to_owned(),
+            [first] => first.clone(),
+            [first, rest @ ..] => format!("{first} and {} more", rest.len()),
+        };
+        vec![
+            Cell::from(revision.number.to_string()),
+            super::status::render::age(revision.wanted_at, now).into(),
+            state(revision).into(),
+            changes.into(),
+            cause.into(),
+        ]
+    };
+    let rows: Vec<_> = std::iter::once(titles.to_vec())
+        .chain(report.revisions.iter().map(row))
+        .collect();
+    let mut text = table::render(&rows);
+    if report.paused {
+        text.push_str("\nRollouts are paused; go on with: mirrorlet rollout resume\n");
+    }
+    text
+}
+
+fn state(revision: &RevisionReport) -> String {
+    let outcome = match revision.outcome.as_str() {
+        "Open" if revision.runs => "not judged yet",
+        "Open" => "not run",
+        "Healthy" => "healthy",
+        "Ended" => "ended",
+        _ => "failed",
+    };
+    let mut words = vec![outcome];
+    if revision.runs {
+        words.push("running");
+    }
+    if revision.wanted {
+        words.push("in the manifest");
+    }
+    words.join(", ")
+}
+
+async fn status(args: &RolloutStatusArgs, root: &Path) -> Outcome {
+    let limit = Some(args.timeout).filter(|timeout| !timeout.is_zero());
+    match limit {
+        None => follow(args, root).await,
+        Some(limit) => {
+            let followed = tokio::time::timeout(limit, follow(args, root)).await;
+            followed.unwrap_or_else(|_| Err(not_in_time(limit)))
+        }
+    }
+}
+
+fn not_in_time(limit: Duration) -> Failure {
+    let limit = limit.as_secs_f64();
+    Failure::Failed(anyhow::anyhow!("the rollout did not end within {limit} s"))
+}
+
+async fn follow(args: &RolloutStatusArgs, root: &Path) -> Outcome {
+    let HistoryReport {
+        name, namespace, ..
+    } = fetch(&args.pod.pod, root).await?;
+    let mut reports = Reports::watch(root).await?;
+    let mut last = String::new();
+    loop {
+        let report = reports.next().await?;
+        let standing = standing(&report, &namespace, &name);
+        let (line, end) = match &standing {
+            Standing::Gone => {
+                let gone = anyhow::anyhow!("pod {namespace}/{name} is not wanted any more");
+                return Err(gone.into());
+            }
+            Standing::Done(line) => (line, Some(Ok(()))),
+            Standing::Failed(line) => (line, Some(Err(Failure::Problems))),
+            Standing::UnderWay(line) => (line, (!args.watch).then_some(Ok(()))),
+        };
+        if *line != last {
+            tell(&one_line(line))?;
+            last.clone_from(line);
+        }
+        if let Some(end) = end {
+            return end;
+        }
+    }
+}
+
+/// How far a rollout has come.
+#[derive(Debug, PartialEq, Eq)]
+enum Standing {
+    /// The pod isn't there.
+    Gone,
+    /// It goes on.
+    UnderWay(String),
+    /// It ended well.
+    Done(String),
+    /// It was undone.
+    Failed(String),
+}
+
+fn standing(report: &StatusReport, namespace: &str, name: &str) -> Standing {
+    // One that is being stopped has no source any more.
+    let is_it =
+        |pod: &&PodReport| pod.name == name && pod.namespace == namespace && !pod.source.is_empty();
+    let Some(pod) = report.pods.iter().find(is_it) else {
+        return Standing::Gone;
+    };
+    let pod_is = format!("pod {namespace}/{name}: ");
+    let Some(rollout) = &pod.rollout else {
+        return Standing::Done(format!("{pod_is}the version of the manifest runs"));
+    };
+    let RolloutReport {
+        phase,
+        revision,
+        target,
+        newest,
+        reason,
+        message,
+        ..
+    } = rollout;
+    match phase {
+        RolloutPhase::Preparing => Standing::UnderWay(format!(
+            "{pod_is}revision {target} is being prepared, revision {revision} runs"
+        )),
+        RolloutPhase::Held => Standing::UnderWay(format!(
+            "{pod_is}revision {target} can't be started, revision {revision} runs: {reason}: {message}"
+        )),
+        RolloutPhase::Judging => Standing::UnderWay(format!(
+            "{pod_is}revision {target} was started, {} of {} containers are ready",
+            pod.ready, pod.containers_total
+        )),
+        RolloutPhase::Paused => Standing::UnderWay(format!(
+            "{pod_is}paused, revision {revision} runs; go on with: mirrorlet rollout resume"
+        )),
+        RolloutPhase::Restored => Standing::Failed(format!(
+            "{pod_is}revision {target} failed, revision {revision} runs: {reason}: {message}"
+        )),
+        RolloutPhase::Undone => Standing::Done(format!(
+            "{pod_is}revision {revision} runs, undone from revision {newest}"
+        )),
+    }
+}

@@ -1,0 +1,112 @@
+use serde_json::json;
+
+use super::*;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + seconds).unwrap()
+}
+
+#[test]
+fn a_history_is_a_table() {
+    let revision = |number: u64, outcome: &str, more: serde_json::Value| {
+        let mut revision = json!({
+            "number": number, "uid": format!("u{number}"), "outcome": outcome,
+            "wantedAt": at(60 * i64::try_from(number).unwrap()).to_string(),
+            "runs": false, "wanted": false,
+        });
+        let fields = more.as_object().unwrap().clone();
+        revision.as_object_mut().unwrap().extend(fields);
+        revision
+    };
+    let report = json!({
+        "name": "web-box", "namespace": "default", "paused": true,
+        "revisions": [
+            revision(1, "Healthy", json!({})),
+            revision(2, "Healthy", json!({"runs": true, "changes": ["spec.containers[web].image"]})),
+            revision(3, "Ended", json!({"changes": ["metadata.labels.a", "spec.hostNetwork"]})),
+            revision(5, "Failed", json!({
+                "wanted": true, "reason": "CrashLoopBackOff", "message": "it\ncrashed",
+            })),
+            revision(6, "Open", json!({})),
+        ],
+    });
+    let report: HistoryReport = serde_json::from_value(report).unwrap();
+    insta::assert_snapshot!(anstream::adapter::strip_str(&revisions(&report, at(600))).to_string());
+}
+
+/// Makes what is expected of a line.
+type Made = fn(String) -> Standing;
+
+#[test]
+fn a_rollout_has_an_end() {
+    let pod = |rollout: serde_json::Value| {
+        let mut report = json!({
+            "agent": {
+                "version": "1", "pid": 1, "startedAt": at(0).to_string(), "nodeName": "box",
+                "root": "/r", "owner": "o",
+            },
+            "engine": {"endpoint": "", "reachable": true},
+            "sources": [], "problems": [],
+            "pods": [{
+                "name": "web-box", "manifestName": "web", "namespace": "default", "uid": "u1",
+                "source": "/m/web.yaml", "status": "Running", "phase": "Running", "ready": 1,
+                "containersTotal": 2, "restarts": 0, "containers": [], "held": false,
+            }],
+        });
+        if !rollout.is_null() {
+            report["pods"][0]["rollout"] = rollout;
+        }
+        serde_json::from_value::<StatusReport>(report).unwrap()
+    };
+    let rollout = |phase: &str| {
+        json!({
+            "phase": phase, "revision": 4, "target": 5, "targetUid": "u5", "newest": 6,
+            "reason": "ErrImagePull", "message": "not found",
+        })
+    };
+    let cases: [(serde_json::Value, Made, &str); 7] = [
+        (
+            json!(null),
+            Standing::Done,
+            "the version of the manifest runs",
+        ),
+        (
+            rollout("Preparing"),
+            Standing::UnderWay,
+            "revision 5 is being prepared, revision 4 runs",
+        ),
+        (
+            rollout("Held"),
+            Standing::UnderWay,
+            "revision 5 can't be started, revision 4 runs: ErrImagePull: not found",
+        ),
+        (
+            rollout("Judging"),
+            Standing::UnderWay,
+            "revision 5 was started, 1 of 2 containers are ready",
+        ),
+        (
+            rollout("Paused"),
+            Standing::UnderWay,
+            "paused, revision 4 runs; go on with: mirrorlet rollout resume",
+        ),
+        (
+            rollout("Restored"),
+            Standing::Failed,
+            "revision 5 failed, revision 4 runs: ErrImagePull: not found",
+        ),
+        (
+            rollout("Undone"),
+            Standing::Done,
+            "revision 4 runs, undone from revision 6",
+        ),
+    ];
+    for (told, made, words) in cases {
+        let report = pod(told);
+        assert_eq!(
+            standing(&report, "default", "web-box"),
+            made(format!("pod default/web-box: {words}"))
+        );
+        assert_eq!(standing(&report, "other", "web-box"), Standing::Gone);
+    }
+}

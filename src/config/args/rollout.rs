@@ -1,0 +1,95 @@
+//! Arguments of `rollout`.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use super::{AgentArgs, EXIT_CODES, ExplainOutput};
+
+/// Arguments of `rollout`.
+#[derive(Debug, Clone, Args)]
+pub struct RolloutArgs {
+    /// The subcommand.
+    #[command(subcommand)]
+    pub command: RolloutCommand,
+}
+
+/// Subcommands of `rollout`.
+#[derive(Debug, Clone, Subcommand)]
+pub enum RolloutCommand {
+    /// Follow a rollout to its end. Fails if the new version was undone.
+    #[command(after_help = EXIT_CODES)]
+    Status(RolloutStatusArgs),
+    /// List the versions of a pod.
+    #[command(after_help = EXIT_CODES)]
+    History(RolloutHistoryArgs),
+    /// Run an earlier version until the manifest changes.
+    #[command(after_help = EXIT_CODES)]
+    Undo {
+        /// The pod.
+        #[command(flatten)]
+        pod: PodArgs,
+        /// Number of the version, from rollout history [default: the healthy one before; after an
+        /// undo the newest].
+        #[arg(long, value_name = "N")]
+        to_revision: Option<u64>,
+    },
+    /// Try once more a version that failed or can't be started.
+    #[command(after_help = EXIT_CODES)]
+    Retry {
+        /// The pod.
+        #[command(flatten)]
+        pod: PodArgs,
+    },
+    /// Keep the running version, whatever the manifest says.
+    #[command(after_help = EXIT_CODES)]
+    Pause {
+        /// The pod.
+        #[command(flatten)]
+        pod: PodArgs,
+    },
+    /// End a pause.
+    #[command(after_help = EXIT_CODES)]
+    Resume {
+        /// The pod.
+        #[command(flatten)]
+        pod: PodArgs,
+    },
+}
+
+/// A static pod, and the agent that runs it.
+#[derive(Debug, Clone, Args)]
+pub struct PodArgs {
+    /// The static pod, by name, namespace/name, UID, or UID of its mirror pod.
+    #[arg(value_name = "POD")]
+    pub pod: String,
+    /// The agent to connect to.
+    #[command(flatten)]
+    pub agent: AgentArgs,
+}
+
+/// Arguments of `rollout status`.
+#[derive(Debug, Clone, Args)]
+pub struct RolloutStatusArgs {
+    /// The pod.
+    #[command(flatten)]
+    pub pod: PodArgs,
+    /// Follow the rollout to its end.
+    #[arg(short, long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub watch: bool,
+    /// How long to follow, for example 5m; 0s for any time.
+    #[arg(long, value_name = "DURATION", default_value = "0s",
+        value_parser = crate::config::duration::parse)]
+    pub timeout: Duration,
+}
+
+/// Arguments of `rollout history`.
+#[derive(Debug, Clone, Args)]
+pub struct RolloutHistoryArgs {
+    /// The pod.
+    #[command(flatten)]
+    pub pod: PodArgs,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = ExplainOutput::Text)]
+    pub output: ExplainOutput,
+}

@@ -1,0 +1,86 @@
+//! What others reach rollouts by: the histories, and commands.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::store::cell::Reader;
+use mirrorlet_core::api::FullName;
+use mirrorlet_core::rollout::{Command, History, Refused};
+
+/// The histories of all static pods.
+pub type Histories = BTreeMap<FullName, History>;
+
+/// Most commands that wait.
+const REQUESTS_MAX: usize = 16;
+/// How long a command may take: it waits for a merge and a write to disk.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// What a command came to: the number of the revision that it is about.
+pub(super) type Obeyed = Result<u64, Refused>;
+
+/// A command on its way.
+pub(super) struct Request {
+    pub(super) name: FullName,
+    pub(super) command: Command,
+    pub(super) answer: oneshot::Sender<Obeyed>,
+}
+
+/// Why a command came to nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    /// It was refused.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// There was no answer in time, or too many wait.
+    #[error("the agent did not get to the command within {} s", DEADLINE.as_secs())]
+    Busy,
+}
+
+/// Reads the rollouts of this agent, and commands them.
+#[derive(Debug, Clone)]
+pub struct RolloutHandle {
+    histories: Reader<Histories>,
+    requests: mpsc::Sender<Request>,
+}
+
+impl RolloutHandle {
+    pub(super) fn new(histories: Reader<Histories>) -> (Self, mpsc::Receiver<Request>) {
+        let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
+        let handle = Self {
+            histories,
+            requests,
+        };
+        (handle, receiver)
+    }
+
+    /// The histories as of the last decision.
+    #[must_use]
+    pub fn histories(&self) -> Arc<Histories> {
+        self.histories.get()
+    }
+
+    /// Has a command obeyed; the number of the revision that it is about.
+    ///
+    /// # Errors
+    /// It was refused, or the agent is too busy.
+    pub async fn command(&self, name: FullName, command: Command) -> Result<u64, CommandError> {
+        let (answer, answered) = oneshot::channel();
+        let request = Request {
+            name,
+            command,
+            answer,
+        };
+        let asked = async {
+            self.requests
+                .send(request)
+                .await
+                .map_err(|_| CommandError::Busy)?;
+            answered.await.map_err(|_| CommandError::Busy)
+        };
+        let answer = tokio::time::timeout(DEADLINE, asked).await;
+        Ok(answer.map_err(|_| CommandError::Busy)???)
+    }
+}

@@ -1,0 +1,78 @@
+//! The rollouts of static pods, on the agent's socket.
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Json, Response};
+use serde::{Deserialize, Serialize};
+
+use super::admin::{ApiError, Shared, bad_query};
+use mirrorlet_core::rollout::Command;
+
+#[derive(Debug, Deserialize)]
+pub(super) struct HistoryQuery {
+    pod: String,
+}
+
+pub(super) async fn history(
+    State(shared): State<Shared>,
+    query: Result<Query<HistoryQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let Query(query) = query.map_err(|e| bad_query(&e))?;
+    let _permit = shared.admit()?;
+    Ok(Json(shared.view.rollout_history(&query.pod)?).into_response())
+}
+
+/// The name of a command, in a query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CommandName {
+    /// Run an older revision.
+    Undo,
+    /// Try the newest one again.
+    Retry,
+    /// Keep what runs.
+    Pause,
+    /// End that.
+    Resume,
+}
+
+/// The query of a command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CommandQuery {
+    /// The pod.
+    pub pod: String,
+    /// The command.
+    pub command: CommandName,
+    /// Number of the revision to run, for `undo`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_revision: Option<u64>,
+}
+
+/// The answer to a command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandAnswer {
+    /// Number of the revision that it is about.
+    pub revision: u64,
+}
+
+pub(super) async fn command(
+    State(shared): State<Shared>,
+    query: Result<Query<CommandQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let Query(query) = query.map_err(|e| bad_query(&e))?;
+    let _permit = shared.admit()?;
+    let command = match (query.command, query.to_revision) {
+        (CommandName::Undo, to_revision) => Command::Undo { to_revision },
+        (_, Some(_)) => {
+            let words = "only undo takes a revision";
+            return Err(ApiError::new(StatusCode::BAD_REQUEST, words));
+        }
+        (CommandName::Retry, None) => Command::Retry,
+        (CommandName::Pause, None) => Command::Pause,
+        (CommandName::Resume, None) => Command::Resume,
+    };
+    let revision = shared.view.command_rollout(&query.pod, command).await?;
+    Ok(Json(CommandAnswer { revision }).into_response())
+}
