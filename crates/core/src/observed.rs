@@ -336,7 +336,7 @@ impl RunningPod {
     }
 }
 
-/// A list of pods with the seeds' look-ups.
+/// A list of pods.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Pods(pub Vec<RunningPod>);
 
@@ -349,26 +349,6 @@ impl Pods {
             .find(|p| p.uid == *uid)
             .cloned()
             .unwrap_or_else(RunningPod::empty)
-    }
-
-    /// The pod of that full name (`name_namespace`), or the empty pod.
-    #[must_use]
-    pub fn find_pod_by_full_name(&self, full_name: &str) -> RunningPod {
-        self.0
-            .iter()
-            .find(|p| p.full_name.to_string() == full_name)
-            .cloned()
-            .unwrap_or_else(RunningPod::empty)
-    }
-
-    /// By full name when one is given, else by UID.
-    #[must_use]
-    pub fn find_pod(&self, full_name: &str, uid: &PodUid) -> RunningPod {
-        if full_name.is_empty() {
-            self.find_pod_by_id(uid)
-        } else {
-            self.find_pod_by_full_name(full_name)
-        }
     }
 }
 
@@ -385,12 +365,10 @@ mod tests {
     }
 
     #[test]
-    fn find_pod_prefers_the_full_name_and_returns_the_empty_pod_for_none() {
+    fn a_pod_is_found_by_its_uid_and_an_unknown_one_is_the_empty_pod() {
         let pods = Pods(vec![pod("1", "a"), pod("2", "b")]);
         // docker 2
-        assert_eq!(pods.find_pod("b_ns", &"1".into()), pod("2", "b"));
-        assert_eq!(pods.find_pod("", &"1".into()), pod("1", "a"));
-        assert!(pods.find_pod("c_ns", &"1".into()).is_empty());
-        assert!(pods.find_pod("", &"3".into()).is_empty());
+        assert_eq!(pods.find_pod_by_id(&"2".into()), pod("2", "b"));
+        assert!(pods.find_pod_by_id(&"3".into()).is_empty());
     }
 }

@@ -5,10 +5,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 /// An action on a pod or one of its containers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SyncAction {
     /// A container was started.
     StartContainer,
@@ -22,8 +20,6 @@ pub enum SyncAction {
     InitContainer,
     /// A sandbox was created.
     CreatePodSandbox,
-    /// A sandbox was configured.
-    ConfigPodSandbox,
     /// A sandbox was stopped.
     KillPodSandbox,
 }
@@ -35,13 +31,12 @@ impl fmt::Display for SyncAction {
 }
 
 /// Why an action failed, in the words that surface as waiting reasons in the API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(
     missing_docs,
     reason = "the names are Kubernetes' own and explain themselves"
 )]
 pub enum SyncErrorReason {
-    CrashLoopBackOff,
     ErrImagePull,
     ImagePullBackOff,
     ImageInspectError,

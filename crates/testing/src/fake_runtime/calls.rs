@@ -391,7 +391,6 @@ impl FakeRuntime {
                     | SyncAction::TeardownNetwork
                     | SyncAction::InitContainer
                     | SyncAction::CreatePodSandbox
-                    | SyncAction::ConfigPodSandbox
                     | SyncAction::KillPodSandbox => {}
                 }
             }

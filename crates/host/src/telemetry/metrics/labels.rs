@@ -104,7 +104,6 @@ pub(super) fn source_label(source: PodSource) -> Label {
 
 pub(super) fn reason_str(reason: SyncErrorReason) -> &'static str {
     match reason {
-        SyncErrorReason::CrashLoopBackOff => "CrashLoopBackOff",
         SyncErrorReason::ErrImagePull => "ErrImagePull",
         SyncErrorReason::ImagePullBackOff => "ImagePullBackOff",
         SyncErrorReason::ImageInspectError => "ImageInspectError",

@@ -312,9 +312,7 @@ fn tell_failures(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, result: &P
                 let name = failed.target.as_str();
                 warn(Some(name), "Failed", format!("Error: {}", words(name)));
             }
-            SyncAction::CreatePodSandbox
-            | SyncAction::ConfigPodSandbox
-            | SyncAction::SetupNetwork => {
+            SyncAction::CreatePodSandbox | SyncAction::SetupNetwork => {
                 let message = format!("Failed to create pod sandbox: {}", words(SANDBOX));
                 warn(None, "FailedCreatePodSandBox", message);
             }
