@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::config::Resolved;
 use crate::observe::Reach;
 use crate::rollout::RolloutHandle;
-use crate::server::view::{AgentView, Check, ViewError};
+use crate::server::view::{AgentView, Check, PlanRequest, ViewError};
 use crate::source::SourceReader;
 use crate::store::board::{Board, Phase, PodView};
 use crate::store::cache::CacheReader;
@@ -22,11 +22,11 @@ use crate::store::cell::Reader;
 use crate::store::pods::PodManager;
 use mirrorlet_core::api::report::{
     AgentReport, ContainerReport, EngineReport, ExplainReport, HistoryReport, ImageGcReport,
-    LackReport, LastInstance, PodReport, StatusReport,
+    LackReport, LastInstance, PlanReport, PodReport, StatusReport,
 };
 use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, ResolvedPodUid, Timestamp, core};
-use mirrorlet_core::desired::{PodSource, SourcePod};
-use mirrorlet_core::merge::Merged;
+use mirrorlet_core::desired::{PodSource, SourcePod, SourceState};
+use mirrorlet_core::merge::{Merged, merge_sources};
 use mirrorlet_core::observed::Role;
 use mirrorlet_core::rollout::Command;
 use mirrorlet_core::select::choose_container;
@@ -292,6 +292,26 @@ impl AgentView for View {
         let name = self.static_pod(pod)?;
         let done = self.rollouts.command(name, command).await;
         done.map_err(rollouts::view_error)
+    }
+
+    async fn plan(&self, request: &PlanRequest) -> PlanReport {
+        let states = rollouts::with_request(&self.sources, request, &self.resolved.config);
+        let before = self.merged.get();
+        let newest = merge_sources(&states, &before.incumbents());
+        let mut problems = newest.conflicts.clone();
+        problems.extend(
+            states
+                .values()
+                .filter_map(SourceState::set)
+                .flat_map(|set| {
+                    let of_pods = set.pods.iter().flat_map(|pod| &pod.problems);
+                    set.problems.iter().chain(of_pods).cloned()
+                }),
+        );
+        PlanReport {
+            pods: self.rollouts.plan(&newest, &before, request.content).await,
+            problems,
+        }
     }
 
     fn config(&self) -> serde_json::Value {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::{Body, Incoming};
-use hyper::header::HOST;
+use hyper::header::{CONTENT_TYPE, HOST};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
@@ -81,11 +81,13 @@ async fn drive<T>(connection: &mut Option<Connection>, work: impl Future<Output 
 /// # Errors
 /// [`Failure::NoAgent`] when none answers; else the agent's own words.
 pub async fn get(root: &Path, path: &str) -> Result<Answer, Failure> {
-    answered(root, Request::get(path)).await
+    answered(root, send(root, Request::get(path))).await
 }
 
-async fn answered(root: &Path, request: http::request::Builder) -> Result<Answer, Failure> {
-    let asking = send(root, request);
+async fn answered(
+    root: &Path,
+    asking: impl Future<Output = Result<(Response<Incoming>, Option<Connection>), Failure>>,
+) -> Result<Answer, Failure> {
     let (response, connection) = within(root, asking).await?;
     let status = response.status();
     let answer = Answer {
@@ -153,7 +155,25 @@ async fn within<T>(
 /// # Errors
 /// [`Failure::NoAgent`] when none answers; else the agent's own words.
 pub async fn post(root: &Path, path: &str) -> Result<Vec<u8>, Failure> {
-    answered(root, Request::post(path)).await?.whole().await
+    let asking = send(root, Request::post(path));
+    answered(root, asking).await?.whole().await
+}
+
+/// Sends `POST path` with a JSON document to the agent that runs on `root`; the whole answer.
+///
+/// # Errors
+/// [`Failure::NoAgent`] when none answers; else the agent's own words.
+pub async fn post_json(
+    root: &Path,
+    path: &str,
+    document: &impl serde::Serialize,
+) -> Result<Vec<u8>, Failure> {
+    let body = Full::new(Bytes::from(serde_json::to_vec(document)?));
+    let request = Request::post(path).header(CONTENT_TYPE, "application/json");
+    answered(root, send_with(root, request, body))
+        .await?
+        .whole()
+        .await
 }
 
 /// Sends `PUT path` with a body to the agent that runs on `root`, and waits until it is done with

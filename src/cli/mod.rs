@@ -1,6 +1,6 @@
 //! The commands: text in, text out, and an exit code.
 //!
-//! `run` hands over to `app`; `status`, `explain`, `rollout`, `logs`, `exec`, `attach`, `cp` and `port-forward`
+//! `run` hands over to `app`; `status`, `explain`, `plan`, `diff`, `rollout`, `logs`, `exec`, `attach`, `cp` and `port-forward`
 //! ask a running agent through its socket; the others need no agent. Nothing here decides about pods.
 
 use std::collections::BTreeMap;
@@ -25,6 +25,7 @@ pub mod cp;
 pub mod exec;
 pub mod explain;
 pub mod logs;
+pub mod plan;
 pub mod port_forward;
 pub mod rollout;
 pub mod status;
@@ -111,6 +112,8 @@ fn dispatch(command: Cmd) -> Outcome {
         Cmd::Validate(args) => validate_command(&args),
         Cmd::Status(args) => block_on(status::status(&args, &root_of(&args.agent.0)?)),
         Cmd::Explain(args) => block_on(explain::explain(&args, &root_of(&args.agent.0)?)),
+        Cmd::Plan(args) => block_on(plan::plan(&args, &root_of(&args.manifests.agent.0)?)),
+        Cmd::Diff(args) => block_on(plan::diff(&args, &root_of(&args.manifests.agent.0)?)),
         Cmd::Rollout(args) => {
             let root = root_of(&rollout::agent(&args.command).0)?;
             block_on(rollout::rollout(&args.command, &root))

@@ -18,7 +18,9 @@ mod access;
 mod rollout;
 
 pub use access::{AttachArgs, CpArgs, ExecArgs, PortForwardArgs};
-pub use rollout::{RolloutArgs, RolloutCommand, RolloutHistoryArgs, RolloutStatusArgs};
+pub use rollout::{
+    DiffArgs, PlanArgs, RolloutArgs, RolloutCommand, RolloutHistoryArgs, RolloutStatusArgs,
+};
 
 /// Environment variable naming the config file.
 pub const CONFIG_ENV: &str = "MIRRORLET_CONFIG";
@@ -28,6 +30,20 @@ Exit codes:
   0  success
   1  the command failed, or found problems
   2  the command line or the configuration is invalid
+  3  no agent is running with that root directory";
+
+const PLAN_EXIT_CODES: &str = "\
+Exit codes:
+  0  nothing would change
+  1  the command failed, or a manifest has errors
+  2  something would change; or, with a message on standard error, the command line is invalid
+  3  no agent is running with that root directory";
+
+const DIFF_EXIT_CODES: &str = "\
+Exit codes:
+  0  no differences
+  1  differences
+  2  the command failed, or the command line is invalid
   3  no agent is running with that root directory";
 
 const EXEC_EXIT_CODES: &str = "\
@@ -62,6 +78,12 @@ pub enum Cmd {
     /// Show the history of a pod and the reasons, newest first.
     #[command(after_help = EXIT_CODES)]
     Explain(ExplainArgs),
+    /// Show what would happen with other manifests in place. Changes nothing.
+    #[command(after_help = PLAN_EXIT_CODES)]
+    Plan(PlanArgs),
+    /// Show how running pods differ from their manifests.
+    #[command(after_help = DIFF_EXIT_CODES)]
+    Diff(DiffArgs),
     /// Manage the rollouts of static pods: edits of their manifests.
     Rollout(RolloutArgs),
     /// Print the logs of a container.

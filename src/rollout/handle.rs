@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::RolloutOptions;
 use crate::store::cell::Reader;
 use mirrorlet_core::api::FullName;
 use mirrorlet_core::rollout::{Command, History, Refused};
@@ -40,16 +41,21 @@ pub enum CommandError {
 }
 
 /// Reads the rollouts of this agent, and commands them.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct RolloutHandle {
+    pub(super) options: Arc<RolloutOptions>,
     histories: Reader<Histories>,
     requests: mpsc::Sender<Request>,
 }
 
 impl RolloutHandle {
-    pub(super) fn new(histories: Reader<Histories>) -> (Self, mpsc::Receiver<Request>) {
+    pub(super) fn new(
+        histories: Reader<Histories>,
+        options: Arc<RolloutOptions>,
+    ) -> (Self, mpsc::Receiver<Request>) {
         let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
         let handle = Self {
+            options,
             histories,
             requests,
         };

@@ -29,6 +29,7 @@ use mirrorlet_runtime::Runtime;
 
 mod handle;
 mod kept;
+mod plan;
 mod prepare;
 
 pub use handle::{CommandError, Histories, RolloutHandle};
@@ -58,9 +59,30 @@ pub struct RolloutOptions {
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
+impl RolloutOptions {
+    /// Why the node wouldn't take a revision in the place of the one that runs.
+    fn refused(&self, revision: &Pod, before: &Merged) -> Option<Cause> {
+        let name = FullName::of(revision);
+        let others = before
+            .pods
+            .values()
+            .filter(|pod| pod.is_api() || pod.full_name() != name);
+        let others: Vec<Arc<Pod>> = others.map(|pod| Arc::clone(&pod.pod)).collect();
+        let verdict = admit(&AdmitInput {
+            pod: revision,
+            others: &others,
+            node: &self.node.get(),
+        });
+        match verdict {
+            Verdict::Admitted { .. } => None,
+            Verdict::Refused(failure) => Some(Cause::new(failure.reason, failure.message)),
+        }
+    }
+}
+
 /// The rollouts of all static pods.
 pub struct Rollouts {
-    options: RolloutOptions,
+    options: Arc<RolloutOptions>,
     store: HistoryStore,
     histories: Histories,
     published: Writer<Histories>,
@@ -81,7 +103,8 @@ impl Rollouts {
     pub fn load(root: &Path, options: RolloutOptions) -> (Self, RolloutHandle) {
         let (store, histories) = HistoryStore::load(root);
         let (published, reader) = cell(histories.clone());
-        let (handle, requests) = RolloutHandle::new(reader);
+        let options = Arc::new(options);
+        let (handle, requests) = RolloutHandle::new(reader, Arc::clone(&options));
         let rollouts = Self {
             store,
             histories,
@@ -164,13 +187,15 @@ impl Rollouts {
         let edited = history.newest.as_ref() != Some(&newest.uid());
         let tried = failed && !edited;
         let preparation = match replaced {
-            Some(running) if !tried && !history.paused => match self.refused(&target, before) {
-                Some(cause) => {
-                    self.look_in(ADMIT_PERIOD);
-                    Preparation::Failed(cause)
+            Some(running) if !tried && !history.paused => {
+                match self.options.refused(&target, before) {
+                    Some(cause) => {
+                        self.look_in(ADMIT_PERIOD);
+                        Preparation::Failed(cause)
+                    }
+                    None => self.preparations.of(name, &target, &running.pod),
                 }
-                None => self.preparations.of(name, &target, &running.pod),
-            },
+            }
             _ => {
                 self.preparations.end(name);
                 Preparation::Done
@@ -202,25 +227,6 @@ impl Rollouts {
             }
         }
         history
-    }
-
-    /// Why the node wouldn't take a revision in the place of the one that runs.
-    fn refused(&self, revision: &Pod, before: &Merged) -> Option<Cause> {
-        let name = FullName::of(revision);
-        let others = before
-            .pods
-            .values()
-            .filter(|pod| pod.is_api() || pod.full_name() != name);
-        let others: Vec<Arc<Pod>> = others.map(|pod| Arc::clone(&pod.pod)).collect();
-        let verdict = admit(&AdmitInput {
-            pod: revision,
-            others: &others,
-            node: &self.options.node.get(),
-        });
-        match verdict {
-            Verdict::Admitted { .. } => None,
-            Verdict::Refused(failure) => Some(Cause::new(failure.reason, failure.message)),
-        }
     }
 
     /// A pod whose manifest has gone has no current revision any more; what was healthy stays known.

@@ -1,7 +1,7 @@
 //! The agent's own API, on a Unix socket under the root that only root may open.
 //!
 //! `GET /v1/status[?watch=true]`, `GET /v1/pods/{uid}/logs[/{container}]`,
-//! `GET /v1/explain?pod=…`, `GET` and `POST /v1/rollouts?pod=…`, `GET /v1/config`; and what goes both ways, in [`access`](super::access):
+//! `GET /v1/explain?pod=…`, `GET` and `POST /v1/rollouts?pod=…`, `POST /v1/plan`, `GET /v1/config`; and what goes both ways, in [`access`](super::access):
 //! `GET /v1/pods/{uid}/exec`, `…/attach`, `…/portforward`; and files, in [`files`](super::files):
 //! `GET` and `PUT /v1/pods/{uid}/files?path=…`, `GET /v1/pods/{uid}/files/stat?path=…`.
 //! Errors are `{"error": …, "help": …}` with a fitting status.
@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
 use mirrorlet_streaming::gather::gathered;
@@ -29,6 +29,7 @@ use super::frame::framed;
 use super::remote::chunks;
 pub use super::rollouts::{CommandAnswer, CommandName, CommandQuery};
 use super::view::{AgentView, ViewError};
+pub use super::view::{PlanFile, PlanRequest};
 use super::{access, files, listen, rollouts};
 use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_runtime::{LogOptions, LogSource};
@@ -38,6 +39,9 @@ pub const SOCKET_PATH_MAX: usize = 107;
 
 /// The WebSocket protocol of exec, attach and port-forward: the node API's.
 pub const PROTOCOL: &str = "v5.channel.k8s.io";
+
+/// Largest set of manifests that is planned, in bytes.
+const PLAN_BYTES_MAX: usize = 64 << 20;
 
 /// Most requests at a time; each watcher or follower is one. Beyond it the answer is 503.
 const REQUESTS_MAX: usize = 64;
@@ -152,6 +156,10 @@ pub fn router(
         .route("/v1/status", get(status))
         .route("/v1/config", get(config))
         .route("/v1/explain", get(explain))
+        .route(
+            "/v1/plan",
+            post(rollouts::plan).layer(DefaultBodyLimit::max(PLAN_BYTES_MAX)),
+        )
         .route("/v1/rollouts", get(rollouts::history).post(rollouts::command))
         .route("/v1/pods/{uid}/logs", get(default_logs))
         .route("/v1/pods/{uid}/logs/{container}", get(container_logs))

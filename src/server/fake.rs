@@ -10,11 +10,11 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio_util::io::ReaderStream;
 
-use super::view::{AgentView, Check, ViewError};
+use super::view::{AgentView, Check, PlanFile, PlanRequest, ViewError};
 use mirrorlet_core::api::report::{
-    AgentReport, EngineReport, ExplainReport, HistoryReport, StatusReport,
+    AgentReport, EngineReport, ExplainReport, HistoryReport, PlanReport, StatusReport,
 };
-use mirrorlet_core::api::{Pod, PodUid, ResolvedPodUid, Timestamp};
+use mirrorlet_core::api::{Code, Diagnostic, Pod, PodUid, ResolvedPodUid, Timestamp};
 use mirrorlet_core::rollout::Command;
 use mirrorlet_runtime::copy::{PathKind, PathStat, TarInput, TarStream};
 use mirrorlet_runtime::{
@@ -174,6 +174,17 @@ impl AgentView for FakeView {
                 message: "already paused".to_owned(),
                 help: None,
             }),
+        }
+    }
+
+    /// Each file is a problem.
+    async fn plan(&self, request: &PlanRequest) -> PlanReport {
+        let problem = |file: &PlanFile| {
+            Diagnostic::error(Code::Empty, file.name.as_str(), file.text.as_str())
+        };
+        PlanReport {
+            pods: Vec::new(),
+            problems: request.files.iter().map(problem).collect(),
         }
     }
 

@@ -1,12 +1,13 @@
 //! The rollouts of static pods, on the agent's socket.
 
-use axum::extract::rejection::QueryRejection;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use serde::{Deserialize, Serialize};
 
 use super::admin::{ApiError, Shared, bad_query};
+use super::view::PlanRequest;
 use mirrorlet_core::rollout::Command;
 
 #[derive(Debug, Deserialize)]
@@ -55,6 +56,15 @@ pub struct CommandQuery {
 pub struct CommandAnswer {
     /// Number of the revision that it is about.
     pub revision: u64,
+}
+
+pub(super) async fn plan(
+    State(shared): State<Shared>,
+    request: Result<Json<PlanRequest>, JsonRejection>,
+) -> Result<Response, ApiError> {
+    let Json(request) = request.map_err(|e| ApiError::new(e.status(), e.body_text()))?;
+    let _permit = shared.admit()?;
+    Ok(Json(shared.view.plan(&request).await).into_response())
 }
 
 pub(super) async fn command(

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use mirrorlet_core::api::report::{ExplainReport, HistoryReport, StatusReport};
+use mirrorlet_core::api::report::{ExplainReport, HistoryReport, PlanReport, StatusReport};
 use mirrorlet_core::api::{Pod, PodUid, ResolvedPodUid};
 use mirrorlet_core::rollout::Command;
 use mirrorlet_core::select::ContainerNotFound;
@@ -23,6 +23,27 @@ pub struct Check {
     /// Why it fails; none when it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing: Option<String>,
+}
+
+/// Manifests as they might be.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PlanRequest {
+    /// Names of files in the manifest directory, and their content: in the place of those of the
+    /// same name.
+    pub files: Vec<PlanFile>,
+    /// Whether the directory would have no other files.
+    pub whole: bool,
+    /// Whether each pod comes with its manifests.
+    pub content: bool,
+}
+
+/// One file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanFile {
+    /// Its name, without a directory.
+    pub name: String,
+    /// Its content.
+    pub text: String,
 }
 
 /// Why a question can't be answered.
@@ -129,6 +150,9 @@ pub trait AgentView: Send + Sync + 'static {
     /// # Errors
     /// There is no such static pod, or the command is refused.
     async fn command_rollout(&self, pod: &str, command: Command) -> Result<u64, ViewError>;
+
+    /// What would happen to static pods with these manifests in place; it changes nothing.
+    async fn plan(&self, request: &PlanRequest) -> PlanReport;
 
     /// All pods that are wanted here, with their status as it is now; no mirrors.
     fn pods(&self) -> Vec<Pod>;

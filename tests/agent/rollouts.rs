@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::process::Command;
 
+use crate::common::history::History;
 use crate::common::{Bed, IMAGE, IMAGE_2, eventually};
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::api::report::PodReport;
@@ -254,10 +255,14 @@ async fn an_edit_that_fails_is_undone() {
     agent.stop().await;
 }
 
-/// Runs `mirrorlet rollout …` for the agent of that bed: its exit code, and all that it prints.
 async fn rollout(bed: &Bed, args: &[&str]) -> (Option<i32>, String) {
+    mirrorlet(bed, &[&["rollout"], args].concat()).await
+}
+
+/// Runs a command for the agent of that bed: its exit code, and all that it prints.
+async fn mirrorlet(bed: &Bed, args: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mirrorlet"));
-    command.arg("rollout").args(args);
+    command.args(args);
     command.args(["--root", bed.path().to_str().unwrap()]);
     let run = tokio::task::spawn_blocking(move || command.output().unwrap());
     let output = run.await.unwrap();
@@ -345,5 +350,84 @@ async fn rollouts_are_followed_undone_paused_and_tried_again() {
     agent.until_pod("web", runs(&second)).await;
     let (code, text) = rollout(&bed, &["history", "gone"]).await;
     assert_eq!(code, Some(1), "{text}");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_changes_nothing_and_comes_true() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    for name in ["edited", "held", "gone", "same"] {
+        bed.write(&format!("{name}.yaml"), &good(name));
+    }
+    let mut uids = BTreeMap::new();
+    for name in ["edited", "held", "gone", "same"] {
+        uids.insert(name, agent.until_running(name).await.uid);
+    }
+    let before = ids(&bed);
+    let (code, text) = mirrorlet(&bed, &["plan"]).await;
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.ends_with("0 to remove, 4 unchanged\n"), "{text}");
+
+    // The directory as it might be.
+    let next = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        std::fs::write(next.path().join(format!("{name}.yaml")), text).unwrap();
+    };
+    write("edited", &pod_of_second_image("edited"));
+    let nowhere = "    imagePullPolicy: Never";
+    write(
+        "held",
+        &pod("held", "mirrorlet.test/nowhere:1", QUIET, "", nowhere),
+    );
+    write("same", &good("same"));
+    write("new", &good("new"));
+    let path = next.path().to_str().unwrap();
+    let engine_history = History::of(&bed).await;
+    let (code, text) = mirrorlet(&bed, &["plan", path]).await;
+    assert_eq!(code, Some(2), "{text}");
+    for words in [
+        "replace  default/edited-",
+        "gap       spec.containers[edited].image",
+        "held     default/held-",
+        "the running version stays: ErrImageNeverPull",
+        "remove   default/gone-",
+        "create   default/new-",
+        "1 to create, 1 to replace, 1 held, 1 to remove, 1 unchanged",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let edited = next.path().join("edited.yaml");
+    let (code, text) = mirrorlet(&bed, &["diff", edited.to_str().unwrap()]).await;
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains(&format!("-    image: {IMAGE}\n+    image: {IMAGE_2}\n")),
+        "{text}"
+    );
+    assert_eq!(mirrorlet(&bed, &["diff"]).await, (Some(0), String::new()));
+    write("edited", "kind: [");
+    let (code, text) = mirrorlet(&bed, &["plan", edited.to_str().unwrap()]).await;
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("held    default/edited-"), "{text}");
+    assert_eq!(ids(&bed), before);
+    // rollouts 21
+    assert!(engine_history.all().is_empty());
+
+    write("edited", &pod_of_second_image("edited"));
+    for file in std::fs::read_dir(next.path()).unwrap() {
+        let file = file.unwrap();
+        let name = file.file_name().into_string().unwrap();
+        bed.write(&name, &std::fs::read_to_string(file.path()).unwrap());
+    }
+    bed.remove("gone.yaml");
+    agent
+        .until_pod("edited", |pod| pod.uid != uids["edited"] && pod.ready == 1)
+        .await;
+    agent.until_running("new").await;
+    agent.until_gone("gone").await;
+    let held = agent.until_pod("held", |pod| pod.held).await;
+    assert_eq!(held.uid, uids["held"]);
+    let same = agent.until_running("same").await;
+    assert_eq!(same.uid, uids["same"]);
     agent.stop().await;
 }

@@ -14,6 +14,7 @@ mod cli;
 mod layering;
 mod links;
 mod manifests;
+mod plans;
 mod seeds;
 mod simulation;
 mod sources;

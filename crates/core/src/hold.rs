@@ -259,5 +259,8 @@ fn as_last_good(document: &Document) -> Option<LastGoodPod> {
     })
 }
 
+mod overlay;
 #[cfg(test)]
 mod tests;
+
+pub use overlay::{NewFile, with_files};

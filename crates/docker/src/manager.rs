@@ -41,9 +41,9 @@ use mirrorlet_runtime::copy::{PathStat, TarInput, TarStream};
 use mirrorlet_runtime::gc::{GcOutcome, PodStateProvider};
 use mirrorlet_runtime::objects::Objects;
 use mirrorlet_runtime::{
-    CommandOutput, DuplexStream, ExecOptions, LogOptions, LogStream, NETWORK_READY, PodEvent,
-    PodSyncResult, RUNTIME_READY, Result, Runtime, RuntimeCondition, RuntimeError, RuntimeStatus,
-    Session, StreamOptions, SyncError, Version,
+    CommandOutput, DuplexStream, ExecOptions, LogOptions, LogStream, NETWORK_READY, PodCheck,
+    PodEvent, PodSyncResult, RUNTIME_READY, Result, Runtime, RuntimeCondition, RuntimeError,
+    RuntimeStatus, Session, StreamOptions, SyncError, Version,
 };
 
 /// Attempts to get an inspect that is not older than the newest event.
@@ -317,6 +317,14 @@ impl Runtime for DockerManager {
         cancel: &CancellationToken,
     ) -> Result<(), SyncError> {
         self.prepare_start(pod, replaces, cancel).await
+    }
+
+    async fn check_pod(
+        &self,
+        pod: &Arc<Pod>,
+        replaces: Option<&Pod>,
+    ) -> Result<PodCheck, SyncError> {
+        self.check_start(pod, replaces).await
     }
 
     async fn sync_pod(

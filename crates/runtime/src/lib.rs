@@ -154,6 +154,15 @@ pub enum PodEventKind {
     ContainerChanged,
 }
 
+/// What a pod needs that isn't there, and what can't be known before.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PodCheck {
+    /// Images that would be pulled.
+    pub pulls: Vec<String>,
+    /// What can't be known, in sentences.
+    pub unknown: Vec<String>,
+}
+
 /// The operations of a container runtime.
 #[async_trait]
 pub trait Runtime: Send + Sync + 'static {
@@ -197,6 +206,17 @@ pub trait Runtime: Send + Sync + 'static {
         replaces: &Pod,
         cancel: &CancellationToken,
     ) -> Result<(), SyncError>;
+
+    /// Says what a pod would need to be started, as [`prepare_pod`](Self::prepare_pod) does, and
+    /// changes nothing: no image is pulled. `replaces` is the pod that it would take the place of.
+    ///
+    /// # Errors
+    /// The error that the start would fail with, as far as that can be known.
+    async fn check_pod(
+        &self,
+        pod: &Arc<Pod>,
+        replaces: Option<&Pod>,
+    ) -> Result<PodCheck, SyncError>;
 
     /// Executes a plan once. Waits for a container to exit only when it stops it. Safe to call again
     /// after a failure at any step.

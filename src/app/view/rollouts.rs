@@ -1,11 +1,17 @@
 //! The rollouts of static pods, for people.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::config::Config;
 use crate::rollout::CommandError;
-use crate::server::view::ViewError;
+use crate::server::view::{PlanRequest, ViewError};
+use crate::source::SourceReader;
 use mirrorlet_core::api::FullName;
 use mirrorlet_core::api::report::{HistoryReport, PodReport, RevisionReport};
-use mirrorlet_core::desired::SourcePod;
-use mirrorlet_core::merge::Merged;
+use mirrorlet_core::desired::{PodSource, SourcePod, SourceState};
+use mirrorlet_core::hold::{NewFile, with_files};
+use mirrorlet_core::merge::{Merged, SourceName};
 use mirrorlet_core::rollout::{Cause, History, Outcome, Refused, Revision, changed_fields};
 use mirrorlet_core::select::{PodNotFound, find_pod};
 
@@ -42,6 +48,37 @@ pub(super) fn static_pod(
         });
     }
     Ok(FullName::new(pod.name.as_str(), pod.namespace.as_str()))
+}
+
+/// The sources' states with the manifests of a request in the manifest directory.
+pub(super) fn with_request(
+    sources: &[SourceReader],
+    request: &PlanRequest,
+    config: &Config,
+) -> BTreeMap<SourceName, SourceState> {
+    let planned = |name: &SourceName, state: SourceState| {
+        let asked = request.whole || !request.files.is_empty();
+        if name.source != PodSource::File || !asked {
+            return state;
+        }
+        let none = Arc::default();
+        let present = state.set().unwrap_or(&none);
+        let files: Vec<NewFile> = request
+            .files
+            .iter()
+            .map(|file| NewFile {
+                location: format!("{}/{}", name.location, file.name),
+                bytes: file.text.clone().into_bytes(),
+            })
+            .collect();
+        let set = with_files(present, &files, request.whole, &config.node_name);
+        SourceState::Synced(Arc::new(set))
+    };
+    let states = sources.iter().map(|source| {
+        let state = (*source.state.get()).clone();
+        (source.name.clone(), planned(&source.name, state))
+    });
+    states.collect()
 }
 
 /// The revisions of a pod.

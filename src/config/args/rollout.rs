@@ -1,5 +1,6 @@
-//! Arguments of `rollout`.
+//! Arguments of `rollout`, `plan` and `diff`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -92,4 +93,35 @@ pub struct RolloutHistoryArgs {
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = ExplainOutput::Text)]
     pub output: ExplainOutput,
+}
+
+/// Manifests that might be in place.
+#[derive(Debug, Clone, Args)]
+pub struct ManifestArgs {
+    /// Manifest files, each in the place of the file of that name in the manifest directory; or a
+    /// directory in the place of all of it [default: the manifests as they are].
+    #[arg(value_name = "FILE|DIR", value_hint = clap::ValueHint::AnyPath)]
+    pub paths: Vec<PathBuf>,
+    /// The agent to connect to.
+    #[command(flatten)]
+    pub agent: AgentArgs,
+}
+
+/// Arguments of `plan`.
+#[derive(Debug, Clone, Args)]
+pub struct PlanArgs {
+    /// The manifests.
+    #[command(flatten)]
+    pub manifests: ManifestArgs,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = ExplainOutput::Text)]
+    pub output: ExplainOutput,
+}
+
+/// Arguments of `diff`.
+#[derive(Debug, Clone, Args)]
+pub struct DiffArgs {
+    /// The manifests.
+    #[command(flatten)]
+    pub manifests: ManifestArgs,
 }

@@ -180,6 +180,23 @@ async fn rollouts_are_told_and_commanded() {
 }
 
 #[tokio::test]
+async fn manifests_are_planned() {
+    let agent = Agent::start();
+    let file = serde_json::json!({"name": "web.yaml", "text": "words"});
+    let request = serde_json::json!({"files": [file], "whole": false, "content": false});
+    let post = async |request| {
+        crate::cli::client::post_json(agent.root.path(), "/v1/plan", &request).await
+    };
+    let answer = post(request).await.unwrap();
+    let plan: serde_json::Value = serde_json::from_slice(&answer).unwrap();
+    assert_eq!(plan["problems"][0]["file"], "web.yaml");
+    let Err(Failure::Failed(error)) = post(serde_json::json!({"files": 1})).await else {
+        panic!("a plan of nothing")
+    };
+    assert!(error.to_string().contains("files"), "{error}");
+}
+
+#[tokio::test]
 async fn errors_carry_their_help() {
     let agent = Agent::start();
     assert_eq!(

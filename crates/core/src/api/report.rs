@@ -397,6 +397,82 @@ pub struct RolloutReport {
     pub deadline_seconds: Option<u64>,
 }
 
+/// What would happen with some manifests in place: the data behind `mirrorlet plan`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlanReport {
+    /// The static pods, by namespace and name.
+    pub pods: Vec<PlannedPod>,
+    /// Problems of the manifests that belong to no pod, and warnings.
+    pub problems: Vec<Diagnostic>,
+}
+
+/// What would happen to a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PlanAction {
+    /// It would be started; none of its name runs.
+    Create,
+    /// It would take the place of the one that runs.
+    Replace,
+    /// The one that runs would run on, though its manifest says otherwise.
+    Held,
+    /// It would be stopped.
+    Remove,
+    /// Nothing.
+    None,
+}
+
+/// For how long a pod would not serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Downtime {
+    /// Not at all.
+    None,
+    /// For the time of a stop and a start.
+    Gap,
+    /// From the stop of the old version until the probes of the new one pass.
+    UntilReady,
+}
+
+/// One pod of a plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedPod {
+    /// Name with the node's suffix.
+    pub name: String,
+    /// Namespace.
+    pub namespace: String,
+    /// File or URL.
+    pub source: String,
+    /// What would happen.
+    pub action: PlanAction,
+    /// The fields that change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<String>,
+    /// For how long it would not serve.
+    pub downtime: Downtime,
+    /// Images that would be pulled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pulls: Vec<String>,
+    /// What can't be known before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<String>,
+    /// Why it is held, or would not start, in one word.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Why it is held, or would not start, in a sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// What its author wrote of the pod that runs: labels, annotations and spec, defaulted. Only
+    /// where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<serde_json::Value>,
+    /// The same of the pod that its manifest says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<serde_json::Value>,
+}
+
 /// The revisions of one static pod: the data behind `mirrorlet rollout history`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

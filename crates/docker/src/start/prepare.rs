@@ -17,14 +17,14 @@ use super::super::translate::{
     ContainerInput, EngineFacts, ImageFacts, SandboxInput, container_request, sandbox_request,
 };
 use super::runtime_error;
-use mirrorlet_core::api::Pod;
 use mirrorlet_core::api::core::Container;
-use mirrorlet_core::credentials::pull_secrets;
+use mirrorlet_core::api::{Pod, PodUid, Timestamp};
+use mirrorlet_core::credentials::{PullSecrets, pull_secrets};
 use mirrorlet_core::objects::ObjectSet;
 use mirrorlet_core::observed::Role;
 use mirrorlet_core::spec;
 use mirrorlet_core::volumes::VolumeMap;
-use mirrorlet_runtime::{SyncError, SyncErrorReason};
+use mirrorlet_runtime::{PodCheck, SyncError, SyncErrorReason};
 
 /// What stands for the id of a sandbox, and for a path, that is not made yet.
 const NOT_MADE: &str = "/";
@@ -47,16 +47,14 @@ impl DockerManager {
 
     async fn prepared(&self, pod: &Arc<Pod>, replaces: &Pod) -> Result<(), SyncError> {
         let objects = self.pod_objects(pod).await;
-        self.check_volumes(pod, &objects).await?;
-        let for_disk = Arc::clone(pod);
-        let checked = self.on_disk(move |volumes| Ok(volumes.check_host_paths(&for_disk)));
-        let failed_mount = |error: String| SyncError::new(SyncErrorReason::FailedMount, error);
-        let checked = checked.await.map_err(config_error)?;
-        checked.map_err(|error| failed_mount(error.to_string()))?;
-        check_host_ports(&ports_to_bind(pod, replaces))?;
+        self.check_host(pod, Some(replaces), &objects).await?;
         let facts = self.engine_facts().await;
         let facts = facts.map_err(|error| runtime_error(&error))?;
-        self.check_sandbox(pod, &facts).await?;
+        let sandbox_image = self.sandbox_image().await.map_err(|error| {
+            let reason = reason_of(&error, SyncErrorReason::CreatePodSandboxError);
+            SyncError::new(reason, error.to_string())
+        })?;
+        self.check_sandbox(pod, &sandbox_image, &facts).await?;
         let secrets = pull_secrets(pod, &objects);
         let images = spec::containers(pod).map(|(role, container)| {
             let policy = PullPolicy::of(container);
@@ -70,20 +68,87 @@ impl DockerManager {
         try_join_all(images).await.map(|_| ())
     }
 
+    /// See [`Runtime::check_pod`](mirrorlet_runtime::Runtime::check_pod).
+    pub(crate) async fn check_start(
+        &self,
+        pod: &Arc<Pod>,
+        replaces: Option<&Pod>,
+    ) -> Result<PodCheck, SyncError> {
+        let objects = self.pod_objects(pod).await;
+        self.check_host(pod, replaces, &objects).await?;
+        let facts = self.engine_facts().await;
+        let facts = facts.map_err(|error| runtime_error(&error))?;
+        self.check_sandbox(pod, NOT_MADE, &facts).await?;
+        let mut check = PodCheck::default();
+        let uid = PodUid::of(pod);
+        for (role, container) in spec::containers(pod) {
+            let name = container.image.as_deref().unwrap_or_default();
+            let policy = PullPolicy::of(container);
+            // As if it were never to be pulled: whether it is there, and what it is.
+            let (there, now) = (PullPolicy::Never, Timestamp::now());
+            let none = PullSecrets::default();
+            let image = self
+                .images
+                .ensure_image(&uid, name, there, &none, now, || {});
+            let image = match image.await {
+                Ok(image) => image,
+                Err(error)
+                    if policy != PullPolicy::Never
+                        && error.reason == SyncErrorReason::ErrImageNeverPull =>
+                {
+                    let container = &container.name;
+                    check.unknown.push(format!(
+                        "whether image {name} can be pulled, and the user of container {container}"
+                    ));
+                    check.pulls.push(name.to_owned());
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            if policy == PullPolicy::Always {
+                let what = format!("what the registry has as {name} by now");
+                check.unknown.push(what);
+                check.pulls.push(name.to_owned());
+            }
+            self.check_container(pod, role, container, &image, &objects, &facts)
+                .await?;
+        }
+        check.pulls.dedup();
+        check.unknown.dedup();
+        Ok(check)
+    }
+
+    /// Fails where the host lacks what the pod needs of it.
+    async fn check_host(
+        &self,
+        pod: &Arc<Pod>,
+        replaces: Option<&Pod>,
+        objects: &ObjectSet,
+    ) -> Result<(), SyncError> {
+        self.check_volumes(pod, objects).await?;
+        let for_disk = Arc::clone(pod);
+        let checked = self.on_disk(move |volumes| Ok(volumes.check_host_paths(&for_disk)));
+        let failed_mount = |error: String| SyncError::new(SyncErrorReason::FailedMount, error);
+        let checked = checked.await.map_err(config_error)?;
+        checked.map_err(|error| failed_mount(error.to_string()))?;
+        check_host_ports(&ports_to_bind(pod, replaces))
+    }
+
     /// Fails where the pod's sandbox could not be created.
-    async fn check_sandbox(&self, pod: &Arc<Pod>, facts: &EngineFacts) -> Result<(), SyncError> {
+    async fn check_sandbox(
+        &self,
+        pod: &Arc<Pod>,
+        image: &str,
+        facts: &EngineFacts,
+    ) -> Result<(), SyncError> {
         self.check_network(pod).await?;
         let refused = |error: String| SyncError::new(SyncErrorReason::CreatePodSandboxError, error);
-        let image = self.sandbox_image().await.map_err(|error| {
-            let reason = reason_of(&error, SyncErrorReason::CreatePodSandboxError);
-            SyncError::new(reason, error.to_string())
-        })?;
         let request = sandbox_request(&SandboxInput {
             owner: &self.owner,
             pod,
             attempt: 0,
             network_mode: self.network.sandbox_mode(),
-            image: &image,
+            image,
             node: &self.node_now().await,
             engine: facts,
         });
@@ -148,7 +213,7 @@ fn volumes_of(pod: &Pod, container: &Container) -> VolumeMap {
 type HostPort = (SocketAddr, String);
 
 /// The host ports that a pod needs beside those of the one that it replaces.
-fn ports_to_bind(pod: &Pod, replaces: &Pod) -> BTreeSet<HostPort> {
+fn ports_to_bind(pod: &Pod, replaces: Option<&Pod>) -> BTreeSet<HostPort> {
     let ports = |pod: &Pod| -> BTreeSet<HostPort> {
         let all = spec::containers(pod).flat_map(|(_, c)| c.ports.iter().flatten());
         all.filter_map(|port| {
@@ -160,7 +225,7 @@ fn ports_to_bind(pod: &Pod, replaces: &Pod) -> BTreeSet<HostPort> {
         })
         .collect()
     };
-    let held = ports(replaces);
+    let held = replaces.map(ports).unwrap_or_default();
     // On whatever address it holds the port: it goes first.
     let is_held = |(at, protocol): &HostPort| {
         held.iter()

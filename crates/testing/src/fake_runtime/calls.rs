@@ -21,7 +21,7 @@ use mirrorlet_core::spec;
 use mirrorlet_runtime::copy::{PathStat, TarInput, TarStream};
 use mirrorlet_runtime::gc::{GcOutcome, PodStateProvider};
 use mirrorlet_runtime::{
-    CommandOutput, DuplexStream, ExecOptions, LogChunk, LogOptions, LogStream, PodEvent,
+    CommandOutput, DuplexStream, ExecOptions, LogChunk, LogOptions, LogStream, PodCheck, PodEvent,
     PodEventKind, PodSyncResult, Result, Runtime, RuntimeError, RuntimeStatus, Session,
     SessionControl, StreamOptions, SyncAction, SyncError, SyncErrorReason, SyncResult,
     TerminalSize, Version,
@@ -90,6 +90,20 @@ impl Runtime for FakeRuntime {
         match self.state().preparation_faults.get(&uid) {
             Some(error) => Err(error.clone()),
             None => Ok(()),
+        }
+    }
+
+    async fn check_pod(
+        &self,
+        pod: &Arc<Pod>,
+        _replaces: Option<&Pod>,
+    ) -> Result<PodCheck, SyncError> {
+        let uid = PodUid::of(pod);
+        let entered = self.enter("check_pod", Some(&uid)).await;
+        entered.map_err(|e| unavailable(&e))?;
+        match self.state().preparation_faults.get(&uid) {
+            Some(error) => Err(error.clone()),
+            None => Ok(PodCheck::default()),
         }
     }
 

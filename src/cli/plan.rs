@@ -1,0 +1,258 @@
+//! `mirrorlet plan` and `diff`: what would happen with other manifests in place.
+
+use std::fmt::Write as _;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use similar::TextDiff;
+
+use super::table::{self, Cell, one_line};
+use super::{Failure, Outcome, client};
+use crate::config::args::{DiffArgs, ExplainOutput, PlanArgs};
+use crate::server::admin::{PlanFile, PlanRequest};
+use mirrorlet_core::api::Diagnostic;
+use mirrorlet_core::api::report::{Downtime, PlanAction, PlanReport, PlannedPod};
+use mirrorlet_core::manifest::{MANIFEST_BYTES_MAX, is_manifest_name};
+
+#[cfg(test)]
+mod tests;
+
+/// Exit code of a plan that changes something.
+const CHANGES: u8 = 2;
+/// Exit code of `diff` where it fails, as `kubectl diff` has it.
+const DIFF_FAILED: u8 = 2;
+
+/// Prints a plan.
+pub async fn plan(args: &PlanArgs, root: &Path) -> Outcome {
+    let report = fetch(&args.manifests.paths, root, false).await?;
+    let text = match args.output {
+        ExplainOutput::Text => render(&report),
+        ExplainOutput::Json => serde_json::to_string_pretty(&report)? + "\n",
+        ExplainOutput::Yaml => serde_saphyr::to_string(&report)?,
+    };
+    print(&text)?;
+    if report.problems.iter().any(Diagnostic::is_error) {
+        return Err(Failure::Problems);
+    }
+    if report.pods.iter().any(|pod| pod.action != PlanAction::None) {
+        return Err(Failure::Exit(CHANGES));
+    }
+    Ok(())
+}
+
+/// Prints the differences between what runs and what manifests say.
+pub async fn diff(args: &DiffArgs, root: &Path) -> Outcome {
+    let report = match fetch(&args.manifests.paths, root, true).await {
+        // 1 says that there are differences.
+        Err(Failure::Failed(error)) => {
+            eprintln_once(&error);
+            return Err(Failure::Exit(DIFF_FAILED));
+        }
+        report => report?,
+    };
+    for problem in report.problems.iter().filter(|problem| problem.is_error()) {
+        eprintln_once(problem);
+    }
+    let text: String = report.pods.iter().map(differences).collect();
+    print(&text)?;
+    if report.problems.iter().any(Diagnostic::is_error) {
+        return Err(Failure::Exit(DIFF_FAILED));
+    }
+    if text.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::Problems)
+    }
+}
+
+fn eprintln_once(error: &dyn std::fmt::Display) {
+    // Standard error gone as well: the exit code must do.
+    let _ = writeln!(anstream::stderr().lock(), "mirrorlet: {error:#}");
+}
+
+fn print(text: &str) -> Outcome {
+    let mut stdout = anstream::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    Ok(stdout.flush()?)
+}
+
+async fn fetch(paths: &[PathBuf], root: &Path, content: bool) -> Result<PlanReport, Failure> {
+    let request = request(paths, content)?;
+    let answer = client::post_json(root, "/v1/plan", &request).await?;
+    let parsed = serde_json::from_slice(&answer);
+    Ok(parsed.context("failed to understand the agent's answer; is it of another version?")?)
+}
+
+/// The files of these paths, by the names that they would have in the manifest directory.
+fn request(paths: &[PathBuf], content: bool) -> anyhow::Result<PlanRequest> {
+    let mut request = PlanRequest {
+        content,
+        ..PlanRequest::default()
+    };
+    for path in paths {
+        let shown = path.display();
+        let failed = || format!("failed to read {shown}");
+        if !std::fs::metadata(path).with_context(failed)?.is_dir() {
+            request.files.push(file(path)?);
+            continue;
+        }
+        request.whole = true;
+        let entries = std::fs::read_dir(path).with_context(failed)?;
+        let mut inside: Vec<PathBuf> = entries
+            .map(|entry| Ok(entry?.path()))
+            .collect::<std::io::Result<_>>()
+            .with_context(failed)?;
+        inside.retain(|path| name(path).is_some_and(is_manifest_name));
+        inside.sort();
+        for path in inside {
+            request.files.push(file(&path)?);
+        }
+    }
+    let mut names: Vec<&str> = request.files.iter().map(|file| &*file.name).collect();
+    names.sort_unstable();
+    let mut pairs = names.iter().zip(names.iter().skip(1));
+    if let Some((twice, _)) = pairs.find(|(one, next)| one == next) {
+        return Err(anyhow!(
+            "two of the files are named {twice}: in a manifest directory there is one of each name"
+        ));
+    }
+    Ok(request)
+}
+
+fn name(path: &Path) -> Option<&str> {
+    path.file_name()?.to_str()
+}
+
+fn file(path: &Path) -> anyhow::Result<PlanFile> {
+    let shown = path.display();
+    let name = name(path).filter(|name| is_manifest_name(name)).ok_or_else(|| {
+        anyhow!("{shown} would be ignored: a manifest's name ends in .yaml, .yml or .json, and doesn't begin with a dot")
+    })?;
+    let bytes = std::fs::read(path).with_context(|| format!("failed to read {shown}"))?;
+    if bytes.len() > MANIFEST_BYTES_MAX {
+        return Err(anyhow!(
+            "{shown} is too large: {} bytes, the maximum is {MANIFEST_BYTES_MAX}",
+            bytes.len()
+        ));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| anyhow!("{shown} is not UTF-8 text"))?;
+    Ok(PlanFile {
+        name: name.to_owned(),
+        text,
+    })
+}
+
+fn render(report: &PlanReport) -> String {
+    let of = |pod: &PlannedPod| format!("{}/{}", pod.namespace, pod.name);
+    let changed = || {
+        report
+            .pods
+            .iter()
+            .filter(|pod| pod.action != PlanAction::None)
+    };
+    let titles = ["ACTION", "POD", "DOWNTIME", "CHANGED"].map(Cell::from);
+    let rows = changed().map(|pod| {
+        let downtime = match pod.downtime {
+            Downtime::None => "none",
+            Downtime::Gap => "gap",
+            Downtime::UntilReady => "until ready",
+        };
+        vec![
+            Cell::from(word(pod.action)),
+            of(pod).into(),
+            downtime.into(),
+            pod.changes.join(", ").into(),
+        ]
+    });
+    let rows: Vec<_> = std::iter::once(titles.to_vec()).chain(rows).collect();
+    let mut text = String::new();
+    if rows.len() > 1 {
+        text.push_str(&table::render(&rows));
+    }
+    for pod in changed() {
+        for line in remarks(pod) {
+            let _ = write!(text, "\n{}: {}", of(pod), one_line(&line));
+        }
+    }
+    if !text.is_empty() {
+        text.push_str(if text.ends_with('\n') { "\n" } else { "\n\n" });
+    }
+    for problem in &report.problems {
+        let word = if problem.is_error() {
+            "error"
+        } else {
+            "warning"
+        };
+        let _ = writeln!(text, "{word}: {}", one_line(&problem.to_string()));
+    }
+    let count = |action| {
+        report
+            .pods
+            .iter()
+            .filter(|pod| pod.action == action)
+            .count()
+    };
+    let _ = writeln!(
+        text,
+        "{} to create, {} to replace, {} held, {} to remove, {} unchanged",
+        count(PlanAction::Create),
+        count(PlanAction::Replace),
+        count(PlanAction::Held),
+        count(PlanAction::Remove),
+        count(PlanAction::None),
+    );
+    text
+}
+
+/// What there is to say of a pod besides its row.
+fn remarks(pod: &PlannedPod) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !pod.reason.is_empty() {
+        let words = match pod.action {
+            PlanAction::Held => "the running version stays",
+            _ => "it would not start",
+        };
+        lines.push(format!("{words}: {}: {}", pod.reason, pod.message));
+    }
+    if !pod.pulls.is_empty() {
+        lines.push(format!("images to pull: {}", pod.pulls.join(", ")));
+    }
+    let unknown = pod.unknown.iter();
+    lines.extend(unknown.map(|what| format!("not known before: {what}")));
+    lines
+}
+
+fn word(action: PlanAction) -> &'static str {
+    match action {
+        PlanAction::Create => "create",
+        PlanAction::Replace => "replace",
+        PlanAction::Held => "held",
+        PlanAction::Remove => "remove",
+        PlanAction::None => "none",
+    }
+}
+
+/// The unified diff of one pod; empty where there is no difference.
+fn differences(pod: &PlannedPod) -> String {
+    let yaml = |value: &Option<serde_json::Value>| {
+        let text = value.as_ref().map(serde_saphyr::to_string);
+        text.and_then(Result::ok).unwrap_or_default()
+    };
+    let (before, after) = (yaml(&pod.before), yaml(&pod.after));
+    if before == after {
+        return String::new();
+    }
+    let name = format!("{}/{}", pod.namespace, pod.name);
+    let side = |text: &str, words: String| {
+        if text.is_empty() {
+            "/dev/null".to_owned()
+        } else {
+            words
+        }
+    };
+    let old = side(&before, format!("{name} (running)"));
+    let new = side(&after, format!("{name} ({})", pod.source));
+    let diff = TextDiff::from_lines(&before, &after);
+    diff.unified_diff().header(&old, &new).to_string()
+}

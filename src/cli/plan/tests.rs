@@ -1,0 +1,98 @@
+use serde_json::json;
+
+use super::*;
+
+fn report() -> PlanReport {
+    let pod = |name: &str, action: &str, more: serde_json::Value| {
+        let mut pod = json!({
+            "name": name, "namespace": "default", "source": format!("/m/{name}.yaml"),
+            "action": action, "downtime": "none",
+        });
+        let fields = more.as_object().unwrap().clone();
+        pod.as_object_mut().unwrap().extend(fields);
+        pod
+    };
+    let report = json!({
+        "pods": [
+            pod("api", "create", json!({
+                "reason": "OutOfcpu", "message": "Node didn't have enough resource: cpu",
+                "after": {"spec": {"a": 1}},
+            })),
+            pod("db", "held", json!({
+                "changes": ["spec.containers[db].image", "spec.hostNetwork"],
+                "reason": "ErrImageNeverPull", "message": "not\npresent",
+            })),
+            pod("old", "remove", json!({"before": {"spec": {"a": 1}}})),
+            pod("same", "none", json!({})),
+            pod("web", "replace", json!({
+                "changes": ["spec.containers[web].image"], "downtime": "until-ready",
+                "pulls": ["web:2"], "unknown": ["whether image web:2 can be pulled"],
+                "before": {"spec": {"a": 1, "b": 2}}, "after": {"spec": {"a": 1, "b": 3}},
+            })),
+        ],
+        "problems": [],
+    });
+    serde_json::from_value(report).unwrap()
+}
+
+#[test]
+fn a_plan_says_what_and_why() {
+    insta::assert_snapshot!(anstream::adapter::strip_str(&render(&report())).to_string());
+    let nothing = PlanReport {
+        pods: vec![report().pods.remove(3)],
+        problems: Vec::new(),
+    };
+    assert_eq!(
+        render(&nothing),
+        "0 to create, 0 to replace, 0 held, 0 to remove, 1 unchanged\n"
+    );
+}
+
+#[test]
+fn a_difference_is_a_unified_diff() {
+    let text: String = report().pods.iter().map(differences).collect();
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn paths_are_files_of_the_manifest_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    let web = write("web.yaml", b"a: 1");
+    write("set/db.yml", b"b: 1");
+    write("set/README.md", b"");
+    let (same, notes, binary) = (
+        write("other/web.yaml", b""),
+        write("notes.txt", b""),
+        write("binary.yaml", b"\xff"),
+    );
+    let set = dir.path().join("set");
+    let names = |paths: &[PathBuf]| {
+        let request = request(paths, false).unwrap();
+        let names: Vec<String> = request.files.into_iter().map(|file| file.name).collect();
+        (names.join(" "), request.whole)
+    };
+    assert_eq!(names(&[]), (String::new(), false));
+    assert_eq!(
+        names(std::slice::from_ref(&web)),
+        ("web.yaml".to_owned(), false)
+    );
+    assert_eq!(
+        names(&[web.clone(), set]),
+        ("web.yaml db.yml".to_owned(), true)
+    );
+    for (paths, words) in [
+        (vec![web, same], "two of the files are named web.yaml"),
+        (vec![notes], "would be ignored"),
+        (vec![binary], "is not UTF-8 text"),
+        (vec![dir.path().join("gone.yaml")], "failed to read"),
+    ] {
+        let error = format!("{:#}", request(&paths, false).unwrap_err());
+        assert!(error.contains(words), "{error}");
+    }
+}

@@ -1,0 +1,203 @@
+//! What would happen to static pods if their sources wanted something else: decided by the very
+//! functions that decide what does happen, on what the runtime can say without changing anything.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt};
+
+use super::{RolloutHandle, RolloutOptions};
+use mirrorlet_core::api::report::{Downtime, PlanAction, PlannedPod};
+use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::desired::SourcePod;
+use mirrorlet_core::merge::Merged;
+use mirrorlet_core::rollout::{
+    Cause, Change, Decision, History, Input, Phase, Preparation, author_fields, changed_fields,
+    decide,
+};
+use mirrorlet_core::spec;
+use mirrorlet_runtime::PodCheck;
+
+/// Paths of our own annotations.
+const OWN_ANNOTATIONS: &str = "metadata.annotations[mirrorlet.dev/";
+
+/// Pods that are checked at a time.
+const CHECKS: usize = 4;
+
+impl RolloutHandle {
+    /// What would happen to each static pod if `newest` were what the sources want; `before` is what
+    /// is run now. With `content` each pod has both its manifests.
+    pub async fn plan(&self, newest: &Merged, before: &Merged, content: bool) -> Vec<PlannedPod> {
+        let statics = |merged: &Merged| {
+            let pods = merged.pods.values().filter(|pod| !pod.is_api());
+            pods.cloned().collect::<Vec<SourcePod>>()
+        };
+        let histories = self.histories();
+        let wanted = statics(newest);
+        let plans: Vec<BoxFuture<'_, PlannedPod>> = wanted
+            .iter()
+            .map(|pod| {
+                let history = histories.get(&pod.full_name());
+                self.options.plan_one(pod, history, before, content).boxed()
+            })
+            .collect();
+        let mut planned: Vec<PlannedPod> = futures::stream::iter(plans)
+            .buffered(CHECKS)
+            .collect()
+            .await;
+        if newest.delivered.manifests {
+            let names: Vec<FullName> = wanted.iter().map(SourcePod::full_name).collect();
+            let gone = statics(before);
+            let gone = gone.iter().filter(|pod| !names.contains(&pod.full_name()));
+            planned.extend(gone.map(|pod| PlannedPod {
+                before: content.then(|| author_fields(&pod.pod)),
+                ..row(pod, PlanAction::Remove)
+            }));
+        }
+        planned.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        planned
+    }
+}
+
+impl RolloutOptions {
+    async fn plan_one(
+        &self,
+        wanted: &SourcePod,
+        history: Option<&History>,
+        before: &Merged,
+        content: bool,
+    ) -> PlannedPod {
+        let none = History::default();
+        let history = history.unwrap_or(&none);
+        let target = history.target_of(wanted);
+        let running = history.current();
+        let same = running.is_some_and(|running| running.uid() == PodUid::of(&target));
+        let check = if same {
+            Ok(PodCheck::default())
+        } else {
+            self.check(&target, running.map(|running| &*running.pod), before)
+                .await
+        };
+        let refused = check.as_ref().err();
+        let preparation = refused.map_or(Preparation::Done, |cause| {
+            Preparation::Failed(cause.clone())
+        });
+        let view = running.and_then(|running| self.board.get(&running.uid()));
+        let runs = match (&view, running) {
+            (Some(view), _) => view.observed.anything_running(),
+            (None, running) => running.is_some_and(|r| before.pods.contains_key(&r.uid())),
+        };
+        let decision = decide(
+            history,
+            &Input {
+                wanted,
+                runs,
+                status: view.as_ref().and_then(|view| view.status.as_deref()),
+                preparation: &preparation,
+                restore: self.restore,
+                now: (self.clock)(),
+            },
+        );
+        let changes = running.map(|running| changed_fields(&running.pod, &target));
+        let changes = changes.unwrap_or_default();
+        let (action, cause) = match action(wanted, &decision) {
+            (PlanAction::None, None) if running.is_none() => (PlanAction::Create, refused.cloned()),
+            (PlanAction::Replace, None) => (PlanAction::Replace, refused.cloned()),
+            // A manifest that sets its UID is edited in place; annotations about rollouts aren't
+            // about what runs.
+            (PlanAction::None, None) if same && changes.iter().any(|path| restarts(path)) => {
+                (PlanAction::Replace, None)
+            }
+            known => known,
+        };
+        let told = |Cause { reason, message }| (reason.to_string(), message.to_string());
+        let (reason, message) = cause.map_or_else(Default::default, told);
+        let check = check.unwrap_or_default();
+        PlannedPod {
+            changes: if action == PlanAction::None {
+                Vec::new()
+            } else {
+                changes
+            },
+            downtime: match action {
+                PlanAction::Replace if has_probes(&target) => Downtime::UntilReady,
+                PlanAction::Replace => Downtime::Gap,
+                _ => Downtime::None,
+            },
+            pulls: check.pulls,
+            unknown: check.unknown,
+            reason,
+            message,
+            before: running
+                .filter(|_| content)
+                .map(|running| author_fields(&running.pod)),
+            after: content.then(|| author_fields(&wanted.pod)),
+            ..row(wanted, action)
+        }
+    }
+
+    /// Whether a revision could be started in the place of the one that runs.
+    async fn check(
+        &self,
+        pod: &Arc<Pod>,
+        replaces: Option<&Pod>,
+        before: &Merged,
+    ) -> Result<PodCheck, Cause> {
+        if let Some(cause) = self.refused(pod, before) {
+            return Err(cause);
+        }
+        let checked = self.runtime.check_pod(pod, replaces).await;
+        checked.map_err(|error| Cause::new(error.reason.to_string(), error.message))
+    }
+}
+
+/// What a decision does to a pod that runs already.
+fn action(wanted: &SourcePod, decision: &Decision) -> (PlanAction, Option<Cause>) {
+    if wanted.held {
+        let problem = wanted.problems.iter().find(|problem| problem.is_error());
+        let message = problem.map_or("", |problem| &problem.message);
+        return (
+            PlanAction::Held,
+            Some(Cause::new("InvalidManifest", message)),
+        );
+    }
+    match (&decision.phase, decision.change) {
+        (Phase::Held(cause) | Phase::Restored(cause), _) => (PlanAction::Held, Some(cause.clone())),
+        (Phase::Paused, _) => {
+            let words = "its rollouts are paused; go on with: mirrorlet rollout resume";
+            (PlanAction::Held, Some(Cause::new("Paused", words)))
+        }
+        (_, Some(Change::Switched)) => (PlanAction::Replace, None),
+        (Phase::Settled | Phase::Preparing | Phase::Judging, _) => (PlanAction::None, None),
+    }
+}
+
+/// Whether a change of that field is a change of what runs.
+fn restarts(path: &str) -> bool {
+    !path.starts_with(OWN_ANNOTATIONS)
+}
+
+/// Whether a start has ended only once a probe has passed.
+fn has_probes(pod: &Pod) -> bool {
+    spec::containers(pod).any(|(_, container)| {
+        container.readiness_probe.is_some() || container.startup_probe.is_some()
+    })
+}
+
+fn row(pod: &SourcePod, action: PlanAction) -> PlannedPod {
+    let name = pod.full_name();
+    PlannedPod {
+        name: name.name.to_string(),
+        namespace: name.namespace.to_string(),
+        source: pod.origin.location.clone(),
+        action,
+        changes: Vec::new(),
+        downtime: Downtime::None,
+        pulls: Vec::new(),
+        unknown: Vec::new(),
+        reason: String::new(),
+        message: String::new(),
+        before: None,
+        after: None,
+    }
+}

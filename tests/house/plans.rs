@@ -1,0 +1,178 @@
+//! What `mirrorlet plan` says is what is then done.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mirrorlet::rollout::{RolloutOptions, Rollouts};
+use mirrorlet::store::board::board;
+use mirrorlet::store::cell::cell;
+use mirrorlet_core::admit::AdmitNode;
+use mirrorlet_core::api::report::PlanAction;
+use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::desired::{Origin, PodSource, SourcePod, SourceSet, SourceState};
+use mirrorlet_core::merge::{Merged, SourceName, merge_sources};
+use mirrorlet_core::observed::{Pods, RunningPod};
+use mirrorlet_core::rollout::Command;
+use mirrorlet_host::telemetry::Telemetry;
+use mirrorlet_runtime::{Runtime, SyncError, SyncErrorReason};
+use mirrorlet_testing::fake_runtime::FakeRuntime;
+use proptest::prelude::*;
+
+/// Edits planned and made in each case.
+const EDITS: usize = 8;
+
+fn pod(name: u8, version: u8) -> SourcePod {
+    let pod: Pod = serde_json::from_value(serde_json::json!({
+        "metadata": {
+            "name": format!("pod{name}"), "namespace": "default",
+            "uid": format!("{name}-{version}"),
+        },
+        "spec": {"containers": [{"name": "c", "image": format!("image:{version}")}]},
+    }))
+    .unwrap();
+    SourcePod {
+        pod: Arc::new(pod),
+        origin: Origin {
+            source: PodSource::File,
+            location: format!("/m/{name}.yaml"),
+            document: 0,
+            position: None,
+        },
+        held: false,
+        problems: Vec::new(),
+        rollout: None,
+    }
+}
+
+fn merged(wanted: &BTreeMap<u8, u8>, before: &Merged) -> Merged {
+    let pods = wanted.iter().map(|(name, version)| pod(*name, *version));
+    let set = SourceSet {
+        pods: pods.collect(),
+        ..SourceSet::default()
+    };
+    let name = SourceName::new(PodSource::File, "/m");
+    let states = BTreeMap::from([(name, SourceState::Synced(Arc::new(set)))]);
+    merge_sources(&states, &before.incumbents())
+}
+
+/// What the runtime holds when all that is wanted runs.
+fn listed(merged: &Merged) -> Pods {
+    let pods = merged.pods.values().map(|pod| RunningPod {
+        uid: pod.uid(),
+        full_name: pod.full_name(),
+        ..RunningPod::empty()
+    });
+    Pods(pods.collect())
+}
+
+fn runs(merged: &Merged) -> BTreeMap<FullName, PodUid> {
+    let pods = merged.pods.values();
+    pods.map(|pod| (pod.full_name(), pod.uid())).collect()
+}
+
+/// One edit: which file gets which text, or none; which version can't be prepared; and a command
+/// before it.
+type Edit = (u8, Option<u8>, Option<(u8, u8)>, Option<Command>);
+
+fn edit() -> impl Strategy<Value = Edit> {
+    let command = prop_oneof![
+        Just(Command::Pause),
+        Just(Command::Resume),
+        Just(Command::Retry),
+        Just(Command::Undo { to_revision: None }),
+    ];
+    (
+        0u8..3,
+        prop::option::weighted(0.85, 0u8..4),
+        prop::option::of((0u8..3, 0u8..4)),
+        prop::option::weighted(0.3, command),
+    )
+}
+
+async fn plan_and_do(edits: Vec<Edit>) -> Result<(), TestCaseError> {
+    let root = tempfile::tempdir().unwrap();
+    let fake = FakeRuntime::new();
+    let options = RolloutOptions {
+        runtime: Arc::new(fake.clone()) as Arc<dyn Runtime>,
+        board: board().1,
+        node: cell(AdmitNode::default()).1,
+        restore: true,
+        telemetry: Telemetry::new(),
+        clock: Arc::new({
+            let fake = fake.clone();
+            move || fake.now()
+        }),
+    };
+    let (mut rollouts, handle) = Rollouts::load(root.path(), options);
+    let mut wanted = BTreeMap::new();
+    let mut before = Merged::default();
+    for (name, version, fault, command) in edits {
+        if let Some((name, version)) = fault {
+            let error = SyncError::new(SyncErrorReason::ErrImagePull, "not found");
+            let uid = PodUid::from(format!("{name}-{version}"));
+            fake.set_preparation_fault(&uid, Some(error));
+        }
+        if let Some(command) = command {
+            let name = FullName::new(format!("pod{name}"), "default");
+            let (obeyed, ()) = tokio::join!(handle.command(name, command), async {
+                rollouts.changed().await;
+                rollouts.keep().await;
+            });
+            drop(obeyed);
+        }
+        match version {
+            Some(version) => wanted.insert(name, version),
+            None => wanted.remove(&name),
+        };
+        let newest = merged(&wanted, &before);
+        fake.clear_calls();
+        let plan = handle.plan(&newest, &before, false).await;
+        let calls = fake.called_functions();
+        prop_assert!(calls.iter().all(|call| call == "check_pod"), "{calls:?}");
+
+        let listed = listed(&before);
+        let mut after = newest.clone();
+        rollouts.apply(&mut after, &before, Some(&listed));
+        // Preparations come to their end; what can't be prepared is tried again and again.
+        for _ in 0..4 {
+            let pause = std::time::Duration::from_millis(100);
+            let _ = tokio::time::timeout(pause, rollouts.changed()).await;
+            after = newest.clone();
+            rollouts.apply(&mut after, &before, Some(&listed));
+        }
+        rollouts.keep().await;
+        let (ran, run) = (runs(&before), runs(&after));
+        for planned in &plan {
+            let name = FullName::new(planned.name.as_str(), planned.namespace.as_str());
+            let (ran, runs) = (ran.get(&name), run.get(&name));
+            let as_planned = match planned.action {
+                PlanAction::Create => ran.is_none() && runs.is_some(),
+                PlanAction::Replace => runs.is_some() && ran != runs,
+                PlanAction::Held | PlanAction::None => runs.is_some() && ran == runs,
+                PlanAction::Remove => ran.is_some() && runs.is_none(),
+            };
+            prop_assert!(as_planned, "{planned:?}: {ran:?}, then {runs:?}");
+        }
+        let names = |runs: &BTreeMap<FullName, PodUid>| runs.keys().cloned().collect::<Vec<_>>();
+        let mut all = [names(&ran), names(&run)].concat();
+        all.sort();
+        all.dedup();
+        prop_assert_eq!(all.len(), plan.len(), "each pod is in the plan once");
+        before = after;
+    }
+    rollouts.shut_down().await;
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn what_is_planned_is_what_is_done(edits in prop::collection::vec(edit(), EDITS..=EDITS)) {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().start_paused(true).build().unwrap();
+        let done = runtime.block_on(plan_and_do(edits));
+        // rollouts 21
+        prop_assert!(done.is_ok(), "{done:?}");
+    }
+}
