@@ -103,10 +103,10 @@ impl Docker {
             pod_infra_image: config.pod_infra_image.clone(),
             engine_concurrency: config.engine_concurrency,
             objects,
+            host_files: files,
+            pod_logs_dir: config.pod_logs_dir.clone(),
         };
-        let manager = DockerManager::new(engine, Arc::clone(&images), telemetry, options)
-            .with_host_files(files)
-            .with_pod_logs_dir(config.pod_logs_dir.as_deref());
+        let manager = DockerManager::new(engine, Arc::clone(&images), telemetry, options);
         let sessions = manager.exec_sessions();
         spawn(parts, "exec sessions", sessions.run(cancel.clone()));
         Self {

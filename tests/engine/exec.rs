@@ -44,6 +44,8 @@ impl Bed {
                 pod_infra_image: None,
                 engine_concurrency: 4,
                 objects: Arc::new(NoObjects::default()),
+                host_files: mirrorlet_host::volume::HostFiles::default(),
+                pod_logs_dir: None,
             },
         );
         let mut args = vec!["run", "-d", "--network", "none"];

@@ -61,6 +61,8 @@ async fn collector(
             pod_infra_image: None,
             engine_concurrency: 4,
             objects: Arc::new(NoObjects::default()),
+            host_files: mirrorlet_host::volume::HostFiles::default(),
+            pod_logs_dir: None,
         },
     );
     manager.get_pods(true).await.unwrap();

@@ -174,6 +174,8 @@ impl Stack {
                 pod_infra_image: None,
                 engine_concurrency: 4,
                 objects: objects.clone(),
+                host_files: mirrorlet_host::volume::HostFiles::default(),
+                pod_logs_dir: None,
             },
         ));
         let (writer, reader) = cache();

@@ -2,7 +2,7 @@
 //!
 //! Between crates the arrows are the dependencies in `Cargo.toml`. Read off the sources here: the
 //! arrows between the modules of the agent and of `host`, which crates a module of the agent may
-//! name, that those of `core`, `host` and `cluster` import one another in no circle, and that `core`
+//! name, that those of `core`, `docker`, `host` and `cluster` import one another in no circle, and that `core`
 //! uses nothing of `std` that has a clock, a disk or a socket. A violation is printed as `file:line` with the rule it breaks. Test code (`tests.rs`, `tests/`, and what follows
 //! `#[cfg(test)]`) is exempt, as are comments.
 
@@ -415,7 +415,12 @@ fn modules() -> Vec<String> {
 }
 
 /// Directories whose modules import one another in one direction only.
-const WITHOUT_CIRCLES: &[&str] = &["src/cluster/", "crates/core/src/", "crates/host/src/"];
+const WITHOUT_CIRCLES: &[&str] = &[
+    "src/cluster/",
+    "crates/core/src/",
+    "crates/docker/src/",
+    "crates/host/src/",
+];
 
 /// The modules of `dir` that one of its files names: by `crate::`, or by `super::`.
 fn siblings(dir: &str, file: &str, source: &str) -> BTreeSet<String> {
@@ -448,7 +453,7 @@ fn circles(dir: &str, sources: &[(String, String)]) -> Vec<String> {
         let inside = file.strip_prefix(dir).unwrap_or_default();
         let module = inside.split('/').next().unwrap_or_default();
         let module = module.trim_end_matches(".rs");
-        if !is_test_file(file) && !["", "mod", "lib", "fake"].contains(&module) {
+        if !is_test_file(file) && !["", "mod", "lib", "fake", "fake_engine"].contains(&module) {
             let named = siblings(dir, file, source);
             imports.entry(module.to_owned()).or_default().extend(named);
         }

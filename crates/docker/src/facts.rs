@@ -1,27 +1,63 @@
 //! Facts about the Engine, and the sandbox image on it.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::engine::EngineError;
-use super::manager::{API_VERSION_MIN, DockerManager};
+use super::engine::{EngineError, SharedEngine};
+use super::image::ImagePuller;
 use super::sandbox_image::ensure_sandbox_image;
 use super::translate::{CgroupDriver, EngineFacts, ROTATING};
+use super::version_cache::VersionCache;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{Result, RuntimeError};
 
-/// The known facts about the Engine; queried again after every reconnect.
-#[derive(Debug, Clone, Default)]
+/// Oldest API this program speaks (Engine 20.10).
+pub const API_VERSION_MIN: (u32, u32) = (1, 41);
+
+/// What is known of the Engine; queried again after every reconnect.
 pub(super) struct Facts {
-    pub(super) engine: Option<EngineFacts>,
-    pub(super) sandbox_image: Option<String>,
-    /// Set once the Engine refused a negative OOM score. Outlives reconnects: it is a property
-    /// of the machine.
-    pub(super) no_negative_oom_score: bool,
+    engine: SharedEngine,
+    images: Arc<ImagePuller>,
+    /// Image of the sandbox; our own when none.
+    pod_infra_image: Option<String>,
+    pub(super) version: VersionCache,
+    known: Mutex<Known>,
 }
 
-impl DockerManager {
-    pub(super) fn with_facts<T>(&self, f: impl FnOnce(&mut Facts) -> T) -> T {
-        f(&mut self.facts.lock().unwrap_or_else(PoisonError::into_inner))
+#[derive(Debug, Clone, Default)]
+struct Known {
+    engine: Option<EngineFacts>,
+    sandbox_image: Option<String>,
+    /// Set once the Engine refused a negative OOM score. Outlives reconnects: it is a property
+    /// of the machine.
+    no_negative_oom_score: bool,
+}
+
+impl Facts {
+    pub(super) fn new(
+        engine: SharedEngine,
+        images: Arc<ImagePuller>,
+        pod_infra_image: Option<String>,
+    ) -> Self {
+        Self {
+            version: VersionCache::new(Arc::clone(&engine)),
+            engine,
+            images,
+            pod_infra_image,
+            known: Mutex::default(),
+        }
+    }
+
+    fn with_facts<T>(&self, f: impl FnOnce(&mut Known) -> T) -> T {
+        f(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The Engine may be another one: all is asked for anew.
+    pub(super) fn forget(&self) {
+        self.with_facts(|facts| {
+            facts.engine = None;
+            facts.sandbox_image = None;
+        });
+        self.version.forget();
     }
 
     /// Facts of the Engine, from memory where they are known.

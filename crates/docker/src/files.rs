@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::manager::DockerManager;
 use super::translate::{ContainerInput, NodeFacts, ResolvConf, hosts_file};
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::credentials::{PullSecrets, pull_secrets};
@@ -19,7 +18,7 @@ use mirrorlet_core::volumes::VolumeMap;
 use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_host::volume::{VolumeError, VolumeManager};
-use mirrorlet_runtime::objects::fetch;
+use mirrorlet_runtime::objects::{Objects, fetch};
 use mirrorlet_runtime::{Result as RuntimeResult, RuntimeError, SyncError, SyncErrorReason};
 
 /// Largest resolv.conf and hosts file of the node that are read, in MiB: each pod has a copy.
@@ -48,7 +47,15 @@ pub(super) enum FilesError {
     Other(SyncError),
 }
 
-impl DockerManager {
+/// What makes them.
+pub(super) struct PodFiles {
+    pub(super) volumes: VolumeManager,
+    pub(super) objects: Arc<dyn Objects>,
+    pub(super) node: NodeFacts,
+    pub(super) telemetry: Telemetry,
+}
+
+impl PodFiles {
     /// Everything the pod refers to at the API server, held from now on. A static pod refers to
     /// nothing, and nobody is asked.
     pub(super) async fn pod_objects(&self, pod: &Pod) -> ObjectSet {

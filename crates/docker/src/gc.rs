@@ -2,24 +2,45 @@
 //! be collected is asked nothing.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use futures::{StreamExt, stream};
 
-use super::manager::DockerManager;
+use super::containers::Containers;
+use super::remove::Remains;
 use super::translate::Kind;
 use mirrorlet_core::api::keys::SANDBOX_NAME;
 use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::gc::{
     Cause, ContainerGcPolicy, GcInput, PodLife, Removal, compute_container_gc,
 };
-use mirrorlet_host::telemetry::occurrences;
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::gc::{GcOutcome, PodStateProvider};
 use mirrorlet_runtime::{Result, RuntimeError};
 
 /// Removals at a time: few, so that they don't hold up starts.
 const REMOVALS_MAX: usize = 4;
 
-impl DockerManager {
+/// Collects containers that nobody needs any more.
+pub(super) struct Collector {
+    containers: Arc<Containers>,
+    remains: Arc<Remains>,
+    telemetry: Telemetry,
+}
+
+impl Collector {
+    pub(super) fn new(
+        containers: &Arc<Containers>,
+        remains: &Arc<Remains>,
+        telemetry: &Telemetry,
+    ) -> Self {
+        Self {
+            containers: Arc::clone(containers),
+            remains: Arc::clone(remains),
+            telemetry: telemetry.clone(),
+        }
+    }
+
     /// See [`Runtime::garbage_collect`](mirrorlet_runtime::Runtime::garbage_collect).
     pub(super) async fn collect(
         &self,
@@ -29,10 +50,10 @@ impl DockerManager {
     ) -> GcOutcome {
         let mut outcome = GcOutcome::default();
         // Before everything was listed, or after a gap, there is no telling which is the newest.
-        if !self.index.is_complete() {
+        if !self.containers.index.is_complete() {
             return outcome;
         }
-        let statuses = self.index.statuses();
+        let statuses = self.containers.index.statuses();
         let lives: BTreeMap<PodUid, PodLife> = statuses
             .iter()
             .map(|pod| (pod.uid.clone(), pods.life(&pod.uid)))
@@ -82,18 +103,23 @@ impl DockerManager {
             return Ok(false);
         }
         if removal.stop_first {
-            let grace = self.index.get(&removal.id.id).map(|r| r.ours.grace);
-            self.stop(&removal.id.id, grace.unwrap_or_default())
+            let grace = self
+                .containers
+                .index
+                .get(&removal.id.id)
+                .map(|r| r.ours.grace);
+            self.containers
+                .stop(&removal.id.id, grace.unwrap_or_default())
                 .await
                 .map_err(RuntimeError::from)?;
         }
-        self.remove(&removal.id.id).await?;
+        self.remains.remove(&removal.id.id).await?;
         occurrences::container_collected(&self.telemetry, removal);
         Ok(true)
     }
 
     fn has_containers(&self, uid: &PodUid) -> bool {
-        let records = self.index.of_pod(uid);
+        let records = self.containers.index.of_pod(uid);
         records
             .iter()
             .any(|record| matches!(record.ours.kind, Kind::Container { .. }))

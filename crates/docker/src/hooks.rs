@@ -12,15 +12,16 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use super::manager::DockerManager;
+use super::containers::Containers;
+use super::exec::Execs;
 use super::translate::Kind;
 use mirrorlet_core::api::core::{Container, LifecycleHandler};
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::handler::{self, Handler, HandlerError, HttpGet, Scheme};
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_core::spec;
-use mirrorlet_host::probe::ProbeError;
-use mirrorlet_host::telemetry::occurrences;
+use mirrorlet_host::probe::{Client, ProbeError};
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::RuntimeError;
 
 /// Longest time of a `postStart` hook. Upstream has none: a hook that hangs holds its pod back for
@@ -52,11 +53,22 @@ pub(super) enum HookError {
     Timeout(Duration),
 }
 
+/// The hooks of containers.
+pub(super) struct Hooks {
+    pub(super) containers: Arc<Containers>,
+    pub(super) execs: Arc<Execs>,
+    /// Sends their requests.
+    pub(super) probe: Client,
+    /// Addresses of the node, primary first.
+    pub(super) node_ips: Vec<IpAddr>,
+    pub(super) telemetry: Telemetry,
+}
+
 /// Runs the hooks of one container.
 ///
 /// Upstream: `HandlerRunner` of `pkg/kubelet/container/helpers.go`.
 pub(super) struct HandlerRunner<'a> {
-    pub(super) manager: &'a DockerManager,
+    pub(super) hooks: &'a Hooks,
     pub(super) full_name: &'a FullName,
     pub(super) uid: &'a PodUid,
     /// The container as its spec, or what its labels tell of that, has it.
@@ -75,7 +87,7 @@ impl HandlerRunner<'_> {
     ) -> Result<(), HookError> {
         let pod_ip = match &hook.http_get {
             Some(get) if get.host.as_deref().unwrap_or_default().is_empty() => {
-                self.manager.pod_ip(self.uid).await
+                self.hooks.pod_ip(self.uid).await
             }
             Some(_) | None => None,
         };
@@ -92,7 +104,7 @@ impl HandlerRunner<'_> {
     async fn exec(&self, command: &[String], within: Duration) -> Result<(), HookError> {
         let id = ContainerId::docker(self.id);
         // On the heap: it is large, and most containers have no hooks.
-        let run = Box::pin(self.manager.run_command(&id, command, within));
+        let run = Box::pin(self.hooks.execs.run_command(&id, command, within));
         match run.await {
             Ok(output) if output.exit_code == 0 => Ok(()),
             Ok(output) => Err(HookError::Exited(output.exit_code)),
@@ -105,7 +117,7 @@ impl HandlerRunner<'_> {
     /// for again so, without the author's credentials.
     async fn http_get(&self, get: &HttpGet, within: Duration) -> Result<(), HookError> {
         let began = Instant::now();
-        let mut asked = self.manager.probe.http_get(get, within).await;
+        let mut asked = self.hooks.probe.http_get(get, within).await;
         if asked == Err(ProbeError::PlainAnswer) {
             let mut plain = get.clone();
             plain.scheme = Scheme::Http;
@@ -113,10 +125,10 @@ impl HandlerRunner<'_> {
                 .headers
                 .retain(|(name, _)| !name.eq_ignore_ascii_case("Authorization"));
             let left = within.saturating_sub(began.elapsed());
-            let again = self.manager.probe.http_get(&plain, left).await;
+            let again = self.hooks.probe.http_get(&plain, left).await;
             if again.is_ok() {
                 let host = handler::authority(&get.host, get.port);
-                let telemetry = &self.manager.telemetry;
+                let telemetry = &self.hooks.telemetry;
                 let (name, uid) = (self.full_name, self.uid);
                 occurrences::hook_fell_back(telemetry, name, uid, &self.container.name, &host);
                 asked = again;
@@ -134,7 +146,7 @@ impl HandlerRunner<'_> {
     }
 }
 
-impl DockerManager {
+impl Hooks {
     /// Runs a container's `postStart` hook, if it has one.
     pub(super) async fn post_start(
         &self,
@@ -148,7 +160,7 @@ impl DockerManager {
         };
         let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
         let runner = HandlerRunner {
-            manager: self,
+            hooks: self,
             full_name: &full_name,
             uid: &uid,
             container,
@@ -172,7 +184,7 @@ impl DockerManager {
         id: &str,
         within: Duration,
     ) {
-        let Some(record) = self.index.get(id) else {
+        let Some(record) = self.containers.index.get(id) else {
             return;
         };
         let of_spec = pod.and_then(|pod| spec::find_container(pod, name));
@@ -186,7 +198,7 @@ impl DockerManager {
             return;
         };
         let runner = HandlerRunner {
-            manager: self,
+            hooks: self,
             full_name: &record.ours.full_name,
             uid: &record.ours.uid,
             container: &container,
@@ -203,7 +215,7 @@ impl DockerManager {
     /// it may have to be asked for.
     async fn pod_ip(&self, uid: &PodUid) -> Option<IpAddr> {
         let sandbox = || {
-            let mut records = self.index.of_pod(uid).into_iter();
+            let mut records = self.containers.index.of_pod(uid).into_iter();
             records.find(|record| {
                 matches!(record.ours.kind, Kind::Sandbox { .. })
                     && record.state == ContainerState::Running
@@ -214,11 +226,11 @@ impl DockerManager {
             host_network: true, ..
         } = found.ours.kind
         {
-            return self.node.node_ips.first().copied();
+            return self.node_ips.first().copied();
         }
         if found.ips().is_empty() {
             // Without an address the hook fails, and says so.
-            let _ = self.freshen(&found.id).await;
+            let _ = self.containers.freshen(&found.id).await;
         }
         sandbox()?.ips().first().copied()
     }

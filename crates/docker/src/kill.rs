@@ -10,14 +10,16 @@ use futures::future::join_all;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::containers::Containers;
 use super::engine::EngineError;
-use super::manager::DockerManager;
+use super::hooks::Hooks;
+use super::network::Networks;
 use super::translate::Kind;
-use mirrorlet_core::api::{ContainerId, FullName, Pod, Timestamp};
+use mirrorlet_core::api::{ContainerId, FullName, Pod};
 use mirrorlet_core::observed::{Container, Role, RunningPod};
 use mirrorlet_core::plan::Reason;
 use mirrorlet_core::spec;
-use mirrorlet_host::telemetry::occurrences;
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::{PodSyncResult, SyncAction, SyncError, SyncErrorReason, SyncResult};
 
 /// Minimum time between SIGTERM and SIGKILL, regardless of the time already used.
@@ -45,7 +47,15 @@ pub(super) struct Stop<'a> {
     pub(super) after: &'a [CancellationToken],
 }
 
-impl DockerManager {
+/// Stops pods and single containers.
+pub(super) struct Killer {
+    pub(super) containers: Arc<Containers>,
+    pub(super) networks: Arc<Networks>,
+    pub(super) hooks: Arc<Hooks>,
+    pub(super) telemetry: Telemetry,
+}
+
+impl Killer {
     /// See [`Runtime::kill_pod`](mirrorlet_runtime::Runtime::kill_pod).
     pub(super) async fn stop_pod(
         &self,
@@ -94,7 +104,7 @@ impl DockerManager {
             .filter(|sandbox| sandbox.state == mirrorlet_core::observed::ContainerState::Running);
         let kills = sandboxes.map(|sandbox| async move {
             let torn_down = self.tear_down(&sandbox.id.id, &running.full_name).await;
-            let stopped = self.stop(&sandbox.id.id, SANDBOX_GRACE).await;
+            let stopped = self.containers.stop(&sandbox.id.id, SANDBOX_GRACE).await;
             let mut result =
                 SyncResult::new(SyncAction::KillPodSandbox, running.full_name.to_string());
             if let Err(error) = stopped {
@@ -112,7 +122,7 @@ impl DockerManager {
     /// Tears down a sandbox's network, unless it is the host's. What fails holds up no stop, and is
     /// tried again before the sandbox is removed.
     async fn tear_down(&self, id: &str, full_name: &FullName) -> Option<SyncResult> {
-        let record = self.index.get(id)?;
+        let record = self.containers.index.get(id)?;
         let Kind::Sandbox {
             host_network: false,
             ..
@@ -121,7 +131,7 @@ impl DockerManager {
             return None;
         };
         let mut result = SyncResult::new(SyncAction::TeardownNetwork, full_name.to_string());
-        if let Err(error) = self.tear_down_network(id).await {
+        if let Err(error) = self.networks.tear_down_network(id).await {
             result.fail(SyncError::new(
                 SyncErrorReason::TeardownNetworkError,
                 error.to_string(),
@@ -142,7 +152,7 @@ impl DockerManager {
             after,
         } = stop;
         let mut result = SyncResult::new(SyncAction::KillContainer, name);
-        let record = self.index.get(id);
+        let record = self.containers.index.get(id);
         let began = Instant::now();
         if let Some(record) = &record {
             let ours = &record.ours;
@@ -156,12 +166,12 @@ impl DockerManager {
         }
         if !grace.is_zero() {
             // On the heap: it is large, and most containers have no hook.
-            Box::pin(self.pre_stop(pod, name, id, grace)).await;
+            Box::pin(self.hooks.pre_stop(pod, name, id, grace)).await;
         }
         let turn = join_all(after.iter().map(CancellationToken::cancelled));
         let _ = timeout(grace.saturating_sub(began.elapsed()), turn).await;
         let left = grace.saturating_sub(began.elapsed()).max(GRACE_MIN);
-        match self.stop(id, left).await {
+        match self.containers.stop(id, left).await {
             Ok(()) => {
                 if let Some(record) = record {
                     let reason = reason.map_or_else(|| POD_STOPS.to_owned(), ToString::to_string);
@@ -188,7 +198,8 @@ impl DockerManager {
     pub(super) fn grace(&self, pod: Option<&Arc<Pod>>, container: &Container) -> Duration {
         pod.map_or_else(
             || {
-                self.index
+                self.containers
+                    .index
                     .get(&container.id.id)
                     .map_or(spec::DEFAULT_GRACE, |record| record.ours.grace)
             },
@@ -198,30 +209,13 @@ impl DockerManager {
 
     fn role(&self, container: &Container) -> Role {
         match self
+            .containers
             .index
             .get(&container.id.id)
             .map(|record| record.ours.kind.clone())
         {
             Some(Kind::Container { role, .. }) => role,
             Some(Kind::Sandbox { .. }) | None => Role::App,
-        }
-    }
-
-    /// Stops a container; one that has ended or is gone is success.
-    pub(super) async fn stop(&self, id: &str, grace: Duration) -> Result<(), EngineError> {
-        match self.engine.stop_container(id, grace).await {
-            Ok(()) => {
-                self.index.died(id, None, Timestamp::now());
-                Ok(())
-            }
-            Err(error) if error.is_not_found() => {
-                self.index.removed(id);
-                Ok(())
-            }
-            Err(error) => {
-                self.index.doubt(id);
-                Err(error)
-            }
         }
     }
 }

@@ -1,4 +1,13 @@
 //! `DockerManager`: pods on a Docker Engine. The only crate that depends on bollard.
+//!
+//! It is made of parts; each names only those left of it.
+//!
+//! ```text
+//!   Engine ── Containers ─┬─ Execs ── Hooks ──────┬─ Killer ─┐
+//!      │                  ├─ ContainerLogs ───────┤          │
+//!      │     PodFiles ────┴─ Networks ────────────┴─ Remains ┼─ Collector
+//!      └──── ImagePuller ─── Facts ──────────────────────────┴─ Starter ── Walker
+//! ```
 
 #![cfg_attr(
     test,
@@ -6,6 +15,7 @@
 )]
 
 pub mod bollard_engine;
+mod containers;
 pub mod engine;
 mod events;
 mod exec;
@@ -36,9 +46,10 @@ mod version_cache;
 
 pub use bollard_engine::BollardEngine;
 pub use exec::ExecSessions;
+pub use facts::API_VERSION_MIN;
 #[cfg(any(test, feature = "testing"))]
 pub use fake_engine::FakeEngine;
 pub use image::{ImagePuller, PullerOptions};
-pub use manager::{API_VERSION_MIN, DockerManager, DockerManagerOptions};
+pub use manager::{DockerManager, DockerManagerOptions};
 pub use meter::CallMeter;
 pub use operation::Operation;

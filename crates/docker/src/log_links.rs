@@ -11,8 +11,9 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::manager::DockerManager;
+use super::containers::Containers;
 use super::translate::{Kind, OurContainer};
 use mirrorlet_core::api::ContainerId;
 use mirrorlet_host::telemetry::occurrences;
@@ -180,17 +181,23 @@ fn remove_link(path: &Path) -> io::Result<()> {
     }
 }
 
-impl DockerManager {
+/// The links to the logs of our containers, where they are wanted.
+pub(super) struct ContainerLogs {
+    pub(super) links: Option<LogLinks>,
+    pub(super) containers: Arc<Containers>,
+}
+
+impl ContainerLogs {
     /// Makes the links to the log of a container that was started, or failed to. Costs an inspect,
     /// where links are wanted at all. What fails is told, and no reason to fail the start.
     pub(super) async fn link_log(&self, id: &str) {
-        let Some(links) = self.log_links.clone() else {
+        let Some(links) = self.links.clone() else {
             return;
         };
-        let Some(record) = self.index.get(id) else {
+        let Some(record) = self.containers.index.get(id) else {
             return;
         };
-        let made = match self.engine.inspect_container(id).await {
+        let made = match self.containers.engine.inspect_container(id).await {
             Ok(found) => {
                 // A log driver without files has no path.
                 let Some(path) = found.log_path.filter(|path| !path.is_empty()) else {
@@ -206,7 +213,7 @@ impl DockerManager {
 
     /// Removes the links to the log of a container that is gone.
     pub(super) async fn unlink_log(&self, id: &str, ours: &OurContainer) {
-        if let Some(links) = self.log_links.clone() {
+        if let Some(links) = self.links.clone() {
             let (owned, ours) = (id.to_owned(), ours.clone());
             told(Some(id), on_disk(move || links.remove(&ours, &owned)).await);
         }
@@ -214,7 +221,7 @@ impl DockerManager {
 
     /// Removes links of containers that went without us.
     pub(super) async fn clean_log_links(&self) {
-        if let Some(links) = self.log_links.clone() {
+        if let Some(links) = self.links.clone() {
             told(None, on_disk(move || links.clean()).await);
         }
     }

@@ -7,29 +7,35 @@
 mod tests;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bollard::models::ContainerInspectResponse;
 use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::{self, BoxStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::containers::{Containers, INSPECT_ATTEMPTS};
 use super::engine::SharedEngine;
-use super::exec::ExecSessions;
+use super::events;
+use super::exec::{ExecSessions, Execs};
 use super::facts::Facts;
+use super::files::PodFiles;
+use super::gc::Collector;
+use super::hooks::Hooks;
 use super::image::ImagePuller;
-use super::index::{Index, Record, pod_status};
-use super::log_links::LogLinks;
+use super::index::pod_status;
+use super::kill::Killer;
+use super::log_links::{ContainerLogs, LogLinks};
 use super::logs::container_logs;
-use super::network::{EngineNetwork, NetworkPlugin};
-use super::translate::{Kind, NodeFacts, parse_ours};
-use super::version_cache::VersionCache;
-use super::{events, termination};
+use super::network::{EngineNetwork, Networks};
+use super::remove::Remains;
+use super::start::Starter;
+use super::sync::Walker;
+use super::translate::NodeFacts;
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::gc::ContainerGcPolicy;
 use mirrorlet_core::observed::{PodStatus, Pods, RunningPod};
@@ -46,11 +52,6 @@ use mirrorlet_runtime::{
     RuntimeStatus, Session, StreamOptions, SyncError, Version,
 };
 
-/// Attempts to get an inspect that is not older than the newest event.
-const INSPECT_ATTEMPTS: usize = 3;
-/// Oldest API this program speaks (Engine 20.10).
-pub const API_VERSION_MIN: (u32, u32) = (1, 41);
-
 /// What a `DockerManager` is made with.
 pub struct DockerManagerOptions {
     /// The value of our ownership label.
@@ -65,35 +66,54 @@ pub struct DockerManagerOptions {
     pub engine_concurrency: usize,
     /// Where pods' config maps, secrets and tokens come from.
     pub objects: Arc<dyn Objects>,
+    /// The view of the host's files.
+    pub host_files: HostFiles,
+    /// Where the kubelet's links to the logs of containers are made; nowhere when none.
+    pub pod_logs_dir: Option<PathBuf>,
 }
 
-/// Pods on a Docker Engine.
+/// Pods on a Docker Engine: its parts, each of which knows only those it is made of.
 pub struct DockerManager {
-    pub(super) engine: SharedEngine,
-    pub(super) owner: String,
-    pub(super) root: PathBuf,
-    pub(super) node: NodeFacts,
-    pub(super) index: Index,
-    pub(super) images: Arc<ImagePuller>,
-    pub(super) volumes: VolumeManager,
-    pub(super) network: Box<dyn NetworkPlugin>,
-    pub(super) objects: Arc<dyn Objects>,
-    pub(super) telemetry: Telemetry,
-    /// Sends the requests of hooks.
-    pub(super) probe: Client,
-    /// Bounds the calls that change something. Fair: permits are given in the order asked.
-    pub(super) changes: Semaphore,
-    /// Bounds the sandboxes being made, so that of many new pods the first ones run before the
-    /// last ones begin.
-    pub(super) newcomers: Semaphore,
-    pub(super) sessions: ExecSessions,
-    host_files: HostFiles,
-    /// Where kubelet's links to logs are made; nowhere when none.
-    pub(super) log_links: Option<LogLinks>,
-    pub(super) pod_infra_image: Option<String>,
-    pub(super) facts: Mutex<Facts>,
-    pub(super) version: VersionCache,
-    listing: tokio::sync::Mutex<()>,
+    containers: Arc<Containers>,
+    facts: Arc<Facts>,
+    files: Arc<PodFiles>,
+    networks: Arc<Networks>,
+    images: Arc<ImagePuller>,
+    logs: Arc<ContainerLogs>,
+    execs: Arc<Execs>,
+    probe: Client,
+    killer: Arc<Killer>,
+    remains: Arc<Remains>,
+    collector: Collector,
+    walker: Walker,
+    telemetry: Telemetry,
+}
+
+/// Makes the [`ContainerLogs`] and [`PodFiles`] of the options, and the [`Networks`].
+fn around(
+    containers: &Arc<Containers>,
+    telemetry: &Telemetry,
+    options: DockerManagerOptions,
+) -> (Arc<ContainerLogs>, Arc<PodFiles>, Arc<Networks>) {
+    let (node, host) = (options.node, options.host_files);
+    let plugin = EngineNetwork::new(Arc::clone(&containers.engine), node.network.clone());
+    let links = options.pod_logs_dir;
+    let logs = Arc::new(ContainerLogs {
+        links: links.map(|dir| LogLinks::new(&dir, host.clone())),
+        containers: Arc::clone(containers),
+    });
+    let files = Arc::new(PodFiles {
+        volumes: VolumeManager::new(&options.root).with_host_files(host),
+        objects: options.objects,
+        node,
+        telemetry: telemetry.clone(),
+    });
+    let networks = Arc::new(Networks {
+        plugin: Box::new(plugin),
+        containers: Arc::clone(containers),
+        files: Arc::clone(&files),
+    });
+    (logs, files, networks)
 }
 
 impl DockerManager {
@@ -106,30 +126,61 @@ impl DockerManager {
         telemetry: Telemetry,
         options: DockerManagerOptions,
     ) -> Self {
+        let (root, infra_image) = (options.root.clone(), options.pod_infra_image.clone());
+        let facts = Facts::new(Arc::clone(&engine), Arc::clone(&images), infra_image);
+        let (facts, concurrency) = (Arc::new(facts), options.engine_concurrency.max(1));
+        let containers = Containers::new(engine, options.owner.clone(), concurrency);
+        let containers = Arc::new(containers);
+        let (logs, files, networks) = around(&containers, &telemetry, options);
+        let (execs, probe) = (Arc::new(Execs::new(Arc::clone(&containers))), Client::new());
+        let hooks = Arc::new(Hooks {
+            containers: Arc::clone(&containers),
+            execs: Arc::clone(&execs),
+            probe: probe.clone(),
+            node_ips: files.node.node_ips.clone(),
+            telemetry: telemetry.clone(),
+        });
+        let remains = Arc::new(Remains {
+            containers: Arc::clone(&containers),
+            files: Arc::clone(&files),
+            networks: Arc::clone(&networks),
+            logs: Arc::clone(&logs),
+        });
+        let killer = Arc::new(Killer {
+            containers: Arc::clone(&containers),
+            networks: Arc::clone(&networks),
+            hooks: Arc::clone(&hooks),
+            telemetry: telemetry.clone(),
+        });
+        let starter = Starter {
+            containers: Arc::clone(&containers),
+            facts: Arc::clone(&facts),
+            files: Arc::clone(&files),
+            networks: Arc::clone(&networks),
+            images: Arc::clone(&images),
+            hooks,
+            killer: Arc::clone(&killer),
+            remains: Arc::clone(&remains),
+            logs: Arc::clone(&logs),
+            root,
+            telemetry: telemetry.clone(),
+            newcomers: Semaphore::new(concurrency),
+        };
+        let walker = Walker::new(starter, &killer, &remains, &telemetry);
         Self {
-            volumes: VolumeManager::new(&options.root),
-            host_files: HostFiles::default(),
-            version: VersionCache::new(Arc::clone(&engine)),
-            network: Box::new(EngineNetwork::new(
-                Arc::clone(&engine),
-                options.node.network.clone(),
-            )),
-            engine,
-            owner: options.owner,
-            objects: options.objects,
-            root: options.root,
-            node: options.node,
-            index: Index::default(),
+            collector: Collector::new(&containers, &remains, &telemetry),
+            walker,
+            containers,
+            facts,
+            files,
+            networks,
             images,
+            logs,
+            execs,
+            probe,
+            killer,
+            remains,
             telemetry,
-            probe: Client::new(),
-            changes: Semaphore::new(options.engine_concurrency.max(1)),
-            newcomers: Semaphore::new(options.engine_concurrency.max(1)),
-            sessions: ExecSessions::default(),
-            log_links: None,
-            pod_infra_image: options.pod_infra_image,
-            facts: Mutex::default(),
-            listing: tokio::sync::Mutex::default(),
         }
     }
 
@@ -139,97 +190,21 @@ impl DockerManager {
         self.probe.clone()
     }
 
-    /// The same, with that view of the host's files, also for links to logs that are told of later.
+    /// What watches over the ends of execs; to be run beside this manager.
     #[must_use]
-    pub fn with_host_files(mut self, host: HostFiles) -> Self {
-        self.volumes = self.volumes.with_host_files(host.clone());
-        self.host_files = host;
-        self
-    }
-
-    /// The same, with links to the logs of containers in kubelet's layout under `dir`.
-    #[must_use]
-    pub fn with_pod_logs_dir(mut self, dir: Option<&Path>) -> Self {
-        self.log_links = dir.map(|dir| LogLinks::new(dir, self.host_files.clone()));
-        self
-    }
-
-    /// Lists our containers into the index; only where the index is incomplete, when
-    /// `only_if_incomplete`.
-    async fn list(&self, only_if_incomplete: bool) -> Result<()> {
-        let _one_at_a_time = self.listing.lock().await;
-        if only_if_incomplete && self.index.is_complete() {
-            return Ok(());
-        }
-        let began = self.index.begin_list();
-        let listed = self.engine.list_containers(&self.owner).await?;
-        let ours = listed
-            .into_iter()
-            .filter_map(|summary| {
-                let names = summary.names.iter().flatten().map(String::as_str);
-                let ours = parse_ours(&self.owner, names, summary.labels.as_ref()?)?;
-                Some((summary, ours))
-            })
-            .collect();
-        self.index.apply_list(began, ours);
-        Ok(())
-    }
-
-    /// Inspects a container if, and for as long as, that would tell something new.
-    pub(super) async fn freshen(&self, id: &str) -> Result<()> {
-        let Some(record) = self.index.get(id) else {
-            return Ok(());
-        };
-        let _asked_once = record.inspecting.lock().await;
-        for _ in 0..INSPECT_ATTEMPTS {
-            let Some(record) = self.index.get(id).filter(|record| record.stale) else {
-                return Ok(());
-            };
-            match self.engine.inspect_container(id).await {
-                Ok(found) => {
-                    let message = self.termination_message(&record, &found).await;
-                    self.index.inspected(id, record.touched, &found, &message);
-                }
-                Err(error) if error.is_not_found() => self.index.removed(id),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
-
-    /// What a container left at its termination message path, or the tail of its log.
-    async fn termination_message(
-        &self,
-        record: &Record,
-        found: &ContainerInspectResponse,
-    ) -> String {
-        let Kind::Container {
-            termination_path,
-            fallback_to_logs,
-            ..
-        } = &record.ours.kind
-        else {
-            return String::new();
-        };
-        termination::message(
-            &*self.engine,
-            &record.id,
-            found,
-            termination_path,
-            *fallback_to_logs,
-        )
-        .await
+    pub fn exec_sessions(&self) -> ExecSessions {
+        self.execs.sessions()
     }
 }
 
 #[async_trait]
 impl Runtime for DockerManager {
     async fn version(&self) -> Result<Version> {
-        Ok(Version::new(self.version.get().await?.version))
+        Ok(Version::new(self.facts.version.get().await?.version))
     }
 
     async fn api_version(&self) -> Result<Version> {
-        let facts = self.engine_facts().await?;
+        let facts = self.facts.engine_facts().await?;
         Ok(Version::new(format!(
             "{}.{}",
             facts.api_version.0, facts.api_version.1
@@ -252,13 +227,15 @@ impl Runtime for DockerManager {
             },
         };
         let failure = self
+            .containers
             .engine
             .version()
             .await
             .err()
             .map(|error| ("DockerDaemonNotReady", error.to_string()));
         let no_network = self
-            .network
+            .networks
+            .plugin
             .status()
             .await
             .err()
@@ -277,31 +254,35 @@ impl Runtime for DockerManager {
         pods: &dyn PodStateProvider,
         evict_non_deleted: bool,
     ) -> GcOutcome {
-        self.collect(policy, pods, evict_non_deleted).await
+        self.collector
+            .collect(policy, pods, evict_non_deleted)
+            .await
     }
 
     async fn get_pods(&self, all: bool) -> Result<Pods> {
-        self.list(false).await?;
-        Ok(Pods(self.index.pods(all)))
+        self.containers.list(false).await?;
+        Ok(Pods(self.containers.index.pods(all)))
     }
 
     async fn get_pod_status(&self, uid: &PodUid, full_name: &FullName) -> Result<PodStatus> {
-        if !self.index.is_complete() {
-            self.list(true).await?;
+        if !self.containers.index.is_complete() {
+            self.containers.list(true).await?;
         }
-        let mut records = self.index.of_pod(uid);
+        let mut records = self.containers.index.of_pod(uid);
         // What ends while others are being looked at is looked at too, within reason: a status
         // without the reason why would be told, and taken back at once.
         for _ in 0..INSPECT_ATTEMPTS {
             let stale = records.iter().filter(|record| record.stale);
-            let looks: Vec<_> = stale.map(|record| self.freshen(&record.id)).collect();
+            let looks: Vec<_> = stale
+                .map(|record| self.containers.freshen(&record.id))
+                .collect();
             if looks.is_empty() {
                 break;
             }
             for looked in join_all(looks).await {
                 looked?;
             }
-            records = self.index.of_pod(uid);
+            records = self.containers.index.of_pod(uid);
         }
         let mut status = pod_status(uid, records);
         if status.is_empty() {
@@ -316,7 +297,10 @@ impl Runtime for DockerManager {
         replaces: &Pod,
         cancel: &CancellationToken,
     ) -> Result<(), SyncError> {
-        self.prepare_start(pod, replaces, cancel).await
+        self.walker
+            .starter
+            .prepare_start(pod, replaces, cancel)
+            .await
     }
 
     async fn check_pod(
@@ -324,7 +308,7 @@ impl Runtime for DockerManager {
         pod: &Arc<Pod>,
         replaces: Option<&Pod>,
     ) -> Result<PodCheck, SyncError> {
-        self.check_start(pod, replaces).await
+        self.walker.starter.check_start(pod, replaces).await
     }
 
     async fn sync_pod(
@@ -334,7 +318,7 @@ impl Runtime for DockerManager {
         plan: &Plan,
         cancel: &CancellationToken,
     ) -> PodSyncResult {
-        self.walk(pod, status, plan, cancel).await
+        self.walker.walk(pod, status, plan, cancel).await
     }
 
     async fn kill_pod(
@@ -343,31 +327,34 @@ impl Runtime for DockerManager {
         running: &RunningPod,
         grace_override: Option<Duration>,
     ) -> PodSyncResult {
-        let stop = self.stop_pod(pod, running, grace_override);
+        let stop = self.killer.stop_pod(pod, running, grace_override);
         let (result, made) = calls::noted(stop).await;
         occurrences::engine_called(&self.telemetry, &running.full_name, &running.uid, &made);
         result
     }
 
     async fn release_volumes(&self, uid: &PodUid) -> Result<()> {
-        self.stopped_records(uid)?;
+        self.containers.stopped_records(uid)?;
         let for_disk = uid.clone();
-        self.on_disk(move |volumes| volumes.release(&for_disk))
+        self.files
+            .on_disk(move |volumes| volumes.release(&for_disk))
             .await?;
-        self.objects.release(uid);
+        self.files.objects.release(uid);
         Ok(())
     }
 
     async fn delete_pod(&self, uid: &PodUid) -> Result<()> {
-        let records = self.stopped_records(uid)?;
-        for removed in join_all(records.iter().map(|record| self.remove(&record.id))).await {
+        let records = self.containers.stopped_records(uid)?;
+        for removed in join_all(records.iter().map(|record| self.remains.remove(&record.id))).await
+        {
             removed?;
         }
         let for_disk = uid.clone();
-        self.on_disk(move |volumes| volumes.remove_pod(&for_disk))
+        self.files
+            .on_disk(move |volumes| volumes.remove_pod(&for_disk))
             .await?;
-        self.remove_cgroups(uid).await;
-        self.objects.release(uid);
+        self.remains.remove_cgroups(uid).await;
+        self.files.objects.release(uid);
         Ok(())
     }
 
@@ -376,19 +363,19 @@ impl Runtime for DockerManager {
         pod: &Arc<Pod>,
         cancel: &CancellationToken,
     ) -> Result<Option<Duration>, SyncError> {
-        self.refresh(pod, cancel).await
+        self.files.refresh(pod, cancel).await
     }
 
     fn references_changed(&self, uid: &PodUid) -> watch::Receiver<u64> {
-        self.objects.subscribe(uid)
+        self.files.objects.subscribe(uid)
     }
 
     async fn list_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<PodUid> {
-        self.clean_log_links().await;
+        self.logs.clean_log_links().await;
         // A directory that can't be read holds nothing that could be removed.
-        let on_disk = self.on_disk(VolumeManager::list_pod_dirs).await;
+        let on_disk = self.files.on_disk(VolumeManager::list_pod_dirs).await;
         let mut orphans = on_disk.unwrap_or_default();
-        orphans.retain(|uid| !keep.contains(uid) && self.index.of_pod(uid).is_empty());
+        orphans.retain(|uid| !keep.contains(uid) && self.containers.index.of_pod(uid).is_empty());
         orphans
     }
 
@@ -398,32 +385,32 @@ impl Runtime for DockerManager {
         command: &[String],
         timeout: Duration,
     ) -> Result<CommandOutput> {
-        self.run_command(id, command, timeout).await
+        self.execs.run_command(id, command, timeout).await
     }
 
     async fn exec_in_container(&self, id: &ContainerId, options: &ExecOptions) -> Result<Session> {
-        self.exec(id, options).await
+        self.execs.exec(id, options).await
     }
 
     async fn attach_container(&self, id: &ContainerId, streams: StreamOptions) -> Result<Session> {
-        self.attach(id, streams).await
+        self.execs.attach(id, streams).await
     }
 
     async fn port_forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream> {
-        self.forward(uid, port).await
+        self.containers.forward(uid, port).await
     }
 
     async fn stat_in_container(&self, id: &ContainerId, path: &str) -> Result<PathStat> {
-        Ok(self.engine.stat_path(&id.id, path).await?)
+        Ok(self.containers.engine.stat_path(&id.id, path).await?)
     }
 
     async fn copy_from_container(&self, id: &ContainerId, path: &str) -> Result<TarStream> {
-        let tar = self.engine.download(&id.id, path).await?;
+        let tar = self.containers.engine.download(&id.id, path).await?;
         Ok(tar.map(|piece| piece.map_err(RuntimeError::from)).boxed())
     }
 
     async fn copy_to_container(&self, id: &ContainerId, dir: &str, tar: TarInput) -> Result<()> {
-        Ok(self.engine.upload(&id.id, dir, tar).await?)
+        Ok(self.containers.engine.upload(&id.id, dir, tar).await?)
     }
 
     async fn get_container_logs(
@@ -431,33 +418,33 @@ impl Runtime for DockerManager {
         id: &ContainerId,
         options: &LogOptions,
     ) -> Result<LogStream> {
-        let found = self.engine.inspect_container(&id.id).await?;
+        let found = self.containers.engine.inspect_container(&id.id).await?;
         let tty = found.config.and_then(|config| config.tty).unwrap_or(false);
-        container_logs(&*self.engine, &id.id, options, tty).await
+        container_logs(&*self.containers.engine, &id.id, options, tty).await
     }
 
     async fn watch(&self) -> Result<BoxStream<'static, PodEvent>> {
-        let messages = self.engine.events(&self.owner, None).await?;
-        let image_changes = self.engine.image_changes().await?;
+        let messages = self
+            .containers
+            .engine
+            .events(&self.containers.owner, None)
+            .await?;
+        let image_changes = self.containers.engine.image_changes().await?;
         self.images.forget_all();
         // What happened before the subscription only a list can tell; so that a call that needs
         // the whole picture lists first, the gap is marked before anybody hears of it.
-        self.index.begin_gap();
-        self.with_facts(|facts| {
-            facts.engine = None;
-            facts.sandbox_image = None;
-        });
-        self.network.forget();
-        self.version.forget();
-        self.engine_facts().await?;
-        if let Err(error) = self.network.status().await {
+        self.containers.index.begin_gap();
+        self.facts.forget();
+        self.networks.plugin.forget();
+        self.facts.engine_facts().await?;
+        if let Err(error) = self.networks.plugin.status().await {
             occurrences::network_not_ready(&self.telemetry, &error.to_string());
         }
         let gap = PodEvent::Gap {
             cause: "subscribed to the Engine's events".to_owned(),
         };
-        let index = self.index.clone();
-        let owner = self.owner.clone();
+        let index = self.containers.index.clone();
+        let owner = self.containers.owner.clone();
         let changes = messages
             .take_while(|message| futures::future::ready(message.is_ok()))
             .filter_map(move |message| {

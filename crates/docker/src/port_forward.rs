@@ -16,9 +16,9 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::containers::Containers;
 use super::exec::process::is_of_container;
 use super::index::pod_status;
-use super::manager::DockerManager;
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_runtime::{DuplexStream, Result, RuntimeError};
@@ -32,7 +32,7 @@ struct Sockets {
     v6: io::Result<TcpSocket>,
 }
 
-impl DockerManager {
+impl Containers {
     /// See [`Runtime::port_forward`](mirrorlet_runtime::Runtime::port_forward).
     pub(super) async fn forward(&self, uid: &PodUid, port: u16) -> Result<DuplexStream> {
         let status = pod_status(uid, self.index.of_pod(uid));

@@ -1,15 +1,18 @@
 //! Removing containers and what they leave behind.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::containers::Containers;
 use super::engine::EngineError;
+use super::files::PodFiles;
 use super::index::Record;
-use super::manager::DockerManager;
+use super::log_links::ContainerLogs;
+use super::network::Networks;
 use super::translate::Kind;
 use mirrorlet_core::api::PodUid;
-use mirrorlet_core::observed::ContainerState;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{Result, RuntimeError};
 
@@ -18,28 +21,25 @@ use mirrorlet_runtime::{Result, RuntimeError};
 const REMOVAL_WAIT: Duration = Duration::from_secs(10);
 const REMOVAL_POLL: Duration = Duration::from_millis(100);
 
-impl DockerManager {
-    /// All containers of a pod, unless one of them runs.
-    pub(super) fn stopped_records(&self, uid: &PodUid) -> Result<Vec<Record>> {
-        let records = self.index.of_pod(uid);
-        match records.iter().find(|r| r.state == ContainerState::Running) {
-            None => Ok(records),
-            Some(running) => Err(RuntimeError::Conflict(format!(
-                "container {} of the pod is still running",
-                running.id.get(..12).unwrap_or(&running.id)
-            ))),
-        }
-    }
+/// What is left of pods and containers that have ended.
+pub(super) struct Remains {
+    pub(super) containers: Arc<Containers>,
+    pub(super) files: Arc<PodFiles>,
+    pub(super) networks: Arc<Networks>,
+    pub(super) logs: Arc<ContainerLogs>,
+}
 
+impl Remains {
     /// Removes the cgroups the Engine made for a pod and leaves behind. They hold nothing any
     /// more, so one that can't be removed, in a container that does not see them say, is told
     /// and left.
     pub(super) async fn remove_cgroups(&self, uid: &PodUid) {
-        if self.node.cgroup_root.is_empty() {
+        if self.files.node.cgroup_root.is_empty() {
             return;
         }
-        let (root, for_disk) = (self.node.cgroup_root.clone(), uid.clone());
+        let (root, for_disk) = (self.files.node.cgroup_root.clone(), uid.clone());
         if let Err(error) = self
+            .files
             .on_disk(move |volumes| volumes.remove_pod_cgroups(&root, &for_disk))
             .await
         {
@@ -50,15 +50,16 @@ impl DockerManager {
     /// Removes a container that is not running. One that is gone is success; a removal that is
     /// under way already, of an agent before this one say, is waited for.
     pub(super) async fn remove(&self, id: &str) -> Result<()> {
-        self.tear_down_network(id)
+        self.networks
+            .tear_down_network(id)
             .await
             .map_err(|error| RuntimeError::Local(error.to_string()))?;
-        let record = self.index.get(id);
+        let record = self.containers.index.get(id);
         let began = Instant::now();
         loop {
             let removed = {
-                let _permit = self.changes.acquire().await;
-                self.engine.remove_container(id, false).await
+                let _permit = self.containers.changes.acquire().await;
+                self.containers.engine.remove_container(id, false).await
             };
             match removed {
                 Ok(()) => break,
@@ -73,9 +74,9 @@ impl DockerManager {
                 Err(error) => return Err(error.into()),
             }
         }
-        self.index.removed(id);
+        self.containers.index.removed(id);
         if let Some(record) = record {
-            self.unlink_log(id, &record.ours).await;
+            self.logs.unlink_log(id, &record.ours).await;
             self.remove_termination_log(record).await;
         }
         Ok(())
@@ -92,6 +93,7 @@ impl DockerManager {
         };
         let (uid, name) = (record.ours.uid.clone(), name.clone());
         let removed = self
+            .files
             .on_disk(move |volumes| volumes.remove_termination_log(&uid, &name, &path))
             .await;
         if let Err(error) = removed {

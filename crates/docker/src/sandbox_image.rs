@@ -15,8 +15,7 @@ use super::operation::Operation;
 use mirrorlet_core::credentials::PullSecrets;
 use mirrorlet_core::reference::Reference;
 
-/// Name of our sandbox image. The tag changes when the program does.
-pub const SANDBOX_IMAGE: &str = "mirrorlet/pause:1";
+pub use super::image::SANDBOX_IMAGE;
 
 /// Bytes of an ELF header and one program header, after which the code starts.
 const HEADERS_BYTES: u16 = 120;

@@ -9,16 +9,38 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::kill::Stop;
-use super::manager::DockerManager;
-use super::start::{Sandbox, Start};
+use super::kill::{Killer, Stop};
+use super::remove::Remains;
+use super::start::{Sandbox, Start, Starter};
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::observed::PodStatus;
 use mirrorlet_core::plan::{Plan, Reason, Step, kill_grace};
-use mirrorlet_host::telemetry::{calls, occurrences};
+use mirrorlet_host::telemetry::{Telemetry, calls, occurrences};
 use mirrorlet_runtime::{PodSyncResult, SyncResult};
 
-impl DockerManager {
+/// Walks plans.
+pub(super) struct Walker {
+    pub(super) starter: Starter,
+    killer: Arc<Killer>,
+    remains: Arc<Remains>,
+    telemetry: Telemetry,
+}
+
+impl Walker {
+    pub(super) fn new(
+        starter: Starter,
+        killer: &Arc<Killer>,
+        remains: &Arc<Remains>,
+        telemetry: &Telemetry,
+    ) -> Self {
+        Self {
+            starter,
+            killer: Arc::clone(killer),
+            remains: Arc::clone(remains),
+            telemetry: telemetry.clone(),
+        }
+    }
+
     /// See [`Runtime::sync_pod`](mirrorlet_runtime::Runtime::sync_pod).
     pub(super) async fn walk(
         &self,
@@ -55,7 +77,8 @@ impl DockerManager {
                     let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
                     occurrences::pod_killed(&self.telemetry, &full_name, &uid, reason);
                     let running = status.to_running_pod();
-                    result.add_pod_sync_result(self.stop_pod(Some(pod), &running, None).await);
+                    result
+                        .add_pod_sync_result(self.killer.stop_pod(Some(pod), &running, None).await);
                 }
                 Step::KillContainer { id, name, reason } => {
                     result.add_sync_result([self.kill_container(pod, id, name, reason).await]);
@@ -64,7 +87,8 @@ impl DockerManager {
                     let mut starts: Vec<Start<'_>> = Start::of(step).into_iter().collect();
                     starts.append(&mut take_starts(&mut steps));
                     if let Some(sandbox) = Sandbox::of(step, status) {
-                        match Box::pin(self.start_all(pod, sandbox, &starts, cancel)).await {
+                        match Box::pin(self.starter.start_all(pod, sandbox, &starts, cancel)).await
+                        {
                             Ok(started) => result.add_sync_result(started),
                             Err(error) => result.fail(error),
                         }
@@ -97,12 +121,12 @@ impl DockerManager {
             reason: Some(reason),
             after: &[],
         };
-        self.stop_container(stop).await
+        self.killer.stop_container(stop).await
     }
 
     /// Removes a container that is over. One that stays is removed in a later round.
     async fn tidy_up(&self, pod: &Pod, id: &ContainerId, name: &str) {
-        if let Err(error) = self.remove(&id.id).await {
+        if let Err(error) = self.remains.remove(&id.id).await {
             let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
             let message = format!("container {name}: {error}");
             occurrences::remove_failed(&self.telemetry, &full_name, &uid, &message);

@@ -8,15 +8,14 @@ use tokio::time::timeout;
 use tokio_util::codec::FramedRead;
 
 use super::super::logs::FrameDecoder;
-use super::super::manager::DockerManager;
-use super::{EXEC, EXEC_GOES_ON, Exec};
+use super::{EXEC, EXEC_GOES_ON, Exec, Execs};
 use mirrorlet_core::api::ContainerId;
 use mirrorlet_runtime::exec::COMMAND_OUTPUT_MAX;
 use mirrorlet_runtime::{
     CommandOutput, ExecOptions, LogChunk, Result, RuntimeError, StreamOptions,
 };
 
-impl DockerManager {
+impl Execs {
     /// See [`Runtime::run_in_container`](mirrorlet_runtime::Runtime::run_in_container).
     pub(crate) async fn run_command(
         &self,

@@ -9,6 +9,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -18,11 +19,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use super::containers::Containers;
 use super::engine::{EngineError, SharedEngine};
-use super::manager::DockerManager;
 use mirrorlet_core::api::ContainerId;
 use mirrorlet_core::backoff::ExponentialBackoff;
-use mirrorlet_core::observed::ContainerState;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{ExecOptions, Result, RuntimeError};
 
@@ -70,19 +70,32 @@ struct Exec {
     over: AtomicBool,
 }
 
-impl DockerManager {
-    /// What watches over the ends of execs; to be run beside this manager.
-    #[must_use]
-    pub fn exec_sessions(&self) -> ExecSessions {
+/// Commands in containers, and attaching to them.
+pub(super) struct Execs {
+    containers: Arc<Containers>,
+    sessions: ExecSessions,
+}
+
+impl Execs {
+    pub(super) fn new(containers: Arc<Containers>) -> Self {
+        Self {
+            containers,
+            sessions: ExecSessions::default(),
+        }
+    }
+
+    /// What watches over the ends of execs.
+    pub(super) fn sessions(&self) -> ExecSessions {
         self.sessions.clone()
     }
 
     /// Makes an exec in a container that is not known not to run.
     async fn create_exec(&self, id: &ContainerId, options: &ExecOptions) -> Result<Exec> {
-        self.check_running(id)?;
-        let exec = self.engine.create_exec(&id.id, options).await?;
+        self.containers.check_running(id)?;
+        let engine = &self.containers.engine;
+        let exec = engine.create_exec(&id.id, options).await?;
         Ok(Exec {
-            engine: self.engine.clone(),
+            engine: engine.clone(),
             id: exec,
             container: id.id.to_string(),
             token: Some(self.sessions.tracker.token()),
@@ -91,20 +104,6 @@ impl DockerManager {
             over: AtomicBool::new(false),
         })
     }
-
-    /// Refuses a container of which it is known that it does not run.
-    fn check_running(&self, id: &ContainerId) -> Result<()> {
-        let state = self.index.get(&id.id).map(|record| record.state);
-        match state {
-            Some(ContainerState::Created | ContainerState::Exited) => Err(not_running(&id.id)),
-            Some(ContainerState::Running | ContainerState::Unknown) | None => Ok(()),
-        }
-    }
-}
-
-/// Upstream: `core/streaming.go` of cri-dockerd.
-fn not_running(id: &str) -> RuntimeError {
-    RuntimeError::Conflict(format!("container not running ({id})"))
 }
 
 impl Exec {

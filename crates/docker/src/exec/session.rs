@@ -10,10 +10,10 @@ use tokio::time::sleep;
 use tokio_util::codec::FramedRead;
 use tokio_util::io::ReaderStream;
 
+use super::super::containers::not_running;
 use super::super::engine::SharedEngine;
 use super::super::logs::FrameDecoder;
-use super::super::manager::DockerManager;
-use super::{Exec, found_within, not_running};
+use super::{Exec, Execs, found_within};
 use mirrorlet_core::api::ContainerId;
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_runtime::exec::DuplexStream;
@@ -32,7 +32,7 @@ const RESIZES: ExponentialBackoff =
 /// How long after its output a container may still count as running.
 const CONTAINER_END_WAIT: Duration = Duration::from_secs(2);
 
-impl DockerManager {
+impl Execs {
     /// See [`Runtime::exec_in_container`](mirrorlet_runtime::Runtime::exec_in_container).
     pub(crate) async fn exec(&self, id: &ContainerId, options: &ExecOptions) -> Result<Session> {
         let exec = self.create_exec(id, options).await?;
@@ -46,8 +46,8 @@ impl DockerManager {
 
     /// See [`Runtime::attach_container`](mirrorlet_runtime::Runtime::attach_container).
     pub(crate) async fn attach(&self, id: &ContainerId, streams: StreamOptions) -> Result<Session> {
-        self.check_running(id)?;
-        let found = self.engine.inspect_container(&id.id).await?;
+        self.containers.check_running(id)?;
+        let found = self.containers.engine.inspect_container(&id.id).await?;
         let running = found.state.and_then(|state| state.running);
         if running != Some(true) {
             return Err(not_running(&id.id));
@@ -63,9 +63,13 @@ impl DockerManager {
             tty: config.tty.unwrap_or(false),
             ..streams
         };
-        let stream = self.engine.attach_container(&id.id, streams).await?;
+        let stream = self
+            .containers
+            .engine
+            .attach_container(&id.id, streams)
+            .await?;
         let control = Attached {
-            engine: self.engine.clone(),
+            engine: self.containers.engine.clone(),
             id: id.id.to_string(),
         };
         Ok(session(stream, streams, Box::new(control)))

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::engine::Engine;
 use crate::fake_engine::{ExecScript, FakeEngine, FakeImage, FaultPoint};
+use crate::manager::DockerManager;
 use crate::translate::NodeFacts;
 use crate::{DockerManagerOptions, ImagePuller, Operation, PullerOptions};
 use mirrorlet_host::telemetry::Telemetry;
@@ -49,6 +50,8 @@ impl Bed {
                 pod_infra_image: None,
                 engine_concurrency: 4,
                 objects: Arc::new(NoObjects::default()),
+                host_files: mirrorlet_host::volume::HostFiles::default(),
+                pod_logs_dir: None,
             },
         );
         Self {
@@ -211,11 +214,9 @@ async fn an_end_that_is_not_seen_in_time_is_an_error() {
         command: vec!["hang".to_owned()],
         ..ExecOptions::default()
     };
-    let exec = bed
-        .manager
-        .create_exec(&bed.container, &options)
-        .await
-        .unwrap();
+    let containers = Containers::new(engine.clone(), "me".to_owned(), 1);
+    let execs = Execs::new(Arc::new(containers));
+    let exec = execs.create_exec(&bed.container, &options).await.unwrap();
     drop(engine.start_exec(&exec.id, false).await.unwrap());
     let error = exec.ended().await.unwrap_err();
     assert!(

@@ -19,11 +19,10 @@ use bollard::models::ImageSummary;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::ImagePuller;
 use super::pulled::named;
 use super::remove::remove_image;
+use super::{ImagePuller, SANDBOX_IMAGE};
 use crate::engine::{EngineError, SharedEngine};
-use crate::sandbox_image::SANDBOX_IMAGE;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::ImageGcReport;
 use mirrorlet_core::backoff::elapsed;

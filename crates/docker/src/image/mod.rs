@@ -19,6 +19,9 @@ pub use gc::{DiskReader, ImageGc, ImageGcOptions, LocalDisk};
 pub use progress::{PullPhase, PullProgressReport};
 pub use puller::{EnsuredImage, ImagePuller, PullerOptions};
 
+/// Name of our sandbox image, which is never collected. The tag changes when the program does.
+pub const SANDBOX_IMAGE: &str = "mirrorlet/pause:1";
+
 /// The digest of some content as images have it: `sha256:` and 64 digits.
 #[must_use]
 pub fn digest(content: &[u8]) -> String {

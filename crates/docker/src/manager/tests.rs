@@ -36,6 +36,10 @@ struct Bed {
 }
 
 fn manager(engine: &Arc<FakeEngine>, root: &std::path::Path) -> DockerManager {
+    manager_of(engine, root, NodeFacts::default())
+}
+
+fn manager_of(engine: &Arc<FakeEngine>, root: &std::path::Path, node: NodeFacts) -> DockerManager {
     let shared: SharedEngine = engine.clone();
     DockerManager::new(
         Arc::clone(&shared),
@@ -44,20 +48,23 @@ fn manager(engine: &Arc<FakeEngine>, root: &std::path::Path) -> DockerManager {
         DockerManagerOptions {
             owner: OWNER.to_owned(),
             root: root.to_owned(),
-            node: NodeFacts::default(),
+            node,
             pod_infra_image: None,
             engine_concurrency: 4,
             objects: Arc::new(NoObjects::default()),
+            host_files: mirrorlet_host::volume::HostFiles::default(),
+            pod_logs_dir: None,
         },
     )
 }
 
 /// A manager whose pods are in that network.
 fn manager_in(engine: &Arc<FakeEngine>, root: &std::path::Path, network: &str) -> DockerManager {
-    let mut manager = manager(engine, root);
-    let shared: SharedEngine = engine.clone();
-    manager.network = Box::new(EngineNetwork::new(shared, Some(network.to_owned())));
-    manager
+    let node = NodeFacts {
+        network: Some(network.to_owned()),
+        ..NodeFacts::default()
+    };
+    manager_of(engine, root, node)
 }
 
 fn api_error(status: u16, message: &str) -> EngineError {
@@ -500,7 +507,7 @@ async fn only_a_stopped_pod_is_deleted_and_nothing_stays() {
     bed.manager.delete_pod(&uid).await.unwrap();
     bed.manager.delete_pod(&uid).await.unwrap();
     assert_eq!(bed.containers(), []);
-    assert_eq!(bed.manager.volumes.list_pod_dirs().unwrap(), []);
+    assert_eq!(bed.manager.files.volumes.list_pod_dirs().unwrap(), []);
     assert!(bed.status(&pod).await.is_empty());
 }
 
@@ -633,7 +640,7 @@ async fn a_termination_message_goes_with_its_container() {
     let status = bed.status(&pod).await;
     let app = &status.containers[0];
     assert_eq!((app.exit_code, &*app.message), (Some(3), "out of beans"));
-    bed.manager.remove(&app.id.id).await.unwrap();
+    bed.manager.remains.remove(&app.id.id).await.unwrap();
     assert!(!std::path::Path::new(&path).exists());
 }
 

@@ -18,9 +18,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 
+use super::containers::Containers;
 use super::engine::{EngineError, SharedEngine};
+use super::files::PodFiles;
 use super::index::Record;
-use super::manager::DockerManager;
 use super::translate::{Kind, ResolvConf, compute_dns};
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::spec;
@@ -167,7 +168,14 @@ impl NetworkPlugin for EngineNetwork {
     }
 }
 
-impl DockerManager {
+/// The networks of pods.
+pub(super) struct Networks {
+    pub(super) plugin: Box<dyn NetworkPlugin>,
+    pub(super) containers: Arc<Containers>,
+    pub(super) files: Arc<PodFiles>,
+}
+
+impl Networks {
     /// Sets up the network of a sandbox that runs: its addresses, and what its `resolv.conf` says.
     /// Doing it again changes nothing.
     pub(super) async fn set_up_network(
@@ -181,13 +189,16 @@ impl DockerManager {
         let failed = |error: &dyn std::fmt::Display| {
             SyncError::new(SyncErrorReason::SetupNetworkError, error.to_string())
         };
-        self.freshen(id).await.map_err(|error| match error {
-            RuntimeError::Unavailable(_) => {
-                SyncError::new(SyncErrorReason::RuntimeUnavailable, error.to_string())
-            }
-            error => failed(&error),
-        })?;
-        let record = self.index.get(id);
+        self.containers
+            .freshen(id)
+            .await
+            .map_err(|error| match error {
+                RuntimeError::Unavailable(_) => {
+                    SyncError::new(SyncErrorReason::RuntimeUnavailable, error.to_string())
+                }
+                error => failed(&error),
+            })?;
+        let record = self.containers.index.get(id);
         let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
         let sandbox = PodSandbox {
             full_name: &full_name,
@@ -196,7 +207,7 @@ impl DockerManager {
             ips: record.as_ref().map(Record::ips).unwrap_or_default(),
         };
         let ips = self
-            .network
+            .plugin
             .set_up_pod(&sandbox)
             .await
             .map_err(|error| failed(&error))?;
@@ -211,10 +222,10 @@ impl DockerManager {
         pod: &Arc<Pod>,
         id: &str,
     ) -> Result<(), SyncError> {
-        if spec::is_host_network(pod) || !self.network.has_own_resolver() {
+        if spec::is_host_network(pod) || !self.plugin.has_own_resolver() {
             return Ok(());
         }
-        let record = self.index.get(id);
+        let record = self.containers.index.get(id);
         let path = record.and_then(|record| record.resolv_conf);
         self.write_resolv_conf(pod, path).await
     }
@@ -227,7 +238,7 @@ impl DockerManager {
         pod: &Arc<Pod>,
         path: Option<PathBuf>,
     ) -> Result<(), SyncError> {
-        let (dns, _) = compute_dns(pod, &self.node_now().await);
+        let (dns, _) = compute_dns(pod, &self.files.node_now().await);
         let content = ResolvConf::from(&dns).to_string();
         if dns.inherited || content.is_empty() {
             return Ok(());
@@ -239,14 +250,15 @@ impl DockerManager {
         let Some(path) = path else {
             return Err(failed("the Engine does not report its path"));
         };
-        self.on_disk(move |_| mirrorlet_host::volume::overwrite(&path, &content))
+        self.files
+            .on_disk(move |_| mirrorlet_host::volume::overwrite(&path, &content))
             .await
             .map_err(|error| failed(&error.to_string()))
     }
 
     /// Tears down the network of a sandbox. Nothing in the host's network is.
     pub(super) async fn tear_down_network(&self, id: &str) -> Result<(), NetworkError> {
-        let Some(record) = self.index.get(id) else {
+        let Some(record) = self.containers.index.get(id) else {
             return Ok(());
         };
         match record.ours.kind {
@@ -265,7 +277,7 @@ impl DockerManager {
             id,
             ips: record.ips(),
         };
-        self.network.tear_down_pod(&sandbox).await
+        self.plugin.tear_down_pod(&sandbox).await
     }
 
     /// Fails, in words that say what to do, while pod network is not ready.
@@ -273,7 +285,7 @@ impl DockerManager {
         if spec::is_host_network(pod) {
             return Ok(());
         }
-        self.network.status().await.map_err(|error| {
+        self.plugin.status().await.map_err(|error| {
             let reason = match &error {
                 NetworkError::Engine(EngineError::Unavailable { .. }) => {
                     SyncErrorReason::RuntimeUnavailable
@@ -305,12 +317,16 @@ impl DockerManager {
 
     /// Who holds a host port, in words.
     async fn port_holder(&self, port: &ports::HostPort) -> String {
-        let publishers = self.engine.list_publishers(port.number).await;
-        if let Some(holder) = ports::publisher(&publishers.unwrap_or_default(), port, &self.owner) {
+        let publishers = self.containers.engine.list_publishers(port.number).await;
+        if let Some(holder) = ports::publisher(
+            &publishers.unwrap_or_default(),
+            port,
+            &self.containers.owner,
+        ) {
             return holder;
         }
         let port = port.clone();
-        let process = self.on_disk(move |_| Ok(ports::process(&port))).await;
+        let process = self.files.on_disk(move |_| Ok(ports::process(&port))).await;
         match process {
             Ok(Some(process)) => process,
             Ok(None) | Err(_) => "a process on this machine".to_owned(),

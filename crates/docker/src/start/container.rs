@@ -9,12 +9,11 @@ use tokio::time::Instant;
 use super::super::files::config_error;
 use super::super::image::{EnsuredImage, PullPolicy};
 use super::super::kill::{Stop, reason_of};
-use super::super::manager::DockerManager;
 use super::super::translate::{
     ContainerInput, EngineFacts, ImageFacts, Kind, Request, SeccompWanted, container_request,
     seccomp_wanted,
 };
-use super::{Round, Start, Up, refuses_oom_score, runtime_error, tell_notes};
+use super::{Round, Start, Starter, Up, refuses_oom_score, runtime_error, tell_notes};
 use mirrorlet_core::api::core::Container;
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::credentials::PullSecrets;
@@ -40,7 +39,7 @@ struct Prepared {
     target: Option<String>,
 }
 
-impl DockerManager {
+impl Starter {
     pub(super) async fn start_container(
         &self,
         round: Round<'_>,
@@ -56,10 +55,10 @@ impl DockerManager {
         let Some(id) = self.created(round, up, start, &container).await? else {
             return Ok(());
         };
-        match self.start(&id).await {
+        match self.containers.start(&id).await {
             Err(error) if refuses_oom_score(&error) => {
-                self.learn_no_negative_oom_score();
-                let _ = self.remove(&id).await;
+                self.facts.learn_no_negative_oom_score();
+                let _ = self.remains.remove(&id).await;
                 Err(SyncError {
                     retry_after: Some(std::time::Duration::ZERO),
                     ..SyncError::new(SyncErrorReason::RunContainerError, error.to_string())
@@ -67,14 +66,14 @@ impl DockerManager {
             }
             Err(error) => {
                 // Collectors find out why it failed.
-                self.link_log(&id).await;
+                self.logs.link_log(&id).await;
                 Err(SyncError::new(
                     reason_of(&error, SyncErrorReason::RunContainerError),
                     error.to_string(),
                 ))
             }
             Ok(()) => {
-                self.link_log(&id).await;
+                self.logs.link_log(&id).await;
                 occurrences::container_started(
                     &self.telemetry,
                     &FullName::of(round.pod),
@@ -120,7 +119,7 @@ impl DockerManager {
         // Whether the sandbox runs comes first: without it a container's own failure is noise.
         if let Err(error) = up.await {
             if let Ok(id) = created {
-                let _ = self.remove(&id).await;
+                let _ = self.remains.remove(&id).await;
             }
             return Err(error);
         }
@@ -132,10 +131,10 @@ impl DockerManager {
         }
         let id = created?;
         if round.cancel.is_cancelled() {
-            let _ = self.remove(&id).await;
+            let _ = self.remains.remove(&id).await;
             return Ok(None);
         }
-        let adopted = self.index.get(&id);
+        let adopted = self.containers.index.get(&id);
         if adopted.is_some_and(|record| record.state != ContainerState::Created) {
             return Ok(None);
         }
@@ -157,7 +156,7 @@ impl DockerManager {
         container: &Container,
         id: &str,
     ) -> Result<(), SyncError> {
-        let Err(error) = self.post_start(pod, container, id).await else {
+        let Err(error) = self.hooks.post_start(pod, container, id).await else {
             return Ok(());
         };
         let reason = Reason::PostStartFailed {
@@ -173,7 +172,7 @@ impl DockerManager {
             after: &[],
         };
         // One that can't be stopped is seen running by the next round, and is left so.
-        let _ = self.stop_container(stop).await;
+        let _ = self.killer.stop_container(stop).await;
         Err(SyncError::new(
             SyncErrorReason::PostStartHookError,
             format!("the postStart hook failed: {error}"),
@@ -197,7 +196,7 @@ impl DockerManager {
                 .await?;
             tell_notes(&self.telemetry, round.pod, &request.notes);
             let image_id = image.facts.image_id();
-            match self.create(request, image_name, &image_id).await {
+            match self.containers.create(request, image_name, &image_id).await {
                 Ok(id) => return Ok(id),
                 Err(error) if error.is_not_found() && !pulled_anew => {
                     pulled_anew = true;
@@ -225,18 +224,20 @@ impl DockerManager {
     ) -> Result<Prepared, SyncError> {
         let pod_ips = if needs_pod_ips(container) {
             // As its status tells them.
-            one_per_family(&up.await?, &self.node.node_ips)
+            one_per_family(&up.await?, &self.files.node.node_ips)
         } else {
             Vec::new()
         };
         let (uid, name) = (PodUid::of(round.pod), container.name.clone());
-        let termination_log =
-            self.on_disk(move |volumes| volumes.ensure_termination_log(&uid, &name));
+        let termination_log = self
+            .files
+            .on_disk(move |volumes| volumes.ensure_termination_log(&uid, &name));
         Ok(Prepared {
             pod_ips,
             seccomp: self.seccomp_profile(round.pod, container).await,
             termination_log: termination_log.await.map_err(config_error)?,
             engine: self
+                .facts
                 .engine_facts()
                 .await
                 .map_err(|error| runtime_error(&error))?,
@@ -253,7 +254,7 @@ impl DockerManager {
         image: &EnsuredImage,
     ) -> Result<Request, SyncError> {
         let mut input = ContainerInput {
-            owner: &self.owner,
+            owner: &self.containers.owner,
             pod: round.pod,
             container,
             role: start.role,
@@ -271,10 +272,10 @@ impl DockerManager {
             seccomp_json: prepared.seccomp.as_deref(),
             termination_log: Some(&prepared.termination_log),
             etc_hosts: Some(&round.files.etc_hosts),
-            node: &self.node,
+            node: &self.files.node,
             engine: &prepared.engine,
         };
-        let with_subpaths = self.subpaths(&input).await?;
+        let with_subpaths = self.files.subpaths(&input).await?;
         input.volumes = &with_subpaths;
         container_request(&input).map_err(config_error)
     }
@@ -286,7 +287,7 @@ impl DockerManager {
         let Some(target) = spec::target_container(pod, name) else {
             return Ok(None);
         };
-        let records = self.index.of_pod(&PodUid::of(pod));
+        let records = self.containers.index.of_pod(&PodUid::of(pod));
         let instances = records.iter().filter_map(|record| match &record.ours.kind {
             Kind::Container {
                 name,
@@ -338,7 +339,7 @@ impl DockerManager {
     /// Content of the container's seccomp profile; none where it wants none or it can't be read,
     /// which the translation reports.
     pub(super) async fn seccomp_profile(&self, pod: &Pod, container: &Container) -> Option<String> {
-        match seccomp_wanted(pod, container, self.node.seccomp_default) {
+        match seccomp_wanted(pod, container, self.files.node.seccomp_default) {
             SeccompWanted::Localhost(profile) => {
                 let path = self.root.join(SECCOMP_DIR).join(profile);
                 let read = disk::blocking(move || disk::read_small(&path, SECCOMP_MIB_MAX));

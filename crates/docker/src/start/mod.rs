@@ -9,24 +9,32 @@
 //! A container needs the sandbox's id to be created and the sandbox running to be started. One with
 //! a postStart hook holds back the starts of those after it until the hook is done. Names
 //! are deterministic, so whatever is interrupted here and tried again finds what it made:
-//! [`conflict`](DockerManager::create) adopts it.
+//! [`create`](Containers::create) adopts it.
 
 mod container;
-mod create;
 mod prepare;
 mod sandbox;
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, join_all};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use super::containers::Containers;
 use super::engine::EngineError;
-use super::files::{Files, FilesError};
+use super::facts::Facts;
+use super::files::{Files, FilesError, PodFiles};
+use super::hooks::Hooks;
+use super::image::ImagePuller;
 use super::index::Record;
-use super::manager::DockerManager;
+use super::kill::Killer;
+use super::log_links::ContainerLogs;
+use super::network::Networks;
+use super::remove::Remains;
 use super::translate::{Kind, MISSING_CLUSTER_DNS, Note};
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::ending::is_api_pod;
@@ -107,7 +115,26 @@ impl<'a> Start<'a> {
 /// A sandbox that runs, or why it doesn't. Awaited by every container of the round.
 type Up<'a> = Shared<BoxFuture<'a, Result<Vec<IpAddr>, SyncError>>>;
 
-impl DockerManager {
+/// Starts sandboxes and containers.
+pub(super) struct Starter {
+    pub(super) containers: Arc<Containers>,
+    pub(super) facts: Arc<Facts>,
+    pub(super) files: Arc<PodFiles>,
+    pub(super) networks: Arc<Networks>,
+    pub(super) images: Arc<ImagePuller>,
+    pub(super) hooks: Arc<Hooks>,
+    pub(super) killer: Arc<Killer>,
+    pub(super) remains: Arc<Remains>,
+    pub(super) logs: Arc<ContainerLogs>,
+    /// Root directory.
+    pub(super) root: PathBuf,
+    pub(super) telemetry: Telemetry,
+    /// Bounds the sandboxes being made, so that of many new pods the first ones run before the
+    /// last ones begin.
+    pub(super) newcomers: Semaphore,
+}
+
+impl Starter {
     /// Starts a sandbox, where it is a new one, and containers in it. What the pod refers to is
     /// asked for first: without it, there is nothing to make a sandbox for. Fails as a whole only
     /// for a volume that can't be set up.
@@ -119,18 +146,18 @@ impl DockerManager {
         cancel: &CancellationToken,
     ) -> Result<Vec<SyncResult>, SyncError> {
         let objects = tokio::select! {
-            objects = self.pod_objects(pod) => objects,
+            objects = self.files.pod_objects(pod) => objects,
             () = cancel.cancelled() => return Ok(Vec::new()),
         };
-        self.check_volumes(pod, &objects).await?;
+        self.files.check_volumes(pod, &objects).await?;
         match sandbox {
             Sandbox::Running { id, ips } => {
-                if let Err(error) = self.ensure_resolv_conf(pod, id).await {
+                if let Err(error) = self.networks.ensure_resolv_conf(pod, id).await {
                     let target = FullName::of(pod).to_string();
                     let failed = SyncResult::failed(SyncAction::SetupNetwork, target, error);
                     return Ok(vec![failed]);
                 }
-                let files = match self.pod_files(pod, objects, &ips).await {
+                let files = match self.files.pod_files(pod, objects, &ips).await {
                     Ok(files) => files,
                     Err(FilesError::Volume(error)) => return Err(error),
                     Err(FilesError::Other(error)) => return Ok(all_failed(starts, &error)),
@@ -165,12 +192,12 @@ impl DockerManager {
             turn = self.newcomers.acquire() => turn,
             () = cancel.cancelled() => return Ok(Vec::new()),
         };
-        let files = self.pod_files(pod, objects, &[]);
+        let files = self.files.pod_files(pod, objects, &[]);
         let created = futures::future::join(self.create_sandbox(pod, attempt), files);
         let (id, files) = match created.await {
             (Ok(id), Ok(files)) => (id, files),
             (Ok(id), Err(error)) => {
-                let _ = self.remove(&id).await;
+                let _ = self.remains.remove(&id).await;
                 match error {
                     FilesError::Volume(error) => return Err(error),
                     FilesError::Other(error) => result.fail(error),
@@ -251,7 +278,7 @@ impl DockerManager {
             Kind::Container { name, .. } => name == start.name,
             Kind::Sandbox { .. } => false,
         };
-        let records = || self.index.of_pod(&PodUid::of(pod));
+        let records = || self.containers.index.of_pod(&PodUid::of(pod));
         match files.restarts.get(start.name) {
             Some(last) if start.restart_count == 0 && !records().iter().any(is_instance) => Start {
                 restart_count: last.saturating_add(1),
@@ -265,7 +292,9 @@ impl DockerManager {
     /// together with every instance.
     async fn note_restarts(&self, pod: &Pod, start: Start<'_>) {
         let (uid, name, count) = (PodUid::of(pod), start.name.to_owned(), start.restart_count);
-        let noted = self.on_disk(move |volumes| volumes.note_restarts(&uid, &name, count));
+        let noted = self
+            .files
+            .on_disk(move |volumes| volumes.note_restarts(&uid, &name, count));
         if let Err(error) = noted.await {
             let message = format!(
                 "failed to record the restart count of {}: {error}",

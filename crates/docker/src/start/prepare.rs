@@ -12,11 +12,10 @@ use tokio_util::sync::CancellationToken;
 use super::super::files::config_error;
 use super::super::image::{EnsuredImage, PullPolicy};
 use super::super::kill::reason_of;
-use super::super::manager::DockerManager;
 use super::super::translate::{
     ContainerInput, EngineFacts, ImageFacts, SandboxInput, container_request, sandbox_request,
 };
-use super::runtime_error;
+use super::{Starter, runtime_error};
 use mirrorlet_core::api::core::Container;
 use mirrorlet_core::api::{Pod, PodUid, Timestamp};
 use mirrorlet_core::credentials::{PullSecrets, pull_secrets};
@@ -31,7 +30,7 @@ const NOT_MADE: &str = "/";
 /// What stands for the pod's address.
 const NO_ADDRESS: [IpAddr; 1] = [IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
 
-impl DockerManager {
+impl Starter {
     /// See [`Runtime::prepare_pod`](mirrorlet_runtime::Runtime::prepare_pod).
     pub(crate) async fn prepare_start(
         &self,
@@ -46,11 +45,11 @@ impl DockerManager {
     }
 
     async fn prepared(&self, pod: &Arc<Pod>, replaces: &Pod) -> Result<(), SyncError> {
-        let objects = self.pod_objects(pod).await;
+        let objects = self.files.pod_objects(pod).await;
         self.check_host(pod, Some(replaces), &objects).await?;
-        let facts = self.engine_facts().await;
+        let facts = self.facts.engine_facts().await;
         let facts = facts.map_err(|error| runtime_error(&error))?;
-        let sandbox_image = self.sandbox_image().await.map_err(|error| {
+        let sandbox_image = self.facts.sandbox_image().await.map_err(|error| {
             let reason = reason_of(&error, SyncErrorReason::CreatePodSandboxError);
             SyncError::new(reason, error.to_string())
         })?;
@@ -74,9 +73,9 @@ impl DockerManager {
         pod: &Arc<Pod>,
         replaces: Option<&Pod>,
     ) -> Result<PodCheck, SyncError> {
-        let objects = self.pod_objects(pod).await;
+        let objects = self.files.pod_objects(pod).await;
         self.check_host(pod, replaces, &objects).await?;
-        let facts = self.engine_facts().await;
+        let facts = self.facts.engine_facts().await;
         let facts = facts.map_err(|error| runtime_error(&error))?;
         self.check_sandbox(pod, NOT_MADE, &facts).await?;
         let mut check = PodCheck::default();
@@ -125,9 +124,11 @@ impl DockerManager {
         replaces: Option<&Pod>,
         objects: &ObjectSet,
     ) -> Result<(), SyncError> {
-        self.check_volumes(pod, objects).await?;
+        self.files.check_volumes(pod, objects).await?;
         let for_disk = Arc::clone(pod);
-        let checked = self.on_disk(move |volumes| Ok(volumes.check_host_paths(&for_disk)));
+        let checked = self
+            .files
+            .on_disk(move |volumes| Ok(volumes.check_host_paths(&for_disk)));
         let failed_mount = |error: String| SyncError::new(SyncErrorReason::FailedMount, error);
         let checked = checked.await.map_err(config_error)?;
         checked.map_err(|error| failed_mount(error.to_string()))?;
@@ -141,15 +142,15 @@ impl DockerManager {
         image: &str,
         facts: &EngineFacts,
     ) -> Result<(), SyncError> {
-        self.check_network(pod).await?;
+        self.networks.check_network(pod).await?;
         let refused = |error: String| SyncError::new(SyncErrorReason::CreatePodSandboxError, error);
         let request = sandbox_request(&SandboxInput {
-            owner: &self.owner,
+            owner: &self.containers.owner,
             pod,
             attempt: 0,
-            network_mode: self.network.sandbox_mode(),
+            network_mode: self.networks.plugin.sandbox_mode(),
             image,
-            node: &self.node_now().await,
+            node: &self.files.node_now().await,
             engine: facts,
         });
         request
@@ -169,7 +170,7 @@ impl DockerManager {
     ) -> Result<(), SyncError> {
         let seccomp = self.seccomp_profile(pod, container).await;
         let request = container_request(&ContainerInput {
-            owner: &self.owner,
+            owner: &self.containers.owner,
             pod,
             container,
             role,
@@ -187,7 +188,7 @@ impl DockerManager {
             seccomp_json: seccomp.as_deref(),
             termination_log: None,
             etc_hosts: None,
-            node: &self.node,
+            node: &self.files.node,
             engine: facts,
         });
         request.map(|_| ()).map_err(config_error)

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use super::super::engine::EngineError;
 use super::super::files::config_error;
 use super::super::kill::{SANDBOX_GRACE, reason_of};
-use super::super::manager::DockerManager;
 use super::super::translate::{SandboxInput, hosts_file, sandbox_request};
-use super::{refuses_oom_score, runtime_error, tell_notes};
+use super::{Starter, refuses_oom_score, runtime_error, tell_notes};
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::spec;
 use mirrorlet_host::telemetry::occurrences;
@@ -17,7 +16,7 @@ use mirrorlet_runtime::{SyncError, SyncErrorReason};
 /// Reason of the note that a pod's host port is somebody else's.
 const HOST_PORT_CONFLICT: &str = "HostPortConflict";
 
-impl DockerManager {
+impl Starter {
     pub(super) async fn create_sandbox(
         &self,
         pod: &Arc<Pod>,
@@ -30,19 +29,24 @@ impl DockerManager {
             )
         };
         let facts = self
+            .facts
             .engine_facts()
             .await
             .map_err(|error| runtime_error(&error))?;
-        self.check_network(pod).await?;
-        let node = self.node_now().await;
+        self.networks.check_network(pod).await?;
+        let node = self.files.node_now().await;
         let mut image_made_anew = false;
         loop {
-            let image = self.sandbox_image().await.map_err(|error| failed(&error))?;
+            let image = self
+                .facts
+                .sandbox_image()
+                .await
+                .map_err(|error| failed(&error))?;
             let request = sandbox_request(&SandboxInput {
-                owner: &self.owner,
+                owner: &self.containers.owner,
                 pod,
                 attempt,
-                network_mode: self.network.sandbox_mode(),
+                network_mode: self.networks.plugin.sandbox_mode(),
                 image: &image,
                 node: &node,
                 engine: &facts,
@@ -51,12 +55,12 @@ impl DockerManager {
                 SyncError::new(SyncErrorReason::CreatePodSandboxError, error.to_string())
             })?;
             tell_notes(&self.telemetry, pod, &request.notes);
-            match self.create(request, &image, "").await {
+            match self.containers.create(request, &image, "").await {
                 Ok(id) => return Ok(id),
                 // The image was removed behind our back, by `docker image prune -a` say.
                 Err(error) if error.is_not_found() && !image_made_anew => {
                     image_made_anew = true;
-                    self.forget_sandbox_image();
+                    self.facts.forget_sandbox_image();
                 }
                 Err(error) => return Err(failed(&error)),
             }
@@ -70,16 +74,16 @@ impl DockerManager {
         pod: &Arc<Pod>,
         id: &str,
     ) -> Result<Vec<IpAddr>, SyncError> {
-        if let Err(error) = self.start(id).await {
+        if let Err(error) = self.containers.start(id).await {
             return Err(self.failed_start(pod, id, &error).await);
         }
-        let ips = match self.set_up_network(pod, id).await {
+        let ips = match self.networks.set_up_network(pod, id).await {
             Ok(ips) => ips,
             Err(error) if error.reason == SyncErrorReason::SetupNetworkError => {
                 // What of this fails is found, and done, by the next round or by the collector.
-                let _ = self.tear_down_network(id).await;
-                let _ = self.stop(id, SANDBOX_GRACE).await;
-                let _ = self.remove(id).await;
+                let _ = self.networks.tear_down_network(id).await;
+                let _ = self.containers.stop(id, SANDBOX_GRACE).await;
+                let _ = self.remains.remove(id).await;
                 return Err(error);
             }
             Err(error) => return Err(error),
@@ -87,9 +91,10 @@ impl DockerManager {
         if spec::is_host_network(pod) {
             return Ok(ips);
         }
-        let hosts = hosts_file(pod, &ips, &self.node).map_err(config_error)?;
+        let hosts = hosts_file(pod, &ips, &self.files.node).map_err(config_error)?;
         let uid = PodUid::of(pod);
-        self.on_disk(move |volumes| volumes.write_hosts(&uid, &hosts))
+        self.files
+            .on_disk(move |volumes| volumes.write_hosts(&uid, &hosts))
             .await
             .map_err(config_error)?;
         Ok(ips)
@@ -99,11 +104,11 @@ impl DockerManager {
     async fn failed_start(&self, pod: &Pod, id: &str, error: &EngineError) -> SyncError {
         let learnt = refuses_oom_score(error);
         if learnt {
-            self.learn_no_negative_oom_score();
+            self.facts.learn_no_negative_oom_score();
         }
         // Perhaps its network has gone since it was seen last.
-        self.network.forget();
-        let told = self.explain_start(error).await;
+        self.networks.plugin.forget();
+        let told = self.networks.explain_start(error).await;
         if let Some(conflict) = &told.conflict {
             let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
             occurrences::note(
@@ -114,7 +119,7 @@ impl DockerManager {
                 conflict,
             );
         }
-        let _ = self.remove(id).await;
+        let _ = self.remains.remove(id).await;
         SyncError {
             // What was learnt makes the next attempt a different one: at once.
             retry_after: learnt.then_some(std::time::Duration::ZERO),

@@ -1,5 +1,6 @@
 //! Garbage collection of containers on the Engine in memory.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
@@ -200,7 +201,7 @@ async fn nothing_is_collected_before_everything_was_listed() {
     bed.up(&pod).await;
     bed.kill(&pod, None).await;
     bed.engine.clear_calls();
-    bed.manager.index.begin_gap();
+    bed.manager.containers.index.begin_gap();
     assert_eq!(
         bed.collect(&Known::default(), false).await,
         GcOutcome::default()

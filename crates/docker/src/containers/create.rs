@@ -5,10 +5,10 @@ use std::time::Duration;
 use bollard::models::ContainerCreateBody;
 use tokio::time::Instant;
 
-use super::super::engine::EngineError;
-use super::super::index::Created;
-use super::super::manager::DockerManager;
-use super::super::translate::{Kind, OurContainer, Request, names, parse_ours};
+use super::Containers;
+use crate::engine::EngineError;
+use crate::index::Created;
+use crate::translate::{Kind, OurContainer, Request, names, parse_ours};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::observed::ContainerState;
 
@@ -21,9 +21,9 @@ const CREATE_ATTEMPTS: usize = 3;
 const GHOST_WAIT: Duration = Duration::from_secs(5);
 const GHOST_POLL: Duration = Duration::from_millis(100);
 
-impl DockerManager {
+impl Containers {
     /// Starts a container and tells the index what came of it.
-    pub(super) async fn start(&self, id: &str) -> Result<(), EngineError> {
+    pub(crate) async fn start(&self, id: &str) -> Result<(), EngineError> {
         let permit = self.changes.acquire().await;
         let started = self.engine.start_container(id).await;
         drop(permit);
@@ -36,7 +36,7 @@ impl DockerManager {
     }
 
     /// Creates a container exactly once: a name that is taken is looked into.
-    pub(super) async fn create(
+    pub(crate) async fn create(
         &self,
         request: Request,
         image: &str,

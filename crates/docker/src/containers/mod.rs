@@ -1,0 +1,154 @@
+//! Our containers on the Engine: listed, looked at, created, started and stopped, and the
+//! [index](super::index) told of all that.
+
+mod create;
+
+use std::time::Duration;
+
+use bollard::models::ContainerInspectResponse;
+use tokio::sync::{Mutex, Semaphore};
+
+use super::engine::{EngineError, SharedEngine};
+use super::index::{Index, Record};
+use super::termination;
+use super::translate::{Kind, parse_ours};
+use mirrorlet_core::api::{ContainerId, PodUid, Timestamp};
+use mirrorlet_core::observed::ContainerState;
+use mirrorlet_runtime::{Result, RuntimeError};
+
+/// Attempts to get an inspect that is not older than the newest event.
+pub(super) const INSPECT_ATTEMPTS: usize = 3;
+
+/// The containers that one owner has on an Engine.
+pub(super) struct Containers {
+    pub(super) engine: SharedEngine,
+    pub(super) owner: String,
+    pub(super) index: Index,
+    /// Bounds the calls that change something. Fair: permits are given in the order asked.
+    pub(super) changes: Semaphore,
+    listing: Mutex<()>,
+}
+
+impl Containers {
+    /// Those of `owner`, with so many calls at a time that change something.
+    pub(super) fn new(engine: SharedEngine, owner: String, concurrency: usize) -> Self {
+        Self {
+            engine,
+            owner,
+            index: Index::default(),
+            changes: Semaphore::new(concurrency),
+            listing: Mutex::default(),
+        }
+    }
+
+    /// Lists our containers into the index; only where the index is incomplete, when
+    /// `only_if_incomplete`.
+    pub(super) async fn list(&self, only_if_incomplete: bool) -> Result<()> {
+        let _one_at_a_time = self.listing.lock().await;
+        if only_if_incomplete && self.index.is_complete() {
+            return Ok(());
+        }
+        let began = self.index.begin_list();
+        let listed = self.engine.list_containers(&self.owner).await?;
+        let ours = listed
+            .into_iter()
+            .filter_map(|summary| {
+                let names = summary.names.iter().flatten().map(String::as_str);
+                let ours = parse_ours(&self.owner, names, summary.labels.as_ref()?)?;
+                Some((summary, ours))
+            })
+            .collect();
+        self.index.apply_list(began, ours);
+        Ok(())
+    }
+
+    /// Inspects a container if, and for as long as, that would tell something new.
+    pub(super) async fn freshen(&self, id: &str) -> Result<()> {
+        let Some(record) = self.index.get(id) else {
+            return Ok(());
+        };
+        let _asked_once = record.inspecting.lock().await;
+        for _ in 0..INSPECT_ATTEMPTS {
+            let Some(record) = self.index.get(id).filter(|record| record.stale) else {
+                return Ok(());
+            };
+            match self.engine.inspect_container(id).await {
+                Ok(found) => {
+                    let message = self.termination_message(&record, &found).await;
+                    self.index.inspected(id, record.touched, &found, &message);
+                }
+                Err(error) if error.is_not_found() => self.index.removed(id),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// What a container left at its termination message path, or the tail of its log.
+    async fn termination_message(
+        &self,
+        record: &Record,
+        found: &ContainerInspectResponse,
+    ) -> String {
+        let Kind::Container {
+            termination_path,
+            fallback_to_logs,
+            ..
+        } = &record.ours.kind
+        else {
+            return String::new();
+        };
+        termination::message(
+            &*self.engine,
+            &record.id,
+            found,
+            termination_path,
+            *fallback_to_logs,
+        )
+        .await
+    }
+
+    /// Refuses a container of which it is known that it does not run.
+    pub(super) fn check_running(&self, id: &ContainerId) -> Result<()> {
+        let state = self.index.get(&id.id).map(|record| record.state);
+        match state {
+            Some(ContainerState::Created | ContainerState::Exited) => Err(not_running(&id.id)),
+            Some(ContainerState::Running | ContainerState::Unknown) | None => Ok(()),
+        }
+    }
+
+    /// All containers of a pod, unless one of them runs.
+    pub(super) fn stopped_records(&self, uid: &PodUid) -> Result<Vec<Record>> {
+        let records = self.index.of_pod(uid);
+        match records.iter().find(|r| r.state == ContainerState::Running) {
+            None => Ok(records),
+            Some(running) => Err(RuntimeError::Conflict(format!(
+                "container {} of the pod is still running",
+                running.id.get(..12).unwrap_or(&running.id)
+            ))),
+        }
+    }
+
+    /// Stops a container; one that has ended or is gone is success.
+    pub(super) async fn stop(&self, id: &str, grace: Duration) -> Result<(), EngineError> {
+        match self.engine.stop_container(id, grace).await {
+            Ok(()) => {
+                self.index.died(id, None, Timestamp::now());
+                Ok(())
+            }
+            Err(error) if error.is_not_found() => {
+                self.index.removed(id);
+                Ok(())
+            }
+            Err(error) => {
+                self.index.doubt(id);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Upstream: `core/streaming.go` of cri-dockerd.
+pub(super) fn not_running(id: &str) -> RuntimeError {
+    RuntimeError::Conflict(format!("container not running ({id})"))
+}
