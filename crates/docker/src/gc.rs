@@ -2,11 +2,9 @@
 //! be collected is asked nothing.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use futures::{StreamExt, stream};
 
-use super::containers::Containers;
 use super::remove::Remains;
 use super::translate::Kind;
 use mirrorlet_core::api::keys::SANDBOX_NAME;
@@ -14,33 +12,14 @@ use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::gc::{
     Cause, ContainerGcPolicy, GcInput, PodLife, Removal, compute_container_gc,
 };
-use mirrorlet_host::telemetry::{Telemetry, occurrences};
+use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::gc::{GcOutcome, PodStateProvider};
 use mirrorlet_runtime::{Result, RuntimeError};
 
 /// Removals at a time: few, so that they don't hold up starts.
 const REMOVALS_MAX: usize = 4;
 
-/// Collects containers that nobody needs any more.
-pub(super) struct Collector {
-    containers: Arc<Containers>,
-    remains: Arc<Remains>,
-    telemetry: Telemetry,
-}
-
-impl Collector {
-    pub(super) fn new(
-        containers: &Arc<Containers>,
-        remains: &Arc<Remains>,
-        telemetry: &Telemetry,
-    ) -> Self {
-        Self {
-            containers: Arc::clone(containers),
-            remains: Arc::clone(remains),
-            telemetry: telemetry.clone(),
-        }
-    }
-
+impl Remains {
     /// See [`Runtime::garbage_collect`](mirrorlet_runtime::Runtime::garbage_collect).
     pub(super) async fn collect(
         &self,
@@ -113,8 +92,8 @@ impl Collector {
                 .await
                 .map_err(RuntimeError::from)?;
         }
-        self.remains.remove(&removal.id.id).await?;
-        occurrences::container_collected(&self.telemetry, removal);
+        self.remove(&removal.id.id).await?;
+        occurrences::container_collected(&self.files.telemetry, removal);
         Ok(true)
     }
 

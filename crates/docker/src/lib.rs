@@ -3,10 +3,10 @@
 //! It is made of parts; each names only those left of it.
 //!
 //! ```text
-//!   Engine ── Containers ─┬─ Execs ── Hooks ──────┬─ Killer ─┐
-//!      │                  ├─ ContainerLogs ───────┤          │
-//!      │     PodFiles ────┴─ Networks ────────────┴─ Remains ┼─ Collector
-//!      └──── ImagePuller ─── Facts ──────────────────────────┴─ Starter ── Walker
+//!   Engine ── Containers ─┬─ Execs ── Hooks ──────┬─ Killer ───┐
+//!      │                  ├─ ContainerLogs ───────┤            │
+//!      │     PodFiles ────┴─ Networks ────────────┴─ Remains ──┤
+//!      └──── ImagePuller ─── Facts ────────────────────────────┴─ Starter
 //! ```
 
 #![cfg_attr(

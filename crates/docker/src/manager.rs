@@ -24,7 +24,6 @@ use super::events;
 use super::exec::{ExecSessions, Execs};
 use super::facts::Facts;
 use super::files::PodFiles;
-use super::gc::Collector;
 use super::hooks::Hooks;
 use super::image::ImagePuller;
 use super::index::pod_status;
@@ -34,7 +33,6 @@ use super::logs::container_logs;
 use super::network::{EngineNetwork, Networks};
 use super::remove::Remains;
 use super::start::Starter;
-use super::sync::Walker;
 use super::translate::NodeFacts;
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::gc::ContainerGcPolicy;
@@ -84,8 +82,7 @@ pub struct DockerManager {
     probe: Client,
     killer: Arc<Killer>,
     remains: Arc<Remains>,
-    collector: Collector,
-    walker: Walker,
+    starter: Starter,
     telemetry: Telemetry,
 }
 
@@ -166,10 +163,7 @@ impl DockerManager {
             telemetry: telemetry.clone(),
             newcomers: Semaphore::new(concurrency),
         };
-        let walker = Walker::new(starter, &killer, &remains, &telemetry);
         Self {
-            collector: Collector::new(&containers, &remains, &telemetry),
-            walker,
             containers,
             facts,
             files,
@@ -180,6 +174,7 @@ impl DockerManager {
             probe,
             killer,
             remains,
+            starter,
             telemetry,
         }
     }
@@ -254,9 +249,7 @@ impl Runtime for DockerManager {
         pods: &dyn PodStateProvider,
         evict_non_deleted: bool,
     ) -> GcOutcome {
-        self.collector
-            .collect(policy, pods, evict_non_deleted)
-            .await
+        self.remains.collect(policy, pods, evict_non_deleted).await
     }
 
     async fn get_pods(&self, all: bool) -> Result<Pods> {
@@ -297,10 +290,7 @@ impl Runtime for DockerManager {
         replaces: &Pod,
         cancel: &CancellationToken,
     ) -> Result<(), SyncError> {
-        self.walker
-            .starter
-            .prepare_start(pod, replaces, cancel)
-            .await
+        self.starter.prepare_start(pod, replaces, cancel).await
     }
 
     async fn check_pod(
@@ -308,7 +298,7 @@ impl Runtime for DockerManager {
         pod: &Arc<Pod>,
         replaces: Option<&Pod>,
     ) -> Result<PodCheck, SyncError> {
-        self.walker.starter.check_start(pod, replaces).await
+        self.starter.check_start(pod, replaces).await
     }
 
     async fn sync_pod(
@@ -318,7 +308,7 @@ impl Runtime for DockerManager {
         plan: &Plan,
         cancel: &CancellationToken,
     ) -> PodSyncResult {
-        self.walker.walk(pod, status, plan, cancel).await
+        self.starter.walk(pod, status, plan, cancel).await
     }
 
     async fn kill_pod(

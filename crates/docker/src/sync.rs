@@ -9,38 +9,15 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::kill::{Killer, Stop};
-use super::remove::Remains;
+use super::kill::Stop;
 use super::start::{Sandbox, Start, Starter};
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::observed::PodStatus;
 use mirrorlet_core::plan::{Plan, Reason, Step, kill_grace};
-use mirrorlet_host::telemetry::{Telemetry, calls, occurrences};
+use mirrorlet_host::telemetry::{calls, occurrences};
 use mirrorlet_runtime::{PodSyncResult, SyncResult};
 
-/// Walks plans.
-pub(super) struct Walker {
-    pub(super) starter: Starter,
-    killer: Arc<Killer>,
-    remains: Arc<Remains>,
-    telemetry: Telemetry,
-}
-
-impl Walker {
-    pub(super) fn new(
-        starter: Starter,
-        killer: &Arc<Killer>,
-        remains: &Arc<Remains>,
-        telemetry: &Telemetry,
-    ) -> Self {
-        Self {
-            starter,
-            killer: Arc::clone(killer),
-            remains: Arc::clone(remains),
-            telemetry: telemetry.clone(),
-        }
-    }
-
+impl Starter {
     /// See [`Runtime::sync_pod`](mirrorlet_runtime::Runtime::sync_pod).
     pub(super) async fn walk(
         &self,
@@ -87,8 +64,7 @@ impl Walker {
                     let mut starts: Vec<Start<'_>> = Start::of(step).into_iter().collect();
                     starts.append(&mut take_starts(&mut steps));
                     if let Some(sandbox) = Sandbox::of(step, status) {
-                        match Box::pin(self.starter.start_all(pod, sandbox, &starts, cancel)).await
-                        {
+                        match Box::pin(self.start_all(pod, sandbox, &starts, cancel)).await {
                             Ok(started) => result.add_sync_result(started),
                             Err(error) => result.fail(error),
                         }
