@@ -37,8 +37,9 @@ use mirrorlet_core::api::report::EngineReport;
 use mirrorlet_core::api::{FullName, Timestamp};
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::mirror::{MirrorState, problem_lines};
-use mirrorlet_core::node::{NodeFacts, Readings};
+use mirrorlet_core::node::{NodeFacts, PodProblems, Readings};
 use mirrorlet_core::observed::Pods;
+use mirrorlet_core::rollout;
 use mirrorlet_docker::ImagePuller;
 use mirrorlet_host::telemetry::Telemetry;
 
@@ -85,7 +86,7 @@ pub(super) struct Links {
 struct Feeds {
     facts: Writer<NodeFacts>,
     readings: Writer<Readings>,
-    mirror_problems: Writer<Vec<String>>,
+    problems: Writer<PodProblems>,
 }
 
 impl Cluster {
@@ -105,11 +106,11 @@ impl Cluster {
 
         let (facts, facts_reader) = cell(facts);
         let (readings, readings_reader) = cell(Readings::default());
-        let (mirror_problems, problems_reader) = cell(Vec::new());
+        let (problems, problems_reader) = cell(PodProblems::default());
         let inputs = NodeInputs {
             facts: facts_reader,
             readings: readings_reader,
-            mirror_problems: problems_reader,
+            problems: problems_reader,
         };
         let (task, node, standing) = NodeTask::new(client.clone(), inputs, telemetry.clone());
         spawn(parts, "node", task.run(cancel.clone()));
@@ -151,7 +152,7 @@ impl Cluster {
             feeds: Feeds {
                 facts,
                 readings,
-                mirror_problems,
+                problems,
             },
         }))
     }
@@ -168,7 +169,7 @@ impl Cluster {
         let Feeds {
             facts,
             readings,
-            mirror_problems,
+            problems,
         } = self.feeds;
         let (images_writer, images_reader) = cell(Vec::new());
         let listing = images::keep(links.images, images_writer, cancel.clone());
@@ -184,6 +185,7 @@ impl Cluster {
         );
         spawn(parts, "node readings", keeping);
 
+        let merged = links.merged.clone();
         let inputs = MirrorInputs {
             node_name: config.node_name.clone(),
             node: self.node.clone(),
@@ -194,8 +196,8 @@ impl Cluster {
         };
         let (task, mirrors) = MirrorTask::new(self.client.clone(), inputs, telemetry.clone());
         spawn(parts, "mirrors", task.run(cancel.clone()));
-        let telling = tell_mirror_problems(mirrors.clone(), mirror_problems, cancel.clone());
-        spawn(parts, "mirror problems", telling);
+        let telling = tell_problems(mirrors.clone(), merged, problems, cancel.clone());
+        spawn(parts, "problems of pods", telling);
 
         let inputs = StatusInputs {
             board: links.board,
@@ -284,17 +286,25 @@ async fn keep_admit_node(
     }
 }
 
-/// Keeps the Node's condition about its mirrors current.
-async fn tell_mirror_problems(
+/// Keeps the Node's conditions about its static pods current.
+async fn tell_problems(
     mut mirrors: Reader<BTreeMap<FullName, MirrorState>>,
-    mut problems: Writer<Vec<String>>,
+    mut merged: Reader<Merged>,
+    mut problems: Writer<PodProblems>,
     cancel: CancellationToken,
 ) {
     loop {
-        problems.publish(problem_lines(&mirrors.get()));
-        tokio::select! {
+        problems.publish(PodProblems {
+            mirrors: problem_lines(&mirrors.get()),
+            rollouts: rollout::problem_lines(merged.get().pods.values()),
+        });
+        let changed = tokio::select! {
             () = cancel.cancelled() => return,
-            changed = mirrors.changed() => if changed.is_err() { return },
+            changed = mirrors.changed() => changed.is_ok(),
+            changed = merged.changed() => changed.is_ok(),
+        };
+        if !changed {
+            return;
         }
     }
 }

@@ -84,6 +84,63 @@ async fn an_edited_manifest_replaces_the_mirror() {
     agent.stop().await;
 }
 
+/// An edit that can't be started is told by the mirror and by the Node, until it is mended.
+async fn a_held_edit_is_told(identity: Identity) {
+    let bed = NodeBed::on(Cluster::shared().await, identity).await;
+    let agent = bed.joined().await;
+    bed.sleeper("web");
+    let before = bed.until_mirrored("web").await;
+    let running = bed.running();
+    let edit = bed.pod("web", "mirrorlet.test/nowhere:1", 1, QUIET);
+    bed.write("web.yaml", &edit.replace("IfNotPresent", "Never"));
+    let held =
+        |pod: &Value| pod["metadata"]["annotations"]["mirrorlet.dev/held-reason"].is_string();
+    let mirror = bed.until_mirror("web", held).await;
+    let annotations = &mirror["metadata"]["annotations"];
+    assert_eq!(
+        annotations["mirrorlet.dev/held-reason"],
+        "ErrImageNeverPull"
+    );
+    assert_ne!(
+        annotations["mirrorlet.dev/held-revision"],
+        annotations["kubernetes.io/config.hash"]
+    );
+    assert!(annotations["mirrorlet.dev/held-message"].is_string());
+    // rollouts M1
+    assert_eq!(
+        (uid(&mirror), bed.running()),
+        (uid(&before), running.clone())
+    );
+    let rollouts = |node: &Value| {
+        let conditions = node["status"]["conditions"].as_array().cloned();
+        let mut conditions = conditions.into_iter().flatten();
+        conditions.find(|condition| condition["type"] == "RolloutsHealthy")
+    };
+    let is = |status: &'static str| {
+        move |node: &Value| rollouts(node).is_some_and(|condition| condition["status"] == status)
+    };
+    let node = bed.until_node("a held version", is("False")).await;
+    let condition = rollouts(&node).unwrap();
+    let message = condition["message"].as_str().unwrap();
+    assert!(message.contains("held: ErrImageNeverPull"), "{message}");
+
+    bed.sleeper("web");
+    let mirror = bed.until_mirror("web", |pod| !held(pod)).await;
+    assert_eq!((uid(&mirror), bed.running()), (uid(&before), running));
+    bed.until_node("no held version", is("True")).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_held_edit_is_told_by_a_nodes_certificate() {
+    a_held_edit_is_told(Identity::Node).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_held_edit_is_told_by_a_service_account() {
+    a_held_edit_is_told(Identity::ServiceAccount).await;
+}
+
 /// Deletes the mirror; it is back, and the containers didn't notice.
 async fn a_deleted_mirror_is_back(force: bool) {
     let bed = NodeBed::new().await;

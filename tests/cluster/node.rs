@@ -13,7 +13,7 @@ use mirrorlet::config::ApiAccess;
 use mirrorlet::store::cell::{Reader, Writer, cell};
 use mirrorlet_core::amounts::Amounts;
 use mirrorlet_core::api::core::{Node, Taint};
-use mirrorlet_core::node::{EngineSeen, NodeFacts, Readings};
+use mirrorlet_core::node::{EngineSeen, NodeFacts, PodProblems, Readings};
 use mirrorlet_host::telemetry::Telemetry;
 use serde_json::Value;
 use tokio::task::JoinSet;
@@ -24,7 +24,7 @@ struct Agent {
     facts: Writer<NodeFacts>,
     readings: Writer<Readings>,
     // Held, so that its reader lives.
-    _problems: Writer<Vec<String>>,
+    _problems: Writer<PodProblems>,
     node: Reader<Option<Arc<Node>>>,
     standing: Reader<NodeStanding>,
     reach: Reader<ApiReach>,
@@ -87,11 +87,11 @@ impl Agent {
         let name = facts.name.clone();
         let (facts, facts_reader) = cell(facts);
         let (readings, readings_reader) = cell(up());
-        let (problems, problems_reader) = cell(Vec::new());
+        let (problems, problems_reader) = cell(PodProblems::default());
         let inputs = NodeInputs {
             facts: facts_reader,
             readings: readings_reader,
-            mirror_problems: problems_reader,
+            problems: problems_reader,
         };
         let (task, node, standing) = NodeTask::new(client.clone(), inputs, telemetry.clone());
         let lease = LeaseTask::new(client.clone(), name, node.clone());

@@ -8,9 +8,9 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use crate::amounts::Amounts;
-use crate::api::Pod;
 use crate::api::core::{Container, ResourceFieldSelector};
 use crate::api::quantity::Quantity;
+use crate::api::{Pod, keys};
 use crate::{resources, spec};
 
 /// Why a field or resource has no text. Names fields, never values.
@@ -54,7 +54,14 @@ pub fn file_value(pod: &Pod, path: &str) -> Result<String, DownwardError> {
     let formatted = |map: &Option<BTreeMap<String, String>>| format_map(map.as_ref());
     match path {
         "metadata.labels" => Ok(formatted(&pod.metadata.labels)),
-        "metadata.annotations" => Ok(formatted(&pod.metadata.annotations)),
+        // What an agent notes about a newer revision is no affair of the containers'.
+        "metadata.annotations" => {
+            let mut annotations = pod.metadata.annotations.clone();
+            if let Some(annotations) = &mut annotations {
+                annotations.retain(|key, _| !keys::HELD.contains(&key.as_str()));
+            }
+            Ok(formatted(&annotations))
+        }
         _ => metadata_value(pod, path)
             .ok_or_else(|| DownwardError::UnsupportedField(path.to_owned())),
     }

@@ -32,7 +32,7 @@ use mirrorlet_core::api::core::{Node, NodeStatus};
 use mirrorlet_core::api::{Timestamp, Watched};
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::node::{
-    EngineSeen, NodeEvent, NodeFacts, Pressures, Readings, believed_conditions,
+    EngineSeen, NodeEvent, NodeFacts, PodProblems, Pressures, Readings, believed_conditions,
     compute_node_status, decide_write, transitions,
 };
 use mirrorlet_host::random::spread;
@@ -67,7 +67,7 @@ pub struct NodeInputs {
     /// The latest readings of the machine.
     pub readings: Reader<Readings>,
     /// Static pods without their mirror pod, one line each.
-    pub mirror_problems: Reader<Vec<String>>,
+    pub problems: Reader<PodProblems>,
 }
 
 /// How our Node stands with the API server.
@@ -239,7 +239,7 @@ impl NodeTask {
                 _ = ticks.tick() => false,
                 Ok(_) = self.inputs.facts.changed() => false,
                 Ok(_) = self.inputs.readings.changed() => false,
-                Ok(_) = self.inputs.mirror_problems.changed() => false,
+                Ok(_) = self.inputs.problems.changed() => false,
                 Ok(now) = reach.changed() => {
                     if *now == ApiReach::Up && watch.is_broken {
                         // The server is back: no need to wait for the watch's own pause.
@@ -340,7 +340,7 @@ impl NodeTask {
             &facts,
             &readings,
             &self.pressures,
-            &self.inputs.mirror_problems.get(),
+            &self.inputs.problems.get(),
             before.conditions.as_deref().unwrap_or_default(),
             now,
         );

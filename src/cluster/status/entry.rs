@@ -75,8 +75,8 @@ pub(super) struct Entry {
     answer: Option<Arc<Pod>>,
     /// The last written status, and its time.
     sent: Option<(Value, Instant)>,
-    /// The status that was written last.
-    written_for: Option<Arc<core::PodStatus>>,
+    /// What was written last: of which pod, with which status.
+    written_for: Option<(Arc<Pod>, Arc<core::PodStatus>)>,
     /// How often that was written again, for nothing.
     repeats: u32,
     /// The problem reported last.
@@ -117,11 +117,11 @@ impl Entry {
             Deed::Patch(patch) => {
                 let version = &seen.api.metadata.resource_version;
                 let answers = |answer: &Arc<Pod>| answer.metadata.resource_version == *version;
+                let same = |(pod, status): &(Arc<Pod>, Arc<core::PodStatus>)| {
+                    Arc::ptr_eq(pod, &seen.pod) && Arc::ptr_eq(status, &seen.status)
+                };
                 let is_rest = self.answer.as_ref().is_some_and(answers)
-                    && self
-                        .written_for
-                        .as_ref()
-                        .is_some_and(|s| Arc::ptr_eq(s, &seen.status));
+                    && self.written_for.as_ref().is_some_and(same);
                 if is_rest {
                     // The API server took our write, and not this part of it.
                     self.repeats = self.repeats.max(REPEATS_OF_REST);
@@ -174,8 +174,14 @@ impl Entry {
         self.told = None;
     }
 
-    pub(super) fn written(&mut self, patch: Value, pod: Arc<Pod>, status: Arc<core::PodStatus>) {
-        self.written_for = Some(status);
+    /// `patch` made the object what it is now, for that pod and its status.
+    pub(super) fn written(
+        &mut self,
+        patch: Value,
+        object: Arc<Pod>,
+        of: (Arc<Pod>, Arc<core::PodStatus>),
+    ) {
+        self.written_for = Some(of);
         self.done();
         let again = self.sent.as_ref().is_some_and(|(sent, _)| *sent == patch);
         self.repeats = if again {
@@ -184,8 +190,8 @@ impl Entry {
             0
         };
         self.sent = Some((patch, Instant::now()));
-        self.newest = Some(Arc::clone(&pod));
-        self.answer = Some(pod);
+        self.newest = Some(Arc::clone(&object));
+        self.answer = Some(object);
     }
 
     pub(super) fn deleted(&mut self) {

@@ -159,16 +159,12 @@ impl StatusTask {
         } = done;
         match outcome {
             Outcome::Nothing => entry.done(),
-            Outcome::Written {
-                patch,
-                pod,
-                status: told,
-            } => {
+            Outcome::Written { patch, object, of } => {
                 let changed = write::changed(&patch);
-                let status = pod.status.as_ref();
+                let status = object.status.as_ref();
                 let phase = status.and_then(|s| s.phase.as_deref()).unwrap_or_default();
                 occurrences::status_written(&self.telemetry, &full_name, &uid, phase, &changed);
-                entry.written(patch, pod, told);
+                entry.written(patch, object, of);
             }
             Outcome::ObjectDeleted { by_us } => {
                 if by_us {

@@ -26,11 +26,11 @@ pub(super) struct Done {
 pub(super) enum Outcome {
     /// There was nothing to write when its turn came.
     Nothing,
-    /// It was written for that status; the object is now this.
+    /// It was written for that pod and its status; the object is now this.
     Written {
         patch: Value,
-        pod: Arc<Pod>,
-        status: Arc<core::PodStatus>,
+        object: Arc<Pod>,
+        of: (Arc<Pod>, Arc<core::PodStatus>),
     },
     /// The object was deleted, or was gone.
     ObjectDeleted { by_us: bool },
@@ -84,14 +84,14 @@ async fn patch(cluster: &ClusterClient, board: &Board, seen: Seen) -> Outcome {
         let body = Patch::Strategic(&patch);
         let params = PatchParams::default();
         let answer = api.patch_status(&seen.full_name.name, &params, &body).await;
-        answer.map(|pod| Some((patch, pod, newest.status)))
+        answer.map(|object| Some((patch, object, (newest.pod, newest.status))))
     };
     match cluster.write(CALL_DEADLINE, call).await {
         Ok(None) => Outcome::Nothing,
-        Ok(Some((patch, pod, status))) => Outcome::Written {
+        Ok(Some((patch, object, of))) => Outcome::Written {
             patch,
-            pod: Arc::new(remains(without_managed_fields(pod))),
-            status,
+            object: Arc::new(remains(without_managed_fields(object))),
+            of,
         },
         Err(error) => Outcome::Failed(error),
     }

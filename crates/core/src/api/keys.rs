@@ -49,6 +49,14 @@ pub const OWNER: &str = "mirrorlet.dev/owner";
 /// Our annotation of a mirror that is not a whole copy: the fields that were left out of it,
 /// because the API server lets no mirror have them.
 pub const SANITIZED: &str = "mirrorlet.dev/sanitized";
+/// Our annotation of a pod that runs in the place of a newer revision: the UID of that one.
+pub const HELD_REVISION: &str = "mirrorlet.dev/held-revision";
+/// Our annotation beside [`HELD_REVISION`]: why that isn't run, in one word.
+pub const HELD_REASON: &str = "mirrorlet.dev/held-reason";
+/// Our annotation beside [`HELD_REVISION`]: why that isn't run, in a sentence.
+pub const HELD_MESSAGE: &str = "mirrorlet.dev/held-message";
+/// All annotations of a pod that runs in the place of a newer revision.
+pub const HELD: [&str; 3] = [HELD_REVISION, HELD_REASON, HELD_MESSAGE];
 /// Our label telling `sandbox` from `container`.
 pub const KIND: &str = "mirrorlet.dev/kind";
 /// Value of [`KIND`] on a sandbox.

@@ -23,7 +23,7 @@ const PIDS_FREE_PERCENT: u64 = 5;
 /// How long a pressure is told after it was last seen, so that it doesn't flap: upstream's
 /// `evictionPressureTransitionPeriod`.
 const PRESSURE_HOLD: Duration = Duration::from_mins(5);
-/// How many problems of mirror pods a condition's message names; the rest are counted.
+/// How many problems of pods a condition's message names; the rest are counted.
 const PROBLEMS_NAMED_MAX: usize = 5;
 /// Longest message of a condition, in bytes; the API server takes 32 KiB, nobody reads that.
 const MESSAGE_MAX: usize = 1024;
@@ -99,7 +99,7 @@ struct Told {
 pub fn compute_conditions(
     readings: &Readings,
     pressures: &Pressures,
-    mirror_problems: &[String],
+    problems: &PodProblems,
     before: &[NodeCondition],
     now: Timestamp,
 ) -> Vec<NodeCondition> {
@@ -147,7 +147,8 @@ pub fn compute_conditions(
                 "the node has sufficient PID available",
             ),
         ),
-        mirrors(mirror_problems),
+        mirrors(&problems.mirrors),
+        rollouts(&problems.rollouts),
         ready(&readings.engine),
     ]
     .into_iter()
@@ -171,14 +172,50 @@ pub fn believed_conditions(told: &[NodeCondition], base: &[NodeCondition]) -> Ve
         .collect()
 }
 
+/// What is wrong with static pods, a line for each.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PodProblems {
+    /// Those without a mirror pod.
+    pub mirrors: Vec<String>,
+    /// Those whose newest version is held or was restored.
+    pub rollouts: Vec<String>,
+}
+
 fn mirrors(problems: &[String]) -> Told {
-    let kind = "MirrorPodsHealthy";
+    told(
+        "MirrorPodsHealthy",
+        ("MirrorPodsPosted", "every static pod has its mirror pod"),
+        "MirrorPodsMissing",
+        problems,
+    )
+}
+
+fn rollouts(problems: &[String]) -> Told {
+    told(
+        "RolloutsHealthy",
+        (
+            "NewestVersionsRun",
+            "no version of a static pod is held or was restored",
+        ),
+        "VersionsHeldOrRestored",
+        problems,
+    )
+}
+
+/// A condition that is true where there are no problems, and else names some.
+fn told(
+    kind: &'static str,
+    good: (&'static str, &str),
+    bad: &'static str,
+    problems: &[String],
+) -> Told {
     if problems.is_empty() {
+        let (reason, message) = good;
         return Told {
             kind,
             status: true,
-            reason: "MirrorPodsPosted",
-            message: "every static pod has its mirror pod".to_owned(),
+            reason,
+            message: message.to_owned(),
         };
     }
     let named: Vec<&str> = problems
@@ -195,7 +232,7 @@ fn mirrors(problems: &[String]) -> Told {
     Told {
         kind,
         status: false,
-        reason: "MirrorPodsMissing",
+        reason: bad,
         message,
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
-use super::conditions::{Pressures, compute_conditions};
+use super::conditions::{PodProblems, Pressures, compute_conditions};
 use super::{NodeFacts, Readings, kubelet_version};
 use crate::amounts::Amounts;
 use crate::api::core::{
@@ -94,7 +94,7 @@ pub fn compute_node_status(
     facts: &NodeFacts,
     readings: &Readings,
     pressures: &Pressures,
-    mirror_problems: &[String],
+    problems: &PodProblems,
     before: &[NodeCondition],
     now: Timestamp,
 ) -> NodeStatus {
@@ -106,11 +106,7 @@ pub fn compute_node_status(
             facts.max_pods,
         )),
         conditions: Some(compute_conditions(
-            readings,
-            pressures,
-            mirror_problems,
-            before,
-            now,
+            readings, pressures, problems, before, now,
         )),
         daemon_endpoints: facts.node_api_port.map(daemon_endpoints),
         declared_features: facts

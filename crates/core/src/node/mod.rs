@@ -17,7 +17,9 @@ use crate::api::NodeName;
 use crate::api::core::Taint;
 
 pub use claim::{Claim, LeaseSeen, claim};
-pub use conditions::{Pressures, believed_conditions, compute_conditions, is_short_of_disk};
+pub use conditions::{
+    PodProblems, Pressures, believed_conditions, compute_conditions, is_short_of_disk,
+};
 pub use describe::{compute_node, compute_node_status, initial_node};
 pub use write::{
     NodeEvent, NodeEventKind, REPORT_PERIOD, decide_metadata, decide_write, transitions,

@@ -45,7 +45,14 @@ fn up() -> Readings {
 fn status_of(facts: &NodeFacts, readings: &Readings, before: &NodeStatus, now: i64) -> NodeStatus {
     let before = before.conditions.clone().unwrap_or_default();
     let pressures = Pressures::default().after(readings, at(now));
-    compute_node_status(facts, readings, &pressures, &[], &before, at(now))
+    compute_node_status(
+        facts,
+        readings,
+        &pressures,
+        &PodProblems::default(),
+        &before,
+        at(now),
+    )
 }
 
 fn first() -> NodeStatus {
@@ -283,29 +290,38 @@ fn a_pressure_is_told_until_it_was_gone_for_a_while() {
         (320, &short, "True"),
     ] {
         pressures = pressures.after(readings, at(second));
-        let conditions = compute_conditions(readings, &pressures, &[], &[], at(second));
+        let conditions = compute_conditions(
+            readings,
+            &pressures,
+            &PodProblems::default(),
+            &[],
+            at(second),
+        );
         // node 6g
         assert_eq!(conditions[0].status, told, "{second}");
     }
 }
 
 #[test]
-fn missing_mirrors_are_named_within_bounds() {
+fn problems_of_pods_are_named_within_bounds() {
     let problems: Vec<String> = (0..8)
         .map(|n| format!("{n}: {}", "x".repeat(300)))
         .collect();
+    let problems = PodProblems {
+        mirrors: problems.clone(),
+        rollouts: problems,
+    };
     let conditions = compute_conditions(&up(), &Pressures::default(), &problems, &[], at(0));
-    let told = conditions
-        .iter()
-        .find(|c| c.type_ == "MirrorPodsHealthy")
-        .unwrap();
-    assert_eq!(told.status, "False");
-    let message = told.message.as_ref().unwrap();
-    assert!(
-        message.starts_with("0: x") && message.ends_with("and 3 more"),
-        "{message}"
-    );
-    assert!(message.len() < 1100);
+    for kind in ["MirrorPodsHealthy", "RolloutsHealthy"] {
+        let told = conditions.iter().find(|c| c.type_ == kind).unwrap();
+        assert_eq!(told.status, "False");
+        let message = told.message.as_ref().unwrap();
+        assert!(
+            message.starts_with("0: x") && message.ends_with("and 3 more"),
+            "{message}"
+        );
+        assert!(message.len() < 1100);
+    }
 }
 
 #[test]

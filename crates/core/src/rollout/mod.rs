@@ -18,7 +18,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::api::report::{RolloutPhase, RolloutReport};
-use crate::api::{Code, Diagnostic, Pod, PodUid, Timestamp, core};
+use crate::api::{Code, Diagnostic, FullName, Pod, PodUid, Timestamp, core, keys};
 use crate::desired::SourcePod;
 
 mod changes;
@@ -34,6 +34,9 @@ pub use command::{Command, Refused};
 pub use health::{Health, assess, progress_deadline};
 pub use history::{History, Outcome, REVISIONS_MAX, Revision};
 pub use settings::{ANNOTATION_PREFIX, Settings, is_rollout_annotation};
+
+/// Longest message in an annotation, in bytes.
+const HELD_MESSAGE_MAX: usize = 1024;
 
 /// Why a revision is not run, or no longer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,8 +134,14 @@ impl Decision {
         let problem = report.as_ref().and_then(|report| problem(wanted, report));
         let current = self.history.current();
         let replaced = current.filter(|revision| revision.uid() != wanted.uid());
+        let mut pod = Arc::clone(replaced.map_or(&wanted.pod, |revision| &revision.pod));
+        if let Some(report) = &report
+            && matches!(report.phase, RolloutPhase::Held | RolloutPhase::Restored)
+        {
+            annotate(Arc::make_mut(&mut pod), report);
+        }
         SourcePod {
-            pod: Arc::clone(replaced.map_or(&wanted.pod, |revision| &revision.pod)),
+            pod,
             origin: wanted.origin.clone(),
             held: wanted.held || (replaced.is_some() && problem.is_some()),
             problems: problem.into_iter().chain(wanted.problems.clone()).collect(),
@@ -168,6 +177,45 @@ impl Decision {
                 .then(|| progress_deadline(&running.pod).as_secs()),
         })
     }
+}
+
+/// Says on the pod, and so on its mirror, what isn't run and why.
+fn annotate(pod: &mut Pod, rollout: &RolloutReport) {
+    let mut message = rollout.message.clone();
+    message.truncate(message.floor_char_boundary(HELD_MESSAGE_MAX));
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.extend(
+        [
+            (keys::HELD_REVISION, rollout.target_uid.to_string()),
+            (keys::HELD_REASON, rollout.reason.clone()),
+            (keys::HELD_MESSAGE, message),
+        ]
+        .map(|(key, value)| (key.to_owned(), value)),
+    );
+}
+
+/// A line for each pod whose newest revision is held or was restored, for the Node's condition.
+#[must_use]
+pub fn problem_lines<'a>(pods: impl Iterator<Item = &'a SourcePod>) -> Vec<String> {
+    let line = |pod: &SourcePod| {
+        let report = pod.rollout.as_ref()?;
+        let word = match report.phase {
+            RolloutPhase::Held => "held",
+            RolloutPhase::Restored => "restored",
+            RolloutPhase::Preparing
+            | RolloutPhase::Judging
+            | RolloutPhase::Undone
+            | RolloutPhase::Paused => return None,
+        };
+        let FullName { name, namespace } = pod.full_name();
+        let RolloutReport {
+            reason, message, ..
+        } = report;
+        Some(format!("{namespace}/{name}: {word}: {reason}: {message}"))
+    };
+    let mut lines: Vec<String> = pods.filter_map(line).collect();
+    lines.sort();
+    lines
 }
 
 /// What people are told of a source whose newest revision isn't run.

@@ -182,6 +182,13 @@ fn the_old_revision_runs_until_the_new_one_is_prepared() {
         "the new version of pod web-box_default can't be started, the one before runs: ErrImagePull: not found"
     );
     assert_eq!(pod.problems[0].file, "/m/web.yaml");
+    let annotations = pod.pod.metadata.annotations.clone().unwrap();
+    assert_eq!(annotations["mirrorlet.dev/held-revision"], "b");
+    assert_eq!(annotations["mirrorlet.dev/held-reason"], "ErrImagePull");
+    assert_eq!(
+        problem_lines([&pod, &story.wanted].into_iter()),
+        ["default/web-box: held: ErrImagePull: not found"]
+    );
     story.preparation = Preparation::Done;
     story.now = 60;
     let decision = story.decide(Some(&ready(0)));

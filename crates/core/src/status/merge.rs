@@ -13,12 +13,12 @@ mod patch;
 #[cfg(test)]
 mod tests;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::conditions::OWNED;
 use super::phase;
 use crate::api::core::{self, ContainerState, ContainerStatus, PodCondition, PodStatus};
-use crate::api::{Pod, Timestamp, meta};
+use crate::api::{Pod, Timestamp, keys, meta};
 use crate::manager::is_mirror_pod;
 use crate::restart::should_restart;
 use crate::spec;
@@ -150,10 +150,35 @@ pub fn merge(input: &MergeInput<'_>) -> Merge {
         ));
     }
     let uid = input.api.metadata.uid.as_deref().unwrap_or_default();
+    let held = if is_mirror_pod(input.api) {
+        held_annotations(input.api, input.pod)
+    } else {
+        serde_json::Map::new()
+    };
     match patch::patch(uid, old, &new) {
-        None => Merge::Same,
-        Some(patch) => Merge::Patch(patch),
+        None if held.is_empty() => Merge::Same,
+        patch => {
+            let mut patch = patch.unwrap_or_else(|| json!({"metadata": {"uid": uid}}));
+            if !held.is_empty() {
+                patch["metadata"]["annotations"] = Value::Object(held);
+            }
+            Merge::Patch(patch)
+        }
     }
+}
+
+/// What a mirror says about a newer revision of its pod and the pod says otherwise, as a patch. A
+/// status may be written together with annotations, and a node may write nothing else.
+fn held_annotations(mirror: &Pod, pod: &Pod) -> serde_json::Map<String, Value> {
+    let of = |pod: &Pod, key: &str| {
+        let annotations = pod.metadata.annotations.as_ref()?;
+        annotations.get(key).cloned()
+    };
+    let differs = |key: &&str| of(mirror, key) != of(pod, key);
+    let changed = keys::HELD.into_iter().filter(differs);
+    changed
+        .map(|key| (key.to_owned(), json!(of(pod, key))))
+        .collect()
 }
 
 /// Whether a finished pod's mirror would have to show a pod that runs again: the static pod was

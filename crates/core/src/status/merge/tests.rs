@@ -64,6 +64,59 @@ fn patched(api: &Pod, computed: Value, may_run: bool) -> Value {
 }
 
 #[test]
+fn a_mirror_says_which_version_is_held() {
+    let computed = json!({"phase": "Running", "observedGeneration": 3});
+    let annotated = |mut pod: Pod, reason: &str| {
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::HELD_REASON.into(), reason.into());
+        pod
+    };
+    let plain = with_status(pod("Always"), computed.clone());
+    let mirror = as_mirror(plain.clone());
+    let written = |api: &Pod, pod: &Pod| {
+        let computed = status(computed.clone());
+        let merge = merge(&MergeInput {
+            api,
+            pod,
+            computed: &computed,
+            may_run: false,
+            now: at(100),
+        });
+        match merge {
+            Merge::Patch(patch) => patch["metadata"]["annotations"].clone(),
+            Merge::Same => Value::Null,
+            Merge::Illegal(why) => json!(why),
+        }
+    };
+    let key = keys::HELD_REASON;
+    let held = annotated(plain.clone(), "ErrImagePull");
+    for (api, pod, annotations) in [
+        (&mirror, &plain, Value::Null),
+        (&mirror, &held, json!({key: "ErrImagePull"})),
+        (
+            &annotated(mirror.clone(), "ErrImagePull"),
+            &held,
+            Value::Null,
+        ),
+        (
+            &annotated(mirror.clone(), "Other"),
+            &held,
+            json!({key: "ErrImagePull"}),
+        ),
+        (
+            &annotated(mirror.clone(), "Other"),
+            &plain,
+            json!({key: null}),
+        ),
+        // What others say of their pods is theirs.
+        (&annotated(plain.clone(), "Other"), &plain, Value::Null),
+    ] {
+        // rollouts M1
+        assert_eq!(written(api, pod), annotations);
+    }
+}
+
+#[test]
 fn what_the_api_server_writes_out_empty_is_no_change() {
     let ours = |last: Value| {
         let mut container = json!({
