@@ -114,7 +114,6 @@ fn ended(entry: &Entry) -> bool {
 #[tokio::test(start_paused = true)]
 async fn it_begins_with_a_list_and_a_gap_asks_for_another() {
     let mut bed = Bed::start();
-    bed.cache.wait_until_listed().await;
     bed.listed.wait_for(Option::is_some).await.unwrap();
     assert_eq!(*bed.reach.borrow_and_update(), Reach::Up);
     assert!(bed.series("mirrorlet_event_stream_up 1"));
@@ -146,7 +145,7 @@ async fn an_event_has_its_pod_looked_at_and_deaths_are_told_once() {
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_keeps_silent_is_away_until_it_gives_a_word() {
     let mut bed = Bed::start();
-    bed.cache.wait_until_listed().await;
+    bed.listed.wait_for(Option::is_some).await.unwrap();
     let silence = bed.fake.block("status", None);
     bed.looks.doubt();
     let away =

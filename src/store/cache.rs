@@ -224,13 +224,6 @@ impl CacheReader {
             .await;
     }
 
-    /// Waits until everything was listed once.
-    pub async fn wait_until_listed(&self) {
-        let mut floor = self.0.floor.subscribe();
-        // The sender lives as long as `self`.
-        let _ = floor.wait_for(Option::is_some).await;
-    }
-
     /// Returns every pod with containers in the runtime, or that a task has asked for.
     #[must_use]
     pub fn all(&self) -> Vec<Entry> {

@@ -56,12 +56,6 @@ impl Merged {
             .map(|(uid, pod)| (pod.full_name(), uid.clone()))
             .collect()
     }
-
-    /// Whether every source has delivered.
-    #[must_use]
-    pub fn all_synced(&self) -> bool {
-        self.delivered.all()
-    }
 }
 
 /// Merges the sets of all sources.

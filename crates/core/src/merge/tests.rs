@@ -81,7 +81,7 @@ fn the_first_of_a_name_wins_unless_another_runs_already() {
                 .iter()
                 .all(|c| c.code == Code::DuplicatePod)
         );
-        assert!(merged.all_synced());
+        assert!(merged.delivered.all());
         // Whoever won stays.
         let again = merge_sources(&sources(files(), http()), &merged.incumbents());
         assert_eq!(again, merged);
@@ -92,7 +92,7 @@ fn the_first_of_a_name_wins_unless_another_runs_already() {
 fn a_conflict_names_both_places() {
     let files = vec![file("/m/b", "web", "2"), file("/m/a", "web", "1")];
     let merged = merge_sources(&sources(files, SourceState::NotSynced), &BTreeMap::new());
-    assert!(!merged.all_synced());
+    assert!(!merged.delivered.all());
     // pods 14
     assert_eq!(
         merged.conflicts[0].to_string(),
@@ -354,7 +354,7 @@ proptest! {
     fn a_source_that_has_not_synced_removes_nothing(pods in any_pods(), incumbents in any_incumbents()) {
         let silent = merge_sources(&sources(pods.clone(), SourceState::NotSynced), &incumbents);
         let empty = merge_sources(&sources(pods, synced(vec![])), &incumbents);
-        prop_assert!(!silent.all_synced());
+        prop_assert!(!silent.delivered.all());
         prop_assert_eq!(silent.pods, empty.pods);
         prop_assert_eq!(silent.conflicts, empty.conflicts);
     }
