@@ -150,6 +150,8 @@ impl Rollouts {
             merged.pods.remove(&newest.uid());
             merged.pods.insert(pod.uid(), pod);
         }
+        // Before the merged set is: who reads both finds the history no older.
+        self.published.publish(self.histories.clone());
     }
 
     fn decide(
@@ -305,8 +307,8 @@ impl Rollouts {
     /// Brings the disk up to date with what was decided, then answers commands. What can't be
     /// written costs history, never a pod.
     pub async fn keep(&mut self) {
-        self.store.keep(&self.histories).await;
         self.published.publish(self.histories.clone());
+        self.store.keep(&self.histories).await;
         for (sender, answer) in self.answers.drain(..) {
             // Whoever asked may have gone.
             let _ = sender.send(answer);

@@ -188,6 +188,12 @@ async fn an_edit_that_fails_is_undone() {
     let init = format!(
         "  restartPolicy: OnFailure\n  initContainers:\n  - name: first\n    image: {IMAGE}\n    command: [\"false\"]"
     );
+    // A busy Engine tells of an end late: not within the time after which a pod is healthy.
+    let pod = |name: &str, image: &str, script: &str, spec: &str, container: &str| {
+        pod(name, image, script, spec, container)
+            .replace("min-ready-seconds: \"1\"", "min-ready-seconds: \"5\"")
+            .replace("deadline-seconds: \"5\"", "deadline-seconds: \"30\"")
+    };
     let edits = [
         (
             "crash",
@@ -196,13 +202,30 @@ async fn an_edit_that_fails_is_undone() {
         ),
         (
             "unready",
-            pod("unready", IMAGE, QUIET, "", never_ready),
+            pod("unready", IMAGE, QUIET, "", never_ready)
+                .replace("deadline-seconds: \"30\"", "deadline-seconds: \"5\""),
             "not ready within 5 s",
         ),
         (
             "init",
             pod("init", IMAGE, QUIET, &init, ""),
             "first was restarted once",
+        ),
+        (
+            "later",
+            pod("later", IMAGE, "sleep 2; exit 3", "", ""),
+            "was restarted once, last with exit code 3",
+        ),
+        (
+            "greedy",
+            pod(
+                "greedy",
+                IMAGE,
+                "exec tail /dev/zero",
+                "",
+                "    resources: {limits: {memory: 16Mi}}",
+            ),
+            "(OOMKilled)",
         ),
         (
             "entrypoint",
@@ -226,7 +249,7 @@ async fn an_edit_that_fails_is_undone() {
     for (name, _, cause) in &edits {
         let restored = |pod: &PodReport| pod.held && pod.ready == 1 && told(pod).contains(cause);
         let pod = agent.until_pod(name, restored).await;
-        // rollouts 3, rollouts 5, rollouts 6
+        // rollouts 3, rollouts 4, rollouts 5, rollouts 6, rollouts 7
         assert_eq!(pod.uid, uids[name], "{name}");
         assert!(
             told(&pod).contains("failed, the one before runs"),
@@ -326,7 +349,11 @@ async fn rollouts_are_followed_undone_paused_and_tried_again() {
     agent.until_pod("web", runs(&second)).await;
 
     assert_eq!(rollout(&bed, &["pause", "web"]).await.0, Some(0));
-    bed.write("web.yaml", &pod("web", IMAGE, "exit 3", "", ""));
+    let crash = pod("web", IMAGE, "exit 3", "", "");
+    bed.write(
+        "web.yaml",
+        &crash.replace("min-ready-seconds: \"1\"", "min-ready-seconds: \"5\""),
+    );
     let paused = agent.until_pod("web", |pod| pod.held).await;
     assert_eq!(paused.uid, second);
     assert!(told(&paused).contains("rollouts of pod"), "{paused:?}");

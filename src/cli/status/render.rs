@@ -170,6 +170,10 @@ pub(in crate::cli) fn beside(pod: &PodReport, now: Timestamp) -> String {
         RolloutPhase::Restored => format!("restored: {reason}"),
         RolloutPhase::Undone => format!("undone to revision {target}"),
         RolloutPhase::Paused => "paused".to_owned(),
+        // The manifest can't be read now; what it said last is judged.
+        RolloutPhase::Judging if pod.held && rollout.newest == *target => {
+            return " (held)".to_owned();
+        }
         // A first version takes nobody's place.
         RolloutPhase::Judging if rollout.target == 1 => return String::new(),
         RolloutPhase::Judging => "rolling out".to_owned(),

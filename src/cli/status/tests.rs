@@ -160,9 +160,15 @@ fn what_a_rollout_does_is_said_beside_the_status() {
         (RolloutPhase::Undone, 2, None, " (undone to revision 2)"),
         (RolloutPhase::Paused, 2, None, " (paused)"),
     ] {
-        let pod = rollout(phase, target, deadline);
+        let pod = PodReport {
+            held: words != "",
+            ..rollout(phase, target, deadline)
+        };
         assert_eq!(render::beside(&pod, at(330)), words, "{phase:?}");
     }
+    // The manifest can't be read while what it said last is judged.
+    let unreadable = rollout(RolloutPhase::Judging, 5, Some(300));
+    assert_eq!(render::beside(&unreadable, at(330)), " (held)");
 }
 
 #[test]
