@@ -41,6 +41,7 @@ use mirrorlet_core::node::{NodeFacts, PodProblems, Readings};
 use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout;
 use mirrorlet_docker::ImagePuller;
+use mirrorlet_host::app_armor_is_enabled;
 use mirrorlet_host::telemetry::Telemetry;
 
 /// The cluster side's state, for the other components.
@@ -137,7 +138,8 @@ impl Cluster {
         let events = EventTask::new(client.clone(), telemetry.clone(), config.node_name.clone());
         spawn(parts, "events", events.run(cancel.clone()));
 
-        let (admit_writer, admit) = cell(AdmitNode::default());
+        let unknown = AdmitNode::default().on_host(app_armor_is_enabled());
+        let (admit_writer, admit) = cell(unknown);
         let admitting = keep_admit_node(node.clone(), admit_writer, cancel.clone());
         spawn(parts, "admission facts", admitting);
         Ok(Some(Self {
@@ -275,9 +277,10 @@ async fn keep_admit_node(
     mut admit: Writer<AdmitNode>,
     cancel: CancellationToken,
 ) {
+    let app_armor = app_armor_is_enabled();
     loop {
         if let Some(node) = &*node.get() {
-            admit.publish(AdmitNode::of(node));
+            admit.publish(AdmitNode::of(node).on_host(app_armor));
         }
         tokio::select! {
             () = cancel.cancelled() => return,

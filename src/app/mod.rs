@@ -59,6 +59,7 @@ use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::node::{NodeFacts, initial_node};
 use mirrorlet_docker::BollardEngine;
 use mirrorlet_docker::engine::SharedEngine;
+use mirrorlet_host::app_armor_is_enabled;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::objects::NoObjects;
 use news::{News, start_news, tell_cluster_news, tell_pull_news};
@@ -138,7 +139,7 @@ impl Agent {
         };
         let docker = Docker::start(&config, inputs, &mut parts, cancel).await;
         let admit = cluster.as_ref().map(|cluster| cluster.admit.clone());
-        let standalone = AdmitNode::of(&initial_node(&node));
+        let standalone = AdmitNode::of(&initial_node(&node)).on_host(app_armor_is_enabled());
         let options = CoreOptions {
             looks,
             look_queue,

@@ -197,6 +197,7 @@ fn validate_command(args: &ValidateArgs) -> Outcome {
         &args.inputs,
         format,
         &node_name,
+        mirrorlet_host::app_armor_is_enabled(),
         colour,
         &mut stdin,
         &mut stdout,

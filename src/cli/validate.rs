@@ -12,6 +12,7 @@ use anyhow::Context as _;
 use serde::Serialize;
 
 use mirrorlet_core::api::{Code, Diagnostic, FullName, NodeName};
+use mirrorlet_core::app_armor;
 use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::manifest::{self, MANIFEST_BYTES_MAX, ParseContext, is_manifest_name};
 
@@ -52,17 +53,22 @@ impl Outcome {
 
 /// Checks manifests: files, directories (read as the agent reads them) and `-` for `stdin`.
 ///
-/// Pods get the names they would have on `node_name`. Fails only when `stdin` can't be read or
+/// Pods get the names they would have on `node_name`; `app_armor` tells whether the machine enforces
+/// `AppArmor` profiles. Fails only when `stdin` can't be read or
 /// `out` can't be written; everything else is in what is written and in the [`Outcome`].
 pub fn validate(
     paths: &[PathBuf],
     format: Format,
     node_name: &NodeName,
+    app_armor: bool,
     colour: bool,
     stdin: &mut dyn Read,
     out: &mut dyn Write,
 ) -> anyhow::Result<Outcome> {
-    let mut run = Run::default();
+    let mut run = Run {
+        app_armor,
+        ..Run::default()
+    };
     for path in paths {
         run.read_path(path, node_name, stdin)?;
     }
@@ -80,6 +86,8 @@ struct Run {
     summary: Summary,
     seen: BTreeMap<FullName, String>,
     missing_path: bool,
+    /// Whether this machine enforces `AppArmor` profiles.
+    app_armor: bool,
 }
 
 /// A file's problems, with its text to draw them on.
@@ -164,6 +172,14 @@ impl Run {
         let mut problems = Vec::new();
         for document in parsed.documents {
             problems.extend(document.problems);
+            if let Some(accepted) = &document.accepted
+                && let Some(why) = app_armor::refusal(&accepted.pod, self.app_armor)
+            {
+                let message = format!("an agent on this machine would refuse the pod: {why}");
+                let mut refused = Diagnostic::warning(Code::InvalidValue, location, message);
+                refused.position = document.position;
+                problems.push(refused);
+            }
             self.summary.pods += usize::from(document.accepted.is_some());
             let Some(name) = document.full_name else {
                 continue;
@@ -286,6 +302,7 @@ mod tests {
             format,
             &node_name,
             false,
+            false,
             &mut stdin.as_bytes(),
             &mut out,
         )
@@ -322,6 +339,20 @@ mod tests {
         assert_eq!(codes, ["duplicate-pod", "wrong-kind", "wrong-kind"]);
         assert_eq!(json["summary"]["errors"], 3);
         assert_eq!(json["summary"]["ignored"].as_array().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn a_profile_that_this_machine_does_not_enforce_is_warned_of() {
+        let text = GOOD.replace(
+            "spec: {",
+            "spec: {securityContext: {appArmorProfile: {type: RuntimeDefault}}, ",
+        );
+        let (outcome, text) = run(&[PathBuf::from(STDIN)], Format::Text, &text);
+        // tenants A1
+        assert_eq!(outcome.exit_code(), 0);
+        let words =
+            "an agent on this machine would refuse the pod: AppArmor is not enabled on the host";
+        assert!(text.contains(words) && text.contains("1 warning"), "{text}");
     }
 
     #[test]

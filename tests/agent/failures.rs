@@ -349,6 +349,13 @@ async fn what_the_machine_has_no_room_or_labels_for_is_refused() {
             "{pod:?}"
         );
     }
+    let default = "  securityContext: {appArmorProfile: {type: RuntimeDefault}}\n";
+    let profile = sleeper("profile").replace("spec:\n", &format!("spec:\n{default}"));
+    bed.write("profile.yaml", &profile);
+    let enabled = mirrorlet_host::app_armor_is_enabled();
+    let status = if enabled { "Running" } else { "AppArmor" };
+    // tenants A1
+    agent.until_pod("profile", |pod| pod.status == status).await;
     bed.write("room.yaml", &sleeper("room"));
     agent.until_pod("room", |pod| pod.ready == 1).await;
 }

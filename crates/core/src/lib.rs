@@ -14,6 +14,7 @@ pub mod access;
 pub mod admit;
 pub mod amounts;
 pub mod api;
+pub mod app_armor;
 pub mod backoff;
 pub mod certificate;
 pub mod credentials;

@@ -88,11 +88,16 @@ impl Facts {
                 "the Docker Engine uses an unknown cgroup driver {driver:?}"
             ))
         })?;
+        let options = info.security_options.iter().flatten();
+        let app_armor = options
+            .clone()
+            .any(|option| option.starts_with("name=apparmor"));
         let log_driver = info.logging_driver.as_deref();
         let log_driver = ROTATING.into_iter().find(|name| Some(*name) == log_driver);
         Ok(self.with_facts(|facts| {
             let engine = EngineFacts {
                 log_driver,
+                app_armor,
                 cgroup_driver,
                 api_version,
                 negative_oom_score: !facts.no_negative_oom_score,

@@ -2,8 +2,20 @@
 //! mount ([`volume`]), requests to servers of pods ([`probe`]), random numbers ([`random`]), and
 //! what it tells of itself ([`telemetry`]).
 
+use std::path::Path;
+
 pub mod disk;
 pub mod probe;
 pub mod random;
 pub mod telemetry;
 pub mod volume;
+
+/// The kernel's word on `AppArmor`; a container sees it as the host does.
+const APP_ARMOR: &str = "/sys/module/apparmor/parameters/enabled";
+
+/// Whether the kernel enforces `AppArmor` profiles.
+#[must_use]
+pub fn app_armor_is_enabled() -> bool {
+    let read = disk::read_small(Path::new(APP_ARMOR), 1);
+    read.is_ok_and(|text| text.starts_with(b"Y"))
+}

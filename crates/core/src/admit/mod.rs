@@ -5,7 +5,8 @@
 //! know, and is not tried again.
 //!
 //! Upstream: `pkg/kubelet/lifecycle/predicate.go`, `pkg/kubelet/preemption/preemption.go`,
-//! `pkg/scheduler/eventhandlers.go` (`AdmissionCheck`), `pkg/kubelet/sysctl/allowlist.go`.
+//! `pkg/scheduler/eventhandlers.go` (`AdmissionCheck`), `pkg/kubelet/sysctl/allowlist.go`,
+//! `pkg/kubelet/lifecycle/handlers.go` (`appArmorAdmitHandler`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use crate::api::quantity::Quantity;
 use crate::api::{Pod, PodUid, Timestamp, core, meta};
 use crate::ending::is_api_pod;
-use crate::{resources, spec};
+use crate::{app_armor, resources, spec};
 
 mod affinity;
 mod fit;
@@ -47,6 +48,8 @@ pub struct AdmitNode {
     pub allocatable: Option<BTreeMap<String, Quantity>>,
     /// Most pods it runs; none for no bound.
     pub pods_max: Option<u32>,
+    /// Whether the host doesn't enforce `AppArmor` profiles.
+    pub app_armor_disabled: bool,
 }
 
 impl AdmitNode {
@@ -72,7 +75,15 @@ impl AdmitNode {
                 .unwrap_or_default(),
             pods_max: pods_max.and_then(|pods| u32::try_from(pods.ceil()).ok()),
             allocatable,
+            app_armor_disabled: false,
         }
+    }
+
+    /// The same, on a host that enforces `AppArmor` profiles or doesn't.
+    #[must_use]
+    pub fn on_host(mut self, app_armor: bool) -> Self {
+        self.app_armor_disabled = !app_armor;
+        self
     }
 }
 
@@ -209,6 +220,14 @@ fn mismatch(input: &AdmitInput<'_>) -> Option<Failure> {
             "TaintToleration",
             "node(s) had taints that the pod didn't tolerate",
         ));
+    }
+    // One that runs already has been asked before.
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+    if phase.is_none_or(|phase| phase == "Pending")
+        && let Some(why) = app_armor::refusal(pod, !node.app_armor_disabled)
+    {
+        let message = format!("Cannot enforce AppArmor: {why}");
+        return Some(Failure::refused("AppArmor", &message));
     }
     None
 }

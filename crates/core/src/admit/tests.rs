@@ -145,6 +145,46 @@ fn each_check_has_the_reason_that_users_know() {
 }
 
 #[test]
+fn a_profile_is_refused_on_a_host_without_app_armor() {
+    let profile = |kind: &str| json!({"securityContext": {"appArmorProfile": {"type": kind}}});
+    for (source, spec, phase, disabled, expected) in [
+        ("file", json!({}), "Pending", true, "ok"),
+        ("file", profile("Unconfined"), "Pending", true, "ok"),
+        (
+            "file",
+            profile("RuntimeDefault"),
+            "Pending",
+            true,
+            "AppArmor",
+        ),
+        ("file", profile("RuntimeDefault"), "Pending", false, "ok"),
+        (
+            "api",
+            profile("RuntimeDefault"),
+            "Pending",
+            true,
+            "AppArmor",
+        ),
+        ("api", profile("RuntimeDefault"), "Running", true, "ok"),
+    ] {
+        let mut spec = spec;
+        spec["tolerations"] = tolerates();
+        let mut pod = named("a", source, spec);
+        pod.status = serde_json::from_value(json!({"phase": phase})).unwrap();
+        let node = AdmitNode {
+            app_armor_disabled: disabled,
+            ..node()
+        };
+        // tenants A1
+        assert_eq!(
+            verdict(&pod, &[], &node),
+            expected,
+            "{source} {phase} {disabled}"
+        );
+    }
+}
+
+#[test]
 fn the_label_of_an_operating_system_is_compared_with_ours() {
     for (os, expected) in [
         ("linux", "ok"),

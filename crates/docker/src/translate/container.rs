@@ -228,6 +228,7 @@ fn host_config(input: &ContainerInput<'_>) -> Result<HostConfig, ConfigError> {
             container,
             input.node.seccomp_default,
             input.seccomp_json,
+            input.engine,
         )?),
         readonly_paths: masked_paths.clone(),
         masked_paths,

@@ -75,6 +75,8 @@ pub struct EngineFacts {
     pub negative_oom_score: bool,
     /// Its default log driver, if that has files and rotates them by `max-size` and `max-file`.
     pub log_driver: Option<&'static str>,
+    /// Whether it enforces `AppArmor` profiles. It would ignore them otherwise.
+    pub app_armor: bool,
 }
 
 /// The log drivers that rotate files by `max-size` and `max-file`.
@@ -163,6 +165,9 @@ pub enum ConfigError {
         /// The problem.
         problem: &'static str,
     },
+    /// A profile that the Engine would ignore.
+    #[error("Cannot enforce AppArmor: AppArmor is not enabled on the host")]
+    AppArmor,
     /// An annotation about logs has a value that it can't have.
     #[error("{0}")]
     LogLimits(String),

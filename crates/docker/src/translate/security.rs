@@ -9,9 +9,9 @@ use mirrorlet_core::api::Pod;
 use mirrorlet_core::api::core::{
     AppArmorProfile, Container, PodSecurityContext, SELinuxOptions, SecurityContext,
 };
-use mirrorlet_core::spec;
+use mirrorlet_core::{app_armor, spec};
 
-use super::ConfigError;
+use super::{ConfigError, EngineFacts};
 
 /// Security option that keeps a process from gaining privileges.
 pub const NO_NEW_PRIVILEGES: &str = "no-new-privileges";
@@ -74,6 +74,7 @@ pub(super) fn security_opts(
     container: &Container,
     seccomp_default: bool,
     seccomp_json: Option<&str>,
+    engine: &EngineFacts,
 ) -> Result<Vec<String>, ConfigError> {
     let mut opts = Vec::new();
     let own = of_container(container);
@@ -90,10 +91,11 @@ pub(super) fn security_opts(
             ));
         }
     }
-    let apparmor = own
-        .and_then(|s| s.app_armor_profile.as_ref())
-        .or_else(|| of_pod(pod).and_then(|s| s.app_armor_profile.as_ref()));
-    opts.extend(apparmor.and_then(apparmor_opt));
+    let apparmor = app_armor::profile(pod, container);
+    if !engine.app_armor && apparmor.as_deref().is_some_and(app_armor::needs_host) {
+        return Err(ConfigError::AppArmor);
+    }
+    opts.extend(apparmor.as_deref().and_then(apparmor_opt));
     let se_linux = own
         .and_then(|s| s.se_linux_options.as_ref())
         .or_else(|| of_pod(pod).and_then(|s| s.se_linux_options.as_ref()));

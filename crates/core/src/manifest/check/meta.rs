@@ -2,6 +2,7 @@
 
 use crate::api::meta::ObjectMeta;
 use crate::api::{NodeName, keys};
+use crate::app_armor;
 use crate::log_limits::OwnLimits;
 use crate::manifest::ParseContext;
 use crate::manifest::defaults::static_name;
@@ -104,6 +105,16 @@ fn check_annotations(meta: &ObjectMeta, at: &Path, problems: &mut Problems<'_>) 
             "this annotation marks a mirror pod, and mirror pods are not run",
         );
         problems.help("in a manifest exported from the API server, remove this annotation, the uid and the status");
+    }
+    for (key, value) in annotations {
+        let of = key.starts_with(app_armor::ANNOTATION_PREFIX);
+        if of && !value.is_empty() && app_armor::of_annotation(value).is_none() {
+            problems.warn(
+                &at.key(key),
+                "this is not an AppArmor profile, and the node refuses the pod",
+            );
+            problems.help("use runtime/default, unconfined or localhost/<profile>, or better the field appArmorProfile");
+        }
     }
     let bytes: usize = annotations.iter().map(|(k, v)| k.len() + v.len()).sum();
     if bytes > ANNOTATIONS_BYTES_MAX {

@@ -420,6 +420,36 @@ fn a_seccomp_profile_is_a_file_below_the_nodes_directory() {
 }
 
 #[test]
+fn profiles_of_app_armor_are_sent_to_engines_that_enforce_them() {
+    let refused = "Cannot enforce AppArmor: AppArmor is not enabled on the host";
+    for (noted, enforced, without) in [
+        ("unconfined", "apparmor=unconfined", "apparmor=unconfined"),
+        ("runtime/default", "", refused),
+        ("localhost/web", "apparmor=web", refused),
+    ] {
+        let mut pod = one(&json!({}), &json!({}));
+        let key = "container.apparmor.security.beta.kubernetes.io/c".to_owned();
+        pod.metadata.annotations = Some([(key, noted.to_owned())].into());
+        for (app_armor, expected) in [(true, enforced), (false, without)] {
+            let engine: &'static EngineFacts = Box::leak(Box::new(EngineFacts {
+                app_armor,
+                ..engine()
+            }));
+            let request = container_with(&pod, |input| ContainerInput { engine, ..input });
+            let sent = match request {
+                Ok(request) => host_config(&request, "SecurityOpt")[0]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned(),
+                Err(error) => error.to_string(),
+            };
+            // tenants A1
+            assert_eq!(sent, expected, "{noted} {app_armor}");
+        }
+    }
+}
+
+#[test]
 fn limits_of_logs_are_sent_to_drivers_that_rotate() {
     let limits = |max_size, max_files| {
         Some(LogLimits {

@@ -45,6 +45,7 @@ fn engine() -> EngineFacts {
         api_version: (1, 44),
         negative_oom_score: true,
         log_driver: Some("json-file"),
+        app_armor: true,
     }
 }
 
