@@ -110,7 +110,15 @@ wait_for "$CHANGE_SECONDS" "the repaired file to be believed" web_is_free
 [ "$(running_ids)" = "$truth" ] || die "repairing the file restarted something"
 note "repaired; nothing was restarted"
 
-title "A wrong edit: the image of 'web' gets a tag that doesn't exist"
+title "A plan: the image of 'web' gets a tag that doesn't exist"
+mkdir "$root/next"
+sed 's|mirrorlet.test/busybox:2|mirrorlet.test/busybox:nope|' "$manifests/web.yaml" >"$root/next/web.yaml"
+planned=0
+show "$MIRRORLET" plan --root "$root" "$root/next/web.yaml" || planned=$?
+[ "$planned" = 2 ] || die "the plan ended with exit code $planned, not with 2: something would change"
+[ "$(running_ids)" = "$truth" ] || die "the plan changed what runs"
+
+title "The same edit made"
 sed -i 's|mirrorlet.test/busybox:2|mirrorlet.test/busybox:nope|' "$manifests/web.yaml"
 wait_for "$CHANGE_SECONDS" "the new version to be held" web_is_held
 [ "$(running_ids)" = "$truth" ] || die "the wrong edit changed what runs"
@@ -121,7 +129,7 @@ wait_for "$CHANGE_SECONDS" "the good file to be believed" web_is_free
 
 title "Another one: the command of 'web' crashes"
 # Judged sooner than by default, so that you needn't wait.
-judged='    mirrorlet.dev/max-restarts: "1"\n    mirrorlet.dev/min-ready-seconds: "2"'
+judged='    mirrorlet.dev/max-restarts: "1"\n    mirrorlet.dev/min-ready-seconds: "5"'
 web_is_healthy() {
     jq --exit-status '.history as $h | $h.revisions[] | select((.pod.metadata.name | startswith("web-"))
         and .pod.metadata.uid == $h.newest and .outcome == "healthy")' "$root"/rollouts/*.json >/dev/null 2>&1
@@ -135,6 +143,7 @@ web_is_restored() {
 wait_for "$CHANGE_SECONDS" "the healthy version to run again" web_is_restored
 note "the new version was judged, failed, and was replaced by the last healthy one:"
 show "$MIRRORLET" status --root "$root" web
+show "$MIRRORLET" rollout history --root "$root" web
 cp "$root/web.good" "$manifests/web.yaml"
 wait_for "$CHANGE_SECONDS" "the good file to be believed" web_is_free
 

@@ -126,8 +126,7 @@ fn revisions(report: &HistoryReport, now: Timestamp) -> String {
 
 fn state(revision: &RevisionReport) -> String {
     let outcome = match revision.outcome.as_str() {
-        "Open" if revision.runs => "not judged yet",
-        "Open" => "not run",
+        "Open" => "not judged",
         "Healthy" => "healthy",
         "Ended" => "ended",
         _ => "failed",

@@ -161,7 +161,7 @@ fn what_a_rollout_does_is_said_beside_the_status() {
         (RolloutPhase::Paused, 2, None, " (paused)"),
     ] {
         let pod = PodReport {
-            held: words != "",
+            held: !words.is_empty(),
             ..rollout(phase, target, deadline)
         };
         assert_eq!(render::beside(&pod, at(330)), words, "{phase:?}");
