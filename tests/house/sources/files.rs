@@ -92,6 +92,11 @@ impl Bench {
 
     /// Waits until the last good versions on disk contain a text.
     async fn expect_stored(&self, text: &str) {
+        self.until_stored(text, true).await;
+    }
+
+    /// What is published is stored, or no longer stored, a moment later.
+    async fn until_stored(&self, text: &str, is_there: bool) {
         let dir = self.temp.path().join("root/last-good");
         let stored = || {
             let files = fs::read_dir(&dir).into_iter().flatten().flatten();
@@ -102,7 +107,7 @@ impl Bench {
                 .any(|t| t.contains(text))
         };
         let poll = async {
-            while !stored() {
+            while stored() != is_there {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
@@ -306,6 +311,7 @@ async fn a_bad_edit_never_hurts_across_restarts() {
     // Removed while the agent was away: gone, from the disk as well.
     let mut bench = bench.restart(|dir| fs::create_dir(dir).unwrap()).await;
     bench.expect(&[], &[]).await;
+    bench.until_stored("a:1", false).await;
     let mut bench = bench
         .restart(|dir| fs::write(dir.join("web.yaml"), "").unwrap())
         .await;
