@@ -114,7 +114,7 @@ test-unit: ## tests that need no Docker
 book: ## the documents as a book, into target/book (mdBook, built once)
 	"$$(hack/tool.sh mdbook 0.5.4 --no-default-features --features search)" build
 
-deny: ## licences, sources and duplicates (cargo-deny, built once)
+deny: ## licences, sources, duplicates and advisories (cargo-deny, built once)
 	hack/deny.sh
 
 # CLUSTER=1 shows the agent as a Node of a real cluster.

@@ -35,6 +35,7 @@ for file in /usr/bin/mirrorlet /etc/default/mirrorlet /usr/lib/systemd/system/mi
     [ -s "$file" ] || die "the package has no $file"
 done
 [ -d /etc/mirrorlet/manifests ] || die "there is no directory for manifests"
+[ "$(stat -c %a /etc/mirrorlet/manifests)" = 700 ] || die "others have access to the directory for manifests"
 dpkg-query --show --showformat '${Conffiles}' mirrorlet | grep -q -F /etc/default/mirrorlet || die "the settings are no conffile"
 grep -q '^ExecStart=/usr/bin/mirrorlet run' /lib/systemd/system/mirrorlet.service || die "the unit runs another program"
 # Every setting of the defaults is one that the program knows.

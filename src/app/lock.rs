@@ -183,6 +183,7 @@ mod tests {
         assert_eq!(mode_after(0o755, Some("manifests")).unwrap(), 0o700);
         assert_eq!(mode_after(0o755, Some("home")).unwrap(), 0o755);
         let refused = mode_after(0o777, Some("home")).unwrap_err();
+        // tenants L6
         assert!(matches!(refused, LockError::Io { .. }), "{refused}");
     }
 

@@ -545,6 +545,17 @@ fn rules(file: &str, source: &str) -> Vec<String> {
         .collect()
 }
 
+/// Cargo only warns of a patch that applies to nothing any more.
+#[test]
+fn no_patch_is_unused() {
+    let lock = fs::read_to_string(root().join("Cargo.lock")).unwrap();
+    // tenants L7
+    assert!(
+        !lock.contains("[[patch.unused]]"),
+        "see the end of Cargo.lock"
+    );
+}
+
 #[test]
 fn core_depends_on_no_runtime_and_no_wire() {
     let tree = Command::new(env!("CARGO"))

@@ -4,6 +4,8 @@
 //! unchanged directory costs one `stat` per file.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -296,6 +298,7 @@ impl Directory {
     pub(super) fn set(&self) -> SourceSet {
         let files = || self.files.values();
         let mut problems: Vec<_> = self.unavailable.iter().cloned().collect();
+        problems.extend(self.open_to_others());
         problems.extend(self.load_problems.iter().cloned());
         problems.extend(self.save_problems.iter().cloned());
         problems.extend(files().flat_map(|known| known.problems.iter().cloned()));
@@ -306,6 +309,24 @@ impl Directory {
             problems,
             ignored: self.ignored.clone(),
         }
+    }
+
+    /// Whoever writes a manifest is root on this machine.
+    fn open_to_others(&self) -> Option<Diagnostic> {
+        /// Bits of a mode: its group may write, all may.
+        const GROUP: u32 = 0o020;
+        const ALL: u32 = 0o002;
+        let found = fs::metadata(&self.path).ok()?;
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        let of_others = found.uid() != 0 && found.uid() != uid.as_raw();
+        let by_group = found.mode() & GROUP != 0 && found.gid() != gid.as_raw();
+        if !of_others && !by_group && found.mode() & ALL == 0 {
+            return None;
+        }
+        let path = self.path.display().to_string();
+        let message = "other users can write to the manifest directory, and so run any container";
+        let problem = Diagnostic::warning(Code::InvalidValue, path, message);
+        Some(problem.help("let only root own it and write to it: chown root and chmod go-w"))
     }
 
     /// Its path.

@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -325,6 +326,20 @@ async fn a_file_in_the_directorys_place_is_a_problem() {
     let mut bench = Bench::start_in(temp);
     // pods 3
     bench.expect(&[], &["source-unavailable"]).await;
+}
+
+#[tokio::test]
+async fn a_directory_that_others_can_write_to_is_warned_of() {
+    for (mode, problems) in [(0o755, &[][..]), (0o757, &["invalid-value"][..])] {
+        let temp = tempfile::tempdir().unwrap();
+        let manifests = temp.path().join("manifests");
+        fs::create_dir(&manifests).unwrap();
+        fs::set_permissions(&manifests, fs::Permissions::from_mode(mode)).unwrap();
+        fs::write(manifests.join("web.yaml"), pod("web", "a:1")).unwrap();
+        let mut bench = Bench::start_in(temp);
+        // tenants L6
+        bench.expect(&["web-node a:1"], problems).await;
+    }
 }
 
 #[tokio::test]

@@ -117,10 +117,14 @@ impl HookLabels {
     /// Builds the labels of a container.
     fn of(container: &Container) -> Self {
         let pre_stop = container.lifecycle.as_ref();
-        let pre_stop = pre_stop.and_then(|lifecycle| lifecycle.pre_stop.as_ref());
+        let mut pre_stop = pre_stop.and_then(|lifecycle| lifecycle.pre_stop.clone());
+        // Labels are shown by `docker inspect`, and headers may hold credentials.
+        if let Some(get) = pre_stop.as_mut().and_then(|hook| hook.http_get.as_mut()) {
+            get.http_headers = None;
+        }
         let ports = container.ports.as_ref().filter(|ports| !ports.is_empty());
         Self {
-            pre_stop: json(pre_stop),
+            pre_stop: json(pre_stop.as_ref()),
             ports: json(ports),
         }
     }

@@ -17,8 +17,12 @@ use mirrorlet_core::volumes::PodPaths;
 use super::tmpfs::{self, Limits};
 use super::{Result, VolumeError, make_dir, mountinfo, set_mode};
 
-/// Mode of a volume: its users are unknown.
+/// Mode of a volume that names none: its users are unknown.
 const MODE: u32 = 0o777;
+/// The bits that a volume's own mode may have.
+const MODE_BITS: u32 = 0o1777;
+/// The bits that a volume with an fsGroup has, whatever its mode: owner and group may do everything.
+const FS_GROUP_BITS: u32 = 0o770;
 /// Bit that gives new files the directory's group.
 const SETGID: u32 = 0o2000;
 
@@ -32,6 +36,8 @@ pub(super) fn ensure(
 ) -> Result<PathBuf> {
     let dir = paths.empty_dir(volume);
     let ready = paths.empty_dir_ready(volume);
+    let mode = source.mode.and_then(|mode| u32::try_from(mode).ok());
+    let mode = mode.map_or(MODE, |mode| mode & MODE_BITS);
     match source.medium.as_deref().unwrap_or_default() {
         "" => {
             if ready.exists() && dir.is_dir() {
@@ -45,7 +51,7 @@ pub(super) fn ensure(
             if mounted && ready.exists() {
                 return Ok(dir);
             }
-            tmpfs::ensure(volume, &dir, size(volume, source, limits)?, MODE)?;
+            tmpfs::ensure(volume, &dir, size(volume, source, limits)?, mode)?;
         }
         other => {
             return Err(VolumeError::Volume {
@@ -54,21 +60,21 @@ pub(super) fn ensure(
             });
         }
     }
-    own(&dir, fs_group)?;
+    own(&dir, mode, fs_group)?;
     mark_ready(&ready)?;
     Ok(dir)
 }
 
 /// Gives a fresh volume its group and mode. It is empty, so there is nothing below it to own.
-fn own(dir: &Path, fs_group: Option<i64>) -> Result<()> {
+fn own(dir: &Path, mode: u32, fs_group: Option<i64>) -> Result<()> {
     let Some(group) = fs_group else {
-        return set_mode(dir, MODE);
+        return set_mode(dir, mode);
     };
     let gid =
         u32::try_from(group).map_err(|_| VolumeError::io("set the group of", dir, Errno::INVAL))?;
     rustix::fs::chown(dir, None, Some(Gid::from_raw(gid)))
         .map_err(|e| VolumeError::io("set the group of", dir, e))?;
-    set_mode(dir, MODE | SETGID)
+    set_mode(dir, mode | FS_GROUP_BITS | SETGID)
 }
 
 fn mark_ready(ready: &Path) -> Result<()> {

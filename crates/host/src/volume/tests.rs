@@ -232,6 +232,31 @@ fn empty_dir_on_disk_is_open_to_all_and_keeps_what_containers_make_of_it() {
 }
 
 #[test]
+fn an_empty_dir_has_the_mode_it_names() {
+    let root = Root::new();
+    for (name, wanted, fs_group, expected) in [
+        ("a", json!(null), None, 0o777),
+        ("b", json!(0o755), None, 0o755),
+        ("c", json!(0o1777), None, 0o1777),
+        ("d", json!(0), None, 0),
+        ("e", json!(0o700), Some(2345), 0o2770),
+    ] {
+        for medium in ["", "Memory"] {
+            let name = format!("{name}{}", medium.to_lowercase());
+            let source = json!({"mode": wanted, "medium": medium});
+            let pod = pod(&json!({
+                "securityContext": {"fsGroup": fs_group},
+                "containers": [{"name": "c"}],
+                "volumes": [{"name": name, "emptyDir": source}],
+            }));
+            let map = with_umask(0o077, || root.ensure(&pod, NODE_MEMORY)).unwrap();
+            // tenants A2
+            assert_eq!(mode(&map.volumes[&name]), expected, "{name}");
+        }
+    }
+}
+
+#[test]
 fn fs_group_owns_an_empty_dir() {
     let root = Root::new();
     for (name, source) in [("disk", json!({})), ("memory", json!({"medium": "Memory"}))] {

@@ -68,6 +68,15 @@ fn check_source(volume: &Volume, spec: &PodSpec, at: &Path, problems: &mut Probl
         if !medium.starts_with("HugePages") {
             one_of(Some(medium), &["", "Memory"], &path.key("medium"), problems);
         }
+        if empty_dir
+            .mode
+            .is_some_and(|mode| !(0..=0o1777).contains(&mode))
+        {
+            problems.invalid(
+                &path.key("mode"),
+                "must be a number between 0 and 01777 (octal)",
+            );
+        }
         if let Some(limit) = &empty_dir.size_limit {
             let fine = Quantity::try_from(limit).is_ok_and(|limit| !limit.is_negative());
             if !fine {

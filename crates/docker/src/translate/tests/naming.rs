@@ -159,7 +159,20 @@ fn a_pre_stop_hook_is_rebuilt_from_labels_and_not_shown() {
     let wanted = &spec::spec(&pod).containers[0];
     let rebuilt = hooks.container("c");
     assert_eq!(rebuilt.ports, wanted.ports);
-    assert_eq!(rebuilt.lifecycle, wanted.lifecycle);
+    let mut lifecycle = wanted.lifecycle.clone().unwrap();
+    let hook = lifecycle.pre_stop.as_mut().unwrap();
+    // tenants L5
+    assert!(
+        hook.http_get
+            .as_mut()
+            .unwrap()
+            .http_headers
+            .take()
+            .is_some()
+    );
+    assert_eq!(rebuilt.lifecycle, Some(lifecycle));
+    let labels = container_of(&pod).unwrap().body.labels.unwrap();
+    assert!(labels.values().all(|value| !value.contains("secret")));
     let none = HookLabels::default().container("c");
     assert_eq!(none.lifecycle.unwrap().pre_stop, None);
     // An image can't bring a hook along: both labels are always set.
