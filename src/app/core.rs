@@ -1,6 +1,7 @@
 //! The core of the agent: what makes that which runs agree with what the sources want. It knows a
 //! `Runtime`, sources and a clock; neither an Engine nor an API server nor who asks for its state.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -47,6 +48,8 @@ pub(super) struct CoreOptions {
     pub(super) node: Reader<AdmitNode>,
     /// Where the wanted pods are told.
     pub(super) pods: PodWriter,
+    /// Tells image collection which images have to stay.
+    pub(super) needed_images: watch::Sender<BTreeSet<String>>,
     /// Metrics and the journal.
     pub(super) telemetry: Telemetry,
 }
@@ -159,6 +162,7 @@ fn rollouts(
         board: board.clone(),
         node: options.node.clone(),
         restore: config.rollout_restore,
+        needed_images: options.needed_images.clone(),
         telemetry: telemetry.clone(),
         clock: Arc::new(move || clock.now()),
     };

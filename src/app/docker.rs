@@ -1,6 +1,7 @@
 //! The Docker Engine's side of the agent: the runtime over it, and what else looks at the Engine or
 //! at what the agent has of its host.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -49,6 +50,8 @@ pub(super) struct Docker {
     pub(super) images: Arc<ImagePuller>,
     /// The report of image garbage collection; `None` if it is off.
     pub(super) image_gc: Option<watch::Receiver<ImageGcReport>>,
+    /// Tells image collection which images have to stay.
+    pub(super) needed_images: watch::Sender<BTreeSet<String>>,
     /// Looks at what the agent has of its host; to be run once it is known whether the Engine
     /// answers.
     pub(super) host_look: HostLook,
@@ -90,7 +93,8 @@ impl Docker {
             telemetry.clone(),
         )
         .await;
-        let image_gc = image_gc(config, &engine, &images, &files, &telemetry);
+        let (needed_images, needed) = watch::channel(BTreeSet::new());
+        let image_gc = image_gc(config, &engine, &images, &files, needed, &telemetry);
         let image_gc = image_gc.map(|gc| {
             let report = gc.report();
             spawn(parts, "image garbage collection", gc.run(cancel.clone()));
@@ -114,6 +118,7 @@ impl Docker {
             runtime: Arc::new(manager),
             images,
             image_gc,
+            needed_images,
             host_look,
             lacks,
         }
@@ -126,6 +131,7 @@ fn image_gc(
     engine: &SharedEngine,
     images: &Arc<ImagePuller>,
     files: &HostFiles,
+    needed: watch::Receiver<BTreeSet<String>>,
     telemetry: &Telemetry,
 ) -> Option<ImageGc> {
     let max_age = config.maximum_image_gc_age;
@@ -149,6 +155,7 @@ fn image_gc(
         all: config.image_gc == ImageGcMode::All,
         pod_infra_image: config.pod_infra_image.clone(),
         disk: Arc::new(disk),
+        needed,
     };
     let (engine, images) = (Arc::clone(engine), Arc::clone(images));
     let now = Timestamp::now();

@@ -48,7 +48,7 @@ use crate::source::files::FileSource;
 use crate::source::http::{HttpOptions, HttpSource};
 use crate::source::last_good::DIRECTORY as LAST_GOOD_DIR;
 use crate::source::{SourceReader, source};
-use crate::store::cell::cell;
+use crate::store::cell::{Reader, cell};
 use crate::store::looks::{LookRequests, look_requests};
 use crate::store::pods::{ApiPodsWriter, PodManager, pod_manager};
 use crate::worker::Clock;
@@ -138,16 +138,16 @@ impl Agent {
             telemetry: telemetry.clone(),
         };
         let docker = Docker::start(&config, inputs, &mut parts, cancel).await;
-        let admit = cluster.as_ref().map(|cluster| cluster.admit.clone());
         let standalone = AdmitNode::of(&initial_node(&node)).on_host(app_armor_is_enabled());
         let options = CoreOptions {
             looks,
             look_queue,
             node_ips: machine.ips,
             probe_client: docker.probe_client.clone(),
-            node: admit.unwrap_or_else(|| cell(standalone).1),
+            node: admit_node(cluster.as_ref(), standalone),
             clock: Clock::default(),
             pods,
+            needed_images: docker.needed_images.clone(),
             telemetry: telemetry.clone(),
         };
         let (runtime, readers) = (&docker.runtime, sources.clone());
@@ -211,6 +211,11 @@ fn spawn(parts: &mut Parts, name: &'static str, part: impl Future<Output = ()> +
         part.await;
         name
     });
+}
+
+/// The node as admission sees it: as the cluster knows it, or `standalone` without one.
+fn admit_node(cluster: Option<&Cluster>, standalone: AdmitNode) -> Reader<AdmitNode> {
+    cluster.map_or_else(|| cell(standalone).1, |cluster| cluster.admit.clone())
 }
 
 /// The default manifest directory is made with its root; one that was named must be there already.

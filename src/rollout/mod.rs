@@ -6,7 +6,7 @@
 //! decided by [`mirrorlet_core::rollout`]; here revisions are prepared, histories kept on disk and
 //! changes told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,6 +53,8 @@ pub struct RolloutOptions {
     pub node: Reader<AdmitNode>,
     /// Whether a failed revision is replaced by the last healthy one.
     pub restore: bool,
+    /// Tells image collection which images have to stay: those of versions that may be started.
+    pub needed_images: watch::Sender<BTreeSet<String>>,
     /// Where occurrences are told.
     pub telemetry: Telemetry,
     /// What the time is.
@@ -150,6 +152,16 @@ impl Rollouts {
             merged.pods.remove(&newest.uid());
             merged.pods.insert(pod.uid(), pod);
         }
+        let needed: BTreeSet<String> = self
+            .histories
+            .values()
+            .flat_map(History::needed_images)
+            .collect();
+        self.options.needed_images.send_if_modified(|known| {
+            let changed = *known != needed;
+            *known = needed;
+            changed
+        });
         // Before the merged set is: who reads both finds the history no older.
         self.published.publish(self.histories.clone());
     }

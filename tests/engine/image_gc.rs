@@ -2,6 +2,7 @@
 //! be full. Only that reading is made up, and only images that the test itself made can go: the
 //! rule under test is that nothing goes that its own puller did not pull.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -58,6 +59,7 @@ impl GcBed {
             all: false,
             pod_infra_image: None,
             disk: Arc::new(TestDisk(free_percent.into())),
+            needed: tokio::sync::watch::channel(BTreeSet::new()).1,
         };
         let telemetry = Telemetry::new();
         let gc = ImageGc::new(engine.clone(), puller.clone(), telemetry, options, began);

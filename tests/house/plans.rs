@@ -17,6 +17,7 @@ use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_runtime::{Runtime, SyncError, SyncErrorReason};
 use mirrorlet_testing::fake_runtime::FakeRuntime;
 use proptest::prelude::*;
+use tokio::sync::watch;
 
 /// Edits planned and made in each case.
 const EDITS: usize = 8;
@@ -97,6 +98,7 @@ async fn plan_and_do(edits: Vec<Edit>) -> Result<(), TestCaseError> {
         board: board().1,
         node: cell(AdmitNode::default()).1,
         restore: true,
+        needed_images: watch::Sender::default(),
         telemetry: Telemetry::new(),
         clock: Arc::new({
             let fake = fake.clone();

@@ -94,6 +94,7 @@ impl Agent {
                 board,
                 node: node.clone(),
                 restore,
+                needed_images: watch::Sender::default(),
                 telemetry: telemetry.clone(),
                 clock: Arc::new(move || clock.now()),
             },

@@ -1,5 +1,6 @@
 //! The revisions of one pod: what each came to, and which of them is to run.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -7,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Cause;
 use crate::api::{Pod, PodUid, Timestamp};
 use crate::desired::{Origin, SourcePod};
+use crate::spec;
 
 /// Most revisions of a pod that are kept.
 pub const REVISIONS_MAX: usize = 10;
@@ -102,6 +104,24 @@ impl History {
         let healthy = |revision: &&Revision| revision.outcome == Outcome::Healthy;
         let found = newest_first.find(|revision| healthy(revision) && revision.uid() != *uid);
         found.map(Revision::uid)
+    }
+
+    /// The images of the revisions that may be started: what runs, what is to run, and what a
+    /// restore goes back to.
+    #[must_use]
+    pub fn needed_images(&self) -> BTreeSet<String> {
+        let target = self.target().map(Revision::uid);
+        let healthy = target.as_ref().and_then(|uid| self.last_healthy(uid));
+        let needed = [target, healthy, self.newest.clone()];
+        let needed = needed
+            .into_iter()
+            .flatten()
+            .filter_map(|uid| self.get(&uid));
+        needed
+            .chain(self.current())
+            .flat_map(|revision| spec::containers(&revision.pod))
+            .filter_map(|(_, container)| container.image.clone())
+            .collect()
     }
 
     /// Takes in what the source wants now. An edit is a new attempt, also of what failed before,

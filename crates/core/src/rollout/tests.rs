@@ -284,6 +284,25 @@ fn the_newest_edit_wins_and_the_healthy_one_stays_the_target() {
 }
 
 #[test]
+fn what_may_be_started_keeps_its_images() {
+    let mut story = two_healthy();
+    let images = |story: &Story| {
+        let images = story.history.needed_images();
+        images.into_iter().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(images(&story), "web:a web:b");
+    story.edit("c");
+    story.decide(Some(&ready(61)));
+    assert_eq!(images(&story), "web:b web:c", "prepared, and to go back to");
+    story.edit("d");
+    story.decide(Some(&ready(61)));
+    // rollouts M2
+    assert_eq!(images(&story), "web:b web:d");
+    story.history.end();
+    assert_eq!(images(&story), "");
+}
+
+#[test]
 fn restores_can_be_declined() {
     for by_pod in [false, true] {
         let mut story = Story::edited();

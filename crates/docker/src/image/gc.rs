@@ -86,6 +86,8 @@ pub struct ImageGcOptions {
     pub pod_infra_image: Option<String>,
     /// Says how full the disk is.
     pub disk: Arc<dyn DiskReader>,
+    /// Images that stay though no container uses them, as pods name them.
+    pub needed: watch::Receiver<BTreeSet<String>>,
 }
 
 /// Why a pass failed.
@@ -264,8 +266,18 @@ impl ImageGc {
             .map(|image| image.parent_id.as_str())
             .filter(|parent| !parent.is_empty())
             .collect();
+        let needed: BTreeSet<String> = self.options.needed.borrow().clone();
+        let parse = |name: &String| Reference::parse(name).ok();
+        let needed_names: Vec<Reference> = needed.iter().filter_map(parse).collect();
+        let is_needed = |image: &ImageSummary| {
+            let names = named(&image.repo_tags).chain(named(&image.repo_digests));
+            let mut names = names.filter_map(parse);
+            needed.contains(&image.id)
+                || names.any(|name| needed_names.iter().any(|needed| is_same(needed, &name)))
+        };
         let is_kept = |image: &ImageSummary| {
-            parents.contains(image.id.as_str())
+            is_needed(image)
+                || parents.contains(image.id.as_str())
                 || self.is_pinned(image)
                 || (!self.options.all && !ours.contains_key(&image.id))
         };
@@ -351,13 +363,15 @@ pub(crate) fn is_pinned(image: &ImageSummary, infra: Option<&str>) -> bool {
         .chain(named(&image.repo_digests))
         .filter_map(|name| parse(name));
     names.any(|name| {
-        Some(name.repository()) == ours
-            || infra.as_ref().is_some_and(|infra| {
-                infra.repository() == name.repository()
-                    && infra.tag() == name.tag()
-                    && infra.digest() == name.digest()
-            })
+        Some(name.repository()) == ours || infra.as_ref().is_some_and(|infra| is_same(infra, &name))
     })
+}
+
+/// Whether two names mean the same image, however they are written.
+fn is_same(one: &Reference, other: &Reference) -> bool {
+    one.repository() == other.repository()
+        && one.tag() == other.tag()
+        && one.digest() == other.digest()
 }
 
 /// A size as upstream prints it: `9.5 GiB`.

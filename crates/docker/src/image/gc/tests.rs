@@ -37,6 +37,7 @@ struct Bed {
     telemetry: Telemetry,
     events: Submissions,
     began: Timestamp,
+    needed: watch::Sender<BTreeSet<String>>,
 }
 
 fn bed(all: bool, policy: ImageGcPolicy) -> Bed {
@@ -46,11 +47,13 @@ fn bed(all: bool, policy: ImageGcPolicy) -> Bed {
     let telemetry = Telemetry::new();
     let events = telemetry.journal.subscribe();
     let began = Timestamp::now();
+    let (needed, needed_reader) = watch::channel(BTreeSet::new());
     let options = ImageGcOptions {
         policy,
         all,
         pod_infra_image: Some("infra:1".into()),
         disk: disk.clone(),
+        needed: needed_reader,
     };
     let gc = ImageGc::new(
         engine.clone(),
@@ -67,6 +70,7 @@ fn bed(all: bool, policy: ImageGcPolicy) -> Bed {
         telemetry,
         events,
         began,
+        needed,
     }
 }
 
@@ -127,6 +131,23 @@ impl Bed {
         };
         entries.iter().map(|e| e.reason.to_string()).collect()
     }
+}
+
+#[tokio::test]
+async fn what_a_pod_may_be_started_with_stays() {
+    let mut bed = bed(false, ImageGcPolicy::default());
+    bed.pass(0, 1000).await;
+    for name in ["healthy:1", "old:1", "prepared:latest"] {
+        bed.pull(name, 60).await;
+    }
+    let needed = ["healthy:1", "docker.io/library/prepared", "no name"];
+    bed.needed.send_replace(needed.map(str::to_owned).into());
+    bed.pass(10, 10).await;
+    // rollouts M2
+    assert_eq!(bed.names().await, ["healthy:1", "prepared:latest"]);
+    bed.needed.send_replace(BTreeSet::new());
+    bed.pass(20, 10).await;
+    assert!(bed.names().await.is_empty());
 }
 
 #[tokio::test]
