@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::Command;
 
 use crate::common::history::History;
-use crate::common::{Bed, IMAGE, IMAGE_2, eventually};
+use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent, eventually};
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::api::report::PodReport;
 
@@ -163,6 +163,10 @@ async fn an_edit_that_can_not_be_started_stops_nothing() {
         };
         assert_eq!(same(&after), same(&before), "{name}");
     }
+    // Held, its manifest goes.
+    bed.remove("path.yaml");
+    // rollouts 15
+    assert_gone(&bed, &agent, "path").await;
     agent.stop().await;
 }
 
@@ -275,7 +279,29 @@ async fn an_edit_that_fails_is_undone() {
     bed.write("unready.yaml", &pod_of_second_image("unready"));
     let edited = |pod: &PodReport| !pod.held && pod.ready == 1 && pod.uid != uids["unready"];
     agent.until_pod("unready", edited).await;
+    // Restored, its manifest goes; so does one that is being judged.
+    bed.remove("init.yaml");
+    let judged = pod("greedy", IMAGE, QUIET, "", never_ready);
+    bed.write("greedy.yaml", &judged);
+    let judging = |pod: &PodReport| pod.uid != uids["greedy"] && !pod.containers.is_empty();
+    agent.until_pod("greedy", judging).await;
+    bed.remove("greedy.yaml");
+    // rollouts 15
+    assert_gone(&bed, &agent, "init").await;
+    // rollouts 15
+    assert_gone(&bed, &agent, "greedy").await;
     agent.stop().await;
+}
+
+/// Waits until nothing is left of a pod whose manifest has gone, and no version of it comes back.
+async fn assert_gone(bed: &Bed, agent: &TestAgent, name: &str) {
+    agent.until_gone(name).await;
+    let of_pod = format!("_{name}-");
+    let left = bed.running();
+    assert!(
+        !left.keys().any(|container| container.contains(&of_pod)),
+        "{left:?}"
+    );
 }
 
 async fn rollout(bed: &Bed, args: &[&str]) -> (Option<i32>, String) {
