@@ -102,7 +102,7 @@ impl MergeTask {
         self.tell_problems(&states, &merged);
         self.teller.merged(&self.telemetry, &states, &merged);
         if let Some(listed) = &listed {
-            self.rollouts.apply(&mut merged, &before, Some(listed));
+            self.rollouts.apply(&mut merged, &before, listed);
             self.rollouts.keep_switches().await;
         }
         let now = Timestamp::now();

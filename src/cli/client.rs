@@ -150,6 +150,15 @@ async fn within<T>(
         })?
 }
 
+/// Parses the JSON document of an answer.
+///
+/// # Errors
+/// The agent answered something else.
+pub fn parse<T: serde::de::DeserializeOwned>(answer: &[u8]) -> anyhow::Result<T> {
+    serde_json::from_slice(answer)
+        .context("failed to understand the agent's answer; is it of another version?")
+}
+
 /// Sends `POST path` to the agent that runs on `root`; the whole answer.
 ///
 /// # Errors

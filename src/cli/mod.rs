@@ -12,7 +12,9 @@ use anyhow::Context;
 use clap::{CommandFactory, Parser};
 
 use crate::cluster::ConnectError;
-use crate::config::args::{CONFIG_ENV, Cli, Cmd, SettingArgs, ValidateArgs, ValidateOutput};
+use crate::config::args::{
+    CONFIG_ENV, Cli, Cmd, DocumentOutput, SettingArgs, ValidateArgs, ValidateOutput,
+};
 use crate::config::file::{self, LocatedFile};
 use crate::config::kinds::default_node_name;
 use crate::config::resolve::resolve_root;
@@ -80,6 +82,26 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 
 /// The result of a command.
 pub type Outcome = Result<(), Failure>;
+
+/// Writes to standard output; styles only where they are seen.
+fn print(text: &str) -> Outcome {
+    let mut stdout = anstream::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    Ok(stdout.flush()?)
+}
+
+/// Prints a report as text, JSON or YAML.
+fn print_document<T: serde::Serialize>(
+    output: DocumentOutput,
+    report: &T,
+    render: impl FnOnce(&T) -> String,
+) -> Outcome {
+    print(&match output {
+        DocumentOutput::Text => render(report),
+        DocumentOutput::Json => serde_json::to_string_pretty(report)? + "\n",
+        DocumentOutput::Yaml => serde_saphyr::to_string(report)?,
+    })
+}
 
 /// The whole program: parses the command line, does what it says, prints an error once.
 #[must_use]

@@ -8,8 +8,8 @@ use anyhow::{Context, anyhow};
 use similar::TextDiff;
 
 use super::table::{self, Cell, one_line};
-use super::{Failure, Outcome, client};
-use crate::config::args::{DiffArgs, ExplainOutput, PlanArgs};
+use super::{Failure, Outcome, client, print, print_document};
+use crate::config::args::{DiffArgs, PlanArgs};
 use crate::server::admin::{PlanFile, PlanRequest};
 use mirrorlet_core::api::Diagnostic;
 use mirrorlet_core::api::report::{Downtime, PlanAction, PlanReport, PlannedPod};
@@ -26,12 +26,7 @@ const DIFF_FAILED: u8 = 2;
 /// Prints a plan.
 pub async fn plan(args: &PlanArgs, root: &Path) -> Outcome {
     let report = fetch(&args.manifests.paths, root, false).await?;
-    let text = match args.output {
-        ExplainOutput::Text => render(&report),
-        ExplainOutput::Json => serde_json::to_string_pretty(&report)? + "\n",
-        ExplainOutput::Yaml => serde_saphyr::to_string(&report)?,
-    };
-    print(&text)?;
+    print_document(args.output, &report, render)?;
     if report.problems.iter().any(Diagnostic::is_error) {
         return Err(Failure::Problems);
     }
@@ -71,17 +66,10 @@ fn eprintln_once(error: &dyn std::fmt::Display) {
     let _ = writeln!(anstream::stderr().lock(), "mirrorlet: {error:#}");
 }
 
-fn print(text: &str) -> Outcome {
-    let mut stdout = anstream::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    Ok(stdout.flush()?)
-}
-
 async fn fetch(paths: &[PathBuf], root: &Path, content: bool) -> Result<PlanReport, Failure> {
     let request = request(paths, content)?;
     let answer = client::post_json(root, "/v1/plan", &request).await?;
-    let parsed = serde_json::from_slice(&answer);
-    Ok(parsed.context("failed to understand the agent's answer; is it of another version?")?)
+    Ok(client::parse(&answer)?)
 }
 
 /// The files of these paths, by the names that they would have in the manifest directory.

@@ -1,18 +1,13 @@
 //! `mirrorlet rollout`: what becomes of edits.
 
-use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
-
-use anyhow::Context;
 
 use super::logs::escape;
 use super::status::Reports;
 use super::table::{self, Cell, one_line};
-use super::{Failure, Outcome, client};
-use crate::config::args::{
-    AgentArgs, ExplainOutput, RolloutCommand, RolloutHistoryArgs, RolloutStatusArgs,
-};
+use super::{Failure, Outcome, client, print, print_document};
+use crate::config::args::{AgentArgs, RolloutCommand, RolloutHistoryArgs, RolloutStatusArgs};
 use crate::server::admin::{CommandAnswer, CommandName};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{
@@ -55,7 +50,7 @@ pub async fn rollout(command: &RolloutCommand, root: &Path) -> Outcome {
     let pod_name = escape(&pod.pod);
     let path = format!("/v1/rollouts?pod={pod_name}&command={verb}{to_revision}");
     let answer = client::post(root, &path).await?;
-    let CommandAnswer { revision } = serde_json::from_slice(&answer).context(VERSIONS)?;
+    let CommandAnswer { revision } = client::parse(&answer)?;
     let done = match name {
         CommandName::Undo => format!("revision {revision} is to run until the manifest changes"),
         CommandName::Retry => format!("revision {revision} is tried again"),
@@ -67,30 +62,21 @@ pub async fn rollout(command: &RolloutCommand, root: &Path) -> Outcome {
     tell(&format!("pod {}: {done}", one_line(&pod.pod)))
 }
 
-const VERSIONS: &str = "failed to understand the agent's answer; is it of another version?";
-
 fn tell(line: &str) -> Outcome {
-    let mut stdout = anstream::stdout().lock();
-    writeln!(stdout, "{line}")?;
-    Ok(stdout.flush()?)
+    print(&format!("{line}\n"))
 }
 
 async fn fetch(pod: &str, root: &Path) -> Result<HistoryReport, Failure> {
     let path = format!("/v1/rollouts?pod={}", escape(pod));
     let body = client::get(root, &path).await?.whole().await?;
-    Ok(serde_json::from_slice(&body).context(VERSIONS)?)
+    Ok(client::parse(&body)?)
 }
 
 async fn history(args: &RolloutHistoryArgs, root: &Path) -> Outcome {
     let report = fetch(&args.pod.pod, root).await?;
-    let text = match args.output {
-        ExplainOutput::Text => revisions(&report, Timestamp::now()),
-        ExplainOutput::Json => serde_json::to_string_pretty(&report)? + "\n",
-        ExplainOutput::Yaml => serde_saphyr::to_string(&report)?,
-    };
-    let mut stdout = anstream::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    Ok(stdout.flush()?)
+    print_document(args.output, &report, |report| {
+        revisions(report, Timestamp::now())
+    })
 }
 
 /// The revisions as a table, oldest first, as `kubectl rollout history` has them.

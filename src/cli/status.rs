@@ -1,9 +1,7 @@
 //! `mirrorlet status`: the pods of the running agent, and what is wrong.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
-
-use anyhow::Context;
 
 use super::{Failure, Outcome, client};
 use crate::config::args::{StatusArgs, StatusOutput};
@@ -31,12 +29,7 @@ pub async fn status(args: &StatusArgs, root: &Path) -> Outcome {
 /// One look at the agent that runs on `root`.
 pub async fn fetch(root: &Path) -> Result<StatusReport, Failure> {
     let body = client::get(root, "/v1/status").await?.whole().await?;
-    Ok(parse(&body)?)
-}
-
-fn parse(json: &[u8]) -> anyhow::Result<StatusReport> {
-    serde_json::from_slice(json)
-        .context("failed to understand the agent's answer; is it of another version?")
+    Ok(client::parse(&body)?)
 }
 
 async fn watch(args: &StatusArgs, root: &Path) -> Outcome {
@@ -70,7 +63,7 @@ impl Reports {
         loop {
             if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.pending.drain(..=end).collect();
-                return Ok(parse(&line)?);
+                return Ok(client::parse(&line)?);
             }
             if self.pending.len() > LINE_MAX {
                 return Err(anyhow::anyhow!("the agent's answer has no end").into());
@@ -128,12 +121,8 @@ fn only(
 }
 
 fn print(text: &str, redraw: bool) -> Outcome {
-    let mut stdout = anstream::stdout().lock();
-    if redraw {
-        stdout.write_all(CLEAR.as_bytes())?;
-    }
-    stdout.write_all(text.as_bytes())?;
-    Ok(stdout.flush()?)
+    let clear = if redraw { CLEAR } else { "" };
+    super::print(&format!("{clear}{text}"))
 }
 
 #[cfg(test)]

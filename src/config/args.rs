@@ -285,14 +285,14 @@ pub struct ExplainArgs {
     #[command(flatten)]
     pub agent: AgentArgs,
     /// Output format.
-    #[arg(short, long, value_enum, default_value_t = ExplainOutput::Text)]
-    pub output: ExplainOutput,
+    #[arg(short, long, value_enum, default_value_t = DocumentOutput::Text)]
+    pub output: DocumentOutput,
 }
 
-/// Output formats of `explain`.
+/// Output formats of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ExplainOutput {
-    /// The pod's state, and its history as a table.
+pub enum DocumentOutput {
+    /// Text and tables.
     Text,
     /// One JSON document.
     Json,

@@ -125,7 +125,7 @@ impl Rollouts {
 
     /// Puts in the place of each static pod the revision of it that is to run. `before` is what was
     /// run so far, `listed` what the runtime held when it was last listed.
-    pub fn apply(&mut self, merged: &mut Merged, before: &Merged, listed: Option<&Pods>) {
+    pub fn apply(&mut self, merged: &mut Merged, before: &Merged, listed: &Pods) {
         let now = (self.options.clock)();
         self.changed.mark_unchanged();
         self.look_at = None;
@@ -171,7 +171,7 @@ impl Rollouts {
         name: &FullName,
         newest: &SourcePod,
         before: &Merged,
-        listed: Option<&Pods>,
+        listed: &Pods,
         now: Timestamp,
     ) -> Decision {
         let (target, uid) = {
@@ -191,7 +191,7 @@ impl Rollouts {
         let view = self.options.board.get(current);
         let runs = match &view {
             Some(view) => view.observed.anything_running(),
-            None => listed.is_some_and(|pods| pods.0.iter().any(|pod| pod.uid == *current)),
+            None => is_listed(listed, current),
         };
         let replaced = history.current().filter(|running| running.uid() != uid);
         let failed = history
@@ -229,16 +229,14 @@ impl Rollouts {
     /// What is known of a pod's revisions. The first time in this agent's life, a newest revision
     /// that runs already is the current one, whatever was kept: the last agent's end came before
     /// its note.
-    fn history(&self, name: &FullName, newest: &PodUid, listed: Option<&Pods>) -> History {
+    fn history(&self, name: &FullName, newest: &PodUid, listed: &Pods) -> History {
         let mut history = self.histories.get(name).cloned().unwrap_or_default();
         if !self.phases.contains_key(name)
-            && let Some((current, since)) = &mut history.current
-            && let Some(listed) = listed
+            && let Some((current, _)) = &mut history.current
+            && is_listed(listed, newest)
+            && !is_listed(listed, current)
         {
-            let runs = |uid: &PodUid| listed.0.iter().any(|pod| pod.uid == *uid);
-            if runs(newest) && !runs(current) {
-                (*current, *since) = (newest.clone(), *since);
-            }
+            current.clone_from(newest);
         }
         history
     }
@@ -319,7 +317,6 @@ impl Rollouts {
     /// Brings the disk up to date with what was decided, then answers commands. What can't be
     /// written costs history, never a pod.
     pub async fn keep(&mut self) {
-        self.published.publish(self.histories.clone());
         self.store.keep(&self.histories).await;
         for (sender, answer) in self.answers.drain(..) {
             // Whoever asked may have gone.
@@ -345,8 +342,13 @@ impl Rollouts {
         if obeyed.is_ok() && command == Command::Retry {
             self.preparations.end(&name);
         }
+        self.published.publish(self.histories.clone());
         self.answers.push((answer, obeyed));
     }
+}
+
+fn is_listed(listed: &Pods, uid: &PodUid) -> bool {
+    listed.0.iter().any(|pod| pod.uid == *uid)
 }
 
 fn tell_command(

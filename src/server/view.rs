@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use mirrorlet_core::api::report::{ExplainReport, HistoryReport, PlanReport, StatusReport};
 use mirrorlet_core::api::{Pod, PodUid, ResolvedPodUid};
 use mirrorlet_core::rollout::Command;
-use mirrorlet_core::select::ContainerNotFound;
+use mirrorlet_core::select::{ContainerNotFound, PodNotFound};
 use mirrorlet_runtime::{
     DuplexStream, ExecOptions, LogOptions, LogStream, PathStat, RuntimeError, Session,
     StreamOptions, TarInput, TarStream,
@@ -90,6 +90,17 @@ impl ViewError {
             | Self::Invalid { help, .. }
             | Self::Conflict { help, .. } => help.as_deref(),
             Self::Unavailable(_) | Self::Failed(_) => None,
+        }
+    }
+}
+
+impl From<PodNotFound> for ViewError {
+    fn from(error: PodNotFound) -> Self {
+        // Its words say what to do.
+        let (message, help) = (error.to_string(), None);
+        match error {
+            PodNotFound::Unknown { .. } => Self::NotFound { message, help },
+            PodNotFound::Ambiguous { .. } => Self::Invalid { message, help },
         }
     }
 }

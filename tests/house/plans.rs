@@ -47,8 +47,12 @@ fn pod(name: u8, version: u8) -> SourcePod {
 
 fn merged(wanted: &BTreeMap<u8, u8>, before: &Merged) -> Merged {
     let pods = wanted.iter().map(|(name, version)| pod(*name, *version));
+    merged_of(pods.collect(), before)
+}
+
+fn merged_of(pods: Vec<SourcePod>, before: &Merged) -> Merged {
     let set = SourceSet {
-        pods: pods.collect(),
+        pods,
         ..SourceSet::default()
     };
     let name = SourceName::new(PodSource::File, "/m");
@@ -90,22 +94,23 @@ fn edit() -> impl Strategy<Value = Edit> {
     )
 }
 
-async fn plan_and_do(edits: Vec<Edit>) -> Result<(), TestCaseError> {
-    let root = tempfile::tempdir().unwrap();
-    let fake = FakeRuntime::new();
-    let options = RolloutOptions {
+fn options(fake: &FakeRuntime) -> RolloutOptions {
+    let clock = fake.clone();
+    RolloutOptions {
         runtime: Arc::new(fake.clone()) as Arc<dyn Runtime>,
         board: board().1,
         node: cell(AdmitNode::default()).1,
         restore: true,
         needed_images: watch::Sender::default(),
         telemetry: Telemetry::new(),
-        clock: Arc::new({
-            let fake = fake.clone();
-            move || fake.now()
-        }),
-    };
-    let (mut rollouts, handle) = Rollouts::load(root.path(), options);
+        clock: Arc::new(move || clock.now()),
+    }
+}
+
+async fn plan_and_do(edits: Vec<Edit>) -> Result<(), TestCaseError> {
+    let root = tempfile::tempdir().unwrap();
+    let fake = FakeRuntime::new();
+    let (mut rollouts, handle) = Rollouts::load(root.path(), options(&fake));
     let mut wanted = BTreeMap::new();
     let mut before = Merged::default();
     for (name, version, fault, command) in edits {
@@ -134,13 +139,13 @@ async fn plan_and_do(edits: Vec<Edit>) -> Result<(), TestCaseError> {
 
         let listed = listed(&before);
         let mut after = newest.clone();
-        rollouts.apply(&mut after, &before, Some(&listed));
+        rollouts.apply(&mut after, &before, &listed);
         // Preparations come to their end; what can't be prepared is tried again and again.
         for _ in 0..4 {
             let pause = std::time::Duration::from_millis(100);
             let _ = tokio::time::timeout(pause, rollouts.changed()).await;
             after = newest.clone();
-            rollouts.apply(&mut after, &before, Some(&listed));
+            rollouts.apply(&mut after, &before, &listed);
         }
         rollouts.keep().await;
         let (ran, run) = (runs(&before), runs(&after));

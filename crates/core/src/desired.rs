@@ -56,7 +56,7 @@ pub struct SourcePod {
     pub held: bool,
     /// Problems with its present manifest: the reasons it is held, and warnings.
     pub problems: Vec<Diagnostic>,
-    /// Its rollout, while there is anything to tell of it.
+    /// Its rollout, until the newest revision is healthy.
     pub rollout: Option<RolloutReport>,
 }
 

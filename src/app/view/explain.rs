@@ -60,7 +60,7 @@ fn one_of_one_name<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodRepor
     }
     let uid = match find_pod(&named, text) {
         Ok(pod) => pod.uid.clone(),
-        Err(error) => return Err(invalid(&error)),
+        Err(error) => return Err(error.into()),
     };
     pods.iter()
         .find(|pod| pod.uid == uid)
@@ -101,20 +101,12 @@ fn gone(text: &str, journal: &Journal, node: &NodeName) -> Option<FullName> {
 }
 
 fn not_found(pods: &[PodReport], text: &str) -> ViewError {
-    let message = match find_pod(pods, text) {
-        Err(error) => error.to_string(),
-        Ok(_) => format!("pod {text:?} not found"),
-    };
-    ViewError::NotFound {
-        message,
-        help: None,
-    }
-}
-
-fn invalid(error: &PodNotFound) -> ViewError {
-    ViewError::Invalid {
-        message: error.to_string(),
-        help: None,
+    match find_pod(pods, text) {
+        Err(error) => error.into(),
+        Ok(_) => ViewError::NotFound {
+            message: format!("pod {text:?} not found"),
+            help: None,
+        },
     }
 }
 

@@ -13,7 +13,7 @@ use mirrorlet_core::desired::{PodSource, SourcePod, SourceState};
 use mirrorlet_core::hold::{NewFile, with_files};
 use mirrorlet_core::merge::{Merged, SourceName};
 use mirrorlet_core::rollout::{Cause, History, Outcome, Refused, Revision, changed_fields};
-use mirrorlet_core::select::{PodNotFound, find_pod};
+use mirrorlet_core::select::find_pod;
 
 /// Full name of the static pod that `text` names.
 pub(super) fn static_pod(
@@ -21,23 +21,13 @@ pub(super) fn static_pod(
     pods: &[PodReport],
     merged: &Merged,
 ) -> Result<FullName, ViewError> {
-    let help = Some("list the pods with: mirrorlet status".to_owned());
     // Of a pod that is being stopped there is nothing to roll out.
     let wanted: Vec<PodReport> = pods
         .iter()
         .filter(|pod| merged.pods.contains_key(&pod.uid))
         .cloned()
         .collect();
-    let pod = find_pod(&wanted, text).map_err(|error| {
-        let message = error.to_string();
-        match error {
-            PodNotFound::Unknown { .. } => ViewError::NotFound { message, help },
-            PodNotFound::Ambiguous { .. } => ViewError::Invalid {
-                message,
-                help: None,
-            },
-        }
-    })?;
+    let pod = find_pod(&wanted, text)?;
     if merged.pods.get(&pod.uid).is_some_and(SourcePod::is_api) {
         return Err(ViewError::Invalid {
             message: format!(

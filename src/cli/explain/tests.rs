@@ -121,8 +121,8 @@ fn json_and_yaml_read_back() {
     let read: ExplainReport = serde_saphyr::from_str(&yaml).unwrap();
     assert_eq!(read, report);
     assert_eq!(
-        parse(&serde_json::to_vec(&report).unwrap()).unwrap(),
+        client::parse::<ExplainReport>(&serde_json::to_vec(&report).unwrap()).unwrap(),
         report
     );
-    assert!(parse(b"{}").is_err());
+    assert!(client::parse::<ExplainReport>(b"{}").is_err());
 }

@@ -378,8 +378,8 @@ fn json_and_yaml_read_back() {
         report
     );
     let json = serde_json::to_vec(&report).unwrap();
-    assert_eq!(parse(&json).unwrap(), report);
-    assert!(parse(b"{}").is_err());
+    assert_eq!(client::parse::<StatusReport>(&json).unwrap(), report);
+    assert!(client::parse::<StatusReport>(b"{}").is_err());
     let node = of_a_node();
     let yaml = serde_saphyr::to_string(&node).unwrap();
     assert_eq!(serde_saphyr::from_str::<StatusReport>(&yaml).unwrap(), node);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{AgentArgs, EXIT_CODES, ExplainOutput};
+use super::{AgentArgs, DocumentOutput, EXIT_CODES};
 
 /// Arguments of `rollout`.
 #[derive(Debug, Clone, Args)]
@@ -91,8 +91,8 @@ pub struct RolloutHistoryArgs {
     #[command(flatten)]
     pub pod: PodArgs,
     /// Output format.
-    #[arg(short, long, value_enum, default_value_t = ExplainOutput::Text)]
-    pub output: ExplainOutput,
+    #[arg(short, long, value_enum, default_value_t = DocumentOutput::Text)]
+    pub output: DocumentOutput,
 }
 
 /// Manifests that might be in place.
@@ -114,8 +114,8 @@ pub struct PlanArgs {
     #[command(flatten)]
     pub manifests: ManifestArgs,
     /// Output format.
-    #[arg(short, long, value_enum, default_value_t = ExplainOutput::Text)]
-    pub output: ExplainOutput,
+    #[arg(short, long, value_enum, default_value_t = DocumentOutput::Text)]
+    pub output: DocumentOutput,
 }
 
 /// Arguments of `diff`.

@@ -8,6 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{Diagnostic, PodUid, Timestamp};
 
+mod rollout;
+
+pub use rollout::{
+    Downtime, HistoryReport, PlanAction, PlanReport, PlannedPod, RevisionReport, RolloutPhase,
+    RolloutReport,
+};
+
 /// One look at a running agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -291,7 +298,7 @@ pub struct PodReport {
     /// Whether another version runs than its manifest says: the last good one where the manifest
     /// can't be read, or an older one where the newest can't be started, failed or was undone.
     pub held: bool,
-    /// Its rollout, while there is anything to tell of it.
+    /// Its rollout, until the newest revision is healthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutReport>,
     /// Current problems of its manifest.
@@ -350,168 +357,6 @@ pub struct LastInstance {
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
-}
-
-/// How far the revision of a static pod has come that is to run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RolloutPhase {
-    /// It is being prepared; the one before runs.
-    Preparing,
-    /// It can't be prepared; the one before runs.
-    Held,
-    /// It runs, and is judged.
-    Judging,
-    /// It failed; the last healthy one runs.
-    Restored,
-    /// It is older than what the manifest says, and runs: an undo asked for it.
-    Undone,
-    /// Rollouts are paused; the one before runs.
-    Paused,
-}
-
-/// The rollout of a static pod, while there is anything to tell of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RolloutReport {
-    /// How far it has come.
-    pub phase: RolloutPhase,
-    /// Number of the revision that runs.
-    pub revision: u64,
-    /// Number of the revision that is to run: the newest, or the one that an undo asked for.
-    pub target: u64,
-    /// UID of that revision.
-    pub target_uid: PodUid,
-    /// Number of the revision that the manifest says.
-    pub newest: u64,
-    /// Why it doesn't run, in one word.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub reason: String,
-    /// Why it doesn't run, in a sentence.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub message: String,
-    /// Since when that runs which runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub since: Option<Timestamp>,
-    /// While it is judged, within how many seconds it has to be ready.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deadline_seconds: Option<u64>,
-}
-
-/// What would happen with some manifests in place: the data behind `mirrorlet plan`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PlanReport {
-    /// The static pods, by namespace and name.
-    pub pods: Vec<PlannedPod>,
-    /// Problems of the manifests that belong to no pod, and warnings.
-    pub problems: Vec<Diagnostic>,
-}
-
-/// What would happen to a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PlanAction {
-    /// It would be started; none of its name runs.
-    Create,
-    /// It would take the place of the one that runs.
-    Replace,
-    /// The one that runs would run on, though its manifest says otherwise.
-    Held,
-    /// It would be stopped.
-    Remove,
-    /// Nothing.
-    None,
-}
-
-/// For how long a pod would not serve.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Downtime {
-    /// Not at all.
-    None,
-    /// For the time of a stop and a start.
-    Gap,
-    /// From the stop of the old version until the probes of the new one pass.
-    UntilReady,
-}
-
-/// One pod of a plan.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PlannedPod {
-    /// Name with the node's suffix.
-    pub name: String,
-    /// Namespace.
-    pub namespace: String,
-    /// File or URL.
-    pub source: String,
-    /// What would happen.
-    pub action: PlanAction,
-    /// The fields that change.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub changes: Vec<String>,
-    /// For how long it would not serve.
-    pub downtime: Downtime,
-    /// Images that would be pulled.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pulls: Vec<String>,
-    /// What can't be known before.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unknown: Vec<String>,
-    /// Why it is held, or would not start, in one word.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub reason: String,
-    /// Why it is held, or would not start, in a sentence.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub message: String,
-    /// What its author wrote of the pod that runs: labels, annotations and spec, defaulted. Only
-    /// where that was asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<serde_json::Value>,
-    /// The same of the pod that its manifest says.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub after: Option<serde_json::Value>,
-}
-
-/// The revisions of one static pod: the data behind `mirrorlet rollout history`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct HistoryReport {
-    /// Name with the node's suffix.
-    pub name: String,
-    /// Namespace.
-    pub namespace: String,
-    /// Whether its rollouts are paused.
-    pub paused: bool,
-    /// Its revisions, oldest first.
-    pub revisions: Vec<RevisionReport>,
-}
-
-/// One revision.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RevisionReport {
-    /// Its number.
-    pub number: u64,
-    /// Its UID.
-    pub uid: PodUid,
-    /// When its manifest said it first.
-    pub wanted_at: Timestamp,
-    /// `Open`, `Healthy`, `Ended` or `Failed`.
-    pub outcome: String,
-    /// Why it failed, in one word.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub reason: String,
-    /// Why it failed, in a sentence.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub message: String,
-    /// Whether it runs.
-    pub runs: bool,
-    /// Whether its manifest says it.
-    pub wanted: bool,
-    /// The fields in which it differs from the revision before.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub changes: Vec<String>,
 }
 
 /// The story of one pod: the data behind `mirrorlet explain`.

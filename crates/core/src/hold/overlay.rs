@@ -1,4 +1,4 @@
-//! What a directory would want if other files were in it.
+//! The pods that a manifest directory would deliver with changed files.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::api::NodeName;
 use crate::desired::{PodSource, SourcePod, SourceSet};
 use crate::manifest::{ParseContext, parse_manifest};
 
-/// A manifest that is to be in a directory.
+/// A manifest file to put into the directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewFile {
     /// Its path there.
@@ -16,8 +16,8 @@ pub struct NewFile {
     pub bytes: Vec<u8>,
 }
 
-/// The set that a directory would deliver with these files in it, in the place of those of the same
-/// path; with `whole`, with no others.
+/// Returns the set that the directory would deliver if `files` replaced the files of the same path,
+/// or with `whole` all files.
 #[must_use]
 pub fn with_files(
     present: &SourceSet,
@@ -45,7 +45,7 @@ pub fn with_files(
         );
         let known = present.pods.iter();
         let last_good = LastGood {
-            // It is as its author wants it, however short it is.
+            // A planned file is complete: it is never taken for half-written.
             raw: "".into(),
             pods: known
                 .filter(|pod| pod.origin.location == file.location)

@@ -48,7 +48,7 @@ pub(super) fn static_uid(canonical: &Value, ctx: &ParseContext<'_>) -> PodUid {
     PodUid::from(hex(&digest[..UID_BYTES]))
 }
 
-/// What its author wrote, but for how its versions are judged: saying that restarts nothing.
+/// The manifest without the annotations about rollouts: changing those restarts nothing.
 fn without_rollout_annotations(canonical: &Value) -> Cow<'_, Value> {
     const ANNOTATIONS: &str = "/metadata/annotations";
     let is_one = |key: &String| is_rollout_annotation(key);

@@ -172,12 +172,12 @@ pub fn believed_conditions(told: &[NodeCondition], base: &[NodeCondition]) -> Ve
         .collect()
 }
 
-/// What is wrong with static pods, a line for each.
+/// Problems of static pods for the Node's conditions, one line per pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodProblems {
-    /// Those without a mirror pod.
+    /// Pods without a mirror pod.
     pub mirrors: Vec<String>,
-    /// Those whose newest version is held or was restored.
+    /// Pods whose newest version is held or was restored.
     pub rollouts: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! What people ask for: undo, retry, pause and resume. The commands are `kubectl rollout`'s, and so
-//! is what is refused.
+//! The commands undo, retry, pause and resume. They follow `kubectl rollout`, including what it
+//! refuses.
 
 use super::{History, Outcome, Revision};
 
@@ -19,7 +19,7 @@ pub enum Command {
     Resume,
 }
 
-/// Why a command isn't obeyed.
+/// Why a command is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// Nothing of the pod runs yet.
@@ -63,10 +63,10 @@ pub enum Refused {
 }
 
 impl History {
-    /// Obeys a command; the number of the revision that it is about.
+    /// Executes a command. Returns the number of the revision concerned.
     ///
     /// # Errors
-    /// There is nothing that it could be about, or it changes nothing.
+    /// The pod has no such revision, or the command would change nothing.
     pub fn obey(&mut self, command: Command) -> Result<u64, Refused> {
         let (Some(running), Some(target)) = (self.current(), self.target()) else {
             return Err(Refused::NotStarted);

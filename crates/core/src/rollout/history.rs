@@ -1,4 +1,4 @@
-//! The revisions of one pod: what each came to, and which of them is to run.
+//! The revisions of one pod: the result of each, and which one runs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::spec;
 /// Most revisions of a pod that are kept.
 pub const REVISIONS_MAX: usize = 10;
 
-/// What a revision came to.
+/// The result of judging a revision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Outcome {
@@ -39,7 +39,7 @@ pub struct Revision {
     pub pod: Arc<Pod>,
     /// Where it came from.
     pub origin: Origin,
-    /// What it came to.
+    /// The result of its judgement.
     pub outcome: Outcome,
 }
 
@@ -106,19 +106,23 @@ impl History {
         found.map(Revision::uid)
     }
 
-    /// The images of the revisions that may be started: what runs, what is to run, and what a
-    /// restore goes back to.
-    #[must_use]
-    pub fn needed_images(&self) -> BTreeSet<String> {
+    /// The revisions that may still be started: the running one, the newest, the target, and the one
+    /// that a restore goes back to.
+    fn needed(&self) -> BTreeSet<PodUid> {
         let target = self.target().map(Revision::uid);
         let healthy = target.as_ref().and_then(|uid| self.last_healthy(uid));
-        let needed = [target, healthy, self.newest.clone()];
-        let needed = needed
-            .into_iter()
-            .flatten()
-            .filter_map(|uid| self.get(&uid));
+        let current = self.current.as_ref().map(|(uid, _)| uid.clone());
+        let needed = [current, self.newest.clone(), target, healthy];
+        needed.into_iter().flatten().collect()
+    }
+
+    /// The images of the revisions that may still be started.
+    #[must_use]
+    pub fn needed_images(&self) -> BTreeSet<String> {
+        let needed = self.needed();
         needed
-            .chain(self.current())
+            .iter()
+            .filter_map(|uid| self.get(uid))
             .flat_map(|revision| spec::containers(&revision.pod))
             .filter_map(|(_, container)| container.image.clone())
             .collect()
@@ -168,14 +172,9 @@ impl History {
 
     /// Forgets the oldest revisions that nobody needs.
     pub(super) fn trim(&mut self) {
-        let target = self.target().map(Revision::uid);
-        let healthy = target.as_ref().and_then(|uid| self.last_healthy(uid));
-        let current = self.current.as_ref().map(|(uid, _)| uid.clone());
+        let needed = self.needed();
         while self.revisions.len() > REVISIONS_MAX {
-            let unneeded = |revision: &Revision| {
-                let uid = Some(revision.uid());
-                uid != healthy && uid != current && uid != self.newest && uid != target
-            };
+            let unneeded = |revision: &Revision| !needed.contains(&revision.uid());
             let Some(at) = self.revisions.iter().position(unneeded) else {
                 return;
             };

@@ -38,12 +38,12 @@ pub use settings::{ANNOTATION_PREFIX, Settings, is_rollout_annotation};
 /// Longest message in an annotation, in bytes.
 const HELD_MESSAGE_MAX: usize = 1024;
 
-/// Why a revision is not run, or no longer.
+/// Why a revision does not run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
-    /// In one word, as in a pod's status.
+    /// One word, as in a pod's status.
     pub reason: Arc<str>,
-    /// In a sentence.
+    /// One sentence.
     pub message: Arc<str>,
 }
 
@@ -68,7 +68,7 @@ pub enum Preparation {
     Done,
 }
 
-/// Everything that is decided on.
+/// The input of [`decide`].
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
     /// What its source wants.
@@ -85,7 +85,7 @@ pub struct Input<'a> {
     pub now: Timestamp,
 }
 
-/// How far the revision has come that is to run: the newest, or the one that an undo asked for.
+/// Progress of the target revision: the newest one, or the one named by an undo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
     /// It runs, and nothing is to be judged any more.
@@ -102,7 +102,7 @@ pub enum Phase {
     Restored(Cause),
 }
 
-/// What happened by a decision.
+/// The change that a decision makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// The newest revision takes the place of another.
@@ -118,7 +118,7 @@ pub enum Change {
 pub struct Decision {
     /// The revisions, as they are from now on.
     pub history: History,
-    /// Where the newest one is.
+    /// Progress of the target revision.
     pub phase: Phase,
     /// What has changed, if anything.
     pub change: Option<Change>,
@@ -179,7 +179,7 @@ impl Decision {
     }
 }
 
-/// Says on the pod, and so on its mirror, what isn't run and why.
+/// Sets the annotations that name the held revision and the cause; the mirror pod copies them.
 fn annotate(pod: &mut Pod, rollout: &RolloutReport) {
     let mut message = rollout.message.clone();
     message.truncate(message.floor_char_boundary(HELD_MESSAGE_MAX));
@@ -218,7 +218,7 @@ pub fn problem_lines<'a>(pods: impl Iterator<Item = &'a SourcePod>) -> Vec<Strin
     lines
 }
 
-/// What people are told of a source whose newest revision isn't run.
+/// The problem to report while another revision runs than the one in the manifest.
 fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
     let name = wanted.full_name();
     let RolloutReport {

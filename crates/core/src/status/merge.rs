@@ -150,31 +150,29 @@ pub fn merge(input: &MergeInput<'_>) -> Merge {
         ));
     }
     let uid = input.api.metadata.uid.as_deref().unwrap_or_default();
-    let held = if is_mirror_pod(input.api) {
-        held_annotations(input.api, input.pod)
-    } else {
-        serde_json::Map::new()
-    };
-    match patch::patch(uid, old, &new) {
-        None if held.is_empty() => Merge::Same,
-        patch => {
-            let mut patch = patch.unwrap_or_else(|| json!({"metadata": {"uid": uid}}));
-            if !held.is_empty() {
-                patch["metadata"]["annotations"] = Value::Object(held);
-            }
-            Merge::Patch(patch)
-        }
+    let status = patch::patch(uid, old, &new);
+    let annotations = held_annotations(input.api, input.pod);
+    if status.is_none() && annotations.is_empty() {
+        return Merge::Same;
     }
+    let mut patch = status.unwrap_or_else(|| json!({"metadata": {"uid": uid}}));
+    if !annotations.is_empty() {
+        patch["metadata"]["annotations"] = Value::Object(annotations);
+    }
+    Merge::Patch(patch)
 }
 
-/// What a mirror says about a newer revision of its pod and the pod says otherwise, as a patch. A
-/// status may be written together with annotations, and a node may write nothing else.
-fn held_annotations(mirror: &Pod, pod: &Pod) -> serde_json::Map<String, Value> {
+/// The patch of a mirror's annotations about a held revision; empty for other objects. They are
+/// written with the status: a node may write nothing else of a pod.
+fn held_annotations(api: &Pod, pod: &Pod) -> serde_json::Map<String, Value> {
+    if !is_mirror_pod(api) {
+        return serde_json::Map::new();
+    }
     let of = |pod: &Pod, key: &str| {
         let annotations = pod.metadata.annotations.as_ref()?;
         annotations.get(key).cloned()
     };
-    let differs = |key: &&str| of(mirror, key) != of(pod, key);
+    let differs = |key: &&str| of(api, key) != of(pod, key);
     let changed = keys::HELD.into_iter().filter(differs);
     changed
         .map(|key| (key.to_owned(), json!(of(pod, key))))

@@ -25,7 +25,7 @@ use mirrorlet_core::spec;
 use mirrorlet_core::volumes::VolumeMap;
 use mirrorlet_runtime::{PodCheck, SyncError, SyncErrorReason};
 
-/// What stands for the id of a sandbox, and for a path, that is not made yet.
+/// Stands for a path, the id of a sandbox or its image, where that does not exist yet.
 const NOT_MADE: &str = "/";
 /// What stands for the pod's address.
 const NO_ADDRESS: [IpAddr; 1] = [IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
@@ -45,15 +45,11 @@ impl Starter {
     }
 
     async fn prepared(&self, pod: &Arc<Pod>, replaces: &Pod) -> Result<(), SyncError> {
-        let objects = self.files.pod_objects(pod).await;
-        self.check_host(pod, Some(replaces), &objects).await?;
-        let facts = self.facts.engine_facts().await;
-        let facts = facts.map_err(|error| runtime_error(&error))?;
-        let sandbox_image = self.facts.sandbox_image().await.map_err(|error| {
+        let (objects, facts) = self.check_all_but_images(pod, Some(replaces)).await?;
+        self.facts.sandbox_image().await.map_err(|error| {
             let reason = reason_of(&error, SyncErrorReason::CreatePodSandboxError);
             SyncError::new(reason, error.to_string())
         })?;
-        self.check_sandbox(pod, &sandbox_image, &facts).await?;
         let secrets = pull_secrets(pod, &objects);
         let images = spec::containers(pod).map(|(role, container)| {
             let policy = PullPolicy::of(container);
@@ -73,11 +69,7 @@ impl Starter {
         pod: &Arc<Pod>,
         replaces: Option<&Pod>,
     ) -> Result<PodCheck, SyncError> {
-        let objects = self.files.pod_objects(pod).await;
-        self.check_host(pod, replaces, &objects).await?;
-        let facts = self.facts.engine_facts().await;
-        let facts = facts.map_err(|error| runtime_error(&error))?;
-        self.check_sandbox(pod, NOT_MADE, &facts).await?;
+        let (objects, facts) = self.check_all_but_images(pod, replaces).await?;
         let mut check = PodCheck::default();
         let uid = PodUid::of(pod);
         for (role, container) in spec::containers(pod) {
@@ -112,9 +104,26 @@ impl Starter {
             self.check_container(pod, role, container, &image, &objects, &facts)
                 .await?;
         }
-        check.pulls.dedup();
-        check.unknown.dedup();
+        for list in [&mut check.pulls, &mut check.unknown] {
+            list.sort_unstable();
+            list.dedup();
+        }
         Ok(check)
+    }
+
+    /// Fails where the host or the Engine would refuse the pod, whatever its images are. Returns what
+    /// the check of its containers needs.
+    async fn check_all_but_images(
+        &self,
+        pod: &Arc<Pod>,
+        replaces: Option<&Pod>,
+    ) -> Result<(ObjectSet, EngineFacts), SyncError> {
+        let objects = self.files.pod_objects(pod).await;
+        self.check_host(pod, replaces, &objects).await?;
+        let facts = self.facts.engine_facts().await;
+        let facts = facts.map_err(|error| runtime_error(&error))?;
+        self.check_sandbox(pod, &facts).await?;
+        Ok((objects, facts))
     }
 
     /// Fails where the host lacks what the pod needs of it.
@@ -136,12 +145,7 @@ impl Starter {
     }
 
     /// Fails where the pod's sandbox could not be created.
-    async fn check_sandbox(
-        &self,
-        pod: &Arc<Pod>,
-        image: &str,
-        facts: &EngineFacts,
-    ) -> Result<(), SyncError> {
+    async fn check_sandbox(&self, pod: &Arc<Pod>, facts: &EngineFacts) -> Result<(), SyncError> {
         self.networks.check_network(pod).await?;
         let refused = |error: String| SyncError::new(SyncErrorReason::CreatePodSandboxError, error);
         let request = sandbox_request(&SandboxInput {
@@ -149,7 +153,7 @@ impl Starter {
             pod,
             attempt: 0,
             network_mode: self.networks.plugin.sandbox_mode(),
-            image,
+            image: NOT_MADE,
             node: &self.files.node_now().await,
             engine: facts,
         });

@@ -1,0 +1,166 @@
+//! The reports of rollouts: their progress, their history, and plans.
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::{Diagnostic, PodUid, Timestamp};
+
+/// Progress of a static pod's target revision: the newest one, or the one named by an undo.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RolloutPhase {
+    /// It is being prepared; the one before runs.
+    Preparing,
+    /// It can't be prepared; the one before runs.
+    Held,
+    /// It runs, and is judged.
+    Judging,
+    /// It failed; the last healthy one runs.
+    Restored,
+    /// It is older than the manifest and runs because of an undo.
+    Undone,
+    /// Rollouts are paused; the one before runs.
+    Paused,
+}
+
+/// The rollout of a static pod; reported until the newest revision is healthy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutReport {
+    /// Its progress.
+    pub phase: RolloutPhase,
+    /// Number of the revision that runs.
+    pub revision: u64,
+    /// Number of the target revision: the newest one, or the one named by an undo.
+    pub target: u64,
+    /// UID of that revision.
+    pub target_uid: PodUid,
+    /// Number of the revision in the manifest.
+    pub newest: u64,
+    /// Why it doesn't run, in one word.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Why it doesn't run, in a sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// When the running revision was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// Seconds within which it has to be ready, while it is judged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_seconds: Option<u64>,
+}
+
+/// The plan for a set of manifests: the data behind `mirrorlet plan`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlanReport {
+    /// The static pods, by namespace and name.
+    pub pods: Vec<PlannedPod>,
+    /// Problems of the manifests that belong to no pod, and warnings.
+    pub problems: Vec<Diagnostic>,
+}
+
+/// The planned action for a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PlanAction {
+    /// It would be started; none of its name runs.
+    Create,
+    /// It would take the place of the one that runs.
+    Replace,
+    /// The one that runs would run on, though its manifest says otherwise.
+    Held,
+    /// It would be stopped.
+    Remove,
+    /// Nothing.
+    None,
+}
+
+/// For how long a pod would not serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Downtime {
+    /// Not at all.
+    None,
+    /// For the time of a stop and a start.
+    Gap,
+    /// From the stop of the old version until the probes of the new one pass.
+    UntilReady,
+}
+
+/// The plan for one pod.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedPod {
+    /// Name with the node's suffix.
+    pub name: String,
+    /// Namespace.
+    pub namespace: String,
+    /// File or URL.
+    pub source: String,
+    /// The planned action.
+    pub action: PlanAction,
+    /// The fields that change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<String>,
+    /// For how long it would not serve.
+    pub downtime: Downtime,
+    /// Images that would be pulled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pulls: Vec<String>,
+    /// Facts that only the start itself can show, in sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<String>,
+    /// Why it is held, or would not start, in one word.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Why it is held, or would not start, in a sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Labels, annotations and spec of the running pod, with defaults; set on request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<serde_json::Value>,
+    /// The same fields of the pod in the manifest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<serde_json::Value>,
+}
+
+/// The revisions of one static pod: the data behind `mirrorlet rollout history`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HistoryReport {
+    /// Name with the node's suffix.
+    pub name: String,
+    /// Namespace.
+    pub namespace: String,
+    /// Whether its rollouts are paused.
+    pub paused: bool,
+    /// Its revisions, oldest first.
+    pub revisions: Vec<RevisionReport>,
+}
+
+/// One revision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RevisionReport {
+    /// Its number.
+    pub number: u64,
+    /// Its UID.
+    pub uid: PodUid,
+    /// When its manifest said it first.
+    pub wanted_at: Timestamp,
+    /// `Open`, `Healthy`, `Ended` or `Failed`.
+    pub outcome: String,
+    /// Why it failed, in one word.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Why it failed, in a sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Whether it runs.
+    pub runs: bool,
+    /// Whether its manifest says it.
+    pub wanted: bool,
+    /// The fields in which it differs from the revision before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<String>,
+}

@@ -1,0 +1,191 @@
+//! The report of one pod.
+
+use crate::observe::Reach;
+use crate::store::board::{Phase, PodView};
+use mirrorlet_core::api::report::{ContainerReport, LastInstance, PodReport};
+use mirrorlet_core::api::{Pod, PodUid, core};
+use mirrorlet_core::desired::SourcePod;
+use mirrorlet_core::observed::Role;
+use mirrorlet_core::spec;
+use mirrorlet_core::status::printed_status;
+
+/// A pod of which only the name is known: it runs on this node, but no source wants it.
+pub(super) fn named(view: &PodView, node: &str) -> Pod {
+    Pod {
+        spec: Some(core::PodSpec {
+            node_name: Some(node.to_owned()),
+            ..core::PodSpec::default()
+        }),
+        metadata: mirrorlet_core::api::meta::ObjectMeta {
+            name: Some(view.full_name.name.to_string()),
+            namespace: Some(view.full_name.namespace.to_string()),
+            uid: Some(view.uid.to_string()),
+            ..Default::default()
+        },
+        ..Pod::default()
+    }
+}
+
+/// What is told of a pod; `wanted` where a source wants it, `view` where a worker has it.
+pub(super) fn report(
+    pod: &Pod,
+    wanted: Option<&SourcePod>,
+    view: Option<&PodView>,
+    reach: &Reach,
+) -> PodReport {
+    let empty = core::PodStatus::default();
+    let status = view
+        .and_then(|view| view.status.as_deref())
+        .unwrap_or(&empty);
+    let (printed, message) = printed_status(pod, status);
+    let phase = view.map(|view| view.phase);
+    let (printed, message) = waits_for(phase, view, reach, printed, message);
+    let name = pod.metadata.name.clone().unwrap_or_default();
+    let node = spec::spec(pod)
+        .node_name
+        .clone()
+        .unwrap_or_default()
+        .to_lowercase();
+    let is_api = wanted.is_some_and(SourcePod::is_api);
+    let manifest_name = match name.strip_suffix(&format!("-{node}")) {
+        Some(stripped) if !node.is_empty() && !is_api => stripped.to_owned(),
+        _ => name.clone(),
+    };
+    let containers = containers(pod, status);
+    let counted = || {
+        containers.iter().filter(|c| {
+            let uncounted = [Role::Init, Role::Ephemeral].map(Role::as_str);
+            !uncounted.contains(&c.role.as_str())
+        })
+    };
+    PodReport {
+        manifest_name,
+        namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+        uid: PodUid::of(pod),
+        source: wanted
+            .map(|wanted| wanted.origin.location.clone())
+            .unwrap_or_default(),
+        status: printed,
+        phase: status.phase.clone().unwrap_or_else(|| "Pending".to_owned()),
+        message,
+        ready: counted().filter(|c| c.ready).count(),
+        containers_total: counted().count(),
+        restarts: containers.iter().map(|c| c.restarts).sum(),
+        started_at: status.start_time.as_ref().map(|time| time.0),
+        ips: status
+            .pod_ips
+            .iter()
+            .flatten()
+            .filter_map(|pod_ip| pod_ip.ip.parse().ok())
+            .collect(),
+        mirror: None,
+        held: wanted.is_some_and(|wanted| wanted.held),
+        rollout: wanted.and_then(|wanted| wanted.rollout.clone()),
+        problems: wanted
+            .map(|wanted| wanted.problems.clone())
+            .unwrap_or_default(),
+        containers,
+        name,
+    }
+}
+
+/// Says what a pod that isn't simply running waits for.
+fn waits_for(
+    phase: Option<Phase>,
+    view: Option<&PodView>,
+    reach: &Reach,
+    printed: String,
+    message: String,
+) -> (String, String) {
+    if let Reach::Down(cause) = reach {
+        return (printed, format!("waiting for the Docker Engine: {cause}"));
+    }
+    let error = view.map(|view| view.error.to_string()).unwrap_or_default();
+    let or_error = |message: String| {
+        if message.is_empty() {
+            error.clone()
+        } else {
+            message
+        }
+    };
+    match phase {
+        None => (
+            "Pending".to_owned(),
+            "waiting for the first response of the Engine".to_owned(),
+        ),
+        Some(Phase::WaitingToStart) => (
+            "Pending".to_owned(),
+            "waiting for the previous pod of this name to stop".to_owned(),
+        ),
+        Some(Phase::Terminating | Phase::Terminated) => ("Terminating".to_owned(), error),
+        Some(Phase::Syncing | Phase::Finished) => (printed, or_error(message)),
+    }
+}
+
+fn containers(pod: &Pod, status: &core::PodStatus) -> Vec<ContainerReport> {
+    let statuses = || {
+        status
+            .init_container_statuses
+            .iter()
+            .flatten()
+            .chain(status.container_statuses.iter().flatten())
+            .chain(status.ephemeral_container_statuses.iter().flatten())
+    };
+    let report = |role: Role, container: &core::Container| {
+        let found = statuses().find(|s| s.name == container.name);
+        container_report(role, container, found)
+    };
+    let regular = spec::containers(pod).map(|(role, container)| report(role, container));
+    let added = spec::ephemeral_containers(pod);
+    let added = added.map(|container| report(Role::Ephemeral, &container));
+    regular.chain(added).collect()
+}
+
+/// How the instance before the present one ended.
+fn last_instance(status: &core::ContainerStatus) -> Option<LastInstance> {
+    let ended = status.last_state.as_ref()?.terminated.as_ref()?;
+    Some(LastInstance {
+        exit_code: ended.exit_code,
+        reason: ended.reason.clone().unwrap_or_default(),
+        message: ended.message.clone().unwrap_or_default(),
+        finished_at: ended.finished_at.as_ref().map(|time| time.0),
+    })
+}
+
+fn container_report(
+    role: Role,
+    container: &core::Container,
+    found: Option<&core::ContainerStatus>,
+) -> ContainerReport {
+    let mut report = ContainerReport {
+        name: container.name.clone(),
+        role: role.as_str().to_owned(),
+        image: container.image.clone().unwrap_or_default(),
+        state: "waiting".to_owned(),
+        reason: String::new(),
+        message: String::new(),
+        exit_code: None,
+        last: found.and_then(last_instance),
+        ready: found.is_some_and(|s| s.ready),
+        restarts: found.map_or(0, |s| u32::try_from(s.restart_count).unwrap_or(0)),
+        id: found.and_then(|s| s.container_id.clone()),
+        started_at: None,
+    };
+    let Some(state) = found.and_then(|s| s.state.as_ref()) else {
+        return report;
+    };
+    if let Some(running) = &state.running {
+        "running".clone_into(&mut report.state);
+        report.started_at = running.started_at.as_ref().map(|time| time.0);
+    } else if let Some(ended) = &state.terminated {
+        "terminated".clone_into(&mut report.state);
+        report.reason = ended.reason.clone().unwrap_or_default();
+        report.message = ended.message.clone().unwrap_or_default();
+        report.exit_code = Some(ended.exit_code);
+        report.started_at = ended.started_at.as_ref().map(|time| time.0);
+    } else if let Some(waiting) = &state.waiting {
+        report.reason = waiting.reason.clone().unwrap_or_default();
+        report.message = waiting.message.clone().unwrap_or_default();
+    }
+    report
+}
