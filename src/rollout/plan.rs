@@ -18,9 +18,6 @@ use mirrorlet_core::rollout::{
 use mirrorlet_core::spec;
 use mirrorlet_runtime::PodCheck;
 
-/// Paths of our own annotations.
-const OWN_ANNOTATIONS: &str = "metadata.annotations[mirrorlet.dev/";
-
 /// Pods that are checked at a time.
 const CHECKS: usize = 4;
 
@@ -103,9 +100,10 @@ impl RolloutOptions {
         let (action, cause) = match action(wanted, &decision) {
             (PlanAction::None, None) if running.is_none() => (PlanAction::Create, refused.cloned()),
             (PlanAction::Replace, None) => (PlanAction::Replace, refused.cloned()),
-            // A manifest that sets its UID is edited in place; annotations about rollouts aren't
-            // about what runs.
-            (PlanAction::None, None) if same && changes.iter().any(|path| restarts(path)) => {
+            // A manifest that sets its UID is edited in place.
+            (PlanAction::None, None)
+                if running.is_some_and(|r| same && r.pod.spec != target.spec) =>
+            {
                 (PlanAction::Replace, None)
             }
             known => known,
@@ -170,11 +168,6 @@ fn action(wanted: &SourcePod, decision: &Decision) -> (PlanAction, Option<Cause>
         (_, Some(Change::Switched)) => (PlanAction::Replace, None),
         (Phase::Settled | Phase::Preparing | Phase::Judging, _) => (PlanAction::None, None),
     }
-}
-
-/// Whether a change of that field is a change of what runs.
-fn restarts(path: &str) -> bool {
-    !path.starts_with(OWN_ANNOTATIONS)
 }
 
 /// Whether a start has ended only once a probe has passed.

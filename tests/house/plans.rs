@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mirrorlet::rollout::{RolloutOptions, Rollouts};
+use mirrorlet::rollout::{RolloutHandle, RolloutOptions, Rollouts};
 use mirrorlet::store::board::board;
 use mirrorlet::store::cell::cell;
 use mirrorlet_core::admit::AdmitNode;
@@ -182,4 +182,32 @@ proptest! {
         // rollouts 21
         prop_assert!(done.is_ok(), "{done:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_restarts_nothing_is_no_change() {
+    let root = tempfile::tempdir().unwrap();
+    let fake = FakeRuntime::new();
+    let (mut rollouts, handle) = Rollouts::load(root.path(), options(&fake));
+    let planned = async |handle: &RolloutHandle, pod: SourcePod, before: &Merged| {
+        let plan = handle
+            .plan(&merged_of(vec![pod], before), before, false)
+            .await;
+        (plan[0].action, plan[0].changes.join(" "))
+    };
+    let mut before = merged(&BTreeMap::from([(0, 0)]), &Merged::default());
+    rollouts.apply(&mut before, &Merged::default(), &Pods::default());
+    // A pod's first annotation about rollouts: its UID stays.
+    let mut annotated = pod(0, 0);
+    let metadata = &mut Arc::make_mut(&mut annotated.pod).metadata;
+    metadata.annotations = Some([("mirrorlet.dev/max-restarts".into(), "1".into())].into());
+    let none = (PlanAction::None, String::new());
+    assert_eq!(planned(&handle, annotated, &before).await, none);
+    // A manifest with a UID of its own is edited in place.
+    let mut edited = pod(0, 0);
+    let spec = Arc::make_mut(&mut edited.pod).spec.as_mut().unwrap();
+    spec.containers[0].image = Some("image:9".to_owned());
+    let image = (PlanAction::Replace, "spec.containers[c].image".to_owned());
+    assert_eq!(planned(&handle, edited, &before).await, image);
+    rollouts.shut_down().await;
 }

@@ -23,7 +23,7 @@ pub fn changed_fields(old: &Pod, new: &Pod) -> Vec<String> {
     paths.into_iter().collect()
 }
 
-/// What the author of a pod can write: labels, annotations and spec.
+/// The fields that a pod's author sets: labels, annotations and spec.
 #[must_use]
 pub fn author_fields(pod: &Pod) -> Value {
     let annotations = pod.metadata.annotations.iter().flatten();
@@ -53,7 +53,8 @@ fn differ(paths: &mut BTreeSet<String>, path: &str, old: Option<&Value>, new: Op
     }
     match (old, new) {
         (Some(Value::Object(old)), Some(Value::Object(new))) => {
-            for key in old.keys().chain(new.keys()) {
+            let keys: BTreeSet<_> = old.keys().chain(new.keys()).collect();
+            for key in keys {
                 let path = match (path, key.contains(['.', '/'])) {
                     (path, true) => format!("{path}[{key}]"),
                     ("", false) => key.clone(),
@@ -66,13 +67,15 @@ fn differ(paths: &mut BTreeSet<String>, path: &str, old: Option<&Value>, new: Op
             let (old, new) = (by_name(old), by_name(new));
             match (old, new) {
                 (Some(old), Some(new)) => {
-                    for name in old.keys().chain(new.keys()) {
+                    let known = paths.len();
+                    let names: BTreeSet<_> = old.keys().chain(new.keys()).collect();
+                    for name in names {
                         let path = format!("{path}[{name}]");
                         let (old, new) = (old.get(name), new.get(name));
                         differ(paths, &path, old.copied(), new.copied());
                     }
                     // The same elements in another order.
-                    if !paths.iter().any(|known| known.starts_with(path)) {
+                    if paths.len() == known {
                         paths.insert(path.to_owned());
                     }
                 }
@@ -109,7 +112,9 @@ mod tests {
                 "annotations": {"kubernetes.io/config.hash": "1", "example.com/a": "x"},
             },
             "spec": {"containers": [
-                {"name": "web", "image": "web:1", "args": ["a"], "env": [{"name": "A", "value": "1"}]},
+                {"name": "web", "image": "web:1", "args": ["a"], "env": [
+                    {"name": "A", "value": "1"}, {"name": "B", "value": "2"},
+                ]},
                 {"name": "log", "image": "log:1"},
             ]},
         });
@@ -120,7 +125,7 @@ mod tests {
     #[test]
     fn each_changed_field_is_named() {
         type Case = (fn(&mut Value), &'static [&'static str]);
-        let cases: [Case; 9] = [
+        let cases: [Case; 10] = [
             (|_| {}, &[]),
             (
                 |pod| pod["metadata"]["annotations"]["kubernetes.io/config.hash"] = json!("2"),
@@ -151,6 +156,14 @@ mod tests {
             (
                 |pod| pod["spec"]["containers"].as_array_mut().unwrap().reverse(),
                 &["spec.containers"],
+            ),
+            (
+                |pod| {
+                    let web = &mut pod["spec"]["containers"][0];
+                    web["env"].as_array_mut().unwrap().reverse();
+                    web["envFrom"] = json!([{"configMapRef": {"name": "c"}}]);
+                },
+                &["spec.containers[web].env", "spec.containers[web].envFrom"],
             ),
             (
                 |pod| pod["spec"]["hostNetwork"] = json!(true),
