@@ -62,8 +62,15 @@ impl Remains {
                 self.containers.engine.remove_container(id, false).await
             };
             match removed {
-                Ok(()) => break,
-                Err(error) if error.is_not_found() => break,
+                Ok(()) => {
+                    self.containers.index.removed(id);
+                    break;
+                }
+                Err(error) if error.is_not_found() => {
+                    let asked = record.as_ref().map_or(0, |record| record.touched);
+                    self.containers.index.not_found(id, asked);
+                    break;
+                }
                 Err(error)
                     if error.is_conflict()
                         && is_being_removed(&error)
@@ -74,7 +81,6 @@ impl Remains {
                 Err(error) => return Err(error.into()),
             }
         }
-        self.containers.index.removed(id);
         if let Some(record) = record {
             self.logs.unlink_log(id, &record.ours).await;
             self.remove_termination_log(record).await;

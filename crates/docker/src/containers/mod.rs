@@ -77,7 +77,7 @@ impl Containers {
                     let message = self.termination_message(&record, &found).await;
                     self.index.inspected(id, record.touched, &found, &message);
                 }
-                Err(error) if error.is_not_found() => self.index.removed(id),
+                Err(error) if error.is_not_found() => self.index.not_found(id, record.touched),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -131,13 +131,14 @@ impl Containers {
 
     /// Stops a container; one that has ended or is gone is success.
     pub(super) async fn stop(&self, id: &str, grace: Duration) -> Result<(), EngineError> {
+        let asked = self.index.get(id).map_or(0, |record| record.touched);
         match self.engine.stop_container(id, grace).await {
             Ok(()) => {
                 self.index.died(id, None, Timestamp::now());
                 Ok(())
             }
             Err(error) if error.is_not_found() => {
-                self.index.removed(id);
+                self.index.not_found(id, asked);
                 Ok(())
             }
             Err(error) => {

@@ -209,6 +209,28 @@ impl Index {
         state.gone.insert(id.into(), now);
     }
 
+    /// The Engine was asked about it when the record was last touched at `asked`, and finds no
+    /// such container.
+    ///
+    /// One that is being created is listed a moment before it can be found (moby's
+    /// `daemon/create.go`: `setHostConfig` saves what `Register` makes known). It is forgotten
+    /// until its `create` event, and kept if that came meanwhile. Any other is gone.
+    pub(crate) fn not_found(&self, id: &str, asked: u64) {
+        let mut state = self.lock();
+        let now = state.tick();
+        let Some(record) = state.records.get_mut(id) else {
+            return;
+        };
+        if record.state == ContainerState::Created && record.touched > asked {
+            record.stale = true;
+            return;
+        }
+        if record.state != ContainerState::Created {
+            state.gone.insert(id.into(), now);
+        }
+        state.records.remove(id);
+    }
+
     /// Merges an inspect that was asked for when the record was last touched at `asked`. One
     /// that something was told after, and that knows less, is dropped: the record stays stale.
     pub(crate) fn inspected(

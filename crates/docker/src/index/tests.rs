@@ -370,6 +370,34 @@ fn a_list_that_began_earlier_takes_nothing_away_and_brings_nothing_back() {
 }
 
 #[test]
+fn what_is_listed_before_it_can_be_found_is_told_by_its_create_event() {
+    let index = Index::default();
+    let began = index.begin_list();
+    list(&index, began, Truth::Created);
+    index.not_found(ID, index.get(ID).unwrap().touched);
+    assert_eq!(state(&index), None);
+    events::apply(&index, OWNER, &event("create", 1));
+    assert_eq!(state(&index), Some(ContainerState::Created));
+
+    // The event comes before the answer.
+    let index = Index::default();
+    let began = index.begin_list();
+    list(&index, began, Truth::Created);
+    let asked = index.get(ID).unwrap().touched;
+    events::apply(&index, OWNER, &event("create", 1));
+    index.not_found(ID, asked);
+    assert_eq!(state(&index), Some(ContainerState::Created));
+    let record = index.get(ID).unwrap();
+    assert!(record.stale, "it is asked for once more");
+
+    // What has run and can't be found is gone, whatever late news says.
+    index.started(ID, at(1));
+    index.not_found(ID, u64::MAX);
+    events::apply(&index, OWNER, &event("create", 1));
+    assert_eq!(state(&index), None);
+}
+
+#[test]
 fn what_a_list_lacks_is_gone() {
     let index = Index::default();
     index.created(created());
@@ -518,7 +546,7 @@ fn tell(index: &Index, news: &News, began: &mut Option<ListBegan>, asked: &mut O
 
 fn look(index: &Index, asked: u64, truth: Truth) {
     if truth == Truth::Absent {
-        index.removed(ID);
+        index.not_found(ID, asked);
     } else {
         index.inspected(ID, asked, &inspect(truth), "");
     }
@@ -543,18 +571,23 @@ proptest! {
     ) {
         let index = Index::default();
         let (mut began, mut asked) = (None, None);
+        // An id is never used again: one that is said to be gone is. Only of one that is being
+        // created, it says nothing that the Engine can't find it yet.
+        let mut gone = false;
         for news in &told {
             let before = state(&index);
+            gone |= match news {
+                News::OwnRemove | News::Event("destroy") => true,
+                News::Inspected(Truth::Absent) => {
+                    asked.is_some() && before.is_some_and(|before| before != ContainerState::Created)
+                }
+                _ => false,
+            };
             tell(&index, news, &mut began, &mut asked);
             let back = before == Some(ContainerState::Exited)
                 && state(&index) == Some(ContainerState::Running);
             prop_assert!(!back || matches!(news, News::Inspected(_)), "{news:?}");
         }
-        // An id is never used again: one that is said to be gone is.
-        let gone = told.iter().any(|n| matches!(
-            n,
-            News::OwnRemove | News::Event("destroy") | News::Inspected(Truth::Absent)
-        ));
         let truth = if gone { Truth::Absent } else { truth };
         let began = index.begin_list();
         list(&index, began, truth);
