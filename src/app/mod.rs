@@ -10,6 +10,7 @@
 //!                        └──► socket, metrics, health
 //! ```
 
+pub mod approve;
 mod cluster;
 mod core;
 mod counts;
@@ -181,28 +182,39 @@ impl Agent {
 
     /// Waits for a signal, or for a component that ended unexpectedly.
     async fn run_until_told(mut self, cancel: CancellationToken) -> anyhow::Result<()> {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let failed = tokio::select! {
-            _ = terminate.recv() => { occurrences::agent_stopping("SIGTERM"); None }
-            _ = interrupt.recv() => { occurrences::agent_stopping("SIGINT"); None }
-            Some(ended) = self.parts.join_next() => Some(ended),
-        };
+        let outcome = until_told(&mut self.parts).await;
         cancel.cancel();
         self.drain().await;
-        match failed {
-            None => Ok(()),
-            Some(Ok(part)) => anyhow::bail!("the agent's {part} ended unexpectedly"),
-            Some(Err(error)) => Err(error).context("a component of the agent failed"),
-        }
+        outcome
     }
 
     /// Waits, within a bound, for all parts to end after they were cancelled.
     pub async fn drain(&mut self) {
-        let all = async { while self.parts.join_next().await.is_some() {} };
-        if tokio::time::timeout(DRAIN_MAX, all).await.is_err() {
-            self.parts.shutdown().await;
-        }
+        drain(&mut self.parts).await;
+    }
+}
+
+/// Waits for a signal, or for a part that ended unexpectedly, which is an error.
+async fn until_told(parts: &mut Parts) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let failed = tokio::select! {
+        _ = terminate.recv() => { occurrences::agent_stopping("SIGTERM"); None }
+        _ = interrupt.recv() => { occurrences::agent_stopping("SIGINT"); None }
+        Some(ended) = parts.join_next() => Some(ended),
+    };
+    match failed {
+        None => Ok(()),
+        Some(Ok(part)) => anyhow::bail!("the agent's {part} ended unexpectedly"),
+        Some(Err(error)) => Err(error).context("a component of the agent failed"),
+    }
+}
+
+/// Waits, within a bound, for all parts to end after they were cancelled.
+async fn drain(parts: &mut Parts) {
+    let all = async { while parts.join_next().await.is_some() {} };
+    if tokio::time::timeout(DRAIN_MAX, all).await.is_err() {
+        parts.shutdown().await;
     }
 }
 

@@ -8,9 +8,9 @@
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::certificate::Validity;
 
-const SEQUENCE: u8 = 0x30;
-const SET: u8 = 0x31;
-const OID: u8 = 0x06;
+pub(super) const SEQUENCE: u8 = 0x30;
+pub(super) const SET: u8 = 0x31;
+pub(super) const OID: u8 = 0x06;
 const UTF8_STRING: u8 = 0x0c;
 const PRINTABLE_STRING: u8 = 0x13;
 const IA5_STRING: u8 = 0x16;
@@ -20,9 +20,9 @@ const GENERALIZED_TIME: u8 = 0x18;
 const VERSION: u8 = 0xa0;
 
 /// `2.5.4.3`.
-const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+pub(super) const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 /// `2.5.4.10`.
-const ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0a];
+pub(super) const ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0a];
 
 /// The fields of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Leaf {
 }
 
 /// A reader of DER.
-struct Reader<'a>(&'a [u8]);
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
     fn peek(&self) -> Option<u8> {
@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The next element: its tag and its content.
-    fn next(&mut self) -> Option<(u8, &'a [u8])> {
+    pub(super) fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let (&[tag, first], rest) = self.0.split_first_chunk::<2>()?;
         let (length, rest) = match first {
             short @ ..=0x7f => (usize::from(short), rest),
@@ -115,14 +115,14 @@ impl<'a> Reader<'a> {
     }
 
     /// The content of the next element, which has to be of that kind.
-    fn take(&mut self, tag: u8) -> Option<&'a [u8]> {
+    pub(super) fn take(&mut self, tag: u8) -> Option<&'a [u8]> {
         self.next()
             .filter(|(found, _)| *found == tag)
             .map(|(_, content)| content)
     }
 }
 
-fn text((tag, content): (u8, &[u8])) -> Option<String> {
+pub(super) fn text((tag, content): (u8, &[u8])) -> Option<String> {
     let is_text = matches!(tag, UTF8_STRING | PRINTABLE_STRING | IA5_STRING);
     let text = std::str::from_utf8(content).ok()?;
     is_text.then(|| text.to_owned())

@@ -8,6 +8,7 @@
 
 mod der;
 mod keys;
+mod request;
 mod requested;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use mirrorlet_host::random;
 
 pub use self::der::Leaf;
 pub use self::keys::{CertificateError, alternative_names, from_pem, split_pem};
+pub use self::request::wanted;
 pub use self::requested::{
     CertificateRequest, Issued, Order, Progress, Purpose, Requested, SignError, Signer,
 };

@@ -11,14 +11,16 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
 
+use crate::app::approve::{self, ApproveOptions};
 use crate::cluster::ConnectError;
 use crate::config::args::{
-    CONFIG_ENV, Cli, Cmd, DocumentOutput, SettingArgs, ValidateArgs, ValidateOutput,
+    ApproveArgs, CONFIG_ENV, Cli, Cmd, DocumentOutput, SettingArgs, ValidateArgs, ValidateOutput,
 };
 use crate::config::file::{self, LocatedFile};
 use crate::config::kinds::default_node_name;
 use crate::config::resolve::resolve_root;
 use crate::config::{Ambient, Resolved, resolve};
+use mirrorlet_core::certificate::approval::Approver;
 
 mod channels;
 pub mod client;
@@ -147,6 +149,7 @@ fn dispatch(command: Cmd) -> Outcome {
         Cmd::PortForward(args) => {
             block_on(port_forward::port_forward(&args, &root_of(&args.agent.0)?))
         }
+        Cmd::ApproveCertificates(args) => approve(args),
         Cmd::Config(args) => block_on(config::config(&args.command)),
         Cmd::Completions { shell } => {
             let mut script = Vec::new();
@@ -236,6 +239,27 @@ const WORKERS_MAX: usize = 4;
 
 /// Stack of the agent's threads, in bytes; its deepest work is parsing a manifest.
 const STACK_BYTES: usize = 2 << 20;
+
+fn approve(args: ApproveArgs) -> Outcome {
+    crate::logging::init(args.log_format, &args.log_level).map_err(|e| Failure::Usage(e.into()))?;
+    let (namespace, account) = args.service_account;
+    let lease = args
+        .lease
+        .unwrap_or_else(|| (namespace.clone(), "mirrorlet-approver".to_owned()));
+    let options = ApproveOptions {
+        access: args.kubeconfig,
+        approver: Approver::new(&namespace, &account, &args.node_name_suffix),
+        lease,
+        metrics_address: args.metrics_address.0,
+        hostname: ambient()?.hostname,
+    };
+    block_on(async {
+        match approve::approve(options).await {
+            Err(error) if error.is::<ConnectError>() => Err(Failure::Usage(error)),
+            outcome => Ok(outcome?),
+        }
+    })
+}
 
 fn run(args: &SettingArgs) -> Outcome {
     let resolved = resolve_args(args)?;

@@ -4,11 +4,13 @@
 //! whether the API server answers ([`ApiReach`]), and takes up replaced certificates.
 //! Here and in `source::apiserver` alone stands kube-rs.
 
+mod approver;
 mod attempts;
 mod certificate;
 pub mod client;
 mod connection;
 mod credentials;
+mod election;
 pub mod error;
 pub mod events;
 #[cfg(test)]
@@ -27,9 +29,11 @@ pub mod status;
 #[cfg(test)]
 mod tests;
 
+pub use approver::ApproverTask;
 pub use certificate::ClientCertificateTask;
 pub use client::ClusterClient;
 pub use credentials::CredentialsTask;
+pub use election::Election;
 pub use error::{Answer, ApiError};
 pub use events::EventTask;
 pub use identity::{ConnectError, IdentityStanding, NodeIdentity};

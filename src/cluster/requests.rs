@@ -13,6 +13,7 @@ use super::error::ApiError;
 use crate::certificate::{CertificateRequest, Purpose, SignError, Signer};
 use mirrorlet_core::api::meta::ObjectMeta;
 use mirrorlet_core::certificate::Outcome;
+use mirrorlet_core::certificate::approval::{CLIENT_SIGNER, SERVING_SIGNER};
 
 /// The signer and usages of a certificate with an ECDSA key.
 ///
@@ -21,15 +22,9 @@ use mirrorlet_core::certificate::Outcome;
 fn signer(purpose: Purpose) -> (&'static str, [&'static str; 2]) {
     match purpose {
         // Nobody approves by default.
-        Purpose::Serving => (
-            "kubernetes.io/kubelet-serving",
-            ["digital signature", "server auth"],
-        ),
+        Purpose::Serving => (SERVING_SIGNER, ["digital signature", "server auth"]),
         // The controller manager approves where RBAC says so.
-        Purpose::Client => (
-            "kubernetes.io/kube-apiserver-client-kubelet",
-            ["digital signature", "client auth"],
-        ),
+        Purpose::Client => (CLIENT_SIGNER, ["digital signature", "client auth"]),
     }
 }
 

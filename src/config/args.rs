@@ -15,9 +15,11 @@ use super::kinds::Arity;
 use super::table::{Key, ROWS, Setting, SettingRow};
 
 mod access;
+mod approve;
 mod rollout;
 
 pub use access::{AttachArgs, CpArgs, ExecArgs, PortForwardArgs};
+pub use approve::ApproveArgs;
 pub use rollout::{
     DiffArgs, PlanArgs, RolloutArgs, RolloutCommand, RolloutHistoryArgs, RolloutStatusArgs,
 };
@@ -101,6 +103,9 @@ pub enum Cmd {
     /// Forward one or more local ports to a pod.
     #[command(after_help = EXIT_CODES)]
     PortForward(PortForwardArgs),
+    /// Approve and deny the certificate signing requests of agents in a cluster.
+    #[command(after_help = EXIT_CODES)]
+    ApproveCertificates(ApproveArgs),
     /// Show the configuration or the JSON schema of the config file.
     Config(ConfigArgs),
     /// Print a shell completion script.

@@ -59,6 +59,22 @@ pub async fn serve(
     listen::serve(listener, router(served), cancel).await
 }
 
+/// Serves metrics and health of a program that runs no pods, until `cancel`.
+///
+/// # Errors
+/// The listener failed for good.
+pub async fn serve_metrics(
+    listener: TcpListener,
+    metrics: Metrics,
+    cancel: CancellationToken,
+) -> io::Result<()> {
+    let router = Router::new()
+        .route("/metrics", get(async move || encoded(&metrics)))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(|| async { "ready\n" }));
+    listen::serve(listener, router, cancel).await
+}
+
 /// The data to serve.
 #[derive(Clone)]
 pub struct Served {
@@ -100,11 +116,11 @@ async fn probes(State(served): State<Served>) -> Response {
 }
 
 async fn scrape(State(shared): State<Served>) -> Response {
-    (
-        [(header::CONTENT_TYPE, OPEN_METRICS)],
-        shared.metrics.encode(),
-    )
-        .into_response()
+    encoded(&shared.metrics)
+}
+
+fn encoded(metrics: &Metrics) -> Response {
+    ([(header::CONTENT_TYPE, OPEN_METRICS)], metrics.encode()).into_response()
 }
 
 async fn ready(State(shared): State<Served>) -> Response {

@@ -13,6 +13,7 @@ mod common;
 
 mod api_forms;
 mod api_pods;
+mod approval;
 mod bed;
 mod bootstrap;
 mod events;

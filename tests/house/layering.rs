@@ -45,6 +45,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "server::client",
             "server::admin",
             "server::frame",
+            "app::approve",
             "app::run",
             "cluster::ConnectError",
         ],

@@ -4,6 +4,8 @@
 //! Upstream: `pkg/kubelet/certificate/bootstrap/bootstrap.go` (`isClientConfigStillValid`),
 //! `k8s.io/client-go/util/certificate` (`certificate_manager.go`).
 
+pub mod approval;
+
 use std::time::Duration;
 
 use crate::api::Timestamp;

@@ -95,6 +95,11 @@ impl Cluster {
             .client_between(&user, "system:nodes", from, until)
     }
 
+    /// A kubeconfig with that token, in a file beside it.
+    pub fn token_kubeconfig(&self, name: &str, token: &str) -> PathBuf {
+        self.authority.token_kubeconfig(name, token)
+    }
+
     /// A kubeconfig that names a file of both certificate and key, which may not be there yet.
     pub fn joint_kubeconfig(&self, node: &str, file: &std::path::Path) -> PathBuf {
         let user = json!({"client-certificate": file, "client-key": file});

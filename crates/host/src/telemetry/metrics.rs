@@ -18,7 +18,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-pub use self::labels::{EventOutcome, ImageGcCause, PodState, PullOutcome};
+pub use self::labels::{CertificateDecision, EventOutcome, ImageGcCause, PodState, PullOutcome};
 use self::labels::{reason_str, source_label};
 use super::requests::ApiRequest;
 use mirrorlet_core::api::{Code, Timestamp};
@@ -80,6 +80,7 @@ pub struct Metrics {
     api_requests: RequestCounters,
     api_up: Gauge,
     certificate_ends: Family<Label, Gauge>,
+    certificate_requests: Counters,
     mirrors: Family<Label, Gauge>,
     mirror_problems: Family<Label, Gauge>,
     rollouts: Counters,
@@ -131,6 +132,7 @@ impl Metrics {
             api_requests: Family::default(),
             api_up: Gauge::default(),
             certificate_ends: Family::default(),
+            certificate_requests: Family::default(),
             mirrors: Family::default(),
             mirror_problems: Family::default(),
             rollouts: Family::default(),
@@ -222,6 +224,13 @@ impl Metrics {
         self.certificate_ends
             .get_or_create(&[("certificate", certificate)])
             .set(ends.as_second());
+    }
+
+    /// Counts one certificate signing request that an approver looked at.
+    pub fn certificate_request(&self, decision: CertificateDecision) {
+        self.certificate_requests
+            .get_or_create(&[("decision", decision.as_str())])
+            .inc();
     }
 
     pub(super) fn set_api_up(&self, up: bool) {

@@ -21,12 +21,17 @@ const RESOURCES: [&str; 16] = [
     "priorityclasses",
 ];
 /// Sub-resources counted apart from their resource.
-const SUBRESOURCES: [(&str, &str, &str); 5] = [
+const SUBRESOURCES: [(&str, &str, &str); 6] = [
     ("nodes", "status", "nodes/status"),
     ("pods", "status", "pods/status"),
     ("pods", "eviction", "pods/eviction"),
     ("pods", "binding", "pods/binding"),
     ("serviceaccounts", "token", "serviceaccounts/token"),
+    (
+        "certificatesigningrequests",
+        "approval",
+        "certificatesigningrequests/approval",
+    ),
 ];
 /// Outcomes counted by code; any other counts by its class.
 const CODES: [(u16, &str); 17] = [

@@ -24,6 +24,29 @@ impl ImageGcCause {
     }
 }
 
+/// What became of a certificate signing request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CertificateDecision {
+    /// It was approved.
+    Approved,
+    /// It was denied.
+    Denied,
+    /// It was left to others.
+    Ignored,
+}
+
+impl CertificateDecision {
+    /// As a label value.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Approved => "approved",
+            Self::Denied => "denied",
+            Self::Ignored => "ignored",
+        }
+    }
+}
+
 /// State of a pod, for counting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PodState {

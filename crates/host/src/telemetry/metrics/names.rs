@@ -141,6 +141,11 @@ impl Metrics {
             self.certificate_ends.clone(),
         );
         r.register(
+            "certificate_requests",
+            "Certificate signing requests that an approver looked at, by what it decided",
+            self.certificate_requests.clone(),
+        );
+        r.register(
             "mirror_writes",
             "Mirror pods created, deleted and refused",
             self.mirror_writes.clone(),

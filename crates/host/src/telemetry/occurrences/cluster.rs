@@ -1,8 +1,8 @@
 //! Occurrences between the agent and the API server: mirror pods, statuses, our Node.
 
 use super::{Shown, Telemetry};
-use crate::telemetry::EventOutcome;
 use crate::telemetry::journal::Kind;
+use crate::telemetry::{CertificateDecision, EventOutcome, Metrics};
 use mirrorlet_core::api::{FullName, PodUid, Timestamp};
 use mirrorlet_core::node::{NodeEvent, NodeEventKind};
 
@@ -246,4 +246,44 @@ pub fn client_certificate_unissued(telemetry: &Telemetry, error: &str, is_needed
             "failed to renew the client certificate; keeping the current one"
         );
     }
+}
+
+/// An approver decided a certificate signing request of that user, for that reason.
+pub fn certificate_request_decided(
+    metrics: &Metrics,
+    decision: CertificateDecision,
+    request: &str,
+    user: &str,
+    reason: &str,
+) {
+    metrics.certificate_request(decision);
+    match decision {
+        CertificateDecision::Denied => {
+            tracing::warn!(reason = reason, "denied {request} of {user}");
+        }
+        CertificateDecision::Approved | CertificateDecision::Ignored => {
+            let decision = decision.as_str();
+            tracing::info!(reason = reason, "{decision} {request} of {user}");
+        }
+    }
+}
+
+/// A certificate signing request can't be decided before that Node exists. Call it once a request.
+pub fn certificate_request_waits(request: &str, user: &str, node: &str) {
+    tracing::info!("{request} of {user} waits until Node {node} exists");
+}
+
+/// This approver holds the Lease from now on, and decides requests.
+pub fn approver_leads(lease: &str) {
+    tracing::info!("deciding certificate signing requests: holder of Lease {lease}");
+}
+
+/// This approver doesn't hold the Lease any more.
+pub fn approver_lost(lease: &str) {
+    tracing::warn!("not deciding certificate signing requests any more: lost Lease {lease}");
+}
+
+/// An approver can't try to get its Lease. Call it when that begins, or its cause changes.
+pub fn approver_kept_waiting(lease: &str, error: &str) {
+    tracing::warn!(error = error, "failed to acquire Lease {lease}; retrying");
 }

@@ -1,0 +1,319 @@
+//! Which certificates the approver of a cluster lets our agents have.
+//!
+//! Whoever may request `nodeclient` certificates may ask for any Node's name: RBAC can't express
+//! "for the host that you run on". The API server knows that host, since it is in every token that
+//! is bound to a pod, and passes it on with the request. So a request is approved when it asks for
+//! exactly the Node of the host that its token is bound to; renewals when they ask for the Node that
+//! asks; serving certificates when they name nothing but that Node and its host.
+//!
+//! Upstream: `pkg/controller/certificates/approver/sarapprove.go`,
+//! `pkg/apis/certificates/helpers.go` (`ValidateKubeletClientCSR`, `ValidateKubeletServingCSR`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use super::{NODES_GROUP, node_user};
+use crate::api::core::Node;
+use crate::api::keys::NODE_LABEL;
+
+/// The signer of certificates that a node calls the API server with.
+pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+/// The signer of certificates that a node is called by the API server with.
+pub const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
+/// What the API server says of a token that is bound to a pod: its node, and its name.
+///
+/// Upstream: `k8s.io/apiserver/pkg/authentication/serviceaccount` (`util.go`).
+pub const BOUND_NODE: &str = "authentication.kubernetes.io/node-name";
+/// See [`BOUND_NODE`].
+pub const BOUND_POD: &str = "authentication.kubernetes.io/pod-name";
+
+/// What a request asks to have signed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Wanted {
+    /// The common name of its subject.
+    pub common_name: String,
+    /// The organizations of its subject.
+    pub organizations: Vec<String>,
+    /// Names of whoever shows the certificate.
+    pub names: Vec<String>,
+    /// Addresses of whoever shows the certificate.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// A certificate signing request. Everything but `wanted` and `usages` is the API server's word on
+/// who made it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SigningRequest {
+    /// Who is to sign.
+    pub signer: String,
+    /// The user that made it.
+    pub user: String,
+    /// The groups of that user.
+    pub groups: Vec<String>,
+    /// What else is known of that user.
+    pub extra: BTreeMap<String, Vec<String>>,
+    /// What the certificate is to be used for.
+    pub usages: Vec<String>,
+    /// What is to be signed; if it has anything that is not in [`Wanted`], what that is.
+    pub wanted: Result<Wanted, String>,
+}
+
+/// What counts of a Node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeSeen {
+    /// Whether it is one of mirrorlet's; else it is a kubelet's.
+    pub is_ours: bool,
+    /// The names among its addresses.
+    pub names: BTreeSet<String>,
+    /// Its IP addresses.
+    pub addresses: BTreeSet<IpAddr>,
+}
+
+impl NodeSeen {
+    /// What counts of that Node.
+    #[must_use]
+    pub fn of(node: &Node) -> Self {
+        let labels = node.metadata.labels.as_ref();
+        let mut seen = Self {
+            is_ours: labels.is_some_and(|labels| labels.contains_key(NODE_LABEL)),
+            ..Self::default()
+        };
+        let status = node.status.iter();
+        for one in status.flat_map(|status| status.addresses.iter().flatten()) {
+            match one.address.parse() {
+                Ok(address) => seen.addresses.insert(address),
+                Err(_) => seen.names.insert(one.address.clone()),
+            };
+        }
+        seen
+    }
+}
+
+/// All Nodes of the cluster, by name.
+pub type Nodes = BTreeMap<String, NodeSeen>;
+
+/// What becomes of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// It gets what it asks for, for this reason.
+    Approve(String),
+    /// It is one of ours and asks for something else.
+    Deny {
+        /// The reason, one word.
+        reason: &'static str,
+        /// What is wrong.
+        message: String,
+    },
+    /// Others decide it.
+    Ignore,
+    /// It can't be decided before the Node of that name exists.
+    Wait(String),
+}
+
+fn deny(reason: &'static str, message: impl Into<String>) -> Decision {
+    Decision::Deny {
+        reason,
+        message: message.into(),
+    }
+}
+
+/// Which agents an approver is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Approver {
+    /// The user that the agents are without a certificate: their `ServiceAccount`.
+    pub account: String,
+    /// What the Node of a host is named by, after the host and `-`.
+    pub suffix: String,
+}
+
+impl Approver {
+    /// An approver for the agents of that `ServiceAccount`, whose Nodes have that suffix.
+    #[must_use]
+    pub fn new(namespace: &str, account: &str, suffix: &str) -> Self {
+        Self {
+            account: format!("system:serviceaccount:{namespace}:{account}"),
+            suffix: suffix.to_owned(),
+        }
+    }
+
+    /// Name of the Node of that host.
+    fn node_of(&self, host: &str) -> String {
+        format!("{host}-{}", self.suffix)
+    }
+
+    /// The host of the Node that the user is, if it is named like one of ours.
+    fn host_of<'a>(&self, user: &'a str) -> Option<&'a str> {
+        let node = user.strip_prefix("system:node:")?;
+        let host = node.strip_suffix(self.suffix.as_str())?.strip_suffix('-')?;
+        (!host.is_empty()).then_some(host)
+    }
+
+    /// Whether the request of that user to that signer may be ours to decide.
+    #[must_use]
+    pub fn concerns(&self, signer: &str, user: &str) -> bool {
+        matches!(signer, CLIENT_SIGNER | SERVING_SIGNER)
+            && (user == self.account || self.host_of(user).is_some())
+    }
+
+    /// Decides what becomes of a request, with the Nodes that there are after it was made.
+    #[must_use]
+    pub fn decide(&self, request: &SigningRequest, nodes: &Nodes) -> Decision {
+        if !self.concerns(&request.signer, &request.user) {
+            return Decision::Ignore;
+        }
+        match self.host_of(&request.user) {
+            None => self.first(request, nodes),
+            Some(host) => self.of_a_node(request, host, nodes),
+        }
+    }
+
+    /// A request by the `ServiceAccount` of the agents: the first certificate of a Node.
+    fn first(&self, request: &SigningRequest, nodes: &Nodes) -> Decision {
+        if request.signer != CLIENT_SIGNER {
+            let words = "only a Node itself may request its serving certificate";
+            return deny("NotANode", words);
+        }
+        let bound = |key: &str| match request.extra.get(key).map(Vec::as_slice) {
+            Some([value]) if !value.is_empty() => Some(value.as_str()),
+            Some(_) | None => None,
+        };
+        let (Some(host), Some(pod)) = (bound(BOUND_NODE), bound(BOUND_POD)) else {
+            let words = "the requester's token is not bound to a pod on a Node";
+            return deny("TokenNotBound", words);
+        };
+        match nodes.get(host) {
+            None => return Decision::Wait(host.to_owned()),
+            Some(seen) if seen.is_ours => {
+                let words = format!("pod {pod} runs on {host}, which is a Node of mirrorlet's");
+                return deny("NotAHost", words);
+            }
+            Some(_) => {}
+        }
+        let node = self.node_of(host);
+        // A name that a kubelet has is the kubelet's.
+        if nodes.get(&node).is_some_and(|seen| !seen.is_ours) {
+            let words = format!("Node {node} exists and is not one of mirrorlet's");
+            return deny("NameTaken", words);
+        }
+        match client(request, &node) {
+            Err(denied) => denied,
+            Ok(()) => Decision::Approve(format!("pod {pod} runs on {host}, whose Node it is for")),
+        }
+    }
+
+    /// A request by a Node that is named like one of ours.
+    fn of_a_node(&self, request: &SigningRequest, host: &str, nodes: &Nodes) -> Decision {
+        let name = self.node_of(host);
+        if !request.groups.iter().any(|group| group == NODES_GROUP) {
+            return Decision::Ignore;
+        }
+        let Some(node) = nodes.get(&name) else {
+            return Decision::Wait(name);
+        };
+        if !node.is_ours {
+            return Decision::Ignore;
+        }
+        // The Node of another release, or of a machine that is no Node otherwise.
+        let Some(own) = nodes.get(host).filter(|seen| !seen.is_ours) else {
+            return Decision::Ignore;
+        };
+        if request.signer == CLIENT_SIGNER {
+            return match client(request, &name) {
+                Err(denied) => denied,
+                Ok(()) => Decision::Approve(format!("Node {name} renews its own certificate")),
+            };
+        }
+        let wanted = match subject(request, &name) {
+            Err(denied) => return denied,
+            Ok(wanted) => wanted,
+        };
+        if !are_usages(&request.usages, "server auth") {
+            return usages_denied(&request.usages);
+        }
+        if wanted.names.is_empty() && wanted.addresses.is_empty() {
+            return deny("NoNames", "it names no address that it would be shown for");
+        }
+        let is_its = |dns: &str| {
+            dns == name || dns == host || node.names.contains(dns) && own.names.contains(dns)
+        };
+        let foreign = wanted.names.iter().find(|dns| !is_its(dns));
+        let foreign = foreign.cloned().or_else(|| {
+            let is_its = |ip: &&IpAddr| node.addresses.contains(ip) && own.addresses.contains(ip);
+            let mut addresses = wanted.addresses.iter();
+            Some(addresses.find(|ip| !is_its(ip))?.to_string())
+        });
+        if let Some(foreign) = foreign {
+            let words =
+                format!("{foreign} is not an address of both Node {name} and its host {host}");
+            return deny("ForeignAddress", words);
+        }
+        // A Node writes its own addresses, and so does who stole its host: an address that another
+        // host has, too, proves nothing.
+        let others = nodes
+            .iter()
+            .filter(|(other, seen)| *other != host && !seen.is_ours);
+        for (other, seen) in others {
+            let is_theirs = |dns: &String| dns == other || seen.names.contains(dns);
+            if wanted.names.iter().any(is_theirs)
+                || wanted
+                    .addresses
+                    .iter()
+                    .any(|ip| seen.addresses.contains(ip))
+            {
+                let words = format!("Node {other} has one of the addresses, too");
+                return deny("ForeignAddress", words);
+            }
+        }
+        Decision::Approve(format!("the addresses are those of Node {name}"))
+    }
+}
+
+/// Whether it asks for no more than the client certificate of that Node.
+fn client(request: &SigningRequest, node: &str) -> Result<(), Decision> {
+    let wanted = subject(request, node)?;
+    if !wanted.names.is_empty() || !wanted.addresses.is_empty() {
+        let words = "a client certificate has no names or addresses";
+        return Err(deny("UnexpectedNames", words));
+    }
+    if are_usages(&request.usages, "client auth") {
+        Ok(())
+    } else {
+        Err(usages_denied(&request.usages))
+    }
+}
+
+/// What it asks for, if that is a certificate of that Node.
+fn subject<'a>(request: &'a SigningRequest, node: &str) -> Result<&'a Wanted, Decision> {
+    let wanted = match &request.wanted {
+        Ok(wanted) => wanted,
+        Err(words) => return Err(deny("Unreadable", words.clone())),
+    };
+    let user = node_user(node);
+    if wanted.common_name != user {
+        let words = format!("it is for {:?}, not for {user}", wanted.common_name);
+        return Err(deny("WrongNode", words));
+    }
+    if wanted.organizations != [NODES_GROUP] {
+        let words = format!("its organizations are not exactly {NODES_GROUP}");
+        return Err(deny("WrongGroup", words));
+    }
+    Ok(wanted)
+}
+
+/// Whether the usages are those of a node's certificate. `key encipherment` is what RSA keys need.
+fn are_usages(usages: &[String], purpose: &str) -> bool {
+    let mut rest: BTreeSet<&str> = usages.iter().map(String::as_str).collect();
+    rest.remove("key encipherment");
+    rest == BTreeSet::from(["digital signature", purpose])
+}
+
+fn usages_denied(usages: &[String]) -> Decision {
+    let words = format!(
+        "its usages are not those of a node's: {}",
+        usages.join(", ")
+    );
+    deny("WrongUsages", words)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! The approver of certificates, wired: one of several that run decides, the one that holds the
+//! Lease.
+
+use std::net::SocketAddr;
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::{drain, spawn, until_told};
+use crate::cluster::{ApproverTask, ClusterClient, Election};
+use crate::config::ApiAccess;
+use crate::server::health;
+use mirrorlet_core::certificate::approval::Approver;
+use mirrorlet_host::random;
+use mirrorlet_host::telemetry::{Metrics, occurrences};
+
+/// What an approver is run with.
+#[derive(Debug, Clone)]
+pub struct ApproveOptions {
+    /// How the API server is reached.
+    pub access: ApiAccess,
+    /// What it decides.
+    pub approver: Approver,
+    /// Namespace and name of the Lease.
+    pub lease: (String, String),
+    /// Where metrics and health are served; none for not at all.
+    pub metrics_address: Option<SocketAddr>,
+    /// Name of this machine: of the pod, in a container.
+    pub hostname: String,
+}
+
+/// Runs an approver until it is stopped.
+///
+/// # Errors
+/// It can't start, or a part of it that it can't live without failed.
+pub async fn approve(options: ApproveOptions) -> anyhow::Result<()> {
+    let cancel = CancellationToken::new();
+    let metrics = Metrics::new();
+    let Some((client, credentials)) = ClusterClient::open(&options.access, metrics.clone())? else {
+        anyhow::bail!("--kubeconfig none: there are no requests without an API server");
+    };
+    let mut parts = JoinSet::new();
+    spawn(&mut parts, "credentials", credentials.run(cancel.clone()));
+    if let Some(address) = options.metrics_address {
+        let listener = health::bind(address).await?;
+        let serving = health::serve_metrics(listener, metrics.clone(), cancel.clone());
+        spawn(&mut parts, "metrics", async move {
+            if let Err(error) = serving.await {
+                occurrences::server_failed("metrics", &error.to_string());
+            }
+        });
+    }
+    let (namespace, name) = &options.lease;
+    let candidate = format!("{}_{:016x}", options.hostname, random::number());
+    let election = Election::new(client.clone(), namespace, name, candidate);
+    let task = ApproverTask::new(client, options.approver, metrics);
+    let lease = format!("{namespace}/{name}");
+    let deciding = decide(election, task, lease, cancel.clone());
+    spawn(&mut parts, "approver", deciding);
+    let outcome = until_told(&mut parts).await;
+    cancel.cancel();
+    drain(&mut parts).await;
+    outcome
+}
+
+/// Decides requests while the Lease is ours, until cancelled.
+async fn decide(
+    mut election: Election,
+    mut task: ApproverTask,
+    lease: String,
+    cancel: CancellationToken,
+) {
+    loop {
+        let mut told = None;
+        let won = election.won(|error| {
+            let words = error.to_string();
+            if told.as_ref() != Some(&words) {
+                occurrences::approver_kept_waiting(&lease, &words);
+                told = Some(words);
+            }
+        });
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = won => {}
+        }
+        occurrences::approver_leads(&lease);
+        tokio::select! {
+            () = task.run(&cancel) => {
+                election.resign().await;
+                return;
+            }
+            () = election.lost() => occurrences::approver_lost(&lease),
+        }
+    }
+}

@@ -1,0 +1,470 @@
+//! `mirrorlet approve-certificates` as a process, at real Kubernetes servers, whose API server says
+//! which pod a token is bound to, and whose controller manager signs what is approved.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use mirrorlet::certificate::Leaf;
+use mirrorlet::config::ApiAccess;
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::common::IMAGE;
+use crate::common::cluster::process::Program;
+use crate::common::cluster::{Cluster, client, unique};
+use crate::common::node::{Identity, NodeBed, condition, until};
+
+const CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+const SERVING: &str = "kubernetes.io/kubelet-serving";
+
+/// A request for a certificate.
+struct Request {
+    signer: &'static str,
+    user: String,
+    group: &'static str,
+    names: Vec<String>,
+    addresses: Vec<String>,
+    usage: &'static str,
+}
+
+impl Request {
+    /// A first certificate, or a renewal, of that Node.
+    fn client(node: &str) -> Self {
+        Self {
+            signer: CLIENT,
+            user: format!("system:node:{node}"),
+            group: "system:nodes",
+            names: Vec::new(),
+            addresses: Vec::new(),
+            usage: "client auth",
+        }
+    }
+
+    /// A serving certificate of that Node.
+    fn serving(node: &str, addresses: &[&str]) -> Self {
+        Self {
+            signer: SERVING,
+            addresses: addresses.iter().map(ToString::to_string).collect(),
+            usage: "server auth",
+            ..Self::client(node)
+        }
+    }
+
+    /// Key and request, in PEM.
+    fn pem(&self) -> (String, String) {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        let name = &mut params.distinguished_name;
+        name.push(DnType::OrganizationName, self.group);
+        name.push(DnType::CommonName, self.user.as_str());
+        let names = self.names.iter();
+        let names = names.map(|name| SanType::DnsName(name.as_str().try_into().unwrap()));
+        let addresses = self.addresses.iter();
+        let addresses = addresses.map(|ip| SanType::IpAddress(ip.parse().unwrap()));
+        params.subject_alt_names = names.chain(addresses).collect();
+        let key = KeyPair::generate().unwrap();
+        let request = params.serialize_request(&key).unwrap();
+        (key.serialize_pem(), request.pem().unwrap())
+    }
+}
+
+/// A cluster with hosts, the `ServiceAccount` of agents on them, and an approver.
+struct Site {
+    cluster: Arc<Cluster>,
+    namespace: String,
+    dir: TempDir,
+    approver: PathBuf,
+}
+
+/// A host: a kubelet's Node, and a pod of the agents' on it.
+struct Host {
+    name: String,
+    address: String,
+    /// A kubeconfig with the token that is bound to the pod.
+    token: PathBuf,
+}
+
+impl Host {
+    /// Name of its Node of ours.
+    fn node(&self) -> String {
+        format!("{}-docker", self.name)
+    }
+}
+
+impl Site {
+    async fn new() -> Self {
+        let cluster = Cluster::shared().await;
+        let namespace = cluster.namespace("approval").await;
+        for account in ["agents", "approver", "others"] {
+            cluster.kubectl(&["create", "serviceaccount", "-n", &namespace, account]);
+        }
+        cluster.apply(&rbac(&namespace));
+        let token = cluster.kubectl(&["create", "token", "-n", &namespace, "approver"]);
+        let approver = cluster.token_kubeconfig(&unique("approver"), &token);
+        let site = Self {
+            cluster,
+            namespace,
+            dir: TempDir::new().unwrap(),
+            approver,
+        };
+        // The authorizer knows of each binding after a moment.
+        let requests = "certificatesigningrequests.certificates.k8s.io";
+        for (account, right) in [
+            ("approver", &["list", requests][..]),
+            (
+                "approver",
+                &[
+                    "update",
+                    "leases.coordination.k8s.io",
+                    "-n",
+                    &site.namespace,
+                ],
+            ),
+            ("agents", &["create", requests]),
+            ("others", &["create", requests]),
+        ] {
+            let who = format!("--as=system:serviceaccount:{}:{account}", site.namespace);
+            let asked = [&["auth", "can-i", &who][..], right].concat();
+            until("the rights", async || site.cluster.try_kubectl(&asked)).await;
+        }
+        site
+    }
+
+    /// Starts an approver, with its log in that directory.
+    fn approver(&self, dir: &Path) -> Program {
+        let args = [
+            format!("--service-account={}/agents", self.namespace),
+            format!("--lease={}/approver", self.namespace),
+            format!("--kubeconfig={}", self.approver.display()),
+        ];
+        let args = ["approve-certificates".to_owned()].into_iter().chain(args);
+        let binary = Path::new(env!("CARGO_BIN_EXE_mirrorlet"));
+        Program::start(binary, &args.collect::<Vec<_>>(), dir)
+    }
+
+    fn host(&self, address: &str) -> Host {
+        let name = unique("host");
+        self.host_named(&name, address)
+    }
+
+    fn host_named(&self, name: &str, address: &str) -> Host {
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+        self.cluster.apply(&node.to_string());
+        let status = json!({"status": {"addresses": [
+            {"type": "InternalIP", "address": address},
+            {"type": "Hostname", "address": name},
+        ]}});
+        let patch = ["patch", "node", name, "--subresource=status", "-p"];
+        self.cluster
+            .kubectl(&[&patch[..], &[&status.to_string()]].concat());
+        let pod = format!("agent-{name}");
+        self.pod(&pod, name);
+        Host {
+            name: name.to_owned(),
+            address: address.to_owned(),
+            token: self.token(&[
+                "--bound-object-kind=Pod",
+                &format!("--bound-object-name={pod}"),
+            ]),
+        }
+    }
+
+    /// A pod of the agents' on that host.
+    fn pod(&self, name: &str, host: &str) {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": {
+                "nodeName": host, "serviceAccountName": "agents",
+                "tolerations": [{"operator": "Exists"}],
+                "containers": [{"name": "main", "image": IMAGE}],
+            },
+        });
+        self.cluster.apply(&pod.to_string());
+    }
+
+    /// A kubeconfig with a token of the agents', bound to what these arguments say.
+    fn token(&self, bound: &[&str]) -> PathBuf {
+        let create = ["create", "token", "-n", &self.namespace, "agents"];
+        let token = self.cluster.kubectl(&[&create[..], bound].concat());
+        self.cluster.token_kubeconfig(&unique("agents"), &token)
+    }
+
+    /// Makes a request as whoever has that kubeconfig. Its name, and its key.
+    fn try_request(&self, who: &Path, request: &Request) -> Result<(String, String), String> {
+        let (key, pem) = request.pem();
+        let name = unique(&format!("csr-{}", self.namespace));
+        let object = json!({
+            "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+            "metadata": {"name": name},
+            "spec": {
+                "request": STANDARD.encode(pem), "signerName": request.signer,
+                "usages": ["digital signature", request.usage],
+            },
+        });
+        let file = self.dir.path().join(format!("{name}.json"));
+        std::fs::write(&file, object.to_string()).unwrap();
+        let create = ["create", "-f", file.to_str().unwrap()];
+        self.cluster.try_kubectl_as(who, &create)?;
+        Ok((name, key))
+    }
+
+    fn request(&self, who: &Path, request: &Request) -> (String, String) {
+        self.try_request(who, request).unwrap()
+    }
+
+    fn conditions(&self, name: &str) -> Vec<(String, String)> {
+        let request = self.cluster.object(&["csr", name]).unwrap();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let all = request["status"]["conditions"].as_array().cloned();
+        let all = all.unwrap_or_default();
+        all.iter()
+            .map(|one| (text(&one["type"]), text(&one["reason"])))
+            .collect()
+    }
+
+    /// Waits until the request is denied, for that reason; nothing is signed.
+    async fn until_denied(&self, name: &str, reason: &str) {
+        let expected = vec![("Denied".to_owned(), reason.to_owned())];
+        until(&format!("{name} to be decided"), async || {
+            let conditions = self.conditions(name);
+            if conditions.is_empty() {
+                Err(conditions)
+            } else {
+                assert_eq!(conditions, expected);
+                Ok(())
+            }
+        })
+        .await;
+        let request = self.cluster.object(&["csr", name]).unwrap();
+        assert!(request["status"]["certificate"].is_null());
+    }
+
+    /// Waits until the request is signed: the chain, in PEM.
+    async fn until_signed(&self, name: &str) -> String {
+        until(&format!("{name} to be signed"), async || {
+            let request = self.cluster.object(&["csr", name]).unwrap();
+            let chain = request["status"]["certificate"].as_str();
+            let chain = chain.map(|chain| STANDARD.decode(chain).unwrap());
+            chain
+                .map(|chain| String::from_utf8(chain).unwrap())
+                .ok_or(request)
+        })
+        .await
+    }
+
+    /// Has the host's Node get its certificate with its token: a kubeconfig of that Node, which
+    /// registers it.
+    async fn joined(&self, host: &Host) -> PathBuf {
+        let (name, key) = self.request(&host.token, &Request::client(&host.node()));
+        let chain = self.until_signed(&name).await;
+        assert_eq!(user(&chain), format!("system:node:{}", host.node()));
+        let file = self.dir.path().join(format!("{}.pem", host.node()));
+        std::fs::write(&file, format!("{chain}\n{key}")).unwrap();
+        let kubeconfig = self.cluster.joint_kubeconfig(&host.node(), &file);
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": host.node(), "labels": {"mirrorlet.dev/node": "true"}},
+            "status": {"addresses": [
+                {"type": "InternalIP", "address": host.address},
+                {"type": "Hostname", "address": host.name},
+            ]},
+        });
+        let file = self.dir.path().join(format!("{}.json", host.node()));
+        std::fs::write(&file, node.to_string()).unwrap();
+        let create = ["create", "-f", file.to_str().unwrap()];
+        self.cluster.try_kubectl_as(&kubeconfig, &create).unwrap();
+        kubeconfig
+    }
+}
+
+/// Whose a certificate is.
+fn user(chain: &str) -> String {
+    let end = chain.find("-----END").unwrap();
+    let body: String = chain[..end].lines().skip(1).collect();
+    let leaf = Leaf::read(&STANDARD.decode(body).unwrap()).unwrap();
+    assert_eq!(leaf.organizations, ["system:nodes"]);
+    leaf.common_name
+}
+
+/// The rights of an approver and of agents in that namespace, and no others.
+fn rbac(namespace: &str) -> String {
+    let requests = "certificatesigningrequests";
+    let group = "certificates.k8s.io";
+    let rules = json!([
+        {"apiGroups": [group], "resources": [requests], "verbs": ["list", "watch"]},
+        {"apiGroups": [group], "resources": [format!("{requests}/approval")], "verbs": ["patch"]},
+        {"apiGroups": [group], "resources": ["signers"], "resourceNames": [CLIENT, SERVING], "verbs": ["approve"]},
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]},
+    ]);
+    let asks = json!([{"apiGroups": [group], "resources": [requests], "verbs": ["create", "get"]}]);
+    let leases = json!([
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]},
+    ]);
+    let mut all = Vec::new();
+    for (kind, account, rules) in [
+        ("ClusterRole", "approver", rules),
+        ("ClusterRole", "agents", asks.clone()),
+        ("ClusterRole", "others", asks),
+        ("Role", "approver", leases),
+    ] {
+        let api = "rbac.authorization.k8s.io";
+        let name = format!("{namespace}-{account}");
+        let metadata = json!({"name": name, "namespace": namespace});
+        all.push(json!({
+            "apiVersion": format!("{api}/v1"), "kind": kind, "metadata": metadata, "rules": rules,
+        }));
+        all.push(json!({
+            "apiVersion": format!("{api}/v1"), "kind": format!("{kind}Binding"), "metadata": metadata,
+            "roleRef": {"apiGroup": api, "kind": kind, "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
+        }));
+    }
+    let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+    all.join("\n---\n")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_gets_the_certificate_of_its_own_host_and_no_other() {
+    let site = Site::new().await;
+    let (a, b) = (site.host("10.9.0.1"), site.host("10.9.0.2"));
+    // Made before there is an approver: it is found.
+    let (early, _) = site.request(&a.token, &Request::client(&a.node()));
+    let _approver = site.approver(site.dir.path());
+    // identity 8
+    assert_eq!(
+        user(&site.until_signed(&early).await),
+        format!("system:node:{}", a.node())
+    );
+    let masters = Request {
+        group: "system:masters",
+        ..Request::client(&a.node())
+    };
+    let unbound = site.token(&[]);
+    let foreign = site
+        .cluster
+        .kubectl(&["create", "token", "-n", &site.namespace, "default"]);
+    let foreign = site.cluster.token_kubeconfig(&unique("foreign"), &foreign);
+    for (who, request, reason) in [
+        (&a.token, Request::client(&b.node()), "WrongNode"),
+        (&a.token, Request::client(&a.name), "WrongNode"),
+        (&a.token, masters, "WrongGroup"),
+        (
+            &a.token,
+            Request::serving(&a.node(), &[&a.address]),
+            "NotANode",
+        ),
+        (&unbound, Request::client(&a.node()), "TokenNotBound"),
+    ] {
+        let (name, _) = site.request(who, &request);
+        site.until_denied(&name, reason).await;
+    }
+    // Another account may not even ask.
+    let refused = site.try_request(&foreign, &Request::client(&a.node()));
+    assert!(refused.unwrap_err().contains("cannot create resource"));
+    // What is nobody of ours' is left to others, though it was asked for before.
+    let other = site
+        .cluster
+        .kubectl(&["create", "token", "-n", &site.namespace, "others"]);
+    let other = site.cluster.token_kubeconfig(&unique("others"), &other);
+    let (left, _) = site.request(&other, &Request::client(&b.node()));
+    let (fence, _) = site.request(&b.token, &Request::client(&b.node()));
+    site.until_signed(&fence).await;
+    assert_eq!(site.conditions(&left), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_gets_its_own_certificates_and_no_other() {
+    let site = Site::new().await;
+    let _approver = site.approver(site.dir.path());
+    let (a, b) = (site.host("10.9.1.1"), site.host("10.9.1.2"));
+    let node = site.joined(&a).await;
+    let (renewed, _) = site.request(&node, &Request::client(&a.node()));
+    site.until_signed(&renewed).await;
+    let own = [a.address.as_str()];
+    let (serving, _) = site.request(&node, &Request::serving(&a.node(), &own));
+    // identity 8
+    site.until_signed(&serving).await;
+    for address in [b.address.as_str(), "10.96.0.1"] {
+        let request = Request::serving(&a.node(), &[a.address.as_str(), address]);
+        let (name, _) = site.request(&node, &request);
+        site.until_denied(&name, "ForeignAddress").await;
+    }
+    let mut named = Request::serving(&a.node(), &own);
+    named.names = vec!["kubernetes.default.svc".to_owned()];
+    let (name, _) = site.request(&node, &named);
+    site.until_denied(&name, "ForeignAddress").await;
+    // Another Node's: NodeRestriction or the approver, whoever is first.
+    match site.try_request(&node, &Request::client(&b.node())) {
+        Ok((name, _)) => site.until_denied(&name, "WrongNode").await,
+        Err(refused) => assert!(refused.contains("orbidden"), "{refused}"),
+    }
+    // Its own status says what it likes: an address of another host proves nothing.
+    let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": b.address}]}});
+    let nodes: Api<Node> = Api::all(client(&node).await);
+    let (params, patch) = (PatchParams::default(), Patch::Merge(&status));
+    let written = nodes.patch_status(&a.node(), &params, &patch).await;
+    assert!(written.is_ok(), "{written:?}");
+    let stolen = Request::serving(&a.node(), &[&b.address]);
+    let (name, _) = site.request(&node, &stolen);
+    site.until_denied(&name, "ForeignAddress").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_approvers_one_decides_and_the_other_takes_over() {
+    let site = Site::new().await;
+    let a = site.host("10.9.2.1");
+    let dirs = [TempDir::new().unwrap(), TempDir::new().unwrap()];
+    let leads = |dir: &TempDir| {
+        let log = std::fs::read_to_string(dir.path().join("mirrorlet.log"));
+        log.unwrap_or_default().contains("holder of Lease")
+    };
+    let first = site.approver(dirs[0].path());
+    until("the first to lead", async || {
+        leads(&dirs[0]).then_some(()).ok_or(())
+    })
+    .await;
+    let _second = site.approver(dirs[1].path());
+    let (name, _) = site.request(&a.token, &Request::client(&a.node()));
+    site.until_signed(&name).await;
+    assert!(!leads(&dirs[1]));
+    first.signal(Signal::TERM);
+    until("the second to lead", async || {
+        leads(&dirs[1]).then_some(()).ok_or(())
+    })
+    .await;
+    let (name, _) = site.request(&a.token, &Request::client(&a.node()));
+    // identity 9
+    site.until_signed(&name).await;
+}
+
+/// A whole agent with nothing but the token of its pod: it joins as the Node of its host.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_joins_with_the_token_of_its_pod() {
+    let site = Site::new().await;
+    let _approver = site.approver(site.dir.path());
+    let mut bed = NodeBed::on(Arc::clone(&site.cluster), Identity::Node).await;
+    let host = site.host("10.9.3.1");
+    bed.node = host.node();
+    bed.sleeper("web");
+    let mut resolved = bed.resolved();
+    let kubeconfig = bed.path().join("node.kubeconfig");
+    resolved.config.kubeconfig = ApiAccess::Kubeconfig(kubeconfig);
+    resolved.config.bootstrap_kubeconfig = Some(host.token.clone());
+    let agent = bed.bed.agent_as(resolved).await;
+    bed.until_node("Ready", |node| condition(node, "Ready") == Some("True"))
+        .await;
+    bed.until_mirrored("web").await;
+    let user = format!("system:node:{}", host.node());
+    let entries = bed.cluster.audit_of(&user);
+    // identity 8
+    assert!(entries.iter().any(|entry| entry.resource == "nodes"));
+    agent.stop().await;
+}
