@@ -1,7 +1,6 @@
 //! Accepts TLS connections and serves a router on them, over HTTP/1.1 and HTTP/2, within limits,
 //! until told to stop.
 
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -18,22 +17,24 @@ use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::auth::Shown;
+use super::auth::{Gate, Shown};
+use super::connections::{CONNECTIONS_MAX, Claim, Connections, UNPROVEN_MAX};
+use mirrorlet_host::telemetry::{Metrics, NodeApiRefusal};
 
-/// Most connections at a time; further ones wait in the listener's queue. A stream of `exec` or
-/// `port-forward` is one, a log that is followed at most one: hundreds at once are a busy day.
-const CONNECTIONS_MAX: usize = 1024;
 /// How long a client may take for its part of the TLS handshake: a few packets.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 /// How long a client may take to send the head of a request.
 const HEAD_DEADLINE: Duration = Duration::from_secs(30);
-/// How long a connection may be idle.
+/// How long a connection may be idle that has proven nothing, the time for sending the head of a
+/// request included: a client connects because it has something to ask.
+const UNPROVEN_IDLE_MAX: Duration = Duration::from_secs(10);
+/// How long a proven connection may be idle.
 ///
 /// Upstream: `IdleTimeout` in `pkg/kubelet/server/server.go`.
 const IDLE_MAX: Duration = Duration::from_secs(90);
@@ -42,12 +43,22 @@ const IDLE_MAX: Duration = Duration::from_secs(90);
 const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Most requests at a time over one HTTP/2 connection: as many as Go's servers take.
 const STREAMS_MAX: u32 = 250;
+/// Largest head over HTTP/2, and most requests at a time, on connections of clients whose right is
+/// not known: compressed, a kilobyte of the network can be a head of this size, and each of
+/// [`UNPROVEN_MAX`] connections can send as many at once.
+const UNPROVEN_HEAD_BYTES_MAX: usize = 16 << 10;
+const UNPROVEN_STREAMS_MAX: u32 = 16;
+/// Bytes of bodies that an HTTP/2 connection takes in advance, and each of its requests: HTTP's
+/// smallest window, because nothing that is served reads a body.
+const WINDOW_BYTES: u32 = 65_535;
 /// Bytes that an answer over HTTP/2 may have waiting for a client that does not read.
 const SEND_BYTES_MAX: usize = 64 << 10;
 /// How often an HTTP/2 client that says nothing is asked whether it is there, and how long it may
 /// take to say so.
 const PING_PERIOD: Duration = Duration::from_secs(30);
 const PING_DEADLINE: Duration = Duration::from_secs(20);
+/// Most tasks of connections, those that were displaced a moment ago included.
+const TASKS_MAX: usize = CONNECTIONS_MAX + UNPROVEN_MAX;
 /// How long answers under way may go on after the agent was told to stop; well below the second
 /// within which it has to be gone.
 const DRAIN_MAX: Duration = Duration::from_millis(300);
@@ -55,49 +66,42 @@ const DRAIN_MAX: Duration = Duration::from_millis(300);
 /// does not pass at once.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// A connection's claim on one of [`CONNECTIONS_MAX`]. It is in the extensions of each of its
-/// requests; who takes the connection over keeps it.
-#[derive(Debug, Clone)]
-pub(super) struct Claim {
-    _permit: Arc<OwnedSemaphorePermit>,
-}
-
 /// Serves until `cancel`, then lets answers under way end, for [`DRAIN_MAX`] at most.
 pub(super) async fn serve(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
     router: Router,
+    gate: Arc<Gate>,
+    metrics: Metrics,
     cancel: CancellationToken,
 ) {
     let acceptor = TlsAcceptor::from(tls);
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let open = Connections::new(metrics);
     // What hyper runs beside a connection: each answer over HTTP/2.
     let beside = TaskTracker::new();
     let mut connections = JoinSet::new();
     loop {
-        let accepted = async {
-            // Never closed, so a permit always comes.
-            let permit = Arc::clone(&room).acquire_owned().await.ok();
-            (permit, listener.accept().await)
-        };
         tokio::select! {
             () = cancel.cancelled() => break,
-            // Cancel-safe: a permit that was taken is given back, accept loses no connection.
-            (permit, accepted) = accepted => match (permit, accepted) {
-                (Some(permit), Ok((stream, from))) => {
-                    let claim = Claim { _permit: Arc::new(permit) };
+            // Cancel-safe: accept loses no connection. Those that were displaced end on their own
+            // tasks; there are never more of them than of the unproven.
+            accepted = listener.accept(), if connections.len() < TASKS_MAX => match accepted {
+                Ok((stream, from)) => {
+                    // Without room it is closed at once.
+                    let Some(claim) = open.open(from.ip()) else { continue };
                     let connection = Connection {
                         acceptor: acceptor.clone(),
                         router: router.clone(),
+                        gate: Arc::clone(&gate),
                         beside: beside.clone(),
+                        open: open.clone(),
                         claim,
-                        from,
                         cancel: cancel.clone(),
                     };
                     connections.spawn(connection.run(stream));
                 }
-                (_, Err(error)) if is_of_one_connection(&error) => {}
-                _ => tokio::select! {
+                Err(error) if is_of_one_connection(&error) => {}
+                Err(_) => tokio::select! {
                     () = cancel.cancelled() => break,
                     () = tokio::time::sleep(ACCEPT_PAUSE) => {}
                 },
@@ -127,9 +131,10 @@ fn is_of_one_connection(error: &std::io::Error) -> bool {
 struct Connection {
     acceptor: TlsAcceptor,
     router: Router,
+    gate: Arc<Gate>,
     beside: TaskTracker,
+    open: Connections,
     claim: Claim,
-    from: SocketAddr,
     cancel: CancellationToken,
 }
 
@@ -138,19 +143,33 @@ impl Connection {
     async fn run(self, stream: TcpStream) {
         // Small pieces of a log or a terminal are not held back; without it they only come later.
         let _ = stream.set_nodelay(true);
+        let claim = self.claim.clone();
+        tokio::select! {
+            () = claim.displaced() => {}
+            () = self.serve(stream) => {}
+        }
+    }
+
+    async fn serve(self, stream: TcpStream) {
         let shaking = tokio::time::timeout(HANDSHAKE_DEADLINE, self.acceptor.accept(stream));
         let stream = tokio::select! {
             () = self.cancel.cancelled() => return,
             shaken = shaking => match shaken {
                 Ok(Ok(stream)) => stream,
                 // Who speaks no TLS, or only tries the port.
-                Ok(Err(_)) | Err(_) => return,
+                Ok(Err(_)) => return,
+                Err(_) => return self.open.refused(NodeApiRefusal::Handshake),
             },
         };
         let (_, session) = stream.get_ref();
         let shown = session.peer_certificates().unwrap_or_default();
         let shown = Shown(shown.iter().map(|one| one.clone().into_owned()).collect());
         let is_http2 = session.alpn_protocol() == Some(b"h2");
+        let (streams_max, head_bytes_max) = if is_http2 && self.gate.knows(&shown) {
+            (STREAMS_MAX, HEAD_BYTES_MAX)
+        } else {
+            (UNPROVEN_STREAMS_MAX, UNPROVEN_HEAD_BYTES_MAX)
+        };
 
         let mut builder = auto::Builder::new(Beside(self.beside));
         builder = if is_http2 {
@@ -166,20 +185,21 @@ impl Connection {
         builder
             .http2()
             .timer(TokioTimer::new())
-            .max_concurrent_streams(STREAMS_MAX)
-            .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
+            .max_concurrent_streams(streams_max)
+            .max_header_list_size(u32::try_from(head_bytes_max).unwrap_or(u32::MAX))
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
             .max_send_buf_size(SEND_BYTES_MAX)
             .keep_alive_interval(PING_PERIOD)
             .keep_alive_timeout(PING_DEADLINE);
         let busy = watch::Sender::new(0_usize);
-        let (router, claim, from) = (self.router, self.claim, self.from);
+        let (router, claim) = (self.router, self.claim.clone());
         let answering = busy.clone();
         let service = tower::service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(Body::new);
             let extensions = request.extensions_mut();
             extensions.insert(shown.clone());
             extensions.insert(claim.clone());
-            extensions.insert(from);
             let busy = Busy::begin(&answering);
             let answered = tower::ServiceExt::oneshot(router.clone(), request);
             async move { answered.await.map(|answer| busy.until_the_end_of(answer)) }
@@ -193,7 +213,9 @@ impl Connection {
             // All arms only borrow the connection, which goes on below.
             _ = serving.as_mut() => return,
             () = self.cancel.cancelled() => {}
-            () = idle(busy.subscribe()) => {}
+            () = idle(busy.subscribe(), &self.claim) => if !self.claim.is_proven() {
+                return self.open.refused(NodeApiRefusal::Idle);
+            }
         }
         serving.as_mut().graceful_shutdown();
         // A client that does not take leave is left.
@@ -202,15 +224,18 @@ impl Connection {
 }
 
 /// Done when nothing was asked for as long as a connection may be idle.
-async fn idle(mut busy: watch::Receiver<usize>) {
+async fn idle(mut busy: watch::Receiver<usize>, claim: &Claim) {
     loop {
         if busy.wait_for(|answers| *answers == 0).await.is_err() {
             return;
         }
-        if tokio::time::timeout(IDLE_MAX, busy.changed())
-            .await
-            .is_err()
-        {
+        // Only a request proves a connection, so this doesn't change while there is none.
+        let max = if claim.is_proven() {
+            IDLE_MAX
+        } else {
+            UNPROVEN_IDLE_MAX
+        };
+        if tokio::time::timeout(max, busy.changed()).await.is_err() {
             return;
         }
     }

@@ -8,6 +8,7 @@
 
 pub mod auth;
 pub mod certificate;
+mod connections;
 mod listen;
 mod logs;
 mod readers;
@@ -108,7 +109,11 @@ impl NodeApi {
         Ok(Self {
             tls: Arc::new(tls::config(served)),
             certificates,
-            gate: Arc::new(Gate::new(parts.reviewer, parts.authorities)),
+            gate: Arc::new(Gate::new(
+                parts.reviewer,
+                parts.authorities,
+                parts.metrics.clone(),
+            )),
             view: parts.view,
             stats: parts.stats,
             metrics: parts.metrics,
@@ -118,6 +123,7 @@ impl NodeApi {
 
     /// Serves until `cancel`; streams end then.
     pub async fn serve(self, listener: TcpListener, cancel: CancellationToken) {
+        let metrics = self.metrics.clone();
         let shared = Shared {
             view: self.view,
             stats: self.stats,
@@ -132,7 +138,9 @@ impl NodeApi {
             listen::serve(
                 listener,
                 self.tls,
-                router(shared, self.gate),
+                router(shared, Arc::clone(&self.gate)),
+                self.gate,
+                metrics,
                 cancel.clone()
             ),
             self.certificates.run(cancel),

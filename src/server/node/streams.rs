@@ -19,7 +19,7 @@ use mirrorlet_streaming::{
 };
 
 use super::Shared;
-use super::listen::Claim;
+use super::connections::Claim;
 use crate::server::remote;
 use mirrorlet_core::api::{Pod, PodUid};
 use mirrorlet_core::spec::all_container_names;

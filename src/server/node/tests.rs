@@ -52,6 +52,7 @@ struct Bed {
     reviewer: Arc<FakeReviewer>,
     authority: Authority,
     gate: Arc<Gate>,
+    metrics: Metrics,
     cancel: CancellationToken,
 }
 
@@ -62,12 +63,14 @@ impl Bed {
             gate,
             reviewer,
             authority,
+            metrics,
         } = GateBed::new();
         Self {
             view: Arc::new(FakeView::new()),
             gate: Arc::new(gate),
             reviewer,
             authority,
+            metrics,
             cancel: CancellationToken::new(),
         }
     }
@@ -127,7 +130,7 @@ impl Bed {
             gate: Arc::clone(&self.gate),
             view: Arc::clone(&self.view) as Arc<dyn AgentView>,
             stats: Arc::new(crate::server::fake::FakeStats),
-            metrics: Metrics::new(),
+            metrics: self.metrics.clone(),
             configz: Arc::default(),
         };
         let listener = bind(([127, 0, 0, 1], 0).into()).await.unwrap();
@@ -152,7 +155,19 @@ impl Served {
     /// Connects as the holder of that certificate, or of none, offering these protocols; and says
     /// which certificate the server showed.
     async fn connect(&self, holder: Option<&Holder>, protocols: &[&str]) -> TlsStream<TcpStream> {
-        let stream = TcpStream::connect(self.address).await.unwrap();
+        self.connect_from(1, holder, protocols).await
+    }
+
+    /// The same from the loopback address that ends so.
+    async fn connect_from(
+        &self,
+        source: u8,
+        holder: Option<&Holder>,
+        protocols: &[&str],
+    ) -> TlsStream<TcpStream> {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, source], 0).into()).unwrap();
+        let stream = socket.connect(self.address).await.unwrap();
         let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
         let connector = connector(holder, protocols);
         connector.connect(name, stream).await.unwrap()
@@ -574,7 +589,16 @@ async fn until_text(stream: &mut (impl AsyncReadExt + Unpin), text: &str) -> Str
 }
 
 async fn send(stream: &mut TlsStream<TcpStream>, path: &str) {
-    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+    send_with(stream, path, "").await;
+}
+
+/// The same with that token, if it is not empty.
+async fn send_with(stream: &mut TlsStream<TcpStream>, path: &str, token: &str) {
+    let token = match token {
+        "" => String::new(),
+        token => format!("authorization: Bearer {token}\r\n"),
+    };
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{token}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
 }
 
@@ -731,4 +755,234 @@ async fn a_head_without_end_is_cut_off() {
         answer.is_empty() || answer.starts_with(b"HTTP/1.1 431"),
         "{words}"
     );
+}
+
+mod strangers {
+    use super::*;
+
+    impl Bed {
+        fn admin(&self) -> Holder {
+            let (certificate, key) = self.authority.holder("admin");
+            Holder { certificate, key }
+        }
+
+        fn refused(&self, reason: &str) -> usize {
+            let series = format!("mirrorlet_node_api_refusals_total{{reason=\"{reason}\"}} ");
+            let text = self.metrics.encode();
+            let value = text.lines().find_map(|line| line.strip_prefix(&series));
+            value.map_or(0, |value| value.parse().unwrap())
+        }
+    }
+
+    async fn is_answered(stream: &mut TlsStream<TcpStream>) {
+        send(stream, "/pods").await;
+        let answer = until_text(stream, "\"web\"").await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+
+    /// More descriptors than many a machine allows without asking.
+    fn many_connections() {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        let all = Rlimit {
+            current: maximum,
+            maximum,
+        };
+        setrlimit(Resource::Nofile, all).unwrap();
+    }
+
+    #[tokio::test]
+    async fn idle_connections_of_one_source_lock_out_nobody() {
+        many_connections();
+        let bed = Bed::new();
+        let served = bed.serve(Origin::Own).await;
+        let admin = bed.admin();
+        let mut proven = served.connect_from(2, Some(&admin), &["http/1.1"]).await;
+        is_answered(&mut proven).await;
+        let mut idle = Vec::new();
+        for _ in 0..1100 {
+            idle.push(served.connect_from(2, None, &["http/1.1"]).await);
+        }
+        for source in [2, 3] {
+            let mut stream = served
+                .connect_from(source, Some(&admin), &["http/1.1"])
+                .await;
+            is_answered(&mut stream).await;
+        }
+        is_answered(&mut proven).await;
+        // The newest 128 are open still, less one for the client of the same source.
+        let displaced = bed.refused("displaced");
+        // node-api 14
+        assert_eq!(displaced, 1100 - 128 + 1);
+        let mut bytes = Vec::new();
+        for mut stream in idle.drain(..displaced) {
+            let _ = stream.read_to_end(&mut bytes).await;
+        }
+        assert!(bytes.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_client_that_proves_nothing_is_let_go_within_seconds() {
+        let bed = Bed::new();
+        let served = bed.serve(Origin::Own).await;
+        let admin = bed.admin();
+        let mut proven = served.connect(Some(&admin), &["http/1.1"]).await;
+        is_answered(&mut proven).await;
+        let mut strangers = Vec::new();
+        for protocol in ["http/1.1", "h2"] {
+            // A certificate proves nothing either, before its holder was let in.
+            for holder in [None, Some(&admin)] {
+                strangers.push(served.connect(holder, &[protocol]).await);
+            }
+        }
+        let mut refused = served.connect(None, &["http/1.1"]).await;
+        send(&mut refused, "/pods").await;
+        until_text(&mut refused, "401 Unauthorized").await;
+        strangers.push(refused);
+        let mut half = served.connect(None, &["http/1.1"]).await;
+        half.write_all(b"GET / HTTP/1.1\r\nx: ").await.unwrap();
+        strangers.push(half);
+        let count = strangers.len();
+        let mut silent = TcpStream::connect(served.address).await.unwrap();
+        // From here on time passes as fast as nothing happens.
+        tokio::time::pause();
+        let mut bytes = Vec::new();
+        for stream in &mut strangers {
+            let _ = stream.read_to_end(&mut bytes).await;
+        }
+        let _ = silent.read_to_end(&mut bytes).await;
+        // node-api 14
+        assert_eq!((bed.refused("idle"), bed.refused("handshake")), (count, 1));
+        is_answered(&mut proven).await;
+    }
+
+    #[tokio::test]
+    async fn a_flood_of_tokens_is_refused_and_who_was_let_in_is_answered() {
+        let bed = Bed::new();
+        let served = bed.serve(Origin::Own).await;
+        let mut friend = served.connect(None, &["http/1.1"]).await;
+        send_with(&mut friend, "/pods", "token-of-admin").await;
+        until_text(&mut friend, "\"web\"").await;
+        bed.reviewer.asked.lock().unwrap().clear();
+
+        // The API server answers no more, for now.
+        bed.reviewer.holds.send_replace(true);
+        let mut asking = JoinSet::new();
+        for n in 0..100 {
+            let mut stream = served.connect_from(2, None, &["http/1.1"]).await;
+            send_with(&mut stream, "/pods", &format!("forged-{n}")).await;
+            asking.spawn(async move {
+                let head = until_text(&mut stream, "\r\n\r\n").await;
+                head.to_ascii_lowercase()
+            });
+        }
+        // 16 of one source wait.
+        for _ in 16..100 {
+            let answer = asking.join_next().await.unwrap().unwrap();
+            // node-api 15
+            assert!(answer.starts_with("http/1.1 429 "), "{answer}");
+            assert!(answer.contains("\r\nretry-after: 1\r\n"), "{answer}");
+        }
+        assert_eq!(bed.refused("token_reviews"), 84);
+        assert_eq!(bed.reviewer.asked.lock().unwrap().len(), 8);
+        let mut again = served.connect(None, &["http/1.1"]).await;
+        for stream in [&mut friend, &mut again] {
+            send_with(stream, "/pods", "token-of-admin").await;
+            until_text(stream, "\"web\"").await;
+        }
+        // Those that wait are refused in the end, and then there is room again.
+        bed.reviewer.holds.send_replace(false);
+        while let Some(answer) = asking.join_next().await {
+            let answer = answer.unwrap();
+            assert!(answer.starts_with("http/1.1 401 "), "{answer}");
+        }
+        let mut late = served.connect_from(2, None, &["http/1.1"]).await;
+        send_with(&mut late, "/pods", "token-of-alice").await;
+        until_text(&mut late, "403 Forbidden").await;
+    }
+
+    /// What the server announces on a new connection: most streams, largest window and head.
+    async fn announced(stream: &mut TlsStream<TcpStream>) -> [Option<u32>; 3] {
+        // The preface, and settings without any.
+        stream
+            .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+            .await
+            .unwrap();
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).await.unwrap();
+        assert_eq!(head[3], 4, "settings come first");
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut settings = vec![0; usize::try_from(length).unwrap()];
+        stream.read_exact(&mut settings).await.unwrap();
+        [3, 4, 6].map(|id| {
+            settings.chunks(6).find_map(|setting| {
+                let (of, value) = setting.split_at(2);
+                (of == [0, id]).then(|| u32::from_be_bytes(value.try_into().unwrap()))
+            })
+        })
+    }
+
+    #[tokio::test]
+    async fn http2_is_small_for_who_is_not_known() {
+        let bed = Bed::new();
+        let served = bed.serve(Origin::Own).await;
+        let (certificate, key) = Authority::new().holder("admin");
+        let (foreign, admin) = (Holder { certificate, key }, bed.admin());
+        let window = Some(65_535);
+        let small = [Some(16), window, Some(16 << 10)];
+        for holder in [None, Some(&foreign), Some(&admin)] {
+            let mut stream = served.connect(holder, &["h2"]).await;
+            // node-api 14
+            assert_eq!(announced(&mut stream).await, small);
+        }
+        let mut proven = served.connect(Some(&admin), &["http/1.1"]).await;
+        is_answered(&mut proven).await;
+        let mut stream = served.connect(Some(&admin), &["h2"]).await;
+        let large = [Some(250), window, Some(64 << 10)];
+        assert_eq!(announced(&mut stream).await, large);
+        let mut stream = served.connect(Some(&foreign), &["h2"]).await;
+        assert_eq!(announced(&mut stream).await, small);
+    }
+
+    #[tokio::test]
+    async fn thousands_of_large_heads_are_refused_and_kept_nowhere() {
+        let bed = Bed::new();
+        let served = bed.serve(Origin::Own).await;
+        let mut driving = JoinSet::new();
+        let mut clients = Vec::new();
+        for _ in 0..2 {
+            let io = TokioIo::new(served.connect(None, &["h2"]).await);
+            let shaken = hyper::client::conn::http2::handshake(TokioExecutor::new(), io);
+            let (client, connection) = shaken.await.unwrap();
+            driving.spawn(connection);
+            clients.push(client);
+        }
+        let ask = |client: usize, bytes: usize, token: usize| {
+            let request = hyper::Request::get("https://x/pods")
+                .header("authorization", format!("Bearer forged-{token}"))
+                .header("x-large", "x".repeat(bytes))
+                .body(Empty::<Bytes>::new())
+                .unwrap();
+            let mut client = clients[client].clone();
+            async move { client.send_request(request).await.unwrap().status() }
+        };
+        // The API server is slow. As many as may wait for it …
+        bed.reviewer.holds.send_replace(true);
+        let mut waiting = JoinSet::new();
+        for n in 0..16 {
+            waiting.spawn(ask(0, 15 << 10, n));
+        }
+        let all = r#"_inflight_requests{method="GET",path="pods",server_type="readwrite",long_running="false"} 16"#;
+        while !bed.metrics.encode().contains(all) {
+            tokio::task::yield_now().await;
+        }
+        // … are all whose heads are kept; those past the limit are not even looked at.
+        for n in 16..2016 {
+            // node-api 14
+            assert_eq!(ask(1, 15 << 10, n).await, StatusCode::TOO_MANY_REQUESTS);
+            let status = ask(1, 16 << 10, n).await;
+            assert_eq!(status, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+        }
+        assert!(waiting.try_join_next().is_none());
+    }
 }

@@ -18,7 +18,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-pub use self::labels::{CertificateDecision, EventOutcome, ImageGcCause, PodState, PullOutcome};
+pub use self::labels::{
+    CertificateDecision, EventOutcome, ImageGcCause, NodeApiRefusal, PodState, PullOutcome,
+};
 use self::labels::{reason_str, source_label};
 use super::requests::ApiRequest;
 use mirrorlet_core::api::{Code, Timestamp};
@@ -86,6 +88,7 @@ pub struct Metrics {
     rollouts: Counters,
     probes: probes::ProbeSeries,
     node_api: node_api::NodeApiSeries,
+    node_api_refusals: Counters,
 }
 
 impl Default for Metrics {
@@ -138,6 +141,7 @@ impl Metrics {
             rollouts: Family::default(),
             probes: probes::ProbeSeries::default(),
             node_api: node_api::NodeApiSeries::default(),
+            node_api_refusals: Family::default(),
         };
         metrics.registry = Arc::new(metrics.register());
         metrics
@@ -230,6 +234,14 @@ impl Metrics {
     pub fn certificate_request(&self, decision: CertificateDecision) {
         self.certificate_requests
             .get_or_create(&[("decision", decision.as_str())])
+            .inc();
+    }
+
+    /// Counts a connection or request that the node API refused. Not logged: anyone on the network
+    /// can cause any number of them.
+    pub fn node_api_refused(&self, why: NodeApiRefusal) {
+        self.node_api_refusals
+            .get_or_create(&[("reason", why.as_str())])
             .inc();
     }
 

@@ -15,7 +15,9 @@ mod requests;
 
 pub use exposition::prometheus_text;
 pub use journal::Journal;
-pub use metrics::{CertificateDecision, EventOutcome, ImageGcCause, Metrics, PodState};
+pub use metrics::{
+    CertificateDecision, EventOutcome, ImageGcCause, Metrics, NodeApiRefusal, PodState,
+};
 pub use requests::ApiRequest;
 
 /// Metrics and the journal, in which occurrences are recorded. Clones share both.

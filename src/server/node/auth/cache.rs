@@ -46,6 +46,17 @@ impl<K: Hash + Eq + Clone, V: Clone> Cache<K, V> {
         self.entries.insert(key, (now + good_for, value));
     }
 
+    /// Takes an answer out, with its end.
+    pub(super) fn take(&mut self, key: &K) -> Option<(Instant, V)> {
+        self.entries.remove(key)
+    }
+
+    /// Whether there is a good answer to any such question.
+    pub(super) fn any(&self, now: Instant, is_such: impl Fn(&K) -> bool) -> bool {
+        let mut entries = self.entries.iter();
+        entries.any(|(key, (until, _))| now < *until && is_such(key))
+    }
+
     /// How many are kept.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {

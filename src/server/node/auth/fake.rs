@@ -24,14 +24,18 @@ pub(in crate::server::node) struct FakeReviewer {
     pub(in crate::server::node) admins: BTreeSet<String>,
     /// Name, verb and subresource of what is allowed beside.
     pub(in crate::server::node) allowed: Mutex<BTreeSet<(String, String, String)>>,
+    /// Whether it leaves questions unanswered for now.
+    pub(in crate::server::node) holds: tokio::sync::watch::Sender<bool>,
     /// Whether it is away.
     pub(in crate::server::node) away: Mutex<bool>,
     pub(in crate::server::node) asked: Mutex<Vec<Question>>,
 }
 
 impl FakeReviewer {
-    fn answers(&self, question: Question) -> Result<(), ReviewError> {
+    async fn answers(&self, question: Question) -> Result<(), ReviewError> {
         self.asked.lock().unwrap().push(question);
+        let mut holds = self.holds.subscribe();
+        holds.wait_for(|holds| !holds).await.unwrap();
         if *self.away.lock().unwrap() {
             return Err(ReviewError("it is away".to_owned()));
         }
@@ -42,7 +46,7 @@ impl FakeReviewer {
 #[async_trait]
 impl Reviewer for FakeReviewer {
     async fn review_token(&self, token: &str) -> Result<Option<User>, ReviewError> {
-        self.answers(Question::Token(token.to_owned()))?;
+        self.answers(Question::Token(token.to_owned())).await?;
         Ok(token.strip_prefix("token-of-").map(|name| User {
             name: name.to_owned(),
             groups: vec!["people".to_owned()],
@@ -58,7 +62,8 @@ impl Reviewer for FakeReviewer {
     ) -> Result<bool, ReviewError> {
         let question = (user.name.clone(), verb.to_owned(), subresource.to_owned());
         let (name, verb, subresource) = question.clone();
-        self.answers(Question::Access(name, verb, subresource))?;
+        self.answers(Question::Access(name, verb, subresource))
+            .await?;
         let is_admin = self.admins.contains(&user.name);
         Ok(is_admin || self.allowed.lock().unwrap().contains(&question))
     }

@@ -2,7 +2,9 @@
 //! API server whether somebody of that name may do that with our Node.
 //!
 //! Nobody is anybody without proof: anonymous requests are refused. Answers are kept as long as
-//! a kubelet keeps them. Where the API server can't be asked, nobody new gets in.
+//! a kubelet keeps them. Where the API server can't be asked, nobody new gets in. Those whose
+//! answers are kept never wait for others: answers that let somebody in are kept apart, so that no
+//! number of tokens or refusals displaces them, and few may wait for the API server.
 //!
 //! Upstream: `pkg/kubelet/server/auth.go`, `cmd/kubelet/app/auth.go`,
 //! `apiserver/pkg/authentication/authenticatorfactory/delegating.go`.
@@ -14,6 +16,7 @@ pub(in crate::server::node) mod fake;
 #[cfg(test)]
 pub(in crate::server::node) mod tests;
 mod token;
+mod turns;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,18 +24,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use self::cache::Cache;
 pub use self::certificates::{BadAuthorities, ClientAuthorities};
+use self::turns::{Full, Limits, Turns};
+use super::connections::{Claim, Source};
 use mirrorlet_core::access::{AUTHENTICATED, User, needed};
-use mirrorlet_host::telemetry::occurrences;
+use mirrorlet_host::telemetry::{Metrics, NodeApiRefusal, occurrences};
 
 /// How long a token is believed, or not, before the API server is asked about it again.
 ///
@@ -49,8 +53,25 @@ const DENIED_TTL: Duration = Duration::from_secs(30);
 /// Most answers kept of either kind. A handful of components ask a node; only an attacker brings
 /// thousands of tokens, and they shall not fill memory.
 const ANSWERS_MAX: usize = 1024;
-/// Most questions to the API server at a time: who tries tokens waits for those who tried before.
-const QUESTIONS_MAX: usize = 16;
+/// Turns at reviews of tokens. Anyone on the network can bring any number of them, so few wait:
+/// the last waits for seven others, and one source leaves most places to others.
+const TOKEN_REVIEWS: Limits = Limits {
+    asking: 8,
+    all: 64,
+    of_source: 16,
+};
+/// Turns at reviews of access. Only who proved an identity asks for one, and one answer serves all
+/// who wait for it. An API server may send [`STREAMS_MAX`](super::listen) requests at once after
+/// a start.
+const ACCESS_REVIEWS: Limits = Limits {
+    asking: 16,
+    all: 512,
+    of_source: 384,
+};
+/// When a client that was refused for want of a turn may ask again, in seconds: as long as the
+/// reviews that others wait for take, at most.
+const RETRY_AFTER: &str = "1";
+
 /// Asks the API server.
 #[async_trait]
 pub trait Reviewer: Send + Sync + 'static {
@@ -82,14 +103,41 @@ pub struct ReviewError(pub String);
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shown(pub(super) Arc<[CertificateDer<'static>]>);
 
+type TokenHash = [u8; 32];
+/// Who, the verb, the subresource.
+type Question = (User, &'static str, &'static str);
+
+/// Answers that are kept. Those that let somebody in displace only one another.
+struct Kept<K, V> {
+    let_in: Cache<K, V>,
+    others: Cache<K, V>,
+}
+
+impl<K: std::hash::Hash + Eq + Clone, V: Clone> Kept<K, V> {
+    fn new() -> Self {
+        Self {
+            let_in: Cache::new(ANSWERS_MAX),
+            others: Cache::new(ANSWERS_MAX),
+        }
+    }
+
+    fn get(&self, key: &K) -> Option<V> {
+        let now = Instant::now();
+        let let_in = self.let_in.get(key, now);
+        let_in.or_else(|| self.others.get(key, now))
+    }
+}
+
 /// Decides who may.
 pub(super) struct Gate {
     reviewer: Arc<dyn Reviewer>,
     authorities: Arc<ClientAuthorities>,
     /// By the token's hash: the token itself is kept nowhere.
-    tokens: Mutex<Cache<[u8; 32], Option<User>>>,
-    verdicts: Mutex<Cache<(User, &'static str, &'static str), bool>>,
-    questions: Semaphore,
+    tokens: Mutex<Kept<TokenHash, Option<User>>>,
+    verdicts: Mutex<Kept<Question, bool>>,
+    token_reviews: Turns,
+    access_reviews: Turns,
+    metrics: Metrics,
     /// Whether it was told that the API server doesn't say. Once is enough: strangers can ask as
     /// often as they like.
     told: AtomicBool,
@@ -110,6 +158,8 @@ pub(super) enum Refused {
     Forbidden(String),
     /// It could not be found out.
     Unknown(String),
+    /// Too many wait for it to be found out.
+    Busy,
 }
 
 impl IntoResponse for Refused {
@@ -118,19 +168,31 @@ impl IntoResponse for Refused {
             Self::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized".to_owned()),
             Self::Forbidden(words) => (StatusCode::FORBIDDEN, words),
             Self::Unknown(words) => (StatusCode::INTERNAL_SERVER_ERROR, words),
+            Self::Busy => {
+                let later = [(header::RETRY_AFTER, RETRY_AFTER)];
+                let words =
+                    "too many requests wait for the API server to authenticate or authorize them";
+                return (StatusCode::TOO_MANY_REQUESTS, later, words).into_response();
+            }
         };
         (status, words).into_response()
     }
 }
 
 impl Gate {
-    pub(super) fn new(reviewer: Arc<dyn Reviewer>, authorities: Arc<ClientAuthorities>) -> Self {
+    pub(super) fn new(
+        reviewer: Arc<dyn Reviewer>,
+        authorities: Arc<ClientAuthorities>,
+        metrics: Metrics,
+    ) -> Self {
         Self {
             reviewer,
             authorities,
-            tokens: Mutex::new(Cache::new(ANSWERS_MAX)),
-            verdicts: Mutex::new(Cache::new(ANSWERS_MAX)),
-            questions: Semaphore::new(QUESTIONS_MAX),
+            tokens: Mutex::new(Kept::new()),
+            verdicts: Mutex::new(Kept::new()),
+            token_reviews: Turns::new(TOKEN_REVIEWS),
+            access_reviews: Turns::new(ACCESS_REVIEWS),
+            metrics,
             told: AtomicBool::new(false),
         }
     }
@@ -142,56 +204,83 @@ impl Gate {
         path: &str,
         headers: &HeaderMap,
         shown: &Shown,
+        source: Source,
     ) -> Result<User, Refused> {
-        let user = self.identify(headers, shown).await?;
+        let (user, token) = self.identify(headers, shown, source).await?;
         let needed = needed(method, path);
         for subresource in needed.subresources {
-            match self.may(&user, needed.verb, subresource).await {
-                Ok(true) => return Ok(user),
-                Ok(false) => {}
-                Err(error) => {
-                    self.tell(&error);
-                    let (name, verb) = (&user.name, needed.verb);
-                    return Err(Refused::Unknown(format!(
-                        "Authorization error (user={name}, verb={verb}, resource=nodes, subresource={subresource})"
-                    )));
+            if self.may(&user, needed.verb, subresource, source).await? {
+                if let Some(token) = token {
+                    let mut tokens = locked(&self.tokens);
+                    if let Some((until, user)) = tokens.others.take(&token) {
+                        let now = Instant::now();
+                        let left = until.saturating_duration_since(now);
+                        tokens.let_in.put(token, user, left, now);
+                    }
                 }
+                return Ok(user);
             }
         }
         Err(Refused::Forbidden(needed.refusal(&user.name)))
     }
 
-    /// Who asks. A certificate that proves nothing leaves the token, as upstream's union does.
-    async fn identify(&self, headers: &HeaderMap, shown: &Shown) -> Result<User, Refused> {
-        let mut user = match self.authorities.user(&shown.0) {
-            Some(user) => user,
-            None => match token::token(headers) {
-                Some(token) => self.token_user(&token).await?,
-                None => return Err(Refused::Unauthorized),
-            },
-        };
-        if !user.groups.iter().any(|group| group == AUTHENTICATED) {
-            user.groups.push(AUTHENTICATED.to_owned());
-        }
-        Ok(user)
+    /// Whether a client that shows these certificates is known to have a right.
+    pub(super) fn knows(&self, shown: &Shown) -> bool {
+        self.certified(shown).is_some_and(|user| {
+            let verdicts = locked(&self.verdicts);
+            let is_theirs = |(of, ..): &Question| *of == user;
+            verdicts.let_in.any(Instant::now(), is_theirs)
+        })
     }
 
-    async fn token_user(&self, token: &str) -> Result<User, Refused> {
-        let hash: [u8; 32] = Sha256::digest(token).into();
-        let kept = locked(&self.tokens).get(&hash, Instant::now());
-        let user = if let Some(kept) = kept {
-            kept
-        } else {
-            let _turn = self.questions.acquire().await;
-            let reviewed = self.reviewer.review_token(token).await;
-            // What could not be found out is asked again the next time.
-            let user = reviewed.map_err(|error| {
-                self.tell(&error);
-                Refused::Unauthorized
-            })?;
-            locked(&self.tokens).put(hash, user.clone(), TOKEN_TTL, Instant::now());
-            user
-        };
+    /// Who asks, and the hash of the token that says so. A certificate that proves nothing leaves
+    /// the token, as upstream's union does.
+    async fn identify(
+        &self,
+        headers: &HeaderMap,
+        shown: &Shown,
+        source: Source,
+    ) -> Result<(User, Option<TokenHash>), Refused> {
+        if let Some(user) = self.certified(shown) {
+            return Ok((user, None));
+        }
+        let token = token::token(headers).ok_or(Refused::Unauthorized)?;
+        let hash: TokenHash = Sha256::digest(&*token).into();
+        let user = self.token_user(&token, hash, source).await?;
+        Ok((authenticated(user), Some(hash)))
+    }
+
+    /// Who shows these certificates.
+    fn certified(&self, shown: &Shown) -> Option<User> {
+        self.authorities.user(&shown.0).map(authenticated)
+    }
+
+    async fn token_user(
+        &self,
+        token: &str,
+        hash: TokenHash,
+        source: Source,
+    ) -> Result<User, Refused> {
+        let kept = || locked(&self.tokens).get(&hash);
+        if let Some(kept) = kept() {
+            return kept.ok_or(Refused::Unauthorized);
+        }
+        let turn = self.token_reviews.turn(source).await;
+        let _turn = turn.map_err(|Full| self.busy(NodeApiRefusal::TokenReviews))?;
+        // One who had the turn before may have asked the same.
+        if let Some(kept) = kept() {
+            return kept.ok_or(Refused::Unauthorized);
+        }
+        let reviewed = self.reviewer.review_token(token).await;
+        // What could not be found out is asked again the next time.
+        let user = reviewed.map_err(|error| {
+            self.tell(&error);
+            Refused::Unauthorized
+        })?;
+        let mut tokens = locked(&self.tokens);
+        tokens
+            .others
+            .put(hash, user.clone(), TOKEN_TTL, Instant::now());
         user.ok_or(Refused::Unauthorized)
     }
 
@@ -200,17 +289,40 @@ impl Gate {
         user: &User,
         verb: &'static str,
         subresource: &'static str,
-    ) -> Result<bool, ReviewError> {
+        source: Source,
+    ) -> Result<bool, Refused> {
         let key = (user.clone(), verb, subresource);
-        if let Some(kept) = locked(&self.verdicts).get(&key, Instant::now()) {
+        let kept = || locked(&self.verdicts).get(&key);
+        if let Some(kept) = kept() {
             return Ok(kept);
         }
-        let _turn = self.questions.acquire().await;
-        let may = self.reviewer.review_access(user, verb, subresource).await?;
-        let good_for = if may { ALLOWED_TTL } else { DENIED_TTL };
-        locked(&self.verdicts).put(key, may, good_for, Instant::now());
+        let turn = self.access_reviews.turn(source).await;
+        let _turn = turn.map_err(|Full| self.busy(NodeApiRefusal::AccessReviews))?;
+        // One who had the turn before may have asked the same.
+        if let Some(kept) = kept() {
+            return Ok(kept);
+        }
+        let reviewed = self.reviewer.review_access(user, verb, subresource).await;
+        let may = reviewed.map_err(|error| {
+            self.tell(&error);
+            let name = &user.name;
+            Refused::Unknown(format!(
+                "Authorization error (user={name}, verb={verb}, resource=nodes, subresource={subresource})"
+            ))
+        })?;
         self.told.store(false, Ordering::Relaxed);
+        let mut verdicts = locked(&self.verdicts);
+        if may {
+            verdicts.let_in.put(key, may, ALLOWED_TTL, Instant::now());
+        } else {
+            verdicts.others.put(key, may, DENIED_TTL, Instant::now());
+        }
         Ok(may)
+    }
+
+    fn busy(&self, why: NodeApiRefusal) -> Refused {
+        self.metrics.node_api_refused(why);
+        Refused::Busy
     }
 
     /// Tells that the API server doesn't say, when that begins.
@@ -219,6 +331,14 @@ impl Gate {
             occurrences::access_unknown(&error.0);
         }
     }
+}
+
+/// As a member of the group of all who are authenticated.
+fn authenticated(mut user: User) -> User {
+    if !user.groups.iter().any(|group| group == AUTHENTICATED) {
+        user.groups.push(AUTHENTICATED.to_owned());
+    }
+    user
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -237,9 +357,15 @@ pub(super) async fn guard(
         .get::<Shown>()
         .cloned()
         .unwrap_or_default();
+    let claim = request.extensions().get::<Claim>().cloned();
+    let source = claim.as_ref().map_or(Source::NONE, Claim::source);
     let (method, path) = (request.method().as_str(), request.uri().path());
-    match gate.admit(method, path, request.headers(), &shown).await {
+    let admitted = gate.admit(method, path, request.headers(), &shown, source);
+    match admitted.await {
         Ok(user) => {
+            if let Some(claim) = claim {
+                claim.prove();
+            }
             request.extensions_mut().insert(user);
             token::strip(request.headers_mut());
             next.run(request).await

@@ -62,6 +62,7 @@ pub(in crate::server::node) struct Bed {
     pub(in crate::server::node) gate: Gate,
     pub(in crate::server::node) reviewer: Arc<FakeReviewer>,
     pub(in crate::server::node) authority: Authority,
+    pub(in crate::server::node) metrics: Metrics,
 }
 
 impl Bed {
@@ -75,10 +76,12 @@ impl Bed {
         let authorities = Arc::new(ClientAuthorities::default());
         authorities.replace(authority.pem().as_bytes()).unwrap();
         let asked = Arc::clone(&reviewer) as Arc<dyn Reviewer>;
+        let metrics = Metrics::new();
         Self {
-            gate: Gate::new(asked, authorities),
+            gate: Gate::new(asked, authorities, metrics.clone()),
             reviewer,
             authority,
+            metrics,
         }
     }
 
@@ -88,7 +91,8 @@ impl Bed {
             let value = format!("Bearer {token}");
             headers.insert(AUTHORIZATION, HeaderValue::from_str(&value).unwrap());
         }
-        self.gate.admit("GET", path, &headers, shown).await
+        let source = Source::NONE;
+        self.gate.admit("GET", path, &headers, shown, source).await
     }
 
     fn asked(&self) -> Vec<Question> {
@@ -283,4 +287,43 @@ async fn while_the_api_server_is_away_nobody_new_gets_in() {
     // What could not be found out is not kept.
     *bed.reviewer.away.lock().unwrap() = false;
     assert!(bed.admit("/pods", "", &shown).await.is_ok());
+}
+
+#[tokio::test]
+async fn no_number_of_strangers_displaces_who_was_let_in() {
+    let bed = Bed::new();
+    let nobody = Shown::default();
+    assert!(bed.admit("/pods", "token-of-admin", &nobody).await.is_ok());
+    for n in 0..=ANSWERS_MAX {
+        let forged = format!("forged-{n}");
+        assert!(bed.admit("/pods", &forged, &nobody).await.is_err());
+        // Who is somebody, but may nothing, is a stranger here too.
+        let other = format!("token-of-{n}");
+        assert!(bed.admit("/pods", &other, &nobody).await.is_err());
+    }
+    bed.asked();
+    assert!(bed.admit("/pods", "token-of-admin", &nobody).await.is_ok());
+    // node-api 15
+    assert_eq!(bed.asked(), []);
+    assert_eq!(locked(&bed.gate.tokens).others.len(), ANSWERS_MAX);
+}
+
+#[tokio::test]
+async fn one_answer_serves_all_who_wait_for_it() {
+    let bed = Bed::new();
+    let nobody = Shown::default();
+    bed.reviewer.holds.send_replace(true);
+    // They share a turn's worth of questions: the others find the answer when their turn comes.
+    let asking = (0..16).map(|_| bed.admit("/pods", "token-of-admin", &nobody));
+    let asking = futures::future::join_all(asking);
+    let answering = async {
+        tokio::task::yield_now().await;
+        bed.reviewer.holds.send_replace(false);
+    };
+    let (answers, ()) = tokio::join!(asking, answering);
+    assert!(answers.iter().all(Result::is_ok));
+    let tokens = bed.asked().into_iter();
+    let tokens = tokens.filter(|question| matches!(question, Question::Token(_)));
+    // node-api 15
+    assert_eq!(tokens.count(), TOKEN_REVIEWS.asking);
 }

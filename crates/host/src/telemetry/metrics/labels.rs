@@ -174,6 +174,36 @@ impl EventOutcome {
     }
 }
 
+/// Why the node API closed a connection or refused a request before asking what it is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeApiRefusal {
+    /// There was no room for another connection.
+    Connections,
+    /// An unproven connection made room for a newer one.
+    Displaced,
+    /// A client did not finish the TLS handshake.
+    Handshake,
+    /// An unproven connection was idle.
+    Idle,
+    /// Too many tokens waited for a review.
+    TokenReviews,
+    /// Too many requests waited for a review of their access.
+    AccessReviews,
+}
+
+impl NodeApiRefusal {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Connections => "connections",
+            Self::Displaced => "displaced",
+            Self::Handshake => "handshake",
+            Self::Idle => "idle",
+            Self::TokenReviews => "token_reviews",
+            Self::AccessReviews => "access_reviews",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -146,6 +146,11 @@ impl Metrics {
             self.certificate_requests.clone(),
         );
         r.register(
+            "node_api_refusals",
+            "Connections closed and requests refused by the node API to protect itself, by reason",
+            self.node_api_refusals.clone(),
+        );
+        r.register(
             "mirror_writes",
             "Mirror pods created, deleted and refused",
             self.mirror_writes.clone(),
