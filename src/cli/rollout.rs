@@ -218,6 +218,9 @@ fn standing(report: &StatusReport, namespace: &str, name: &str) -> Standing {
         RolloutPhase::Paused => Standing::UnderWay(format!(
             "{pod_is}paused, revision {revision} runs; go on with: mirrorlet rollout resume"
         )),
+        RolloutPhase::Failed => Standing::Failed(format!(
+            "{pod_is}revision {target} failed and runs on: {reason}: {message}"
+        )),
         RolloutPhase::Restored => Standing::Failed(format!(
             "{pod_is}revision {target} failed, revision {revision} runs: {reason}: {message}"
         )),

@@ -172,6 +172,7 @@ impl Bed {
             status: Some(Arc::new(status)),
             observed: Arc::new(observed),
             error: "".into(),
+            failed_probe: None,
         });
     }
 

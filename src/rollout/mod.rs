@@ -219,6 +219,7 @@ impl Rollouts {
             wanted: newest,
             runs,
             status: view.as_ref().and_then(|view| view.status.as_deref()),
+            failed_probe: view.as_ref().and_then(|view| view.failed_probe.as_deref()),
             preparation: &preparation,
             restore: self.options.restore,
             now,
@@ -226,17 +227,16 @@ impl Rollouts {
         decide(&history, &input)
     }
 
-    /// What is known of a pod's revisions. The first time in this agent's life, a newest revision
-    /// that runs already is the current one, whatever was kept: the last agent's end came before
-    /// its note.
+    /// What is known of a pod's revisions. The first time in this agent's life, the newest one may
+    /// run already, whatever was kept.
     fn history(&self, name: &FullName, newest: &PodUid, listed: &Pods) -> History {
         let mut history = self.histories.get(name).cloned().unwrap_or_default();
         if !self.phases.contains_key(name)
-            && let Some((current, _)) = &mut history.current
+            && let Some((current, _)) = &history.current
             && is_listed(listed, newest)
             && !is_listed(listed, current)
         {
-            current.clone_from(newest);
+            history.take_running(newest);
         }
         history
     }
@@ -269,7 +269,10 @@ impl Rollouts {
         if decision.change == Some(Change::Succeeded) && history.revisions.len() > 1 {
             occurrences::rollout_succeeded(telemetry, name, &uid);
         }
-        if known == Some(&decision.phase) {
+        // What fails and runs on fails again and again, in other words each time.
+        let failed = |phase: &Phase| matches!(phase, Phase::Failed(_));
+        let fails_on = known.is_some_and(failed) && failed(&decision.phase);
+        if known == Some(&decision.phase) || fails_on {
             return;
         }
         match &decision.phase {
@@ -277,16 +280,24 @@ impl Rollouts {
             Phase::Held(cause) => {
                 occurrences::rollout_held(telemetry, name, &uid, &cause.reason, &cause.message);
             }
+            Phase::Failed(cause) if known.is_some() => {
+                occurrences::rollout_failed(telemetry, name, &uid, &cause.reason, &cause.message);
+            }
             Phase::Restored(cause) if known.is_some() => {
                 occurrences::rollout_restored(telemetry, name, &uid, &cause.reason, &cause.message);
             }
-            Phase::Settled | Phase::Judging | Phase::Paused | Phase::Restored(_) => {}
+            Phase::Settled
+            | Phase::Judging
+            | Phase::Paused
+            | Phase::Failed(_)
+            | Phase::Restored(_) => {}
         }
     }
 
     /// Ends when what was decided may have to be decided anew.
     pub async fn changed(&mut self) {
-        let open = |phase: &Phase| matches!(phase, Phase::Judging | Phase::Preparing);
+        let open =
+            |phase: &Phase| matches!(phase, Phase::Judging | Phase::Preparing | Phase::Failed(_));
         let watched = self.phases.values().any(open);
         let (board, mut node) = (&mut self.changed, self.options.node.clone());
         let waits = self

@@ -90,6 +90,7 @@ impl RolloutOptions {
                 wanted,
                 runs,
                 status: view.as_ref().and_then(|view| view.status.as_deref()),
+                failed_probe: view.as_ref().and_then(|view| view.failed_probe.as_deref()),
                 preparation: &preparation,
                 restore: self.restore,
                 now: (self.clock)(),
@@ -166,7 +167,9 @@ fn action(wanted: &SourcePod, decision: &Decision) -> (PlanAction, Option<Cause>
             (PlanAction::Held, Some(Cause::new("Paused", words)))
         }
         (_, Some(Change::Switched)) => (PlanAction::Replace, None),
-        (Phase::Settled | Phase::Preparing | Phase::Judging, _) => (PlanAction::None, None),
+        (Phase::Settled | Phase::Preparing | Phase::Judging | Phase::Failed(_), _) => {
+            (PlanAction::None, None)
+        }
     }
 }
 

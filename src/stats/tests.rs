@@ -166,6 +166,7 @@ fn view(containers: Vec<ContainerStatus>) -> PodView {
             sandboxes: vec![sandbox],
         }),
         error: "".into(),
+        failed_probe: None,
     }
 }
 

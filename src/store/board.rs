@@ -41,6 +41,8 @@ pub struct PodView {
     pub observed: Arc<PodStatus>,
     /// The error of the last sync; empty if it succeeded.
     pub error: Arc<str>,
+    /// Why a container was last ended for its liveness or startup probe, if one was.
+    pub failed_probe: Option<Arc<str>>,
 }
 
 #[derive(Debug)]

@@ -138,6 +138,7 @@ impl Worker {
             self.publish(status);
             return Round::LookAgain(sooner(plan.look_again, release));
         }
+        self.note_failed_probe(&plan);
         self.publish(status);
         let began = Instant::now();
         let pod = &self.with_start_time(pod);
@@ -237,6 +238,18 @@ impl Worker {
             .is_some_and(|(away, known)| known >= away);
         let left = held.until.saturating_duration_since(Instant::now());
         (!back && !left.is_zero()).then_some(left)
+    }
+
+    /// Records for which probe a container is about to be ended.
+    fn note_failed_probe(&mut self, plan: &Plan) {
+        let reasons = plan.steps.iter().filter_map(|step| match step {
+            Step::KillPod { reason } | Step::KillContainer { reason, .. } => Some(reason),
+            _ => None,
+        });
+        let mut failed = reasons.filter(|reason| reason.failed_probe().is_some());
+        if let Some(reason) = failed.next() {
+            self.failed_probe = Some(reason.to_string().into());
+        }
     }
 
     /// Records which containers are in back-off, and reports each once.

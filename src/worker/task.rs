@@ -77,6 +77,8 @@ pub(super) struct Worker {
     /// The last observed status of the pod.
     pub(super) observed: Arc<PodStatus>,
     pub(super) error: Arc<str>,
+    /// Why a container was last ended for its liveness or startup probe, if one was.
+    pub(super) failed_probe: Option<Arc<str>>,
     pub(super) state: State,
     /// Observations must be newer than this to be acted on.
     pub(super) newer_than: Instant,
@@ -118,6 +120,7 @@ impl Worker {
             status: None,
             observed: Arc::new(observed),
             error: "".into(),
+            failed_probe: None,
             state: State::WaitingToStart,
             newer_than: Instant::now(),
             remove_backoff: STOP_RETRY,
@@ -287,6 +290,7 @@ impl Worker {
             status: self.status.clone(),
             observed: Arc::clone(&self.observed),
             error: Arc::clone(&self.error),
+            failed_probe: self.failed_probe.clone(),
         });
     }
 }

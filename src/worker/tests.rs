@@ -539,6 +539,7 @@ fn the_board_lists_by_name() {
             status: None,
             observed: Arc::new(PodStatus::empty(uid.into())),
             error: "".into(),
+            failed_probe: None,
         });
     }
     let names: BTreeMap<usize, String> = board

@@ -1,10 +1,13 @@
 //! Edits of pods that run: what can't be started stops nothing, what fails is undone.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 
 use crate::common::history::History;
+use crate::common::registry::Registry;
 use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent, eventually};
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::api::report::PodReport;
@@ -21,7 +24,7 @@ metadata:
   annotations:
     mirrorlet.dev/min-ready-seconds: "1"
     mirrorlet.dev/max-restarts: "1"
-    mirrorlet.dev/progress-deadline-seconds: "5"
+    mirrorlet.dev/progress-deadline-seconds: "60"
 spec:
   terminationGracePeriodSeconds: 1
 {spec}
@@ -55,7 +58,14 @@ async fn an_edit_that_can_not_be_started_stops_nothing() {
     let nowhere = "mirrorlet.test/nowhere:1";
     let second = format!("  - name: other\n    image: {nowhere}\n    imagePullPolicy: Never");
     let host_path = "  volumes:\n  - name: v\n    hostPath: {path: /etc/hostname, type: Directory}";
+    let registry = Registry::private().await;
+    let private = registry.push("web:1");
     let edits = [
+        (
+            "login",
+            pod("login", &private, QUIET, "", ""),
+            "no basic auth credentials",
+        ),
         (
             "tag",
             pod("tag", nowhere, QUIET, "", "    imagePullPolicy: Never"),
@@ -118,11 +128,23 @@ async fn an_edit_that_can_not_be_started_stops_nothing() {
     for (name, edit, _) in &edits {
         bed.write(&format!("{name}.yaml"), edit);
     }
+    // What a manifest can't say at all is held before it is prepared.
+    let referring = "    envFrom: [{configMapRef: {name: settings}}]";
+    bed.write("second.yaml", &pod("second", IMAGE, QUIET, "", referring));
+    let pod_of = agent
+        .until_pod("second", |pod| pod.held && !told(pod).contains("ErrImage"))
+        .await;
+    // rollouts 9
+    assert!(told(&pod_of).contains("configMapRef"), "{pod_of:?}");
+    bed.write(
+        "second.yaml",
+        &edits.iter().find(|edit| edit.0 == "second").unwrap().1,
+    );
     for life in ["the agent that saw the edit", "the one after it"] {
         for (name, _, cause) in &edits {
             let held = |pod: &PodReport| pod.held && told(pod).contains(cause);
             let pod = agent.until_pod(name, held).await;
-            // rollouts 1, rollouts 8, rollouts 10, rollouts 11, rollouts 12
+            // rollouts 1, rollouts 2, rollouts 8, rollouts 10, rollouts 11, rollouts 12
             assert_eq!(pod.uid, uids[name], "{life}");
             assert_eq!((pod.status.as_str(), pod.ready), ("Running", 1), "{name}");
             let problem = &pod.problems[0];
@@ -136,12 +158,10 @@ async fn an_edit_that_can_not_be_started_stops_nothing() {
     }
     // What it lacked is there: it goes on by itself.
     drop(taken);
-    let pod = agent
-        .until_pod("port", |pod| {
-            !pod.held && pod.ready == 1 && pod.uid != uids["port"]
-        })
+    let goes_on = |pod: &PodReport| pod.uid != uids["port"] && pod.ready == 1;
+    agent
+        .until_pod("port", |pod| goes_on(pod) && told(pod).is_empty())
         .await;
-    assert_eq!(told(&pod), "");
     // The author's own text again: nothing happens.
     bed.write("root.yaml", &good("root"));
     let pod = agent.until_pod("root", |pod| !pod.held).await;
@@ -196,7 +216,6 @@ async fn an_edit_that_fails_is_undone() {
     let pod = |name: &str, image: &str, script: &str, spec: &str, container: &str| {
         pod(name, image, script, spec, container)
             .replace("min-ready-seconds: \"1\"", "min-ready-seconds: \"5\"")
-            .replace("deadline-seconds: \"5\"", "deadline-seconds: \"30\"")
     };
     let edits = [
         (
@@ -207,8 +226,20 @@ async fn an_edit_that_fails_is_undone() {
         (
             "unready",
             pod("unready", IMAGE, QUIET, "", never_ready)
-                .replace("deadline-seconds: \"30\"", "deadline-seconds: \"5\""),
+                .replace("deadline-seconds: \"60\"", "deadline-seconds: \"5\""),
             "not ready within 5 s",
+        ),
+        (
+            "dead",
+            pod(
+                "dead",
+                IMAGE,
+                QUIET,
+                "",
+                "    livenessProbe: {exec: {command: [\"false\"]}, periodSeconds: 1, failureThreshold: 1}",
+            )
+            .replace("max-restarts: \"1\"", "max-restarts: \"9\""),
+            "Unhealthy: container dead failed liveness probe",
         ),
         (
             "init",
@@ -253,7 +284,7 @@ async fn an_edit_that_fails_is_undone() {
     for (name, _, cause) in &edits {
         let restored = |pod: &PodReport| pod.held && pod.ready == 1 && told(pod).contains(cause);
         let pod = agent.until_pod(name, restored).await;
-        // rollouts 3, rollouts 4, rollouts 5, rollouts 6, rollouts 7
+        // rollouts 3, rollouts 4, rollouts 5, rollouts 6, rollouts 7, rollouts M3
         assert_eq!(pod.uid, uids[name], "{name}");
         assert!(
             told(&pod).contains("failed, the one before runs"),
@@ -483,4 +514,153 @@ async fn a_plan_changes_nothing_and_comes_true() {
     let same = agent.until_running("same").await;
     assert_eq!(same.uid, uids["same"]);
     agent.stop().await;
+}
+
+/// kubeadm's way: the file is moved to a backup and another one into its place; the backup is moved
+/// back where the mirror's hash doesn't change in time. Upstream:
+/// `cmd/kubeadm/app/phases/upgrade/staticpods.go`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manifest_that_is_moved_away_and_back_is_an_edit() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    bed.write("web.yaml", &good("web"));
+    let first = agent.until_running("web").await.uid;
+    until_healthy(&bed, 1).await;
+    let before = ids(&bed);
+    let (backup, next) = (bed.path().join("backup.yaml"), bed.path().join("next.yaml"));
+    let edit = |text: &str| {
+        std::fs::write(&next, text).unwrap();
+        std::fs::rename(bed.manifest("web.yaml"), &backup).unwrap();
+        std::fs::rename(&next, bed.manifest("web.yaml")).unwrap();
+    };
+    let nowhere = pod(
+        "web",
+        "mirrorlet.test/nowhere:1",
+        QUIET,
+        "",
+        "    imagePullPolicy: Never",
+    );
+    for _ in 0..10 {
+        edit(&nowhere);
+        let held = agent.until_pod("web", |pod| pod.held).await;
+        assert_eq!((held.uid.as_str(), held.ready), (first.as_str(), 1));
+        std::fs::rename(&backup, bed.manifest("web.yaml")).unwrap();
+        agent.until_pod("web", |pod| !pod.held).await;
+    }
+    // rollouts M4
+    assert_eq!(ids(&bed), before);
+    edit(&pod_of_second_image("web"));
+    let edited = |pod: &PodReport| !pod.held && pod.ready == 1 && pod.uid != first;
+    agent.until_pod("web", edited).await;
+    agent.stop().await;
+}
+
+/// Serves the text over HTTP until the test ends.
+fn serve(text: Arc<Mutex<String>>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            while lines
+                .next()
+                .is_some_and(|line| line.is_ok_and(|line| !line.is_empty()))
+            {}
+            let text = text.lock().unwrap().clone();
+            let length = text.len();
+            // The agent may have gone.
+            let _ = write!(
+                stream,
+                "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{text}"
+            );
+        }
+    });
+    url
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_of_a_url_is_a_rollout() {
+    let bed = Bed::new();
+    let text = Arc::new(Mutex::new(good("web")));
+    let mut resolved = bed.resolved();
+    resolved.config.manifest_urls = vec![serve(Arc::clone(&text))];
+    resolved.config.url_period = std::time::Duration::from_secs(1);
+    let agent = bed.agent_as(resolved.clone()).await;
+    let first = agent.until_running("web").await.uid;
+    until_healthy(&bed, 1).await;
+    let before = ids(&bed);
+    let says = |manifest: String| *text.lock().unwrap() = manifest;
+    says(pod(
+        "web",
+        "mirrorlet.test/nowhere:1",
+        QUIET,
+        "",
+        "    imagePullPolicy: Never",
+    ));
+    let held = |pod: &PodReport| pod.held && told(pod).contains("ErrImageNeverPull");
+    let pod_held = agent.until_pod("web", held).await;
+    assert_eq!(ids(&bed), before);
+    assert!(
+        pod_held.problems[0].file.starts_with("http://"),
+        "{pod_held:?}"
+    );
+    let crashing = pod("web", IMAGE, "exit 3", "", "");
+    // A busy Engine tells of an end late.
+    says(crashing.replace("min-ready-seconds: \"1\"", "min-ready-seconds: \"5\""));
+    let restored = |pod: &PodReport| {
+        pod.held && pod.ready == 1 && told(pod).contains("failed, the one before runs")
+    };
+    // rollouts M5
+    assert_eq!(agent.until_pod("web", restored).await.uid, first);
+    agent.stop().await;
+    let agent = bed.agent_as(resolved).await;
+    agent.until_pod("web", restored).await;
+    says(pod_of_second_image("web"));
+    let edited = |pod: &PodReport| !pod.held && pod.ready == 1 && pod.uid != first;
+    agent.until_pod("web", edited).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_healthy_version_whose_image_was_removed_runs_again_once_it_is_there() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    let image = format!("mirrorlet.test/removed:{}", std::process::id());
+    bed.docker(&["tag", IMAGE, &image]);
+    let never = "    imagePullPolicy: Never";
+    bed.write("web.yaml", &pod("web", &image, QUIET, "", never));
+    let first = agent.until_running("web").await.uid;
+    until_healthy(&bed, 1).await;
+    // It crashes when it is told to, and isn't ready until then.
+    let gate = bed.path().join("gate");
+    std::fs::create_dir(&gate).unwrap();
+    let volume = format!(
+        "  volumes: [{{name: gate, hostPath: {{path: {}}}}}]",
+        gate.display()
+    );
+    let mounted = "    readinessProbe: {exec: {command: [\"false\"]}, periodSeconds: 1}\n    volumeMounts: [{name: gate, mountPath: /gate}]";
+    let script = "while [ ! -e /gate/open ]; do sleep 0.1; done; exit 3";
+    bed.write("web.yaml", &pod("web", IMAGE_2, script, &volume, mounted));
+    let judged = |pod: &PodReport| pod.uid != first && !pod.containers.is_empty();
+    agent.until_pod("web", judged).await;
+    bed.docker(&["rmi", &image]);
+    std::fs::write(gate.join("open"), "").unwrap();
+    // It runs what did well, and nothing takes the place of that, though it can't be started.
+    let waits = |pod: &PodReport| {
+        pod.uid == first
+            && pod.held
+            && pod
+                .containers
+                .iter()
+                .any(|c| c.reason == "ErrImageNeverPull")
+    };
+    agent.until_pod("web", waits).await;
+    bed.docker(&["tag", IMAGE, &image]);
+    // rollouts 17
+    agent
+        .until_pod("web", |pod| pod.uid == first && pod.held && pod.ready == 1)
+        .await;
+    agent.stop().await;
+    bed.docker(&["rmi", &image]);
 }

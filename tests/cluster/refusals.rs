@@ -176,6 +176,7 @@ impl Bed {
             status: Some(Arc::new(serde_json::from_value(status).unwrap())),
             observed: Arc::new(PodStatus::empty(PodUid::of(pod))),
             error: "".into(),
+            failed_probe: None,
         });
     }
 

@@ -83,6 +83,24 @@ impl History {
             .count()
     }
 
+    /// Fails if two containers of that name in the spec ever ran at a time, of whichever pods.
+    pub fn assert_one_at_a_time(&self, container: &str) {
+        let all = self.all();
+        let mut running = std::collections::BTreeSet::new();
+        for happened in all.iter().filter(|happened| happened.of().0 == container) {
+            match happened.action.as_str() {
+                "start" => {
+                    running.insert(happened.id.as_str());
+                    assert_eq!(running.len(), 1, "{happened:?} beside another: {all:#?}");
+                }
+                "die" => {
+                    running.remove(happened.id.as_str());
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Fails if two instances of one container of one pod ever ran at a time, or if an instance
     /// was started a second time.
     pub fn assert_nothing_ran_twice(&self) {

@@ -1,6 +1,6 @@
 //! The agent is killed before, during and after every single Engine call of a pod's start,
-//! restart, update, in-place change and stop, and started again: no duplicate, no orphan, no
-//! needless restart.
+//! restart, update, in-place change, failed edit and stop, and started again: no duplicate, no
+//! orphan, no needless restart.
 //!
 //! A dry run counts the calls of each scenario; then every number is a kill point. *Before*: the
 //! call is never made. *After*: it is made, and its answer is lost. *During*: it reaches the Engine
@@ -42,6 +42,8 @@ enum Scenario {
     Update,
     ImageChange,
     Stop,
+    /// An edit that fails: the version before runs again.
+    Restore,
     /// A start whose manifest is removed while no agent runs.
     Withdraw,
 }
@@ -131,6 +133,16 @@ fn uid(bed: &Bed) -> String {
     .join("-")
 }
 
+/// The same pod as [`manifest`] makes it, as an edit that crashes.
+fn failing(manifest: &str) -> String {
+    manifest
+        .replace("exit 0' TERM; sleep 100000 & wait $!", "exit 3'; exit 3")
+        .replace(
+            "spec:",
+            "  annotations: {mirrorlet.dev/max-restarts: \"1\"}\nspec:",
+        )
+}
+
 fn manifest(uid: Option<String>, init: bool, containers: &[(&str, &str)]) -> String {
     let mut text = String::from("apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n");
     if let Some(uid) = uid {
@@ -150,12 +162,13 @@ fn manifest(uid: Option<String>, init: bool, containers: &[(&str, &str)]) -> Str
 }
 
 impl Scenario {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Start,
         Self::Restart,
         Self::Update,
         Self::ImageChange,
         Self::Stop,
+        Self::Restore,
         Self::Withdraw,
     ];
 
@@ -169,6 +182,11 @@ impl Scenario {
                 &[("one", IMAGE), ("two", IMAGE)],
             )),
             Self::Update => Some(manifest(None, false, &[("one", IMAGE)])),
+            // Healthy at once.
+            Self::Restore => Some(manifest(None, false, &[("one", IMAGE)]).replace(
+                "spec:",
+                "  annotations: {mirrorlet.dev/min-ready-seconds: \"0\"}\nspec:",
+            )),
         }
     }
 
@@ -188,6 +206,10 @@ impl Scenario {
                 &manifest(Some(uid(bed)), false, &[("one", IMAGE_2), ("two", IMAGE)]),
             ),
             Self::Stop => bed.remove("web.yaml"),
+            Self::Restore => bed.write(
+                "web.yaml",
+                &failing(&manifest(None, false, &[("one", IMAGE)])),
+            ),
         }
     }
 
@@ -224,6 +246,16 @@ impl Scenario {
                     .await;
             }
             Self::Stop => agent.until_gone("web").await,
+            Self::Restore => {
+                agent
+                    .until("the healthy version alone", |report| {
+                        report.pods.len() == 1
+                            && report.pods[0].held
+                            && report.pods[0].ready == 1
+                            && !report.pods[0].problems.is_empty()
+                    })
+                    .await;
+            }
             Self::Withdraw if bed.manifest("web.yaml").exists() => {
                 agent.until_running("web").await;
             }
@@ -254,6 +286,8 @@ impl Scenario {
             Self::Restart | Self::ImageChange => &[("POD", 1), ("one", 2), ("two", 1)],
             Self::Update => &[("POD", 2), ("one", 2)],
             Self::Stop => &[("POD", 1), ("one", 1), ("two", 1)],
+            // The healthy version, the edit and the healthy version again.
+            Self::Restore => &[("POD", 3)],
             Self::Withdraw => &[],
         };
         for (name, starts) in expected {
@@ -279,6 +313,18 @@ impl Scenario {
                 assert_eq!(names, ["POD", "one", "two"], "{running:?}");
             }
             Self::Update => assert_eq!(names, ["POD", "one"], "{running:?}"),
+            Self::Restore => {
+                assert_eq!(names, ["POD", "one"], "{running:?}");
+                for container in running.keys() {
+                    // rollouts 16
+                    assert!(before.contains_key(container), "{running:?}, {before:?}");
+                }
+                // Of the edit: one restart, and one more by a new agent, which knows of no back-off.
+                let starts = history.starts("one");
+                assert!((4..=5).contains(&starts), "{starts}: {:#?}", history.all());
+                // Never two versions at a time.
+                history.assert_one_at_a_time("one");
+            }
             Self::Stop | Self::Withdraw => {
                 assert!(bed.containers().is_empty(), "{:?}", bed.containers());
             }
@@ -352,6 +398,16 @@ struct Ran {
     killed: bool,
 }
 
+/// Waits until there is a version to go back to.
+async fn until_healthy(bed: &Bed) {
+    eventually("a healthy version", || {
+        let mut kept = std::fs::read_dir(bed.path().join("rollouts")).ok()?;
+        let text = std::fs::read_to_string(kept.next()?.ok()?.path()).ok()?;
+        text.contains(r#""outcome":"healthy""#).then_some(())
+    })
+    .await;
+}
+
 /// Runs a scenario, killing the agent at that point.
 async fn run(scenario: Scenario, at: Option<(usize, When)>) -> Ran {
     let bed = Bed::new();
@@ -364,6 +420,9 @@ async fn run(scenario: Scenario, at: Option<(usize, When)>) -> Ran {
         bed.write("web.yaml", &manifest);
         let agent = bed.agent_over(engine.clone()).await;
         agent.until_running("web").await;
+        if matches!(scenario, Scenario::Restore) {
+            until_healthy(&bed).await;
+        }
         before = bed.running();
         doom.began.store(true, Ordering::SeqCst);
         scenario.act(&bed, &before);
@@ -412,14 +471,20 @@ async fn the_agent_may_be_killed_at_every_call() {
             dry.calls,
             dry.changes.len()
         );
-        // What is withdrawn is of interest for the calls that come late.
-        let reads = match scenario {
-            Scenario::Withdraw => 0,
-            _ => dry.calls,
-        };
-        for number in 1..=reads {
-            points.push((scenario, number, When::Before));
-            points.push((scenario, number, When::After));
+        // What is withdrawn is of interest for the calls that come late, an edit that fails for
+        // what has changed and who knows of it.
+        match scenario {
+            Scenario::Withdraw => {}
+            Scenario::Restore => {
+                let after = |&number: &usize| (scenario, number, When::After);
+                points.extend(dry.changes.iter().map(after));
+            }
+            _ => {
+                for number in 1..=dry.calls {
+                    points.push((scenario, number, When::Before));
+                    points.push((scenario, number, When::After));
+                }
+            }
         }
         for (i, number) in dry.changes.into_iter().enumerate() {
             points.push((scenario, number, When::During(LATE[i % LATE.len()])));

@@ -64,7 +64,12 @@ fn a_rollout_has_an_end() {
             "reason": "ErrImagePull", "message": "not found",
         })
     };
-    let cases: [(serde_json::Value, Made, &str); 7] = [
+    let cases: [(serde_json::Value, Made, &str); 8] = [
+        (
+            rollout("Failed"),
+            Standing::Failed,
+            "revision 5 failed and runs on: ErrImagePull: not found",
+        ),
         (
             json!(null),
             Standing::Done,

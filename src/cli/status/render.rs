@@ -167,6 +167,7 @@ pub(in crate::cli) fn beside(pod: &PodReport, now: Timestamp) -> String {
     let mut words = match rollout.phase {
         RolloutPhase::Preparing => "preparing a new version".to_owned(),
         RolloutPhase::Held => format!("held: {reason}"),
+        RolloutPhase::Failed => format!("failed: {reason}"),
         RolloutPhase::Restored => format!("restored: {reason}"),
         RolloutPhase::Undone => format!("undone to revision {target}"),
         RolloutPhase::Paused => "paused".to_owned(),

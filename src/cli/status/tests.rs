@@ -156,6 +156,7 @@ fn what_a_rollout_does_is_said_beside_the_status() {
             " (rolling out, 12s of 300s)",
         ),
         (RolloutPhase::Judging, 1, Some(300), ""),
+        (RolloutPhase::Failed, 2, None, " (failed: ErrImagePull)"),
         (RolloutPhase::Restored, 2, None, " (restored: ErrImagePull)"),
         (RolloutPhase::Undone, 2, None, " (undone to revision 2)"),
         (RolloutPhase::Paused, 2, None, " (paused)"),

@@ -109,6 +109,7 @@ impl Bed {
             status: None,
             observed: Arc::new(PodStatus::empty(PodUid::of(pod))),
             error: "".into(),
+            failed_probe: None,
         });
     }
 

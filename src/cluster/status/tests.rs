@@ -56,6 +56,7 @@ impl Bed {
             status: Some(Arc::new(serde_json::from_value(status).unwrap())),
             observed: Arc::new(observed),
             error: "".into(),
+            failed_probe: None,
         });
     }
 

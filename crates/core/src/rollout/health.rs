@@ -32,18 +32,40 @@ pub enum Health {
     Failed(Cause),
 }
 
-/// How a revision that runs since `since` does, by its status.
+/// What is seen of a revision that runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen<'a> {
+    /// Its status.
+    pub status: &'a PodStatus,
+    /// Why it last lost a container to its liveness or startup probe, if it did.
+    pub failed_probe: Option<&'a str>,
+    /// Since when it runs.
+    pub since: Timestamp,
+    /// The present time.
+    pub now: Timestamp,
+}
+
+impl Seen<'_> {
+    /// What is left of a span that began at `from`; none once it has passed.
+    fn left(&self, from: Timestamp, span: Duration) -> Option<Duration> {
+        let passed = Duration::try_from(self.now.duration_since(from)).unwrap_or_default();
+        span.checked_sub(passed).filter(|left| !left.is_zero())
+    }
+
+    /// When it will have been ready for long enough, if it stays as ready as it is.
+    pub(super) fn healthy_in(&self, settings: &Settings) -> Option<Duration> {
+        self.left(ready_since(self.status)?, settings.min_ready)
+    }
+}
+
+/// How a revision that runs does.
 ///
-/// Healthy: it was ready for the least time without a restart. Failed: it ended
-/// badly, a container was restarted too often or can't be created, or its deadline has passed.
+/// Healthy: it was ready for the least time without a restart, whatever was before. Failed: it ended
+/// badly, a container was restarted too often, was ended by its liveness or startup probe or can't
+/// be created, or its deadline has passed.
 #[must_use]
-pub fn assess(
-    pod: &Pod,
-    status: &PodStatus,
-    settings: &Settings,
-    since: Timestamp,
-    now: Timestamp,
-) -> Health {
+pub fn assess(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Health {
+    let status = seen.status;
     match status.phase.as_deref() {
         Some("Succeeded") => return Health::Ended,
         Some("Failed") => {
@@ -56,41 +78,46 @@ pub fn assess(
         }
         _ => {}
     }
-    let all = || {
-        let init = status.init_container_statuses.iter().flatten();
-        init.chain(status.container_statuses.iter().flatten())
-    };
-    if let Some(cause) = all().find_map(refused) {
+    // It may have been ready before it was switched to: it ran already, and is looked at for the
+    // first time.
+    let is_ready = ready_since(status).is_some();
+    let healthy_in = seen.healthy_in(settings);
+    if is_ready && healthy_in.is_none() {
+        return Health::Healthy;
+    }
+    if let Some(cause) = failure(pod, seen, settings) {
         return Health::Failed(cause);
     }
-    let restarted = |max| all().find(|container| container.restart_count >= max);
-    if let Some(container) = restarts_max(pod, settings).and_then(restarted) {
-        return Health::Failed(crashed(container));
-    }
-    let left = |from: Timestamp, span: Duration| {
-        let passed = Duration::try_from(now.duration_since(from)).unwrap_or_default();
-        span.checked_sub(passed).filter(|left| !left.is_zero())
-    };
-    if let Some(ready_since) = ready_since(status) {
-        // Ready before it was switched to: it ran already, and is looked at for the first time.
-        return match left(ready_since, settings.min_ready) {
-            None => Health::Healthy,
-            Some(wait) => Health::Open(Some(wait)),
-        };
+    if is_ready {
+        return Health::Open(healthy_in);
     }
     let deadline = progress_deadline(pod);
-    if let Some(wait) = left(since, deadline) {
+    if let Some(wait) = seen.left(seen.since, deadline) {
         return Health::Open(Some(wait));
     }
     let message = format!("it was not ready within {} s", deadline.as_secs());
     Health::Failed(Cause::new("ProgressDeadlineExceeded", message))
 }
 
-/// Restarts of one container with which a revision has failed; none for what the node itself needs,
-/// whose neighbours may be restarting too.
-fn restarts_max(pod: &Pod, settings: &Settings) -> Option<i32> {
+/// What no deadline is waited for with.
+fn failure(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Option<Cause> {
+    let all = || {
+        let init = seen.status.init_container_statuses.iter().flatten();
+        init.chain(seen.status.container_statuses.iter().flatten())
+    };
+    if let Some(cause) = all().find_map(refused) {
+        return Some(cause);
+    }
+    // The neighbours of what the node itself needs may be restarting, too.
     let class = spec::spec(pod).priority_class_name.as_deref();
-    (class != Some("system-node-critical")).then_some(settings.max_restarts)
+    if class == Some("system-node-critical") {
+        return None;
+    }
+    let mut all = all();
+    let often = all.find(|container| container.restart_count >= settings.max_restarts);
+    often
+        .map(crashed)
+        .or_else(|| Some(Cause::new("Unhealthy", seen.failed_probe?)))
 }
 
 /// Why a container can't run, where that is for good.

@@ -159,6 +159,19 @@ impl History {
         self.newest = Some(uid);
     }
 
+    /// At an agent's start, that revision runs in the place of the current one: the last agent's
+    /// end came before its note. One that has failed runs only because the last agent's end came
+    /// before the restore.
+    pub fn take_running(&mut self, uid: &PodUid) {
+        let known = self.get(uid);
+        let failed = known.is_some_and(|known| matches!(known.outcome, Outcome::Failed(_)));
+        if let Some((current, _)) = &mut self.current
+            && !failed
+        {
+            current.clone_from(uid);
+        }
+    }
+
     pub(super) fn switch(&mut self, uid: &PodUid, now: Timestamp) {
         self.current = Some((uid.clone(), now));
     }

@@ -31,7 +31,7 @@ mod tests;
 
 pub use changes::{author_fields, changed_fields};
 pub use command::{Command, Refused};
-pub use health::{Health, assess, progress_deadline};
+pub use health::{Health, Seen, assess, progress_deadline};
 pub use history::{History, Outcome, REVISIONS_MAX, Revision};
 pub use settings::{ANNOTATION_PREFIX, Settings, is_rollout_annotation};
 
@@ -77,6 +77,8 @@ pub struct Input<'a> {
     pub runs: bool,
     /// The status of the current revision, once there is one.
     pub status: Option<&'a core::PodStatus>,
+    /// Why the current revision last lost a container to its liveness or startup probe, if it did.
+    pub failed_probe: Option<&'a str>,
     /// How far the newest revision is prepared.
     pub preparation: &'a Preparation,
     /// Whether a failed revision is replaced by the healthy one, unless the pod says otherwise.
@@ -98,6 +100,9 @@ pub enum Phase {
     Paused,
     /// It runs, and is judged.
     Judging,
+    /// It took another's place, failed, and runs on: no healthy one is known, or a restore is
+    /// declined.
+    Failed(Cause),
     /// It failed its judgement; the last healthy one runs.
     Restored(Cause),
 }
@@ -161,6 +166,7 @@ impl Decision {
             Phase::Preparing => (RolloutPhase::Preparing, None),
             Phase::Paused => (RolloutPhase::Paused, None),
             Phase::Held(cause) => (RolloutPhase::Held, Some(cause)),
+            Phase::Failed(cause) => (RolloutPhase::Failed, Some(cause)),
             Phase::Restored(cause) => (RolloutPhase::Restored, Some(cause)),
         };
         let text = |of: fn(&Cause) -> &Arc<str>| cause.map(of).map_or("", |text| text).to_owned();
@@ -194,13 +200,14 @@ fn annotate(pod: &mut Pod, rollout: &RolloutReport) {
     );
 }
 
-/// A line for each pod whose newest revision is held or was restored, for the Node's condition.
+/// A line for each pod whose newest revision is held, failed or was restored, for the Node's condition.
 #[must_use]
 pub fn problem_lines<'a>(pods: impl Iterator<Item = &'a SourcePod>) -> Vec<String> {
     let line = |pod: &SourcePod| {
         let report = pod.rollout.as_ref()?;
         let word = match report.phase {
             RolloutPhase::Held => "held",
+            RolloutPhase::Failed => "failed",
             RolloutPhase::Restored => "restored",
             RolloutPhase::Preparing
             | RolloutPhase::Judging
@@ -242,6 +249,11 @@ fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
                 "{which} of pod {name} can't be started, the one before runs: {reason}: {message}"
             );
             let help = "mend the manifest, or what it needs: it is tried again by itself";
+            Diagnostic::error(Code::RolloutFailed, location, message).help(help)
+        }
+        RolloutPhase::Failed => {
+            let message = format!("{which} of pod {name} failed and runs on: {reason}: {message}");
+            let help = "mend the manifest, or go back to an older version: mirrorlet rollout undo";
             Diagnostic::error(Code::RolloutFailed, location, message).help(help)
         }
         RolloutPhase::Restored => {
@@ -358,7 +370,13 @@ fn judge(
         };
     };
     let settings = Settings::of(pod);
-    match assess(pod, status, &settings, since, input.now) {
+    let seen = Seen {
+        status,
+        failed_probe: input.failed_probe,
+        since,
+        now: input.now,
+    };
+    match assess(pod, &seen, &settings) {
         Health::Healthy => {
             history.set_outcome(uid, Outcome::Healthy);
             (Phase::Settled, Some(Change::Succeeded), None)
@@ -372,12 +390,21 @@ fn judge(
             let target = history.last_healthy(uid);
             let restore = settings.restore.unwrap_or(input.restore);
             let Some(target) = target.filter(|_| restore) else {
-                // It may still come right; there is nothing to go back to.
-                return (Phase::Judging, None, None);
+                return (fails_on(history, cause), None, seen.healthy_in(&settings));
             };
             history.set_outcome(uid, Outcome::Failed(cause.clone()));
             history.switch(&target, input.now);
             (Phase::Restored(cause), Some(Change::Restored), None)
         }
+    }
+}
+
+/// The phase of a revision that failed and runs on, as a kubelet's would: it may still come right.
+/// A first one took nobody's place, and no rollout has failed with it.
+fn fails_on(history: &History, cause: Cause) -> Phase {
+    if history.revisions.len() > 1 {
+        Phase::Failed(cause)
+    } else {
+        Phase::Judging
     }
 }

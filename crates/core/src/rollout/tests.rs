@@ -65,6 +65,7 @@ struct Story {
     wanted: SourcePod,
     preparation: Preparation,
     runs: bool,
+    failed_probe: Option<&'static str>,
     restore: bool,
     now: i64,
 }
@@ -76,6 +77,7 @@ impl Story {
             wanted: revision(uid),
             preparation: Preparation::UnderWay,
             runs: true,
+            failed_probe: None,
             restore: true,
             now: 0,
         }
@@ -102,6 +104,7 @@ impl Story {
                 wanted: &self.wanted,
                 runs: self.runs,
                 status,
+                failed_probe: self.failed_probe,
                 preparation: &self.preparation,
                 restore: self.restore,
                 now: at(self.now),
@@ -162,6 +165,41 @@ fn a_first_revision_that_crashes_runs_on() {
         let decision = story.decide(Some(&status));
         assert_eq!((decision.phase, decision.change), (Phase::Judging, None));
         assert_eq!(story.runs(), "a");
+    }
+    // It comes right after all: from now on, it is one to go back to.
+    let mut status = crashing(5);
+    status.conditions = ready(10).conditions;
+    story.now = 12;
+    let decision = story.decide(Some(&status));
+    assert_eq!(decision.look_again, Some(Duration::from_secs(8)));
+    story.now = 20;
+    let decision = story.decide(Some(&status));
+    // rollouts M6
+    assert_eq!(decision.change, Some(Change::Succeeded));
+}
+
+#[test]
+fn a_failed_probe_fails_a_revision() {
+    let unready: core::PodStatus = serde_json::from_value(json!({"phase": "Running"})).unwrap();
+    for (class, reason) in [
+        (None, Some("Unhealthy")),
+        (Some("system-node-critical"), None),
+    ] {
+        let mut story = Story::edited();
+        let pod = Arc::make_mut(&mut story.wanted.pod);
+        pod.spec.as_mut().unwrap().priority_class_name = class.map(str::to_owned);
+        (story.preparation, story.now) = (Preparation::Done, 60);
+        story.decide(Some(&ready(0)));
+        story.failed_probe = Some("container web failed liveness probe");
+        match (story.decide(Some(&unready)).phase, reason) {
+            (Phase::Restored(cause), Some(reason)) => {
+                // rollouts M3
+                assert_eq!(&*cause.reason, reason);
+                assert_eq!(&*cause.message, "container web failed liveness probe");
+            }
+            (Phase::Judging, None) => {}
+            (phase, _) => panic!("{class:?}: {phase:?}"),
+        }
     }
 }
 
@@ -263,6 +301,24 @@ fn a_revision_that_fails_is_replaced_by_the_healthy_one() {
 }
 
 #[test]
+fn what_runs_at_the_start_is_current_unless_it_has_failed() {
+    // The last agent started `b`, and its note of that was lost.
+    let mut story = Story::edited();
+    story.decide(Some(&ready(0)));
+    story.history.take_running(&"b".into());
+    assert_eq!(story.runs(), "b");
+    // It found that `b` failed, and was killed before it stopped it.
+    let mut story = Story::edited();
+    (story.preparation, story.now) = (Preparation::Done, 60);
+    story.decide(Some(&ready(0)));
+    let decision = story.decide(Some(&crashing(3)));
+    assert_eq!(decision.change, Some(Change::Restored));
+    story.history.take_running(&"b".into());
+    // rollouts 16
+    assert_eq!(story.runs(), "a");
+}
+
+#[test]
 fn the_newest_edit_wins_and_the_healthy_one_stays_the_target() {
     let mut story = Story::edited();
     (story.preparation, story.now) = (Preparation::Done, 60);
@@ -315,8 +371,25 @@ fn restores_can_be_declined() {
         story.preparation = Preparation::Done;
         story.decide(Some(&ready(0)));
         let decision = story.decide(Some(&crashing(7)));
-        assert_eq!((decision.phase, decision.change), (Phase::Judging, None));
+        let Phase::Failed(cause) = &decision.phase else {
+            panic!("{:?}", decision.phase)
+        };
+        assert_eq!(
+            (&*cause.reason, decision.change),
+            ("CrashLoopBackOff", None)
+        );
         assert_eq!(story.runs(), "b");
+        let pod = decision.pod(&story.wanted);
+        assert_eq!((pod.uid().as_str(), pod.held), ("b", false));
+        assert_eq!(
+            pod.problems[0].message,
+            "the new version of pod web-box_default failed and runs on: CrashLoopBackOff: container web was restarted 7 times, last with exit code 3 (Error)"
+        );
+        assert_eq!(problem_lines([&pod].into_iter()).len(), 1);
+        story.now = 90;
+        let decision = story.decide(Some(&ready(80)));
+        // rollouts M6
+        assert_eq!(decision.change, Some(Change::Succeeded));
     }
 }
 
@@ -335,8 +408,9 @@ fn what_has_ended_well_is_not_run_again() {
     story.preparation = Preparation::Done;
     assert_eq!(story.decide(None).change, Some(Change::Switched));
     let decision = story.decide(Some(&phase("Failed")));
+    let failed = matches!(decision.phase, Phase::Failed(_));
     // rollouts 23
-    assert_eq!((decision.phase, decision.change), (Phase::Judging, None));
+    assert_eq!((failed, decision.change), (true, None));
     assert_eq!(story.runs(), "b");
 }
 
@@ -367,7 +441,15 @@ fn a_startup_probe_has_its_whole_budget() {
     let spec = Arc::make_mut(&mut slow.pod).spec.as_mut().unwrap();
     spec.containers[0].startup_probe = serde_json::from_value(probe).unwrap();
     let unready: core::PodStatus = serde_json::from_value(json!({"phase": "Running"})).unwrap();
-    let assess = |now| assess(&slow.pod, &unready, &Settings::default(), at(0), at(now));
+    let assess = |now| {
+        let seen = Seen {
+            status: &unready,
+            failed_probe: None,
+            since: at(0),
+            now: at(now),
+        };
+        assess(&slow.pod, &seen, &Settings::default())
+    };
     assert_eq!(assess(599), Health::Open(Some(Duration::from_secs(1))));
     assert!(matches!(assess(600), Health::Failed(_)));
 }

@@ -13,6 +13,8 @@ pub enum RolloutPhase {
     Held,
     /// It runs, and is judged.
     Judging,
+    /// It failed and runs on.
+    Failed,
     /// It failed; the last healthy one runs.
     Restored,
     /// It is older than the manifest and runs because of an undo.

@@ -85,6 +85,19 @@ pub fn rollout_succeeded(telemetry: &Telemetry, pod: &FullName, uid: &PodUid) {
     tracing::info!(pod = %Shown(pod), uid = %uid, "{message}");
 }
 
+/// The newest version of a pod, `uid`, took another's place, failed and runs on.
+pub fn rollout_failed(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    cause: &str,
+    words: &str,
+) {
+    telemetry.metrics.rollout("failed");
+    let message = format!("the new version failed and runs on: {cause}: {words}");
+    note(telemetry, pod, uid, "RolloutFailed", &message);
+}
+
 /// The newest version of a pod failed; the last healthy one, `uid`, runs again.
 pub fn rollout_restored(
     telemetry: &Telemetry,
