@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::common::history::History;
 use crate::common::registry::Registry;
-use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent, eventually};
+use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent};
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::api::report::PodReport;
 
@@ -190,18 +190,6 @@ async fn an_edit_that_can_not_be_started_stops_nothing() {
     agent.stop().await;
 }
 
-/// Waits until that many pods have a healthy version to go back to.
-async fn until_healthy(bed: &Bed, pods: usize) {
-    eventually("healthy versions", || {
-        let kept = std::fs::read_dir(bed.path().join("rollouts")).ok()?;
-        let texts =
-            kept.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap_or_default());
-        let healthy = texts.filter(|text| text.contains(r#""outcome":"healthy""#));
-        (healthy.count() == pods).then_some(())
-    })
-    .await;
-}
-
 fn pod_of_second_image(name: &str) -> String {
     pod(name, IMAGE_2, QUIET, "", "")
 }
@@ -277,7 +265,7 @@ async fn an_edit_that_fails_is_undone() {
     for (name, _, _) in &edits {
         uids.insert(*name, agent.until_running(name).await.uid);
     }
-    until_healthy(&bed, edits.len()).await;
+    bed.until_healthy(edits.len()).await;
     for (name, edit, _) in &edits {
         bed.write(&format!("{name}.yaml"), edit);
     }
@@ -525,7 +513,7 @@ async fn a_manifest_that_is_moved_away_and_back_is_an_edit() {
     let agent = bed.agent().await;
     bed.write("web.yaml", &good("web"));
     let first = agent.until_running("web").await.uid;
-    until_healthy(&bed, 1).await;
+    bed.until_healthy(1).await;
     let before = ids(&bed);
     let (backup, next) = (bed.path().join("backup.yaml"), bed.path().join("next.yaml"));
     let edit = |text: &str| {
@@ -588,7 +576,7 @@ async fn an_edit_of_a_url_is_a_rollout() {
     resolved.config.url_period = std::time::Duration::from_secs(1);
     let agent = bed.agent_as(resolved.clone()).await;
     let first = agent.until_running("web").await.uid;
-    until_healthy(&bed, 1).await;
+    bed.until_healthy(1).await;
     let before = ids(&bed);
     let says = |manifest: String| *text.lock().unwrap() = manifest;
     says(pod(
@@ -631,7 +619,7 @@ async fn a_healthy_version_whose_image_was_removed_runs_again_once_it_is_there()
     let never = "    imagePullPolicy: Never";
     bed.write("web.yaml", &pod("web", &image, QUIET, "", never));
     let first = agent.until_running("web").await.uid;
-    until_healthy(&bed, 1).await;
+    bed.until_healthy(1).await;
     // It crashes when it is told to, and isn't ready until then.
     let gate = bed.path().join("gate");
     std::fs::create_dir(&gate).unwrap();

@@ -135,6 +135,18 @@ impl Bed {
         std::fs::rename(next_door, self.manifest(file)).unwrap();
     }
 
+    /// Waits until that many pods have a healthy version to go back to.
+    pub async fn until_healthy(&self, pods: usize) {
+        eventually("healthy versions", || {
+            let kept = std::fs::read_dir(self.path().join("rollouts")).ok()?;
+            let texts =
+                kept.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap_or_default());
+            let healthy = texts.filter(|text| text.contains(r#""outcome":"healthy""#));
+            (healthy.count() == pods).then_some(())
+        })
+        .await;
+    }
+
     pub fn remove(&self, file: &str) {
         std::fs::remove_file(self.manifest(file)).unwrap();
     }

@@ -398,16 +398,6 @@ struct Ran {
     killed: bool,
 }
 
-/// Waits until there is a version to go back to.
-async fn until_healthy(bed: &Bed) {
-    eventually("a healthy version", || {
-        let mut kept = std::fs::read_dir(bed.path().join("rollouts")).ok()?;
-        let text = std::fs::read_to_string(kept.next()?.ok()?.path()).ok()?;
-        text.contains(r#""outcome":"healthy""#).then_some(())
-    })
-    .await;
-}
-
 /// Runs a scenario, killing the agent at that point.
 async fn run(scenario: Scenario, at: Option<(usize, When)>) -> Ran {
     let bed = Bed::new();
@@ -421,7 +411,7 @@ async fn run(scenario: Scenario, at: Option<(usize, When)>) -> Ran {
         let agent = bed.agent_over(engine.clone()).await;
         agent.until_running("web").await;
         if matches!(scenario, Scenario::Restore) {
-            until_healthy(&bed).await;
+            bed.until_healthy(1).await;
         }
         before = bed.running();
         doom.began.store(true, Ordering::SeqCst);

@@ -1,7 +1,8 @@
 //! The Docker daemon is restarted, killed, paused, started late and cut off, and the disk runs
 //! full: the agent keeps going, says what it waits for, and converges without harm.
 use crate::common::dockerd::{Dockerd, run};
-use crate::common::{Bed, TestAgent, sleeper};
+use crate::common::{Bed, IMAGE, TestAgent, sleeper};
+use mirrorlet_core::api::report::{PodReport, RolloutPhase};
 
 /// Waits until the agent says that it has lost the Engine.
 async fn until_lost(agent: &TestAgent) {
@@ -50,6 +51,89 @@ async fn a_restart_of_the_daemon_takes_the_containers_down_and_they_come_back() 
     bed.remove("web.yaml");
     agent.until_gone("web").await;
     assert!(bed.containers().is_empty(), "{:?}", bed.containers());
+    agent.stop().await;
+}
+
+/// An edit that is held, one that is judged and one that was undone, each while the Engine restarts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_of_the_daemon_changes_no_verdict() {
+    let mut dockerd = Dockerd::new(false);
+    let bed = Bed::on(&dockerd.host());
+    let gate = bed.path().join("gate");
+    std::fs::create_dir(&gate).unwrap();
+    let good = |name: &str| {
+        let annotations = r#"  annotations: {mirrorlet.dev/min-ready-seconds: "1"}"#;
+        sleeper(name).replace("spec:", &format!("{annotations}\nspec:"))
+    };
+    let ready_once_open = format!(
+        r#"    readinessProbe: {{exec: {{command: [test, -e, /gate/open]}}, periodSeconds: 1}}
+    volumeMounts: [{{name: gate, mountPath: /gate}}]
+  volumes: [{{name: gate, hostPath: {{path: {}}}}}]
+"#,
+        gate.display()
+    );
+    let edits = [
+        ("held", good("held") + "    imagePullPolicy: Never\n"),
+        ("judged", good("judged") + &ready_once_open),
+        (
+            "undone",
+            good("undone").replace("trap 'exit 0' TERM;", "exit 3;"),
+        ),
+    ];
+    let agent = bed.agent().await;
+    let mut uids = std::collections::BTreeMap::new();
+    for (name, _) in &edits {
+        bed.write(&format!("{name}.yaml"), &good(name));
+    }
+    for (name, _) in &edits {
+        uids.insert(*name, agent.until_running(name).await.uid);
+    }
+    bed.until_healthy(edits.len()).await;
+    for (name, edit) in &edits {
+        let edit = edit
+            .replace("min-ready-seconds: \"1\"", "min-ready-seconds: \"5\"")
+            .replace(
+                &format!("name: held\n    image: {IMAGE}"),
+                "name: held\n    image: mirrorlet.test/nowhere:1",
+            );
+        bed.write(&format!("{name}.yaml"), &edit);
+    }
+    let phase = |pod: &PodReport| pod.rollout.as_ref().map(|rollout| rollout.phase);
+    let as_decided = |name: &'static str, wanted: RolloutPhase, ready: usize, restarts: u32| {
+        let first = uids[name].clone();
+        move |pod: &PodReport| {
+            let is_first = pod.uid == first;
+            phase(pod) == Some(wanted)
+                && (pod.ready, pod.restarts) == (ready, restarts)
+                && is_first == (ready == 1)
+        }
+    };
+    for restarts in [0, 1] {
+        for (name, wanted, ready) in [
+            ("held", RolloutPhase::Held, 1),
+            ("judged", RolloutPhase::Judging, 0),
+            ("undone", RolloutPhase::Restored, 1),
+        ] {
+            let pod = agent
+                .until_pod(name, as_decided(name, wanted, ready, restarts))
+                .await;
+            // rollouts 16
+            assert_eq!(pod.uid == uids[name], ready == 1, "{pod:?}");
+        }
+        if restarts == 0 {
+            dockerd.end("TERM");
+            until_lost(&agent).await;
+            dockerd.start();
+            until_back(&agent).await;
+        }
+    }
+    // What was judged is judged on, and the restart of its container is no failure of it.
+    std::fs::write(gate.join("open"), "").unwrap();
+    agent
+        .until_pod("judged", |pod| {
+            pod.rollout.is_none() && pod.ready == 1 && pod.uid != uids["judged"]
+        })
+        .await;
     agent.stop().await;
 }
 
