@@ -66,10 +66,10 @@ async fn a_restart_of_the_daemon_changes_no_verdict() {
         sleeper(name).replace("spec:", &format!("{annotations}\nspec:"))
     };
     let ready_once_open = format!(
-        r#"    readinessProbe: {{exec: {{command: [test, -e, /gate/open]}}, periodSeconds: 1}}
+        "    readinessProbe: {{exec: {{command: [test, -e, /gate/open]}}, periodSeconds: 1}}
     volumeMounts: [{{name: gate, mountPath: /gate}}]
   volumes: [{{name: gate, hostPath: {{path: {}}}}}]
-"#,
+",
         gate.display()
     );
     let edits = [
