@@ -29,7 +29,7 @@ kubelet_up() {
     cat >"$network/10-$HOST_BRIDGE.conflist" <<JSON
 {"cniVersion": "1.0.0", "name": "$HOST_BRIDGE", "plugins": [{
   "type": "bridge", "bridge": "$HOST_BRIDGE", "isGateway": true, "ipMasq": false,
-  "ipam": {"type": "host-local", "ranges": [[{"subnet": "$HOST_PODS"}]], "dataDir": "$network/addresses"}
+  "ipam": {"type": "host-local", "ranges": [[{"subnet": "$HOST_PODS"}]], "routes": [{"dst": "0.0.0.0/0"}], "dataDir": "$network/addresses"}
 }]}
 JSON
     cat >"$CLUSTER_DIR/containerd.toml" <<TOML

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The plain manifests, made from the chart: what `helm install` with no values makes, without Helm.
 #
-#   hack/manifests.sh            writes manifests/{mirrorlet,rbac}.yaml
+#   hack/manifests.sh            writes manifests/{mirrorlet,rbac,policy}.yaml
 #   hack/manifests.sh --check    fails where they differ from the chart
 set -euo pipefail
 # shellcheck source=hack/lib.sh
@@ -23,13 +23,18 @@ rendered() {
     rendered
 } >"$work/mirrorlet.yaml"
 {
-    echo "# The rights of mirrorlet's ServiceAccount. Made by hack/manifests.sh from charts/mirrorlet."
+    echo "# The rights of mirrorlet's ServiceAccount, for agents without a node's identity. Made by hack/manifests.sh from charts/mirrorlet."
     echo "# In kube-system, because API priority and fairness serves ServiceAccounts of that namespace"
     echo "# before others, so heartbeats get through an overloaded API server."
-    rendered --show-only templates/serviceaccount.yaml --show-only templates/rbac.yaml
+    rendered --set identity.mode=serviceAccount --show-only templates/serviceaccount.yaml --show-only templates/rbac.yaml
 } >"$work/rbac.yaml"
+{
+    echo "# What restricts the writes of mirrorlet's ServiceAccount to the host of each agent, for agents in"
+    echo "# pods. Made by hack/manifests.sh from charts/mirrorlet."
+    rendered --set identity.mode=serviceAccount --show-only templates/policy.yaml
+} >"$work/policy.yaml"
 
-for file in mirrorlet.yaml rbac.yaml; do
+for file in mirrorlet.yaml rbac.yaml policy.yaml; do
     if [ "${1:-}" = --check ]; then
         diff -u "$REPO/manifests/$file" "$work/$file" >&2 \
             || die "manifests/$file is not what the chart makes; run: hack/manifests.sh"

@@ -40,7 +40,30 @@ has '- --manifests=/etc/mirrorlet/manifests'
 has '- --manifests=/drained' --set drain=true
 has 'emptyDir: {}' --set drain=true
 lacks 'emptyDir: {}'
-has '- --kubeconfig=in-cluster'
+# The default: an identity of each host, and an account that may only request it.
+has '- --kubeconfig=/var/lib/mirrorlet/node.kubeconfig'
+has '- --bootstrap-kubeconfig=in-cluster'
+lacks '- --kubeconfig=in-cluster'
+lacks 'path: /etc/mirrorlet/identity'
+lacks 'secrets'
+lacks 'serviceaccounts/token'
+has '- --service-account=kube-system/mirrorlet'
+has '- --service-account=kube-system/x' --set serviceAccount.name=x
+has '- --node-name-suffix=other' --set nodeNameSuffix=other
+has "endsWith('-other')" --set nodeNameSuffix=other
+has '{key: mirrorlet.dev/node, operator: DoesNotExist}'
+has 'resources: [certificatesigningrequests/approval]'
+has 'name: system:nodes'
+has 'replicas: 2' --set approver.replicas=2
+for mode in serviceAccount node bootstrap; do
+    lacks 'approve-certificates' --set "identity.mode=$mode"
+    lacks 'certificatesigningrequests' --set "identity.mode=$mode"
+done
+has '- --kubeconfig=in-cluster' --set identity.mode=serviceAccount
+has 'resources: [configmaps, secrets]' --set identity.mode=serviceAccount
+has "username == 'system:serviceaccount:kube-system:mirrorlet'" --set identity.mode=serviceAccount
+lacks 'kind: ValidatingAdmissionPolicy' --set identity.mode=serviceAccount,identity.policy=false
+lacks 'kind: ValidatingAdmissionPolicy' --set identity.mode=node
 has 'kind: ClusterRole'
 lacks 'kind: ClusterRole' --set rbac.create=false
 lacks 'kind: ClusterRole' --set identity.mode=node
@@ -54,7 +77,8 @@ has 'secretName: token' --set identity.mode=bootstrap,identity.bootstrapSecret=t
 lacks 'path: /etc/mirrorlet/identity' --set identity.mode=bootstrap,identity.bootstrapSecret=token
 lacks 'kind: ClusterRole' --set identity.mode=bootstrap
 has 'name: system:nodes' --set identity.mode=bootstrap
-lacks 'bootstrap-kubeconfig'
+lacks 'bootstrap-kubeconfig' --set identity.mode=serviceAccount
+lacks 'bootstrap-kubeconfig' --set identity.mode=node
 has 'privileged: true'
 lacks 'mountPropagation: Bidirectional' --set privileged=false
 has '- SYS_PTRACE' --set privileged=false
@@ -67,7 +91,7 @@ has '- --node-api-port=10350'
 has '- --tls-cert-file=/etc/x/c.crt' --set nodeApi.hostDirectory=/etc/x,nodeApi.tlsCertFile=c.crt,nodeApi.tlsPrivateKeyFile=c.key
 lacks 'name: node-api' --set nodeApi.port=0
 has 'name: system:nodes' --set identity.mode=node
-lacks 'name: system:nodes'
+lacks 'name: system:nodes' --set identity.mode=serviceAccount
 has 'value: "none"' --set 'node.taints=null'
 has 'value: "cpu=1,memory=2Gi"' --set-string node.systemReserved.cpu=1,node.systemReserved.memory=2Gi
 has 'helm.sh/hook: test'
@@ -78,6 +102,7 @@ refuses /host/root --set host.root=var/lib
 refuses host.root --set host.root=/
 refuses /host/dockerSocket --set host.dockerSocket=a/b
 refuses /identity/mode --set identity.mode=both
+refuses /approver/replicas --set approver.replicas=many
 refuses /identity/bootstrapSecret --set identity.mode=bootstrap,identity.bootstrapSecret=A/b
 refuses identity.bootstrapSecret --set identity.mode=node,identity.bootstrapSecret=token
 refuses /node/taints/0 --set 'node.taints={key}'

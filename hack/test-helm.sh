@@ -41,7 +41,8 @@ status() { "$BINARY" status --root "$HOST/root"; }
 node_ready() { [ "$(kubectl get node "$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}' 2>/dev/null)" = True ]; }
 mirror_phase() { [ "$(kubectl get pod "$1-$NODE" -o 'jsonpath={.status.phase}' 2>/dev/null)" = "$2" ]; }
 mirror_image() { [ "$(kubectl get pod "$1-$NODE" -o 'jsonpath={.spec.containers[0].image}' 2>/dev/null)" = "$2" ]; }
-agent_pods() { kubectl get pods -n kube-system -l app.kubernetes.io/instance=mirrorlet -o name; }
+# Not the approver, which has another name.
+agent_pods() { kubectl get pods -n kube-system -l app.kubernetes.io/instance=mirrorlet,app.kubernetes.io/name=mirrorlet -o name; }
 agent_gone() { [ -z "$(agent_pods)" ]; }
 
 # manifest NAME IMAGE [HOST]: a static pod of the release that has HOST.
@@ -151,6 +152,37 @@ kubectl get nodes -o wide
 status
 ! status | grep -q 'help:' || die "the chart grants less than the agent needs"
 
+step "the agent is its Node, by a certificate that the approver approved; its account may only ask for that"
+certificate="$HOST/root/pki/client-current.pem"
+subject="$(openssl x509 -in "$certificate" -noout -subject -nameopt multiline | awk 'NF == 3 { print $3 }' | sort | tr '\n' ' ')"
+[ "$subject" = "system:node:$NODE system:nodes " ] || die "the certificate is for: $subject"
+approved() { kubectl get csr -o 'jsonpath={range .items[*]}{.spec.username} {.status.conditions[*].reason}{"\n"}{end}' | sort -u; }
+approved
+[ "$(approved)" = "system:serviceaccount:kube-system:mirrorlet MirrorletApproved" ] || die "somebody else approved, or asked"
+kubectl get lease -n kube-system mirrorlet-approver >/dev/null || die "the approver has no Lease"
+may() { kubectl auth can-i --quiet --as system:serviceaccount:kube-system:mirrorlet "$@"; }
+may create certificatesigningrequests || die "the account can't ask"
+for right in "create pods" "delete pods" "get secrets" "create serviceaccounts/token" "patch nodes/status" "approve certificatesigningrequests"; do
+    # shellcheck disable=SC2086
+    ! may $right -A || die "the account may: $right"
+done
+# It is what the agent calls with: nothing else has its rights.
+[ "$(kubectl get node "$NODE" -o 'jsonpath={.metadata.labels.mirrorlet\.dev/node}')" = true ] || die "the Node has no label"
+
+step "a pod of the release is not bound to a Node of ours, whatever its labels say"
+lure() {
+    kubectl create --raw "/api/v1/namespaces/kube-system/pods/$1/binding" -f - 2>&1 <<JSON
+{"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "$1"}, "target": {"kind": "Node", "name": "$NODE"}}
+JSON
+}
+for name in mirrorlet-approver-lured other-lured; do
+    kubectl run "$name" -n kube-system --image mirrorlet.test/busybox:1 --overrides '{"spec": {"schedulerName": "nobody"}}' >/dev/null
+done
+lured="$(lure mirrorlet-approver-lured || true)"
+grep -q "run on kubelets' Nodes only" <<<"$lured" || die "it was bound: $lured"
+lure other-lured >/dev/null || die "another pod can't be bound"
+kubectl delete pod -n kube-system mirrorlet-approver-lured other-lured --timeout=60s >/dev/null
+
 step "the kubelet runs pods of its own beside the agent's"
 kubectl create -f - >/dev/null <<YAML
 apiVersion: v1
@@ -224,7 +256,7 @@ wait_for 60 "Node $NODE to be Ready" node_ready "$NODE"
 gap_ms="$(cat "$CLUSTER_DIR/gap")"
 
 step "the agent is killed: the kubelet starts it again, no container is touched"
-restarts() { kubectl get pods -n kube-system -l app.kubernetes.io/instance=mirrorlet -o 'jsonpath={.items[0].status.containerStatuses[0].restartCount}'; }
+restarts() { kubectl get pods -n kube-system -l app.kubernetes.io/instance=mirrorlet,app.kubernetes.io/name=mirrorlet -o 'jsonpath={.items[0].status.containerStatuses[0].restartCount}'; }
 restarted() { [ "$(restarts)" = 1 ]; }
 kill -KILL "$(pgrep --full --newest "^/mirrorlet run .*--root=$HOST/root")"
 wait_for 60 "the agent to be restarted" restarted
@@ -238,8 +270,8 @@ replaced() { [ "$(agent_pods)" != "$agent" ] && [ -n "$(agent_pods)" ] && node_r
 wait_for 60 "another agent" replaced
 [ "$(owned | sort)" = "$before" ] || die "a deleted agent cost containers"
 
-step "a second release on the host: another root, another Node, the same Engine"
-others=(--namespace kube-system --set nodeNameSuffix=other --set "host.root=$OTHER/root"
+step "a second release on the host: another root, another Node, the same Engine; as a ServiceAccount"
+others=(--namespace kube-system --set identity.mode=serviceAccount --set nodeNameSuffix=other --set "host.root=$OTHER/root"
     --set "host.manifests=$OTHER/manifests" --set metrics.port=10393 --set nodeApi.port=10394
     --set image.pullPolicy=Never --set host.filesPropagation=None --wait --timeout 120s)
 helm install second "$CHART" "${others[@]}" >/dev/null
@@ -247,6 +279,12 @@ wait_for 60 "Node $OTHER_NODE to be Ready" node_ready "$OTHER_NODE"
 manifest web mirrorlet.test/busybox:1 "$OTHER"
 other_runs() { [ "$(kubectl get pod "web-$OTHER_NODE" -o 'jsonpath={.status.phase}' 2>/dev/null)" = Running ]; }
 wait_for 60 "its pod of the same name" other_runs
+# What its policy holds back, with the token of the agent's own pod, which is bound to this host.
+agent="$(kubectl get pods -n kube-system -l app.kubernetes.io/instance=second -o 'jsonpath={.items[0].metadata.name}')"
+token="$(kubectl create token second-mirrorlet -n kube-system --bound-object-kind Pod --bound-object-name "$agent")"
+thief() { "$KUBE_BIN/kubectl" --server "https://$CLUSTER_ADDRESS:443" --certificate-authority "$CLUSTER_DIR/pki/ca.crt" --token "$token" "$@" 2>&1; }
+stolen="$(thief delete pod "web-$NODE" --wait=false || true)"
+grep -q "an agent writes only its own host's Node" <<<"$stolen" || die "a pod of another Node was deleted: $stolen"
 kubectl get nodes,pods -o wide
 [ "$(owned | sort)" = "$before" ] || die "a second release touched the first one's containers"
 theirs="$(owned_by "$OTHER/root" | sort)"

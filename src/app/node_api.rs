@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Parts, spawn};
 use crate::certificate;
 use crate::cluster::{ApiError, CertificateRequests, ClusterClient, Reviews};
-use crate::config::{Config, Key};
+use crate::config::{ApiAccess, Config, Key};
 use crate::server::health::Served;
 use crate::server::node::auth::{ClientAuthorities, ReviewError, Reviewer};
 use crate::server::node::certificate::{Names, Origin};
@@ -86,7 +86,7 @@ fn configz(config: &Config, port: u16) -> serde_json::Value {
         "staticPodPath": config.manifests,
         "address": config.node_api_address,
         "port": port,
-        "rotateCertificates": config.bootstrap_kubeconfig.is_some(),
+        "rotateCertificates": config.bootstrap_kubeconfig != ApiAccess::None,
         "serverTLSBootstrap": config.rotate_server_certificates,
         "authentication": {
             "x509": {"clientCAFile": config.client_ca_file},

@@ -24,6 +24,9 @@ use mirrorlet_host::disk;
 /// thousand bytes.
 const FILE_MIB_MAX: u64 = 4;
 
+/// The authorities of the API server, in a pod with a token.
+const IN_CLUSTER_CA: &str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
+
 /// The API server can't be called: what was configured can't be used. Said at the start, once.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
@@ -53,8 +56,8 @@ pub enum ConnectError {
 pub struct NodeIdentity {
     /// The kubeconfig that all calls are made with. Written when a first certificate was signed.
     pub kubeconfig: PathBuf,
-    /// The kubeconfig that a first certificate is asked for with; none where there has to be one.
-    pub bootstrap: Option<PathBuf>,
+    /// What a first certificate is asked for with; none where there has to be one.
+    pub bootstrap: ApiAccess,
     /// Where certificates are kept.
     pub directory: PathBuf,
     /// The Node.
@@ -131,7 +134,7 @@ pub(super) struct Identity {
     pub token: Fingerprint,
     /// Whether a plugin makes its credentials.
     pub has_plugin: bool,
-    /// The API server, as the kubeconfig says; none for the in-cluster account.
+    /// The API server, as a kubeconfig says it.
     pub cluster: Option<Cluster>,
 }
 
@@ -162,12 +165,18 @@ pub(super) fn read(access: &ApiAccess) -> Result<Option<Identity>, ConnectError>
 fn in_cluster() -> Result<Identity, ConnectError> {
     let config =
         kube::Config::incluster().map_err(|error| ConnectError::InCluster(chain(&error)))?;
+    let cluster = Cluster {
+        server: Some(config.cluster_url.to_string()),
+        // By its file, which the kubelet keeps current.
+        certificate_authority: Some(IN_CLUSTER_CA.to_owned()),
+        ..Cluster::default()
+    };
     Ok(Identity {
         token: token_of(&config),
         config: tuned(config),
         fingerprint: Fingerprint::new(),
         has_plugin: false,
-        cluster: None,
+        cluster: Some(cluster),
     })
 }
 
@@ -207,10 +216,10 @@ fn from_kubeconfig(path: &Path) -> Result<Identity, String> {
 }
 
 /// Reads the identity that one asks for its first certificate with. Blocks as [`read`] does.
-pub(super) fn read_bootstrap(path: &Path) -> Result<Identity, ConnectError> {
-    from_kubeconfig(path).map_err(|cause| ConnectError::Bootstrap {
-        path: path.to_owned(),
-        cause,
+pub(super) fn read_bootstrap(access: &ApiAccess) -> Result<Option<Identity>, ConnectError> {
+    read(access).map_err(|error| match error {
+        ConnectError::Kubeconfig { path, cause } => ConnectError::Bootstrap { path, cause },
+        other => other,
     })
 }
 

@@ -284,7 +284,10 @@ impl<'a> Rungs<'a> {
             self.contradicts(Key::RotateServerCertificates, words);
         }
         let kubeconfig = self.text(Key::Kubeconfig);
-        if kubeconfig.is_none_or(|text| [kinds::NONE, "in-cluster"].contains(&text.as_str())) {
+        let bootstrap = self.text(Key::BootstrapKubeconfig);
+        if bootstrap.is_some_and(|text| text != kinds::NONE)
+            && kubeconfig.is_none_or(|text| [kinds::NONE, "in-cluster"].contains(&text.as_str()))
+        {
             let words = "requires kubeconfig, the file to write";
             self.contradicts(Key::BootstrapKubeconfig, words);
         }

@@ -173,8 +173,8 @@ settings! {
         "IP address of the Node, the primary one first; may be repeated";
     Kubeconfig kubeconfig: ApiAccess = node::api_access(), Text(NONE),
         "Kubeconfig to connect to the API server with; in-cluster for the ServiceAccount of the agent's own pod, none for no API server";
-    BootstrapKubeconfig bootstrap_kubeconfig: Option<PathBuf> = path("FILE").optional(), Absent(None),
-        "Kubeconfig to request a client certificate with when the file of --kubeconfig is missing or its certificate has expired; the agent then writes that file";
+    BootstrapKubeconfig bootstrap_kubeconfig: ApiAccess = node::api_access(), Text(NONE),
+        "Kubeconfig to request a client certificate with when the file of --kubeconfig is missing or its certificate has expired; the agent then writes that file. in-cluster for the ServiceAccount of the agent's own pod";
     NodeLabels node_labels: BTreeMap<String, String> = node::labels(), Absent(None),
         "Label to add to the Node; may be repeated";
     RegisterWithTaints register_with_taints: Vec<Taint> = node::taints(), Text(node::DEFAULT_TAINT),

@@ -121,7 +121,7 @@ impl Site {
             (
                 "approver",
                 &[
-                    "update",
+                    "create",
                     "leases.coordination.k8s.io",
                     "-n",
                     &site.namespace,
@@ -141,7 +141,7 @@ impl Site {
     fn approver(&self, dir: &Path) -> Program {
         let args = [
             format!("--service-account={}/agents", self.namespace),
-            format!("--lease={}/approver", self.namespace),
+            format!("--lease={}/mirrorlet-approver", self.namespace),
             format!("--kubeconfig={}", self.approver.display()),
         ];
         let args = ["approve-certificates".to_owned()].into_iter().chain(args);
@@ -294,40 +294,45 @@ fn user(chain: &str) -> String {
     leaf.common_name
 }
 
-/// The rights of an approver and of agents in that namespace, and no others.
+/// The documents of a manifest that the chart makes.
+fn documents(manifest: &str) -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests");
+    let text = std::fs::read_to_string(path.join(manifest)).unwrap();
+    let documents = text.split("\n---\n").filter(|one| one.contains("kind:"));
+    documents
+        .map(|document| serde_saphyr::from_str(document).unwrap())
+        .collect()
+}
+
+/// The rights that the chart gives the approver and the agents, for accounts of that namespace;
+/// `others` have those of the agents.
 fn rbac(namespace: &str) -> String {
-    let requests = "certificatesigningrequests";
-    let group = "certificates.k8s.io";
-    let rules = json!([
-        {"apiGroups": [group], "resources": [requests], "verbs": ["list", "watch"]},
-        {"apiGroups": [group], "resources": [format!("{requests}/approval")], "verbs": ["patch"]},
-        {"apiGroups": [group], "resources": ["signers"], "resourceNames": [CLIENT, SERVING], "verbs": ["approve"]},
-        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]},
-    ]);
-    let asks = json!([{"apiGroups": [group], "resources": [requests], "verbs": ["create", "get"]}]);
-    let leases = json!([
-        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]},
-    ]);
+    let roles = ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
     let mut all = Vec::new();
-    for (kind, account, rules) in [
-        ("ClusterRole", "approver", rules),
-        ("ClusterRole", "agents", asks.clone()),
-        ("ClusterRole", "others", asks),
-        ("Role", "approver", leases),
-    ] {
-        let api = "rbac.authorization.k8s.io";
-        let name = format!("{namespace}-{account}");
-        let metadata = json!({"name": name, "namespace": namespace});
-        all.push(json!({
-            "apiVersion": format!("{api}/v1"), "kind": kind, "metadata": metadata, "rules": rules,
-        }));
-        all.push(json!({
-            "apiVersion": format!("{api}/v1"), "kind": format!("{kind}Binding"), "metadata": metadata,
-            "roleRef": {"apiGroup": api, "kind": kind, "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
-        }));
+    for mut document in documents("mirrorlet.yaml") {
+        let account = match document["metadata"]["name"].as_str().unwrap() {
+            "mirrorlet" => "agents",
+            "mirrorlet-approver" => "approver",
+            _ => continue,
+        };
+        if !roles.contains(&document["kind"].as_str().unwrap()) {
+            continue;
+        }
+        let name = json!(format!("{namespace}-{account}"));
+        document["metadata"]["name"] = name.clone();
+        if document["metadata"]["namespace"].is_string() {
+            document["metadata"]["namespace"] = json!(namespace);
+        }
+        if document["subjects"].is_array() {
+            document["roleRef"]["name"] = name;
+            let subject = |name: &str| json!({"kind": "ServiceAccount", "name": name, "namespace": namespace});
+            document["subjects"] = match account {
+                "agents" => json!([subject("agents"), subject("others")]),
+                _ => json!([subject(account)]),
+            };
+        }
+        all.push(document.to_string());
     }
-    let all: Vec<String> = all.iter().map(ToString::to_string).collect();
     all.join("\n---\n")
 }
 
@@ -457,7 +462,7 @@ async fn an_agent_joins_with_the_token_of_its_pod() {
     let mut resolved = bed.resolved();
     let kubeconfig = bed.path().join("node.kubeconfig");
     resolved.config.kubeconfig = ApiAccess::Kubeconfig(kubeconfig);
-    resolved.config.bootstrap_kubeconfig = Some(host.token.clone());
+    resolved.config.bootstrap_kubeconfig = ApiAccess::Kubeconfig(host.token.clone());
     let agent = bed.bed.agent_as(resolved).await;
     bed.until_node("Ready", |node| condition(node, "Ready") == Some("True"))
         .await;
@@ -466,5 +471,316 @@ async fn an_agent_joins_with_the_token_of_its_pod() {
     let entries = bed.cluster.audit_of(&user);
     // identity 8
     assert!(entries.iter().any(|entry| entry.resource == "nodes"));
+    agent.stop().await;
+}
+
+/// A call of a thief's, and the HTTP status of its answer.
+async fn attempt(thief: &kube::Client, method: &str, path: &str, body: &Value) -> u16 {
+    let request = http::Request::builder().method(method).uri(path);
+    let kind = match method {
+        "PATCH" => "application/merge-patch+json",
+        _ => "application/json",
+    };
+    let request = request.header("Content-Type", kind);
+    let request = request.body(body.to_string().into_bytes()).unwrap();
+    match thief.request_text(request).await {
+        Ok(_) => 200,
+        Err(kube::Error::Api(status)) => status.code,
+        Err(error) => panic!("{method} {path}: {error}"),
+    }
+}
+
+/// Who has stolen all there is on a host has what belongs to that host, and nothing of another:
+/// tried with the token of the agent's pod, the agent's certificate, and the kubelet's.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_credentials_of_a_host_are_good_for_nothing_of_another() {
+    let site = Site::new().await;
+    let _approver = site.approver(site.dir.path());
+    let (a, b) = (site.host("10.9.4.1"), site.host("10.9.4.2"));
+    let agent = site.joined(&a).await;
+    site.joined(&b).await;
+    let (namespace, node) = (site.namespace.as_str(), b.node());
+    for kind in ["configmap", "secret"] {
+        let object = ["-n", namespace, "it", "--from-literal=k=v"];
+        let kind: &[&str] = match kind {
+            "secret" => &["create", "secret", "generic"],
+            _ => &["create", "configmap"],
+        };
+        site.cluster.kubectl(&[kind, &object[..]].concat());
+    }
+    // What is bound to the Node of host `b`: a pod with all that a Node may read for it.
+    let victim = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "victim", "namespace": namespace},
+        "spec": {
+            "nodeName": node,
+            "containers": [{"name": "main", "image": IMAGE, "envFrom": [
+                {"secretRef": {"name": "it"}}, {"configMapRef": {"name": "it"}},
+            ]}],
+        },
+    });
+    site.cluster.apply(&victim.to_string());
+    let uid = |kind: &str, name: &str| {
+        let object = site.cluster.object(&[kind, "-n", namespace, name]).unwrap();
+        object["metadata"]["uid"].clone()
+    };
+    let token = |pod: &str| {
+        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {
+            "audiences": [],
+            "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid("pod", pod)},
+        }})
+    };
+    let unbound = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}});
+    let mirror = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": "planted", "namespace": namespace,
+            "annotations": {"kubernetes.io/config.mirror": "abc"},
+            "ownerReferences": [{
+                "apiVersion": "v1", "kind": "Node", "controller": true, "name": node, "uid": uid("node", &node),
+            }],
+        },
+        "spec": {"nodeName": node, "containers": [{"name": "main", "image": IMAGE}]},
+    });
+    let mut plain = victim.clone();
+    plain["metadata"]["name"] = json!("planted");
+    let eviction = json!({
+        "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "victim", "namespace": namespace},
+    });
+    let binding = json!({
+        "apiVersion": "v1", "kind": "Binding", "metadata": {"name": "victim"}, "target": {"kind": "Node", "name": a.node()},
+    });
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": node, "namespace": "kube-node-lease"}, "spec": {"holderIdentity": "thief"},
+    });
+    let new = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": unique("planted")}});
+    let review = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": unique("planted")},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"kind": "ServiceAccount", "name": "agents", "namespace": namespace}],
+    });
+    let (nothing, status) = (json!({}), json!({"status": {"phase": "Failed"}}));
+    let conditions = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+    let of = format!("/api/v1/namespaces/{namespace}");
+    let agent_of_b = format!("agent-{}", b.name);
+    let tries: Vec<(&str, String, Value)> = vec![
+        // Pods of other Nodes.
+        ("DELETE", format!("{of}/pods/victim"), nothing.clone()),
+        ("DELETE", format!("{of}/pods/{agent_of_b}"), nothing.clone()),
+        ("PATCH", format!("{of}/pods/victim/status"), status),
+        ("POST", format!("{of}/pods/victim/eviction"), eviction),
+        ("POST", format!("{of}/pods/victim/binding"), binding),
+        (
+            "POST",
+            format!("{of}/pods/victim/exec?command=sh"),
+            nothing.clone(),
+        ),
+        ("POST", format!("{of}/pods"), mirror),
+        ("POST", format!("{of}/pods"), plain),
+        ("GET", "/api/v1/pods".to_owned(), nothing.clone()),
+        (
+            "GET",
+            format!("/api/v1/pods?fieldSelector=spec.nodeName={node}"),
+            nothing.clone(),
+        ),
+        // Secrets, and tokens of other pods' accounts: with the agents' on host `b` comes its Node.
+        ("GET", format!("{of}/secrets/it"), nothing.clone()),
+        ("GET", format!("{of}/configmaps/it"), nothing.clone()),
+        ("GET", "/api/v1/secrets".to_owned(), nothing.clone()),
+        (
+            "POST",
+            format!("{of}/serviceaccounts/default/token"),
+            token("victim"),
+        ),
+        (
+            "POST",
+            format!("{of}/serviceaccounts/agents/token"),
+            token(&agent_of_b),
+        ),
+        (
+            "POST",
+            format!("{of}/serviceaccounts/agents/token"),
+            unbound.clone(),
+        ),
+        (
+            "POST",
+            format!("{of}/serviceaccounts/approver/token"),
+            unbound,
+        ),
+        // Nodes.
+        (
+            "PATCH",
+            format!("/api/v1/nodes/{node}/status"),
+            conditions.clone(),
+        ),
+        (
+            "PATCH",
+            format!("/api/v1/nodes/{}/status", b.name),
+            conditions,
+        ),
+        (
+            "PATCH",
+            format!("/api/v1/nodes/{node}"),
+            json!({"metadata": {"labels": {"a": "b"}}}),
+        ),
+        ("DELETE", format!("/api/v1/nodes/{node}"), nothing.clone()),
+        (
+            "GET",
+            format!("/api/v1/nodes/{node}/proxy/pods"),
+            nothing.clone(),
+        ),
+        ("POST", "/api/v1/nodes".to_owned(), new),
+        (
+            "POST",
+            "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases".to_owned(),
+            lease,
+        ),
+        // Rights.
+        (
+            "POST",
+            "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings".to_owned(),
+            review,
+        ),
+    ];
+    let kubelet = site.cluster.node_kubeconfig(&a.name);
+    // What they are for works: the refusals are not of a broken credential.
+    let mut requests = Vec::new();
+    for (whose, kubeconfig) in [
+        ("token", &a.token),
+        ("agent", &agent),
+        ("kubelet", &kubelet),
+    ] {
+        let who = site.cluster.try_kubectl_as(kubeconfig, &["auth", "whoami"]);
+        assert!(who.is_ok(), "{whose}: {who:?}");
+        let thief = client(kubeconfig).await;
+        for (method, path, body) in &tries {
+            let code = attempt(&thief, method, path, body).await;
+            // identity 10
+            assert_eq!(code, 403, "{whose}: {method} {path}");
+        }
+        for request in [
+            Request::client(&node),
+            Request::client(&b.name),
+            Request::serving(&node, &[&b.address]),
+            Request::serving(&a.node(), &[&b.address]),
+        ] {
+            if let Ok((name, _)) = site.try_request(kubeconfig, &request) {
+                let approve = ["certificate", "approve", &name];
+                let approved = site.cluster.try_kubectl_as(kubeconfig, &approve);
+                assert!(approved.is_err(), "{whose}: {approved:?}");
+                requests.push((whose, name));
+            }
+        }
+    }
+    // All of them were decided, or left, before this one.
+    let (fence, _) = site.request(&b.token, &Request::client(&b.node()));
+    site.until_signed(&fence).await;
+    for (whose, name) in requests {
+        let conditions = site.conditions(&name);
+        let is_approved = conditions.iter().any(|(kind, _)| kind == "Approved");
+        assert!(!is_approved, "{whose}: {name}: {conditions:?}");
+    }
+    assert!(
+        site.cluster
+            .object(&["pod", "-n", namespace, "victim"])
+            .is_some()
+    );
+}
+
+/// The `ServiceAccount` form with its policy: an agent in a pod writes its own host's Node and pods, and
+/// nothing of another. What is read, and tokens, no policy can bind.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_policy_holds_an_account_to_the_host_of_its_token() {
+    let site = Site::new().await;
+    let (a, b) = (site.host("10.9.5.1"), site.host("10.9.5.2"));
+    let name = format!("{}-policy", site.namespace);
+    let account = format!("system:serviceaccount:{}:agents", site.namespace);
+    for mut document in documents("policy.yaml")
+        .into_iter()
+        .chain(documents("rbac.yaml"))
+    {
+        if document["kind"] == "ServiceAccount" {
+            continue;
+        }
+        document["metadata"]["name"] = json!(name);
+        match document["kind"].as_str().unwrap() {
+            "ValidatingAdmissionPolicy" => {
+                let condition = &mut document["spec"]["matchConditions"][0]["expression"];
+                let text = condition.as_str().unwrap();
+                let ours = text.replace("system:serviceaccount:kube-system:mirrorlet", &account);
+                *condition = json!(ours);
+            }
+            "ValidatingAdmissionPolicyBinding" => document["spec"]["policyName"] = json!(name),
+            "ClusterRole" | "Role" => {}
+            _ => {
+                document["roleRef"]["name"] = json!(name);
+                let subject = json!({"kind": "ServiceAccount", "name": "agents", "namespace": site.namespace});
+                document["subjects"] = json!([subject]);
+            }
+        }
+        site.cluster.apply(&document.to_string());
+    }
+    // A whole agent is held up by nothing.
+    let mut bed = NodeBed::as_whom(Arc::clone(&site.cluster), a.token.clone()).await;
+    bed.node = a.node();
+    bed.sleeper("web");
+    let agent = bed.agent().await;
+    bed.until_node("Ready", |node| condition(node, "Ready") == Some("True"))
+        .await;
+    bed.until_mirrored("web").await;
+
+    let new = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": b.node()}});
+    site.cluster.apply(&new.to_string());
+    site.pod("victim", &b.node());
+    let mut pod = site
+        .cluster
+        .object(&["pod", "-n", &site.namespace, "victim"])
+        .unwrap();
+    pod["metadata"] = json!({"name": "planted", "namespace": site.namespace});
+    pod.as_object_mut().unwrap().remove("status");
+    let mut homeless = pod.clone();
+    homeless["spec"].as_object_mut().unwrap().remove("nodeName");
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": b.node(), "namespace": "kube-node-lease"}, "spec": {},
+    });
+    let planted =
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": unique("planted")}});
+    let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+    let failed = json!({"status": {"phase": "Failed"}});
+    let of = format!("/api/v1/namespaces/{}", site.namespace);
+    let tries: Vec<(&str, String, Value)> = vec![
+        ("POST", format!("{of}/pods"), pod),
+        ("POST", format!("{of}/pods"), homeless),
+        ("DELETE", format!("{of}/pods/victim"), json!({})),
+        ("PATCH", format!("{of}/pods/victim/status"), failed),
+        ("POST", "/api/v1/nodes".to_owned(), planted),
+        (
+            "PATCH",
+            format!("/api/v1/nodes/{}/status", b.node()),
+            ready.clone(),
+        ),
+        ("PATCH", format!("/api/v1/nodes/{}/status", b.name), ready),
+        (
+            "POST",
+            "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases".to_owned(),
+            lease,
+        ),
+    ];
+    // A token that isn't bound to a pod writes nothing at all.
+    for token in [&a.token, &site.token(&[])] {
+        let thief = client(token).await;
+        for (method, path, body) in &tries {
+            let code = attempt(&thief, method, path, body).await;
+            // identity 11
+            assert_eq!(code, 403, "{method} {path}");
+        }
+    }
+    let token = ["create", "serviceaccounts", "--subresource=token", "-A"];
+    for right in [&["get", "secrets", "-A"][..], &token] {
+        let asked = [&["auth", "can-i"][..], right].concat();
+        let may = site.cluster.try_kubectl_as(&a.token, &asked);
+        assert!(may.is_ok(), "the documents say that it may {right:?}");
+    }
     agent.stop().await;
 }

@@ -24,6 +24,19 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
+{{- /* Not those of the agents, whose selectors would take the approver for one. */ -}}
+{{- define "mirrorlet.approverSelectorLabels" -}}
+app.kubernetes.io/name: {{ include "mirrorlet.name" . }}-approver
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "mirrorlet.approverLabels" -}}
+{{ include "mirrorlet.approverSelectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
 {{- define "mirrorlet.serviceAccountName" -}}
 {{- default (include "mirrorlet.fullname" .) .Values.serviceAccount.name -}}
 {{- end -}}

@@ -12,7 +12,6 @@ mod kubeconfig;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
 use std::time::Duration;
 
 use kube::config::Cluster;
@@ -50,12 +49,15 @@ impl ClusterClient {
         let metrics = telemetry.metrics.clone();
         let (mut standing, reader) = cell(IdentityStanding::Given);
         let (client, mut credentials) = match (&options.bootstrap, options.verdict()) {
-            (Some(bootstrap), Verdict::Needed(words)) => {
+            (
+                bootstrap @ (ApiAccess::Kubeconfig(_) | ApiAccess::InCluster),
+                Verdict::Needed(words),
+            ) => {
                 let since = Timestamp::now();
                 standing.publish(IdentityStanding::Needed { words, since });
                 let (mut client, task) = Self::with(&access, no_wire(reader), None, metrics);
                 // One that can't be read is complained of when it is needed.
-                if let Ok(identity) = identity::read_bootstrap(bootstrap) {
+                if let Ok(Some(identity)) = identity::read_bootstrap(bootstrap) {
                     client.server = identity.config.cluster_url.to_string().into();
                 }
                 (client, task)
@@ -208,13 +210,14 @@ impl ClientCertificateTask {
 
     /// Goes one step on to a first certificate.
     async fn bootstrap(&mut self, words: String, held: &Held, now: Timestamp) -> Duration {
-        let Some(path) = self.options.bootstrap.clone() else {
+        let access = self.options.bootstrap.clone();
+        if access == ApiAccess::None {
             // Files that can't be used, whoever uses them tells.
             if let Held::Certificate { validity, .. } = held {
                 self.problem(&Need::Next(validity.not_after), &words);
             }
             return idle_pause();
-        };
+        }
         // Files are replaced one after the other: what is in use is only given up when a second
         // look finds the same.
         let was_needed = matches!(&*self.standing.get(), IdentityStanding::Needed { .. });
@@ -227,7 +230,7 @@ impl ClientCertificateTask {
         let metrics = self.telemetry.metrics.clone();
         let read = disk::blocking(move || match known {
             Some(known) if known.is_fresh() => Ok(known),
-            _ => Bootstrap::read(&path, metrics),
+            _ => Bootstrap::read(&access, metrics),
         });
         let bootstrap = match read.await {
             Ok(bootstrap) => bootstrap,
@@ -362,11 +365,18 @@ impl ClientCertificateTask {
 
 impl Bootstrap {
     /// Blocks on the disk, and on a plugin if the kubeconfig names one.
-    fn read(path: &Path, metrics: Metrics) -> Result<Self, ConnectError> {
-        let identity = identity::read_bootstrap(path)?;
-        let wire = wire(&identity.config).map_err(|error| ConnectError::Bootstrap {
-            path: path.to_owned(),
-            cause: chain(&error),
+    fn read(access: &ApiAccess, metrics: Metrics) -> Result<Self, ConnectError> {
+        let none = || ConnectError::InCluster("there is none to ask with".to_owned());
+        let identity = identity::read_bootstrap(access)?.ok_or_else(none)?;
+        let wire = wire(&identity.config).map_err(|error| {
+            let cause = chain(&error);
+            match access {
+                ApiAccess::Kubeconfig(path) => ConnectError::Bootstrap {
+                    path: path.clone(),
+                    cause,
+                },
+                ApiAccess::InCluster | ApiAccess::None => ConnectError::InCluster(cause),
+            }
         })?;
         let client = ClusterClient::over(wire, metrics);
         let Identity {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::ApiAccess;
 
 /// Four valid values of each setting, one for each rung but the default.
 fn samples(key: Key) -> [&'static str; 3] {
@@ -210,7 +211,7 @@ fn a_bootstrap_kubeconfig_needs_one_to_write() {
         resolved.map(|resolved| resolved.config.bootstrap_kubeconfig)
     };
     let in_file = file_with(Key::Kubeconfig, "/k");
-    let file = Some("/bootstrap".into());
+    let file = ApiAccess::Kubeconfig("/bootstrap".into());
     assert_eq!(given(Some("/k"), None), Ok(file.clone()));
     assert_eq!(given(None, Some(&in_file)), Ok(file));
     for kubeconfig in [None, Some("none"), Some("in-cluster")] {
