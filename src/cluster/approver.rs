@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::time::Duration;
 
-use futures::StreamExt as _;
+use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestCondition,
 };
@@ -76,6 +76,28 @@ impl Undecided {
     }
 }
 
+/// What an event says of a request; the request itself, which may be large, is dropped.
+struct Change {
+    name: String,
+    /// What is to be decided, if it is ours and nobody has.
+    undecided: Option<Undecided>,
+}
+
+impl Change {
+    fn of(approver: &Approver, event: Event<CertificateSigningRequest>) -> Option<Self> {
+        let (object, is_there) = match event {
+            Event::Apply(object) | Event::InitApply(object) => (object, true),
+            Event::Delete(object) => (object, false),
+            Event::Init | Event::InitDone => return None,
+        };
+        let name = object.metadata.name.clone().unwrap_or_default();
+        let user = object.spec.username.as_deref().unwrap_or_default();
+        let concerns = is_there && approver.concerns(&object.spec.signer_name, user);
+        let undecided = concerns.then(|| Undecided::of(object)).flatten();
+        Some(Self { name, undecided })
+    }
+}
+
 /// Requests by name.
 type Requests = BTreeMap<String, Undecided>;
 
@@ -133,7 +155,10 @@ impl ApproverTask {
     async fn follow(&mut self, backoff: &mut ExponentialBackoff) -> String {
         self.waiting.clear();
         let config = watcher::Config::default().page_size(REQUESTS_PAGE_MAX);
-        let events = watcher(self.requests.clone(), config).ready_chunks(BATCH_MAX);
+        let approver = self.approver.clone();
+        let events = watcher(self.requests.clone(), config)
+            .map_ok(move |event| Change::of(&approver, event))
+            .ready_chunks(BATCH_MAX);
         let mut events = pin!(events);
         loop {
             let pause = if self.waiting.is_empty() {
@@ -152,7 +177,12 @@ impl ApproverTask {
                     for event in batch {
                         match event {
                             Err(error) => return chain(&error),
-                            Ok(event) => self.take(event, &mut due),
+                            Ok(None) => {}
+                            Ok(Some(Change { name, undecided })) => {
+                                self.waiting.remove(&name);
+                                due.remove(&name);
+                                due.extend(undecided.map(|undecided| (name, undecided)));
+                            }
                         }
                     }
                 }
@@ -165,25 +195,6 @@ impl ApproverTask {
             }
             *backoff = PAUSES;
             self.told = None;
-        }
-    }
-
-    /// Adds what an event brings that is ours to decide.
-    fn take(&mut self, event: Event<CertificateSigningRequest>, due: &mut Requests) {
-        let (object, is_there) = match event {
-            Event::Apply(object) | Event::InitApply(object) => (object, true),
-            Event::Delete(object) => (object, false),
-            Event::Init | Event::InitDone => return,
-        };
-        let name = object.metadata.name.clone().unwrap_or_default();
-        self.waiting.remove(&name);
-        due.remove(&name);
-        let user = object.spec.username.as_deref().unwrap_or_default();
-        if is_there
-            && self.approver.concerns(&object.spec.signer_name, user)
-            && let Some(undecided) = Undecided::of(object)
-        {
-            due.insert(name, undecided);
         }
     }
 

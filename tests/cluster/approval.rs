@@ -422,6 +422,34 @@ async fn a_node_gets_its_own_certificates_and_no_other() {
     site.until_denied(&name, "ForeignAddress").await;
 }
 
+/// Whoever may request can make many requests, and each may be as large as etcd takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_requests_are_denied_within_the_memory_of_the_chart() {
+    let site = Site::new().await;
+    let a = site.host("10.9.6.1");
+    let bulky = Request {
+        names: (0..10_000).map(|n| format!("{n:060}.example")).collect(),
+        ..Request::client(&a.node())
+    };
+    let mut names: Vec<String> = Vec::new();
+    for _ in 0..40 {
+        names.push(site.request(&a.token, &bulky).0);
+    }
+    let approver = site.approver(site.dir.path());
+    // Others come while it is at work.
+    for _ in 0..10 {
+        names.push(site.request(&a.token, &bulky).0);
+    }
+    for name in &names {
+        site.until_denied(name, "Unreadable").await;
+    }
+    let peak = approver.peak_mib();
+    // identity 12
+    assert!(peak < 200, "{peak} MiB; its limit is 256");
+    let (name, _) = site.request(&a.token, &Request::client(&a.node()));
+    site.until_signed(&name).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_approvers_one_decides_and_the_other_takes_over() {
     let site = Site::new().await;
