@@ -12,6 +12,7 @@ use super::{Parts, spawn};
 use crate::config::{Config, ImageGcMode};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{ImageGcReport, LackReport};
+use mirrorlet_core::image_access::Verification;
 use mirrorlet_core::image_gc::ImageGcPolicy;
 use mirrorlet_docker::engine::SharedEngine;
 use mirrorlet_docker::image::{ImageGc, ImageGcOptions, LocalDisk};
@@ -25,6 +26,8 @@ use mirrorlet_runtime::objects::Objects;
 
 /// File in the root directory that records which images were pulled.
 const PULLED_IMAGES: &str = "pulled-images.json";
+/// File in the root directory that records which credentials pulled them.
+const IMAGE_ACCESS: &str = "image-access.json";
 
 /// The inputs of the Engine side, besides the configuration.
 pub(super) struct DockerInputs {
@@ -80,6 +83,11 @@ impl Docker {
                 pulls: config.pulls(),
                 docker_config: config.docker_config.clone(),
                 record: Some(config.root.join(PULLED_IMAGES)),
+                access_record: Some(config.root.join(IMAGE_ACCESS)),
+                verification: Verification {
+                    policy: config.image_pull_credentials_verification_policy,
+                    allowlist: config.preloaded_images_verification_allowlist.clone(),
+                },
             },
         ));
         let files = HostFiles::new(config.host_root.clone());

@@ -107,6 +107,10 @@ fn configz(config: &Config, port: u16) -> serde_json::Value {
         "containerLogMaxFiles": config.container_log_max_files,
         "podLogsDir": config.pod_logs_dir,
         "serializeImagePulls": config.serialize_image_pulls,
+        "imagePullCredentialsVerificationPolicy":
+            config.shown(Key::ImagePullCredentialsVerificationPolicy).first(),
+        "preloadedImagesVerificationAllowlist":
+            config.shown(Key::PreloadedImagesVerificationAllowlist),
         "imageGCHighThresholdPercent": config.image_gc_high_threshold,
         "imageGCLowThresholdPercent": config.image_gc_low_threshold,
         "containerRuntimeEndpoint": config.docker,

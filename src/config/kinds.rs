@@ -14,6 +14,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::duration;
+use mirrorlet_core::image_access::AllowedImages;
 
 /// The problem with a value.
 pub type Fault = String;
@@ -260,6 +261,17 @@ pub fn one_of<T: Copy + PartialEq + 'static>(
     };
     let schema = json!({"enum": names().collect::<Vec<_>>()});
     Kind::one(value, schema, parse, show)
+}
+
+/// Images that are never verified.
+pub fn allowed_images() -> Kind<AllowedImages> {
+    let parse = |text: &str, _: &Path| AllowedImages::parse(text);
+    Kind::one(
+        "REPOSITORY",
+        json!({"type": "string"}),
+        parse,
+        AllowedImages::text,
+    )
 }
 
 /// An address.

@@ -291,6 +291,7 @@ impl<'a> Rungs<'a> {
             let words = "requires kubeconfig, the file to write";
             self.contradicts(Key::BootstrapKubeconfig, words);
         }
+        self.check_verification();
         let low = self
             .text(Key::ImageGcLowThreshold)
             .and_then(|text| text.trim().parse::<u8>().ok());
@@ -298,6 +299,15 @@ impl<'a> Rungs<'a> {
         if let Some(low) = low.filter(|low| *low <= 100 && *low > high) {
             let words = format!("{low} is above the high threshold, {high}");
             self.contradicts(Key::ImageGcLowThreshold, &words);
+        }
+    }
+
+    fn check_verification(&mut self) {
+        let policy = self.text(Key::ImagePullCredentialsVerificationPolicy);
+        if policy.as_deref() != Some("NeverVerifyAllowlistedImages") {
+            let words =
+                "requires imagePullCredentialsVerificationPolicy NeverVerifyAllowlistedImages";
+            self.contradicts(Key::PreloadedImagesVerificationAllowlist, words);
         }
     }
 

@@ -20,6 +20,7 @@ use super::resolve::{self, Rungs};
 use super::{DEFAULT_RESOLV_CONF, ImageGcMode, LogFormat};
 use mirrorlet_core::api::NodeName;
 use mirrorlet_core::api::core::Taint;
+use mirrorlet_core::image_access::{AllowedImages, VerificationPolicy};
 use mirrorlet_core::log_limits;
 
 /// Bounds of counts where a negative number means no limit.
@@ -238,6 +239,10 @@ settings! {
         "Pull one image at a time, regardless of --pull-concurrency";
     DockerConfig docker_config: Option<PathBuf> = path("DIR").or(NONE), Of("$HOME/.docker", resolve::docker_config),
         "Directory of the config.json with the node's registry credentials, or none; DOCKER_CONFIG is used when MIRRORLET_DOCKER_CONFIG is not set";
+    ImagePullCredentialsVerificationPolicy image_pull_credentials_verification_policy: VerificationPolicy = one_of("POLICY", VerificationPolicy::WORDS), Text("NeverVerifyPreloadedImages"),
+        "Which images on the machine a pod may use only with credentials that pulled them: NeverVerify (none), NeverVerifyPreloadedImages (those that mirrorlet pulled), NeverVerifyAllowlistedImages (all but those of --preloaded-images-verification-allowlist), AlwaysVerify (all)";
+    PreloadedImagesVerificationAllowlist preloaded_images_verification_allowlist: Vec<AllowedImages> = kinds::allowed_images().list(','), Absent(None),
+        "Images that are never verified with NeverVerifyAllowlistedImages: a full repository, or registry/path/* for all below it";
     ImageGc image_gc: ImageGcMode = one_of("MODE", ImageGcMode::WORDS), Text("pulled"),
         "Which unused images to remove: pulled (only images that mirrorlet pulled), all, or off";
     ImageGcHighThreshold image_gc_high_threshold: u8 = number("PERCENT", 0..=100), Text("85"),

@@ -137,3 +137,62 @@ async fn a_malformed_secret_stops_the_pull_and_is_named() {
     bed.until_pod("web", is_ready).await;
     agent.stop().await;
 }
+
+/// The manifests of an image that the registry gave out.
+fn manifests_served(registry: &Registry) -> usize {
+    let words = registry.last_words();
+    let is_one = |line: &&str| {
+        line.contains("/v2/team/app/manifests/") && line.contains("http.response.status=200")
+    };
+    words.lines().filter(is_one).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_without_the_secret_does_not_get_the_image_that_another_pulled() {
+    let registry = Registry::private().await;
+    let image = registry.push("team/app:1");
+    let bed = NodeBed::new().await;
+    let agent = bed.joined().await;
+    let secret = registry.secret(&bed.namespace, "regcred", PASSWORD);
+    bed.cluster.apply(&secret);
+    bed.cluster.apply(&pod(&bed, "a1", &image, &["regcred"]));
+    bed.until_pod("a1", is_ready).await;
+    assert!(manifests_served(&registry) > 0);
+
+    let never = |name: &str, secrets: &[&str]| {
+        let mut pod: Value = serde_json::from_str(&pod(&bed, name, &image, secrets)).unwrap();
+        pod["spec"]["containers"][0]["imagePullPolicy"] = "Never".into();
+        pod.to_string()
+    };
+    let refused = |pod: &Value| waits(pod, "ErrImageNeverPull");
+    let words = format!("Container image {image:?} is not present with pull policy of Never");
+    let check = async |round: u8| {
+        let name = |of: &str| format!("{of}{round}");
+        let served = manifests_served(&registry);
+        // Its own tenant starts without another pull, whatever the policy is.
+        let (same, kept) = (name("same"), name("kept"));
+        bed.cluster.apply(&pod(&bed, &same, &image, &["regcred"]));
+        bed.cluster.apply(&never(&kept, &["regcred"]));
+        bed.until_pod(&same, is_ready).await;
+        bed.until_pod(&kept, is_ready).await;
+        // docker 67
+        assert_eq!(manifests_served(&registry), served);
+        // Others have to pull it, which they can't.
+        let (other, told) = (name("other"), name("told"));
+        bed.cluster.apply(&pod(&bed, &other, &image, &[]));
+        bed.cluster.apply(&never(&told, &[]));
+        bed.until_pod(&other, fails_to_pull).await;
+        let waiting = bed.until_pod(&told, |pod| refused(pod).is_some()).await;
+        assert_eq!(refused(&waiting).as_deref(), Some(words.as_str()));
+    };
+    check(1).await;
+    agent.stop().await;
+    // The next agent knows it still.
+    let agent = bed.agent().await;
+    check(2).await;
+    // A static pod has no secret either.
+    bed.write("still.yaml", &bed.pod("still", &image, 1, QUIET));
+    let mirror = bed.name("still");
+    bed.until_pod(&mirror, fails_to_pull).await;
+    agent.stop().await;
+}

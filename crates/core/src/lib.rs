@@ -28,6 +28,7 @@ pub mod gc;
 pub mod handler;
 pub mod hold;
 pub mod host_access;
+pub mod image_access;
 pub mod image_gc;
 pub mod log_limits;
 pub mod logs;

@@ -88,6 +88,7 @@ fn schema_and_parser_agree() {
             "RESOURCE=QUANTITY",
             "QUANTITY",
             "NAME",
+            "REPOSITORY",
         ];
         for text in texts {
             let scalar: Value = match row.schema["type"].as_str() {

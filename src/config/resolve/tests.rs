@@ -36,7 +36,13 @@ fn samples(key: Key) -> [&'static str; 3] {
         Key::NodeApiAddress => ["10.0.0.1", "::", "127.0.0.1"],
         Key::NodeApiPort => ["1", "0", "65535"],
         // None can be set alone: see below.
-        Key::TlsCertFile | Key::TlsPrivateKeyFile | Key::BootstrapKubeconfig => ["", "", ""],
+        Key::TlsCertFile
+        | Key::TlsPrivateKeyFile
+        | Key::BootstrapKubeconfig
+        | Key::PreloadedImagesVerificationAllowlist => ["", "", ""],
+        Key::ImagePullCredentialsVerificationPolicy => {
+            ["AlwaysVerify", "NeverVerify", "NeverVerifyPreloadedImages"]
+        }
         Key::EngineConcurrency | Key::PullConcurrency => ["1", "2", "4"],
         Key::ImageGc => ["pulled", "all", "off"],
         Key::ImageGcHighThreshold => ["97", "98", "99"],
@@ -84,6 +90,7 @@ fn flag_beats_env_beats_file_beats_default_for_every_key() {
         Key::TlsCertFile,
         Key::TlsPrivateKeyFile,
         Key::BootstrapKubeconfig,
+        Key::PreloadedImagesVerificationAllowlist,
     ];
     for row in ROWS.iter().filter(|row| !paired.contains(&row.key)) {
         let key = row.key;
@@ -159,6 +166,28 @@ fn the_node_apis_certificate_has_one_origin_and_its_key() {
         ),
     ] {
         assert_eq!(given(&settings).unwrap_err().to_string(), words);
+    }
+}
+
+#[test]
+fn the_list_of_images_needs_the_policy_that_reads_it() {
+    let given = |settings: &[(Key, &str)]| {
+        let flags = settings
+            .iter()
+            .map(|(key, value)| (*key, Setting(vec![(*value).to_owned()])))
+            .collect();
+        resolve(&flags, None, &Ambient::default())
+    };
+    let policy = Key::ImagePullCredentialsVerificationPolicy;
+    let list = (Key::PreloadedImagesVerificationAllowlist, "r.io/*,r.io/app");
+    let config = given(&[(policy, "NeverVerifyAllowlistedImages"), list]).unwrap();
+    let shown = config.config.shown(list.0);
+    assert_eq!(shown, ["r.io/*", "r.io/app"]);
+    for other in [vec![list], vec![(policy, "AlwaysVerify"), list]] {
+        let fault = given(&other).unwrap_err().to_string();
+        let words = "--preloaded-images-verification-allowlist: requires \
+                     imagePullCredentialsVerificationPolicy NeverVerifyAllowlistedImages";
+        assert_eq!(fault, words);
     }
 }
 

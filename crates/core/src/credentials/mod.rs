@@ -17,7 +17,7 @@ use std::fmt;
 
 pub use keyring::Keyring;
 pub use parse::{Auths, DockerConfig, MalformedConfig, docker_config, dockercfg};
-pub use secrets::{MalformedSecret, PullSecrets, pull_secrets};
+pub use secrets::{MalformedSecret, PullSecrets, SecretUse, credential_hash, pull_secrets};
 
 /// Registry of images that name none.
 const HUB: &str = "docker.io";

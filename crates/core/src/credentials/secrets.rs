@@ -3,10 +3,13 @@
 //! Upstream: `getPullSecretsForPod` of `pkg/kubelet/kubelet_pods.go`,
 //! `pkg/credentialprovider/secrets/secrets.go`.
 
-use super::Keyring;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
 use super::parse::{Auths, MalformedConfig, docker_config, dockercfg};
-use crate::api::Pod;
+use super::{Keyring, RegistryAuth};
 use crate::api::core::Secret;
+use crate::api::{Pod, hex};
 use crate::objects::ObjectSet;
 use crate::spec;
 
@@ -33,10 +36,66 @@ pub struct MalformedSecret {
 pub struct PullSecrets {
     /// The credentials in them.
     pub keyring: Keyring,
+    /// The credentials of each secret; their hashes are empty.
+    pub sources: Vec<(SecretUse, Keyring)>,
     /// The first one that can't be used.
     pub malformed: Option<MalformedSecret>,
     /// Names of those that can't be read, in the spec's order.
     pub unreadable: Vec<String>,
+}
+
+/// A pull secret, and the hash of what in it is for an image.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretUse {
+    /// Namespace of the secret.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// Hash of the credentials.
+    pub credential_hash: String,
+}
+
+impl SecretUse {
+    /// Whether both are one secret, whatever it holds.
+    pub(crate) fn is_same_secret(&self, other: &Self) -> bool {
+        (&self.namespace, &self.name, &self.uid) == (&other.namespace, &other.name, &other.uid)
+    }
+}
+
+/// The hash of credentials that stands for them on disk.
+#[must_use]
+pub fn credential_hash(auth: &RegistryAuth) -> String {
+    let mut hash = Sha256::new();
+    for part in [
+        &auth.username,
+        &auth.password,
+        &auth.identity_token,
+        &auth.registry_token,
+        &auth.server,
+    ] {
+        // With its length, so that no two differ only in where one part ends.
+        hash.update(part.len().to_le_bytes());
+        hash.update(part);
+    }
+    hex(&hash.finalize())
+}
+
+impl PullSecrets {
+    /// Those secrets that have credentials for a repository, with the hash of these credentials.
+    #[must_use]
+    pub fn uses(&self, repository: &str) -> Vec<SecretUse> {
+        let all = self.sources.iter().flat_map(|(secret, keyring)| {
+            let credentials = keyring.lookup(repository).into_iter();
+            credentials.map(|auth| SecretUse {
+                credential_hash: credential_hash(&auth),
+                ..secret.clone()
+            })
+        });
+        all.collect()
+    }
 }
 
 /// Reads the pull secrets of a pod from what came of asking for them.
@@ -47,7 +106,17 @@ pub fn pull_secrets(pod: &Pod, objects: &ObjectSet) -> PullSecrets {
         match objects.secret(name) {
             Err(_) => found.unreadable.push(name.to_owned()),
             Ok(secret) => match auths(name, secret) {
-                Ok(auths) => found.keyring.add(auths),
+                Ok(auths) => {
+                    found.keyring.add(auths.clone());
+                    let metadata = &secret.metadata;
+                    let secret = SecretUse {
+                        namespace: metadata.namespace.clone().unwrap_or_default(),
+                        name: name.to_owned(),
+                        uid: metadata.uid.clone().unwrap_or_default(),
+                        credential_hash: String::new(),
+                    };
+                    found.sources.push((secret, Keyring::of(auths)));
+                }
                 Err(error) => found.malformed = found.malformed.or(Some(error)),
             },
         }

@@ -335,3 +335,15 @@ proptest! {
         prop_assert!(keyring(&[&key]).lookup(&more).is_empty());
     }
 }
+
+#[test]
+fn credentials_that_differ_have_other_hashes() {
+    let auth = |user: &str, password: &str| RegistryAuth {
+        username: user.into(),
+        password: password.into(),
+        ..RegistryAuth::default()
+    };
+    let hash = credential_hash(&auth("ab", "c"));
+    assert_eq!(hash, credential_hash(&auth("ab", "c")));
+    assert_ne!(hash, credential_hash(&auth("a", "bc")));
+}

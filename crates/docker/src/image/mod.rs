@@ -1,8 +1,10 @@
 //! Images: their names, and how they get here.
 
+mod access;
 mod credentials;
 pub mod facts;
 pub mod gc;
+mod noted;
 pub mod progress;
 mod pulled;
 pub mod puller;

@@ -5,24 +5,16 @@
 //! was killed between a pull and its note, is nobody's and stays.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bollard::models::ImageSummary;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Mutex;
 
+use super::noted::NotedFile;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::reference::Reference;
-use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::occurrences;
-
-/// Version of the file's format. A file of another version is set aside.
-const VERSION: u32 = 1;
-/// Largest file that is read, in bytes: room for tens of thousands of images.
-const FILE_MAX: u64 = 16 << 20;
-const SET_ASIDE: &str = ".set-aside";
 
 /// An image that was pulled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,28 +26,17 @@ struct Pulled {
     at: Timestamp,
 }
 
-/// The file.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-struct Stored {
-    version: u32,
-    /// By the Engine's id.
-    images: BTreeMap<String, Pulled>,
-}
-
 /// The images that were pulled. One writer at a time; written before a pull counts as done.
 #[derive(Debug, Default)]
 pub(super) struct PulledImages {
-    /// None to remember only as long as the agent runs.
-    path: Option<PathBuf>,
-    /// None before the file was read.
-    images: Mutex<Option<BTreeMap<String, Pulled>>>,
+    /// By the Engine's id.
+    images: NotedFile<BTreeMap<String, Pulled>>,
 }
 
 impl PulledImages {
     pub(super) fn new(path: Option<PathBuf>) -> Self {
         Self {
-            path,
-            images: Mutex::default(),
+            images: NotedFile::new(path),
         }
     }
 
@@ -96,42 +77,19 @@ impl PulledImages {
     /// Changes what is known, and the file with it. A file that can't be written is told of; what
     /// it lacks will be nobody's after a restart.
     async fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Pulled>)) {
-        let mut known = self.images.lock().await;
-        let before = match known.take() {
-            Some(images) => images,
-            None => self.read().await,
+        let unreadable = |error: &io::Error| {
+            occurrences::pulled_images_forgotten(&error.to_string());
+            BTreeMap::new()
         };
-        let mut images = before.clone();
-        change(&mut images);
-        let changed = images != before;
-        *known = Some(images.clone());
-        if changed && let Some(path) = self.path.clone() {
-            let stored = Stored {
-                version: VERSION,
-                images,
-            };
-            if let Err(error) = disk::blocking(move || write(&path, &stored)).await {
-                occurrences::pulled_images_not_noted(&error.to_string());
-            }
+        let ((), written) = self.images.change(unreadable, change).await;
+        if let Err(error) = written {
+            occurrences::pulled_images_not_noted(&error.to_string());
         }
-    }
-
-    /// Reads the file. An unusable file is renamed.
-    async fn read(&self) -> BTreeMap<String, Pulled> {
-        let Some(path) = self.path.clone() else {
-            return BTreeMap::new();
-        };
-        disk::blocking(move || read(&path))
-            .await
-            .unwrap_or_else(|error| {
-                occurrences::pulled_images_forgotten(&error.to_string());
-                BTreeMap::new()
-            })
     }
 }
 
 /// A name with everything that is left out of it in short ones.
-fn full_name(name: &Reference) -> String {
+pub(super) fn full_name(name: &Reference) -> String {
     match (name.digest(), name.tag()) {
         (Some(digest), _) => format!("{}@{digest}", name.repository()),
         (None, Some(tag)) => format!("{}:{tag}", name.repository()),
@@ -161,42 +119,11 @@ pub(super) fn named(names: &[String]) -> impl Iterator<Item = &String> {
     names.iter().filter(|name| !name.contains("<none>"))
 }
 
-fn read(path: &Path) -> io::Result<BTreeMap<String, Pulled>> {
-    let length = match fs::metadata(path) {
-        Ok(found) => found.len(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        Err(error) => return Err(error),
-    };
-    let unusable = |cause: String| {
-        let aside = PathBuf::from(format!("{}{SET_ASIDE}", path.display()));
-        let fate = match fs::rename(path, &aside) {
-            Ok(()) => format!("renamed to {}", aside.display()),
-            Err(error) => format!("failed to rename it: {error}"),
-        };
-        io::Error::other(format!("{}: {cause}; {fate}", path.display()))
-    };
-    if length > FILE_MAX {
-        return Err(unusable(format!("has {length} bytes")));
-    }
-    let text = fs::read(path)?;
-    let stored: Stored = match serde_json::from_slice(&text) {
-        Ok(stored) => stored,
-        Err(error) => return Err(unusable(format!("can't be decoded: {error}"))),
-    };
-    if stored.version != VERSION {
-        return Err(unusable(format!("is of version {}", stored.version)));
-    }
-    Ok(stored.images)
-}
-
-/// Renamed in for good.
-fn write(path: &Path, stored: &Stored) -> io::Result<()> {
-    disk::replace(path, &serde_json::to_vec(stored)?)?;
-    path.parent().map_or(Ok(()), disk::sync_directory)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use super::super::noted::SET_ASIDE;
     use super::*;
 
     fn at(seconds: i64) -> Timestamp {

@@ -18,7 +18,7 @@ use super::super::translate::{
 use super::{Starter, runtime_error};
 use mirrorlet_core::api::core::Container;
 use mirrorlet_core::api::{Pod, PodUid, Timestamp};
-use mirrorlet_core::credentials::{PullSecrets, pull_secrets};
+use mirrorlet_core::credentials::pull_secrets;
 use mirrorlet_core::objects::ObjectSet;
 use mirrorlet_core::observed::Role;
 use mirrorlet_core::spec;
@@ -70,6 +70,7 @@ impl Starter {
         replaces: Option<&Pod>,
     ) -> Result<PodCheck, SyncError> {
         let (objects, facts) = self.check_all_but_images(pod, replaces).await?;
+        let secrets = pull_secrets(pod, &objects);
         let mut check = PodCheck::default();
         let uid = PodUid::of(pod);
         for (role, container) in spec::containers(pod) {
@@ -77,10 +78,9 @@ impl Starter {
             let policy = PullPolicy::of(container);
             // As if it were never to be pulled: whether it is there, and what it is.
             let (there, now) = (PullPolicy::Never, Timestamp::now());
-            let none = PullSecrets::default();
             let image = self
                 .images
-                .ensure_image(&uid, name, there, &none, now, || {});
+                .ensure_image(&uid, name, there, &secrets, now, || {});
             let image = match image.await {
                 Ok(image) => image,
                 Err(error)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use tokio::time::{Instant, timeout};
 
-use super::{Credentials, Outcome, Shop, lock};
+use super::{Credentials, Downloaded, Outcome, Shop, lock};
 use crate::engine::EngineError;
 use crate::image::progress::BoardEntry;
 use mirrorlet_core::api::Timestamp;
@@ -48,13 +48,13 @@ impl Shop {
         tracing::info!(image, reason = "Pulling", "Pulling image {image:?}");
         let began = Instant::now();
         let outcome = match self.receive_with_any(image, &entry, credentials).await {
-            Ok(came) => {
+            Ok((came, with)) => {
                 let found = self.inspect(image).await;
                 // What was there before is somebody else's.
                 if let (Came::Anew, Ok(found), Ok(name)) = (came, &found, Reference::parse(image)) {
                     self.pulled.note(&found.id, &name, Timestamp::now()).await;
                 }
-                found
+                found.map(|facts| Downloaded { facts, with })
             }
             Err(error) => Err(error),
         };
@@ -62,7 +62,7 @@ impl Shop {
         let key = (image.to_owned(), Arc::clone(credentials));
         lock(&self.under_way).remove(&key);
         match &outcome {
-            Ok(facts) => tracing::info!(
+            Ok(Downloaded { facts, .. }) => tracing::info!(
                 image,
                 reason = "Pulled",
                 size = facts.size,
@@ -89,7 +89,7 @@ impl Shop {
         image: &str,
         entry: &BoardEntry<'_>,
         credentials: &Credentials,
-    ) -> Result<Came, EngineError> {
+    ) -> Result<(Came, Option<RegistryAuth>), EngineError> {
         let mut failures: Vec<EngineError> = Vec::new();
         // What kept credentials from being tried, if it all fails.
         let mut hindrances: Vec<String> = self.node.problem().into_iter().collect();
@@ -109,7 +109,7 @@ impl Shop {
             };
             entry.started();
             match self.receive(image, entry, Some(&auth)).await {
-                Ok(came) => return Ok(came),
+                Ok(came) => return Ok((came, Some(auth))),
                 Err(error) => {
                     let is_final = !another_may_help(&error);
                     failures.push(error);
@@ -122,7 +122,7 @@ impl Shop {
         if failures.is_empty() {
             entry.started();
             match self.receive(image, entry, None).await {
-                Ok(came) => return Ok(came),
+                Ok(came) => return Ok((came, None)),
                 Err(error) => failures.push(error),
             }
         }

@@ -20,6 +20,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use super::PullPolicy;
+use super::access::ImageAccess;
 use super::credentials::NodeCredentials;
 use super::facts::{FactsCache, ImageFacts};
 use super::progress::{ProgressBoard, PullProgressReport};
@@ -28,7 +29,10 @@ use super::remove::remove_image;
 use crate::engine::{EngineError, SharedEngine};
 use mirrorlet_core::api::{PodUid, Timestamp};
 use mirrorlet_core::backoff::Backoff;
-use mirrorlet_core::credentials::{Credential, MalformedSecret, PullSecrets, candidates};
+use mirrorlet_core::credentials::{
+    Credential, MalformedSecret, PullSecrets, RegistryAuth, candidates,
+};
+use mirrorlet_core::image_access::Verification;
 use mirrorlet_core::node::ImageSeen;
 use mirrorlet_core::reference::Reference;
 use mirrorlet_host::telemetry::occurrences;
@@ -49,8 +53,15 @@ pub struct EnsuredImage {
     pub pulled: bool,
 }
 
+/// An image that was pulled, and the credentials that did it; none where none were needed.
+#[derive(Debug, Clone)]
+struct Downloaded {
+    facts: Arc<ImageFacts>,
+    with: Option<RegistryAuth>,
+}
+
 /// What a pull came to, for all who waited for it.
-type Outcome = Result<Arc<ImageFacts>, EngineError>;
+type Outcome = Result<Downloaded, EngineError>;
 type Pull = BoxFuture<'static, Outcome>;
 /// What a pull is tried with, in order.
 type Credentials = Arc<[Credential]>;
@@ -80,6 +91,10 @@ pub struct PullerOptions {
     pub docker_config: Option<PathBuf>,
     /// Where it is noted which images were pulled; none to forget it with the agent.
     pub record: Option<PathBuf>,
+    /// Where it is noted which credentials pulled them; none to forget it with the agent.
+    pub access_record: Option<PathBuf>,
+    /// Which images pods may use only with such credentials.
+    pub verification: Verification,
 }
 
 impl Default for PullerOptions {
@@ -88,6 +103,8 @@ impl Default for PullerOptions {
             pulls: DEFAULT_PULLS,
             docker_config: None,
             record: None,
+            access_record: None,
+            verification: Verification::default(),
         }
     }
 }
@@ -100,6 +117,7 @@ struct Shop {
     slots: Semaphore,
     node: NodeCredentials,
     pulled: PulledImages,
+    access: ImageAccess,
     under_way: Mutex<HashMap<(String, Credentials), WeakShared<Pull>>>,
 }
 
@@ -127,9 +145,15 @@ impl ImagePuller {
     /// A puller on that Engine.
     #[must_use]
     pub fn new(engine: SharedEngine, options: PullerOptions) -> Self {
+        let access = ImageAccess::new(
+            options.verification,
+            Arc::clone(&engine),
+            options.access_record,
+        );
         Self {
             shop: Arc::new(Shop {
                 engine,
+                access,
                 facts: FactsCache::default(),
                 progress: ProgressBoard::default(),
                 slots: Semaphore::new(options.pulls.max(1)),
@@ -173,6 +197,21 @@ impl ImagePuller {
                 self.present(image, reference.as_str()).await?
             }
         };
+        // One that the pod may not use counts as absent, in upstream's words too: it is not told
+        // that the image is here.
+        let is_absent = policy != PullPolicy::Always && present.is_none();
+        let present = match present {
+            Some(facts)
+                if !self
+                    .shop
+                    .access
+                    .may_use(&facts.id, &reference, secrets)
+                    .await =>
+            {
+                None
+            }
+            present => present,
+        };
         match (present, policy) {
             (Some(facts), _) => {
                 tracing::debug!(
@@ -196,8 +235,8 @@ impl ImagePuller {
                 awaited();
                 let outcome = match &credentials {
                     Ok(credentials) => {
-                        let pull = self.shop.clone().pull(reference.as_str(), credentials);
-                        pull.await
+                        self.pull_noted(&reference, is_absent, credentials, secrets)
+                            .await
                     }
                     Err(error) => Err(unusable(error)),
                 };
@@ -228,7 +267,43 @@ impl ImagePuller {
         let credentials = self.shop.credentials(&reference, secrets).await;
         let credentials = credentials.map_err(|error| unusable(&error))?;
         let pull = self.shop.clone().pull(reference.as_str(), &credentials);
-        pull.await
+        pull.await.map(|downloaded| downloaded.facts)
+    }
+
+    /// Pulls an image, and notes who may use it then.
+    async fn pull_noted(
+        &self,
+        reference: &Reference,
+        is_absent: bool,
+        credentials: &Credentials,
+        secrets: &PullSecrets,
+    ) -> Result<Arc<ImageFacts>, EngineError> {
+        let access = &self.shop.access;
+        let noted = access.begin(reference, is_absent).await;
+        let noted = noted.map_err(|error| EngineError::Api {
+            status: http::StatusCode::INTERNAL_SERVER_ERROR.as_u16(),
+            message: format!(
+                "Failed to record image pull intent for container image {:?}: {error}",
+                reference.as_str()
+            ),
+        })?;
+        let pull = self.shop.clone().pull(reference.as_str(), credentials);
+        match pull.await {
+            Ok(Downloaded { facts, with }) => {
+                access
+                    .succeeded(noted, &facts.id, reference, with.as_ref(), secrets)
+                    .await;
+                Ok(facts)
+            }
+            // Whether the image came is not known.
+            Err(error @ (EngineError::Unavailable { .. } | EngineError::Timeout { .. })) => {
+                Err(error)
+            }
+            Err(error) => {
+                access.failed(noted).await;
+                Err(error)
+            }
+        }
     }
 
     /// Forgets what is known of an image: a create said that it is missing, or it may have been
@@ -259,6 +334,7 @@ impl ImagePuller {
         listed: &[ImageSummary],
         listed_at: Timestamp,
     ) -> BTreeMap<String, Timestamp> {
+        self.shop.access.prune(listed, listed_at).await;
         self.shop.pulled.ours(listed, listed_at).await
     }
 
@@ -345,7 +421,7 @@ impl ImagePuller {
         key: String,
         image: &str,
         credentials: Result<Credentials, MalformedSecret>,
-        outcome: Outcome,
+        outcome: Result<Arc<ImageFacts>, EngineError>,
         now: Timestamp,
     ) -> Result<Arc<ImageFacts>, SyncError> {
         let error = match outcome {
@@ -448,7 +524,7 @@ impl Shop {
     }
 
     /// Asks the Engine about an image and remembers the answer.
-    async fn inspect(&self, reference: &str) -> Outcome {
+    async fn inspect(&self, reference: &str) -> Result<Arc<ImageFacts>, EngineError> {
         let facts = Arc::new(ImageFacts::from(
             self.engine.inspect_image(reference).await?,
         ));

@@ -1,5 +1,6 @@
 //! The puller against the Engine in memory, on paused time.
 
+mod access;
 mod credentials;
 
 use std::sync::LazyLock;

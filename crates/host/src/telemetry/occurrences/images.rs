@@ -80,3 +80,19 @@ pub fn pulled_images_forgotten(error: &str) {
         "the record of pulled images is unreadable; images pulled earlier are kept"
     );
 }
+
+/// It could not be recorded which credentials pulled an image.
+pub fn image_access_not_noted(error: &str) {
+    tracing::warn!(
+        error = error,
+        "failed to record which credentials pulled an image; after a restart its pods pull it again"
+    );
+}
+
+/// Reports that the record of the credentials that pulled images is unusable.
+pub fn image_access_lost(error: &str) {
+    tracing::warn!(
+        error = error,
+        "the record of the credentials that pulled images is unreadable; every image counts as pulled by unknown credentials, so pods pull images again. Remove image-access.json while the agent is stopped to use the images on this machine without verification"
+    );
+}
