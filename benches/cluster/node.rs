@@ -24,6 +24,8 @@ pub struct Agent {
     pub bed: Bed,
     /// Name of its Node.
     pub node: String,
+    /// Port of its node API.
+    pub port: u16,
 }
 
 impl Agent {
@@ -82,7 +84,13 @@ impl Agent {
         .await;
         let recorder = bed.record();
         let node = node.to_owned();
-        Ok((Self { child, bed, node }, recorder))
+        let agent = Self {
+            child,
+            bed,
+            node,
+            port,
+        };
+        Ok((agent, recorder))
     }
 
     /// Its resident memory, in MiB.

@@ -2,6 +2,8 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -17,6 +19,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use mirrorlet_docker::BollardEngine;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tower::ServiceBuilder;
 
 use crate::Settings;
@@ -38,6 +41,11 @@ const IDLE_STREAMS: usize = 50;
 const IDLE_RSS: f64 = 45.0;
 /// How long they are left alone before memory is looked at.
 const SETTLE: Duration = Duration::from_secs(5);
+/// Requests of strangers, each with a token of its own, and how many are under way at a time.
+const STRANGERS: usize = 50_000;
+const STRANGERS_AT_ONCE: usize = 64;
+/// The longest that a log may take to answer meanwhile, in milliseconds.
+const FLOODED: f64 = 1000.0;
 /// The pod and its container.
 const POD: &str = "streams";
 /// Where the container writes to whoever connects.
@@ -70,6 +78,7 @@ pub async fn measure(settings: &Settings, cluster: &Cluster) -> anyhow::Result<V
     };
     Ok(vec![
         stand.idle(&agent).await?,
+        stand.flooded(&agent).await?,
         stand.latency().await?,
         stand.exec_out()?,
         stand.forwarded().await?,
@@ -122,6 +131,67 @@ impl Stand<'_> {
             target: "below 45 MiB",
             limit: IDLE_RSS,
             note: format!("{before:.1} MiB without them"),
+        })
+    }
+
+    /// How long the log takes at most while strangers ask the node API.
+    async fn flooded(&self, agent: &Agent) -> anyhow::Result<Figure> {
+        let tail = LogParams {
+            tail_lines: Some(1),
+            ..LogParams::default()
+        };
+        self.api.logs(&self.mirror, &tail).await?;
+        let before = agent.rss_mib()?;
+        let url = format!("https://127.0.0.1:{}", agent.port).parse()?;
+        let mut config = kube::Config::new(url);
+        config.accept_invalid_certs = true;
+        let stranger = kube::Client::try_from(config)?;
+        let next = Arc::new(AtomicUsize::new(0));
+        let mut flood = JoinSet::new();
+        for _ in 0..STRANGERS_AT_ONCE {
+            let (stranger, next) = (stranger.clone(), Arc::clone(&next));
+            flood.spawn(async move {
+                let mut refused = 0_usize;
+                loop {
+                    let n = next.fetch_add(1, Ordering::Relaxed);
+                    if n >= STRANGERS {
+                        return refused;
+                    }
+                    let request = http::Request::get("/pods")
+                        .header("authorization", format!("Bearer forged-{n}"))
+                        .body(Vec::new())
+                        .unwrap();
+                    let answer = stranger.request_text(request).await;
+                    let busy = http::StatusCode::TOO_MANY_REQUESTS.as_u16();
+                    if matches!(answer, Err(kube::Error::Api(status)) if status.code == busy) {
+                        refused += 1;
+                    }
+                }
+            });
+        }
+        let (mut times, mut rss) = (Vec::new(), before);
+        while next.load(Ordering::Relaxed) < STRANGERS {
+            let began = Instant::now();
+            self.api.logs(&self.mirror, &tail).await?;
+            times.push(began.elapsed().as_secs_f64() * 1e3);
+            rss = rss.max(agent.rss_mib()?);
+        }
+        let mut refused = 0;
+        while let Some(ended) = flood.join_next().await {
+            refused += ended?;
+        }
+        Ok(Figure {
+            name: "a log while 50,000 strangers ask: the slowest",
+            value: times.iter().copied().fold(0.0, f64::max),
+            unit: "ms",
+            floor: None,
+            target: "below 1 s",
+            limit: FLOODED,
+            note: format!(
+                "median {:.0} ms of {}; {refused} strangers got 429; RSS {before:.1} → {rss:.1} MiB",
+                median(&times),
+                times.len()
+            ),
         })
     }
 
