@@ -24,7 +24,8 @@ use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout::{
     Cause, Change, Command, Decision, History, Input, Outcome, Phase, Preparation, Refused, decide,
 };
-use mirrorlet_host::telemetry::{Telemetry, occurrences};
+use mirrorlet_host::telemetry::Telemetry;
+use mirrorlet_host::telemetry::occurrences::{self, RolloutSetback};
 use mirrorlet_runtime::Runtime;
 
 mod handle;
@@ -227,8 +228,8 @@ impl Rollouts {
         decide(&history, &input)
     }
 
-    /// What is known of a pod's revisions. The first time in this agent's life, the newest one may
-    /// run already, whatever was kept.
+    /// The history of a pod's revisions. At this agent's first look, the newest one may run already,
+    /// whatever the disk says.
     fn history(&self, name: &FullName, newest: &PodUid, listed: &Pods) -> History {
         let mut history = self.histories.get(name).cloned().unwrap_or_default();
         if !self.phases.contains_key(name)
@@ -275,23 +276,23 @@ impl Rollouts {
         if known == Some(&decision.phase) || fails_on {
             return;
         }
-        match &decision.phase {
-            Phase::Preparing => occurrences::rollout_started(telemetry, name, &uid, &newest.uid()),
-            Phase::Held(cause) => {
-                occurrences::rollout_held(telemetry, name, &uid, &cause.reason, &cause.message);
+        // What failed before this agent's life is no news.
+        let (setback, cause) = match &decision.phase {
+            Phase::Preparing => {
+                occurrences::rollout_started(telemetry, name, &uid, &newest.uid());
+                return;
             }
-            Phase::Failed(cause) if known.is_some() => {
-                occurrences::rollout_failed(telemetry, name, &uid, &cause.reason, &cause.message);
-            }
-            Phase::Restored(cause) if known.is_some() => {
-                occurrences::rollout_restored(telemetry, name, &uid, &cause.reason, &cause.message);
-            }
+            Phase::Held(cause) => (RolloutSetback::Held, cause),
+            Phase::Failed(cause) if known.is_some() => (RolloutSetback::Failed, cause),
+            Phase::Restored(cause) if known.is_some() => (RolloutSetback::Restored, cause),
             Phase::Settled
             | Phase::Judging
             | Phase::Paused
             | Phase::Failed(_)
-            | Phase::Restored(_) => {}
-        }
+            | Phase::Restored(_) => return,
+        };
+        let Cause { reason, message } = cause;
+        occurrences::rollout_setback(telemetry, name, &uid, setback, reason, message);
     }
 
     /// Ends when what was decided may have to be decided anew.

@@ -140,15 +140,17 @@ fn flag_beats_env_beats_file_beats_default_for_every_key() {
     }
 }
 
+/// Resolves these flags alone.
+fn given(settings: &[(Key, &str)]) -> Result<Resolved, ConfigFaults> {
+    let flags = settings
+        .iter()
+        .map(|(key, value)| (*key, Setting(vec![(*value).to_owned()])))
+        .collect();
+    resolve(&flags, None, &Ambient::default())
+}
+
 #[test]
 fn the_node_apis_certificate_has_one_origin_and_its_key() {
-    let given = |settings: &[(Key, &str)]| {
-        let flags = settings
-            .iter()
-            .map(|(key, value)| (*key, Setting(vec![(*value).to_owned()])))
-            .collect();
-        resolve(&flags, None, &Ambient::default())
-    };
     let (cert, key, rotate) = (
         (Key::TlsCertFile, "/c"),
         (Key::TlsPrivateKeyFile, "/k"),
@@ -171,13 +173,6 @@ fn the_node_apis_certificate_has_one_origin_and_its_key() {
 
 #[test]
 fn the_list_of_images_needs_the_policy_that_reads_it() {
-    let given = |settings: &[(Key, &str)]| {
-        let flags = settings
-            .iter()
-            .map(|(key, value)| (*key, Setting(vec![(*value).to_owned()])))
-            .collect();
-        resolve(&flags, None, &Ambient::default())
-    };
     let policy = Key::ImagePullCredentialsVerificationPolicy;
     let list = (Key::PreloadedImagesVerificationAllowlist, "r.io/*,r.io/app");
     let config = given(&[(policy, "NeverVerifyAllowlistedImages"), list]).unwrap();

@@ -24,7 +24,7 @@ struct Stored<T> {
     images: T,
 }
 
-/// What is remembered, and its file. One writer at a time.
+/// A value that is kept in a file. One writer at a time.
 #[derive(Debug, Default)]
 pub(super) struct NotedFile<T> {
     /// None to remember only as long as the agent runs.
@@ -65,11 +65,11 @@ where
         let mut images = before.clone();
         let result = change(&mut images);
         changed |= images != before;
-        *known = Some(images.clone());
+        let images = known.insert(images);
         if changed && let Some(path) = self.path.clone() {
             let stored = Stored {
                 version: VERSION,
-                images,
+                images: images.clone(),
             };
             let written = disk::blocking(move || write(&path, &stored)).await;
             return (result, written);

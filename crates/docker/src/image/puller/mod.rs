@@ -4,6 +4,7 @@
 //! is pulled once for all pods that wait for it, and what is known of it is remembered.
 
 mod download;
+mod failures;
 #[cfg(test)]
 mod tests;
 
@@ -11,7 +12,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use bollard::models::ImageSummary;
 use futures::FutureExt;
@@ -19,6 +19,7 @@ use futures::future::{BoxFuture, Shared, WeakShared};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
+use self::failures::Failures;
 use super::PullPolicy;
 use super::access::ImageAccess;
 use super::credentials::NodeCredentials;
@@ -28,7 +29,6 @@ use super::pulled::PulledImages;
 use super::remove::remove_image;
 use crate::engine::{EngineError, SharedEngine};
 use mirrorlet_core::api::{PodUid, Timestamp};
-use mirrorlet_core::backoff::Backoff;
 use mirrorlet_core::credentials::{
     Credential, MalformedSecret, PullSecrets, RegistryAuth, candidates,
 };
@@ -65,21 +65,6 @@ type Outcome = Result<Downloaded, EngineError>;
 type Pull = BoxFuture<'static, Outcome>;
 /// What a pull is tried with, in order.
 type Credentials = Arc<[Credential]>;
-
-/// Back-off of failing pulls, and how they failed. Keys are `<uid>_<image>`.
-#[derive(Debug, Default)]
-struct Failures {
-    backoff: Backoff<String>,
-    last: BTreeMap<String, Failure>,
-}
-
-/// A pull that failed.
-#[derive(Debug)]
-struct Failure {
-    error: SyncError,
-    /// What it was tried with. With anything else it is another pull, which need not wait.
-    credentials: Result<Credentials, MalformedSecret>,
-}
 
 /// What an [`ImagePuller`] is made with.
 #[derive(Debug, Clone)]
@@ -231,7 +216,7 @@ impl ImagePuller {
             (None, PullPolicy::Always | PullPolicy::IfNotPresent) => {
                 let key = format!("{pod_uid}_{image}");
                 let credentials = self.shop.credentials(&reference, secrets).await;
-                self.check_backoff(&key, image, &credentials, now)?;
+                lock(&self.failures).check_backoff(&key, image, &credentials, now)?;
                 awaited();
                 let outcome = match &credentials {
                     Ok(credentials) => {
@@ -241,7 +226,8 @@ impl ImagePuller {
                     Err(error) => Err(unusable(error)),
                 };
                 let now = now + began.elapsed();
-                let facts = self.settle(key, image, credentials, outcome, now)?;
+                let mut failures = lock(&self.failures);
+                let facts = failures.settle(key, image, credentials, outcome, now)?;
                 Ok(EnsuredImage {
                     reference: reference.as_str().to_owned(),
                     facts,
@@ -388,74 +374,9 @@ impl ImagePuller {
             )),
         }
     }
-
-    fn check_backoff(
-        &self,
-        key: &String,
-        image: &str,
-        credentials: &Result<Credentials, MalformedSecret>,
-        now: Timestamp,
-    ) -> Result<(), SyncError> {
-        let failures = lock(&self.failures);
-        let last = failures.last.get(key);
-        if last.is_some_and(|last| last.credentials != *credentials) {
-            return Ok(());
-        }
-        let Some(remaining) = failures.backoff.is_in_backoff_since_update(key, now) else {
-            return Ok(());
-        };
-        let mut message = format!("Back-off pulling image {image:?}");
-        if let Some(last) = last {
-            message = format!("{message}: {}", last.error);
-        }
-        Err(SyncError {
-            reason: SyncErrorReason::ImagePullBackOff,
-            message,
-            retry_after: Some(remaining),
-        })
-    }
-
-    /// Keeps the books after a pull.
-    fn settle(
-        &self,
-        key: String,
-        image: &str,
-        credentials: Result<Credentials, MalformedSecret>,
-        outcome: Result<Arc<ImageFacts>, EngineError>,
-        now: Timestamp,
-    ) -> Result<Arc<ImageFacts>, SyncError> {
-        let error = match outcome {
-            Ok(facts) => {
-                let mut failures = lock(&self.failures);
-                failures.backoff.reset(&key);
-                failures.last.remove(&key);
-                return Ok(facts);
-            }
-            // Not the image's fault: the pod is tried again when the Engine is back.
-            Err(error @ EngineError::Unavailable { .. }) => return Err(away(&error)),
-            Err(error) => error,
-        };
-        let mut failures = lock(&self.failures);
-        failures.backoff.gc(now);
-        let last = failures.last.get(&key);
-        if last.is_some_and(|last| last.credentials != credentials) {
-            failures.backoff.reset(&key);
-        }
-        failures.backoff.next(key.clone(), now, now);
-        let delay = failures.backoff.delay(&key);
-        let error = pull_error(image, &error, delay);
-        let failure = Failure {
-            error: error.clone(),
-            credentials,
-        };
-        failures.last.insert(key, failure);
-        let Failures { backoff, last } = &mut *failures;
-        last.retain(|key, _| !backoff.delay(key).is_zero());
-        Err(error)
-    }
 }
 
-/// A pull that is not tried, since nobody can tell what with.
+/// A pull that is not tried: its credentials can't be read.
 fn unusable(secret: &MalformedSecret) -> EngineError {
     EngineError::Api {
         status: http::StatusCode::BAD_REQUEST.as_u16(),
@@ -465,23 +386,6 @@ fn unusable(secret: &MalformedSecret) -> EngineError {
 
 fn away(error: &EngineError) -> SyncError {
     SyncError::new(SyncErrorReason::RuntimeUnavailable, error.to_string())
-}
-
-/// A failed pull in upstream's words.
-fn pull_error(image: &str, error: &EngineError, delay: Duration) -> SyncError {
-    let (reason, prefix) = if download::is_registry_unavailable(error) {
-        (
-            SyncErrorReason::RegistryUnavailable,
-            "RegistryUnavailable: ",
-        )
-    } else {
-        (SyncErrorReason::ErrImagePull, "")
-    };
-    SyncError {
-        reason,
-        message: format!("Failed to pull image {image:?}: {prefix}{error}"),
-        retry_after: Some(delay),
-    }
 }
 
 impl Shop {

@@ -4,6 +4,7 @@ mod access;
 mod credentials;
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use super::*;
 use crate::engine::{Engine, PullProgress};

@@ -67,12 +67,46 @@ pub fn rollout_started(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, newe
     tracing::info!(pod = %Shown(pod), uid = %uid, newest = %newest, "preparing a new version");
 }
 
-/// The newest version of a pod can't be started; the one of `uid` runs on.
-pub fn rollout_held(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, cause: &str, words: &str) {
-    telemetry.metrics.rollout("held");
-    let message =
-        format!("the new version can't be started, the one before runs: {cause}: {words}");
-    note(telemetry, pod, uid, "RolloutHeld", &message);
+/// Outcomes of a rollout that leave the manifest's version not running, or running badly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RolloutSetback {
+    /// The new version can't be started; the one before runs on.
+    Held,
+    /// The new version failed and runs on.
+    Failed,
+    /// The new version failed; the last healthy one runs again.
+    Restored,
+}
+
+/// Records a setback in the rollout of a pod; `uid` is that of the version that runs.
+pub fn rollout_setback(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    setback: RolloutSetback,
+    reason: &str,
+    message: &str,
+) {
+    let (outcome, event, words) = match setback {
+        RolloutSetback::Held => (
+            "held",
+            "RolloutHeld",
+            "the new version can't be started, the one before runs",
+        ),
+        RolloutSetback::Failed => (
+            "failed",
+            "RolloutFailed",
+            "the new version failed and runs on",
+        ),
+        RolloutSetback::Restored => (
+            "restored",
+            "RolloutRestored",
+            "the new version failed, the last healthy one runs",
+        ),
+    };
+    telemetry.metrics.rollout(outcome);
+    let message = format!("{words}: {reason}: {message}");
+    note(telemetry, pod, uid, event, &message);
 }
 
 /// The newest version of a pod, `uid`, is healthy.
@@ -83,32 +117,6 @@ pub fn rollout_succeeded(telemetry: &Telemetry, pod: &FullName, uid: &PodUid) {
     let journal = &telemetry.journal;
     journal.pod(pod, uid, None, kind, "RolloutSucceeded", message);
     tracing::info!(pod = %Shown(pod), uid = %uid, "{message}");
-}
-
-/// The newest version of a pod, `uid`, took another's place, failed and runs on.
-pub fn rollout_failed(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    cause: &str,
-    words: &str,
-) {
-    telemetry.metrics.rollout("failed");
-    let message = format!("the new version failed and runs on: {cause}: {words}");
-    note(telemetry, pod, uid, "RolloutFailed", &message);
-}
-
-/// The newest version of a pod failed; the last healthy one, `uid`, runs again.
-pub fn rollout_restored(
-    telemetry: &Telemetry,
-    pod: &FullName,
-    uid: &PodUid,
-    cause: &str,
-    words: &str,
-) {
-    telemetry.metrics.rollout("restored");
-    let message = format!("the new version failed, the last healthy one runs: {cause}: {words}");
-    note(telemetry, pod, uid, "RolloutRestored", &message);
 }
 
 /// Somebody asked for something about the rollouts of the pod that runs as `uid`.
