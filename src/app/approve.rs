@@ -14,12 +14,12 @@ use mirrorlet_core::certificate::approval::Approver;
 use mirrorlet_host::random;
 use mirrorlet_host::telemetry::{Metrics, occurrences};
 
-/// What an approver is run with.
+/// The options of an approver.
 #[derive(Debug, Clone)]
 pub struct ApproveOptions {
     /// How the API server is reached.
     pub access: ApiAccess,
-    /// What it decides.
+    /// The agents whose requests it decides.
     pub approver: Approver,
     /// Namespace and name of the Lease.
     pub lease: (String, String),

@@ -1,5 +1,5 @@
-//! What a certificate request asks for, read strictly: a request that has anything that isn't known
-//! here isn't understood. Whoever signs it has another reader, and must not find more in it.
+//! A strict parser of certificate requests. It refuses a request with any field that it doesn't know:
+//! the signer has another parser, which must not find more in it than the approver saw.
 //!
 //! RFC 2986, RFC 5280 section 4.2.1.6.
 
@@ -31,7 +31,7 @@ const END: &str = "-----END CERTIFICATE REQUEST-----";
 /// Longest request that is read, in bytes of PEM: one of a node has less than a thousand.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
 
-/// Reads what a request (PEM) asks for.
+/// Parses a certificate request in PEM.
 ///
 /// # Errors
 /// It asks for something else than the certificate of a node does; the words say what.

@@ -76,10 +76,10 @@ impl Undecided {
     }
 }
 
-/// What an event says of a request; the request itself, which may be large, is dropped.
+/// A change of a request. It doesn't hold the request itself, which may be large.
 struct Change {
     name: String,
-    /// What is to be decided, if it is ours and nobody has.
+    /// The request, if it is ours and undecided.
     undecided: Option<Undecided>,
 }
 

@@ -1,4 +1,4 @@
-//! Of several that could do the same work, the one that holds a Lease does it.
+//! Leader election by a Lease: of several candidates, its holder does the work.
 //!
 //! Upstream: `k8s.io/client-go/tools/leaderelection`.
 
@@ -22,7 +22,7 @@ const LEASE_SECONDS: i32 = 15;
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// Pause between two tries to get or to renew it.
 const RETRY_PERIOD: Duration = Duration::from_secs(2);
-/// How much longer a pause may be, as a share of it, so that several don't try in step.
+/// How much longer a pause may be, as a share of it, so that candidates don't all try at once.
 const JITTER: f64 = 0.2;
 /// Deadline of one call.
 const CALL_DEADLINE: Duration = Duration::from_secs(4);
@@ -33,7 +33,7 @@ pub struct Election {
     leases: Api<Lease>,
     namespace: String,
     name: String,
-    /// What we are called in the Lease.
+    /// Our identity in the Lease.
     candidate: String,
     /// The version of another's Lease, and when it was first seen: clocks of others don't count.
     seen: Option<(Option<String>, Instant)>,
@@ -53,7 +53,7 @@ impl Election {
         }
     }
 
-    /// Waits until we hold the Lease. `failed` hears why a try failed.
+    /// Waits until we hold the Lease. `failed` is called with the error of each failed attempt.
     pub async fn won(&mut self, mut failed: impl FnMut(&ApiError)) {
         loop {
             match self.attempt().await {

@@ -61,7 +61,7 @@ struct Counts {
     unproven: usize,
 }
 
-/// What becomes of a new connection.
+/// The decision on a new connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Decision {
     Keep,

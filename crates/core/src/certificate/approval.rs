@@ -20,45 +20,46 @@ use crate::api::keys::NODE_LABEL;
 pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 /// The signer of certificates that a node is called by the API server with.
 pub const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
-/// What the API server says of a token that is bound to a pod: its node, and its name.
+/// Key of the user's extra fields: the node of the pod that the token is bound to. The API server
+/// sets it.
 ///
 /// Upstream: `k8s.io/apiserver/pkg/authentication/serviceaccount` (`util.go`).
 pub const BOUND_NODE: &str = "authentication.kubernetes.io/node-name";
-/// See [`BOUND_NODE`].
+/// Key of the user's extra fields: the name of that pod.
 pub const BOUND_POD: &str = "authentication.kubernetes.io/pod-name";
 
-/// What a request asks to have signed.
+/// The contents of a certificate request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Wanted {
     /// The common name of its subject.
     pub common_name: String,
     /// The organizations of its subject.
     pub organizations: Vec<String>,
-    /// Names of whoever shows the certificate.
+    /// DNS names among its subject alternative names.
     pub names: Vec<String>,
-    /// Addresses of whoever shows the certificate.
+    /// IP addresses among its subject alternative names.
     pub addresses: Vec<IpAddr>,
 }
 
-/// A certificate signing request. Everything but `wanted` and `usages` is the API server's word on
-/// who made it.
+/// A certificate signing request. The API server sets the user, its groups and its extra fields;
+/// everything else is the requester's claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SigningRequest {
-    /// Who is to sign.
+    /// Name of the signer.
     pub signer: String,
-    /// The user that made it.
+    /// The user that created it.
     pub user: String,
     /// The groups of that user.
     pub groups: Vec<String>,
-    /// What else is known of that user.
+    /// Extra fields of that user.
     pub extra: BTreeMap<String, Vec<String>>,
-    /// What the certificate is to be used for.
+    /// Requested key usages.
     pub usages: Vec<String>,
-    /// What is to be signed; if it has anything that is not in [`Wanted`], what that is.
+    /// Its contents, or why they are not those of a node's request.
     pub wanted: Result<Wanted, String>,
 }
 
-/// What counts of a Node.
+/// The facts about a Node that a decision needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeSeen {
     /// Whether it is one of mirrorlet's; else it is a kubelet's.
@@ -70,7 +71,7 @@ pub struct NodeSeen {
 }
 
 impl NodeSeen {
-    /// What counts of that Node.
+    /// Reads them from a Node.
     #[must_use]
     pub fn of(node: &Node) -> Self {
         let labels = node.metadata.labels.as_ref();
@@ -92,19 +93,19 @@ impl NodeSeen {
 /// All Nodes of the cluster, by name.
 pub type Nodes = BTreeMap<String, NodeSeen>;
 
-/// What becomes of a request.
+/// The decision on a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// It gets what it asks for, for this reason.
+    /// It is approved, for this reason.
     Approve(String),
     /// It is one of ours and asks for something else.
     Deny {
         /// The reason, one word.
         reason: &'static str,
-        /// What is wrong.
+        /// The problem, in a sentence.
         message: String,
     },
-    /// Others decide it.
+    /// It is left to other approvers.
     Ignore,
     /// It can't be decided before the Node of that name exists.
     Wait(String),
@@ -117,12 +118,12 @@ fn deny(reason: &'static str, message: impl Into<String>) -> Decision {
     }
 }
 
-/// Which agents an approver is for.
+/// The agents whose requests an approver decides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Approver {
     /// The user that the agents are without a certificate: their `ServiceAccount`.
     pub account: String,
-    /// What the Node of a host is named by, after the host and `-`.
+    /// Suffix of the Node's name: the Node of host `a` is `a-<suffix>`.
     pub suffix: String,
 }
 
@@ -155,7 +156,7 @@ impl Approver {
             && (user == self.account || self.host_of(user).is_some())
     }
 
-    /// Decides what becomes of a request, with the Nodes that there are after it was made.
+    /// Decides a request. `nodes` were listed after it was created.
     #[must_use]
     pub fn decide(&self, request: &SigningRequest, nodes: &Nodes) -> Decision {
         if !self.concerns(&request.signer, &request.user) {
@@ -268,7 +269,7 @@ impl Approver {
     }
 }
 
-/// Whether it asks for no more than the client certificate of that Node.
+/// Checks that the request is for the client certificate of that Node and nothing else.
 fn client(request: &SigningRequest, node: &str) -> Result<(), Decision> {
     let wanted = subject(request, node)?;
     if !wanted.names.is_empty() || !wanted.addresses.is_empty() {
@@ -282,7 +283,7 @@ fn client(request: &SigningRequest, node: &str) -> Result<(), Decision> {
     }
 }
 
-/// What it asks for, if that is a certificate of that Node.
+/// Returns the contents of the request if its subject is that Node.
 fn subject<'a>(request: &'a SigningRequest, node: &str) -> Result<&'a Wanted, Decision> {
     let wanted = match &request.wanted {
         Ok(wanted) => wanted,

@@ -128,7 +128,7 @@ impl Verification {
     }
 }
 
-/// Who may use an image under one repository.
+/// The pods that may use an image under one repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Access {

@@ -32,7 +32,7 @@ pub enum Health {
     Failed(Cause),
 }
 
-/// What is seen of a revision that runs.
+/// The observations of a running revision that its health depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen<'a> {
     /// Its status.
@@ -46,13 +46,14 @@ pub struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    /// What is left of a span that began at `from`; none once it has passed.
+    /// The rest of a span that began at `from`; none once it has passed.
     fn left(&self, from: Timestamp, span: Duration) -> Option<Duration> {
         let passed = Duration::try_from(self.now.duration_since(from)).unwrap_or_default();
         span.checked_sub(passed).filter(|left| !left.is_zero())
     }
 
-    /// When it will have been ready for long enough, if it stays as ready as it is.
+    /// Time until it has been ready for long enough, if it stays ready; none if it is not ready, or has
+    /// been.
     pub(super) fn healthy_in(&self, settings: &Settings) -> Option<Duration> {
         self.left(ready_since(self.status)?, settings.min_ready)
     }
@@ -60,7 +61,7 @@ impl Seen<'_> {
 
 /// How a revision that runs does.
 ///
-/// Healthy: it was ready for the least time without a restart, whatever was before. Failed: it ended
+/// Healthy: it was ready for the least time without a restart, even if it was restarted before. Failed: it ended
 /// badly, a container was restarted too often, was ended by its liveness or startup probe or can't
 /// be created, or its deadline has passed.
 #[must_use]
@@ -99,7 +100,7 @@ pub fn assess(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Health {
     Health::Failed(Cause::new("ProgressDeadlineExceeded", message))
 }
 
-/// What no deadline is waited for with.
+/// The cause of a failure that needs no deadline.
 fn failure(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Option<Cause> {
     let all = || {
         let init = seen.status.init_container_statuses.iter().flatten();

@@ -159,9 +159,9 @@ impl History {
         self.newest = Some(uid);
     }
 
-    /// At an agent's start, that revision runs in the place of the current one: the last agent's
-    /// end came before its note. One that has failed runs only because the last agent's end came
-    /// before the restore.
+    /// Makes a revision current that is found running at the agent's start: the last agent ended
+    /// before it could record the switch. One that has failed does not become current: the
+    /// last agent ended before it could stop its containers.
     pub fn take_running(&mut self, uid: &PodUid) {
         let known = self.get(uid);
         let failed = known.is_some_and(|known| matches!(known.outcome, Outcome::Failed(_)));

@@ -1,8 +1,8 @@
-//! Who may use the images that are here: which credentials pulled them, in a small file in the root
-//! directory.
+//! The record of which credentials pulled which image, in a small file in the root directory. It
+//! decides which pods may use the images on the machine.
 //!
-//! A pull is noted before it begins, so that an image whose pull's end was not seen (the agent was
-//! killed, nobody waited any more) is known to be pulled, by nobody knows whom.
+//! A pull is recorded before it begins. If the agent is killed during a pull, or nobody waits for it
+//! any more, the image counts as pulled by unknown credentials.
 //!
 //! Upstream: `pkg/kubelet/images/pullmanager`.
 
@@ -30,15 +30,15 @@ const PULLS_MAX: usize = 1024;
 /// does it long before, unless it is off.
 const RECORDS_MAX: usize = 4096;
 
-/// What is remembered.
+/// The contents of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Remembered {
     /// By the Engine's id.
     records: BTreeMap<String, PulledRecord>,
-    /// Full names of images whose pull was begun and not seen to end.
+    /// Full names of images whose pull was begun and has no known end.
     pulls: BTreeSet<String>,
-    /// Whether the records of before were lost: any image may have been pulled.
+    /// Whether earlier records were lost, so that any image may have been pulled.
     lost: bool,
 }
 
@@ -57,16 +57,16 @@ pub(super) struct ImageAccess {
 #[derive(Debug, Default)]
 struct Pulls {
     under_way: usize,
-    /// Whether one ended unseen, so that the image may be here. Another's failure doesn't change
-    /// that.
+    /// Whether the outcome of one is unknown, so that the image may be here. The failure of another
+    /// pull doesn't change that.
     unseen: bool,
 }
 
-/// A pull that was begun. Dropped without its end being told, it ended unseen.
+/// A pull under way. After a drop without a recorded outcome, its outcome is unknown.
 pub(super) struct Pull<'a> {
     access: &'a ImageAccess,
     name: String,
-    /// Whether its end was told.
+    /// Whether its outcome was recorded.
     ended: bool,
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Turns {
     present: Mutex<Present>,
 }
 
-/// Who asks or waits.
+/// The callers that ask or wait.
 #[derive(Debug, Default)]
 struct Present {
     all: usize,

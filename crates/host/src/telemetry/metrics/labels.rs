@@ -24,7 +24,7 @@ impl ImageGcCause {
     }
 }
 
-/// What became of a certificate signing request.
+/// The decision on a certificate signing request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CertificateDecision {
     /// It was approved.
