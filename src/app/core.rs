@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::desired::MergeTask;
+use super::desired::{MergeOutputs, MergeTask};
 use super::{Parts, counts, gc, spawn};
 use crate::config::Config;
 use crate::observe::{Observer, Reach};
@@ -31,6 +31,7 @@ use mirrorlet_host::probe::Client;
 use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_runtime::Runtime;
 use mirrorlet_runtime::gc::ContainerGc;
+use mirrorlet_runtime::objects::ManifestObjects;
 
 /// The inputs of the core, besides its runtime and its sources.
 pub(super) struct CoreOptions {
@@ -50,6 +51,8 @@ pub(super) struct CoreOptions {
     pub(super) pods: PodWriter,
     /// Tells image collection which images have to stay.
     pub(super) needed_images: watch::Sender<BTreeSet<String>>,
+    /// Where the objects of manifests are told.
+    pub(super) objects: Arc<ManifestObjects>,
     /// Metrics and the journal.
     pub(super) telemetry: Telemetry,
 }
@@ -98,9 +101,12 @@ impl Core {
         let merge = MergeTask::new(
             sources,
             listed.clone(),
-            options.pods,
-            merged_writer,
-            wanted_writer,
+            MergeOutputs {
+                pods: options.pods,
+                merged: merged_writer,
+                wanted: wanted_writer,
+                objects: options.objects,
+            },
             rollouts,
             telemetry.clone(),
         );

@@ -20,14 +20,25 @@ use mirrorlet_core::merge::{
 };
 use mirrorlet_core::observed::Pods;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
+use mirrorlet_runtime::objects::ManifestObjects;
 
-/// Merges until cancelled. Sole writer of `pods`, of `merged` and of `wanted`.
+/// Where a merge is told. The task is the sole writer of all of them.
+pub struct MergeOutputs {
+    /// The wanted pods by name.
+    pub pods: PodWriter,
+    /// Everything that is desired.
+    pub merged: Writer<Merged>,
+    /// The pods that the workers run.
+    pub wanted: watch::Sender<Arc<Wanted>>,
+    /// The objects that pods of manifests refer to.
+    pub objects: Arc<ManifestObjects>,
+}
+
+/// Merges until cancelled.
 pub struct MergeTask {
     sources: Vec<SourceReader>,
     listed: watch::Receiver<Option<Arc<Pods>>>,
-    pods: PodWriter,
-    merged: Writer<Merged>,
-    wanted: watch::Sender<Arc<Wanted>>,
+    outputs: MergeOutputs,
     telemetry: Telemetry,
     conflicts: BTreeSet<Diagnostic>,
     teller: Teller,
@@ -44,18 +55,14 @@ impl MergeTask {
     pub fn new(
         sources: Vec<SourceReader>,
         listed: watch::Receiver<Option<Arc<Pods>>>,
-        pods: PodWriter,
-        merged: Writer<Merged>,
-        wanted: watch::Sender<Arc<Wanted>>,
+        outputs: MergeOutputs,
         rollouts: Rollouts,
         telemetry: Telemetry,
     ) -> Self {
         Self {
             sources,
             listed,
-            pods,
-            merged,
-            wanted,
+            outputs,
             telemetry,
             conflicts: BTreeSet::new(),
             teller: Teller::default(),
@@ -96,11 +103,13 @@ impl MergeTask {
             .iter()
             .map(|source| (source.name.clone(), (*source.state.get()).clone()))
             .collect();
-        let before = self.merged.get();
+        let before = self.outputs.merged.get();
         let listed = self.listed.borrow().clone();
-        let mut merged = merge_sources(&states, &self.incumbents(&before));
+        let mut merged = merge_sources(&states, &self.incumbents(&before), &before.objects);
         self.tell_problems(&states, &merged);
         self.teller.merged(&self.telemetry, &states, &merged);
+        // Before any pod is: one that comes with its objects finds them.
+        self.outputs.objects.publish(merged.known_objects());
         if let Some(listed) = &listed {
             self.rollouts.apply(&mut merged, &before, listed);
             self.rollouts.keep_switches().await;
@@ -140,13 +149,13 @@ impl MergeTask {
                 .collect(),
             delivered: merged.delivered,
         };
-        self.pods.set_pods(wanted.pods.values().cloned());
-        self.merged.publish(merged);
+        self.outputs.pods.set_pods(wanted.pods.values().cloned());
+        self.outputs.merged.publish(merged);
         self.settled = listed.is_some();
         if listed.is_none() {
             return;
         }
-        self.wanted.send_if_modified(|known| {
+        self.outputs.wanted.send_if_modified(|known| {
             let changed = **known != wanted;
             if changed {
                 *known = Arc::new(wanted);

@@ -22,7 +22,7 @@ use mirrorlet_host::probe::Client;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_host::volume::HostFiles;
 use mirrorlet_runtime::Runtime;
-use mirrorlet_runtime::objects::Objects;
+use mirrorlet_runtime::objects::PodObjects;
 
 /// File in the root directory that records which images were pulled.
 const PULLED_IMAGES: &str = "pulled-images.json";
@@ -38,7 +38,7 @@ pub(super) struct DockerInputs {
     /// The node's facts for containers.
     pub(super) node: NodeFacts,
     /// Gives what pods refer to.
-    pub(super) objects: Arc<dyn Objects>,
+    pub(super) objects: PodObjects,
     /// Metrics and the journal.
     pub(super) telemetry: Telemetry,
 }

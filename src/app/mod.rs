@@ -62,7 +62,7 @@ use mirrorlet_docker::BollardEngine;
 use mirrorlet_docker::engine::SharedEngine;
 use mirrorlet_host::app_armor_is_enabled;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
-use mirrorlet_runtime::objects::NoObjects;
+use mirrorlet_runtime::objects::{NoObjects, PodObjects};
 use news::{News, start_news, tell_cluster_news, tell_pull_news};
 use stats::ServedStats;
 use view::View;
@@ -130,25 +130,25 @@ impl Agent {
         .await?;
         let client = cluster.as_ref().map(|cluster| cluster.client.clone());
         sources.extend(cluster.as_ref().map(|cluster| cluster.pods.clone()));
-        let objects = cluster.as_ref().map(|cluster| Arc::clone(&cluster.objects));
+        let objects = pod_objects(cluster.as_ref());
         let inputs = DockerInputs {
             engine: Arc::clone(&engine),
             owner: owner.clone(),
             node: facts::for_containers(&config, &machine),
-            objects: objects.map_or_else(|| Arc::new(NoObjects::default()) as _, |o| o as _),
+            objects: objects.clone(),
             telemetry: telemetry.clone(),
         };
         let docker = Docker::start(&config, inputs, &mut parts, cancel).await;
-        let standalone = AdmitNode::of(&initial_node(&node)).on_host(app_armor_is_enabled());
         let options = CoreOptions {
             looks,
             look_queue,
             node_ips: machine.ips,
             probe_client: docker.probe_client.clone(),
-            node: admit_node(cluster.as_ref(), standalone),
+            node: admit_node(cluster.as_ref(), &node),
             clock: Clock::default(),
             pods,
             needed_images: docker.needed_images.clone(),
+            objects: objects.manifests,
             telemetry: telemetry.clone(),
         };
         let (runtime, readers) = (&docker.runtime, sources.clone());
@@ -225,9 +225,18 @@ fn spawn(parts: &mut Parts, name: &'static str, part: impl Future<Output = ()> +
     });
 }
 
-/// The node as admission sees it: as the cluster knows it, or `standalone` without one.
-fn admit_node(cluster: Option<&Cluster>, standalone: AdmitNode) -> Reader<AdmitNode> {
-    cluster.map_or_else(|| cell(standalone).1, |cluster| cluster.admit.clone())
+/// The node as admission sees it: as the cluster knows it, or by what is known of the machine.
+fn admit_node(cluster: Option<&Cluster>, node: &NodeFacts) -> Reader<AdmitNode> {
+    let standalone = || AdmitNode::of(&initial_node(node)).on_host(app_armor_is_enabled());
+    cluster.map_or_else(|| cell(standalone()).1, |cluster| cluster.admit.clone())
+}
+
+/// The objects that pods refer to; none of an API server without one.
+fn pod_objects(cluster: Option<&Cluster>) -> PodObjects {
+    PodObjects::new(match cluster {
+        Some(cluster) => Arc::clone(&cluster.objects) as _,
+        None => Arc::new(NoObjects::default()),
+    })
 }
 
 /// The default manifest directory is made with its root; one that was named must be there already.

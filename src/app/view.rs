@@ -295,7 +295,7 @@ impl AgentView for View {
     async fn plan(&self, request: &PlanRequest) -> PlanReport {
         let states = rollouts::with_request(&self.sources, request, &self.resolved.config);
         let before = self.merged.get();
-        let newest = merge_sources(&states, &before.incumbents());
+        let newest = merge_sources(&states, &before.incumbents(), &before.objects);
         let mut problems = newest.conflicts.clone();
         problems.extend(
             states

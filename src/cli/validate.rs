@@ -1,20 +1,26 @@
 //! `mirrorlet validate`: what the agent would say about manifests, without an agent.
 //!
 //! Reads what the agent would read, by the same rules, and draws each problem with its source
-//! line. It starts nothing and needs neither an Engine nor root.
+//! line, but for Secrets. It starts nothing and needs neither an Engine nor root.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use serde::Serialize;
 
-use mirrorlet_core::api::{Code, Diagnostic, FullName, NodeName};
+use mirrorlet_core::api::diagnostic::Position;
+use mirrorlet_core::api::{Code, Diagnostic, NodeName, Pod, Severity};
 use mirrorlet_core::app_armor;
 use mirrorlet_core::desired::PodSource;
-use mirrorlet_core::manifest::{self, MANIFEST_BYTES_MAX, ParseContext, is_manifest_name};
+use mirrorlet_core::manifest::{
+    self, Accepted, Document, DocumentKey, MANIFEST_BYTES_MAX, ParseContext, is_manifest_name,
+};
+use mirrorlet_core::objects::{Object, ObjectKey, unmet};
+use mirrorlet_host::disk;
 
 /// The path that stands for standard input.
 const STDIN: &str = "-";
@@ -72,6 +78,8 @@ pub fn validate(
     for path in paths {
         run.read_path(path, node_name, stdin)?;
     }
+    run.find_unmet();
+    run.sum_up();
     match format {
         Format::Text => run.write_text(colour, out)?,
         Format::Json => run.write_json(out)?,
@@ -84,16 +92,40 @@ pub fn validate(
 struct Run {
     found: Vec<Found>,
     summary: Summary,
-    seen: BTreeMap<FullName, String>,
+    /// Where each pod and object is defined first.
+    seen: BTreeMap<DocumentKey, String>,
+    /// The objects; none of a rejected one.
+    objects: BTreeMap<ObjectKey, Option<Object>>,
     missing_path: bool,
     /// Whether this machine enforces `AppArmor` profiles.
     app_armor: bool,
 }
 
 /// A file's problems, with its text to draw them on.
+#[derive(Default)]
 struct Found {
+    location: String,
     source: Option<String>,
-    problems: Vec<Diagnostic>,
+    problems: Vec<Problem>,
+    /// Its pods that refer to objects, with the place of each reference.
+    pods: Vec<(Arc<Pod>, BTreeMap<String, Position>)>,
+    /// Whether it was read as part of a directory, which defines all objects that its pods need.
+    in_directory: bool,
+}
+
+impl Found {
+    fn note(&mut self, diagnostic: Diagnostic) {
+        self.problems.push(Problem {
+            diagnostic,
+            may_be_secret: false,
+        });
+    }
+}
+
+/// A problem, and whether the line that it is about may be shown.
+struct Problem {
+    diagnostic: Diagnostic,
+    may_be_secret: bool,
 }
 
 /// The last line, as data.
@@ -101,6 +133,7 @@ struct Found {
 struct Summary {
     files: usize,
     pods: usize,
+    objects: usize,
     errors: usize,
     warnings: usize,
     ignored: Vec<String>,
@@ -127,7 +160,9 @@ impl Run {
         }
         match fs::metadata(path) {
             Ok(meta) if meta.is_dir() => self.read_directory(path, node_name),
-            Ok(_) => self.read_file(path, node_name),
+            Ok(_) => {
+                self.read_file(path, node_name);
+            }
             Err(error) => {
                 self.missing_path |= error.kind() == io::ErrorKind::NotFound;
                 self.unreadable(path, &error);
@@ -148,79 +183,171 @@ impl Run {
         paths.sort();
         for path in paths {
             if is_manifest(&path) {
-                self.read_file(&path, node_name);
+                if let Some(found) = self.read_file(&path, node_name) {
+                    found.in_directory = true;
+                }
             } else {
                 self.summary.ignored.push(path.display().to_string());
             }
         }
     }
 
-    fn read_file(&mut self, path: &Path, node_name: &NodeName) {
+    fn read_file(&mut self, path: &Path, node_name: &NodeName) -> Option<&mut Found> {
+        let location = path.display().to_string();
         match File::open(path).and_then(|mut file| read_bounded(&mut file)) {
-            Ok(bytes) => self.read_manifest(&bytes, &path.display().to_string(), node_name),
-            Err(error) => self.unreadable(path, &error),
+            Ok(bytes) => {
+                let is_secret = self.read_manifest(&bytes, &location, node_name);
+                let found = self.found.last_mut()?;
+                if is_secret && disk::others_can_read(path) {
+                    found.note(manifest::secret_open_to_others(&location));
+                }
+                Some(found)
+            }
+            Err(error) => {
+                self.unreadable(path, &error);
+                None
+            }
         }
     }
 
-    fn read_manifest(&mut self, bytes: &[u8], location: &str, node_name: &NodeName) {
+    /// Reads one file, and tells whether it defines a Secret.
+    fn read_manifest(&mut self, bytes: &[u8], location: &str, node_name: &NodeName) -> bool {
         let ctx = ParseContext {
             node_name,
             source: PodSource::File,
             location,
         };
         let parsed = manifest::parse_manifest(bytes, &ctx);
-        let mut problems = Vec::new();
+        let mut found = Found {
+            location: location.to_owned(),
+            source: String::from_utf8(bytes.to_vec()).ok(),
+            ..Found::default()
+        };
+        let mut is_secret = false;
         for document in parsed.documents {
-            problems.extend(document.problems);
-            if let Some(accepted) = &document.accepted
-                && let Some(why) = app_armor::refusal(&accepted.pod, self.app_armor)
-            {
-                let message = format!("an agent on this machine would refuse the pod: {why}");
-                let mut refused = Diagnostic::warning(Code::InvalidValue, location, message);
-                refused.position = document.position;
-                problems.push(refused);
+            is_secret |= document.is_secret();
+            if let Some(accepted) = document.pod() {
+                self.summary.pods += 1;
+                if let Some(why) = app_armor::refusal(&accepted.pod, self.app_armor) {
+                    let message = format!("an agent on this machine would refuse the pod: {why}");
+                    let mut refused = Diagnostic::warning(Code::InvalidValue, location, message);
+                    refused.position = document.position;
+                    found.note(refused);
+                }
+                let pod = Arc::clone(&accepted.pod);
+                found.pods.push((pod, document.places.clone()));
             }
-            self.summary.pods += usize::from(document.accepted.is_some());
-            let Some(name) = document.full_name else {
-                continue;
+            let duplicate = document.key.as_ref();
+            let duplicate = duplicate.and_then(|key| self.note_key(key, &document, location));
+            let may_be_secret = document.may_be_secret;
+            let problems = document.problems.into_iter();
+            found.problems.extend(problems.map(|diagnostic| Problem {
+                // A line with a kind is no secret.
+                may_be_secret: may_be_secret && diagnostic.code != Code::WrongKind,
+                diagnostic,
+            }));
+            found.problems.extend(duplicate);
+        }
+        let may_be_secret = found
+            .source
+            .as_ref()
+            .is_none_or(|text| text.contains("Secret"));
+        found
+            .problems
+            .extend(parsed.problems.into_iter().map(|diagnostic| Problem {
+                diagnostic,
+                may_be_secret,
+            }));
+        self.summary.files += 1;
+        self.found.push(found);
+        is_secret
+    }
+
+    /// Remembers what a document defines; fails with what is wrong if another one does.
+    fn note_key(
+        &mut self,
+        key: &DocumentKey,
+        document: &Document,
+        location: &str,
+    ) -> Option<Problem> {
+        let place = document.position.map_or_else(
+            || location.to_owned(),
+            |at| format!("{location}:{}:{}", at.line, at.column),
+        );
+        if let Some(first) = self.seen.get(key) {
+            let (code, what, help) = match key {
+                DocumentKey::Pod(name) => (
+                    Code::DuplicatePod,
+                    format!("pod {name}"),
+                    "the first one runs; give this one another name or namespace",
+                ),
+                DocumentKey::Object(key) => (
+                    Code::DuplicateObject,
+                    format!("{} {}/{}", key.kind.as_str(), key.namespace, key.name),
+                    "the first one is used; give this one another name or namespace",
+                ),
             };
-            let place = document.position.map_or_else(
-                || location.to_owned(),
-                |at| format!("{location}:{}:{}", at.line, at.column),
-            );
-            if let Some(first) = self.seen.get(&name) {
-                let message = format!("pod {name} is already defined by {first}");
-                let mut duplicate = Diagnostic::error(Code::DuplicatePod, location, message)
-                    .help("the first one runs; give this one another name or namespace");
-                duplicate.position = document.position;
-                problems.push(duplicate);
-            } else {
-                self.seen.insert(name, place);
+            let message = format!("{what} is already defined by {first}");
+            let mut diagnostic = Diagnostic::error(code, location, message).help(help);
+            diagnostic.position = document.position;
+            return Some(Problem {
+                diagnostic,
+                may_be_secret: false,
+            });
+        }
+        self.seen.insert(key.clone(), place);
+        if let DocumentKey::Object(key) = key {
+            let object = match &document.accepted {
+                Some(Accepted::Object(object)) => Some(object.clone()),
+                Some(Accepted::Pod(_) | Accepted::Namespace) | None => None,
+            };
+            self.summary.objects += usize::from(object.is_some());
+            self.objects.insert(key.clone(), object);
+        }
+        None
+    }
+
+    /// Notes the references that lead nowhere, once everything is read. What a file lacks that was
+    /// named alone may be in another one.
+    fn find_unmet(&mut self) {
+        let objects = &self.objects;
+        let find = |key: &ObjectKey| objects.get(key).cloned().flatten();
+        let is_rejected = |key: &ObjectKey| objects.get(key).is_some_and(Option::is_none);
+        for found in &mut self.found {
+            for (pod, places) in std::mem::take(&mut found.pods) {
+                // A rejected object has problems of its own.
+                let unmet = unmet(&pod, find).into_iter();
+                for unmet in unmet.filter(|unmet| !is_rejected(&unmet.key)) {
+                    let mut problem = unmet.diagnostic(&found.location);
+                    let field = problem.field.as_deref().unwrap_or_default();
+                    problem.position = places.get(field).copied();
+                    if !found.in_directory {
+                        problem.severity = Severity::Warning;
+                    }
+                    found.note(problem);
+                }
             }
         }
-        problems.extend(parsed.problems);
-        self.summary.files += 1;
-        let source = String::from_utf8(bytes.to_vec()).ok();
-        self.add(Found { source, problems });
     }
 
     fn unreadable(&mut self, path: &Path, error: &io::Error) {
         let message = format!("can't be read: {error}");
-        let problem = Diagnostic::error(Code::Unreadable, path.display().to_string(), message);
-        self.add(Found {
-            source: None,
-            problems: vec![problem],
-        });
+        let location = path.display().to_string();
+        let problem = Diagnostic::error(Code::Unreadable, &location, message);
+        let mut found = Found {
+            location,
+            ..Found::default()
+        };
+        found.note(problem);
+        self.found.push(found);
     }
 
-    fn add(&mut self, found: Found) {
-        let errors = found.problems.iter().filter(|p| p.is_error()).count();
-        self.summary.errors += errors;
-        self.summary.warnings += found.problems.len() - errors;
-        // Texts of clean files aren't needed any more.
-        if !found.problems.is_empty() {
-            self.found.push(found);
-        }
+    /// Counts what was found.
+    fn sum_up(&mut self) {
+        let problems = || self.found.iter().flat_map(|found| &found.problems);
+        let errors = problems().filter(|p| p.diagnostic.is_error()).count();
+        self.summary.errors = errors;
+        self.summary.warnings = problems().count() - errors;
     }
 
     fn outcome(&self) -> Outcome {
@@ -236,7 +363,8 @@ impl Run {
     fn write_text(&self, colour: bool, out: &mut dyn Write) -> io::Result<()> {
         for found in &self.found {
             for problem in &found.problems {
-                let drawn = manifest::render(problem, found.source.as_deref(), colour);
+                let source = found.source.as_deref().filter(|_| !problem.may_be_secret);
+                let drawn = manifest::render(&problem.diagnostic, source, colour);
                 writeln!(out, "{drawn}\n")?;
             }
         }
@@ -247,9 +375,13 @@ impl Run {
             )?;
         }
         let summary = &self.summary;
+        let objects = match summary.objects {
+            0 => String::new(),
+            objects => format!(", {}", counted(objects, "object")),
+        };
         writeln!(
             out,
-            "{}, {}: {}, {}",
+            "{}, {}{objects}: {}, {}",
             counted(summary.files, "file"),
             counted(summary.pods, "valid pod"),
             counted(summary.errors, "error"),
@@ -260,7 +392,7 @@ impl Run {
     fn write_json(&self, out: &mut dyn Write) -> anyhow::Result<()> {
         let diagnostics = self.found.iter().flat_map(|found| &found.problems);
         let output = Output {
-            diagnostics: diagnostics.collect(),
+            diagnostics: diagnostics.map(|problem| &problem.diagnostic).collect(),
             summary: &self.summary,
         };
         serde_json::to_writer_pretty(&mut *out, &output)?;
@@ -290,6 +422,8 @@ fn read_bounded(reader: &mut dyn Read) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     const GOOD: &str = "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: a, image: a}]}}\n";
@@ -368,5 +502,60 @@ mod tests {
         assert_eq!(run(&stdin, Format::Text, "").0.exit_code(), 1);
         let missing = [PathBuf::from("no/such/file.yaml")];
         assert_eq!(run(&missing, Format::Text, "").0.exit_code(), 2);
+    }
+
+    #[test]
+    fn references_of_a_directory_are_followed_and_no_secret_is_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let web = "apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers:
+  - name: web
+    image: web:1
+    env:
+    - {name: A, valueFrom: {configMapKeyRef: {name: settings, key: port}}}
+    - {name: B, valueFrom: {secretKeyRef: {name: login, key: password}}}
+    - {name: C, valueFrom: {secretKeyRef: {name: other, key: k, optional: true}}}
+    envFrom:
+    - configMapRef: {name: nowhere}
+    - secretRef: {name: broken}
+";
+        let secrets = "apiVersion: v1
+kind: Secret
+metadata: {name: login}
+stringData: {password: hunter2, password: hunter2}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: broken}
+data: {password: hunter2!}
+";
+        let settings = "{apiVersion: v1, kind: ConfigMap, metadata: {name: settings}, data: {colour: green}}\n";
+        for (name, text) in [
+            ("web.yaml", web),
+            ("secrets.yaml", secrets),
+            ("settings.yaml", settings),
+        ] {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        let (outcome, text) = run(&[dir.path().to_path_buf()], Format::Text, "");
+        assert_eq!(outcome.exit_code(), 1);
+        let text = text.replace(&dir.path().display().to_string(), "DIR");
+        // box 1, box 4
+        assert!(!text.contains("hunter2"), "{text}");
+        insta::assert_snapshot!(text);
+        // Of a file that is named alone, others may define what it needs.
+        let (outcome, text) = run(&[dir.path().join("web.yaml")], Format::Text, "");
+        assert_eq!(outcome.exit_code(), 0, "{text}");
+        assert!(text.ends_with("0 errors, 4 warnings\n"), "{text}");
+        let hidden = format!("{secrets}---\n]");
+        let (_, text) = run(&[PathBuf::from(STDIN)], Format::Text, &hidden);
+        assert!(
+            text.contains("error[half-written]") && !text.contains("hunter2"),
+            "{text}"
+        );
     }
 }

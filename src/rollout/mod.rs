@@ -130,6 +130,9 @@ impl Rollouts {
         let now = (self.options.clock)();
         self.changed.mark_unchanged();
         self.look_at = None;
+        if merged.objects != before.objects {
+            self.preparations.try_again();
+        }
         let is_static = |pod: &&SourcePod| !pod.is_api();
         let wanted: BTreeMap<FullName, SourcePod> = merged
             .pods

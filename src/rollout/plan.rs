@@ -11,6 +11,7 @@ use mirrorlet_core::api::report::{Downtime, PlanAction, PlannedPod};
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::merge::Merged;
+use mirrorlet_core::objects::{KnownObjects, references};
 use mirrorlet_core::rollout::{
     Cause, Change, Decision, History, Input, Phase, Preparation, author_fields, changed_fields,
     decide,
@@ -29,13 +30,15 @@ impl RolloutHandle {
             let pods = merged.pods.values().filter(|pod| !pod.is_api());
             pods.cloned().collect::<Vec<SourcePod>>()
         };
-        let histories = self.histories();
+        let (histories, objects) = (self.histories(), newest.known_objects());
         let wanted = statics(newest);
         let plans: Vec<BoxFuture<'_, PlannedPod>> = wanted
             .iter()
             .map(|pod| {
                 let history = histories.get(&pod.full_name());
-                self.options.plan_one(pod, history, before, content).boxed()
+                self.options
+                    .plan_one(pod, history, before, &objects, content)
+                    .boxed()
             })
             .collect();
         let mut planned: Vec<PlannedPod> = futures::stream::iter(plans)
@@ -62,6 +65,7 @@ impl RolloutOptions {
         wanted: &SourcePod,
         history: Option<&History>,
         before: &Merged,
+        objects: &KnownObjects,
         content: bool,
     ) -> PlannedPod {
         let none = History::default();
@@ -72,8 +76,8 @@ impl RolloutOptions {
         let check = if same {
             Ok(PodCheck::default())
         } else {
-            self.check(&target, running.map(|running| &*running.pod), before)
-                .await
+            let running = running.map(|running| &*running.pod);
+            self.check(&target, running, before, objects).await
         };
         let refused = check.as_ref().err();
         let preparation = refused.map_or(Preparation::Done, |cause| {
@@ -141,11 +145,13 @@ impl RolloutOptions {
         pod: &Arc<Pod>,
         replaces: Option<&Pod>,
         before: &Merged,
+        objects: &KnownObjects,
     ) -> Result<PodCheck, Cause> {
         if let Some(cause) = self.refused(pod, before) {
             return Err(cause);
         }
-        let checked = self.runtime.check_pod(pod, replaces).await;
+        let objects = objects.set(&references(pod));
+        let checked = self.runtime.check_pod(pod, replaces, objects).await;
         checked.map_err(|error| Cause::new(error.reason.to_string(), error.message))
     }
 }

@@ -25,6 +25,8 @@ pub(super) struct Preparations {
     /// Changes with every outcome.
     version: watch::Sender<u64>,
     seen: watch::Receiver<u64>,
+    /// Changes when what failed may succeed now.
+    again: watch::Sender<u64>,
 }
 
 struct OnePod {
@@ -48,7 +50,13 @@ impl Preparations {
             tasks: JoinSet::new(),
             version,
             seen,
+            again: watch::channel(0).0,
         }
+    }
+
+    /// What failed is tried again at once: objects that it may refer to have changed.
+    pub(super) fn try_again(&self) {
+        self.again.send_modify(|count| *count += 1);
     }
 
     /// How far a revision is prepared; the first question begins it. One of an older edit ends.
@@ -70,6 +78,7 @@ impl Preparations {
             replaces: Arc::clone(replaces),
             outcome: sender,
             version: self.version.clone(),
+            again: self.again.subscribe(),
         };
         let token = cancel.clone();
         self.tasks.spawn(async move {
@@ -116,11 +125,13 @@ struct Task {
     replaces: Arc<Pod>,
     outcome: watch::Sender<Preparation>,
     version: watch::Sender<u64>,
+    again: watch::Receiver<u64>,
 }
 
 impl Task {
-    async fn run(self, cancel: &CancellationToken) {
+    async fn run(mut self, cancel: &CancellationToken) {
         loop {
+            self.again.mark_unchanged();
             let prepared = self
                 .runtime
                 .prepare_pod(&self.pod, &self.replaces, cancel)
@@ -136,6 +147,8 @@ impl Task {
             };
             tokio::select! {
                 () = cancel.cancelled() => return,
+                // Of senders that have gone there is no pause to be waited for.
+                _ = self.again.changed() => {}
                 () = tokio::time::sleep(pause) => {}
             }
         }

@@ -1,8 +1,9 @@
 //! Last good manifests, on disk: a broken file keeps its pod across restarts of the agent too.
 //!
-//! One file per location under `<root>/last-good/`, renamed in, readable by root alone, since
-//! manifests may hold secrets. Nothing here is ever fatal: what can't be read is reported and set
-//! aside, what can't be written stays in memory and is tried again at the next
+//! One file per location under `<root>/last-good/`, renamed in, readable by root alone. A Secret is
+//! never written there, nor the text of a file that may hold one: those are kept in memory alone.
+//! Nothing here is ever fatal: what can't be read is reported and set aside,
+//! what can't be written stays in memory and is tried again at the next
 //! [`LastGoodStore::flush`].
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,8 +17,10 @@ use sha2::{Digest, Sha256};
 use crate::store::kept::{Claim, KeptDir, SUFFIX};
 use mirrorlet_core::api::{Code, Diagnostic, FullName, NodeName, PodUid, hex};
 use mirrorlet_core::desired::PodSource;
-use mirrorlet_core::hold::{LastGood, LastGoodPod};
-use mirrorlet_core::manifest::{MANIFEST_BYTES_MAX, ParseContext, pod_from_canonical};
+use mirrorlet_core::hold::{LastGood, LastGoodDocument};
+use mirrorlet_core::manifest::{
+    Accepted, DocumentKey, MANIFEST_BYTES_MAX, ParseContext, document_from_canonical,
+};
 
 /// Name of the directory under the root.
 pub const DIRECTORY: &str = "last-good";
@@ -143,17 +146,16 @@ impl LastGoodStore {
     }
 
     fn write(&self, location: &str, good: &LastGood) -> io::Result<()> {
-        let documents = good.pods.iter().map(|pod| StoredDocument {
-            number: pod.number,
-            full_name: pod.full_name.clone(),
-            uid: pod.uid.clone(),
-            canonical: pod.canonical.clone(),
-        });
+        let documents = good.documents.iter().filter_map(stored_document);
         let stored = StoredFile {
             version: FORMAT_VERSION,
             source: self.source,
             location: location.to_owned(),
-            raw: good.raw.to_string(),
+            raw: if good.may_hold_secret {
+                String::new()
+            } else {
+                good.raw.to_string()
+            },
             documents: documents.collect(),
         };
         self.kept.write(&file_name(self.source, location), &stored)
@@ -184,34 +186,59 @@ impl LastGoodStore {
             source: self.source,
             location: &stored.location,
         };
-        let mut pods = Vec::new();
+        let mut documents = Vec::new();
         for document in stored.documents {
-            match pod_from_canonical(&document.canonical, &context) {
+            match document_from_canonical(&document.canonical, &context) {
                 // Name and UID are computed anew: both depend on the node's name.
-                Ok(pod) => pods.push(LastGoodPod {
+                Ok(good) => documents.extend(good.key().map(|key| LastGoodDocument {
                     number: document.number,
-                    full_name: FullName::of(&pod),
-                    uid: PodUid::of(&pod),
-                    canonical: document.canonical,
-                    pod,
-                }),
+                    key,
+                    content: good,
+                })),
                 Err(reasons) => {
                     problems.push(no_longer_good(&stored.location, &document, &reasons));
                 }
             }
         }
-        let raw = stored.raw.into();
-        self.known.insert(stored.location, LastGood { raw, pods });
+        let good = LastGood {
+            may_hold_secret: stored.raw.is_empty(),
+            raw: stored.raw.into(),
+            documents,
+        };
+        self.known.insert(stored.location, good);
     }
+}
+
+/// The document as it is stored; none of a Secret. Earlier releases read every document as a pod's.
+fn stored_document(document: &LastGoodDocument) -> Option<StoredDocument> {
+    let (full_name, uid, canonical) = match (&document.content, &document.key) {
+        (Accepted::Pod(accepted), _) => (
+            FullName::of(&accepted.pod),
+            PodUid::of(&accepted.pod),
+            accepted.canonical.clone(),
+        ),
+        (Accepted::Object(object), DocumentKey::Object(key)) => (
+            FullName::new(key.name.as_str(), key.namespace.as_str()),
+            PodUid::from(""),
+            object.canonical()?,
+        ),
+        (Accepted::Object(_) | Accepted::Namespace, _) => return None,
+    };
+    Some(StoredDocument {
+        number: document.number,
+        full_name,
+        uid,
+        canonical,
+    })
 }
 
 fn no_longer_good(location: &str, document: &StoredDocument, reasons: &[Diagnostic]) -> Diagnostic {
     let reason = reasons.iter().find(|reason| reason.is_error());
     let code = reason.map_or(Code::InvalidValue, |reason| reason.code);
     let message = format!(
-        "the saved last good version of pod {} is not valid for this version of mirrorlet: {}",
+        "the saved last good version of {} is not valid for this version of mirrorlet: {}",
         document.full_name,
-        reason.map_or("it is not a valid pod", |reason| &reason.message)
+        reason.map_or("it is not valid", |reason| &reason.message)
     );
     Diagnostic::warning(code, location, message)
 }

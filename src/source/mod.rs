@@ -126,6 +126,7 @@ impl SourceReader {
             synced: state.is_synced(),
             last_success: health.last_success,
             pods: set.map_or(0, |set| set.pods.len()),
+            objects: set.map_or(0, |set| set.objects.len()),
             problems,
             ignored: set.map(|set| set.ignored.clone()).unwrap_or_default(),
         }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::Context;
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::backoff::ExponentialBackoff;
-use mirrorlet_core::objects::is_static;
+use mirrorlet_core::objects::references;
 use mirrorlet_core::observed::{ContainerState, PodStatus};
 use mirrorlet_core::payload::is_live;
 use mirrorlet_host::telemetry::occurrences;
@@ -46,10 +46,10 @@ impl Refresh {
     pub(super) fn listen(&mut self, context: &Context, pod: &Pod) {
         let is_deaf = match &self.news {
             Some(news) => news.has_changed().is_err(),
-            None => !is_static(pod),
+            None => !references(pod).is_empty(),
         };
         if is_deaf {
-            self.news = Some(context.runtime.references_changed(&PodUid::of(pod)));
+            self.news = Some(context.runtime.references_changed(pod));
         }
     }
 

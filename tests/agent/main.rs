@@ -17,6 +17,7 @@ mod edits;
 mod failures;
 mod hooks;
 mod lifecycle;
+mod objects;
 mod probes;
 mod rollouts;
 mod stats;

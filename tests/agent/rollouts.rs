@@ -114,6 +114,17 @@ async fn an_edit_that_can_not_be_started_stops_nothing() {
             pod("second", IMAGE_2, QUIET, "", &second),
             "ErrImageNeverPull",
         ),
+        (
+            "config",
+            pod(
+                "config",
+                IMAGE,
+                QUIET,
+                "",
+                "    envFrom: [{configMapRef: {name: settings}}]",
+            ),
+            "no manifest defines ConfigMap default/settings",
+        ),
     ];
     let bed = Bed::new();
     let mut agent = bed.agent().await;
@@ -128,23 +139,11 @@ async fn an_edit_that_can_not_be_started_stops_nothing() {
     for (name, edit, _) in &edits {
         bed.write(&format!("{name}.yaml"), edit);
     }
-    // What a manifest can't say at all is held before it is prepared.
-    let referring = "    envFrom: [{configMapRef: {name: settings}}]";
-    bed.write("second.yaml", &pod("second", IMAGE, QUIET, "", referring));
-    let pod_of = agent
-        .until_pod("second", |pod| pod.held && !told(pod).contains("ErrImage"))
-        .await;
-    // rollouts 9
-    assert!(told(&pod_of).contains("configMapRef"), "{pod_of:?}");
-    bed.write(
-        "second.yaml",
-        &edits.iter().find(|edit| edit.0 == "second").unwrap().1,
-    );
     for life in ["the agent that saw the edit", "the one after it"] {
         for (name, _, cause) in &edits {
             let held = |pod: &PodReport| pod.held && told(pod).contains(cause);
             let pod = agent.until_pod(name, held).await;
-            // rollouts 1, rollouts 2, rollouts 8, rollouts 10, rollouts 11, rollouts 12
+            // rollouts 1, rollouts 2, rollouts 8, rollouts 9, rollouts 10, rollouts 11, rollouts 12
             assert_eq!(pod.uid, uids[name], "{life}");
             assert_eq!((pod.status.as_str(), pod.ready), ("Running", 1), "{name}");
             let problem = &pod.problems[0];
@@ -162,6 +161,15 @@ async fn an_edit_that_can_not_be_started_stops_nothing() {
     agent
         .until_pod("port", |pod| goes_on(pod) && told(pod).is_empty())
         .await;
+    bed.write(
+        "settings.yaml",
+        "{apiVersion: v1, kind: ConfigMap, metadata: {name: settings}, data: {A: b}}\n",
+    );
+    agent
+        .until_pod("config", |pod| pod.uid != uids["config"] && pod.ready == 1)
+        .await;
+    // box 3
+    assert_eq!(bed.exec("config", "echo $A"), "b");
     // The author's own text again: nothing happens.
     bed.write("root.yaml", &good("root"));
     let pod = agent.until_pod("root", |pod| !pod.held).await;

@@ -143,7 +143,7 @@ impl Bed {
             node_name: &node_name,
         };
         let parsed = parse_manifest(manifest.as_bytes(), &context);
-        let accepted = parsed.documents[0].accepted.as_ref().unwrap();
+        let accepted = parsed.documents[0].pod().unwrap();
         let pod = Arc::clone(&accepted.pod);
         let source = SourcePod {
             pod: Arc::clone(&pod),
@@ -159,6 +159,7 @@ impl Bed {
         };
         self.wanted.set_pods([Arc::clone(&pod)]);
         self.merged.publish(Merged {
+            objects: BTreeMap::new(),
             pods: BTreeMap::from([(PodUid::of(&pod), source)]),
             conflicts: Vec::new(),
             delivered: Delivered::ALL,

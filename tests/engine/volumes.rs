@@ -30,7 +30,7 @@ use mirrorlet_docker::{
 };
 use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_runtime::Runtime;
-use mirrorlet_runtime::objects::{Holders, Objects};
+use mirrorlet_runtime::objects::{Holders, Objects, PodObjects};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -173,7 +173,7 @@ impl Stack {
                 },
                 pod_infra_image: None,
                 engine_concurrency: 4,
-                objects: objects.clone(),
+                objects: PodObjects::new(objects.clone()),
                 host_files: mirrorlet_host::volume::HostFiles::default(),
                 pod_logs_dir: None,
             },

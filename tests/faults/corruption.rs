@@ -291,7 +291,7 @@ fn means_the_same(example: &Example, text: &[u8], node: &mirrorlet_core::api::No
         let parsed = parse_manifest(text, &context);
         let documents = parsed.documents.into_iter();
         documents
-            .map(|document| document.accepted.map(|pod| pod.canonical))
+            .map(|document| document.pod().map(|pod| pod.canonical.clone()))
             .collect()
     };
     meaning(text) == meaning(&example.good)

@@ -57,7 +57,7 @@ fn merged_of(pods: Vec<SourcePod>, before: &Merged) -> Merged {
     };
     let name = SourceName::new(PodSource::File, "/m");
     let states = BTreeMap::from([(name, SourceState::Synced(Arc::new(set)))]);
-    merge_sources(&states, &before.incumbents())
+    merge_sources(&states, &before.incumbents(), &before.objects)
 }
 
 /// What the runtime holds when all that is wanted runs.

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mirrorlet::app::desired::MergeTask;
+use mirrorlet::app::desired::{MergeOutputs, MergeTask};
 use mirrorlet::observe::Observer;
 use mirrorlet::rollout::{RolloutOptions, Rollouts};
 use mirrorlet::source::{SourceHealth, SourceReader};
@@ -102,9 +102,12 @@ impl Agent {
         let merge = MergeTask::new(
             vec![source.clone()],
             listed.clone(),
-            pod_manager().0,
-            merged,
-            wanted,
+            MergeOutputs {
+                pods: pod_manager().0,
+                merged,
+                wanted,
+                objects: Arc::default(),
+            },
             rollouts,
             telemetry.clone(),
         );

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::diagnostic::Position;
 use crate::api::report::RolloutReport;
 use crate::api::{Diagnostic, FullName, Pod, PodUid};
+use crate::objects::Object;
 
 /// Kind of source a pod came from; the value of `kubernetes.io/config.source`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -80,11 +81,24 @@ impl SourcePod {
     }
 }
 
+/// An object of a manifest that pods refer to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SourceObject {
+    /// The object.
+    pub object: Object,
+    /// Its origin.
+    pub origin: Origin,
+    /// Whether this is the last good version, standing in for a present one that can't be used.
+    pub held: bool,
+}
+
 /// Everything one source wants, in the source's own order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SourceSet {
     /// Its pods, those held at their last good version included.
     pub pods: Vec<SourcePod>,
+    /// What its other documents describe, those held at their last good version included.
+    pub objects: Vec<SourceObject>,
     /// Problems that belong to none of [`pods`](Self::pods): a broken file without a last good
     /// version, a directory that can't be read.
     pub problems: Vec<Diagnostic>,

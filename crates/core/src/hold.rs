@@ -1,50 +1,60 @@
-//! A bad edit never hurts: what a source location's present text means for the pods it described.
+//! A bad edit never hurts: what a source location's present text means for the pods and objects it
+//! described.
 //!
-//! Only removing a file, or a document from a file that is otherwise sound, takes a pod away.
-//! Everything else that is wrong with a text leaves the pods it described before running, as their
+//! Only removing a file, or a document from a file that is otherwise sound, takes a pod or an object
+//! away. Everything else that is wrong with a text leaves what it described before in force, as its
 //! *last good* version, with the problems attached. The caller keeps the last good version (also on
 //! disk, `source::last_good`) and says for how long it has seen the present text.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
-
-use crate::api::{Code, Diagnostic, FullName, Pod, PodUid};
-use crate::desired::{Origin, PodSource, SourcePod};
-use crate::manifest::{Document, Parsed};
+use crate::api::diagnostic::Position;
+use crate::api::{Code, Diagnostic};
+use crate::desired::{Origin, PodSource, SourceObject, SourcePod};
+use crate::manifest::{Accepted, Document, DocumentKey, Parsed};
+use crate::objects::ObjectKey;
 
 /// How long a text that looks cut off must stay the same until it is believed: longer than any
 /// editor or copy of a manifest takes between two writes, short enough not to puzzle an author who
 /// did remove the end of the file. A guess.
 pub const HALF_WRITTEN_HOLD: Duration = Duration::from_secs(10);
 
-/// The last good version of one pod.
+/// The last good version of one document.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LastGoodPod {
-    /// Number of its document.
+pub struct LastGoodDocument {
+    /// Its number.
     pub number: u32,
-    /// Its full name.
-    pub full_name: FullName,
-    /// Its UID.
-    pub uid: PodUid,
-    /// The manifest as its author wrote it.
-    pub canonical: Value,
-    /// The pod.
-    pub pod: Arc<Pod>,
+    /// Its key.
+    pub key: DocumentKey,
+    /// Its content.
+    pub content: Accepted,
 }
 
-/// The last good version of everything one location describes.
-#[derive(Debug, Clone, PartialEq, Default)]
+/// The last good version of everything one location describes. Its `Debug` text doesn't hold the
+/// text, which may contain secrets.
+#[derive(Clone, PartialEq, Default)]
 pub struct LastGood {
     /// The text last acted upon: what a half-written one is recognised against.
     pub raw: Arc<str>,
-    /// Its pods, by document.
-    pub pods: Vec<LastGoodPod>,
+    /// Whether the text may hold a Secret: it is kept in memory only then.
+    pub may_hold_secret: bool,
+    /// Its documents, in their order.
+    pub documents: Vec<LastGoodDocument>,
+}
+
+impl fmt::Debug for LastGood {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LastGood")
+            .field("documents", &self.documents)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The current state of one location.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Present<'a> {
     /// Kind of source.
     pub source: PodSource,
@@ -63,6 +73,8 @@ pub struct Present<'a> {
 pub struct FileDecision {
     /// The pods to run, by document.
     pub pods: Vec<SourcePod>,
+    /// The objects, by document.
+    pub objects: Vec<SourceObject>,
     /// Problems that belong to none of the pods.
     pub problems: Vec<Diagnostic>,
     /// The new last good version; none when it stays as it was.
@@ -71,18 +83,19 @@ pub struct FileDecision {
     pub look_again: Option<Duration>,
 }
 
-/// Decides what runs for one location.
+/// Decides what is in force for one location.
 ///
-/// - The text as a whole can't be used, or has become empty: all last good pods are held.
-/// - It looks cut off: all are held until it has stayed so for [`HALF_WRITTEN_HOLD`], and for as
+/// - The text as a whole can't be used, or has become empty: everything last good is held.
+/// - It looks cut off: everything is held until it has stayed so for [`HALF_WRITTEN_HOLD`], and for as
 ///   long as anything else is wrong with it.
-/// - A document is rejected: the last good pod of its full name is held; when there is none, it may
+/// - A document is rejected: the last good version of its key is held; when there is none, it may
 ///   be any of them under a broken name, so each one that no accepted document provides is held.
-/// - Accepted documents run, and become the last good version.
+/// - Accepted documents are in force, and become the last good version. One that changes an immutable
+///   object is rejected.
 #[must_use]
 pub fn decide_file(present: Present<'_>, last_good: Option<&LastGood>) -> FileDecision {
     let parsed = present.parsed;
-    let known = last_good.map_or(&[][..], |good| &good.pods);
+    let known = last_good.map_or(&[][..], |good| &good.documents);
     if parsed.problems.iter().any(Diagnostic::is_error) {
         return hold_all(present, known, parsed.problems.clone(), None);
     }
@@ -102,41 +115,93 @@ pub fn decide_file(present: Present<'_>, last_good: Option<&LastGood>) -> FileDe
     decide_documents(present, known)
 }
 
-/// All last good pods, with everything that is wrong attached to each.
+/// Everything last good, with what is wrong attached to each pod.
 fn hold_all(
     present: Present<'_>,
-    known: &[LastGoodPod],
+    known: &[LastGoodDocument],
     problems: Vec<Diagnostic>,
     look_again: Option<Duration>,
 ) -> FileDecision {
-    let pods: Vec<_> = known
-        .iter()
-        .map(|good| held(present, good, &problems))
-        .collect();
-    FileDecision {
-        problems: if pods.is_empty() {
-            problems
-        } else {
-            Vec::new()
-        },
-        pods,
-        last_good: None,
+    let mut decision = FileDecision {
         look_again,
+        ..FileDecision::default()
+    };
+    for good in known {
+        decision.hold(present, good, &problems);
+    }
+    if decision.pods.is_empty() {
+        decision.problems = problems;
+    }
+    decision
+}
+
+impl FileDecision {
+    /// Puts a document's last good version in force, or only adds its problems when it is there
+    /// already. Those of an object belong to no pod.
+    fn hold(&mut self, present: Present<'_>, good: &LastGoodDocument, problems: &[Diagnostic]) {
+        let origin = origin(present, good.number, None);
+        match &good.content {
+            Accepted::Pod(accepted) => {
+                let same = |held: &&mut SourcePod| held.held && held.pod == accepted.pod;
+                if let Some(held) = self.pods.iter_mut().find(same) {
+                    held.problems.extend_from_slice(problems);
+                    return;
+                }
+                self.pods.push(SourcePod {
+                    pod: Arc::clone(&accepted.pod),
+                    origin,
+                    held: true,
+                    problems: problems.to_vec(),
+                    rollout: None,
+                });
+            }
+            Accepted::Object(object) => {
+                let same = |known: &SourceObject| known.held && known.object.key() == object.key();
+                if !self.objects.iter().any(same) {
+                    let object = object.clone();
+                    self.objects.push(SourceObject {
+                        object,
+                        origin,
+                        held: true,
+                    });
+                }
+            }
+            Accepted::Namespace => {}
+        }
+    }
+
+    /// Puts an accepted document in force.
+    fn accept(&mut self, present: Present<'_>, document: &Document, content: &Accepted) {
+        let origin = origin(present, document.number, document.position);
+        let problems = document.problems.iter().cloned();
+        match content {
+            Accepted::Pod(accepted) => self.pods.push(SourcePod {
+                pod: Arc::clone(&accepted.pod),
+                origin,
+                held: false,
+                problems: problems.collect(),
+                rollout: None,
+            }),
+            Accepted::Object(object) => {
+                self.problems.extend(problems);
+                let object = object.clone();
+                self.objects.push(SourceObject {
+                    object,
+                    origin,
+                    held: false,
+                });
+            }
+            Accepted::Namespace => self.problems.extend(problems),
+        }
     }
 }
 
-fn held(present: Present<'_>, good: &LastGoodPod, problems: &[Diagnostic]) -> SourcePod {
-    SourcePod {
-        pod: Arc::clone(&good.pod),
-        origin: Origin {
-            source: present.source,
-            location: present.location.to_owned(),
-            document: good.number,
-            position: None,
-        },
-        held: true,
-        problems: problems.to_vec(),
-        rollout: None,
+fn origin(present: Present<'_>, document: u32, position: Option<Position>) -> Origin {
+    Origin {
+        source: present.source,
+        location: present.location.to_owned(),
+        document,
+        position,
     }
 }
 
@@ -145,7 +210,7 @@ fn held(present: Present<'_>, good: &LastGoodPod, problems: &[Diagnostic]) -> So
 /// last good one did not.
 fn looks_cut_off(present: Present<'_>, good: &LastGood) -> Option<Diagnostic> {
     let before = good.raw.as_bytes();
-    if present.raw.len() >= before.len() || same_pods(present.parsed, &good.pods) {
+    if present.raw.len() >= before.len() || same_documents(present.parsed, &good.documents) {
         return None;
     }
     let is_prefix = before.starts_with(present.raw);
@@ -164,98 +229,110 @@ fn looks_cut_off(present: Present<'_>, good: &LastGood) -> Option<Diagnostic> {
 }
 
 /// Whether the documents are exactly the last good ones.
-fn same_pods(parsed: &Parsed, known: &[LastGoodPod]) -> bool {
-    let present = parsed.documents.iter().map(|doc| {
-        let accepted = doc.accepted.as_ref()?;
-        Some((doc.number, &accepted.canonical))
+fn same_documents(parsed: &Parsed, known: &[LastGoodDocument]) -> bool {
+    let present = parsed.documents.iter().filter_map(|doc| {
+        let is_kept = doc.accepted.as_ref().is_none_or(|a| a.key().is_some());
+        is_kept.then_some((doc.number, doc.accepted.as_ref()))
     });
-    present.eq(known
-        .iter()
-        .map(|good| Some((good.number, &good.canonical))))
+    present.eq(known.iter().map(|good| (good.number, Some(&good.content))))
 }
 
-/// Runs what is accepted and holds what is rejected.
-fn decide_documents(present: Present<'_>, known: &[LastGoodPod]) -> FileDecision {
-    let documents = &present.parsed.documents;
+/// Puts in force what is accepted and holds what is rejected.
+fn decide_documents(present: Present<'_>, known: &[LastGoodDocument]) -> FileDecision {
+    let documents: Vec<Cow<'_, Document>> = present
+        .parsed
+        .documents
+        .iter()
+        .map(|document| unless_immutable(document, known, present.location))
+        .collect();
     let mut decision = FileDecision {
         problems: present.parsed.problems.clone(),
         ..FileDecision::default()
     };
-    let mut good: Vec<LastGoodPod> = documents.iter().filter_map(as_last_good).collect();
+    let accepted: Vec<_> = documents.iter().filter_map(|d| as_last_good(d)).collect();
     let provided =
-        |good: &[LastGoodPod], name: &FullName| good.iter().any(|g| g.full_name == *name);
-    let accepted = good.clone();
+        |good: &[LastGoodDocument], key: &DocumentKey| good.iter().any(|g| g.key == *key);
+    let mut good = accepted.clone();
 
-    for document in documents {
-        if let Some(pod) = &document.accepted {
-            decision
-                .pods
-                .push(accepted_pod(present, document, &pod.pod));
+    for document in &documents {
+        if let Some(content) = &document.accepted {
+            decision.accept(present, document, content);
             continue;
         }
-        let free = |g: &&LastGoodPod| !provided(&accepted, &g.full_name);
-        let named = |g: &&LastGoodPod| document.full_name.as_ref() == Some(&g.full_name);
+        let free = |g: &&LastGoodDocument| !provided(&accepted, &g.key);
+        let named = |g: &&LastGoodDocument| document.key.as_ref() == Some(&g.key);
         let mut stand_ins: Vec<_> = known.iter().filter(free).filter(named).collect();
-        let is_known_name = document.full_name.as_ref().is_some_and(|name| {
-            provided(&accepted, name) || known.iter().any(|g| g.full_name == *name)
-        });
+        let is_known_name = document
+            .key
+            .as_ref()
+            .is_some_and(|key| provided(&accepted, key) || known.iter().any(|g| g.key == *key));
         if !is_known_name {
             stand_ins = known.iter().filter(free).collect();
         }
-        if stand_ins.is_empty() {
+        let is_pod = |g: &&LastGoodDocument| matches!(g.content, Accepted::Pod(_));
+        if !stand_ins.iter().any(is_pod) {
             decision.problems.extend(document.problems.iter().cloned());
         }
         for stand_in in stand_ins {
-            hold_one(
-                &mut decision.pods,
-                held(present, stand_in, &document.problems),
-            );
-            if !provided(&good, &stand_in.full_name) {
+            decision.hold(present, stand_in, &document.problems);
+            if !provided(&good, &stand_in.key) {
                 good.push(stand_in.clone());
             }
         }
     }
     decision.pods.sort_by(|a, b| a.origin.cmp(&b.origin));
+    decision.objects.sort_by(|a, b| a.origin.cmp(&b.origin));
     good.sort_by_key(|g| g.number);
     decision.last_good = std::str::from_utf8(present.raw).ok().map(|raw| LastGood {
         raw: raw.into(),
-        pods: good,
+        may_hold_secret: present.parsed.may_hold_secret(),
+        documents: good,
     });
     decision
 }
 
-/// Adds a held pod, or only its problems when it is there already.
-fn hold_one(pods: &mut Vec<SourcePod>, held: SourcePod) {
-    let same = |pod: &&mut SourcePod| pod.held && pod.uid() == held.uid();
-    match pods.iter_mut().find(same) {
-        Some(present) => present.problems.extend(held.problems),
-        None => pods.push(held),
+/// The document, rejected if it changes an object that is immutable.
+fn unless_immutable<'a>(
+    document: &'a Document,
+    known: &[LastGoodDocument],
+    location: &str,
+) -> Cow<'a, Document> {
+    let (Some(Accepted::Object(new)), Some(key)) = (&document.accepted, &document.key) else {
+        return Cow::Borrowed(document);
+    };
+    let forbids = |good: &LastGoodDocument| match &good.content {
+        Accepted::Object(old) => good.key == *key && old.forbids(new),
+        Accepted::Pod(_) | Accepted::Namespace => false,
+    };
+    if !known.iter().any(forbids) {
+        return Cow::Borrowed(document);
     }
+    let ObjectKey {
+        kind,
+        namespace,
+        name,
+    } = new.key();
+    let message = format!(
+        "{} {namespace}/{name} is immutable; this change of it is ignored",
+        kind.as_str()
+    );
+    let problem = Diagnostic::error(Code::Immutable, location, message)
+        .help("give the changed object another name, or remove this document for a moment and add it again");
+    let mut document = document.clone();
+    document.accepted = None;
+    document.problems.push(Diagnostic {
+        position: document.position,
+        ..problem
+    });
+    Cow::Owned(document)
 }
 
-fn accepted_pod(present: Present<'_>, document: &Document, pod: &Arc<Pod>) -> SourcePod {
-    SourcePod {
-        pod: Arc::clone(pod),
-        origin: Origin {
-            source: present.source,
-            location: present.location.to_owned(),
-            document: document.number,
-            position: document.position,
-        },
-        held: false,
-        problems: document.problems.clone(),
-        rollout: None,
-    }
-}
-
-fn as_last_good(document: &Document) -> Option<LastGoodPod> {
-    let accepted = document.accepted.as_ref()?;
-    Some(LastGoodPod {
+fn as_last_good(document: &Document) -> Option<LastGoodDocument> {
+    let content = document.accepted.as_ref()?;
+    Some(LastGoodDocument {
         number: document.number,
-        full_name: FullName::of(&accepted.pod),
-        uid: PodUid::of(&accepted.pod),
-        canonical: accepted.canonical.clone(),
-        pod: Arc::clone(&accepted.pod),
+        key: content.key()?,
+        content: content.clone(),
     })
 }
 

@@ -39,6 +39,7 @@ pub mod mirror;
 pub mod node;
 pub mod objects;
 pub mod observed;
+mod path;
 pub mod payload;
 pub mod plan;
 pub mod probe;

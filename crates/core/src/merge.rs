@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use crate::api::keys;
 use crate::api::{Code, Diagnostic, FullName, Pod, PodUid, Timestamp};
-use crate::desired::{Delivered, Origin, PodSource, SourcePod, SourceState};
+use crate::desired::{Delivered, Origin, PodSource, SourceObject, SourcePod, SourceState};
+use crate::objects::{KnownObjects, ObjectKey, unmet};
 
 /// Name of a configured source. Orders as sources win over one another: files, URLs, API server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,7 +41,10 @@ pub struct Merged {
     /// The pods to run, by UID. No two of manifests have the same full name; a pod of the API
     /// server may have the name of one of them.
     pub pods: BTreeMap<PodUid, SourcePod>,
-    /// One diagnostic for each pod that doesn't run because another has its full name or UID.
+    /// The objects that pods of manifests refer to.
+    pub objects: BTreeMap<ObjectKey, SourceObject>,
+    /// One diagnostic for each pod that doesn't run because another has its full name or UID, for each
+    /// object that another document defines, and for each reference that leads nowhere.
     pub conflicts: Vec<Diagnostic>,
     /// The sources that have delivered. While one hasn't, a pod missing from [`pods`](Self::pods) may
     /// still be wanted by it.
@@ -48,6 +52,18 @@ pub struct Merged {
 }
 
 impl Merged {
+    /// The objects, for pods of manifests.
+    #[must_use]
+    pub fn known_objects(&self) -> KnownObjects {
+        let objects = self.objects.iter();
+        KnownObjects {
+            objects: objects
+                .map(|(key, known)| (key.clone(), known.object.clone()))
+                .collect(),
+            complete: self.delivered.manifests,
+        }
+    }
+
     /// The UIDs of the pods of manifests by full name: the incumbents of the next merge.
     #[must_use]
     pub fn incumbents(&self) -> BTreeMap<FullName, PodUid> {
@@ -64,10 +80,13 @@ impl Merged {
 /// it; without one, the first by source kind, location and document runs. The others are reported.
 /// The order in which sets list their pods makes no difference. Names of pods of the API server
 /// are its own affair: as upstream, such a pod runs beside a manifest's of the same name.
+///
+/// Of several documents of one object, the one of `before` stays as long as its place offers it.
 #[must_use]
 pub fn merge_sources(
     sources: &BTreeMap<SourceName, SourceState>,
     incumbents: &BTreeMap<FullName, PodUid>,
+    before: &BTreeMap<ObjectKey, SourceObject>,
 ) -> Merged {
     let mut merged = Merged {
         delivered: delivered(sources),
@@ -100,8 +119,70 @@ pub fn merge_sources(
             }
         }
     }
+    merge_objects(sources, before, &mut merged);
+    if merged.delivered.manifests {
+        find_unmet(&mut merged);
+    }
     merged.conflicts.sort();
     merged
+}
+
+fn merge_objects(
+    sources: &BTreeMap<SourceName, SourceState>,
+    before: &BTreeMap<ObjectKey, SourceObject>,
+    merged: &mut Merged,
+) {
+    let sets = sources.values().filter_map(SourceState::set);
+    let mut offered: Vec<_> = sets
+        .flat_map(|set| &set.objects)
+        .map(|object| (object.object.key(), object))
+        .collect();
+    let is_newcomer = |key: &ObjectKey, origin: &Origin| {
+        before
+            .get(key)
+            .is_none_or(|known| known.origin.location != origin.location)
+    };
+    offered.sort_by_key(|(key, object)| (is_newcomer(key, &object.origin), &object.origin));
+    for (key, object) in offered {
+        match merged.objects.entry(key) {
+            Entry::Vacant(place) => {
+                place.insert(object.clone());
+            }
+            Entry::Occupied(winner) => {
+                let (key, winner) = (winner.key(), &winner.get().origin);
+                let ObjectKey {
+                    kind,
+                    namespace,
+                    name,
+                } = key;
+                let message = format!(
+                    "document {} is ignored: {} {namespace}/{name} is already defined by {}",
+                    object.origin.document,
+                    kind.as_str(),
+                    place(winner)
+                );
+                let location = object.origin.location.as_str();
+                let mut conflict = Diagnostic::error(Code::DuplicateObject, location, message)
+                    .field("metadata.name")
+                    .help("rename one of the two objects or remove one of the documents");
+                conflict.position = object.origin.position;
+                merged.conflicts.push(conflict);
+            }
+        }
+    }
+}
+
+/// Notes the references of manifests' pods that lead nowhere.
+fn find_unmet(merged: &mut Merged) {
+    let objects = &merged.objects;
+    let find = |key: &ObjectKey| objects.get(key).map(|known| known.object.clone());
+    for pod in merged.pods.values().filter(|pod| !pod.is_api()) {
+        let found = unmet(&pod.pod, find).into_iter().map(|unmet| Diagnostic {
+            position: pod.origin.position,
+            ..unmet.diagnostic(&pod.origin.location)
+        });
+        merged.conflicts.extend(found);
+    }
 }
 
 fn delivered(sources: &BTreeMap<SourceName, SourceState>) -> Delivered {

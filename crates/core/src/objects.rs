@@ -1,9 +1,9 @@
-//! The API objects that a pod refers to, and the results of reading them, as values.
+//! The API objects that a pod refers to, and the results of reading them, as values. Pods of the API
+//! server refer to objects there, pods of manifests to those of manifests alone.
 //!
 //! [`references`] says what a pod needs; whoever can ask fills an [`ObjectSet`]; environment and
 //! volumes are decided from that alone. Values of objects never reach a message or a `Debug` text.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -110,6 +110,18 @@ pub enum ObjectError {
         /// Its name.
         name: String,
     },
+    /// No manifest defines it.
+    #[error("{resource} {name:?} not found: no manifest defines {kind} {namespace}/{name}")]
+    NoDocument {
+        /// Its resource, in the singular.
+        resource: &'static str,
+        /// Its kind.
+        kind: &'static str,
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
     /// This node may not have it.
     #[error("this node may not read {what}: {cause}")]
     Forbidden {
@@ -141,7 +153,7 @@ impl ObjectError {
     /// Whether the object is known not to exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
-        matches!(self, Self::NotFound { .. })
+        matches!(self, Self::NotFound { .. } | Self::NoDocument { .. })
     }
 }
 
@@ -337,60 +349,24 @@ pub fn is_static(pod: &Pod) -> bool {
         .is_some_and(|source| source != "api")
 }
 
-/// Returns the objects that a pod refers to. A static pod refers to nothing: it must run without an
-/// API server.
+/// Returns the objects that a pod refers to. A static pod has no tokens and is told of no services:
+/// it must run without an API server.
 #[must_use]
 pub fn references(pod: &Pod) -> References {
-    let mut found = References::default();
+    let mut found = References {
+        objects: uses(pod).into_iter().map(|used| used.key).collect(),
+        ..References::default()
+    };
     if is_static(pod) {
         return found;
     }
     found.services = true;
-    for name in spec::pull_secret_names(pod) {
-        found.add(pod, ObjectKind::Secret, name);
-    }
-    let regular = spec::containers(pod).map(|(_, container)| Cow::Borrowed(container));
-    let added = spec::ephemeral_containers(pod).map(Cow::Owned);
-    for container in regular.chain(added) {
-        for from in container.env_from.iter().flatten() {
-            if let Some(config_map) = &from.config_map_ref {
-                found.add(pod, ObjectKind::ConfigMap, &config_map.name);
-            }
-            if let Some(secret) = &from.secret_ref {
-                found.add(pod, ObjectKind::Secret, &secret.name);
-            }
-        }
-        for variable in container.env.iter().flatten() {
-            let from = variable.value_from.as_ref();
-            if let Some(key) = from.and_then(|from| from.config_map_key_ref.as_ref()) {
-                found.add(pod, ObjectKind::ConfigMap, &key.name);
-            }
-            if let Some(key) = from.and_then(|from| from.secret_key_ref.as_ref()) {
-                found.add(pod, ObjectKind::Secret, &key.name);
-            }
-        }
-    }
     for volume in spec::spec(pod).volumes.iter().flatten() {
-        if let Some(config_map) = &volume.config_map {
-            found.add(pod, ObjectKind::ConfigMap, &config_map.name);
-        }
-        if let Some(name) = volume.secret.as_ref().and_then(|s| s.secret_name.as_ref()) {
-            found.add(pod, ObjectKind::Secret, name);
-        }
         let projected = volume.projected.as_ref();
         for source in projected.iter().flat_map(|p| p.sources.iter().flatten()) {
-            if let Some(config_map) = &source.config_map {
-                found.add(pod, ObjectKind::ConfigMap, &config_map.name);
-            }
-            if let Some(secret) = &source.secret {
-                found.add(pod, ObjectKind::Secret, &secret.name);
-            }
             if let Some(token) = &source.service_account_token {
-                found.tokens.insert(token_key(
-                    pod,
-                    token.audience.as_deref(),
-                    token.expiration_seconds,
-                ));
+                let (audience, expiry) = (token.audience.as_deref(), token.expiration_seconds);
+                found.tokens.insert(token_key(pod, audience, expiry));
             }
         }
     }
@@ -414,19 +390,10 @@ pub fn token_key(pod: &Pod, audience: Option<&str>, expiration_seconds: Option<i
     }
 }
 
-impl References {
-    /// An empty name is that of an optional reference to nothing.
-    fn add(&mut self, pod: &Pod, kind: ObjectKind, name: &str) {
-        if name.is_empty() {
-            return;
-        }
-        self.objects.insert(ObjectKey {
-            kind,
-            namespace: FullName::of(pod).namespace.to_string(),
-            name: name.to_owned(),
-        });
-    }
-}
-
+mod known;
 #[cfg(test)]
 mod tests;
+mod uses;
+
+pub use known::{KnownObjects, Object};
+pub use uses::{ObjectUse, Unmet, unmet, uses};

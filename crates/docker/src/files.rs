@@ -1,5 +1,5 @@
-//! The inputs of a pod's containers from outside the Engine: objects of the API server, volumes,
-//! the hosts file.
+//! The inputs of a pod's containers from outside the Engine: the objects it refers to, volumes, the
+//! hosts file.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use mirrorlet_core::volumes::VolumeMap;
 use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_host::volume::{VolumeError, VolumeManager};
-use mirrorlet_runtime::objects::{Objects, fetch};
+use mirrorlet_runtime::objects::{PodObjects, fetch};
 use mirrorlet_runtime::{Result as RuntimeResult, RuntimeError, SyncError, SyncErrorReason};
 
 /// Largest resolv.conf and hosts file of the node that are read, in MiB: each pod has a copy.
@@ -50,21 +50,27 @@ pub(super) enum FilesError {
 /// What makes them.
 pub(super) struct PodFiles {
     pub(super) volumes: VolumeManager,
-    pub(super) objects: Arc<dyn Objects>,
+    pub(super) objects: PodObjects,
     pub(super) node: NodeFacts,
     pub(super) telemetry: Telemetry,
 }
 
 impl PodFiles {
-    /// Everything the pod refers to at the API server, held from now on. A static pod refers to
-    /// nothing, and nobody is asked.
+    /// Everything the pod refers to, held from now on. For a pod that refers to nothing, nobody is
+    /// asked.
     pub(super) async fn pod_objects(&self, pod: &Pod) -> ObjectSet {
         let references = references(pod);
         if references.is_empty() {
             return ObjectSet::default();
         }
-        self.objects.hold(&PodUid::of(pod), &references);
-        fetch(&*self.objects, &references).await
+        let objects = self.objects.of(pod);
+        objects.hold(&PodUid::of(pod), &references);
+        fetch(objects, &references).await
+    }
+
+    /// Everything that a static pod refers to, for a look: it may never run.
+    pub(super) async fn objects_now(&self, pod: &Pod) -> ObjectSet {
+        fetch(&*self.objects.manifests, &references(pod)).await
     }
 
     /// The node's facts, with the current content of its resolver and hosts files. A file

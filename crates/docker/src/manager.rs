@@ -36,6 +36,7 @@ use super::start::Starter;
 use super::translate::NodeFacts;
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::gc::ContainerGcPolicy;
+use mirrorlet_core::objects::ObjectSet;
 use mirrorlet_core::observed::{PodStatus, Pods, RunningPod};
 use mirrorlet_core::plan::Plan;
 use mirrorlet_host::probe::Client;
@@ -43,7 +44,7 @@ use mirrorlet_host::telemetry::{Telemetry, calls, occurrences};
 use mirrorlet_host::volume::{HostFiles, VolumeManager};
 use mirrorlet_runtime::copy::{PathStat, TarInput, TarStream};
 use mirrorlet_runtime::gc::{GcOutcome, PodStateProvider};
-use mirrorlet_runtime::objects::Objects;
+use mirrorlet_runtime::objects::PodObjects;
 use mirrorlet_runtime::{
     CommandOutput, DuplexStream, ExecOptions, LogOptions, LogStream, NETWORK_READY, PodCheck,
     PodEvent, PodSyncResult, RUNTIME_READY, Result, Runtime, RuntimeCondition, RuntimeError,
@@ -63,7 +64,7 @@ pub struct DockerManagerOptions {
     /// Calls that change something, at a time.
     pub engine_concurrency: usize,
     /// Where pods' config maps, secrets and tokens come from.
-    pub objects: Arc<dyn Objects>,
+    pub objects: PodObjects,
     /// The view of the host's files.
     pub host_files: HostFiles,
     /// Where the kubelet's links to the logs of containers are made; nowhere when none.
@@ -297,8 +298,9 @@ impl Runtime for DockerManager {
         &self,
         pod: &Arc<Pod>,
         replaces: Option<&Pod>,
+        objects: ObjectSet,
     ) -> Result<PodCheck, SyncError> {
-        self.starter.check_start(pod, replaces).await
+        self.starter.check_start(pod, replaces, &objects).await
     }
 
     async fn sync_pod(
@@ -356,8 +358,8 @@ impl Runtime for DockerManager {
         self.files.refresh(pod, cancel).await
     }
 
-    fn references_changed(&self, uid: &PodUid) -> watch::Receiver<u64> {
-        self.files.objects.subscribe(uid)
+    fn references_changed(&self, pod: &Pod) -> watch::Receiver<u64> {
+        self.files.objects.of(pod).subscribe(&PodUid::of(pod))
     }
 
     async fn list_orphans(&self, keep: &BTreeSet<PodUid>) -> Vec<PodUid> {

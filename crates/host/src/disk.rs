@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// The suffix of a file that is being written, before it is renamed.
@@ -39,6 +39,30 @@ pub fn read_small(path: &Path, mib_max: u64) -> io::Result<Vec<u8>> {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, words));
     }
     Ok(bytes)
+}
+
+/// Whether users other than root and us can read a file: by its own mode, and by those of all
+/// directories that lead to it. Links are followed. Blocks on the disk.
+#[must_use]
+pub fn others_can_read(path: &Path) -> bool {
+    /// Bits of a mode: its group or all may read.
+    const GROUP_READ: u32 = 0o040;
+    const ALL_READ: u32 = 0o004;
+    /// The group or all may enter a directory.
+    const ENTER: u32 = 0o011;
+    let (Ok(path), gid) = (fs::canonicalize(path), rustix::process::getegid()) else {
+        return false;
+    };
+    let Ok(found) = fs::metadata(&path) else {
+        return false;
+    };
+    let by_group =
+        found.mode() & GROUP_READ != 0 && found.gid() != 0 && found.gid() != gid.as_raw();
+    if !by_group && found.mode() & ALL_READ == 0 {
+        return false;
+    }
+    let mut directories = path.ancestors().skip(1);
+    directories.all(|dir| fs::metadata(dir).is_ok_and(|found| found.mode() & ENTER != 0))
 }
 
 /// Replaces a file by one that only we can read: written next door, synced, renamed in, so that a

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::gc::ContainerGcPolicy;
+use mirrorlet_core::objects::ObjectSet;
 use mirrorlet_core::observed::{PodStatus, Pods, RunningPod};
 use mirrorlet_core::plan::Plan;
 
@@ -208,7 +209,8 @@ pub trait Runtime: Send + Sync + 'static {
     ) -> Result<(), SyncError>;
 
     /// Says what a pod would need to be started, as [`prepare_pod`](Self::prepare_pod) does, and
-    /// changes nothing: no image is pulled. `replaces` is the pod that it would take the place of.
+    /// changes nothing: no image is pulled. `replaces` is the pod that it would take the place of,
+    /// `objects` are those that it refers to.
     ///
     /// # Errors
     /// The error that the start would fail with, as far as that can be known.
@@ -216,6 +218,7 @@ pub trait Runtime: Send + Sync + 'static {
         &self,
         pod: &Arc<Pod>,
         replaces: Option<&Pod>,
+        objects: ObjectSet,
     ) -> Result<PodCheck, SyncError>;
 
     /// Executes a plan once. Waits for a container to exit only when it stops it. Safe to call again
@@ -259,7 +262,7 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Changes whenever an object that the pod refers to is created, changed or deleted. Ends when
     /// there will be no more notifications.
-    fn references_changed(&self, _uid: &PodUid) -> watch::Receiver<u64> {
+    fn references_changed(&self, _pod: &Pod) -> watch::Receiver<u64> {
         watch::channel(0).1
     }
 

@@ -1,19 +1,21 @@
-//! Objects of the API server that pods refer to: the trait through which a runtime gets them.
+//! Objects that pods refer to: the trait through which a runtime gets them.
 //!
 //! A pod's references are *held* while it lives, so that whoever keeps the objects can watch just
-//! these, and tells the pod when one has changed. [`NoObjects`] is the box: there is no API server.
+//! these, and tells the pod when one has changed. [`PodObjects`] chooses by the pod's origin: a pod of
+//! a manifest gets [`ManifestObjects`] alone, a pod of the API server only what is there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use futures::future::join_all;
 use tokio::sync::watch;
 
-use mirrorlet_core::api::PodUid;
 use mirrorlet_core::api::core::{ConfigMap, Secret};
+use mirrorlet_core::api::{Pod, PodUid};
 use mirrorlet_core::objects::{
-    ObjectError, ObjectKey, ObjectKind, ObjectSet, References, ServiceFacts, Token, TokenKey,
+    KnownObjects, Object, ObjectError, ObjectKey, ObjectKind, ObjectSet, References, ServiceFacts,
+    Token, TokenKey, is_static,
 };
 
 /// Reads API objects. Known objects are answered from memory; every call ends within
@@ -81,7 +83,112 @@ pub async fn fetch(objects: &dyn Objects, references: &References) -> ObjectSet 
     }
 }
 
-/// The objects of a box: there are none.
+/// The objects that pods refer to: those of manifests, and those of the API server.
+#[derive(Clone)]
+pub struct PodObjects {
+    /// Those of manifests.
+    pub manifests: Arc<ManifestObjects>,
+    /// Those of the API server.
+    pub cluster: Arc<dyn Objects>,
+}
+
+impl PodObjects {
+    /// Those of an API server, and none of manifests yet.
+    #[must_use]
+    pub fn new(cluster: Arc<dyn Objects>) -> Self {
+        Self {
+            manifests: Arc::default(),
+            cluster,
+        }
+    }
+
+    /// Those that the pod may refer to. Whoever writes a manifest must not reach the Secrets of a
+    /// cluster, nor a pod of the cluster what is on this machine.
+    #[must_use]
+    pub fn of(&self, pod: &Pod) -> &dyn Objects {
+        if is_static(pod) {
+            &*self.manifests
+        } else {
+            &*self.cluster
+        }
+    }
+
+    /// The pod is gone.
+    pub fn release(&self, pod: &PodUid) {
+        self.manifests.release(pod);
+        self.cluster.release(pod);
+    }
+}
+
+/// The objects of manifests, as they were last merged.
+#[derive(Debug, Default)]
+pub struct ManifestObjects {
+    holders: Holders,
+    known: Mutex<Arc<KnownObjects>>,
+}
+
+impl ManifestObjects {
+    /// Replaces them, and tells the pods that refer to what has changed. Before the first call,
+    /// nothing is known.
+    pub fn publish(&self, objects: KnownObjects) {
+        let objects = Arc::new(objects);
+        let before = {
+            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *known, Arc::clone(&objects))
+        };
+        let changed: BTreeSet<&ObjectKey> = before.differing(&objects).collect();
+        let completed = before.complete != objects.complete;
+        if completed || !changed.is_empty() {
+            self.holders.tell(|references| {
+                completed || references.objects.iter().any(|key| changed.contains(key))
+            });
+        }
+    }
+
+    fn get(&self, key: &ObjectKey) -> Result<Object, ObjectError> {
+        let known = Arc::clone(&self.known.lock().unwrap_or_else(PoisonError::into_inner));
+        known.get(key)
+    }
+}
+
+#[async_trait]
+impl Objects for ManifestObjects {
+    fn hold(&self, pod: &PodUid, references: &References) {
+        self.holders.hold(pod, references);
+    }
+
+    fn release(&self, pod: &PodUid) {
+        self.holders.release(pod);
+    }
+
+    fn subscribe(&self, pod: &PodUid) -> watch::Receiver<u64> {
+        self.holders.subscribe(pod)
+    }
+
+    async fn config_map(&self, key: &ObjectKey) -> Result<Arc<ConfigMap>, ObjectError> {
+        match self.get(key)? {
+            Object::ConfigMap(found) => Ok(found),
+            Object::Secret(_) => Err(ObjectError::not_found(key)),
+        }
+    }
+
+    async fn secret(&self, key: &ObjectKey) -> Result<Arc<Secret>, ObjectError> {
+        match self.get(key)? {
+            Object::Secret(found) => Ok(found),
+            Object::ConfigMap(_) => Err(ObjectError::not_found(key)),
+        }
+    }
+
+    async fn token(&self, key: &TokenKey) -> Result<Token, ObjectError> {
+        NoObjects::default().token(key).await
+    }
+
+    async fn services(&self) -> Result<Arc<[ServiceFacts]>, ObjectError> {
+        Ok(Arc::default())
+    }
+}
+
+/// What there is of an API server where none is configured: nothing.
 #[derive(Debug, Default)]
 pub struct NoObjects {
     holders: Holders,
@@ -231,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_box_has_no_objects() {
+    async fn without_an_api_server_there_are_no_objects() {
         let mut wanted = references("s");
         wanted.services = true;
         let set = fetch(&NoObjects::default(), &wanted).await;
@@ -240,5 +347,89 @@ mod tests {
             "secret \"s\" not found"
         );
         assert_eq!(set.services.unwrap().unwrap().len(), 0);
+    }
+
+    fn config_map(name: &str, value: &str) -> Object {
+        let mut object = ConfigMap::default();
+        object.metadata.name = Some(name.to_owned());
+        object.metadata.namespace = Some("n".to_owned());
+        object.data = Some([("k".to_owned(), value.to_owned())].into());
+        Object::ConfigMap(Arc::new(object))
+    }
+
+    fn known(objects: &[Object], complete: bool) -> KnownObjects {
+        KnownObjects {
+            objects: objects.iter().map(|o| (o.key(), o.clone())).collect(),
+            complete,
+        }
+    }
+
+    #[tokio::test]
+    async fn objects_of_manifests_are_told_to_who_refers_to_them() {
+        let objects = ManifestObjects::default();
+        let references = |name: &str| References {
+            objects: [config_map(name, "").key()].into(),
+            ..References::default()
+        };
+        let pods = ["a", "b"].map(|name| {
+            let uid = PodUid::from(name);
+            objects.hold(&uid, &references(name));
+            objects.subscribe(&uid)
+        });
+        let [mut a, mut b] = pods;
+        let mut told = || {
+            let told = [&mut a, &mut b].map(|news| news.has_changed().unwrap());
+            a.mark_unchanged();
+            b.mark_unchanged();
+            told
+        };
+        let value = async |name: &str| {
+            let set = fetch(&objects, &references(name)).await;
+            set.config_map(name)
+                .map(|found| found.data.clone().unwrap()["k"].clone())
+        };
+        // Before everything was read, nothing is known to be missing.
+        assert!(!value("a").await.unwrap_err().is_not_found());
+        objects.publish(known(&[config_map("a", "1")], false));
+        assert_eq!(
+            (told(), value("a").await),
+            ([true, false], Ok("1".to_owned()))
+        );
+        objects.publish(known(&[config_map("a", "1")], true));
+        assert_eq!(told(), [true, true], "b is missing for good");
+        assert!(value("b").await.unwrap_err().is_not_found());
+        objects.publish(known(&[config_map("a", "1")], true));
+        assert_eq!(told(), [false, false]);
+        objects.publish(known(&[config_map("a", "2"), config_map("b", "1")], true));
+        // box 2
+        assert_eq!(told(), [true, true]);
+        objects.publish(known(&[config_map("b", "1")], true));
+        assert_eq!(told(), [true, false]);
+        assert_eq!(
+            value("a").await.unwrap_err().to_string(),
+            "configmap \"a\" not found: no manifest defines ConfigMap n/a"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_pod_gets_the_objects_of_its_origin_alone() {
+        use mirrorlet_core::api::keys;
+        let objects = PodObjects::new(Arc::new(NoObjects::default()));
+        let known_object = config_map("a", "1");
+        let key = known_object.key();
+        objects.manifests.publish(known(&[known_object], true));
+        for (source, is_manifests) in [
+            (Some("file"), true),
+            (Some("http"), true),
+            (Some("api"), false),
+            (None, false),
+        ] {
+            let mut pod = Pod::default();
+            pod.metadata.annotations =
+                source.map(|source| [(keys::CONFIG_SOURCE.to_owned(), source.to_owned())].into());
+            let found = objects.of(&pod).config_map(&key).await;
+            // box 1
+            assert_eq!(found.is_ok(), is_manifests, "{source:?}");
+        }
     }
 }

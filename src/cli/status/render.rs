@@ -343,10 +343,14 @@ fn sources(out: &mut String, sources: &[SourceReport], now: Timestamp) {
     }
     line(out, &format!("\n{}", styled("SOURCES", BOLD)));
     for source in sources {
+        let mut contents = count(source.pods, "pod");
+        if source.objects > 0 {
+            contents = format!("{contents}, {}", count(source.objects, "object"));
+        }
         let state = match (source.synced, source.last_success) {
             (false, _) => styled("not read yet", PENDING),
-            (true, Some(at)) => format!("{}, read {} ago", count(source.pods, "pod"), age(at, now)),
-            (true, None) => count(source.pods, "pod"),
+            (true, Some(at)) => format!("{contents}, read {} ago", age(at, now)),
+            (true, None) => contents,
         };
         let location = one_line(&source.location);
         // There is one API server, and its line says all of its own.

@@ -101,6 +101,7 @@ fn report(pods: Vec<PodReport>) -> StatusReport {
             synced: true,
             last_success: Some(at(300)),
             pods: pods.len(),
+            objects: 0,
             problems: Vec::new(),
             ignored: Vec::new(),
         }],

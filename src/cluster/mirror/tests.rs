@@ -94,6 +94,7 @@ impl Bed {
             (pod.uid(), pod)
         });
         self.merged.publish(Merged {
+            objects: BTreeMap::new(),
             pods: pods.collect(),
             conflicts: Vec::new(),
             delivered: Delivered::ALL,

@@ -141,6 +141,6 @@ pub(super) fn source_set<'a>(
     SourceSet {
         pods: pods.collect(),
         problems,
-        ignored: Vec::new(),
+        ..SourceSet::default()
     }
 }

@@ -14,9 +14,12 @@ use sha2::{Digest, Sha256};
 use super::scan::{self, Entry, Identity, ReadError};
 use crate::source::last_good::LastGoodStore;
 use mirrorlet_core::api::{Code, Diagnostic, NodeName};
-use mirrorlet_core::desired::{PodSource, SourcePod, SourceSet};
+use mirrorlet_core::desired::{PodSource, SourceObject, SourcePod, SourceSet};
 use mirrorlet_core::hold::{FileDecision, Present, decide_file};
-use mirrorlet_core::manifest::{ParseContext, Parsed, parse_manifest};
+use mirrorlet_core::manifest::{
+    Document, ParseContext, Parsed, parse_manifest, secret_open_to_others,
+};
+use mirrorlet_host::disk;
 
 /// After the directory was away, how long files that are missing from it stay held: whoever
 /// replaces a directory fills it file by file. As long as a half-written file is held.
@@ -31,9 +34,12 @@ struct Known {
     /// When this content was first seen.
     since: Instant,
     pods: Vec<SourcePod>,
+    objects: Vec<SourceObject>,
     problems: Vec<Diagnostic>,
     /// When to decide again though the content stays.
     again: Option<Instant>,
+    /// Whether it defines a Secret.
+    is_secret: bool,
 }
 
 /// The result of one look at the directory.
@@ -214,6 +220,7 @@ impl Directory {
         let decision = decide_file(present, self.last_good.get(&location));
         let FileDecision {
             pods,
+            objects,
             problems,
             last_good,
             look_again,
@@ -228,8 +235,10 @@ impl Directory {
                 digest,
                 since,
                 pods,
+                objects,
                 problems,
                 again: look_again.map(|wait| now + wait),
+                is_secret: parsed.documents.iter().any(Document::is_secret),
             },
         );
     }
@@ -299,12 +308,18 @@ impl Directory {
         let files = || self.files.values();
         let mut problems: Vec<_> = self.unavailable.iter().cloned().collect();
         problems.extend(self.open_to_others());
+        let secrets = self.files.iter().filter(|(_, known)| known.is_secret);
+        let open = secrets.filter(|(path, _)| disk::others_can_read(path));
+        problems.extend(open.map(|(path, _)| secret_open_to_others(&path.to_string_lossy())));
         problems.extend(self.load_problems.iter().cloned());
         problems.extend(self.save_problems.iter().cloned());
         problems.extend(files().flat_map(|known| known.problems.iter().cloned()));
         SourceSet {
             pods: files()
                 .flat_map(|known| known.pods.iter().cloned())
+                .collect(),
+            objects: files()
+                .flat_map(|known| known.objects.iter().cloned())
                 .collect(),
             problems,
             ignored: self.ignored.clone(),

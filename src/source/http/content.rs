@@ -7,11 +7,11 @@ use bytes::Bytes;
 
 use crate::source::last_good::LastGoodStore;
 use mirrorlet_core::api::{Diagnostic, NodeName};
-use mirrorlet_core::desired::{PodSource, SourcePod, SourceSet};
+use mirrorlet_core::desired::{PodSource, SourceObject, SourcePod, SourceSet};
 use mirrorlet_core::hold::{Present, decide_file};
 use mirrorlet_core::manifest::{ParseContext, Parsed, parse_manifest};
 
-/// A URL's newest body and its pods.
+/// A URL's newest body and what it describes.
 #[derive(Debug)]
 pub(super) struct Content {
     location: String,
@@ -24,6 +24,7 @@ pub(super) struct Content {
     /// The newest body, and when it was first seen.
     body: Option<(Bytes, Instant)>,
     pods: Vec<SourcePod>,
+    objects: Vec<SourceObject>,
     problems: Vec<Diagnostic>,
     again: Option<Instant>,
     /// Whether there is anything to deliver.
@@ -44,6 +45,7 @@ impl Content {
             failure: None,
             body: None,
             pods: Vec::new(),
+            objects: Vec::new(),
             problems: Vec::new(),
             again: None,
             synced: false,
@@ -104,6 +106,7 @@ impl Content {
             self.last_good.put(&self.location, good);
         }
         self.pods = decision.pods;
+        self.objects = decision.objects;
         self.problems = decision.problems;
         self.again = decision.look_again.map(|wait| now + wait);
         self.synced = true;
@@ -130,6 +133,7 @@ impl Content {
         problems.extend(self.problems.iter().cloned());
         self.synced.then(|| SourceSet {
             pods: self.pods.clone(),
+            objects: self.objects.clone(),
             problems,
             ignored: Vec::new(),
         })

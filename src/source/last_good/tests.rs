@@ -3,7 +3,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use super::*;
-use mirrorlet_core::manifest::parse_manifest;
+use mirrorlet_core::manifest::{Parsed, parse_manifest};
 
 const LOCATION: &str = "/m/web.yaml";
 
@@ -19,16 +19,19 @@ fn good(image: &str) -> LastGood {
         location: LOCATION,
     };
     let parsed = parse_manifest(raw.as_bytes(), &context);
-    let accepted = parsed.documents[0].accepted.clone().unwrap();
+    last_good(&raw, &parsed)
+}
+
+fn last_good(raw: &str, parsed: &Parsed) -> LastGood {
+    let documents = parsed.documents.iter().map(|document| LastGoodDocument {
+        number: document.number,
+        key: document.key.clone().unwrap(),
+        content: document.accepted.clone().unwrap(),
+    });
     LastGood {
         raw: raw.into(),
-        pods: vec![LastGoodPod {
-            number: 0,
-            full_name: FullName::of(&accepted.pod),
-            uid: PodUid::of(&accepted.pod),
-            canonical: accepted.canonical,
-            pod: accepted.pod,
-        }],
+        may_hold_secret: parsed.may_hold_secret(),
+        documents: documents.collect(),
     }
 }
 
@@ -150,7 +153,7 @@ fn a_stored_pod_that_is_no_longer_valid_is_told() {
     value["documents"][0]["canonical"] = serde_json::json!({"kind": "Pod"});
     fs::write(&path, value.to_string()).unwrap();
     let (store, problems) = load(root.path());
-    assert_eq!(store.get(LOCATION).unwrap().pods, []);
+    assert_eq!(store.get(LOCATION).unwrap().documents, []);
     assert_eq!(problems.len(), 1);
     assert!(
         problems[0].message.contains("web-node_default"),
@@ -182,4 +185,33 @@ fn what_cannot_be_written_is_tried_again() {
     fs::remove_file(&place).unwrap();
     assert_eq!(store.flush(), []);
     assert_eq!(load(root.path()).0.get(LOCATION), Some(&good("a:1")));
+}
+
+#[test]
+fn a_secret_is_never_written() {
+    let root = tempfile::tempdir().unwrap();
+    let raw = "{apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {k: hunter2}}\n---\n\
+               {apiVersion: v1, kind: ConfigMap, metadata: {name: c}, data: {k: plain}}\n---\n\
+               {apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: a, image: a}]}}\n";
+    let node = NodeName::from("node");
+    let context = ParseContext {
+        node_name: &node,
+        source: PodSource::File,
+        location: LOCATION,
+    };
+    let good = last_good(raw, &parse_manifest(raw.as_bytes(), &context));
+    let (mut store, _) = load(root.path());
+    store.put(LOCATION, good.clone());
+    assert_eq!(store.flush(), []);
+    assert_eq!(store.get(LOCATION), Some(&good), "in memory it is whole");
+    let path = store.kept.dir.join(file_name(store.source, LOCATION));
+    let written = fs::read_to_string(path).unwrap();
+    // box 4
+    assert!(
+        !written.contains("hunter2") && !written.contains("aHVudGVyMg"),
+        "{written}"
+    );
+    let (store, problems) = load(root.path());
+    assert_eq!(problems, []);
+    assert_eq!(store.get(LOCATION).unwrap().documents, good.documents[1..]);
 }

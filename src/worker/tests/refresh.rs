@@ -98,13 +98,21 @@ async fn a_failed_refresh_is_tried_again_less_and_less_often() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_static_pod_costs_no_refresh() {
-    let bed = Bed::start();
-    let from_file = json!({"metadata": {"annotations": {"kubernetes.io/config.source": "file"}}});
-    bed.want(&[&changed(&mounting(), from_file)]);
-    bed.until_runs(A).await;
-    bed.fake.change_references();
-    tokio::time::sleep(Duration::from_hours(1)).await;
-    // docker 44
-    bed.fake.assert_call_counts("refresh_volumes", 0);
+async fn a_static_pod_costs_a_refresh_only_for_objects() {
+    let downward = json!([{"name": "v", "downwardAPI": {"items": []}}]);
+    let of_objects = json!([{"name": "v", "configMap": {"name": "c"}}]);
+    for (volumes, refreshes) in [(downward, 0), (of_objects, 2)] {
+        let bed = Bed::start();
+        let from_file = json!({
+            "metadata": {"annotations": {"kubernetes.io/config.source": "file"}},
+            "spec": {"volumes": volumes},
+        });
+        bed.want(&[&changed(&mounting(), from_file)]);
+        bed.until_runs(A).await;
+        tokio::time::sleep(SECOND).await;
+        bed.fake.change_references();
+        tokio::time::sleep(Duration::from_hours(1)).await;
+        // docker 44, box 2
+        bed.fake.assert_call_counts("refresh_volumes", refreshes);
+    }
 }

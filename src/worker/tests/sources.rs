@@ -62,7 +62,7 @@ fn say(bed: &Bed, files: &[Arc<Pod>], server: Server, api: &[Arc<Pod>]) {
             state(PodSource::Api, api, server),
         ),
     ]);
-    let merged = merge_sources(&sources, &BTreeMap::new());
+    let merged = merge_sources(&sources, &BTreeMap::new(), &BTreeMap::new());
     assert_eq!(merged.conflicts, []);
     let pods: Vec<_> = merged.pods.values().map(|pod| &pod.pod).collect();
     bed.tell(&pods, merged.delivered);

@@ -36,7 +36,7 @@ pub enum Code {
     Syntax,
     /// Aliases expand beyond the budget.
     AliasBomb,
-    /// The document has no `apiVersion` or `kind`, or they aren't a Pod or a list of Pods.
+    /// The document has no `apiVersion` or `kind`, or they aren't of a kind that is read.
     WrongKind,
     /// A value has the wrong type.
     InvalidType,
@@ -52,6 +52,14 @@ pub enum Code {
     ForbiddenReference,
     /// Two manifests describe the same pod.
     DuplicatePod,
+    /// Two documents describe the same object.
+    DuplicateObject,
+    /// No manifest defines an object that a pod refers to, or it lacks a key.
+    MissingObject,
+    /// An edit of an immutable object is ignored.
+    Immutable,
+    /// Other users can read a file that defines a Secret.
+    SecretOpenToOthers,
     /// Two things in one pod have the same name.
     DuplicateName,
     /// The file looks half-written.
@@ -88,6 +96,10 @@ impl Code {
             Self::UnsupportedField => "unsupported-field",
             Self::ForbiddenReference => "forbidden-reference",
             Self::DuplicatePod => "duplicate-pod",
+            Self::DuplicateObject => "duplicate-object",
+            Self::MissingObject => "missing-object",
+            Self::Immutable => "immutable",
+            Self::SecretOpenToOthers => "secret-open-to-others",
             Self::DuplicateName => "duplicate-name",
             Self::HalfWritten => "half-written",
             Self::RolloutFailed => "rollout-failed",

@@ -16,6 +16,7 @@ pub use hex::hex;
 pub use ids::{ContainerId, FullName, MirrorPodUid, NodeName, PodUid, ResolvedPodUid};
 pub use watched::Watched;
 
+pub use k8s_openapi::ByteString;
 /// Kubernetes' core types, in the one version this crate speaks.
 pub use k8s_openapi::api::core::v1 as core;
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;

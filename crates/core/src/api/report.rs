@@ -249,6 +249,9 @@ pub struct SourceReport {
     pub last_success: Option<Timestamp>,
     /// Number of pods it delivers.
     pub pods: usize,
+    /// Number of objects for pods that it delivers.
+    #[serde(default)]
+    pub objects: usize,
     /// Its current problems.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<Diagnostic>,

@@ -1,11 +1,11 @@
-//! The pods that a manifest directory would deliver with changed files.
+//! What a manifest directory would deliver with changed files.
 
 use std::time::Duration;
 
-use super::{LastGood, LastGoodPod, Present, decide_file};
+use super::{LastGood, LastGoodDocument, Present, decide_file};
 use crate::api::NodeName;
-use crate::desired::{PodSource, SourcePod, SourceSet};
-use crate::manifest::{ParseContext, parse_manifest};
+use crate::desired::{Origin, PodSource, SourceSet};
+use crate::manifest::{Accepted, AcceptedPod, ParseContext, parse_manifest};
 
 /// A manifest file to put into the directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,10 +29,12 @@ pub fn with_files(
     let stays = |location: &str| !whole && !is_new(location);
     let mut set = SourceSet {
         pods: present.pods.clone(),
+        objects: present.objects.clone(),
         problems: present.problems.clone(),
         ignored: Vec::new(),
     };
     set.pods.retain(|pod| stays(&pod.origin.location));
+    set.objects.retain(|object| stays(&object.origin.location));
     set.problems.retain(|problem| stays(&problem.file));
     for file in files {
         let parsed = parse_manifest(
@@ -43,14 +45,11 @@ pub fn with_files(
                 location: &file.location,
             },
         );
-        let known = present.pods.iter();
         let last_good = LastGood {
             // A planned file is complete: it is never taken for half-written.
             raw: "".into(),
-            pods: known
-                .filter(|pod| pod.origin.location == file.location)
-                .map(known_pod)
-                .collect(),
+            may_hold_secret: true,
+            documents: known(present, &file.location),
         };
         let decision = decide_file(
             Present {
@@ -63,17 +62,29 @@ pub fn with_files(
             Some(&last_good),
         );
         set.pods.extend(decision.pods);
+        set.objects.extend(decision.objects);
         set.problems.extend(decision.problems);
     }
     set
 }
 
-fn known_pod(pod: &SourcePod) -> LastGoodPod {
-    LastGoodPod {
-        number: pod.origin.document,
-        full_name: pod.full_name(),
-        uid: pod.uid(),
-        canonical: serde_json::Value::Null,
-        pod: std::sync::Arc::clone(&pod.pod),
-    }
+/// What one file of a set describes.
+fn known(set: &SourceSet, location: &str) -> Vec<LastGoodDocument> {
+    let pods = set.pods.iter().map(|pod| {
+        let (pod, origin) = (pod.pod.clone(), &pod.origin);
+        let canonical = serde_json::Value::Null;
+        (origin, Accepted::Pod(AcceptedPod { pod, canonical }))
+    });
+    let objects = set.objects.iter();
+    let objects = objects.map(|known| (&known.origin, Accepted::Object(known.object.clone())));
+    let here = |(origin, _): &(&Origin, _)| origin.location == location;
+    let all = pods.chain(objects).filter(here);
+    all.filter_map(|(origin, content)| {
+        Some(LastGoodDocument {
+            number: origin.document,
+            key: content.key()?,
+            content,
+        })
+    })
+    .collect()
 }

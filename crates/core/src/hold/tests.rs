@@ -1,4 +1,7 @@
+use std::collections::BTreeMap;
+
 use super::*;
+use crate::api::{FullName, Pod};
 use crate::manifest::AcceptedPod;
 
 const LOCATION: &str = "/m/web.yaml";
@@ -14,21 +17,34 @@ fn pod(name: &str, version: &str) -> Arc<Pod> {
     Arc::new(pod)
 }
 
-fn good(number: u32, name: &str, version: &str) -> LastGoodPod {
-    let pod = pod(name, version);
-    LastGoodPod {
-        number,
-        full_name: FullName::of(&pod),
-        uid: PodUid::of(&pod),
+fn content(name: &str, version: &str) -> Accepted {
+    Accepted::Pod(AcceptedPod {
+        pod: pod(name, version),
         canonical: format!("{name} {version}").into(),
-        pod,
+    })
+}
+
+fn good(number: u32, name: &str, version: &str) -> LastGoodDocument {
+    LastGoodDocument {
+        number,
+        key: DocumentKey::Pod(FullName::new(name, "ns")),
+        content: content(name, version),
     }
 }
 
-fn last_good(pods: &[LastGoodPod]) -> LastGood {
+fn uid(good: &LastGoodDocument) -> String {
+    match &good.content {
+        Accepted::Pod(accepted) => accepted.pod.metadata.uid.clone().unwrap(),
+        Accepted::Object(object) => object.key().to_string(),
+        Accepted::Namespace => unreachable!("it is not kept"),
+    }
+}
+
+fn last_good(documents: &[LastGoodDocument]) -> LastGood {
     LastGood {
         raw: TEXT.into(),
-        pods: pods.to_vec(),
+        may_hold_secret: false,
+        documents: documents.to_vec(),
     }
 }
 
@@ -36,11 +52,10 @@ fn accepted(number: u32, name: &str, version: &str) -> Document {
     Document {
         number,
         position: None,
-        full_name: Some(FullName::new(name, "ns")),
-        accepted: Some(AcceptedPod {
-            pod: pod(name, version),
-            canonical: format!("{name} {version}").into(),
-        }),
+        key: Some(DocumentKey::Pod(FullName::new(name, "ns"))),
+        may_be_secret: false,
+        accepted: Some(content(name, version)),
+        places: BTreeMap::new(),
         problems: vec![Diagnostic::warning(Code::UnknownField, LOCATION, "hm")],
     }
 }
@@ -49,8 +64,10 @@ fn rejected(number: u32, name: Option<&str>) -> Document {
     Document {
         number,
         position: None,
-        full_name: name.map(|name| FullName::new(name, "ns")),
+        key: name.map(|name| DocumentKey::Pod(FullName::new(name, "ns"))),
+        may_be_secret: false,
         accepted: None,
+        places: BTreeMap::new(),
         problems: vec![Diagnostic::error(
             Code::InvalidValue,
             LOCATION,
@@ -73,7 +90,12 @@ fn broken(code: Code) -> Parsed {
     }
 }
 
-fn decide(raw: &str, parsed: &Parsed, seen_for: Duration, good: &[LastGoodPod]) -> FileDecision {
+fn decide(
+    raw: &str,
+    parsed: &Parsed,
+    seen_for: Duration,
+    good: &[LastGoodDocument],
+) -> FileDecision {
     let present = Present {
         source: PodSource::File,
         location: LOCATION,
@@ -100,7 +122,7 @@ fn told(decision: &FileDecision) -> Vec<String> {
 
 fn kept(decision: &FileDecision) -> Option<Vec<String>> {
     let good = decision.last_good.as_ref()?;
-    Some(good.pods.iter().map(|pod| pod.uid.to_string()).collect())
+    Some(good.documents.iter().map(uid).collect())
 }
 
 #[test]
@@ -338,17 +360,17 @@ mod properties {
         ) {
             let before: Vec<_> = (0..).zip(names).map(|(i, name)| good(i, name, "1")).collect();
             let decision = decide(raw, &parsed, seen_for, &before);
-            let runs = |name: &FullName| decision.pods.iter().any(|pod| pod.full_name() == *name);
+            let runs = |key: &DocumentKey| decision.pods.iter().any(|pod| DocumentKey::Pod(pod.full_name()) == *key);
             let unknown_rejected = parsed.documents.iter().any(|document| {
-                document.accepted.is_none() && document.full_name.is_none()
+                document.accepted.is_none() && document.key.is_none()
             });
             let broken = parsed.problems.iter().any(Diagnostic::is_error);
             for pod in &before {
                 let mentioned = parsed.documents.iter().any(|document| {
-                    document.full_name.as_ref() == Some(&pod.full_name)
+                    document.key.as_ref() == Some(&pod.key)
                 });
                 if broken || unknown_rejected || mentioned {
-                    prop_assert!(runs(&pod.full_name), "{:?} was taken away", pod.full_name);
+                    prop_assert!(runs(&pod.key), "{:?} was taken away", pod.key);
                 }
             }
             // Every error is told somewhere.
@@ -374,5 +396,141 @@ mod properties {
                 prop_assert_eq!(&again.pods, &decision.pods);
             }
         }
+    }
+}
+
+/// What a text with objects comes to, after another one was in force.
+fn decide_text(before: &str, after: &str) -> FileDecision {
+    let node = crate::api::NodeName::from("n");
+    let context = crate::manifest::ParseContext {
+        node_name: &node,
+        source: PodSource::File,
+        location: LOCATION,
+    };
+    let decide = |text: &str, good: Option<&LastGood>| {
+        let parsed = crate::manifest::parse_manifest(text.as_bytes(), &context);
+        let present = Present {
+            source: PodSource::File,
+            location: LOCATION,
+            raw: text.as_bytes(),
+            parsed: &parsed,
+            seen_for: LONG_AGO,
+        };
+        decide_file(present, good)
+    };
+    let first = decide(before, None);
+    assert_eq!(first.problems, []);
+    decide(after, first.last_good.as_ref())
+}
+
+/// `key=value` of each object, `held` if so.
+fn objects_of(decision: &FileDecision) -> Vec<String> {
+    let line = |known: &SourceObject| {
+        let value = match &known.object {
+            crate::objects::Object::ConfigMap(object) => object.data.clone().unwrap()["k"].clone(),
+            crate::objects::Object::Secret(object) => {
+                String::from_utf8(object.data.clone().unwrap()["k"].0.clone()).unwrap()
+            }
+        };
+        let held = if known.held { " held" } else { "" };
+        format!("{}={value}{held}", known.object.key())
+    };
+    decision.objects.iter().map(line).collect()
+}
+
+#[test]
+fn objects_are_held_as_pods_are() {
+    let map = |name: &str, value: &str| {
+        format!(
+            "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}}}, data: {{k: {value}}}}}\n"
+        )
+    };
+    let secret = |value: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Secret, metadata: {{name: s}}, stringData: {{k: {value}}}}}\n"
+        )
+    };
+    let immutable = |text: &str| text.replace("metadata", "immutable: true, metadata");
+    let both = |a: &str, b: &str| format!("{a}---\n{b}");
+    let before = both(&map("a", "hunter1"), &secret("hunter1"));
+    let (a, s) = ("configmap \"default/a\"", "secret \"default/s\"");
+    for (why, before, after, objects, codes) in [
+        (
+            "edited",
+            before.clone(),
+            both(&map("a", "hunter2"), &secret("hunter2")),
+            vec![format!("{a}=hunter2"), format!("{s}=hunter2")],
+            vec![],
+        ),
+        (
+            "removed",
+            before.clone(),
+            map("a", "hunter1"),
+            vec![format!("{a}=hunter1")],
+            vec![],
+        ),
+        (
+            "broken as a whole",
+            before.clone(),
+            "{".to_owned(),
+            vec![format!("{a}=hunter1 held"), format!("{s}=hunter1 held")],
+            vec![Code::HalfWritten],
+        ),
+        (
+            "one broken",
+            before.clone(),
+            both(&map("a", "hunter2"), &secret("[]")),
+            vec![format!("{a}=hunter2"), format!("{s}=hunter1 held")],
+            vec![Code::InvalidType],
+        ),
+        (
+            "renamed with a mistake",
+            before.clone(),
+            both(&map("B", "hunter2"), &secret("hunter2")),
+            vec![format!("{a}=hunter1 held"), format!("{s}=hunter2")],
+            vec![Code::InvalidValue],
+        ),
+        (
+            "immutable and edited",
+            both(
+                &immutable(&map("a", "hunter1")),
+                &immutable(&secret("hunter1")),
+            ),
+            both(&immutable(&map("a", "hunter2")), &secret("hunter1")),
+            vec![format!("{a}=hunter1 held"), format!("{s}=hunter1 held")],
+            vec![Code::Immutable, Code::Immutable],
+        ),
+        (
+            "made immutable",
+            before.clone(),
+            both(
+                &immutable(&map("a", "hunter2")),
+                &immutable(&secret("hunter2")),
+            ),
+            vec![format!("{a}=hunter2"), format!("{s}=hunter2")],
+            vec![],
+        ),
+        (
+            "another kind of document",
+            before.clone(),
+            both(
+                &before,
+                "{apiVersion: v1, kind: Namespace, metadata: {name: a}}\n",
+            ),
+            vec![format!("{a}=hunter1"), format!("{s}=hunter1")],
+            vec![],
+        ),
+    ] {
+        let decision = decide_text(&before, &after);
+        // box 1
+        assert_eq!(objects_of(&decision), objects, "{why}");
+        let found: Vec<Code> = decision.problems.iter().map(|p| p.code).collect();
+        assert_eq!(found, codes, "{why}");
+        let text = format!("{decision:?}");
+        // box 4
+        assert!(
+            !text.contains("hunter1") && !text.contains("hunter2"),
+            "{text}"
+        );
     }
 }

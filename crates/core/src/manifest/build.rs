@@ -1,20 +1,43 @@
-//! Puts the steps together: one document → one pod.
+//! Puts the steps together: one document → one pod or object.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::api::{Code, Diagnostic, FullName, Pod, PodUid, Severity, keys};
+use serde::de::DeserializeOwned;
 
-use super::path::{Path, Segment};
+use crate::api::core::{ConfigMap, Namespace, Secret};
+use crate::api::diagnostic::Position;
+use crate::api::{Code, Diagnostic, FullName, Pod, PodUid, Severity, keys};
+use crate::objects::{Object, ObjectKey, ObjectKind, ObjectUse, uses};
+
 use super::problems::Problems;
 use super::support::Verdict;
 use super::tree::Node;
 use super::{
-    AcceptedPod, Document, ParseContext, Parsed, check, decode, defaults, support, text, uid,
+    Accepted, AcceptedPod, Document, DocumentKey, ParseContext, Parsed, check, decode, defaults,
+    support, text, uid,
 };
+use crate::path::{Path, Segment};
 
-/// Reads all pods of a manifest, YAML or JSON, one or several documents, `Pod`s and lists of them.
+/// The kind of a document that is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Pod,
+    Object(ObjectKind),
+    Namespace,
+}
+
+/// Every kind that is read, beside lists of them.
+const KINDS: [(&str, Kind); 4] = [
+    ("Pod", Kind::Pod),
+    ("ConfigMap", Kind::Object(ObjectKind::ConfigMap)),
+    ("Secret", Kind::Object(ObjectKind::Secret)),
+    ("Namespace", Kind::Namespace),
+];
+
+/// Reads all documents of a manifest, YAML or JSON, and the items of lists.
 ///
 /// Total: any bytes give a result. Equal bytes and contexts give equal results.
 #[must_use]
@@ -39,31 +62,31 @@ pub fn parse_manifest(bytes: &[u8], ctx: &ParseContext<'_>) -> Parsed {
     parsed
 }
 
-/// Makes the pod again from what [`AcceptedPod::canonical`] kept.
+/// Makes a document's content again from what [`AcceptedPod::canonical`] or [`Object::canonical`]
+/// kept.
 ///
 /// Gives the very pod that [`parse_manifest`] gave for the manifest; errors only when this release
 /// refuses what an earlier one accepted.
-pub fn pod_from_canonical(
+pub fn document_from_canonical(
     canonical: &Value,
     ctx: &ParseContext<'_>,
-) -> Result<Arc<Pod>, Vec<Diagnostic>> {
+) -> Result<Accepted, Vec<Diagnostic>> {
     let mut problems = Problems::new(ctx.location, None, Path::default());
-    if check_kind(canonical, false, &mut problems) {
-        let built = build_pod(canonical, ctx, &mut problems);
-        if let Some(pod) = built.pod {
-            return Ok(pod);
-        }
+    if let Some(kind) = check_kind(canonical, false, &mut problems)
+        && let Some(accepted) = build(kind, canonical, ctx, &mut problems).accepted
+    {
+        return Ok(accepted);
     }
     Err(problems.into_sorted())
 }
 
-/// Adds the pods of one YAML document.
+/// Adds one YAML document, or the items of a list.
 fn read_document(root: &Node, ctx: &ParseContext<'_>, parsed: &mut Parsed) {
     let kind = root.get("kind").and_then(Node::as_str);
     let version = root.get("apiVersion").and_then(Node::as_str);
     let is_list = matches!(kind, Some("List" | "PodList")) && version == Some("v1");
     if !is_list {
-        let document = read_pod(root, root, Path::default(), ctx, parsed.documents.len());
+        let document = read_one(root, root, Path::default(), ctx, parsed.documents.len());
         parsed.documents.push(document);
         return;
     }
@@ -73,7 +96,7 @@ fn read_document(root: &Node, ctx: &ParseContext<'_>, parsed: &mut Parsed) {
         Some(items) if items.items().is_some() => {
             for (index, item) in items.items().unwrap_or_default().iter().enumerate() {
                 let prefix = at.index(index);
-                let document = read_pod(root, item, prefix, ctx, parsed.documents.len());
+                let document = read_one(root, item, prefix, ctx, parsed.documents.len());
                 parsed.documents.push(document);
             }
         }
@@ -86,7 +109,7 @@ fn read_document(root: &Node, ctx: &ParseContext<'_>, parsed: &mut Parsed) {
     parsed.problems.extend(problems.into_sorted());
 }
 
-fn read_pod(
+fn read_one(
     root: &Node,
     node: &Node,
     prefix: Path,
@@ -99,29 +122,42 @@ fn read_pod(
         let message = "duplicate key; the last one is used".to_owned();
         problems.add_at_key(Severity::Warning, Code::DuplicateName, &path, message);
     });
-    let mut document = Document {
-        number: u32::try_from(number).unwrap_or(u32::MAX),
-        position: node.position,
-        full_name: None,
-        accepted: None,
-        problems: Vec::new(),
-    };
     let mut canonical = node.to_json();
-    if check_kind(&canonical, is_item, &mut problems) {
-        if let Some(map) = canonical.as_object_mut() {
+    let kind = check_kind(&canonical, is_item, &mut problems);
+    let built = kind.map(|kind| {
+        if let (Kind::Pod, Some(map)) = (kind, canonical.as_object_mut()) {
             map.entry("apiVersion").or_insert_with(|| "v1".into());
             map.entry("kind").or_insert_with(|| "Pod".into());
         }
-        let built = build_pod(&canonical, ctx, &mut problems);
-        document.full_name = built.full_name;
-        document.accepted = built.pod.map(|pod| AcceptedPod { pod, canonical });
+        build(kind, &canonical, ctx, &mut problems)
+    });
+    let built = built.unwrap_or_default();
+    let places = match &built.accepted {
+        Some(Accepted::Pod(accepted)) => places(&accepted.pod, &problems),
+        Some(Accepted::Object(_) | Accepted::Namespace) | None => BTreeMap::new(),
+    };
+    Document {
+        number: u32::try_from(number).unwrap_or(u32::MAX),
+        position: node.position,
+        key: built.key,
+        may_be_secret: matches!(kind, None | Some(Kind::Object(ObjectKind::Secret))),
+        accepted: built.accepted,
+        places,
+        problems: problems.into_sorted(),
     }
-    document.problems = problems.into_sorted();
-    document
 }
 
-/// Notes what makes a document something else than a v1 Pod.
-fn check_kind(json: &Value, is_item: bool, problems: &mut Problems<'_>) -> bool {
+/// Where a pod names objects, by field.
+fn places(pod: &Pod, problems: &Problems<'_>) -> BTreeMap<String, Position> {
+    let uses = uses(pod);
+    let paths = uses.iter().flat_map(ObjectUse::paths);
+    paths
+        .filter_map(|path| Some((path.to_string(), problems.locate(path)?)))
+        .collect()
+}
+
+/// The kind of a document; none, with what is wrong noted, if it is not read.
+fn check_kind(json: &Value, is_item: bool, problems: &mut Problems<'_>) -> Option<Kind> {
     let Some(map) = json.as_object() else {
         let message = "a manifest must be a mapping with apiVersion, kind, metadata and spec";
         problems.add(
@@ -130,23 +166,49 @@ fn check_kind(json: &Value, is_item: bool, problems: &mut Problems<'_>) -> bool 
             &Path::default(),
             message.to_owned(),
         );
-        return false;
+        return None;
     };
-    let before = problems.len();
-    for (key, wanted) in [("apiVersion", "v1"), ("kind", "Pod")] {
-        let message = match map.get(key) {
-            Some(Value::String(value)) if value == wanted => continue,
-            Some(Value::String(value)) if key == "kind" && is_kind_name(value) => {
-                format!("kind {value} is not supported; it must be {wanted}")
-            }
-            Some(_) => format!("must be {wanted}"),
-            None if is_item => continue,
-            None => format!("{key} is missing; it must be {wanted}"),
-        };
+    let mut wrong = |key: &str, message: String| {
+        let listed = KINDS.map(|(name, _)| name).join(", ");
         problems.add(Severity::Error, Code::WrongKind, &Path::of(key), message);
-        problems.help("a manifest contains Pods, or a List or PodList of Pods");
+        problems.help(format!(
+            "mirrorlet reads documents of apiVersion v1 and the kinds {listed}, and List"
+        ));
+    };
+    let kind = match map.get("kind") {
+        None if is_item => Some(Kind::Pod),
+        None => {
+            wrong("kind", "kind is missing".to_owned());
+            None
+        }
+        Some(Value::String(name)) => {
+            let known = KINDS.iter().find(|(known, _)| known == name);
+            if known.is_none() {
+                let message = if is_kind_name(name) {
+                    format!("documents of kind {name} are not read")
+                } else {
+                    "this is not a kind".to_owned()
+                };
+                wrong("kind", message);
+                return None;
+            }
+            known.map(|(_, kind)| *kind)
+        }
+        Some(_) => {
+            wrong("kind", "this is not a kind".to_owned());
+            return None;
+        }
+    };
+    match map.get("apiVersion") {
+        Some(Value::String(version)) if version == "v1" => return kind,
+        None if is_item => return kind,
+        Some(_) => wrong("apiVersion", "must be v1".to_owned()),
+        None => wrong(
+            "apiVersion",
+            "apiVersion is missing; it must be v1".to_owned(),
+        ),
     }
-    problems.len() == before
+    None
 }
 
 /// Whether a text is fit to be shown as a kind.
@@ -155,54 +217,125 @@ fn is_kind_name(text: &str) -> bool {
     text.len() <= KIND_MAX && text.chars().all(|c| c.is_ascii_alphanumeric())
 }
 
-/// Result of [`build_pod`].
+/// Result of [`build`].
+#[derive(Default)]
 struct Built {
-    full_name: Option<FullName>,
-    pod: Option<Arc<Pod>>,
+    key: Option<DocumentKey>,
+    accepted: Option<Accepted>,
 }
 
-/// JSON of a v1 Pod → static pod; none, if any error was noted.
-fn build_pod(canonical: &Value, ctx: &ParseContext<'_>, problems: &mut Problems<'_>) -> Built {
-    let decoded = decode::decode::<Pod>(canonical);
+/// JSON of a document → its content; none, if any error was noted.
+fn build(
+    kind: Kind,
+    canonical: &Value,
+    ctx: &ParseContext<'_>,
+    problems: &mut Problems<'_>,
+) -> Built {
+    match kind {
+        Kind::Pod => Built {
+            key: full_name(canonical, ctx).map(DocumentKey::Pod),
+            accepted: build_pod(canonical, ctx, problems).map(|pod| {
+                let canonical = canonical.clone();
+                Accepted::Pod(AcceptedPod { pod, canonical })
+            }),
+        },
+        Kind::Object(kind) => Built {
+            key: object_key(canonical, kind).map(DocumentKey::Object),
+            accepted: build_object(kind, canonical, problems).map(Accepted::Object),
+        },
+        Kind::Namespace => {
+            let (namespace, _) = decode_noting::<Namespace>(canonical, problems);
+            if let Some(namespace) = namespace {
+                check::check_namespace(&namespace, problems);
+            }
+            Built {
+                key: None,
+                accepted: (!problems.has_error()).then_some(Accepted::Namespace),
+            }
+        }
+    }
+}
+
+/// JSON → typed object, with what is wrong noted, and the places of wrong values.
+fn decode_noting<T: DeserializeOwned>(
+    canonical: &Value,
+    problems: &mut Problems<'_>,
+) -> (Option<T>, Vec<Path>) {
+    let decoded = decode::decode::<T>(canonical);
     for unknown in &decoded.unknown {
         note_unknown(unknown, problems);
     }
     for fault in &decoded.faults {
         let code = Code::InvalidType;
+        let is_data = matches!(&fault.path.0[..], [Segment::Key(list), Segment::Key(_)] if list == "data" || list == "binaryData");
+        if is_data && fault.message == decode::UNFIT {
+            let message = "this is not base64".to_owned();
+            problems.add(Severity::Error, code, &fault.path, message);
+            problems.help("encode the value with: base64 -w0");
+            continue;
+        }
         problems.add(Severity::Error, code, &fault.path, fault.message.clone());
         if fault.is_scalar_for_text {
             problems.help("quote it to make it a string");
         }
     }
+    let causes = decoded.faults.into_iter().map(|fault| fault.path).collect();
+    (decoded.object, causes)
+}
+
+/// JSON of an object that pods refer to → the object.
+fn build_object(
+    kind: ObjectKind,
+    canonical: &Value,
+    problems: &mut Problems<'_>,
+) -> Option<Object> {
+    let object = match kind {
+        ObjectKind::ConfigMap => {
+            let (object, causes) = decode_noting::<ConfigMap>(canonical, problems);
+            let checked = problems.len();
+            let mut object = object?;
+            defaults::default_namespace(&mut object.metadata);
+            check::check_config_map(&object, problems);
+            problems.drop_consequences(checked, &causes);
+            Object::ConfigMap(Arc::new(object))
+        }
+        ObjectKind::Secret => {
+            let (object, causes) = decode_noting::<Secret>(canonical, problems);
+            let checked = problems.len();
+            let mut object = object?;
+            defaults::default_namespace(&mut object.metadata);
+            check::check_secret(&object, problems);
+            problems.drop_consequences(checked, &causes);
+            defaults::merge_string_data(&mut object);
+            Object::Secret(Arc::new(object))
+        }
+    };
+    (!problems.has_error()).then_some(object)
+}
+
+/// JSON of a v1 Pod → static pod; none, if any error was noted.
+fn build_pod(
+    canonical: &Value,
+    ctx: &ParseContext<'_>,
+    problems: &mut Problems<'_>,
+) -> Option<Arc<Pod>> {
+    let (pod, causes) = decode_noting::<Pod>(canonical, problems);
     support::for_each_special(canonical, &mut |path, verdict| {
         note_special(&path, verdict, problems);
     });
-    let full_name = full_name(canonical, ctx);
-    let Some(mut pod) = decoded.object else {
-        return Built {
-            full_name,
-            pod: None,
-        };
-    };
+    let mut pod = pod?;
     defaults::apply_defaults(&mut pod);
     let before = problems.len();
     check::check_pod(&pod, ctx, problems);
-    let causes: Vec<Path> = decoded.faults.into_iter().map(|fault| fault.path).collect();
     problems.drop_consequences(before, &causes);
     if problems.has_error() {
-        return Built {
-            full_name,
-            pod: None,
-        };
+        return None;
     }
     let uid = Some(PodUid::of(&pod))
         .filter(|uid| !uid.is_empty())
         .unwrap_or_else(|| uid::static_uid(canonical, ctx));
     defaults::make_static(&mut pod, &uid, ctx.node_name, ctx.source);
-    Built {
-        full_name,
-        pod: Some(Arc::new(pod)),
-    }
+    Some(Arc::new(pod))
 }
 
 fn note_unknown(unknown: &decode::UnknownField, problems: &mut Problems<'_>) {
@@ -250,6 +383,27 @@ fn note_special(path: &Path, verdict: Verdict, problems: &mut Problems<'_>) {
 
 /// The pod's full name here, as far as its metadata tells.
 fn full_name(json: &Value, ctx: &ParseContext<'_>) -> Option<FullName> {
+    let (name, namespace) = names(json)?;
+    // A full name is taken apart at its `_`.
+    if name.contains('_') || namespace.contains('_') {
+        return None;
+    }
+    let name = defaults::static_name(name, ctx.node_name);
+    Some(FullName::new(name, namespace))
+}
+
+/// The object's key, as far as its metadata tells.
+fn object_key(json: &Value, kind: ObjectKind) -> Option<ObjectKey> {
+    let (name, namespace) = names(json)?;
+    Some(ObjectKey {
+        kind,
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    })
+}
+
+/// Name and namespace, as far as the metadata tells.
+fn names(json: &Value) -> Option<(&str, &str)> {
     let meta = json.get("metadata")?;
     let name = meta.get("name")?.as_str().filter(|name| !name.is_empty())?;
     let namespace = match meta.get("namespace") {
@@ -259,10 +413,5 @@ fn full_name(json: &Value, ctx: &ParseContext<'_>) -> Option<FullName> {
             namespace => namespace,
         },
     };
-    // A full name is taken apart at its `_`.
-    if name.contains('_') || namespace.contains('_') {
-        return None;
-    }
-    let name = defaults::static_name(name, ctx.node_name);
-    Some(FullName::new(name, namespace))
+    Some((name, namespace))
 }

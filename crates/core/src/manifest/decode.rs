@@ -14,10 +14,13 @@ use serde::de::{
 };
 use serde_json::Value;
 
-use super::path::{Path, Segment};
+use crate::path::{Path, Segment};
 
 /// Wrong values found in one object before giving up.
 const FAULTS_MAX: usize = 50;
+
+/// What is said of a value that its type refuses for a reason of its own.
+pub(super) const UNFIT: &str = "this value can't be used here";
 
 /// A field its type doesn't know.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,7 +159,7 @@ impl std::error::Error for Error {}
 impl serde::de::Error for Error {
     fn custom<T: fmt::Display>(_: T) -> Self {
         Self {
-            message: "this value can't be used here".to_owned(),
+            message: UNFIT.to_owned(),
             is_scalar_for_text: false,
         }
     }

@@ -2,9 +2,10 @@
 
 use crate::api::core::{
     Container, DownwardAPIVolumeFile, EmptyDirVolumeSource, HTTPGetAction, PodSecurityContext,
-    PodSpec, PodStatus, Probe, Toleration, Volume,
+    PodSpec, PodStatus, Probe, Secret, Toleration, Volume,
 };
-use crate::api::{NodeName, Pod, PodUid, keys};
+use crate::api::meta::ObjectMeta;
+use crate::api::{ByteString, NodeName, Pod, PodUid, keys};
 use crate::desired::PodSource;
 
 use crate::reference::Reference;
@@ -164,6 +165,20 @@ fn default_file(file: &mut DownwardAPIVolumeFile) {
 /// Name under which a pod of a file or URL runs on a node.
 pub(super) fn static_name(name: &str, node_name: &NodeName) -> String {
     format!("{name}-{}", node_name.as_str().to_lowercase())
+}
+
+/// Fills in the namespace of an object.
+pub(super) fn default_namespace(meta: &mut ObjectMeta) {
+    default_text(&mut meta.namespace, keys::DEFAULT_NAMESPACE);
+}
+
+/// Moves `stringData` into `data`, as the API server does. Its values win.
+pub(super) fn merge_string_data(secret: &mut Secret) {
+    let texts = secret.string_data.take().unwrap_or_default();
+    let texts = texts
+        .into_iter()
+        .map(|(key, text)| (key, ByteString(text.into_bytes())));
+    secret.data.get_or_insert_default().extend(texts);
 }
 
 /// Makes a defaulted pod a static one.

@@ -1,14 +1,13 @@
-//! Bytes → pods, or diagnostics that say what, where and what to do.
+//! Bytes → pods and the objects they refer to, or diagnostics that say what, where and what to do.
 //!
 //! The way is *bytes → [`text`] → [`tree`] (values with places) → JSON → [`decode`] (typed) →
-//! [`defaults`] → [`check`] → static pod*. Beside it [`support`] lists the fields that are
+//! [`defaults`] → [`check`] → static pod or object*. Beside it [`support`] lists the fields that are
 //! refused. No message quotes a value: a diagnostic goes to logs and events.
 
 mod build;
 mod check;
 mod decode;
 mod defaults;
-mod path;
 mod problems;
 mod render;
 mod support;
@@ -16,13 +15,15 @@ mod text;
 mod tree;
 mod uid;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::api::diagnostic::Position;
-use crate::api::{Diagnostic, FullName, NodeName, Pod};
+use crate::api::{Code, Diagnostic, FullName, NodeName, Pod};
 use crate::desired::PodSource;
+use crate::objects::{Object, ObjectKey, ObjectKind};
 
-pub use build::{parse_manifest, pod_from_canonical};
+pub use build::{document_from_canonical, parse_manifest};
 pub use render::render;
 pub use support::unsupported_fields;
 
@@ -41,6 +42,14 @@ pub fn is_manifest_name(name: &str) -> bool {
     !stem.is_empty() && !name.starts_with('.') && EXTENSIONS.contains(&extension)
 }
 
+/// The problem of a file that defines a Secret and that other users can read.
+#[must_use]
+pub fn secret_open_to_others(location: &str) -> Diagnostic {
+    let message = "this file defines a Secret, and other users can read it";
+    Diagnostic::warning(Code::SecretOpenToOthers, location, message)
+        .help(format!("let only its owner read it: chmod 600 {location}"))
+}
+
 /// The inputs of parsing besides the manifest's bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct ParseContext<'a> {
@@ -55,27 +64,92 @@ pub struct ParseContext<'a> {
 /// A parsed file.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Parsed {
-    /// Its pods, accepted and rejected, in order. Items of a list count as documents.
+    /// Its documents, accepted and rejected, in order. Items of a list count as documents.
     pub documents: Vec<Document>,
     /// Problems that belong to no document; an error here means that the file as a whole can't
     /// be read and `documents` is empty.
     pub problems: Vec<Diagnostic>,
 }
 
-/// One pod of a file.
+impl Parsed {
+    /// Whether the file holds a Secret, or a document that may be one.
+    #[must_use]
+    pub fn may_hold_secret(&self) -> bool {
+        self.documents.iter().any(|document| document.may_be_secret)
+    }
+}
+
+/// One document of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
     /// Its number, from 0.
     pub number: u32,
     /// Its start.
     pub position: Option<Position>,
-    /// The pod's full name as it would run here, as far as the document tells; set for rejected
-    /// documents too when their `metadata` can be read.
-    pub full_name: Option<FullName>,
-    /// The pod; none when it is rejected.
-    pub accepted: Option<AcceptedPod>,
+    /// What it describes, as far as the text says; set for rejected documents too when their
+    /// `metadata` can be read.
+    pub key: Option<DocumentKey>,
+    /// Whether its kind is Secret, or is not known.
+    pub may_be_secret: bool,
+    /// Its content; none when it is rejected.
+    pub accepted: Option<Accepted>,
+    /// Where it names objects, by field.
+    pub places: BTreeMap<String, Position>,
     /// Errors (then it is rejected) and warnings.
     pub problems: Vec<Diagnostic>,
+}
+
+impl Document {
+    /// Whether it defines a Secret, accepted or not.
+    #[must_use]
+    pub fn is_secret(&self) -> bool {
+        let key = self.key.as_ref();
+        key.is_some_and(|key| match key {
+            DocumentKey::Object(key) => key.kind == ObjectKind::Secret,
+            DocumentKey::Pod(_) => false,
+        })
+    }
+
+    /// The pod; none when it is rejected, or describes something else.
+    #[must_use]
+    pub fn pod(&self) -> Option<&AcceptedPod> {
+        match self.accepted.as_ref()? {
+            Accepted::Pod(pod) => Some(pod),
+            Accepted::Object(_) | Accepted::Namespace => None,
+        }
+    }
+}
+
+/// Identifies what a document describes, among all documents.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DocumentKey {
+    /// A pod, by its full name as it would run here.
+    Pod(FullName),
+    /// An object that pods refer to.
+    Object(ObjectKey),
+}
+
+/// The content of a document that can be used.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Accepted {
+    /// A pod.
+    Pod(AcceptedPod),
+    /// An object that pods refer to.
+    Object(Object),
+    /// A namespace: read, without effect.
+    Namespace,
+}
+
+impl Accepted {
+    /// What it is; none of a namespace.
+    #[must_use]
+    pub fn key(&self) -> Option<DocumentKey> {
+        match self {
+            Self::Pod(accepted) => Some(DocumentKey::Pod(FullName::of(&accepted.pod))),
+            Self::Object(object) => Some(DocumentKey::Object(object.key())),
+            Self::Namespace => None,
+        }
+    }
 }
 
 /// A pod that can run.

@@ -1,9 +1,10 @@
 //! Gathers what is wrong with one document, and finds where it is written.
 
+use crate::api::diagnostic::Position;
 use crate::api::{Code, Diagnostic, Severity};
 
-use super::path::Path;
 use super::tree::Node;
+use crate::path::Path;
 
 /// The problems of one document.
 pub(super) struct Problems<'a> {
@@ -98,9 +99,19 @@ impl<'a> Problems<'a> {
         all
     }
 
-    fn push(&mut self, severity: Severity, code: Code, path: &Path, message: String, at_key: bool) {
+    /// Where the value at `path` is written.
+    pub(super) fn locate(&self, path: &Path) -> Option<Position> {
+        self.root?.locate(&self.full(path))
+    }
+
+    fn full(&self, path: &Path) -> Path {
         let mut full = self.prefix.clone();
         full.0.extend(path.0.iter().cloned());
+        full
+    }
+
+    fn push(&mut self, severity: Severity, code: Code, path: &Path, message: String, at_key: bool) {
+        let full = self.full(path);
         let mut diagnostic = Diagnostic::new(severity, code, self.location, message);
         let position = self.root.and_then(|root| {
             if at_key {

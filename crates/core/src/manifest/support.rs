@@ -6,14 +6,14 @@ use serde_json::Value;
 
 use crate::api::Pod;
 
-use super::path::Path;
+use crate::path::Path;
 
 /// The verdict of a row about a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It can't be honoured; the text says why.
     Unsupported(&'static str),
-    /// It refers to an API object of this resource, which a static pod may not.
+    /// It refers to an API object of this resource, which no manifest can define.
     Forbidden(&'static str),
     /// The same, and a pod of the API server can't have it honoured here either.
     ForbiddenAndUnsupported(&'static str),
@@ -59,8 +59,6 @@ const VOLUME: Verdict = Unsupported("volumes of this type are not supported");
 const WINDOWS: Verdict = Unsupported("Windows pods are not supported");
 const HUGE_PAGES: Verdict = Unsupported("the Docker Engine can't limit huge pages");
 const DISK: Verdict = NoEffect("limits of local disk use are not enforced");
-const SECRETS: Verdict = Forbidden("secrets");
-const CONFIG_MAPS: Verdict = Forbidden("configmaps");
 
 /// Every special field.
 const RULES: &[Rule] = &[
@@ -86,7 +84,6 @@ const RULES: &[Rule] = &[
         NonEmpty,
         Forbidden("serviceaccounts"),
     ),
-    Rule("spec.imagePullSecrets", NonEmpty, SECRETS),
     Rule(
         "spec.resourceClaims",
         NonEmpty,
@@ -198,18 +195,10 @@ const RULES: &[Rule] = &[
     ),
     Rule("spec.C.securityContext.windowsOptions", Written, WINDOWS),
     Rule(
-        "spec.C.env[].valueFrom.configMapKeyRef",
-        Written,
-        CONFIG_MAPS,
-    ),
-    Rule("spec.C.env[].valueFrom.secretKeyRef", Written, SECRETS),
-    Rule(
         "spec.C.env[].valueFrom.fileKeyRef",
         Written,
         Unsupported("variables from files are not supported yet"),
     ),
-    Rule("spec.C.envFrom[].configMapRef", Written, CONFIG_MAPS),
-    Rule("spec.C.envFrom[].secretRef", Written, SECRETS),
     Rule(
         "spec.C.resources.claims",
         NonEmpty,
@@ -225,8 +214,6 @@ const RULES: &[Rule] = &[
         Begins("HugePages"),
         Unsupported("emptyDir volumes of huge pages are not supported"),
     ),
-    Rule("spec.volumes[].configMap", Written, CONFIG_MAPS),
-    Rule("spec.volumes[].secret", Written, SECRETS),
     Rule(
         "spec.volumes[].persistentVolumeClaim",
         Written,
@@ -256,16 +243,6 @@ const RULES: &[Rule] = &[
         "spec.volumes[].projected.sources[].serviceAccountToken",
         Written,
         Forbidden("serviceaccounts"),
-    ),
-    Rule(
-        "spec.volumes[].projected.sources[].configMap",
-        Written,
-        CONFIG_MAPS,
-    ),
-    Rule(
-        "spec.volumes[].projected.sources[].secret",
-        Written,
-        SECRETS,
     ),
     Rule(
         "spec.volumes[].projected.sources[].clusterTrustBundle",

@@ -11,7 +11,7 @@ use serde_saphyr::{Location, Spanned};
 
 use crate::api::diagnostic::Position;
 
-use super::path::{Path, Segment};
+use crate::path::{Path, Segment};
 
 /// Largest magnitude below which every integral float is exactly one integer.
 const EXACT_FLOAT_MAX: f64 = 9_007_199_254_740_992.0;

@@ -5,6 +5,14 @@ use super::*;
 use crate::api::core::PodStatus;
 use crate::api::meta::Time;
 use crate::desired::SourceSet;
+use crate::objects::{Object, ObjectKind};
+
+fn merge_sources(
+    sources: &BTreeMap<SourceName, SourceState>,
+    incumbents: &BTreeMap<FullName, PodUid>,
+) -> Merged {
+    super::merge_sources(sources, incumbents, &BTreeMap::new())
+}
 
 fn pod(source: PodSource, location: &str, document: u32, name: &str, uid: &str) -> SourcePod {
     let mut pod = Pod::default();
@@ -436,4 +444,128 @@ fn what_may_be_stopped_depends_on_who_has_delivered() {
         assert_eq!(delivered.may_stop(&"my-own-uid".into()), hash);
     }
     assert!(!Merged::default().delivered.may_stop(&HASH.into()));
+}
+
+fn object(location: &str, kind: ObjectKind, name: &str, key: &str) -> SourceObject {
+    let object =
+        serde_json::json!({"metadata": {"name": name, "namespace": "ns"}, "data": {key: "eA=="}});
+    let object = match kind {
+        ObjectKind::ConfigMap => Object::ConfigMap(serde_json::from_value(object).unwrap()),
+        ObjectKind::Secret => Object::Secret(serde_json::from_value(object).unwrap()),
+    };
+    SourceObject {
+        object,
+        origin: file(location, "web", "1").origin,
+        held: false,
+    }
+}
+
+fn with_objects(pods: Vec<SourcePod>, objects: Vec<SourceObject>) -> SourceState {
+    SourceState::Synced(Arc::new(SourceSet {
+        pods,
+        objects,
+        ..SourceSet::default()
+    }))
+}
+
+#[test]
+fn the_first_document_of_an_object_wins_unless_another_is_in_force() {
+    let map = |location| object(location, ObjectKind::ConfigMap, "a", "k");
+    let secret = object("/m/c", ObjectKind::Secret, "a", "k");
+    let state = with_objects(vec![], vec![map("/m/b"), map("/m/a"), secret]);
+    let sources = [(SourceName::new(PodSource::File, "/m"), state)].into();
+    let place = |merged: &Merged| {
+        let known = merged.objects.iter();
+        let places = known.map(|(key, known)| format!("{key} {}", known.origin.location));
+        places.collect::<Vec<_>>()
+    };
+    let merged = merge_sources(&sources, &BTreeMap::new());
+    // box 1
+    assert_eq!(
+        place(&merged),
+        ["configmap \"ns/a\" /m/a", "secret \"ns/a\" /m/c"]
+    );
+    let told: Vec<String> = merged.conflicts.iter().map(ToString::to_string).collect();
+    let words = "metadata.name: document 0 is ignored: ConfigMap ns/a is already defined by";
+    assert_eq!(
+        told,
+        [format!("/m/b: {words} /m/a document 0 [duplicate-object]")]
+    );
+    let before = [(map("/m/b").object.key(), map("/m/b"))].into();
+    let merged = super::merge_sources(&sources, &BTreeMap::new(), &before);
+    assert_eq!(
+        place(&merged),
+        ["configmap \"ns/a\" /m/b", "secret \"ns/a\" /m/c"]
+    );
+}
+
+#[test]
+fn references_that_lead_nowhere_are_told_once_everything_is_known() {
+    let mut web = file("/m/web", "web", "1");
+    Arc::make_mut(&mut web.pod).spec = serde_json::from_value(serde_json::json!({
+        "imagePullSecrets": [{"name": "regcred"}],
+        "containers": [{
+            "name": "web",
+            "env": [
+                {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "k"}}},
+                {"name": "B", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "missing"}}},
+                {"name": "C", "valueFrom": {"secretKeyRef": {"name": "none", "key": "k", "optional": true}}},
+            ],
+            "envFrom": [{"secretRef": {"name": "a"}}, {"configMapRef": {"name": "none"}}],
+        }],
+        "volumes": [
+            {"name": "v", "secret": {"secretName": "none"}},
+            {"name": "w", "projected": {"sources": [
+                {"configMap": {"name": "a", "items": [{"key": "l", "path": "p"}]}},
+            ]}},
+        ],
+    }))
+    .unwrap();
+    let mut of_api = web.clone();
+    of_api.origin.source = PodSource::Api;
+    Arc::make_mut(&mut of_api.pod).metadata.uid = Some("2".into());
+    let objects = vec![
+        object("/m/a", ObjectKind::ConfigMap, "a", "k"),
+        object("/m/b", ObjectKind::Secret, "a", "k"),
+    ];
+    let mut sources: BTreeMap<_, _> = [
+        (
+            SourceName::new(PodSource::File, "/m"),
+            with_objects(vec![web], objects),
+        ),
+        (SourceName::new(PodSource::Api, "api"), synced(vec![of_api])),
+    ]
+    .into();
+    let merged = merge_sources(&sources, &BTreeMap::new());
+    let told: Vec<String> = merged.conflicts.iter().map(ToString::to_string).collect();
+    // box 3
+    assert_eq!(
+        told,
+        [
+            "/m/web: spec.imagePullSecrets[0].name: no manifest defines Secret ns/regcred [missing-object]",
+            "/m/web: spec.containers[0].envFrom[1].configMapRef.name: no manifest defines ConfigMap ns/none [missing-object]",
+            "/m/web: spec.containers[0].env[1].valueFrom.configMapKeyRef.key: ConfigMap ns/a has no key \"missing\" [missing-object]",
+            "/m/web: spec.volumes[0].secret.secretName: no manifest defines Secret ns/none [missing-object]",
+            "/m/web: spec.volumes[1].projected.sources[0].configMap.items[0].key: ConfigMap ns/a has no key \"l\" [missing-object]",
+        ]
+    );
+    let known = merged.known_objects();
+    let none = object("/m/a", ObjectKind::ConfigMap, "none", "k")
+        .object
+        .key();
+    assert!(known.complete && known.get(&none).unwrap_err().is_not_found());
+    // A source that is silent may define them.
+    sources.insert(
+        SourceName::new(PodSource::Http, "http://a"),
+        SourceState::NotSynced,
+    );
+    let merged = merge_sources(&sources, &BTreeMap::new());
+    assert_eq!(merged.conflicts, []);
+    assert!(
+        !merged
+            .known_objects()
+            .get(&none)
+            .unwrap_err()
+            .is_not_found()
+    );
 }

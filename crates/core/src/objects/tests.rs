@@ -68,9 +68,13 @@ fn every_reference_of_an_api_pod_is_found_once() {
 }
 
 #[test]
-fn a_static_pod_refers_to_nothing() {
+fn a_static_pod_refers_to_objects_of_manifests_alone() {
+    let of_api = references(&pod(Some("api")));
     for source in ["file", "http"] {
-        assert!(references(&pod(Some(source))).is_empty());
+        let found = references(&pod(Some(source)));
+        // box 1
+        assert_eq!(found.objects, of_api.objects);
+        assert!(found.tokens.is_empty() && !found.services);
     }
 }
 

@@ -16,7 +16,7 @@ use crate::api::core::{
     VolumeProjection,
 };
 use crate::downward;
-use crate::objects::{ObjectError, ObjectSet, is_static, token_key};
+use crate::objects::{ObjectError, ObjectSet, is_static, references, token_key};
 use crate::spec;
 
 mod mounts;
@@ -196,7 +196,9 @@ pub fn payloads(context: &PayloadContext<'_>) -> Payloads {
 #[must_use]
 pub fn is_live(pod: &Pod) -> bool {
     let mut volumes = spec::spec(pod).volumes.iter().flatten();
-    !is_static(pod) && volumes.any(|volume| Kind::of(volume).is_some())
+    // The fields of a static pod never change.
+    let may_change = !is_static(pod) || !references(pod).is_empty();
+    may_change && volumes.any(|volume| Kind::of(volume).is_some())
 }
 
 /// The group that a pod's volumes belong to.

@@ -45,7 +45,10 @@ impl Starter {
     }
 
     async fn prepared(&self, pod: &Arc<Pod>, replaces: &Pod) -> Result<(), SyncError> {
-        let (objects, facts) = self.check_all_but_images(pod, Some(replaces)).await?;
+        let objects = self.files.objects_now(pod).await;
+        let facts = self
+            .check_all_but_images(pod, Some(replaces), &objects)
+            .await?;
         self.facts.sandbox_image().await.map_err(|error| {
             let reason = reason_of(&error, SyncErrorReason::CreatePodSandboxError);
             SyncError::new(reason, error.to_string())
@@ -68,9 +71,10 @@ impl Starter {
         &self,
         pod: &Arc<Pod>,
         replaces: Option<&Pod>,
+        objects: &ObjectSet,
     ) -> Result<PodCheck, SyncError> {
-        let (objects, facts) = self.check_all_but_images(pod, replaces).await?;
-        let secrets = pull_secrets(pod, &objects);
+        let facts = self.check_all_but_images(pod, replaces, objects).await?;
+        let secrets = pull_secrets(pod, objects);
         let mut check = PodCheck::default();
         let uid = PodUid::of(pod);
         for (role, container) in spec::containers(pod) {
@@ -101,7 +105,7 @@ impl Starter {
                 check.unknown.push(what);
                 check.pulls.push(name.to_owned());
             }
-            self.check_container(pod, role, container, &image, &objects, &facts)
+            self.check_container(pod, role, container, &image, objects, &facts)
                 .await?;
         }
         for list in [&mut check.pulls, &mut check.unknown] {
@@ -117,13 +121,13 @@ impl Starter {
         &self,
         pod: &Arc<Pod>,
         replaces: Option<&Pod>,
-    ) -> Result<(ObjectSet, EngineFacts), SyncError> {
-        let objects = self.files.pod_objects(pod).await;
-        self.check_host(pod, replaces, &objects).await?;
+        objects: &ObjectSet,
+    ) -> Result<EngineFacts, SyncError> {
+        self.check_host(pod, replaces, objects).await?;
         let facts = self.facts.engine_facts().await;
         let facts = facts.map_err(|error| runtime_error(&error))?;
         self.check_sandbox(pod, &facts).await?;
-        Ok((objects, facts))
+        Ok(facts)
     }
 
     /// Fails where the host lacks what the pod needs of it.

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::gc::{ContainerGcPolicy, GcInput, compute_container_gc};
+use mirrorlet_core::objects::ObjectSet;
 use mirrorlet_core::observed::{PodStatus, Pods, Role, RunningPod};
 use mirrorlet_core::plan::{Plan, Step};
 use mirrorlet_core::spec;
@@ -97,6 +98,7 @@ impl Runtime for FakeRuntime {
         &self,
         pod: &Arc<Pod>,
         _replaces: Option<&Pod>,
+        _objects: ObjectSet,
     ) -> Result<PodCheck, SyncError> {
         let uid = PodUid::of(pod);
         let entered = self.enter("check_pod", Some(&uid)).await;
@@ -186,7 +188,7 @@ impl Runtime for FakeRuntime {
         Ok(self.change(|s| s.refresh_after))
     }
 
-    fn references_changed(&self, _uid: &PodUid) -> watch::Receiver<u64> {
+    fn references_changed(&self, _pod: &Pod) -> watch::Receiver<u64> {
         self.shared.references.subscribe()
     }
 

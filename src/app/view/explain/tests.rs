@@ -31,6 +31,7 @@ fn sources() -> Vec<SourceReport> {
         synced: true,
         last_success: Some(mirrorlet_core::api::Timestamp::UNIX_EPOCH),
         pods: 1,
+        objects: 0,
         problems: Vec::new(),
         ignored: Vec::new(),
     }]

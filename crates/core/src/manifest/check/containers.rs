@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use crate::api::core::{Container, PodSpec};
-use crate::manifest::path::Path;
 use crate::manifest::problems::Problems;
 use crate::observed::Role;
+use crate::path::Path;
 use crate::reference::Reference;
 use crate::restart;
 use crate::spec::init_role;

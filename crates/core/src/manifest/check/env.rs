@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use crate::api::core::{Container, EnvVar, ObjectFieldSelector, ResourceFieldSelector};
 use crate::api::quantity::Quantity;
-use crate::manifest::path::Path;
 use crate::manifest::problems::Problems;
+use crate::path::Path;
 
-use super::names;
+use super::{names, objects};
 
 /// Fields of the pod a variable can take.
 const FIELDS: [&str; 9] = [
@@ -55,6 +55,13 @@ pub(super) fn check_env(
             let path = at.key("envFrom").index(index);
             problems.invalid(&path, "must name a source of variables");
         }
+        let at = at.key("envFrom").index(index);
+        if let Some(from) = &source.config_map_ref {
+            objects::check_reference(Some(&from.name), &at.dotted("configMapRef.name"), problems);
+        }
+        if let Some(from) = &source.secret_ref {
+            objects::check_reference(Some(&from.name), &at.dotted("secretRef.name"), problems);
+        }
     }
 }
 
@@ -81,6 +88,16 @@ fn check_source(
     }
     if let Some(field) = &from.field_ref {
         check_field(field, &FIELDS, &path.key("fieldRef"), problems);
+    }
+    if let Some(wanted) = &from.config_map_key_ref {
+        let path = path.key("configMapKeyRef");
+        objects::check_reference(Some(&wanted.name), &path.key("name"), problems);
+        objects::check_key(&wanted.key, &path.key("key"), problems);
+    }
+    if let Some(wanted) = &from.secret_key_ref {
+        let path = path.key("secretKeyRef");
+        objects::check_reference(Some(&wanted.name), &path.key("name"), problems);
+        objects::check_key(&wanted.key, &path.key("key"), problems);
     }
     if let Some(resource) = &from.resource_field_ref {
         check_resource(

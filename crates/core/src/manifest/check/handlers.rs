@@ -9,8 +9,8 @@ use crate::api::core::{
     Container, ExecAction, GRPCAction, HTTPGetAction, LifecycleHandler, PodSpec, Probe,
     SleepAction, TCPSocketAction,
 };
-use crate::manifest::path::Path;
 use crate::manifest::problems::Problems;
+use crate::path::Path;
 use crate::probe::ProbeKind;
 
 use super::containers::PORT_MAX;

@@ -6,8 +6,8 @@ use crate::app_armor;
 use crate::log_limits::OwnLimits;
 use crate::manifest::ParseContext;
 use crate::manifest::defaults::static_name;
-use crate::manifest::path::Path;
 use crate::manifest::problems::Problems;
+use crate::path::Path;
 use crate::rollout::Settings;
 
 use super::names;
@@ -24,12 +24,7 @@ pub(super) fn check_metadata(
 ) {
     let at = Path::of("metadata");
     check_name(meta, ctx.node_name, &at, problems);
-    if let Some(namespace) = meta.namespace.as_deref().filter(|n| !n.is_empty())
-        && !names::is_label(namespace)
-    {
-        problems.invalid(&at.key("namespace"), "must be a DNS-1123 label");
-        problems.help(names::LABEL_RULE);
-    }
+    check_namespace_name(meta, &at, problems);
     let uid = meta.uid.as_deref().unwrap_or_default();
     let uid_ok = |c: char| c.is_ascii_alphanumeric() || c == '-';
     if uid.len() > UID_MAX || !uid.chars().all(uid_ok) {
@@ -39,6 +34,41 @@ pub(super) fn check_metadata(
         );
         problems.help("remove it: the UID is computed");
     }
+    check_labels(meta, &at, problems);
+    check_annotations(meta, &at.key("annotations"), problems);
+    let (mut rollout, mut logs) = (Settings::default(), OwnLimits::default());
+    for (key, value) in meta.annotations.iter().flatten() {
+        if let Err(rule) = rollout.set(key, value).and_then(|()| logs.set(key, value)) {
+            problems.invalid(&at.key("annotations").key(key), rule);
+        }
+    }
+}
+
+/// Checks the metadata of an object that pods refer to.
+pub(super) fn check_object_metadata(meta: &ObjectMeta, problems: &mut Problems<'_>) {
+    let at = Path::of("metadata");
+    let path = at.key("name");
+    let name = meta.name.as_deref().unwrap_or_default();
+    if name.is_empty() {
+        problems.required(&path, "an object needs a name");
+    } else if !names::is_subdomain(name) {
+        problems.invalid(&path, "must be a DNS-1123 subdomain");
+        problems.help(names::SUBDOMAIN_RULE);
+    }
+    check_namespace_name(meta, &at, problems);
+    check_labels(meta, &at, problems);
+}
+
+fn check_namespace_name(meta: &ObjectMeta, at: &Path, problems: &mut Problems<'_>) {
+    if let Some(namespace) = meta.namespace.as_deref().filter(|n| !n.is_empty())
+        && !names::is_label(namespace)
+    {
+        problems.invalid(&at.key("namespace"), "must be a DNS-1123 label");
+        problems.help(names::LABEL_RULE);
+    }
+}
+
+fn check_labels(meta: &ObjectMeta, at: &Path, problems: &mut Problems<'_>) {
     for (key, value) in meta.labels.iter().flatten() {
         let path = at.key("labels").key(key);
         if !names::is_qualified(key) {
@@ -48,13 +78,6 @@ pub(super) fn check_metadata(
         if !names::is_label_value(value) {
             problems.invalid(&path, "this can't be a label's value");
             problems.help("use at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends");
-        }
-    }
-    check_annotations(meta, &at.key("annotations"), problems);
-    let (mut rollout, mut logs) = (Settings::default(), OwnLimits::default());
-    for (key, value) in meta.annotations.iter().flatten() {
-        if let Err(rule) = rollout.set(key, value).and_then(|()| logs.set(key, value)) {
-            problems.invalid(&at.key("annotations").key(key), rule);
         }
     }
 }

@@ -10,6 +10,7 @@ mod handlers;
 mod meta;
 mod names;
 mod network;
+mod objects;
 mod resources;
 mod scheduling;
 mod security;
@@ -21,9 +22,11 @@ use std::collections::HashSet;
 use crate::api::Pod;
 use crate::api::core::PodSpec;
 
+pub(super) use objects::{check_config_map, check_namespace, check_secret};
+
 use super::ParseContext;
-use super::path::Path;
 use super::problems::Problems;
+use crate::path::Path;
 
 /// Largest `activeDeadlineSeconds`.
 const DEADLINE_SECONDS_MAX: i64 = i32::MAX as i64;
@@ -70,6 +73,10 @@ fn check_spec(spec: &PodSpec, problems: &mut Problems<'_>) {
             &at.key("shareProcessNamespace"),
             "can't be used together with hostPID",
         );
+    }
+    for (index, secret) in spec.image_pull_secrets.iter().flatten().enumerate() {
+        let path = at.key("imagePullSecrets").index(index).key("name");
+        objects::check_reference(Some(&secret.name), &path, problems);
     }
     network::check_network(spec, &at, problems);
     scheduling::check_tolerations(spec, &at, problems);

@@ -78,6 +78,16 @@ pub(super) fn is_env_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| matches!(c, ' '..='~') && c != '=')
 }
 
+/// Key of a `ConfigMap` or `Secret`: a file's name.
+pub(super) fn is_data_key(key: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !key.is_empty()
+        && key.len() <= SUBDOMAIN_MAX
+        && key.chars().all(allowed)
+        && key != "."
+        && !key.starts_with("..")
+}
+
 /// Name of a kernel parameter, with `.` or `/` between its parts.
 ///
 /// Upstream: `pkg/apis/core/validation/validation.go` (`IsValidSysctlName`).
@@ -104,6 +114,8 @@ mod tests {
         assert!(is_port_name("http-2") && !is_port_name("123") && !is_port_name("a--b"));
         assert!(!is_port_name("a-name-that-is-long"));
         assert!(is_env_name("my.ENV-1 x") && !is_env_name("A=B") && !is_env_name("\u{e9}"));
+        assert!(is_data_key("a.B_c-1") && is_data_key(".x") && !is_data_key("..x"));
+        assert!(!is_data_key("") && !is_data_key("a/b") && !is_data_key("."));
         assert!(is_sysctl("net.ipv4.ip_forward") && is_sysctl("net/ipv4/conf.eth0-1/x"));
         assert!(!is_sysctl("net..x") && !is_sysctl("Kernel.x") && !is_sysctl("_a"));
     }

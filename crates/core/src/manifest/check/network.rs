@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use crate::api::core::{PodDNSConfig, PodSpec};
-use crate::manifest::path::Path;
 use crate::manifest::problems::Problems;
+use crate::path::Path;
 
 use super::{names, one_of};
 

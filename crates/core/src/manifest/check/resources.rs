@@ -7,8 +7,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use crate::api::core::ResourceRequirements;
 use crate::api::quantity::Quantity;
 use crate::api::{Code, Severity};
-use crate::manifest::path::Path;
 use crate::manifest::problems::Problems;
+use crate::path::Path;
 
 /// The resources a container can ask for here.
 const STANDARD: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];

@@ -1,8 +1,8 @@
 //! Tolerations. Nothing here schedules, but the API server refuses a mirror with bad ones.
 
 use crate::api::core::{PodSpec, Toleration};
-use crate::manifest::path::Path;
 use crate::manifest::problems::Problems;
+use crate::path::Path;
 
 use super::{names, one_of};
 

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use crate::api::core::{
     AppArmorProfile, PodSecurityContext, PodSpec, SeccompProfile, SecurityContext,
 };
-use crate::manifest::path::Path;
 use crate::manifest::problems::Problems;
+use crate::path::Path;
 
 use super::{names, one_of};
 

@@ -1,17 +1,20 @@
-//! Volumes made from values: `downwardAPI`, alone and projected. Sources that only an API server
-//! has are refused before.
+//! Volumes made from values: `configMap`, `secret` and `downwardAPI`, alone and projected. Sources
+//! that only an API server has are refused before.
 //!
 //! Upstream: `pkg/apis/core/validation/validation.go` (`validateDownwardAPIVolumeFile`,
 //! `validateProjectionSources`).
 
 use std::collections::HashSet;
 
-use crate::api::core::{DownwardAPIVolumeFile, PodSpec, ProjectedVolumeSource, VolumeProjection};
-use crate::manifest::path::Path;
+use crate::api::core::{
+    DownwardAPIVolumeFile, KeyToPath, PodSpec, ProjectedVolumeSource, VolumeProjection,
+};
 use crate::manifest::problems::Problems;
+use crate::path::Path;
 use crate::spec::all_containers;
 
 use super::env::{check_field, check_resource};
+use super::objects;
 
 /// Fields of the pod a file can hold.
 const FIELDS: [&str; 5] = [
@@ -42,6 +45,16 @@ pub(super) fn check_projected(
             let items = downward.items.as_deref().unwrap_or_default();
             check_items(items, spec, &mut paths, &at.key("downwardAPI"), problems);
         }
+        if let Some(source) = &source.config_map {
+            let at = at.key("configMap");
+            objects::check_reference(Some(&source.name), &at.key("name"), problems);
+            check_keys(source.items.as_deref(), &mut paths, &at, problems);
+        }
+        if let Some(source) = &source.secret {
+            let at = at.key("secret");
+            objects::check_reference(Some(&source.name), &at.key("name"), problems);
+            check_keys(source.items.as_deref(), &mut paths, &at, problems);
+        }
     }
 }
 
@@ -65,18 +78,7 @@ pub(super) fn check_items<'a>(
     let containers: HashSet<&str> = all_containers(spec).map(|c| c.name.as_str()).collect();
     for (index, item) in items.iter().enumerate() {
         let at = at.key("items").index(index);
-        let path = at.key("path");
-        if item.path.is_empty() {
-            problems.required(&path, "a file needs a path");
-        } else if item.path.starts_with('/') {
-            problems.invalid(&path, "must be a relative path");
-        } else if item.path.split('/').any(|part| part == "..") {
-            problems.invalid(&path, "must not contain `..`");
-        } else if item.path.starts_with("..") {
-            problems.invalid(&path, "must not start with `..`");
-        } else if !paths.insert(item.path.as_str()) {
-            problems.duplicate(&path, "duplicate path: another file has it");
-        }
+        check_path(&item.path, paths, &at, problems);
         check_mode(item.mode, &at.key("mode"), problems);
         match (&item.field_ref, &item.resource_field_ref) {
             (Some(field), None) => {
@@ -101,6 +103,41 @@ pub(super) fn check_items<'a>(
                 problems.invalid(&at, "must have either fieldRef or resourceFieldRef");
             }
         }
+    }
+}
+
+/// Checks `items` that choose keys of an object.
+pub(super) fn check_keys<'a>(
+    items: Option<&'a [KeyToPath]>,
+    paths: &mut HashSet<&'a str>,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    for (index, item) in items.unwrap_or_default().iter().enumerate() {
+        let at = at.key("items").index(index);
+        objects::check_key(&item.key, &at.key("key"), problems);
+        check_path(&item.path, paths, &at, problems);
+        check_mode(item.mode, &at.key("mode"), problems);
+    }
+}
+
+fn check_path<'a>(
+    text: &'a str,
+    paths: &mut HashSet<&'a str>,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    let path = at.key("path");
+    if text.is_empty() {
+        problems.required(&path, "a file needs a path");
+    } else if text.starts_with('/') {
+        problems.invalid(&path, "must be a relative path");
+    } else if text.split('/').any(|part| part == "..") {
+        problems.invalid(&path, "must not contain `..`");
+    } else if text.starts_with("..") {
+        problems.invalid(&path, "must not start with `..`");
+    } else if !paths.insert(text) {
+        problems.duplicate(&path, "duplicate path: another file has it");
     }
 }
 

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use crate::api::core::{Container, HostPathVolumeSource, PodSpec, Volume, VolumeMount};
 use crate::api::quantity::Quantity;
-use crate::manifest::path::Path;
 use crate::manifest::problems::Problems;
+use crate::path::Path;
 
-use super::{check_label_name, one_of, unique, values};
+use super::{check_label_name, objects, one_of, unique, values};
 
 const HOST_PATH_TYPES: [&str; 8] = [
     "",
@@ -45,6 +45,8 @@ pub(super) fn check_volumes<'a>(
 fn check_source(volume: &Volume, spec: &PodSpec, at: &Path, problems: &mut Problems<'_>) {
     let sources = usize::from(volume.host_path.is_some())
         + usize::from(volume.empty_dir.is_some())
+        + usize::from(volume.config_map.is_some())
+        + usize::from(volume.secret.is_some())
         + usize::from(volume.downward_api.is_some())
         + usize::from(volume.projected.is_some());
     if sources > 1 {
@@ -58,6 +60,24 @@ fn check_source(volume: &Volume, spec: &PodSpec, at: &Path, problems: &mut Probl
         values::check_mode(downward.default_mode, &at.key("defaultMode"), problems);
         let items = downward.items.as_deref().unwrap_or_default();
         values::check_items(items, spec, &mut HashSet::new(), &at, problems);
+    }
+    if let Some(source) = &volume.config_map {
+        let at = at.key("configMap");
+        values::check_mode(source.default_mode, &at.key("defaultMode"), problems);
+        let items = source.items.as_deref();
+        objects::check_reference(Some(&source.name), &at.key("name"), problems);
+        values::check_keys(items, &mut HashSet::new(), &at, problems);
+    }
+    if let Some(source) = &volume.secret {
+        let at = at.key("secret");
+        values::check_mode(source.default_mode, &at.key("defaultMode"), problems);
+        let items = source.items.as_deref();
+        objects::check_reference(
+            source.secret_name.as_deref(),
+            &at.key("secretName"),
+            problems,
+        );
+        values::check_keys(items, &mut HashSet::new(), &at, problems);
     }
     if let Some(projected) = &volume.projected {
         values::check_projected(projected, spec, &at.key("projected"), problems);

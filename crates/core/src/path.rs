@@ -4,7 +4,7 @@ use std::fmt;
 
 /// One step from a value into a part of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Segment {
+pub(crate) enum Segment {
     /// Value of this key.
     Key(String),
     /// Item of this number.
@@ -13,34 +13,41 @@ pub(super) enum Segment {
 
 /// The way from a document's root to one of its values.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub(super) struct Path(pub(super) Vec<Segment>);
+pub(crate) struct Path(pub(crate) Vec<Segment>);
 
 impl Path {
     /// The path to `key` of the value at this path.
-    pub(super) fn key(&self, key: &str) -> Self {
+    pub(crate) fn key(&self, key: &str) -> Self {
         self.with(Segment::Key(key.to_owned()))
     }
 
     /// The path to item `index` of the value at this path.
-    pub(super) fn index(&self, index: usize) -> Self {
+    pub(crate) fn index(&self, index: usize) -> Self {
         self.with(Segment::Index(index))
     }
 
     /// The path of the keys in `dotted`, which holds neither indices nor dotted keys.
-    pub(super) fn of(dotted: &str) -> Self {
+    pub(crate) fn of(dotted: &str) -> Self {
         Self::default().dotted(dotted)
     }
 
     /// This path followed by the keys in `dotted`.
-    pub(super) fn dotted(&self, dotted: &str) -> Self {
+    pub(crate) fn dotted(&self, dotted: &str) -> Self {
         let mut segments = self.0.clone();
         segments.extend(dotted.split('.').map(|key| Segment::Key(key.to_owned())));
         Self(segments)
     }
 
     /// Whether `other` is the same place as this one, or in it.
-    pub(super) fn contains(&self, other: &Self) -> bool {
+    pub(crate) fn contains(&self, other: &Self) -> bool {
         other.0.starts_with(&self.0)
+    }
+
+    /// Whether one of its steps is this key.
+    pub(crate) fn contains_key(&self, key: &str) -> bool {
+        self.0
+            .iter()
+            .any(|segment| matches!(segment, Segment::Key(name) if name == key))
     }
 
     fn with(&self, segment: Segment) -> Self {
