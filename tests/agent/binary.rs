@@ -1,12 +1,15 @@
 //! The program itself on the real Engine: started, asked, stopped and killed as people do it.
 
+use std::fs;
 use std::io::Read as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::registry::{PASSWORD, Registry, USER};
 use crate::common::{self, Bed, PATIENCE, eventually, sleeper};
+use crate::objects::{CANARY, everything};
 use mirrorlet::config::resolve::ShownSetting;
 use mirrorlet_core::api::report::StatusReport;
 
@@ -247,4 +250,167 @@ async fn a_credential_helper_of_the_node_is_asked() {
     // docker 50
     assert_eq!(code, Some(0), "{log}");
     assert!(!log.contains(PASSWORD));
+}
+
+/// Every file on the root's own file system but its manifests: what is not in memory.
+fn files_on_disk(bed: &Bed) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    let device = fs::metadata(bed.path()).unwrap().dev();
+    let mut directories = vec![bed.path().to_owned()];
+    while let Some(directory) = directories.pop() {
+        // Volumes and files come and go meanwhile.
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            let (path, Ok(seen)) = (entry.path(), entry.metadata()) else {
+                continue;
+            };
+            if seen.is_dir() && seen.dev() == device && path != bed.path().join("manifests") {
+                directories.push(path);
+            } else if seen.is_file() && seen.dev() == device {
+                found.push((path.clone(), fs::read(path).unwrap_or_default()));
+            }
+        }
+    }
+    found
+}
+
+/// A Secret's values, searched in everything that a user can get from the agent, and on its disk.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secrets_value_is_in_no_output() {
+    let bed = Bed::new();
+    let port = common::free_port();
+    let start = || {
+        let child = mirrorlet(
+            &bed,
+            &["run", "--node-name", "box", "--docker", &bed.docker],
+        )
+        .args(["--metrics-address", &format!("127.0.0.1:{port}")])
+        .args(["--log-level", "trace"])
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(bed.path().join("agent.log")).unwrap())
+        .spawn()
+        .unwrap();
+        Running(child)
+    };
+    let manifest = everything();
+    bed.write("all.yaml", &manifest);
+    let file = bed.manifest("all.yaml");
+    let directory = file.parent().unwrap().to_owned();
+    let running = start();
+    until_running(&bed, "web").await;
+    // It is there, or nothing below would show anything.
+    assert_eq!(
+        bed.exec("web", "echo $PASSWORD; cat /login/PASSWORD"),
+        format!("{CANARY}\n{CANARY}")
+    );
+    let mut outputs: Vec<(String, Vec<u8>)> = Vec::new();
+    let told = |what: &str, output: &Output, outputs: &mut Vec<(String, Vec<u8>)>| {
+        let both = [output.stdout.as_slice(), &output.stderr].concat();
+        outputs.push((what.to_owned(), both));
+    };
+    // Edits: another value, several broken ones, the Secret gone and back, another kind for it.
+    let edited = manifest.replace(CANARY, &format!("other-{CANARY}"));
+    let broken = [
+        edited.clone(),
+        manifest.replace("stringData: {", "stringData: {PASSWORD: 1, "),
+        manifest.replace("b3ZlcndyaXR0ZW4=", CANARY),
+        manifest.replace("stringData:", "strngData:"),
+        manifest.replace("kind: Secret", "kind: Secrets"),
+        manifest.replace("name: login}\n  data", "name: Login}\n  data"),
+        manifest.split_once("  data: {user").unwrap().0.to_owned(),
+        format!("{manifest}]"),
+        manifest.replace("immutable", "mutable"),
+    ];
+    let planned = bed.path().join("planned.yaml");
+    for (number, text) in broken.iter().enumerate() {
+        bed.write("all.yaml", text);
+        fs::write(&planned, text).unwrap();
+        for args in [&["validate"][..], &["validate", "-o", "json"]] {
+            let output = Command::new(env!("CARGO_BIN_EXE_mirrorlet"))
+                .args(args)
+                .arg(&directory)
+                .output()
+                .unwrap();
+            told(&format!("{number} {args:?}"), &output, &mut outputs);
+        }
+        let path = planned.to_str().unwrap();
+        for args in [
+            &["status"][..],
+            &["status", "-o", "wide"],
+            &["status", "-o", "json"],
+            &["status", "-o", "yaml"],
+            &["status", "web"],
+            &["explain", "web"],
+            &["explain", "web", "-o", "json"],
+            &["plan", path],
+            &["plan", path, "-o", "json"],
+            &["diff", path],
+            &["rollout", "history", "web"],
+            &["config", "show", "--running"],
+            &["logs", "web"],
+        ] {
+            told(
+                &format!("{number} {args:?}"),
+                &ask(&bed, args),
+                &mut outputs,
+            );
+        }
+        let socket = bed.path().join("mirrorlet.sock");
+        for path in [
+            "/v1/status",
+            "/v1/config",
+            "/v1/explain?pod=web",
+            "/v1/rollouts?pod=web",
+        ] {
+            let asked = Command::new("curl")
+                .args(["-s", "--unix-socket", socket.to_str().unwrap()])
+                .arg(format!("http://box{path}"))
+                .output()
+                .unwrap();
+            told(&format!("{number} {path}"), &asked, &mut outputs);
+        }
+        for path in ["metrics", "stats/summary", "readyz"] {
+            let asked = Command::new("curl")
+                .args(["-s", &format!("http://127.0.0.1:{port}/{path}")])
+                .output()
+                .unwrap();
+            told(&format!("{number} {path}"), &asked, &mut outputs);
+        }
+    }
+    let said_something = outputs
+        .iter()
+        .filter(|(_, output)| !output.is_empty())
+        .count();
+    assert!(said_something > outputs.len() / 2, "{said_something}");
+    fs::remove_file(&planned).unwrap();
+    drop(running);
+    // The next agent finds a broken file.
+    let log = fs::read(bed.path().join("agent.log")).unwrap();
+    assert!(String::from_utf8_lossy(&log).contains(r#""level":"DEBUG""#));
+    outputs.push(("log".to_owned(), log));
+    bed.write("all.yaml", &broken[7]);
+    let running = start();
+    eventually("the next agent to hold the pod", || {
+        let shown = ask(&bed, &["status", "-o", "json"]);
+        let report: StatusReport = serde_json::from_slice(&shown.stdout).ok()?;
+        let is_held = report.pods.iter().any(|pod| pod.held && pod.ready == 1);
+        is_held.then(|| told("status of the next", &shown, &mut outputs))
+    })
+    .await;
+    for (path, content) in files_on_disk(&bed) {
+        outputs.push((path.display().to_string(), content));
+    }
+    drop(running);
+    let base64 = "Y2FuYXJ5LTNmOWQxY";
+    for (what, output) in outputs {
+        let text = String::from_utf8_lossy(&output);
+        for canary in [CANARY, base64] {
+            let at = text.find(canary);
+            let near = at.map(|at| {
+                let from = text.floor_char_boundary(at.saturating_sub(300));
+                &text[from..at]
+            });
+            // box 4
+            assert_eq!(near, None, "{what}");
+        }
+    }
 }

@@ -56,10 +56,10 @@ async fn a_document_feeds_the_variables_of_a_pod_beside_it() {
 }
 
 /// A value that no output may contain.
-const CANARY: &str = "canary-3f9d1c";
+pub(crate) const CANARY: &str = "canary-3f9d1c";
 
 /// A Secret, a `ConfigMap` of everything that one can hold, and a pod that takes them in every way.
-fn everything() -> String {
+pub(crate) fn everything() -> String {
     let objects = format!(
         r#"apiVersion: v1
 kind: List

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use crate::common::cluster::Cluster;
 use crate::common::node::{Identity, NodeBed, QUIET, STUBBORN, condition, is_ready, uid, until};
 use crate::common::{self, IMAGE, IMAGE_2, eventually};
+use mirrorlet_core::api::report::{PodReport, StatusReport};
 use serde_json::{Value, json};
 
 /// A script that, told to stop, goes on until there is `/tmp/go`.
@@ -566,5 +567,113 @@ async fn a_mirror_follows_its_pods_readiness() {
             .then_some(())
     })
     .await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mirror_names_no_object_of_a_manifest_and_each_origin_keeps_its_own() {
+    let bed = NodeBed::new().await;
+    let agent = bed.joined().await;
+    let namespace = &bed.namespace;
+    let object = |kind: &str, name: &str, value: &str| {
+        let key = if kind == "Secret" {
+            "stringData"
+        } else {
+            "data"
+        };
+        json!({
+            "apiVersion": "v1", "kind": kind, key: {"KEY": value},
+            "metadata": {"name": name, "namespace": namespace},
+        })
+        .to_string()
+    };
+    let pod = |name: &str, node: bool, secret: &str| {
+        let mut pod: Value = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {
+                "terminationGracePeriodSeconds": 1,
+                "imagePullSecrets": [{"name": secret}],
+                "containers": [{
+                    "name": name, "image": IMAGE, "command": ["sh", "-c", QUIET],
+                    "env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "KEY"}}}],
+                    "envFrom": [{"prefix": "S_", "secretRef": {"name": secret}}],
+                    "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+                }],
+                "volumes": [{"name": "v", "projected": {"sources": [
+                    {"secret": {"name": secret}},
+                    {"downwardAPI": {"items": [{"path": "n", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+                ]}}],
+            },
+        });
+        if node {
+            pod["spec"]["nodeName"] = bed.node.as_str().into();
+        }
+        pod.to_string()
+    };
+    bed.write(
+        "settings.json",
+        &object("ConfigMap", "settings", "of the machine"),
+    );
+    bed.write("login.json", &object("Secret", "login", "of the machine"));
+    bed.cluster
+        .apply(&object("ConfigMap", "settings", "of the cluster"));
+    bed.cluster
+        .apply(&object("Secret", "theirs", "of the cluster"));
+    bed.write("web.json", &pod("web", false, "login"));
+    agent.until_running("web").await;
+    let mirror = bed.until_mirrored("web").await;
+    // box 1
+    assert_eq!(
+        bed.exec("web", "echo $A, $S_KEY, $(cat /v/KEY)"),
+        "of the machine, of the machine, of the machine"
+    );
+    let left_out = &mirror["metadata"]["annotations"]["mirrorlet.dev/sanitized"];
+    // box 1
+    assert_eq!(
+        left_out,
+        "spec.imagePullSecrets,spec.containers[web].env[A].valueFrom,spec.containers[web].envFrom,\
+         spec.volumes[v].projected.sources"
+    );
+    let spec = mirror["spec"].to_string();
+    assert!(
+        !spec.contains("settings") && !spec.contains("login"),
+        "{spec}"
+    );
+    assert!(is_ready(&mirror), "{mirror}");
+
+    // A manifest can't reach what is in the cluster, nor a pod of the cluster what is here.
+    bed.write("thief.json", &pod("thief", false, "theirs"));
+    bed.cluster.apply(&pod("foreign", true, "login"));
+    let waits = |name: &str, words: String| {
+        let name = name.to_owned();
+        move |report: &StatusReport| {
+            let mut pods = report.pods.iter().filter(|pod| pod.name.starts_with(&name));
+            pods.any(|pod| pod.message.contains(&words))
+        }
+    };
+    let words = format!("no manifest defines Secret {namespace}/theirs");
+    agent
+        .until("the thief to wait", waits("thief", words))
+        .await;
+    let words = "secret \"login\" not found".to_owned();
+    let report = agent
+        .until("the foreign pod to wait", waits("foreign", words))
+        .await;
+    let started = |pod: &&PodReport| pod.name.starts_with("thief") || pod.name == "foreign";
+    let ready: Vec<usize> = report
+        .pods
+        .iter()
+        .filter(started)
+        .map(|p| p.ready)
+        .collect();
+    // box 1
+    assert_eq!(ready, [0, 0]);
+    bed.cluster.apply(&pod("native", true, "theirs"));
+    bed.until_pod("native", is_ready).await;
+    assert_eq!(
+        bed.exec("native", "echo $A, $S_KEY, $(cat /v/KEY)"),
+        "of the cluster, of the cluster, of the cluster"
+    );
     agent.stop().await;
 }
