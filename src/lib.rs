@@ -16,6 +16,7 @@
 //! | [`worker`] | one task per pod UID |
 //! | [`prober`] | one task per probe |
 //! | [`stats`] | resource usage of pods and the machine, read on request |
+//! | [`eviction`] | evicts pods from a node that runs short, and pods over their own limits |
 //! | [`certificate`] | this node's certificates: created, requested from the cluster, stored |
 //! | [`cluster`] | the API server: Node, Lease, mirror pods, status, events |
 //! | [`server`] | the node API, the agent's socket, metrics and health |
@@ -39,6 +40,7 @@ pub mod app;
 pub mod certificate;
 pub mod cli;
 pub mod cluster;
+pub mod eviction;
 pub mod observe;
 pub mod prober;
 pub mod rollout;

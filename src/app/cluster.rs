@@ -35,13 +35,13 @@ use mirrorlet_core::admit::AdmitNode;
 use mirrorlet_core::api::core::Node;
 use mirrorlet_core::api::report::EngineReport;
 use mirrorlet_core::api::{FullName, Timestamp};
+use mirrorlet_core::eviction::Pressures;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::mirror::{MirrorState, problem_lines};
 use mirrorlet_core::node::{NodeFacts, PodProblems, Readings};
 use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout;
 use mirrorlet_docker::ImagePuller;
-use mirrorlet_host::app_armor_is_enabled;
 use mirrorlet_host::telemetry::Telemetry;
 
 /// The cluster side's state, for the other components.
@@ -58,8 +58,6 @@ pub(super) struct Cluster {
     pub(super) standing: Reader<NodeStanding>,
     /// The objects that pods refer to.
     pub(super) objects: Arc<ClusterObjects>,
-    /// Our Node, as admission sees it.
-    pub(super) admit: Reader<AdmitNode>,
     /// When its Lease was renewed last.
     pub(super) lease: Reader<Option<Timestamp>>,
     feeds: Feeds,
@@ -81,6 +79,8 @@ pub(super) struct Links {
     pub(super) listed: watch::Receiver<Option<Arc<Pods>>>,
     /// The wanted pods and the mirrors.
     pub(super) manager: PodManager,
+    /// What the node is short of.
+    pub(super) pressures: Reader<Pressures>,
 }
 
 /// The ends that the Node is fed through.
@@ -138,10 +138,6 @@ impl Cluster {
         let events = EventTask::new(client.clone(), telemetry.clone(), config.node_name.clone());
         spawn(parts, "events", events.run(cancel.clone()));
 
-        let unknown = AdmitNode::default().on_host(app_armor_is_enabled());
-        let (admit_writer, admit) = cell(unknown);
-        let admitting = keep_admit_node(node.clone(), admit_writer, cancel.clone());
-        spawn(parts, "admission facts", admitting);
         Ok(Some(Self {
             client,
             identity,
@@ -149,7 +145,6 @@ impl Cluster {
             node,
             standing,
             objects: Arc::new(objects),
-            admit,
             lease: renewed,
             feeds: Feeds {
                 facts,
@@ -177,12 +172,12 @@ impl Cluster {
         let listing = images::keep(links.images, images_writer, cancel.clone());
         spawn(parts, "images", listing);
         let keeping = readings::keep(
-            config.root.clone(),
             facts,
             readings,
             links.reach,
             links.engine,
             images_reader.clone(),
+            links.pressures,
             cancel.clone(),
         );
         spawn(parts, "node readings", keeping);
@@ -271,20 +266,27 @@ async fn back(mut reach: Reader<ApiReach>) {
     }
 }
 
-/// Keeps what admission knows of our Node. While the Node is gone its last word stands.
-async fn keep_admit_node(
-    mut node: Reader<Option<Arc<Node>>>,
+/// Keeps what admission knows of our Node and what it is short of. While the Node is gone, its last
+/// word stands; `known` where there never was one.
+pub(super) async fn keep_admit_node(
+    mut known: AdmitNode,
+    node: Option<Reader<Option<Arc<Node>>>>,
+    mut pressures: Reader<Pressures>,
     mut admit: Writer<AdmitNode>,
     cancel: CancellationToken,
 ) {
-    let app_armor = app_armor_is_enabled();
+    let mut node = node.unwrap_or_else(|| cell(None).1);
+    let (app_armor, mut is_kept) = (!known.app_armor_disabled, true);
     loop {
         if let Some(node) = &*node.get() {
-            admit.publish(AdmitNode::of(node).on_host(app_armor));
+            known = AdmitNode::of(node).on_host(app_armor);
         }
+        let pressed = Pressures::clone(&pressures.get());
+        admit.publish(known.clone().under(pressed));
         tokio::select! {
             () = cancel.cancelled() => return,
-            changed = node.changed() => if changed.is_err() { return },
+            changed = node.changed(), if is_kept => is_kept = changed.is_ok(),
+            changed = pressures.changed() => if changed.is_err() { return },
         }
     }
 }

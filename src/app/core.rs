@@ -18,12 +18,14 @@ use crate::source::SourceReader;
 use crate::store::board::{Board, board};
 use crate::store::cache::{CacheReader, cache};
 use crate::store::cell::{Reader, cell};
+use crate::store::evictions::Evict;
 use crate::store::looks::{LookRequests, Request};
 use crate::store::pods::PodWriter;
 use crate::store::probes::{ProbeReader, probe_results};
 use crate::worker::{Clock, Context, PodWorkers, Wanted};
 use mirrorlet_core::admit::AdmitNode;
 use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::eviction::Pressures;
 use mirrorlet_core::manifest::unsupported_fields;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::observed::Pods;
@@ -45,6 +47,10 @@ pub(super) struct CoreOptions {
     pub(super) node_ips: Vec<IpAddr>,
     /// The clock.
     pub(super) clock: Clock,
+    /// What the node is short of.
+    pub(super) pressures: Reader<Pressures>,
+    /// Orders to evict pods.
+    pub(super) evictions: mpsc::Receiver<Evict>,
     /// The node as admission sees it.
     pub(super) node: Reader<AdmitNode>,
     /// Where the wanted pods are told.
@@ -71,6 +77,8 @@ pub(super) struct Core {
     pub(super) board: Board,
     /// The rollouts of static pods.
     pub(super) rollouts: RolloutHandle,
+    /// Collects dead containers.
+    pub(super) collector: Arc<ContainerGc>,
 }
 
 impl Core {
@@ -130,11 +138,12 @@ impl Core {
             node: options.node,
             unsupported: unsupported_fields,
         });
-        let workers = PodWorkers::new(context, wanted, listed.clone());
-        let collector = ContainerGc::new(Arc::clone(runtime), policy, workers.pod_states());
+        let workers = PodWorkers::new(context, wanted, listed.clone()).evicting(options.evictions);
+        let states = workers.pod_states();
+        let collector = Arc::new(ContainerGc::new(Arc::clone(runtime), policy, states));
         let collecting = gc::collect(
-            collector,
-            config.root.clone(),
+            Arc::clone(&collector),
+            options.pressures,
             telemetry.clone(),
             cancel.clone(),
         );
@@ -150,6 +159,7 @@ impl Core {
             merged,
             board,
             rollouts: rollout_handle,
+            collector,
         }
     }
 }

@@ -15,7 +15,7 @@ use mirrorlet_core::api::report::{ImageGcReport, LackReport};
 use mirrorlet_core::image_access::Verification;
 use mirrorlet_core::image_gc::ImageGcPolicy;
 use mirrorlet_docker::engine::SharedEngine;
-use mirrorlet_docker::image::{ImageGc, ImageGcOptions, LocalDisk};
+use mirrorlet_docker::image::{ImageGc, ImageGcOptions, ImageReclaim, LocalDisk};
 use mirrorlet_docker::translate::NodeFacts;
 use mirrorlet_docker::{DockerManager, DockerManagerOptions, ImagePuller, PullerOptions};
 use mirrorlet_host::probe::Client;
@@ -53,6 +53,8 @@ pub(super) struct Docker {
     pub(super) images: Arc<ImagePuller>,
     /// The report of image garbage collection; `None` if it is off.
     pub(super) image_gc: Option<watch::Receiver<ImageGcReport>>,
+    /// Has unused images removed; `None` if image garbage collection is off.
+    pub(super) image_reclaim: Option<ImageReclaim>,
     /// Tells image collection which images have to stay.
     pub(super) needed_images: watch::Sender<BTreeSet<String>>,
     /// Looks at what the agent has of its host; to be run once it is known whether the Engine
@@ -103,6 +105,7 @@ impl Docker {
         .await;
         let (needed_images, needed) = watch::channel(BTreeSet::new());
         let image_gc = image_gc(config, &engine, &images, &files, needed, &telemetry);
+        let image_reclaim = image_gc.as_ref().map(ImageGc::reclaim);
         let image_gc = image_gc.map(|gc| {
             let report = gc.report();
             spawn(parts, "image garbage collection", gc.run(cancel.clone()));
@@ -126,6 +129,7 @@ impl Docker {
             runtime: Arc::new(manager),
             images,
             image_gc,
+            image_reclaim,
             needed_images,
             host_look,
             lacks,

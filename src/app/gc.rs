@@ -1,13 +1,14 @@
 //! The task that has dead containers collected.
 
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::readings;
 use crate::config::Config;
+use crate::store::cell::Reader;
+use mirrorlet_core::eviction::{Pressure, Pressures};
 use mirrorlet_core::gc::ContainerGcPolicy;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::gc::ContainerGc;
@@ -24,11 +25,11 @@ pub(super) fn policy(config: &Config) -> ContainerGcPolicy {
     )
 }
 
-/// Collects until cancelled. While the disk of `root` is short of space, what is left of pods that
+/// Collects until cancelled. While a disk is short of space, what is left of pods that
 /// are over goes too (upstream's eviction manager).
 pub(super) async fn collect(
-    gc: ContainerGc,
-    root: PathBuf,
+    gc: Arc<ContainerGc>,
+    pressures: Reader<Pressures>,
     telemetry: Telemetry,
     cancel: CancellationToken,
 ) {
@@ -41,7 +42,7 @@ pub(super) async fn collect(
             _ = ticks.tick() => {}
         }
         let collecting = async {
-            if readings::has_disk_pressure(&root) {
+            if pressures.get().contains(&Pressure::Disk) {
                 gc.delete_all_unused_containers().await
             } else {
                 gc.garbage_collect().await
@@ -57,9 +58,8 @@ pub(super) async fn collect(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
+    use crate::store::cell::cell;
     use mirrorlet_core::api::PodUid;
     use mirrorlet_core::gc::PodLife;
     use mirrorlet_runtime::Runtime;
@@ -82,10 +82,14 @@ mod tests {
     async fn containers_are_collected_every_minute_until_the_agent_stops() {
         let fake = FakeRuntime::new();
         let runtime: Arc<dyn Runtime> = Arc::new(fake.clone());
-        let gc = ContainerGc::new(runtime, ContainerGcPolicy::default(), Arc::new(Nobody));
+        let gc = Arc::new(ContainerGc::new(
+            runtime,
+            ContainerGcPolicy::default(),
+            Arc::new(Nobody),
+        ));
         let cancel = CancellationToken::new();
-        let root = tempfile::tempdir().unwrap();
-        let task = collect(gc, root.path().into(), Telemetry::new(), cancel.clone());
+        let (_writer, calm) = cell(Pressures::new());
+        let task = collect(gc, calm, Telemetry::new(), cancel.clone());
         let task = tokio::spawn(task);
         let began = Instant::now();
         fake.wait_until(|fake| fake.call_count("garbage_collect") == 3)

@@ -16,6 +16,7 @@ mod core;
 mod counts;
 pub mod desired;
 mod docker;
+mod eviction;
 mod facts;
 mod gc;
 mod host;
@@ -57,6 +58,7 @@ use cluster::{Cluster, Links};
 use docker::{Docker, DockerInputs};
 use mirrorlet_core::admit::AdmitNode;
 use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::eviction::Pressures;
 use mirrorlet_core::node::{NodeFacts, initial_node};
 use mirrorlet_docker::BollardEngine;
 use mirrorlet_docker::engine::SharedEngine;
@@ -104,6 +106,10 @@ impl Agent {
     ///
     /// # Errors
     /// The root is in use or can't be written, or an address can't be bound.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one statement for each part that is wired"
+    )]
     pub async fn start(
         resolved: Resolved,
         engine: SharedEngine,
@@ -111,9 +117,7 @@ impl Agent {
     ) -> anyhow::Result<Self> {
         let config = resolved.config.clone();
         let lock = lock::RootLock::acquire(&config.root)?;
-        let owner = owner::owner_id(&config.root).with_context(|| {
-            format!("failed to write the owner id to {}", config.root.display())
-        })?;
+        let owner = owner_of(&config)?;
         make_default_manifests_dir(&config)?;
         let telemetry = Telemetry::new();
         let (looks, look_queue) = look_requests();
@@ -139,12 +143,16 @@ impl Agent {
             telemetry: telemetry.clone(),
         };
         let docker = Docker::start(&config, inputs, &mut parts, cancel).await;
+        let (eviction, pressed, evictions) = eviction::ends();
+        let admit = admit_node(&node, cluster.as_ref(), pressed.clone(), &mut parts, cancel);
         let options = CoreOptions {
             looks,
             look_queue,
             node_ips: machine.ips,
             probe_client: docker.probe_client.clone(),
-            node: admit_node(cluster.as_ref(), &node),
+            pressures: pressed,
+            evictions,
+            node: admit,
             clock: Clock::default(),
             pods,
             needed_images: docker.needed_images.clone(),
@@ -162,13 +170,15 @@ impl Agent {
             core,
             manager,
             cluster,
+            eviction,
             telemetry: telemetry.clone(),
         }
         .tell(&mut parts, cancel);
         let (view, stats) = (Arc::clone(&served.view), Arc::clone(&served.stats));
         if let (Some(listener), Some(client)) = (node_listener, &client) {
-            let parts = &mut parts;
-            node_api::start(&config, listener, &node, client, &served, parts, cancel)?;
+            node_api::start(
+                &config, listener, &node, client, &served, &mut parts, cancel,
+            )?;
         }
         serve::start(&config, served, &mut parts, cancel).await?;
         Ok(Self {
@@ -225,10 +235,10 @@ fn spawn(parts: &mut Parts, name: &'static str, part: impl Future<Output = ()> +
     });
 }
 
-/// The node as admission sees it: as the cluster knows it, or by what is known of the machine.
-fn admit_node(cluster: Option<&Cluster>, node: &NodeFacts) -> Reader<AdmitNode> {
-    let standalone = || AdmitNode::of(&initial_node(node)).on_host(app_armor_is_enabled());
-    cluster.map_or_else(|| cell(standalone()).1, |cluster| cluster.admit.clone())
+/// The id that marks containers as ours.
+fn owner_of(config: &Config) -> anyhow::Result<String> {
+    let owner = owner::owner_id(&config.root);
+    owner.with_context(|| format!("failed to write the owner id to {}", config.root.display()))
 }
 
 /// The objects that pods refer to; none of an API server without one.
@@ -237,6 +247,26 @@ fn pod_objects(cluster: Option<&Cluster>) -> PodObjects {
         Some(cluster) => Arc::clone(&cluster.objects) as _,
         None => Arc::new(NoObjects::default()),
     })
+}
+
+/// The node as admission sees it: as the cluster knows it, or by its facts without one.
+fn admit_node(
+    facts: &NodeFacts,
+    cluster: Option<&Cluster>,
+    pressures: Reader<Pressures>,
+    parts: &mut Parts,
+    cancel: &CancellationToken,
+) -> Reader<AdmitNode> {
+    let known = match cluster {
+        Some(_) => AdmitNode::default(),
+        None => AdmitNode::of(&initial_node(facts)),
+    };
+    let known = known.on_host(app_armor_is_enabled());
+    let (writer, reader) = cell(known.clone());
+    let node = cluster.map(|cluster| cluster.node.clone());
+    let keeping = cluster::keep_admit_node(known, node, pressures, writer, cancel.clone());
+    spawn(parts, "admission facts", keeping);
+    reader
 }
 
 /// The default manifest directory is made with its root; one that was named must be there already.
@@ -310,12 +340,17 @@ struct Wired {
     core: Core,
     manager: PodManager,
     cluster: Option<Cluster>,
+    eviction: eviction::Ends,
     telemetry: Telemetry,
 }
 
 impl Wired {
     /// Starts what turns changes into news, tells the API server, and measures; hands out what is
     /// served.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one statement for each part that is wired"
+    )]
     fn tell(self, parts: &mut Parts, cancel: &CancellationToken) -> Served {
         let config = &self.resolved.config;
         let (docker, core) = (self.docker, self.core);
@@ -340,6 +375,7 @@ impl Wired {
                 board: core.board.clone(),
                 listed: core.listed,
                 manager: self.manager.clone(),
+                pressures: self.eviction.pressures.reader(),
             };
             cluster.link(config, links, &self.telemetry, parts, cancel)
         });
@@ -354,6 +390,15 @@ impl Wired {
         spawn(parts, "disk usage", async move {
             measuring.run(told).await;
         });
+        let host = eviction::Host {
+            root: config.root.clone(),
+            stats: Arc::clone(&provider),
+            containers: core.collector,
+            images: docker.image_reclaim,
+            telemetry: self.telemetry.clone(),
+        };
+        let board = core.board.clone();
+        let shortages = self.eviction.start(config, host, board, parts, cancel);
         let metrics = self.telemetry.metrics.clone();
         Served {
             stats: Arc::new(ServedStats {
@@ -376,6 +421,7 @@ impl Wired {
                 lacks: docker.lacks,
                 images: docker.images,
                 image_gc: docker.image_gc,
+                shortages,
                 runtime: docker.runtime,
                 changes,
                 journal: self.telemetry.journal,

@@ -18,6 +18,7 @@ use mirrorlet_docker::engine::SharedEngine;
 use mirrorlet_docker::sandbox_image::SANDBOX_IMAGE;
 use mirrorlet_docker::translate::names::container_name;
 use mirrorlet_host::telemetry::Metrics;
+use mirrorlet_host::volume::HostFiles;
 
 /// How long the Engine may take to say where its files are. It is asked once in its life; while it
 /// doesn't answer, all else is told.
@@ -27,6 +28,8 @@ const ENGINE_DEADLINE: Duration = Duration::from_secs(2);
 struct LocalEngine {
     engine: SharedEngine,
     is_local: bool,
+    /// How its files are seen from here.
+    host: HostFiles,
     root: OnceCell<PathBuf>,
     /// `None` if there is no list of images.
     images: Option<Reader<Vec<ImageSeen>>>,
@@ -41,12 +44,11 @@ impl EngineDisk for LocalEngine {
         let ask = || async {
             let asked = tokio::time::timeout(ENGINE_DEADLINE, self.engine.info()).await;
             let told = asked.ok().and_then(Result::ok);
-            told.and_then(|info| info.docker_root_dir).ok_or(())
+            let told = told.and_then(|info| info.docker_root_dir).ok_or(())?;
+            let seen = self.host.path(Path::new(&told)).ok().flatten();
+            Ok::<_, ()>(seen.unwrap_or_else(|| told.into()))
         };
-        let root = self
-            .root
-            .get_or_try_init(|| async { ask().await.map(PathBuf::from) })
-            .await;
+        let root = self.root.get_or_try_init(ask).await;
         root.ok().cloned()
     }
 
@@ -74,6 +76,7 @@ pub(super) fn provider(
         engine: Arc::new(LocalEngine {
             engine,
             is_local: is_local(&config.docker),
+            host: HostFiles::new(config.host_root.clone()),
             root: OnceCell::new(),
             images,
         }),

@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::config::Resolved;
+use crate::eviction::Shortages;
 use crate::observe::Reach;
 use crate::rollout::RolloutHandle;
 use crate::server::view::{AgentView, Check, PlanRequest, ViewError};
@@ -57,6 +58,8 @@ pub(super) struct View {
     pub(super) images: Arc<ImagePuller>,
     /// None where no images are collected.
     pub(super) image_gc: Option<watch::Receiver<ImageGcReport>>,
+    /// What the node is short of.
+    pub(super) shortages: Reader<Shortages>,
     pub(super) runtime: Arc<dyn Runtime>,
     pub(super) changes: watch::Receiver<u64>,
     pub(super) journal: Journal,
@@ -156,6 +159,7 @@ impl AgentView for View {
                 .map(|cluster| cluster.node(&self.resolved.config.node_name)),
             pulls: self.images.progress(),
             image_gc: self.image_gc.as_ref().map(|gc| gc.borrow().clone()),
+            pressures: (*self.shortages.get()).clone(),
             sources,
             pods: self.pods(&merged),
             problems: problems.into_iter().collect(),

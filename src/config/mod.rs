@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 pub mod args;
 pub mod duration;
+pub mod eviction;
 pub mod file;
 pub mod kinds;
 pub mod node;

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::kinds::{self, Fault, Kind, NONE};
 use mirrorlet_core::api::core::Taint;
 use mirrorlet_core::api::keys;
-use mirrorlet_core::api::quantity::Quantity;
+use mirrorlet_core::api::quantity::{Quantity, binary_text};
 
 /// Word for the account of the pod that the agent runs in, where a kubeconfig is expected.
 const IN_CLUSTER: &str = "in-cluster";
@@ -100,21 +100,10 @@ impl fmt::Display for Reservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cpu(milli) => write!(f, "cpu={milli}m"),
-            Self::Memory(bytes) => write!(f, "memory={}", bytes_text(*bytes)),
-            Self::EphemeralStorage(bytes) => write!(f, "ephemeral-storage={}", bytes_text(*bytes)),
+            Self::Memory(bytes) => write!(f, "memory={}", binary_text(*bytes)),
+            Self::EphemeralStorage(bytes) => write!(f, "ephemeral-storage={}", binary_text(*bytes)),
         }
     }
-}
-
-/// Bytes with the largest binary suffix that leaves a whole number.
-fn bytes_text(bytes: u64) -> String {
-    [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)]
-        .into_iter()
-        .find(|(_, shift)| bytes.trailing_zeros() >= *shift)
-        .map_or_else(
-            || bytes.to_string(),
-            |(suffix, shift)| format!("{}{suffix}", bytes >> shift),
-        )
 }
 
 /// A taint as it is written: `key=value:Effect`, `key:Effect`.
@@ -130,7 +119,7 @@ pub fn bytes(min: u64) -> Kind<u64> {
     let schema = json!({
         "type": "string",
         "pattern": "^[0-9.]+([kMGTPE]i?|Ki|[eE][0-9]+)?$",
-        "$comment": format!("at least {}", bytes_text(min)),
+        "$comment": format!("at least {}", binary_text(min)),
     });
     let parse = move |text: &str, _: &std::path::Path| {
         let quantity: Quantity = text
@@ -138,11 +127,11 @@ pub fn bytes(min: u64) -> Kind<u64> {
             .map_err(|error| format!("{text:?} is not a quantity: {error}"))?;
         let bytes = u64::try_from(quantity.ceil()).unwrap_or_default();
         if bytes < min {
-            return Err(format!("{text:?} is less than {}", bytes_text(min)));
+            return Err(format!("{text:?} is less than {}", binary_text(min)));
         }
         Ok(bytes)
     };
-    Kind::one("QUANTITY", schema, parse, |bytes| bytes_text(*bytes))
+    Kind::one("QUANTITY", schema, parse, |bytes| binary_text(*bytes))
 }
 
 /// A path of a kubeconfig, `in-cluster` or `none`.
@@ -208,7 +197,7 @@ pub fn reserved() -> Kind<SystemReserved> {
 }
 
 /// A list of pairs, which the file may also have as a map.
-fn pairs<T: 'static>(kind: Kind<T>) -> Kind<Vec<T>> {
+pub(super) fn pairs<T: 'static>(kind: Kind<T>) -> Kind<Vec<T>> {
     let mut list = kind.list(',');
     let map = json!({"type": "object", "additionalProperties": {"type": ["string", "number"]}});
     list.schema = json!({"anyOf": [list.schema, map]});

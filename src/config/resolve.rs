@@ -292,6 +292,7 @@ impl<'a> Rungs<'a> {
             self.contradicts(Key::BootstrapKubeconfig, words);
         }
         self.check_verification();
+        self.check_grace_periods();
         let low = self
             .text(Key::ImageGcLowThreshold)
             .and_then(|text| text.trim().parse::<u8>().ok());
@@ -308,6 +309,31 @@ impl<'a> Rungs<'a> {
             let words =
                 "requires imagePullCredentialsVerificationPolicy NeverVerifyAllowlistedImages";
             self.contradicts(Key::PreloadedImagesVerificationAllowlist, words);
+        }
+    }
+
+    fn check_grace_periods(&mut self) {
+        let signals = |rungs: &Self, key| -> Vec<String> {
+            let texts = rungs.given(key).map(|(Setting(texts), _)| texts);
+            let parts = texts.into_iter().flatten();
+            let parts =
+                parts.flat_map(|text| text.split(',').map(str::to_owned).collect::<Vec<_>>());
+            let signal = |part: String| {
+                part.split(['<', '='])
+                    .next()
+                    .map(|name| name.trim().to_owned())
+            };
+            parts
+                .filter_map(signal)
+                .filter(|name| name != kinds::NONE)
+                .collect()
+        };
+        let given = signals(self, Key::EvictionSoftGracePeriod);
+        for signal in signals(self, Key::EvictionSoft) {
+            if !given.contains(&signal) {
+                let words = format!("requires an evictionSoftGracePeriod of {signal}");
+                self.contradicts(Key::EvictionSoft, &words);
+            }
         }
     }
 

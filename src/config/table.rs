@@ -14,12 +14,14 @@ use std::time::Duration;
 use heck::{ToKebabCase as _, ToLowerCamelCase as _, ToShoutySnakeCase as _};
 use serde_json::Value;
 
+use super::eviction;
 use super::kinds::{self, Arity, Kind, NONE, boolean, docker, number, one_of, path, period};
 use super::node::{self, ApiAccess, SystemReserved};
 use super::resolve::{self, Rungs};
 use super::{DEFAULT_RESOLV_CONF, ImageGcMode, LogFormat};
 use mirrorlet_core::api::NodeName;
 use mirrorlet_core::api::core::Taint;
+use mirrorlet_core::eviction::{Amount, Signal};
 use mirrorlet_core::image_access::{AllowedImages, VerificationPolicy};
 use mirrorlet_core::log_limits;
 
@@ -253,6 +255,19 @@ settings! {
         "Minimum age of an unused image before it is removed to free space";
     MaximumImageGcAge maximum_image_gc_age: Duration = period(Duration::ZERO, 366 * DAY), Text("0s"),
         "Maximum time an image may be unused before it is removed even if there is space; 0s for no limit";
+    EvictionHard eviction_hard: Vec<(Signal, Amount)> = eviction::thresholds(),
+        Text("memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%"),
+        "Thresholds below which pods are evicted at once; may be repeated; none for no threshold. Signals: memory.available, nodefs.available, nodefs.inodesFree, imagefs.available, imagefs.inodesFree, pid.available";
+    EvictionSoft eviction_soft: Vec<(Signal, Amount)> = eviction::thresholds(), Absent(None),
+        "Thresholds below which pods are evicted after a grace period; may be repeated";
+    EvictionSoftGracePeriod eviction_soft_grace_period: Vec<(Signal, Duration)> = eviction::periods(), Absent(None),
+        "How long each soft eviction threshold may be met before pods are evicted; may be repeated";
+    EvictionMaxPodGracePeriod eviction_max_pod_grace_period: u32 = number("SECONDS", 0..=86_400), Text("0"),
+        "Maximum grace period of a pod that a soft eviction threshold evicts, in seconds";
+    EvictionMinimumReclaim eviction_minimum_reclaim: Vec<(Signal, Amount)> = eviction::amounts(), Absent(None),
+        "How much more than the threshold to reclaim of a signal before eviction ends; may be repeated";
+    EvictionPressureTransitionPeriod eviction_pressure_transition_period: Duration = period(Duration::ZERO, HOUR), Text("5m"),
+        "How long the node stays under pressure after a threshold was last met";
     RolloutRestore rollout_restore: bool = boolean(), Text("true"),
         "Restore the last healthy version of a static pod when a new version fails; false to keep the new version, as the kubelet does";
     SweepPeriod sweep_period: Duration = period(5 * SECOND, HOUR), Text("5m"),

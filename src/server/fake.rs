@@ -91,6 +91,7 @@ impl FakeView {
             report: Mutex::new(StatusReport {
                 pulls: Vec::new(),
                 image_gc: None,
+                pressures: std::collections::BTreeMap::default(),
                 lacks: Vec::new(),
                 agent: AgentReport {
                     version: "0.1.0".to_owned(),

@@ -20,6 +20,9 @@ use mirrorlet_core::stats::Disk;
 /// (`--volume-stats-agg-period`).
 const WAIT: Duration = Duration::from_mins(1);
 
+/// How long what was measured is remembered though nobody asks for it.
+const FORGET: Duration = Duration::from_mins(5);
+
 /// Pauses after measurements that took too long.
 const RETRY: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_mins(2), Duration::from_mins(20));
@@ -51,6 +54,8 @@ struct Entry {
     found: Option<Disk>,
     /// Whether it was requested since the last measurement.
     is_asked: bool,
+    /// When it was requested last.
+    asked: Instant,
     /// When it may be measured again; at once before the first time.
     due: Option<Instant>,
     backoff: ExponentialBackoff,
@@ -73,20 +78,22 @@ impl Disks {
         }
     }
 
-    /// Returns the known usage of these targets, and wakes the measuring task. All others are
-    /// forgotten.
+    /// Returns the known usage of these targets, and wakes the measuring task. Those that nobody
+    /// has asked for in a while are forgotten.
     pub(super) fn ask(&self, targets: &HashSet<Target>) -> HashMap<Target, Disk> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.retain(|target, _| targets.contains(target));
+        let now = Instant::now();
+        entries.retain(|_, entry| now.duration_since(entry.asked) < FORGET);
         let mut known = HashMap::with_capacity(targets.len());
         for target in targets {
             let entry = entries.entry(target.clone()).or_insert(Entry {
                 found: None,
                 is_asked: true,
+                asked: now,
                 due: None,
                 backoff: RETRY,
             });
-            entry.is_asked = true;
+            (entry.is_asked, entry.asked) = (true, now);
             known.extend(entry.found.map(|disk| (target.clone(), disk)));
         }
         self.asked.notify_one();

@@ -83,6 +83,8 @@ pub(super) struct Looker {
     places: HashMap<Arc<str>, Place>,
     searched: Option<Timestamp>,
     look: u64,
+    /// Whether the disks of all pods were known at the last look.
+    pub(super) is_measured: bool,
     created_at: Timestamp,
 }
 
@@ -95,6 +97,7 @@ impl Looker {
             places: HashMap::new(),
             searched: None,
             look: 0,
+            is_measured: false,
             created_at: (options.now)(),
         }
     }
@@ -129,7 +132,23 @@ impl Looker {
             });
         }
         node.systems = self.systems(asked);
-        self.find(options, views, asked.now);
+        let pods = self.pods(asked, views);
+        Ok(Reading {
+            time: asked.now,
+            node,
+            pods,
+        })
+    }
+
+    /// Looks at these pods, and forgets all others. Blocks.
+    pub(super) fn look_at_pods(&mut self, asked: &Asked<'_>, views: &[PodView]) -> Vec<PodReading> {
+        self.look += 1;
+        self.pods(asked, views)
+    }
+
+    /// The pods of which something runs, by namespace and name.
+    fn pods(&mut self, asked: &Asked<'_>, views: &[PodView]) -> Vec<PodReading> {
+        self.find(asked.options, views, asked.now);
         let mut pods: Vec<PodReading> = views
             .iter()
             .filter_map(|view| self.pod(view, asked))
@@ -140,11 +159,7 @@ impl Looker {
         }
         let look = self.look;
         self.kept.retain(|_, kept| kept.look == look);
-        Ok(Reading {
-            time: asked.now,
-            node,
-            pods,
-        })
+        pods
     }
 
     /// Finds the cgroups of all containers that run and weren't found before.
@@ -362,6 +377,7 @@ impl Looker {
             of_pods.push(found);
         }
         let known = asked.disks.ask(&targets);
+        self.is_measured = known.len() == targets.len();
         let get = |target: &Target| known.get(target).copied();
         for (pod, targets) in pods.iter_mut().zip(of_pods) {
             for container in &mut pod.containers {

@@ -24,18 +24,22 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::disks::Disks;
 use self::look::Looker;
-use crate::store::board::Board;
+use crate::store::board::{Board, PodView};
 use mirrorlet_core::api::{FullName, PodUid, Timestamp};
-use mirrorlet_core::stats::{Reading, Scope, cadvisor, resource, summary};
+use mirrorlet_core::stats::{PodReading, Reading, Scope, cadvisor, resource, summary};
 use mirrorlet_host::telemetry::occurrences;
 
 /// Longest wait for an answer. A look takes milliseconds; one that takes this long is stuck in
 /// the kernel, and those who scrape give up after ten seconds themselves.
 const LOOK_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Pause between two looks while disks are being measured for somebody who waits.
+const MEASURE_POLL: Duration = Duration::from_millis(250);
 
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -106,6 +110,8 @@ pub struct StatsProvider {
     disks: Arc<Disks>,
     /// Who looks; one at a time, so that two who ask at once cost as one.
     looker: Arc<Mutex<Looker>>,
+    /// Who looks at some pods only: it remembers others.
+    pod_looker: Arc<Mutex<Looker>>,
 }
 
 impl StatsProvider {
@@ -117,8 +123,14 @@ impl StatsProvider {
             board,
             disks: Arc::new(Disks::new(options.now)),
             looker: Arc::new(Mutex::new(Looker::new(&options))),
+            pod_looker: Arc::new(Mutex::new(Looker::new(&options))),
             options,
         }
+    }
+
+    /// The Engine's root directory, where it is this machine's.
+    pub async fn engine_root(&self) -> Option<PathBuf> {
+        self.options.engine.root_dir().await
     }
 
     /// Measures disks that were asked for, until cancelled.
@@ -162,6 +174,46 @@ impl StatsProvider {
             occurrences::stats_failed(&error.to_string());
             cadvisor::render(None)
         })
+    }
+
+    /// What these pods use. Disks that are not measured yet are waited for as long as `patience`
+    /// says.
+    ///
+    /// # Errors
+    /// The kernel doesn't answer in time.
+    pub async fn pods(
+        &self,
+        views: Vec<PodView>,
+        patience: Duration,
+    ) -> Result<Vec<PodReading>, StatsError> {
+        let end = Instant::now() + patience;
+        let views = Arc::new(views);
+        loop {
+            let engine_root = self.options.engine.root_dir().await;
+            let mut looker = Arc::clone(&self.pod_looker).lock_owned().await;
+            let (options, disks) = (Arc::clone(&self.options), Arc::clone(&self.disks));
+            let views = Arc::clone(&views);
+            let looking = tokio::task::spawn_blocking(move || {
+                let asked = look::Asked {
+                    options: &options,
+                    disks: &disks,
+                    scope: Scope::Everything,
+                    engine_root: engine_root.as_deref(),
+                    now: (options.now)(),
+                };
+                let pods = looker.look_at_pods(&asked, &views);
+                (pods, looker.is_measured)
+            });
+            let Ok(done) = tokio::time::timeout(LOOK_DEADLINE, looking).await else {
+                return Err(StatsError::Deadline);
+            };
+            let (pods, is_measured) =
+                done.map_err(|error| StatsError::Failed(error.to_string()))?;
+            if is_measured || Instant::now() + MEASURE_POLL > end {
+                return Ok(pods);
+            }
+            tokio::time::sleep(MEASURE_POLL).await;
+        }
     }
 
     /// Looks, and makes something of what is seen where blocking is allowed.

@@ -4,6 +4,7 @@
 pub mod board;
 pub mod cache;
 pub mod cell;
+pub mod evictions;
 pub mod kept;
 pub mod looks;
 pub mod pods;

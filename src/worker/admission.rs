@@ -12,6 +12,7 @@ use super::{Command, PodWorkers, Wanted};
 use mirrorlet_core::admit::{AdmitInput, AdmitNode, Failure, Verdict, admit, turn};
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::ending::{Ending, ending, is_api_pod};
+use mirrorlet_core::eviction::Pressures;
 use mirrorlet_host::telemetry::occurrences;
 
 impl PodWorkers {
@@ -43,10 +44,12 @@ impl PodWorkers {
         if ending(pod).is_some() {
             return admitted;
         }
+        // Nor is one that runs already: what the node is short of decides which pod has to go.
+        let calm = runs.then(|| node.clone().under(Pressures::new()));
         let verdict = admit(&AdmitInput {
             pod,
             others: active,
-            node,
+            node: calm.as_ref().unwrap_or(node),
         });
         match verdict {
             Verdict::Refused(Failure {
@@ -135,7 +138,7 @@ impl PodWorkers {
         });
     }
 
-    /// Asks anew for pods of manifests that were refused. A restart of the agent would ask too,
+    /// Asks anew for pods of manifests that were refused or evicted. A restart of the agent would ask too,
     /// and must not lead to another end. A pod of the API server has failed for good.
     pub(super) fn admit_refused(&mut self) {
         let (node, mut active) = (self.context.node.get(), self.active_pods());
@@ -147,6 +150,7 @@ impl PodWorkers {
                 Command::Run(_) | Command::Fail(..) | Command::Stop { .. } => None,
             })
             .collect();
+        refused.retain(|pod| !self.evicted.holds(&PodUid::of(pod), &node));
         refused.sort_by_cached_key(|pod| turn(pod, false));
         for pod in refused {
             let verdict = admit(&AdmitInput {

@@ -8,8 +8,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::Command;
 use super::release::RELEASE_RETRY;
-use super::state::State;
+use super::state::{State, Volumes};
 use super::task::{Shutdown, Worker};
+use mirrorlet_core::admit::FailureCause;
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::ending::{self, Ending, ending};
 use mirrorlet_core::gc::PodLife;
@@ -39,7 +40,7 @@ impl Worker {
         self.state = State::Terminating { since };
         self.take_newest();
         let failed = self.failed.as_ref();
-        if failed.is_some_and(|failed| !failed.failure.preempted) {
+        if failed.is_some_and(|failed| failed.failure.cause == FailureCause::Refused) {
             // Nothing has to be seen for that.
             self.publish(&Arc::clone(&self.observed));
         }
@@ -118,8 +119,15 @@ impl Worker {
     }
 
     /// The grace of a pod of the API server, which may become less while it is being stopped; a
-    /// manifest's is in its spec or on its containers.
+    /// manifest's is in its spec or on its containers. An evicted pod has what it is given.
     fn grace(&mut self) -> Option<Duration> {
+        let failure = self.failed.as_ref().map(|failed| failed.failure.cause);
+        if let Some(FailureCause::Evicted { grace, .. }) = failure {
+            self.grace = Some(self.grace.map_or(grace, |known| known.min(grace)));
+        }
+        if self.grace.is_some() && !self.is_api {
+            return self.grace;
+        }
         let pod = self.pod.as_ref().filter(|_| self.is_api)?;
         self.grace = Some(ending::grace(self.grace, pod));
         self.grace
@@ -150,7 +158,7 @@ impl Worker {
             self.tell();
             let released = tokio::select! {
                 () = cancel.cancelled() => return Err(Shutdown),
-                released = self.release_volumes() => released,
+                released = self.release() => released,
             };
             tokio::select! {
                 () = cancel.cancelled() => return Err(Shutdown),
@@ -158,6 +166,20 @@ impl Worker {
                 () = tokio::time::sleep(RELEASE_RETRY), if !released => {}
             }
         }
+    }
+
+    /// Gives back what a pod of which nothing runs still holds: its volumes; of an evicted one, its
+    /// containers as well, whose files may be what there is too much of.
+    ///
+    /// Upstream: `cleanUpContainersInPod` of `pkg/kubelet/kubelet.go`.
+    async fn release(&mut self) -> bool {
+        let failed = self.failed.as_ref();
+        let is_evicted = failed.is_some_and(|failed| failed.failure.is_eviction());
+        if is_evicted && self.volumes != Volumes::Released {
+            // What can't be removed now goes with the pod, or is collected.
+            let _ = self.context.runtime.delete_pod(&self.uid).await;
+        }
+        self.release_volumes().await
     }
 
     /// Waits, with nothing left of the pod, for its object to go.

@@ -10,6 +10,7 @@
 mod admission;
 mod clock;
 mod end;
+mod evicted;
 mod lives;
 mod locks;
 mod refresh;
@@ -27,7 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{Id as TaskId, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -36,8 +37,10 @@ pub use clock::Clock;
 use crate::store::board::{BoardWriter, Phase, PodView};
 use crate::store::cache::CacheReader;
 use crate::store::cell::Reader;
+use crate::store::evictions::{Evict, evictions};
 use crate::store::looks::LookRequests;
 use crate::store::probes::ProbeReader;
+use evicted::Evicted;
 use lives::{Lives, PodStates};
 use locks::NameLocks;
 use mirrorlet_core::admit::{AdmitNode, Failure};
@@ -98,7 +101,7 @@ pub struct Context {
 enum Command {
     /// Converge to this.
     Run(Arc<Pod>),
-    /// End this as failed: the node refuses it, or it has to make room for another.
+    /// End this as failed: the node refuses it, it has to make room for another, or is evicted.
     Fail(Arc<Pod>, Failure),
     /// Stop the pod. With `restart` the same UID is wanted again: what is left of it stays, so
     /// that its restart count goes on.
@@ -151,6 +154,10 @@ pub struct PodWorkers {
     tidy: Tidy,
     /// The pods that run.
     running: RuntimeCache,
+    /// Orders to evict pods.
+    evictions: mpsc::Receiver<Evict>,
+    /// Pods of manifests that were evicted.
+    evicted: Evicted,
 }
 
 /// A worker as the set of workers knows it.
@@ -181,7 +188,16 @@ impl PodWorkers {
             tasks: JoinSet::new(),
             adopted: BTreeMap::new(),
             gone: HashSet::new(),
+            evictions: evictions().1,
+            evicted: Evicted::default(),
         }
+    }
+
+    /// The same, which also obey these orders.
+    #[must_use]
+    pub fn evicting(mut self, orders: mpsc::Receiver<Evict>) -> Self {
+        self.evictions = orders;
+        self
     }
 
     /// What the workers know of pods, for those who collect their remains.
@@ -207,6 +223,7 @@ impl PodWorkers {
         self.apply(&cancel);
         self.tidy_once().await;
         loop {
+            let back = self.evicted.next();
             tokio::select! {
                 () = cancel.cancelled() => break,
                 changed = self.wanted.changed() => {
@@ -221,6 +238,10 @@ impl PodWorkers {
                 }
                 _ = members.changed() => self.adopt_and_stop_unwanted(&cancel),
                 () = self.locks.ended.notified() => self.admit_refused(),
+                Some(order) = self.evictions.recv() => self.evict(&order),
+                () = tokio::time::sleep(back.unwrap_or_default()), if back.is_some() => {
+                    self.admit_refused();
+                }
                 () = self.tidy.due() => self.tidy().await,
                 // A node that is never told of again stays as it is.
                 changed = node.changed(), if node_told => match changed {
@@ -376,6 +397,7 @@ impl PodWorkers {
         let Some(handle) = self.workers.remove(&uid) else {
             return;
         };
+        self.evicted.forget(&uid);
         self.locks.lives.set(&uid, PodLife::Gone);
         let wanted = self.wanted.borrow().clone();
         if let Some(pod) = wanted.pods.get(&uid) {

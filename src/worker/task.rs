@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::end::{Rested, STOP_RETRY};
 use super::state::{Failed, State, Volumes};
 use super::{Command, Context, PodView, SharedLocks};
-use mirrorlet_core::admit::failed_status;
+use mirrorlet_core::admit::{FailureCause, failed_status};
 use mirrorlet_core::api::{FullName, Pod, PodUid, core};
 use mirrorlet_core::backoff::{Backoff, ExponentialBackoff};
 use mirrorlet_core::ending::{ending, is_api_pod};
@@ -247,7 +247,7 @@ impl Worker {
     /// Tells the board where the pod is, and what comes of what was seen of it.
     pub(super) fn publish(&mut self, observed: &PodStatus) {
         if let (Some(pod), Some(Failed { failure, at })) = (&self.pod, &self.failed)
-            && !failure.preempted
+            && failure.cause == FailureCause::Refused
         {
             // It never ran here: there is nothing to tell but why.
             let known = self.status.as_deref();

@@ -3,6 +3,7 @@
 mod admission;
 mod api;
 mod bed;
+mod evictions;
 mod refresh;
 mod sources;
 

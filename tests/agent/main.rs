@@ -14,6 +14,7 @@ mod access;
 mod binary;
 mod containers;
 mod edits;
+mod eviction;
 mod failures;
 mod hooks;
 mod lifecycle;

@@ -17,6 +17,7 @@ mod approval;
 mod bed;
 mod bootstrap;
 mod events;
+mod eviction;
 mod mirrors;
 mod node;
 mod node_api;

@@ -276,12 +276,14 @@ async fn streams_work(websockets: bool) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_streams_over_websockets() {
-    streams_work(true).await;
+    let working = streams_work(true);
+    Box::pin(working).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_streams_over_spdy() {
-    streams_work(false).await;
+    let working = streams_work(false);
+    Box::pin(working).await;
 }
 
 /// All that a process of kube-rs's says, once its input is given: standard output and error, and how

@@ -89,12 +89,12 @@ impl Bed {
         Self::at(docker, directory())
     }
 
-    /// A fresh bed whose root is a file system of its own. Its Node never has `DiskPressure`,
-    /// which would keep the scheduler from it, however full the machine's disk is.
-    pub fn with_disk() -> Self {
+    /// A fresh bed whose root is a file system of its own, in memory, of that size.
+    pub fn with_disk(size: &str) -> Self {
         let root = directory();
         let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "mode=0700", "mirrorlet-test"])
+            .args(["-t", "tmpfs", "-o", &format!("mode=0700,size={size}")])
+            .arg("mirrorlet-test")
             .arg(root.path())
             .output()
             .unwrap();
@@ -161,6 +161,8 @@ impl Bed {
         config.node_name = "box".into();
         config.metrics_address = None;
         config.node_api_port = None;
+        // However full the machine is that tests run on.
+        config.eviction_hard = Vec::new();
         resolved
     }
 

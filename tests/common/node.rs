@@ -74,7 +74,7 @@ impl NodeBed {
         };
         let client = cluster.admin().await;
         Self {
-            bed: Bed::with_disk(),
+            bed: Bed::with_disk("50%"),
             cluster,
             node,
             namespace,
@@ -88,7 +88,7 @@ impl NodeBed {
         let namespace = cluster.namespace("test").await;
         let client = cluster.admin().await;
         Self {
-            bed: Bed::with_disk(),
+            bed: Bed::with_disk("50%"),
             cluster,
             node: unique("node"),
             namespace,

@@ -80,7 +80,7 @@ impl GcBed {
     /// A pass, as if it were that many minutes later.
     async fn pass(&mut self, minutes: u64) {
         let now = self.began + Duration::from_mins(minutes);
-        self.gc.collect(now).await;
+        self.gc.collect(now, false).await;
     }
 
     async fn has(&self, image: &str) -> bool {

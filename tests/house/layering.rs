@@ -33,6 +33,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("src/worker", &["store", "config"]),
     // Reads files of the kernel's; of the Engine it is told no more than where its disk is.
     ("src/stats", &["store"]),
+    ("src/eviction", &["store"]),
     ("src/cluster", &["store", "config", "certificate"]),
     ("src/server", &["store", "config", "certificate"]),
     // Of the server only what goes over the socket; of the app only its entry, and of the cluster
@@ -61,6 +62,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "worker",
             "prober",
             "stats",
+            "eviction",
             "certificate",
             "server",
             "config",

@@ -24,6 +24,10 @@ pub fn render(report: &StatusReport, now: Timestamp, wide: bool) -> String {
     banner(&mut out, &report.engine, now);
     api_banner(&mut out, report.api.as_ref(), now);
     lacks(&mut out, &report.lacks);
+    for (pressure, readings) in &report.pressures {
+        let words = format!("The node is under {pressure}: {readings}");
+        line(&mut out, &styled(&words, BAD));
+    }
     if report.pods.is_empty() {
         line(&mut out, "No pods.");
     } else {

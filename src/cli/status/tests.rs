@@ -79,6 +79,7 @@ fn report(pods: Vec<PodReport>) -> StatusReport {
     StatusReport {
         pulls: Vec::new(),
         image_gc: None,
+        pressures: std::collections::BTreeMap::default(),
         lacks: Vec::new(),
         agent: AgentReport {
             version: "0.1.0".to_owned(),

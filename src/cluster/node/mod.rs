@@ -32,7 +32,7 @@ use mirrorlet_core::api::core::{Node, NodeStatus};
 use mirrorlet_core::api::{Timestamp, Watched};
 use mirrorlet_core::backoff::ExponentialBackoff;
 use mirrorlet_core::node::{
-    EngineSeen, NodeEvent, NodeFacts, PodProblems, Pressures, Readings, believed_conditions,
+    EngineSeen, NodeEvent, NodeFacts, PodProblems, Readings, believed_conditions,
     compute_node_status, decide_write, transitions,
 };
 use mirrorlet_host::random::spread;
@@ -100,7 +100,6 @@ pub struct NodeTask {
     telemetry: Telemetry,
     observed: Writer<Option<Arc<Node>>>,
     standing: Writer<NodeStanding>,
-    pressures: Pressures,
     /// The status that was computed last, written or not.
     told: NodeStatus,
     /// When a status was written last.
@@ -189,7 +188,6 @@ impl NodeTask {
             telemetry,
             observed,
             standing,
-            pressures: Pressures::default(),
             told: NodeStatus::default(),
             written: None,
         };
@@ -327,7 +325,6 @@ impl NodeTask {
     fn compute(&mut self, base: &NodeStatus, now: Timestamp) -> NodeStatus {
         let facts = self.inputs.facts.get();
         let readings = self.inputs.readings.get();
-        self.pressures = self.pressures.after(&readings, now);
         let before = NodeStatus {
             conditions: Some(believed_conditions(
                 self.told.conditions.as_deref().unwrap_or_default(),
@@ -339,7 +336,6 @@ impl NodeTask {
         let desired = compute_node_status(
             &facts,
             &readings,
-            &self.pressures,
             &self.inputs.problems.get(),
             before.conditions.as_deref().unwrap_or_default(),
             now,

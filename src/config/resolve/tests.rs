@@ -31,7 +31,7 @@ fn samples(key: Key) -> [&'static str; 3] {
         Key::SystemReserved => ["cpu=1m", "memory=2Gi", "ephemeral-storage=3Mi"],
         Key::ContainerLogMaxSize => ["1Mi", "64Ki", "none"],
         Key::ContainerLogMaxFiles => ["2", "3", "4"],
-        Key::MaxPods | Key::ImageGcLowThreshold => ["1", "2", "3"],
+        Key::MaxPods | Key::ImageGcLowThreshold | Key::EvictionMaxPodGracePeriod => ["1", "2", "3"],
         Key::MetricsAddress => ["127.0.0.1:1", "127.0.0.1:2", "none"],
         Key::NodeApiAddress => ["10.0.0.1", "::", "127.0.0.1"],
         Key::NodeApiPort => ["1", "0", "65535"],
@@ -39,7 +39,20 @@ fn samples(key: Key) -> [&'static str; 3] {
         Key::TlsCertFile
         | Key::TlsPrivateKeyFile
         | Key::BootstrapKubeconfig
+        | Key::EvictionSoft
         | Key::PreloadedImagesVerificationAllowlist => ["", "", ""],
+        Key::EvictionHard => ["memory.available<1Mi", "nodefs.available<12.5%", "none"],
+        Key::EvictionSoftGracePeriod => [
+            "pid.available=1m",
+            "memory.available=2s",
+            "imagefs.available=3h",
+        ],
+        Key::EvictionMinimumReclaim => [
+            "memory.available=1Mi",
+            "nodefs.available=5%",
+            "nodefs.inodesFree=10",
+        ],
+        Key::EvictionPressureTransitionPeriod => ["1s", "2m", "0s"],
         Key::ImagePullCredentialsVerificationPolicy => {
             ["AlwaysVerify", "NeverVerify", "NeverVerifyPreloadedImages"]
         }
@@ -91,6 +104,7 @@ fn flag_beats_env_beats_file_beats_default_for_every_key() {
         Key::TlsPrivateKeyFile,
         Key::BootstrapKubeconfig,
         Key::PreloadedImagesVerificationAllowlist,
+        Key::EvictionSoft,
     ];
     for row in ROWS.iter().filter(|row| !paired.contains(&row.key)) {
         let key = row.key;

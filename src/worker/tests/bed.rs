@@ -24,6 +24,7 @@ pub(super) struct Bed {
     pub(super) board: Board,
     pub(super) telemetry: Telemetry,
     node: Writer<AdmitNode>,
+    orders: mpsc::Sender<Evict>,
     pub(super) cancel: CancellationToken,
     pub(super) parts: JoinSet<()>,
 }
@@ -73,7 +74,8 @@ impl Bed {
                 fields.into_iter().cloned().collect()
             },
         });
-        let workers = PodWorkers::new(context, wanted_reader, listed);
+        let (orders, evictions) = evictions();
+        let workers = PodWorkers::new(context, wanted_reader, listed).evicting(evictions);
         let cancel = CancellationToken::new();
         let mut parts = JoinSet::new();
         parts.spawn(observer.run(cancel.clone()));
@@ -84,6 +86,7 @@ impl Bed {
             board,
             telemetry,
             node,
+            orders,
             cancel,
             parts,
         }
@@ -99,6 +102,16 @@ impl Bed {
             pods: pods.collect(),
             delivered,
         }));
+    }
+
+    /// The pod is evicted for want of memory.
+    pub(super) async fn evict(&self, uid: &str, grace: Duration) {
+        let order = Evict {
+            uid: uid.into(),
+            failure: Failure::evicted("no memory. ", grace, true),
+            signal: "memory.available",
+        };
+        self.orders.send(order).await.unwrap();
     }
 
     /// The agent learns anew what its node is like.

@@ -68,11 +68,16 @@ fn requirement_matches(requirement: &NodeSelectorRequirement, value: Option<&str
 
 /// Whether the node has a `NoExecute` taint that the pod doesn't tolerate.
 pub(super) fn untolerated_no_execute(pod: &Pod, taints: &[Taint]) -> bool {
-    let tolerations = spec::spec(pod).tolerations.as_deref().unwrap_or_default();
     taints
         .iter()
         .filter(|taint| taint.effect == "NoExecute")
-        .any(|taint| !tolerations.iter().any(|t| tolerates(t, taint)))
+        .any(|taint| !tolerates_taint(pod, taint))
+}
+
+/// Whether the pod tolerates a taint.
+pub(super) fn tolerates_taint(pod: &Pod, taint: &Taint) -> bool {
+    let mut tolerations = spec::spec(pod).tolerations.iter().flatten();
+    tolerations.any(|toleration| tolerates(toleration, taint))
 }
 
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {

@@ -10,10 +10,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::api::quantity::Quantity;
 use crate::api::{Pod, PodUid, Timestamp, core, meta};
 use crate::ending::is_api_pod;
+use crate::pressure::{self, Pressure, Pressures};
+use crate::resources::QosClass;
 use crate::{app_armor, resources, spec};
 
 mod affinity;
@@ -50,6 +53,8 @@ pub struct AdmitNode {
     pub pods_max: Option<u32>,
     /// Whether the host doesn't enforce `AppArmor` profiles.
     pub app_armor_disabled: bool,
+    /// What it is short of.
+    pub pressures: Pressures,
 }
 
 impl AdmitNode {
@@ -76,6 +81,7 @@ impl AdmitNode {
             pods_max: pods_max.and_then(|pods| u32::try_from(pods.ceil()).ok()),
             allocatable,
             app_armor_disabled: false,
+            pressures: Pressures::new(),
         }
     }
 
@@ -83,6 +89,13 @@ impl AdmitNode {
     #[must_use]
     pub fn on_host(mut self, app_armor: bool) -> Self {
         self.app_armor_disabled = !app_armor;
+        self
+    }
+
+    /// The same, under these pressures.
+    #[must_use]
+    pub fn under(mut self, pressures: Pressures) -> Self {
+        self.pressures = pressures;
         self
     }
 }
@@ -94,8 +107,24 @@ pub struct Failure {
     pub reason: Arc<str>,
     /// `status.message`.
     pub message: Arc<str>,
-    /// Whether it was running and had to make room for another: its status says so.
-    pub preempted: bool,
+    /// What brought it about.
+    pub cause: FailureCause,
+}
+
+/// What brought a failure about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureCause {
+    /// The node doesn't take the pod, which never ran here.
+    Refused,
+    /// It was running and makes room for a critical pod.
+    Preempted,
+    /// It was running and is evicted, with this grace.
+    Evicted {
+        /// How long its containers may take to stop.
+        grace: Duration,
+        /// Whether the node is short of something; otherwise the pod is over a limit of its own.
+        for_node: bool,
+    },
 }
 
 impl Failure {
@@ -103,8 +132,24 @@ impl Failure {
         Self {
             reason: reason.into(),
             message: message.into(),
-            preempted: false,
+            cause: FailureCause::Refused,
         }
+    }
+
+    /// A pod that is evicted.
+    #[must_use]
+    pub fn evicted(message: &str, grace: Duration, for_node: bool) -> Self {
+        Self {
+            reason: pressure::EVICTED.into(),
+            message: message.into(),
+            cause: FailureCause::Evicted { grace, for_node },
+        }
+    }
+
+    /// Whether it is evicted.
+    #[must_use]
+    pub fn is_eviction(&self) -> bool {
+        matches!(self.cause, FailureCause::Evicted { .. })
     }
 
     /// A pod that makes room for a critical one.
@@ -115,7 +160,7 @@ impl Failure {
         Self {
             reason: "Preempting".into(),
             message: "Preempted in order to admit critical pod".into(),
-            preempted: true,
+            cause: FailureCause::Preempted,
         }
     }
 }
@@ -147,6 +192,11 @@ pub struct AdmitInput<'a> {
 #[must_use]
 pub fn admit(input: &AdmitInput<'_>) -> Verdict {
     let pod = input.pod;
+    if is_pressed_out(pod, &input.node.pressures) {
+        let pressures = pressure::listed(&input.node.pressures);
+        let message = format!("The node had condition: {pressures}. ");
+        return Verdict::Refused(Failure::refused(pressure::EVICTED, &message));
+    }
     if is_api_pod(pod)
         && let Some(message) = sysctls::forbidden(pod)
     {
@@ -187,6 +237,28 @@ pub fn admit(input: &AdmitInput<'_>) -> Verdict {
             preempt: Vec::new(),
         },
     }
+}
+
+/// Whether the node's pressures keep a pod out: a node short of memory takes pods that request
+/// some, and those that tolerate it. Critical pods, static ones among them, are taken.
+///
+/// Upstream: `Admit` of `pkg/kubelet/eviction/eviction_manager.go`.
+fn is_pressed_out(pod: &Pod, pressures: &Pressures) -> bool {
+    if pressures.is_empty() || is_critical(pod) {
+        return false;
+    }
+    let only_memory = pressures
+        .iter()
+        .all(|pressure| *pressure == Pressure::Memory);
+    let taint = core::Taint {
+        key: "node.kubernetes.io/memory-pressure".to_owned(),
+        effect: "NoSchedule".to_owned(),
+        ..core::Taint::default()
+    };
+    let is_taken = || {
+        resources::qos_class(pod) != QosClass::BestEffort || affinity::tolerates_taint(pod, &taint)
+    };
+    !(only_memory && is_taken())
 }
 
 /// The first check that isn't about resources and fails.
@@ -255,10 +327,18 @@ fn nobody_makes_room(pod: &Pod, shortages: &[Shortage]) -> Failure {
 /// Upstream: `pkg/kubelet/types/pod_update.go` (`IsCriticalPod`).
 #[must_use]
 pub fn is_critical(pod: &Pod) -> bool {
-    !is_api_pod(pod)
-        || spec::spec(pod)
-            .priority
-            .is_some_and(|p| p >= CRITICAL_PRIORITY)
+    !is_api_pod(pod) || is_system_critical(pod)
+}
+
+/// Whether a pod is one of system priority, which nothing on this node makes room for.
+#[must_use]
+pub fn is_system_critical(pod: &Pod) -> bool {
+    let spec = spec::spec(pod);
+    let is_system =
+        |class: &str| matches!(class, "system-node-critical" | "system-cluster-critical");
+    // A manifest names a class; only the API server turns it into a number.
+    spec.priority.is_some_and(|p| p >= CRITICAL_PRIORITY)
+        || (!is_api_pod(pod) && spec.priority_class_name.as_deref().is_some_and(is_system))
 }
 
 /// In which order pods that are all new to this process are asked: those that run already, then
@@ -289,10 +369,20 @@ pub fn failed_status(
     });
     status.phase = Some("Failed".to_owned());
     status.reason = Some(failure.reason.to_string());
-    status.message = Some(if failure.preempted {
-        failure.message.to_string()
-    } else {
+    let disrupted = match failure.cause {
+        FailureCause::Refused
+        | FailureCause::Evicted {
+            for_node: false, ..
+        } => None,
+        FailureCause::Preempted => {
+            Some("Pod was preempted by Kubelet to accommodate a critical pod.".to_owned())
+        }
+        FailureCause::Evicted { for_node: true, .. } => Some(failure.message.to_string()),
+    };
+    status.message = Some(if failure.cause == FailureCause::Refused {
         format!("Pod was rejected: {}", failure.message)
+    } else {
+        failure.message.to_string()
     });
     let conditions = status.conditions.get_or_insert_default();
     for condition in conditions.iter_mut() {
@@ -304,12 +394,14 @@ pub fn failed_status(
             condition.last_transition_time = Some(meta::Time(now));
         }
     }
-    if failure.preempted && !conditions.iter().any(|c| c.type_ == "DisruptionTarget") {
+    if let Some(message) = disrupted
+        && !conditions.iter().any(|c| c.type_ == "DisruptionTarget")
+    {
         conditions.push(core::PodCondition {
             type_: "DisruptionTarget".to_owned(),
             status: "True".to_owned(),
             reason: Some("TerminationByKubelet".to_owned()),
-            message: Some("Pod was preempted by Kubelet to accommodate a critical pod.".to_owned()),
+            message: Some(message),
             last_transition_time: Some(meta::Time(now)),
             ..core::PodCondition::default()
         });

@@ -56,6 +56,65 @@ fn verdict(pod: &Pod, others: &[Pod], node: &AdmitNode) -> String {
     }
 }
 
+/// Upstream: `TestAdmitUnderNodeConditions`.
+#[test]
+fn a_node_under_pressure_takes_critical_pods_and_short_of_memory_alone_those_that_request_some() {
+    let (memory, disk) = (Pressure::Memory, Pressure::Disk);
+    let tolerating = |key: &str| json!({"tolerations": [{"key": key, "operator": "Exists"}]});
+    for (spec, source, pressures, expected) in [
+        (json!({}), "api", vec![], "ok"),
+        (json!({}), "api", vec![memory], "Evicted"),
+        (requests(&json!({"memory": "1"})), "api", vec![memory], "ok"),
+        (
+            tolerating("node.kubernetes.io/memory-pressure"),
+            "api",
+            vec![memory],
+            "ok",
+        ),
+        (
+            tolerating("node.kubernetes.io/disk-pressure"),
+            "api",
+            vec![memory],
+            "Evicted",
+        ),
+        (
+            requests(&json!({"memory": "1"})),
+            "api",
+            vec![disk],
+            "Evicted",
+        ),
+        (
+            requests(&json!({"memory": "1"})),
+            "api",
+            vec![memory, disk],
+            "Evicted",
+        ),
+        (
+            requests(&json!({"memory": "1"})),
+            "api",
+            vec![Pressure::Pid],
+            "Evicted",
+        ),
+        (
+            json!({"priority": 2_000_000_000}),
+            "api",
+            vec![memory, disk],
+            "ok",
+        ),
+        (json!({}), "file", vec![memory, disk], "ok"),
+    ] {
+        let pod = named("a", source, spec);
+        let node = AdmitNode::default().under(pressures.into_iter().collect());
+        // eviction 10
+        assert_eq!(
+            verdict(&pod, &[], &node),
+            expected,
+            "{pod:?} {:?}",
+            node.pressures
+        );
+    }
+}
+
 #[test]
 fn each_check_has_the_reason_that_users_know() {
     let affinity = |terms: Value| {

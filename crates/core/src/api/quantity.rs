@@ -187,6 +187,18 @@ impl fmt::Display for Quantity {
     }
 }
 
+/// A number with the largest binary suffix that leaves a whole number.
+#[must_use]
+pub fn binary_text(units: u64) -> String {
+    [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)]
+        .into_iter()
+        .find(|(_, shift)| units > 0 && units.trailing_zeros() >= *shift)
+        .map_or_else(
+            || units.to_string(),
+            |(suffix, shift)| format!("{}{suffix}", units >> shift),
+        )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

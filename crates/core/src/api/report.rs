@@ -2,6 +2,7 @@
 //!
 //! The JSON form is what `-o json` prints; fields are only ever added.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,10 @@ pub struct StatusReport {
     /// Image garbage collection, where it is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_gc: Option<ImageGcReport>,
+    /// The pressures that the node is under, as its conditions name them, each with the readings
+    /// with which it began.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pressures: BTreeMap<String, String>,
     /// The sources of pods.
     pub sources: Vec<SourceReport>,
     /// Every pod it manages, by namespace and name.

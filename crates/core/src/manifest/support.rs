@@ -58,7 +58,6 @@ const LABELS: Verdict = OnNode(
 const VOLUME: Verdict = Unsupported("volumes of this type are not supported");
 const WINDOWS: Verdict = Unsupported("Windows pods are not supported");
 const HUGE_PAGES: Verdict = Unsupported("the Docker Engine can't limit huge pages");
-const DISK: Verdict = NoEffect("limits of local disk use are not enforced");
 
 /// Every special field.
 const RULES: &[Rule] = &[
@@ -206,8 +205,6 @@ const RULES: &[Rule] = &[
     ),
     Rule("spec.C.resources.limits.hugepages-*", Written, HUGE_PAGES),
     Rule("spec.C.resources.requests.hugepages-*", Written, HUGE_PAGES),
-    Rule("spec.C.resources.limits.ephemeral-storage", Written, DISK),
-    Rule("spec.C.resources.requests.ephemeral-storage", Written, DISK),
     // Volumes
     Rule(
         "spec.volumes[].emptyDir.medium",

@@ -1,90 +1,17 @@
 //! Conditions of our Node, from readings.
 //!
-//! Upstream: `pkg/kubelet/nodestatus/setters.go`, `pkg/kubelet/eviction/defaults_linux.go`.
+//! Upstream: `pkg/kubelet/nodestatus/setters.go`.
 
-use std::time::Duration;
-
-use super::{DiskReading, EngineSeen, Readings};
+use super::{EngineSeen, Readings};
 use crate::api::Timestamp;
 use crate::api::core::NodeCondition;
 use crate::api::meta::Time;
+use crate::pressure::Pressure;
 
-/// Less available memory than this is pressure: upstream's `memory.available<100Mi`.
-const MEMORY_AVAILABLE_MIN: u64 = 100 << 20;
-/// Less of the pods' disk than this is pressure: upstream's `nodefs.available<10%`.
-const NODEFS_AVAILABLE_PERCENT: u64 = 10;
-/// Less of the images' disk than this is pressure: upstream's `imagefs.available<15%`.
-const IMAGEFS_AVAILABLE_PERCENT: u64 = 15;
-/// Fewer inodes than this are pressure: upstream's `nodefs.inodesFree<5%`.
-const INODES_FREE_PERCENT: u64 = 5;
-/// Fewer process numbers than this are pressure. Upstream has no default; this is a guess that
-/// leaves room for a shell to look with.
-const PIDS_FREE_PERCENT: u64 = 5;
-/// How long a pressure is told after it was last seen, so that it doesn't flap: upstream's
-/// `evictionPressureTransitionPeriod`.
-const PRESSURE_HOLD: Duration = Duration::from_mins(5);
 /// How many problems of pods a condition's message names; the rest are counted.
 const PROBLEMS_NAMED_MAX: usize = 5;
 /// Longest message of a condition, in bytes; the API server takes 32 KiB, nobody reads that.
 const MESSAGE_MAX: usize = 1024;
-
-/// When each pressure was last seen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Pressures {
-    memory: Option<Timestamp>,
-    disk: Option<Timestamp>,
-    pids: Option<Timestamp>,
-}
-
-impl Pressures {
-    /// These pressures after another look.
-    #[must_use]
-    pub fn after(self, readings: &Readings, now: Timestamp) -> Self {
-        let seen = |under: bool, before: Option<Timestamp>| if under { Some(now) } else { before };
-        Self {
-            memory: seen(is_short_of_memory(readings), self.memory),
-            disk: seen(readings.disks.iter().any(is_short_of_disk), self.disk),
-            pids: seen(is_short_of_pids(readings), self.pids),
-        }
-    }
-}
-
-fn is_short_of_memory(readings: &Readings) -> bool {
-    readings
-        .memory_available_bytes
-        .is_some_and(|bytes| bytes < MEMORY_AVAILABLE_MIN)
-}
-
-/// Whether a disk has too little space or too few inodes left.
-#[must_use]
-pub fn is_short_of_disk(disk: &DiskReading) -> bool {
-    let bytes_percent = match disk.name {
-        "imagefs" => IMAGEFS_AVAILABLE_PERCENT,
-        _ => NODEFS_AVAILABLE_PERCENT,
-    };
-    is_below(disk.available_bytes, disk.capacity_bytes, bytes_percent)
-        || is_below(disk.inodes_free, disk.inodes, INODES_FREE_PERCENT)
-}
-
-fn is_short_of_pids(readings: &Readings) -> bool {
-    readings.pids.is_some_and(|pids| {
-        is_below(
-            pids.max.saturating_sub(pids.used),
-            pids.max,
-            PIDS_FREE_PERCENT,
-        )
-    })
-}
-
-/// Whether `left` is less than that share of `all`; never of nothing.
-fn is_below(left: u64, all: u64, percent: u64) -> bool {
-    u128::from(left) * 100 < u128::from(all) * u128::from(percent)
-}
-
-/// Whether a pressure is told at `now`.
-fn is_told(seen: Option<Timestamp>, now: Timestamp) -> bool {
-    seen.is_some_and(|seen| now.duration_since(seen).unsigned_abs() < PRESSURE_HOLD)
-}
 
 struct Told {
     kind: &'static str,
@@ -98,13 +25,12 @@ struct Told {
 #[must_use]
 pub fn compute_conditions(
     readings: &Readings,
-    pressures: &Pressures,
     problems: &PodProblems,
     before: &[NodeCondition],
     now: Timestamp,
 ) -> Vec<NodeCondition> {
-    let pressure = |kind, seen, bad: (&'static str, &str), good: (&'static str, &str)| {
-        let status = is_told(seen, now);
+    let pressure = |of: Pressure, bad: (&'static str, &str), good: (&'static str, &str)| {
+        let (kind, status) = (of.as_str(), readings.pressures.contains(&of));
         let (reason, message) = if status { bad } else { good };
         Told {
             kind,
@@ -115,8 +41,7 @@ pub fn compute_conditions(
     };
     [
         pressure(
-            "MemoryPressure",
-            pressures.memory,
+            Pressure::Memory,
             (
                 "KubeletHasInsufficientMemory",
                 "the node has insufficient memory available",
@@ -127,8 +52,7 @@ pub fn compute_conditions(
             ),
         ),
         pressure(
-            "DiskPressure",
-            pressures.disk,
+            Pressure::Disk,
             (
                 "KubeletHasDiskPressure",
                 "the node has disk pressure: too little space or too few inodes",
@@ -136,8 +60,7 @@ pub fn compute_conditions(
             ("KubeletHasNoDiskPressure", "the node has no disk pressure"),
         ),
         pressure(
-            "PIDPressure",
-            pressures.pids,
+            Pressure::Pid,
             (
                 "KubeletHasInsufficientPID",
                 "the node has insufficient PID available",

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
-use super::conditions::{PodProblems, Pressures, compute_conditions};
+use super::conditions::{PodProblems, compute_conditions};
 use super::{NodeFacts, Readings, kubelet_version};
 use crate::amounts::Amounts;
 use crate::api::core::{
@@ -93,7 +93,6 @@ pub(super) fn annotations(facts: &NodeFacts) -> BTreeMap<String, String> {
 pub fn compute_node_status(
     facts: &NodeFacts,
     readings: &Readings,
-    pressures: &Pressures,
     problems: &PodProblems,
     before: &[NodeCondition],
     now: Timestamp,
@@ -105,9 +104,7 @@ pub fn compute_node_status(
             &facts.capacity.less(&facts.reserved),
             facts.max_pods,
         )),
-        conditions: Some(compute_conditions(
-            readings, pressures, problems, before, now,
-        )),
+        conditions: Some(compute_conditions(readings, problems, before, now)),
         daemon_endpoints: facts.node_api_port.map(daemon_endpoints),
         declared_features: facts
             .node_api_port

@@ -15,11 +15,10 @@ use std::net::IpAddr;
 use crate::amounts::Amounts;
 use crate::api::NodeName;
 use crate::api::core::Taint;
+use crate::pressure::Pressures;
 
 pub use claim::{Claim, LeaseSeen, claim};
-pub use conditions::{
-    PodProblems, Pressures, believed_conditions, compute_conditions, is_short_of_disk,
-};
+pub use conditions::{PodProblems, believed_conditions, compute_conditions};
 pub use describe::{compute_node, compute_node_status, initial_node};
 pub use write::{
     NodeEvent, NodeEventKind, REPORT_PERIOD, decide_metadata, decide_write, transitions,
@@ -101,39 +100,11 @@ pub enum EngineSeen {
     Down(String),
 }
 
-/// A file system.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DiskReading {
-    /// What it holds, as upstream names it: `nodefs` or `imagefs`.
-    pub name: &'static str,
-    /// Bytes left for us.
-    pub available_bytes: u64,
-    /// Bytes in all.
-    pub capacity_bytes: u64,
-    /// Inodes left; 0 of 0 on a file system without a number of them.
-    pub inodes_free: u64,
-    /// Inodes in all.
-    pub inodes: u64,
-}
-
-/// Process numbers of the machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PidReading {
-    /// Threads that there are.
-    pub used: u64,
-    /// Threads that there can be.
-    pub max: u64,
-}
-
-/// The latest readings of the machine. What can't be read is no reason for alarm.
+/// The latest readings of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Readings {
     /// The Engine.
     pub engine: EngineSeen,
-    /// Memory that can be had without swapping, in bytes.
-    pub memory_available_bytes: Option<u64>,
-    /// File systems that pods use.
-    pub disks: Vec<DiskReading>,
-    /// Process numbers.
-    pub pids: Option<PidReading>,
+    /// What the machine is short of.
+    pub pressures: Pressures,
 }

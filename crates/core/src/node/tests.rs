@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::Timestamp;
 use crate::api::core::{Node, NodeStatus};
+use crate::pressure::{Pressure, Pressures};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).unwrap()
@@ -44,15 +45,7 @@ fn up() -> Readings {
 
 fn status_of(facts: &NodeFacts, readings: &Readings, before: &NodeStatus, now: i64) -> NodeStatus {
     let before = before.conditions.clone().unwrap_or_default();
-    let pressures = Pressures::default().after(readings, at(now));
-    compute_node_status(
-        facts,
-        readings,
-        &pressures,
-        &PodProblems::default(),
-        &before,
-        at(now),
-    )
+    compute_node_status(facts, readings, &PodProblems::default(), &before, at(now))
 }
 
 fn first() -> NodeStatus {
@@ -155,31 +148,8 @@ fn images_are_capped_largest_first() {
 
 #[test]
 fn conditions_follow_the_readings() {
-    let disk = |available, inodes_free| DiskReading {
-        name: "nodefs",
-        available_bytes: available,
-        capacity_bytes: 1000,
-        inodes_free,
-        inodes: 1000,
-    };
-    let with_disk = |disk| Readings {
-        disks: vec![disk],
-        ..up()
-    };
-    let imagefs = DiskReading {
-        name: "imagefs",
-        ..disk(149, 1000)
-    };
-    let no_inodes = DiskReading {
-        inodes: 0,
-        ..disk(1000, 0)
-    };
-    let pids = |used| Readings {
-        pids: Some(PidReading { used, max: 1000 }),
-        ..up()
-    };
-    let memory = |bytes| Readings {
-        memory_available_bytes: Some(bytes),
+    let under = |pressure| Readings {
+        pressures: Pressures::from([pressure]),
         ..up()
     };
     for (readings, kind, status, reason) in [
@@ -190,50 +160,21 @@ fn conditions_follow_the_readings() {
             "KubeletHasSufficientMemory",
         ),
         (
-            memory(100 << 20),
-            "MemoryPressure",
-            "False",
-            "KubeletHasSufficientMemory",
-        ),
-        (
-            memory((100 << 20) - 1),
+            under(Pressure::Memory),
             "MemoryPressure",
             "True",
             "KubeletHasInsufficientMemory",
         ),
+        (up(), "DiskPressure", "False", "KubeletHasNoDiskPressure"),
         (
-            with_disk(disk(100, 50)),
-            "DiskPressure",
-            "False",
-            "KubeletHasNoDiskPressure",
-        ),
-        (
-            with_disk(disk(99, 50)),
+            under(Pressure::Disk),
             "DiskPressure",
             "True",
             "KubeletHasDiskPressure",
         ),
+        (up(), "PIDPressure", "False", "KubeletHasSufficientPID"),
         (
-            with_disk(disk(100, 49)),
-            "DiskPressure",
-            "True",
-            "KubeletHasDiskPressure",
-        ),
-        (
-            with_disk(imagefs),
-            "DiskPressure",
-            "True",
-            "KubeletHasDiskPressure",
-        ),
-        (
-            with_disk(no_inodes),
-            "DiskPressure",
-            "False",
-            "KubeletHasNoDiskPressure",
-        ),
-        (pids(950), "PIDPressure", "False", "KubeletHasSufficientPID"),
-        (
-            pids(951),
+            under(Pressure::Pid),
             "PIDPressure",
             "True",
             "KubeletHasInsufficientPID",
@@ -275,34 +216,6 @@ fn the_cause_of_not_ready_is_told() {
 }
 
 #[test]
-fn a_pressure_is_told_until_it_was_gone_for_a_while() {
-    let short = Readings {
-        memory_available_bytes: Some(1),
-        ..up()
-    };
-    let mut pressures = Pressures::default();
-    for (second, readings, told) in [
-        (0, &up(), "False"),
-        (10, &short, "True"),
-        (20, &up(), "True"),
-        (309, &up(), "True"),
-        (310, &up(), "False"),
-        (320, &short, "True"),
-    ] {
-        pressures = pressures.after(readings, at(second));
-        let conditions = compute_conditions(
-            readings,
-            &pressures,
-            &PodProblems::default(),
-            &[],
-            at(second),
-        );
-        // node 6g
-        assert_eq!(conditions[0].status, told, "{second}");
-    }
-}
-
-#[test]
 fn problems_of_pods_are_named_within_bounds() {
     let problems: Vec<String> = (0..8)
         .map(|n| format!("{n}: {}", "x".repeat(300)))
@@ -311,7 +224,7 @@ fn problems_of_pods_are_named_within_bounds() {
         mirrors: problems.clone(),
         rollouts: problems,
     };
-    let conditions = compute_conditions(&up(), &Pressures::default(), &problems, &[], at(0));
+    let conditions = compute_conditions(&up(), &problems, &[], at(0));
     for kind in ["MirrorPodsHealthy", "RolloutsHealthy"] {
         let told = conditions.iter().find(|c| c.type_ == kind).unwrap();
         assert_eq!(told.status, "False");

@@ -5,6 +5,7 @@
 use crate::api::Pod;
 use crate::api::core::{ContainerStateTerminated, ContainerStatus, PodStatus};
 use crate::observed::Role;
+use crate::pressure;
 use crate::spec;
 
 use super::containers::POD_INITIALIZING;
@@ -21,6 +22,10 @@ pub fn printed_status(pod: &Pod, status: &PodStatus) -> (String, String) {
         .or_else(|| status.phase.clone())
         .unwrap_or_default();
     let mut message = status.message.clone().unwrap_or_default();
+    // Why its containers ended, which kubectl has no word for.
+    if word == pressure::EVICTED {
+        return (word, message);
+    }
     let initializing = initializing(pod, status);
     if let Some((reason, why)) = &initializing {
         (word, message) = (reason.clone(), why.clone());

@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bollard::models::ImageSummary;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::pulled::named;
@@ -121,6 +122,23 @@ pub struct ImageGc {
     /// Passes that failed one after the other.
     failures: u32,
     report: watch::Sender<ImageGcReport>,
+    reclaims: (ImageReclaim, mpsc::Receiver<oneshot::Sender<()>>),
+}
+
+/// Asks for all unused images to be removed, however full the disk is.
+#[derive(Debug, Clone)]
+pub struct ImageReclaim(mpsc::Sender<oneshot::Sender<()>>);
+
+impl ImageReclaim {
+    /// Asks, and waits until it is done.
+    ///
+    /// Upstream: `DeleteUnusedImages`.
+    pub async fn delete_unused_images(&self) {
+        let (done, answer) = oneshot::channel();
+        if self.0.send(done).await.is_ok() {
+            let _ = answer.await;
+        }
+    }
 }
 
 impl ImageGc {
@@ -133,6 +151,7 @@ impl ImageGc {
         options: ImageGcOptions,
         now: Timestamp,
     ) -> Self {
+        let (asks, asked) = mpsc::channel(1);
         let report = ImageGcReport {
             high_threshold_percent: options.policy.high_threshold_percent,
             low_threshold_percent: options.policy.low_threshold_percent,
@@ -147,6 +166,7 @@ impl ImageGc {
             directory: None,
             failures: 0,
             report: watch::Sender::new(report),
+            reclaims: (ImageReclaim(asks), asked),
         }
     }
 
@@ -156,24 +176,38 @@ impl ImageGc {
         self.report.subscribe()
     }
 
+    /// Asks it for more than it does by itself.
+    #[must_use]
+    pub fn reclaim(&self) -> ImageReclaim {
+        self.reclaims.0.clone()
+    }
+
     /// A pass every five minutes until cancelled; none at the start, when pods that need images are
     /// still to be started.
     pub async fn run(mut self, cancel: CancellationToken) {
+        let mut ticks = tokio::time::interval_at(Instant::now() + PERIOD, PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            let asked = tokio::select! {
+                () = cancel.cancelled() => return,
+                _ = ticks.tick() => None,
+                // It holds a sender itself, so there is always one.
+                asked = self.reclaims.1.recv() => asked,
+            };
             tokio::select! {
                 () = cancel.cancelled() => return,
-                () = tokio::time::sleep(PERIOD) => {}
+                () = self.collect(Timestamp::now(), asked.is_some()) => {}
             }
-            tokio::select! {
-                () = cancel.cancelled() => return,
-                () = self.collect(Timestamp::now()) => {}
+            if let Some(asked) = asked {
+                let _ = asked.send(());
             }
         }
     }
 
-    /// One pass. What fails is told, and tried again by the next one.
-    pub async fn collect(&mut self, now: Timestamp) {
-        let collected = self.pass(now).await;
+    /// One pass, which removes `all` that is unused or only what makes room enough. What fails is
+    /// told, and tried again by the next one.
+    pub async fn collect(&mut self, now: Timestamp, all: bool) {
+        let collected = self.pass(now, all).await;
         self.report.send_modify(|report| {
             report.last_pass = Some(now);
             report.error = collected.as_ref().err().map(ToString::to_string);
@@ -200,11 +234,11 @@ impl ImageGc {
         occurrences::image_gc_failed(&self.telemetry, &error.to_string(), self.failures > 1);
     }
 
-    async fn pass(&mut self, now: Timestamp) -> Result<(), GcError> {
+    async fn pass(&mut self, now: Timestamp, all: bool) -> Result<(), GcError> {
         let policy = self.options.policy;
         let used = self.used_percent().await?;
         let is_near = used.is_some_and(|used| used >= policy.low_threshold_percent);
-        if !is_near && policy.max_age.is_none() {
+        if !all && !is_near && policy.max_age.is_none() {
             return Ok(());
         }
         let look = self.look(now).await?;
@@ -224,7 +258,7 @@ impl ImageGc {
             .map_err(|_| GcError::InvalidCapacity)?;
         let mut freed: u64 = 0;
         for image in ImageLedger::old_enough(&order, &policy, now) {
-            if freed >= to_free {
+            if !all && freed >= to_free {
                 break;
             }
             if self.remove(&look, &image, ImageGcCause::Space).await {

@@ -86,6 +86,7 @@ pub struct Metrics {
     mirrors: Family<Label, Gauge>,
     mirror_problems: Family<Label, Gauge>,
     rollouts: Counters,
+    evictions: Counters,
     probes: probes::ProbeSeries,
     node_api: node_api::NodeApiSeries,
     node_api_refusals: Counters,
@@ -139,6 +140,7 @@ impl Metrics {
             mirrors: Family::default(),
             mirror_problems: Family::default(),
             rollouts: Family::default(),
+            evictions: Family::default(),
             probes: probes::ProbeSeries::default(),
             node_api: node_api::NodeApiSeries::default(),
             node_api_refusals: Family::default(),
@@ -334,6 +336,11 @@ impl Metrics {
             .get_or_create(&[("cause", cause.as_str())])
             .inc();
         self.image_bytes_freed.inc_by(bytes);
+    }
+
+    pub(super) fn pod_evicted(&self, signal: &'static str) {
+        let label = [("eviction_signal", signal)];
+        self.evictions.get_or_create(&label).inc();
     }
 
     pub(super) fn rollout(&self, outcome: &'static str) {

@@ -1,7 +1,7 @@
 //! emptyDir volumes: a directory or a tmpfs that lives as long as its pod.
 //!
 //! A marker beside the volume tells that it is set up, so that a mode its containers gave it
-//! survives their restarts. `sizeLimit` bounds a tmpfs; on disk it is not enforced here.
+//! survives their restarts. `sizeLimit` bounds a tmpfs; a pod that is over it on disk is evicted.
 //!
 //! Upstream: `pkg/volume/emptydir/empty_dir.go`.
 

@@ -102,7 +102,7 @@ impl Bed {
     async fn pass(&mut self, minutes: u64, available: u64) {
         *lock(&self.disk.0) = Ok(Some(available));
         let now = self.began + Duration::from_mins(minutes);
-        self.gc.collect(now).await;
+        self.gc.collect(now, false).await;
     }
 
     async fn names(&self) -> Vec<String> {
@@ -318,11 +318,11 @@ async fn a_disk_or_an_engine_that_says_nothing_removes_nothing() {
     let mut bed = bed(true, ImageGcPolicy::default());
     bed.engine.add_image("a:1", sized(60));
     *lock(&bed.disk.0) = Ok(None);
-    bed.gc.collect(bed.began).await;
+    bed.gc.collect(bed.began, false).await;
     // docker 51
     assert_eq!(bed.gc.report().borrow().error, None);
     *lock(&bed.disk.0) = Err(io::ErrorKind::PermissionDenied.into());
-    bed.gc.collect(bed.began).await;
+    bed.gc.collect(bed.began, false).await;
     let error = bed.gc.report().borrow().error.clone().unwrap();
     assert!(
         error.starts_with("failed to read the disk usage of /var/lib/docker: "),

@@ -42,6 +42,11 @@ impl Metrics {
             self.rollouts.clone(),
         );
         r.register(
+            "evictions",
+            "Pods evicted, by what for: a signal of the node, or a limit of the pod's own",
+            self.evictions.clone(),
+        );
+        r.register(
             "container_starts",
             "Containers started",
             self.container_starts.clone(),

@@ -443,6 +443,28 @@ pub fn orphan_left(uid: &PodUid, error: &str) {
     tracing::warn!(uid = %uid, error = error, "failed to remove a directory");
 }
 
+/// A pod is evicted. `signal` is what for.
+pub fn pod_evicted(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    signal: &'static str,
+    message: &str,
+) {
+    telemetry.metrics.pod_evicted(signal);
+    note(telemetry, pod, uid, "Evicted", message);
+}
+
+/// The node is short of something, and what is left of it is reclaimed.
+///
+/// Upstream: `pkg/kubelet/eviction/eviction_manager.go`.
+pub fn eviction_threshold_met(telemetry: &Telemetry, resource: &str) {
+    let message = format!("Attempting to reclaim {resource}");
+    let journal = &telemetry.journal;
+    journal.node(Kind::Warning, "EvictionThresholdMet", message.as_str());
+    tracing::warn!(reason = "EvictionThresholdMet", "{message}");
+}
+
 /// Something is done otherwise than the manifest asks.
 pub fn note(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, reason: &str, message: &str) {
     telemetry

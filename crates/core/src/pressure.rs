@@ -1,0 +1,39 @@
+//! The pressures that a node can be under.
+
+use std::collections::BTreeSet;
+
+/// Reason of an evicted pod, and of one that is not admitted under pressure.
+pub const EVICTED: &str = "Evicted";
+
+/// What the node is short of, as a condition of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Pressure {
+    /// Memory.
+    Memory,
+    /// Space or inodes.
+    Disk,
+    /// Process numbers.
+    Pid,
+}
+
+impl Pressure {
+    /// The type of the node's condition.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Memory => "MemoryPressure",
+            Self::Disk => "DiskPressure",
+            Self::Pid => "PIDPressure",
+        }
+    }
+}
+
+/// The pressures that a node is under.
+pub type Pressures = BTreeSet<Pressure>;
+
+/// The pressures as messages list them: `[MemoryPressure DiskPressure]`.
+#[must_use]
+pub fn listed(pressures: &Pressures) -> String {
+    let names: Vec<&str> = pressures.iter().map(|pressure| pressure.as_str()).collect();
+    format!("[{}]", names.join(" "))
+}

@@ -1,0 +1,187 @@
+//! Eviction, wired: what it reads of the machine, and what it has collected.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{Parts, spawn};
+use crate::config::Config;
+use crate::config::eviction::policy;
+use crate::eviction::{EvictionHost, EvictionManager, Seen, Shortages};
+use crate::stats::StatsProvider;
+use crate::store::board::{Board, PodView};
+use crate::store::cell::{Reader, Writer, cell};
+use crate::store::evictions::{Evict, evictions};
+use mirrorlet_core::eviction::{Observation, Observations, Pressures, Signal};
+use mirrorlet_core::stats::{PodReading, proc};
+use mirrorlet_docker::image::ImageReclaim;
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
+use mirrorlet_runtime::gc::ContainerGc;
+
+/// The ends that eviction writes to.
+pub(super) struct Ends {
+    pub(super) pressures: Writer<Pressures>,
+    orders: mpsc::Sender<Evict>,
+}
+
+/// These ends, and those that are read: what the node is short of, and orders to evict pods.
+pub(super) fn ends() -> (Ends, Reader<Pressures>, mpsc::Receiver<Evict>) {
+    let (pressures, reader) = cell(Pressures::new());
+    let (orders, receiver) = evictions();
+    (Ends { pressures, orders }, reader, receiver)
+}
+
+impl Ends {
+    /// Starts to evict; hands out what the status report tells of it.
+    pub(super) fn start(
+        self,
+        config: &Config,
+        host: Host,
+        board: Board,
+        parts: &mut Parts,
+        cancel: &CancellationToken,
+    ) -> Reader<Shortages> {
+        let (telemetry, host) = (host.telemetry.clone(), Arc::new(host));
+        let Self { pressures, orders } = self;
+        let (manager, shortages) =
+            EvictionManager::new(policy(config), host, board, orders, pressures, telemetry);
+        spawn(parts, "eviction", manager.run(cancel.clone()));
+        shortages
+    }
+}
+
+/// This machine and its Engine.
+pub(super) struct Host {
+    /// The agent's root directory.
+    pub(super) root: PathBuf,
+    /// Reads what pods use.
+    pub(super) stats: Arc<StatsProvider>,
+    /// Collects dead containers.
+    pub(super) containers: Arc<ContainerGc>,
+    /// Collects images; none where that is off.
+    pub(super) images: Option<ImageReclaim>,
+    pub(super) telemetry: Telemetry,
+}
+
+#[async_trait]
+impl EvictionHost for Host {
+    async fn observe(&self) -> Seen {
+        let images = self.stats.engine_root().await;
+        observe(&self.root, images.as_deref())
+    }
+
+    async fn usage(&self, pods: Vec<PodView>, patience: Duration) -> Vec<PodReading> {
+        let read = self.stats.pods(pods, patience).await;
+        read.unwrap_or_else(|error| {
+            occurrences::stats_failed(&error.to_string());
+            Vec::new()
+        })
+    }
+
+    async fn collect(&self) {
+        let outcome = self.containers.delete_all_unused_containers().await;
+        occurrences::containers_collected(&self.telemetry, &outcome, &mut false);
+        if let Some(images) = &self.images {
+            images.delete_unused_images().await;
+        }
+    }
+}
+
+/// Reads what the machine has left. A signal that can't be read is missing.
+fn observe(root: &Path, images: Option<&Path>) -> Seen {
+    let mut observations = Observations::new();
+    let memory = proc::memory(&proc::meminfo(&text("/proc/meminfo")), "");
+    if let Some((memory, capacity)) = memory.and_then(|m| Some((m, m.limit?))) {
+        let available = capacity.saturating_sub(memory.working_set);
+        let seen = Observation {
+            available,
+            capacity,
+        };
+        observations.insert(Signal::MemoryAvailable, seen);
+    }
+    let threads = proc::threads(
+        &text("/proc/loadavg"),
+        &text("/proc/sys/kernel/pid_max"),
+        &text("/proc/sys/kernel/threads-max"),
+    );
+    if let Some((used, capacity)) = threads {
+        let available = capacity.saturating_sub(used);
+        let seen = Observation {
+            available,
+            capacity,
+        };
+        observations.insert(Signal::PidAvailable, seen);
+    }
+    let mut disk = |path: &Path, bytes: Signal, inodes: Signal| {
+        let Ok(stat) = rustix::fs::statvfs(path) else {
+            return;
+        };
+        let of = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        let (available, capacity) = (of(stat.f_bavail), of(stat.f_blocks));
+        observations.insert(
+            bytes,
+            Observation {
+                available,
+                capacity,
+            },
+        );
+        // A file system without a number of inodes never runs out of them.
+        if stat.f_files > 0 {
+            let (available, capacity) = (stat.f_favail, stat.f_files);
+            observations.insert(
+                inodes,
+                Observation {
+                    available,
+                    capacity,
+                },
+            );
+        }
+    };
+    disk(root, Signal::NodeFsAvailable, Signal::NodeFsInodesFree);
+    if let Some(images) = images {
+        disk(images, Signal::ImageFsAvailable, Signal::ImageFsInodesFree);
+    }
+    let device = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.dev()).ok();
+    let has_image_fs = images
+        .and_then(device)
+        .is_some_and(|dev| Some(dev) != device(root));
+    Seen {
+        observations,
+        has_image_fs,
+    }
+}
+
+fn text(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_has_all_readings() {
+        let seen = observe(Path::new("/"), Some(Path::new("/proc")));
+        for signal in Signal::ALL {
+            let seen = seen.observations.get(&signal);
+            // proc has no inodes to count.
+            assert_eq!(
+                seen.is_none(),
+                signal == Signal::ImageFsInodesFree,
+                "{signal:?}"
+            );
+            if let Some(seen) = seen {
+                assert!(seen.available <= seen.capacity, "{signal:?}");
+            }
+        }
+        assert!(seen.has_image_fs);
+        let seen = observe(Path::new("/"), None);
+        assert!(!seen.has_image_fs);
+        assert!(!seen.observations.contains_key(&Signal::ImageFsAvailable));
+    }
+}

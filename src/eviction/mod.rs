@@ -1,0 +1,283 @@
+//! Evicts pods from a node that runs short of memory, disk or process numbers, and pods that use
+//! more local storage than they may.
+//!
+//! One task reads the machine every ten seconds, which takes a few files of the kernel's and no
+//! Engine call. What pods use is read only for those that limit their local storage, and for all
+//! once something is short. Decided in [`mirrorlet_core::eviction`]; carried out by the workers.
+//!
+//! Upstream: `pkg/kubelet/eviction/eviction_manager.go`.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::store::board::{Board, Phase, PodView};
+use crate::store::cell::{Reader, Writer, cell};
+use crate::store::evictions::Evict;
+use mirrorlet_core::admit::Failure;
+use mirrorlet_core::api::{PodUid, Timestamp};
+use mirrorlet_core::ending::ending;
+use mirrorlet_core::eviction::{
+    Candidate, Eviction, EvictionPolicy, IMMEDIATE_GRACE, Observations, Pressures, Signal,
+    Threshold, evicted_message, has_local_limits, is_reclaimed, local_storage, rank, shortages,
+};
+use mirrorlet_core::spec;
+use mirrorlet_core::stats::PodReading;
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
+
+/// Longest wait for an evicted pod to be stopped before the node is looked at again.
+///
+/// Upstream: `podCleanupTimeout`.
+const STOP_WAIT: Duration = Duration::from_secs(30);
+
+/// Shortest time between two collections of dead containers and unused images: what the last one
+/// left is in use.
+const COLLECT_WAIT: Duration = Duration::from_mins(1);
+
+/// How long disks may take to be measured once one is short. Pods that were not measured by then
+/// count as using nothing.
+const MEASURE_WAIT: Duration = Duration::from_secs(10);
+
+/// The readings of the machine.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Seen {
+    /// The signals that can be read.
+    pub observations: Observations,
+    /// Whether images have a file system of their own.
+    pub has_image_fs: bool,
+}
+
+/// What eviction needs of its host.
+#[async_trait]
+pub trait EvictionHost: Send + Sync + 'static {
+    /// Reads the machine.
+    async fn observe(&self) -> Seen;
+
+    /// Reads what these pods use. Disks that were not measured lately are measured beside, and
+    /// waited for as long as `patience` says.
+    async fn usage(&self, pods: Vec<PodView>, patience: Duration) -> Vec<PodReading>;
+
+    /// Removes dead containers and unused images.
+    async fn collect(&self);
+}
+
+/// What the node is short of, for the status report: of each pressure, the readings with which it
+/// began.
+pub type Shortages = BTreeMap<String, String>;
+
+/// The task that evicts.
+pub struct EvictionManager {
+    policy: EvictionPolicy,
+    host: Arc<dyn EvictionHost>,
+    board: Board,
+    orders: mpsc::Sender<Evict>,
+    pressures: Writer<Pressures>,
+    shortages: Writer<Shortages>,
+    telemetry: Telemetry,
+    eviction: Eviction,
+    /// The signal that is being reclaimed for.
+    reclaiming: Option<Signal>,
+    collected: Option<Instant>,
+}
+
+impl EvictionManager {
+    /// A task that evicts by that policy, and a reader of what the node is short of. Publishes the
+    /// pressures in `pressures`.
+    #[must_use]
+    pub fn new(
+        policy: EvictionPolicy,
+        host: Arc<dyn EvictionHost>,
+        board: Board,
+        orders: mpsc::Sender<Evict>,
+        pressures: Writer<Pressures>,
+        telemetry: Telemetry,
+    ) -> (Self, Reader<Shortages>) {
+        let (shortages, reader) = cell(Shortages::new());
+        let manager = Self {
+            policy,
+            host,
+            board,
+            orders,
+            pressures,
+            shortages,
+            telemetry,
+            eviction: Eviction::default(),
+            reclaiming: None,
+            collected: None,
+        };
+        (manager, reader)
+    }
+
+    /// Runs until cancelled.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                pause = self.look() => {
+                    tokio::select! {
+                        () = cancel.cancelled() => return,
+                        () = tokio::time::sleep(pause) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Looks once, evicts if need be, and returns when to look again.
+    async fn look(&mut self) -> Duration {
+        let seen = self.host.observe().await;
+        let observations = &seen.observations;
+        let look = self
+            .eviction
+            .observe(&self.policy, observations, Timestamp::now());
+        let short = shortages(&self.policy, observations);
+        let known = self.shortages.get();
+        self.shortages.publish(
+            look.pressures
+                .iter()
+                .map(|pressure| {
+                    let known = known.get(pressure.as_str()).or(short.get(pressure));
+                    let known = known.cloned().unwrap_or_default();
+                    (pressure.as_str().to_owned(), known)
+                })
+                .collect(),
+        );
+        self.pressures.publish(look.pressures);
+
+        let active = self.active();
+        if let Some(evicted) = self.evict_over_limits(&active, seen.has_image_fs).await {
+            self.wait_until_stopped(&evicted).await;
+            return Duration::ZERO;
+        }
+        let Some(threshold) = look.starved else {
+            self.reclaiming = None;
+            return look.look_again;
+        };
+        let signal = threshold.signal;
+        if self.reclaiming.replace(signal) != Some(signal) {
+            occurrences::eviction_threshold_met(&self.telemetry, signal.resource());
+        }
+        if self
+            .is_enough_after_collection(signal, seen.has_image_fs)
+            .await
+        {
+            return look.look_again;
+        }
+        match self.evict_for(&threshold, &seen, active).await {
+            Some(evicted) => {
+                self.wait_until_stopped(&evicted).await;
+                Duration::ZERO
+            }
+            None => look.look_again,
+        }
+    }
+
+    /// The pods that may be evicted: those that are neither over nor being stopped.
+    fn active(&self) -> Vec<PodView> {
+        let mut views = self.board.all();
+        views.retain(|view| {
+            let pod = view.pod.as_deref();
+            view.phase == Phase::Syncing && pod.is_some_and(|pod| ending(pod).is_none())
+        });
+        views
+    }
+
+    /// Evicts the first pod that is over a limit of its own.
+    async fn evict_over_limits(&self, active: &[PodView], has_image_fs: bool) -> Option<PodUid> {
+        let is_limited = |view: &&PodView| view.pod.as_deref().is_some_and(has_local_limits);
+        let limited: Vec<PodView> = active.iter().filter(is_limited).cloned().collect();
+        if limited.is_empty() {
+            return None;
+        }
+        let readings = self.host.usage(limited, Duration::ZERO).await;
+        for reading in readings {
+            let view = active.iter().find(|view| view.uid == reading.uid);
+            let Some(pod) = view.and_then(|view| view.pod.as_deref()) else {
+                continue;
+            };
+            if let Some(over) = local_storage(pod, &reading, has_image_fs) {
+                let failure = Failure::evicted(&over.message, IMMEDIATE_GRACE, false);
+                return self.order(reading.uid, failure, over.limit.as_str()).await;
+            }
+        }
+        None
+    }
+
+    /// Removes what nobody uses, if that helps, and says whether no pod has to go any more.
+    async fn is_enough_after_collection(&mut self, signal: Signal, has_image_fs: bool) -> bool {
+        let is_due = |at: Instant| at.elapsed() >= COLLECT_WAIT;
+        if !signal.frees_by_collection(has_image_fs) || !self.collected.is_none_or(is_due) {
+            return false;
+        }
+        self.host.collect().await;
+        self.collected = Some(Instant::now());
+        is_reclaimed(&self.policy, &self.host.observe().await.observations)
+    }
+
+    /// Evicts the pod that is to go first.
+    async fn evict_for(
+        &self,
+        threshold: &Threshold,
+        seen: &Seen,
+        active: Vec<PodView>,
+    ) -> Option<PodUid> {
+        let readings = self.host.usage(active.clone(), MEASURE_WAIT).await;
+        let of = |view: &PodView| readings.iter().find(|reading| reading.uid == view.uid);
+        let candidates: Vec<Candidate<'_>> = active
+            .iter()
+            .filter_map(|view| {
+                Some(Candidate {
+                    pod: view.pod.as_deref()?,
+                    reading: of(view),
+                })
+            })
+            .collect();
+        let capacity = seen.observations.get(&threshold.signal)?.capacity;
+        let order = rank(threshold.signal, seen.has_image_fs, capacity, &candidates);
+        let first = order.first()?;
+        let grace = if threshold.is_hard() {
+            IMMEDIATE_GRACE
+        } else {
+            let own = spec::termination_grace(first.pod);
+            own.min(self.policy.max_pod_grace).max(IMMEDIATE_GRACE)
+        };
+        let message = evicted_message(threshold, &seen.observations, first);
+        let failure = Failure::evicted(&message, grace, true);
+        let uid = PodUid::of(first.pod);
+        self.order(uid, failure, threshold.signal.as_str()).await
+    }
+
+    async fn order(&self, uid: PodUid, failure: Failure, signal: &'static str) -> Option<PodUid> {
+        let order = Evict {
+            uid: uid.clone(),
+            failure,
+            signal,
+        };
+        self.orders.send(order).await.ok().map(|()| uid)
+    }
+
+    /// Waits until nothing of an evicted pod runs any more: only then can be told what that freed.
+    async fn wait_until_stopped(&self, uid: &PodUid) {
+        let mut changed = self.board.changed();
+        let stopped = async {
+            loop {
+                changed.borrow_and_update();
+                let phase = self.board.get(uid).map(|view| view.phase);
+                if matches!(phase, None | Some(Phase::Terminated | Phase::Finished))
+                    || changed.changed().await.is_err()
+                {
+                    return;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(STOP_WAIT, stopped).await;
+    }
+}

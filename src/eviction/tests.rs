@@ -1,0 +1,267 @@
+//! The task, on a host made of values.
+
+use std::sync::Mutex;
+
+use serde_json::json;
+
+use super::*;
+use crate::store::board::board;
+use crate::store::evictions::evictions;
+use mirrorlet_core::admit::FailureCause;
+use mirrorlet_core::api::{FullName, Pod};
+use mirrorlet_core::eviction::{Amount, Observation};
+use mirrorlet_core::observed::PodStatus;
+use mirrorlet_core::stats::cgroup::Memory;
+use mirrorlet_core::stats::{Disk, Usage, VolumeReading};
+
+/// What is left of 1000 of a signal, what each pod uses, and how often was collected.
+#[derive(Default)]
+struct State {
+    left: BTreeMap<Signal, u64>,
+    freed: u64,
+    used: BTreeMap<String, u64>,
+    collected: usize,
+    read: usize,
+}
+
+#[derive(Clone, Default)]
+struct FakeHost(Arc<Mutex<State>>);
+
+#[async_trait]
+impl EvictionHost for FakeHost {
+    async fn observe(&self) -> Seen {
+        let state = self.0.lock().unwrap();
+        let seen = |(signal, left): (&Signal, &u64)| {
+            let (available, capacity) = (*left, 1000);
+            (
+                *signal,
+                Observation {
+                    available,
+                    capacity,
+                },
+            )
+        };
+        Seen {
+            observations: state.left.iter().map(seen).collect(),
+            has_image_fs: false,
+        }
+    }
+
+    async fn usage(&self, pods: Vec<PodView>, _patience: Duration) -> Vec<PodReading> {
+        let mut state = self.0.lock().unwrap();
+        state.read += pods.len();
+        let reading = |view: PodView| {
+            let used = *state.used.get(view.uid.as_str())?;
+            let disk = Disk {
+                used_bytes: Some(used),
+                ..Disk::default()
+            };
+            let memory = Memory {
+                working_set: used,
+                ..Memory::default()
+            };
+            Some(PodReading {
+                uid: view.uid,
+                usage: Usage {
+                    memory: Some(memory),
+                    ..Usage::default()
+                },
+                volumes: vec![VolumeReading {
+                    name: "v".to_owned(),
+                    disk,
+                }],
+                ..PodReading::default()
+            })
+        };
+        pods.into_iter().filter_map(reading).collect()
+    }
+
+    async fn collect(&self) {
+        let mut state = self.0.lock().unwrap();
+        state.collected += 1;
+        let freed = state.freed;
+        for left in state.left.values_mut() {
+            *left += freed;
+        }
+    }
+}
+
+struct Bed {
+    host: FakeHost,
+    writer: crate::store::board::BoardWriter,
+    orders: mpsc::Receiver<Evict>,
+    pressures: Reader<Pressures>,
+    manager: EvictionManager,
+}
+
+impl Bed {
+    fn new(thresholds: &[(Signal, u64, Duration)]) -> Self {
+        let threshold = |(signal, least, grace): &(Signal, u64, Duration)| Threshold {
+            signal: *signal,
+            value: Amount::Units(*least),
+            grace: *grace,
+            min_reclaim: None,
+        };
+        let policy = EvictionPolicy {
+            thresholds: thresholds.iter().map(threshold).collect(),
+            max_pod_grace: Duration::from_secs(7),
+            transition: Duration::ZERO,
+        };
+        let host = FakeHost::default();
+        let (writer, board) = board();
+        let (sender, orders) = evictions();
+        let (pressures, reader) = cell(Pressures::new());
+        let (manager, _) = EvictionManager::new(
+            policy,
+            Arc::new(host.clone()),
+            board,
+            sender,
+            pressures,
+            Telemetry::new(),
+        );
+        Self {
+            host,
+            writer,
+            orders,
+            pressures: reader,
+            manager,
+        }
+    }
+
+    fn set(&self, signal: Signal, left: u64) {
+        self.host.0.lock().unwrap().left.insert(signal, left);
+    }
+
+    /// A pod of the API server that uses that much of everything.
+    fn pod(&self, name: &str, used: u64, size_limit: Option<&str>) {
+        let volume = json!({"name": "v", "emptyDir": {"sizeLimit": size_limit}});
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {
+                "name": name, "namespace": "ns", "uid": name,
+                "annotations": {"kubernetes.io/config.source": "api"},
+            },
+            "spec": {"containers": [{"name": "c"}], "volumes": [volume]},
+        }))
+        .unwrap();
+        self.host
+            .0
+            .lock()
+            .unwrap()
+            .used
+            .insert(name.to_owned(), used);
+        let uid = PodUid::from(name);
+        self.writer.publish(PodView {
+            full_name: FullName::new(name, "ns"),
+            pod: Some(Arc::new(pod)),
+            phase: Phase::Syncing,
+            status: None,
+            observed: Arc::new(PodStatus::empty(uid.clone())),
+            error: "".into(),
+            failed_probe: None,
+            uid,
+        });
+    }
+
+    /// Looks once; who is evicted, with which grace and for what.
+    async fn look(&mut self) -> Option<(String, Duration, &'static str)> {
+        let (writer, orders) = (&self.writer, &mut self.orders);
+        let (looked, order) = tokio::join!(self.manager.look(), async {
+            let order = tokio::time::timeout(Duration::from_secs(1), orders.recv()).await;
+            let order = order.ok().flatten()?;
+            writer.remove(&order.uid);
+            Some(order)
+        });
+        assert_eq!(
+            looked.is_zero(),
+            order.is_some(),
+            "who evicts looks again at once"
+        );
+        let order = order?;
+        let FailureCause::Evicted { grace, .. } = order.failure.cause else {
+            panic!("{order:?}");
+        };
+        Some((order.uid.to_string(), grace, order.signal))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_pod_goes_at_a_time_and_each_is_waited_for() {
+    let mut bed = Bed::new(&[(Signal::MemoryAvailable, 100, Duration::ZERO)]);
+    bed.pod("small", 10, None);
+    bed.pod("large", 20, None);
+    bed.set(Signal::MemoryAvailable, 100);
+    assert_eq!(bed.look().await, None);
+    // eviction 11
+    assert_eq!(
+        bed.host.0.lock().unwrap().read,
+        0,
+        "nothing is short, nothing is read of pods"
+    );
+    bed.set(Signal::MemoryAvailable, 99);
+    let gone = bed.look().await;
+    // eviction 9
+    assert_eq!(
+        gone,
+        Some(("large".to_owned(), IMMEDIATE_GRACE, "memory.available"))
+    );
+    assert!(
+        bed.pressures
+            .get()
+            .contains(&mirrorlet_core::eviction::Pressure::Memory)
+    );
+    let (name, ..) = bed.look().await.unwrap();
+    assert_eq!(name, "small");
+    assert_eq!(bed.look().await, None, "nobody is left");
+    assert_eq!(bed.host.0.lock().unwrap().collected, 0);
+    bed.set(Signal::MemoryAvailable, 500);
+    assert_eq!(bed.look().await, None);
+    assert!(bed.pressures.get().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_uses_goes_before_pods_do() {
+    let mut bed = Bed::new(&[(Signal::NodeFsAvailable, 100, Duration::ZERO)]);
+    bed.pod("pod", 10, None);
+    bed.set(Signal::NodeFsAvailable, 50);
+    bed.host.0.lock().unwrap().freed = 50;
+    assert_eq!(bed.look().await, None);
+    // eviction 12
+    assert_eq!(bed.host.0.lock().unwrap().collected, 1);
+    bed.set(Signal::NodeFsAvailable, 10);
+    // eviction 12
+    assert_eq!(bed.look().await.unwrap().0, "pod", "collected a moment ago");
+    bed.pod("pod", 10, None);
+    tokio::time::advance(COLLECT_WAIT).await;
+    bed.set(Signal::NodeFsAvailable, 10);
+    assert_eq!(bed.look().await.unwrap().0, "pod", "it did not free enough");
+    assert_eq!(bed.host.0.lock().unwrap().collected, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_soft_threshold_leaves_pods_a_grace() {
+    let mut bed = Bed::new(&[(Signal::PidAvailable, 100, Duration::from_nanos(1))]);
+    bed.pod("pod", 10, None);
+    bed.set(Signal::PidAvailable, 50);
+    assert_eq!(bed.look().await, None);
+    // eviction 2
+    assert_eq!(
+        bed.look().await,
+        Some(("pod".to_owned(), Duration::from_secs(7), "pid.available"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_over_its_own_limit_goes_and_others_are_not_read() {
+    let mut bed = Bed::new(&[]);
+    bed.pod("limited", 2000, Some("1Ki"));
+    bed.pod("unlimited", 9000, None);
+    let gone = bed.look().await;
+    // eviction 7
+    assert_eq!(
+        gone,
+        Some(("limited".to_owned(), IMMEDIATE_GRACE, "emptydirfs.limit"))
+    );
+    // eviction 11
+    assert_eq!(bed.host.0.lock().unwrap().read, 1);
+    assert_eq!(bed.look().await, None);
+}

@@ -1,0 +1,26 @@
+//! Orders to evict a pod: from the one who measures to the workers.
+
+use tokio::sync::mpsc;
+
+use mirrorlet_core::admit::Failure;
+use mirrorlet_core::api::PodUid;
+
+/// Orders that may wait: they come one by one, each after the pod before is stopped.
+const ORDERS_MAX: usize = 16;
+
+/// An order to evict a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evict {
+    /// Its UID.
+    pub uid: PodUid,
+    /// How it ends.
+    pub failure: Failure,
+    /// What it is evicted for, as metrics name it.
+    pub signal: &'static str,
+}
+
+/// A queue of orders and the end that gives them.
+#[must_use]
+pub fn evictions() -> (mpsc::Sender<Evict>, mpsc::Receiver<Evict>) {
+    mpsc::channel(ORDERS_MAX)
+}

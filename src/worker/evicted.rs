@@ -1,0 +1,81 @@
+//! Evicted pods of manifests: each comes back after a pause, once the node is short of nothing.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Command, PodWorkers};
+use crate::store::evictions::Evict;
+use mirrorlet_core::admit::AdmitNode;
+use mirrorlet_core::api::{PodUid, Timestamp};
+use mirrorlet_core::backoff::Backoff;
+use mirrorlet_core::ending::is_api_pod;
+use mirrorlet_host::telemetry::occurrences;
+
+/// When evicted pods may come back.
+#[derive(Debug, Default)]
+pub(super) struct Evicted {
+    backoff: Backoff<PodUid>,
+    until: HashMap<PodUid, Instant>,
+}
+
+impl Evicted {
+    /// A pod was evicted. One that is evicted again soon waits longer.
+    fn note(&mut self, uid: &PodUid, now: Timestamp) {
+        self.backoff.gc(now);
+        self.backoff.next(uid.clone(), now, now);
+        let pause = self.backoff.delay(uid);
+        self.until.insert(uid.clone(), Instant::now() + pause);
+    }
+
+    /// A pod runs again, or is gone.
+    pub(super) fn forget(&mut self, uid: &PodUid) {
+        self.until.remove(uid);
+    }
+
+    /// Whether an evicted pod has to wait longer.
+    pub(super) fn holds(&self, uid: &PodUid, node: &AdmitNode) -> bool {
+        let until = self.until.get(uid);
+        until.is_some_and(|until| !node.pressures.is_empty() || *until > Instant::now())
+    }
+
+    /// How long until the next pause ends; none when only the node's pressures hold pods.
+    pub(super) fn next(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let left = self.until.values().map(|until| until.duration_since(now));
+        left.filter(|left| !left.is_zero()).min()
+    }
+}
+
+impl PodWorkers {
+    /// Ends a pod as evicted, unless it comes to its end already.
+    pub(super) fn evict(&mut self, order: &Evict) {
+        let Evict {
+            uid,
+            failure,
+            signal,
+        } = order;
+        let Some(handle) = self.workers.get(uid) else {
+            return;
+        };
+        let mut is_static = false;
+        let is_evicted = handle.commands.send_if_modified(|command| match command {
+            Command::Run(pod) => {
+                is_static = !is_api_pod(pod);
+                *command = Command::Fail(Arc::clone(pod), failure.clone());
+                true
+            }
+            Command::Fail(..) | Command::Stop { .. } => false,
+        });
+        if !is_evicted {
+            return;
+        }
+        let telemetry = &self.context.telemetry;
+        occurrences::pod_evicted(telemetry, &handle.full_name, uid, signal, &failure.message);
+        if is_static {
+            self.evicted.note(uid, self.context.clock.now());
+        }
+    }
+}

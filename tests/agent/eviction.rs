@@ -1,0 +1,163 @@
+//! A machine that runs short, and pods that use more than they may, on a real Engine.
+
+use std::time::Duration;
+
+use crate::common::{Bed, IMAGE, eventually, sleeper};
+use mirrorlet_core::eviction::{Amount, Signal};
+
+const MIB: u64 = 1 << 20;
+
+/// A pod with an emptyDir of that source, which a script fills the first time it runs here.
+fn filler(bed: &Bed, name: &str, source: &str, mebibytes: u64) -> String {
+    let marks = bed.path().join("marks");
+    std::fs::create_dir_all(&marks).unwrap();
+    let marks = marks.display();
+    format!(
+        r"apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: {name}
+    image: {IMAGE}
+    command:
+    - sh
+    - -c
+    - |
+      trap 'exit 0' TERM
+      if ! [ -e /marks/{name} ]; then
+        touch /marks/{name}
+        dd if=/dev/zero of=/data/file bs=1M count={mebibytes}
+      fi
+      while :; do sleep 1 & wait $!; done
+    volumeMounts:
+    - {{name: data, mountPath: /data}}
+    - {{name: marks, mountPath: /marks}}
+  volumes:
+  - name: data
+    emptyDir: {source}
+  - name: marks
+    hostPath: {{path: {marks}}}
+"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_over_its_size_limit_is_evicted_and_comes_back_with_an_empty_volume() {
+    let bed = Bed::new();
+    bed.write(
+        "greedy.yaml",
+        &filler(&bed, "greedy", "{sizeLimit: 1Mi}", 3),
+    );
+    bed.write(
+        "modest.yaml",
+        &filler(&bed, "modest", "{sizeLimit: 9Mi}", 3),
+    );
+    let agent = bed.agent().await;
+    agent.until_running("modest").await;
+    let modest = bed.running_id("modest");
+    let message = "Evicted Usage of EmptyDir volume \"data\" exceeds the limit \"1Mi\". ";
+    // eviction 7
+    agent.until_event("greedy-box", message).await;
+    agent.until_running("greedy").await;
+    // eviction 8
+    assert_eq!(bed.exec("greedy", "ls /data"), "");
+    assert_eq!(bed.running_id("modest"), modest);
+    assert!(
+        agent
+            .events("modest-box")
+            .iter()
+            .all(|event| !event.starts_with("Evicted"))
+    );
+    let counted = "mirrorlet_evictions_total{eviction_signal=\"emptydirfs.limit\"} 1";
+    assert!(agent.metrics().contains(counted), "{}", agent.metrics());
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_fills_a_small_disk_is_evicted_and_comes_back_once_there_is_space() {
+    let bed = Bed::with_disk("64m");
+    let mut resolved = bed.resolved();
+    let half = Amount::parse("50%").unwrap();
+    resolved.config.eviction_hard = vec![(Signal::NodeFsAvailable, half)];
+    resolved.config.eviction_pressure_transition_period = Duration::from_secs(1);
+    bed.write("small.yaml", &sleeper("small"));
+    let agent = bed.agent_as(resolved).await;
+    agent.until_running("small").await;
+    let small = bed.running_id("small");
+    bed.write("large.yaml", &filler(&bed, "large", "{}", 40));
+
+    let report = agent
+        .until("pressure", |report| !report.pressures.is_empty())
+        .await;
+    // eviction 9
+    assert!(
+        report.pressures["DiskPressure"].starts_with("nodefs.available is "),
+        "{report:?}"
+    );
+    let evicted = eventually("the eviction", || {
+        let events = agent.events("large-box");
+        events
+            .into_iter()
+            .find(|event| event.starts_with("Evicted "))
+    })
+    .await;
+    // eviction 9
+    assert!(
+        evicted.contains(
+            "The node was low on resource: ephemeral-storage. Threshold quantity: 32Mi, available: "
+        ),
+        "{evicted}"
+    );
+    agent
+        .until("space", |report| report.pressures.is_empty())
+        .await;
+    // eviction 8
+    agent.until_running("large").await;
+    assert_eq!(bed.running_id("small"), small, "it holds next to nothing");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_fills_memory_is_evicted() {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let total = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"));
+    let total = total.unwrap().trim().trim_end_matches(" kB");
+    let total: u64 = total.parse::<u64>().unwrap() * 1024;
+    let bed = Bed::new();
+    let mut resolved = bed.resolved();
+    // No machine has that much: the pod that uses most of it goes.
+    resolved.config.eviction_hard = vec![(Signal::MemoryAvailable, Amount::Units(total))];
+    bed.write("small.yaml", &sleeper("small"));
+    let share = total / 100 / MIB + 20;
+    bed.write(
+        "large.yaml",
+        &filler(&bed, "large", "{medium: Memory}", share),
+    );
+    let agent = bed.agent_as(resolved).await;
+    let evicted = eventually("the eviction", || {
+        let events = agent.events("large-box");
+        events
+            .into_iter()
+            .find(|event| event.starts_with("Evicted "))
+    })
+    .await;
+    // eviction 9
+    assert!(
+        evicted.contains("The node was low on resource: memory. "),
+        "{evicted}"
+    );
+    assert!(evicted.contains("Container large was using "), "{evicted}");
+    let pod = agent
+        .until_pod("large", |pod| pod.status == "Evicted")
+        .await;
+    assert_eq!(pod.ready, 0);
+    agent.until_running("small").await;
+    // eviction 8
+    assert!(agent.status().pressures.contains_key("MemoryPressure"));
+    agent.stop().await;
+}
