@@ -27,11 +27,11 @@ const FORGET: Duration = Duration::from_mins(5);
 const RETRY: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_mins(2), Duration::from_mins(20));
 
-/// Longest time one measurement may take. A tree that takes longer has millions of files: what
-/// it holds stays unknown, and it is tried again more and more seldom.
+/// Longest time one measurement may take. A tree that takes longer has millions of files: what was
+/// found until then is the least that it holds, and it is tried again more and more seldom.
 const MEASURE_MAX: Duration = Duration::from_secs(5);
 
-/// Directories are entered this deep, each level holding a descriptor.
+/// Directories are entered this deep, each level holding a descriptor. What is deeper isn't counted.
 const DEPTH_MAX: usize = 128;
 
 /// Most files with several names in one tree, each of which is remembered: about 5 MiB.
@@ -110,16 +110,19 @@ impl Disks {
         Some(target.clone())
     }
 
-    fn keep(&self, target: &Target, found: Result<Option<Disk>, TooLong>) {
+    fn keep(&self, target: &Target, found: Option<Measured>) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = entries.get_mut(target) else {
             return;
         };
-        if let Ok(found) = found {
-            entry.found = found;
-            entry.backoff.reset();
-        } else {
+        let disk = found.map(|found| found.disk);
+        if found.is_some_and(|found| found.is_partial) {
+            let used = |disk: &Disk| disk.used_bytes;
+            entry.found = entry.found.into_iter().chain(disk).max_by_key(used);
             entry.due = Some(Instant::now() + entry.backoff.pause());
+        } else {
+            entry.found = disk;
+            entry.backoff.reset();
         }
     }
 
@@ -147,16 +150,20 @@ impl Disks {
                         stop.store(true, Ordering::Relaxed);
                         return;
                     }
-                    done = measuring => self.keep(&target, done.unwrap_or(Err(TooLong))),
+                    done = measuring => self.keep(&target, done.unwrap_or_default()),
                 }
             }
         }
     }
 }
 
-/// A measurement was given up.
+/// The result of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct TooLong;
+struct Measured {
+    disk: Disk,
+    /// Whether it was given up: that is the least that is used.
+    is_partial: bool,
+}
 
 struct Budget<'a> {
     end: Instant,
@@ -165,33 +172,32 @@ struct Budget<'a> {
 }
 
 impl Budget<'_> {
-    fn is_left(&self) -> Result<(), TooLong> {
-        if self.stop.load(Ordering::Relaxed) || Instant::now() > self.end {
-            return Err(TooLong);
-        }
-        Ok(())
+    fn is_left(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed) && Instant::now() <= self.end
     }
 }
 
 /// Measures a target and its file system; `None` if it is gone.
-fn measure(target: &Target, budget: &Budget<'_>, now: Timestamp) -> Result<Option<Disk>, TooLong> {
+fn measure(target: &Target, budget: &Budget<'_>, now: Timestamp) -> Option<Measured> {
     let (path, held) = match target {
         Target::Tree(path) => (path, tree(path, budget)?),
         Target::Logs(path) => (path, logs(path, budget)?),
     };
-    Ok(held.and_then(|held| {
-        Some(Disk {
-            used_bytes: Some(held.bytes),
-            inodes_used: Some(held.inodes),
-            ..file_system(path, now)?
-        })
-    }))
+    let disk = Disk {
+        used_bytes: Some(held.bytes),
+        inodes_used: Some(held.inodes),
+        ..file_system(path, now)?
+    };
+    let is_partial = held.is_partial;
+    Some(Measured { disk, is_partial })
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Held {
     bytes: u64,
     inodes: u64,
+    /// Whether there may be more.
+    is_partial: bool,
 }
 
 impl Held {
@@ -204,10 +210,8 @@ impl Held {
 /// All below a directory and itself. A file with several names counts once.
 ///
 /// Upstream: `pkg/volume/util/fs/fs.go` (`DiskUsage`).
-fn tree(root: &Path, budget: &Budget<'_>) -> Result<Option<Held>, TooLong> {
-    let Ok(metadata) = fs::symlink_metadata(root) else {
-        return Ok(None);
-    };
+fn tree(root: &Path, budget: &Budget<'_>) -> Option<Held> {
+    let metadata = fs::symlink_metadata(root).ok()?;
     let device = metadata.dev();
     let mut held = Held::default();
     held.add(&metadata);
@@ -215,7 +219,10 @@ fn tree(root: &Path, budget: &Budget<'_>) -> Result<Option<Held>, TooLong> {
     // What goes away meanwhile holds nothing.
     let mut open: Vec<fs::ReadDir> = fs::read_dir(root).into_iter().collect();
     while let Some(entries) = open.last_mut() {
-        budget.is_left()?;
+        if !budget.is_left() {
+            held.is_partial = true;
+            break;
+        }
         let Some(entry) = entries.next() else {
             open.pop();
             continue;
@@ -229,32 +236,36 @@ fn tree(root: &Path, budget: &Budget<'_>) -> Result<Option<Held>, TooLong> {
         }
         if metadata.is_dir() {
             held.add(&metadata);
-            if open.len() >= DEPTH_MAX {
-                return Err(TooLong);
+            if open.len() < DEPTH_MAX {
+                open.extend(fs::read_dir(path));
+            } else {
+                held.is_partial = true;
             }
-            open.extend(fs::read_dir(path));
-        } else if metadata.nlink() < 2 || linked.insert(metadata.ino()) {
+        } else if metadata.nlink() < 2 {
             held.add(&metadata);
-            if linked.len() > budget.linked_max {
-                return Err(TooLong);
+        } else if linked.len() < budget.linked_max {
+            if linked.insert(metadata.ino()) {
+                held.add(&metadata);
             }
+        } else if !linked.contains(&metadata.ino()) {
+            held.is_partial = true;
         }
     }
-    Ok(Some(held))
+    Some(held)
 }
 
 /// Files of a log driver: `<id>-json.log` and those rotated before, or all of `local-logs`.
-fn logs(directory: &Path, budget: &Budget<'_>) -> Result<Option<Held>, TooLong> {
+fn logs(directory: &Path, budget: &Budget<'_>) -> Option<Held> {
     let local = directory.join("local-logs");
     if local.is_dir() {
         return tree(&local, budget);
     }
-    let Ok(entries) = fs::read_dir(directory) else {
-        return Ok(None);
-    };
     let mut held = Held::default();
-    for entry in entries.flatten() {
-        budget.is_left()?;
+    for entry in fs::read_dir(directory).ok()?.flatten() {
+        if !budget.is_left() {
+            held.is_partial = true;
+            break;
+        }
         let name = entry.file_name();
         if name.to_str().is_some_and(|name| name.contains("-json.log"))
             && let Ok(metadata) = entry.metadata()
@@ -262,7 +273,7 @@ fn logs(directory: &Path, budget: &Budget<'_>) -> Result<Option<Held>, TooLong> 
             held.add(&metadata);
         }
     }
-    Ok(Some(held))
+    Some(held)
 }
 
 #[cfg(test)]
@@ -281,20 +292,21 @@ mod tests {
     fn a_tree_counts_blocks_and_each_file_once() {
         let dir = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
-        let empty = tree(dir.path(), &budget(&stop)).unwrap().unwrap();
+        let empty = tree(dir.path(), &budget(&stop)).unwrap();
         assert_eq!(empty.inodes, 1);
         fs::create_dir(dir.path().join("a")).unwrap();
         fs::write(dir.path().join("a/one"), vec![1; 100_000]).unwrap();
         fs::hard_link(dir.path().join("a/one"), dir.path().join("two")).unwrap();
         std::os::unix::fs::symlink("/", dir.path().join("away")).unwrap();
-        let held = tree(dir.path(), &budget(&stop)).unwrap().unwrap();
+        let held = tree(dir.path(), &budget(&stop)).unwrap();
         // usage 38a
         assert_eq!(held.inodes, 4, "{held:?}");
         let grown = held.bytes - empty.bytes;
         assert!((100_000..200_000).contains(&grown), "{held:?}");
         stop.store(true, Ordering::Relaxed);
-        assert_eq!(tree(dir.path(), &budget(&stop)), Err(TooLong));
-        assert_eq!(tree(&dir.path().join("gone"), &budget(&stop)), Ok(None));
+        let cut = tree(dir.path(), &budget(&stop)).unwrap();
+        assert!(cut.is_partial && cut.inodes == 1, "{cut:?}");
+        assert_eq!(tree(&dir.path().join("gone"), &budget(&stop)), None);
     }
 
     /// A tenant makes directories as it likes: what measures them stays small.
@@ -302,8 +314,11 @@ mod tests {
     fn a_tree_too_deep_or_with_too_many_links_is_given_up() {
         let dir = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
-        let measured = || tree(dir.path(), &budget(&stop)).map(|held| held.unwrap().inodes);
-        for (count, found) in [(1, Ok(2)), (2, Ok(3)), (3, Err(TooLong))] {
+        let measured = || {
+            let held = tree(dir.path(), &budget(&stop)).unwrap();
+            (held.inodes, held.is_partial)
+        };
+        for (count, found) in [(1, (2, false)), (2, (3, false)), (3, (3, true))] {
             let file = dir.path().join(format!("{count}"));
             fs::write(&file, "").unwrap();
             fs::hard_link(&file, dir.path().join(format!("{count}-again"))).unwrap();
@@ -315,10 +330,12 @@ mod tests {
         let mut deep = dir.path().to_owned();
         deep.extend(std::iter::repeat_n("d", DEPTH_MAX - 1));
         fs::create_dir_all(&deep).unwrap();
-        assert_eq!(measured(), Ok(DEPTH_MAX as u64));
+        assert_eq!(measured(), (DEPTH_MAX as u64, false));
         fs::create_dir(deep.join("d")).unwrap();
+        fs::write(deep.join("d/hidden"), "").unwrap();
+        fs::write(dir.path().join("seen"), "").unwrap();
         // tenants H3
-        assert_eq!(measured(), Err(TooLong));
+        assert_eq!(measured(), (DEPTH_MAX as u64 + 2, true));
     }
 
     #[test]
@@ -328,13 +345,13 @@ mod tests {
         for file in ["x-json.log", "x-json.log.1", "hostname", "config.v2.json"] {
             fs::write(dir.path().join(file), b"text").unwrap();
         }
-        let held = logs(dir.path(), &budget(&stop)).unwrap().unwrap();
+        let held = logs(dir.path(), &budget(&stop)).unwrap();
         assert_eq!(held.inodes, 2);
         fs::create_dir(dir.path().join("local-logs")).unwrap();
         fs::write(dir.path().join("local-logs/container.log"), b"text").unwrap();
-        let held = logs(dir.path(), &budget(&stop)).unwrap().unwrap();
+        let held = logs(dir.path(), &budget(&stop)).unwrap();
         assert_eq!(held.inodes, 2);
-        assert_eq!(logs(&dir.path().join("gone"), &budget(&stop)), Ok(None));
+        assert_eq!(logs(&dir.path().join("gone"), &budget(&stop)), None);
     }
 
     #[test]
@@ -347,17 +364,31 @@ mod tests {
         assert!(disks.ask(&targets).is_empty());
         assert_eq!(disks.next(start), Some(target.clone()));
         assert_eq!(disks.next(start), None);
-        disks.keep(&target, Ok(Some(Disk::default())));
+        let measured = |bytes, is_partial| {
+            let disk = Disk {
+                used_bytes: Some(bytes),
+                ..Disk::default()
+            };
+            Some(Measured { disk, is_partial })
+        };
+        disks.keep(&target, measured(5, false));
         assert_eq!(disks.ask(&targets).len(), 1);
         assert_eq!(disks.next(start + WAIT / 2), None);
         // usage 38a
         assert_eq!(disks.next(start + WAIT), Some(target.clone()));
         // Nobody has asked since.
         assert_eq!(disks.next(start + 10 * WAIT), None);
-        disks.keep(&target, Err(TooLong));
-        assert_eq!(disks.ask(&targets).len(), 1, "what is known stays");
+        for (found, least) in [(4, 5), (6, 6)] {
+            disks.keep(&target, measured(found, true));
+            // eviction 7
+            assert_eq!(
+                disks.ask(&targets)[&target].used_bytes,
+                Some(least),
+                "at least"
+            );
+        }
         assert_eq!(disks.next(Instant::now() + WAIT), None);
-        assert_eq!(disks.next(Instant::now() + 3 * WAIT), Some(target));
+        assert_eq!(disks.next(Instant::now() + 9 * WAIT), Some(target));
         assert!(disks.ask(&HashSet::new()).is_empty());
         assert_eq!(disks.next(Instant::now() + 100 * WAIT), None);
     }
