@@ -89,7 +89,8 @@ pub struct FileDecision {
 /// - It looks cut off: everything is held until it has stayed so for [`HALF_WRITTEN_HOLD`], and for as
 ///   long as anything else is wrong with it.
 /// - A document is rejected: the last good version of its key is held; when there is none, it may
-///   be any of them under a broken name, so each one that no accepted document provides is held.
+///   be any of them under a broken name, and where there are fewer documents than before, it may hold
+///   the rest of another one: each one that no accepted document provides is held then.
 /// - Accepted documents are in force, and become the last good version. One that changes an immutable
 ///   object is rejected.
 #[must_use]
@@ -253,6 +254,9 @@ fn decide_documents(present: Present<'_>, known: &[LastGoodDocument]) -> FileDec
     let provided =
         |good: &[LastGoodDocument], key: &DocumentKey| good.iter().any(|g| g.key == *key);
     let mut good = accepted.clone();
+    // Where the line between two documents is lost, one of them has swallowed the other.
+    let left = documents.iter().filter(|d| d.accepted.is_none()).count() + accepted.len();
+    let is_short = left < known.len();
 
     for document in &documents {
         if let Some(content) = &document.accepted {
@@ -266,7 +270,7 @@ fn decide_documents(present: Present<'_>, known: &[LastGoodDocument]) -> FileDec
             .key
             .as_ref()
             .is_some_and(|key| provided(&accepted, key) || known.iter().any(|g| g.key == *key));
-        if !is_known_name {
+        if !is_known_name || is_short {
             stand_ins = known.iter().filter(free).collect();
         }
         let is_pod = |g: &&LastGoodDocument| matches!(g.content, Accepted::Pod(_));

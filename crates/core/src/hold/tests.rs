@@ -203,10 +203,10 @@ fn documents_are_decided_one_by_one() {
             0,
         ),
         (
-            "two is broken, one removed",
+            "two is broken, one removed, or swallowed by it",
             &[rejected(0, Some("two"))],
-            &["two-1 held invalid-value"],
-            &["two-1"],
+            &["one-1 held invalid-value", "two-1 held invalid-value"],
+            &["one-1", "two-1"],
             0,
         ),
         (
