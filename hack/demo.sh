@@ -13,7 +13,7 @@ set -euo pipefail
 
 NODE=demo
 # Pods of examples/ that stay running, by manifest name; `batch` ends with success.
-STAYING="careful clock probed staged watcher web"
+STAYING="careful clock configured probed staged watcher web"
 
 leave_running=false
 case "${1:-}" in
@@ -34,7 +34,7 @@ all_running() {
 }
 # ---- the tour -------------------------------------------------------------------------------
 
-title "Seven manifests, one agent"
+title "Eight manifests, one agent"
 mkdir -p "$manifests"
 cp "$REPO"/examples/*.yaml "$manifests/"
 show "$MIRRORLET" validate "$manifests"
@@ -92,6 +92,18 @@ for id in $others; do
     running_ids | grep -q -x "$id" || die "a container of another pod was restarted by the edit"
 done
 note "a static pod that changed is a new pod: the old one ended first; no other pod was touched"
+
+title "An edit of a ConfigMap: its file in 'configured' changes, nothing restarts"
+configured="$(container_id configured httpd)"
+truth="$(running_ids)"
+colour() { docker exec "$configured" cat /www/index.html 2>/dev/null; }
+has_colour() { [ "$(colour)" = "<h1>$1</h1>" ]; }
+has_colour green || die "the ConfigMap's file is not there"
+note "before: $(colour)"
+sed -i 's|<h1>green</h1>|<h1>blue</h1>|' "$manifests/config-and-secret.yaml"
+wait_for "$CHANGE_SECONDS" "the edit in the container" has_colour blue
+note "after:  $(colour)"
+[ "$(running_ids)" = "$truth" ] || die "the edit of a ConfigMap restarted something"
 
 title "A bad edit: half of 'web.yaml' is lost while it runs"
 truth="$(running_ids)"

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use crate::common::{self, Bed, TestAgent};
 use mirrorlet_core::api::report::StatusReport;
 use mirrorlet_core::desired::PodSource;
-use mirrorlet_core::manifest::{ParseContext, parse_manifest};
+use mirrorlet_core::manifest::{Accepted, Document, ParseContext, Parsed, parse_manifest};
 
 /// Bad texts written.
 const MUTATIONS: usize = 1000;
@@ -150,7 +150,8 @@ impl Example {
         file.write_all(text).unwrap();
     }
 
-    /// Whether a text is a manifest in good order that says something else, or the same.
+    /// Whether a text is a manifest in good order that says something else, or the same; or, of several
+    /// documents, has a pod in good order that the good text has not.
     fn is_an_edit(&self, text: &[u8], node: &mirrorlet_core::api::NodeName) -> bool {
         let parsed = parse_manifest(
             text,
@@ -168,7 +169,19 @@ impl Example {
         let has_errors = problems
             .into_iter()
             .any(mirrorlet_core::api::Diagnostic::is_error);
-        !has_errors && parsed.documents.iter().any(|d| d.accepted.is_some())
+        let pods = |parsed: &Parsed| -> Vec<serde_json::Value> {
+            let pods = parsed.documents.iter().filter_map(Document::pod);
+            pods.map(|pod| pod.canonical.clone()).collect()
+        };
+        let location = self.path.to_string_lossy();
+        let context = ParseContext {
+            node_name: node,
+            source: PodSource::File,
+            location: &location,
+        };
+        let good = pods(&parse_manifest(&self.good, &context));
+        let is_new = pods(&parsed).iter().any(|pod| !good.contains(pod));
+        is_new || (!has_errors && parsed.documents.iter().any(|d| d.accepted.is_some()))
     }
 
     /// Whether a report names a problem with the file.
@@ -281,7 +294,7 @@ async fn a_thousand_corruptions_of_running_manifests_do_no_harm() {
 
 /// Whether a text describes exactly the pods of the good one.
 fn means_the_same(example: &Example, text: &[u8], node: &mirrorlet_core::api::NodeName) -> bool {
-    let meaning = |text: &[u8]| -> Vec<Option<serde_json::Value>> {
+    let meaning = |text: &[u8]| -> Vec<Option<Accepted>> {
         let location = example.path.to_string_lossy();
         let context = ParseContext {
             node_name: node,
@@ -290,9 +303,7 @@ fn means_the_same(example: &Example, text: &[u8], node: &mirrorlet_core::api::No
         };
         let parsed = parse_manifest(text, &context);
         let documents = parsed.documents.into_iter();
-        documents
-            .map(|document| document.pod().map(|pod| pod.canonical.clone()))
-            .collect()
+        documents.map(|document| document.accepted).collect()
     };
     meaning(text) == meaning(&example.good)
 }
