@@ -1,6 +1,7 @@
 //! The node API, wired: the server asks the API server through the cluster's client, and believes
 //! the client certificates of the authorities that are kept here.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,8 +114,24 @@ fn configz(config: &Config, port: u16) -> serde_json::Value {
             config.shown(Key::PreloadedImagesVerificationAllowlist),
         "imageGCHighThresholdPercent": config.image_gc_high_threshold,
         "imageGCLowThresholdPercent": config.image_gc_low_threshold,
+        "evictionHard": by_signal(config, Key::EvictionHard),
+        "evictionSoft": by_signal(config, Key::EvictionSoft),
+        "evictionSoftGracePeriod": by_signal(config, Key::EvictionSoftGracePeriod),
+        "evictionMaxPodGracePeriod": config.eviction_max_pod_grace_period,
+        "evictionMinimumReclaim": by_signal(config, Key::EvictionMinimumReclaim),
+        "evictionPressureTransitionPeriod":
+            config.shown(Key::EvictionPressureTransitionPeriod).first(),
         "containerRuntimeEndpoint": config.docker,
     })
+}
+
+/// A setting with a value for each signal, as a kubelet has it: a map.
+fn by_signal(config: &Config, key: Key) -> BTreeMap<String, String> {
+    let shown = config.shown(key);
+    let pairs = shown.iter().filter_map(|pair| pair.split_once(['<', '=']));
+    pairs
+        .map(|(signal, value)| (signal.to_owned(), value.to_owned()))
+        .collect()
 }
 
 /// Starts the node API on that port.

@@ -407,6 +407,16 @@ fn pulls_under_way() {
 }
 
 #[test]
+fn a_pressure_of_the_node_is_told_first_with_its_readings() {
+    let mut report = report(vec![]);
+    let readings = "nodefs.available is 3Mi, below 10%".to_owned();
+    report.pressures = [("DiskPressure".to_owned(), readings)].into();
+    let words = "The node is under DiskPressure: nodefs.available is 3Mi, below 10%\n";
+    // eviction 9
+    assert!(plain(&report, false).starts_with(words));
+}
+
+#[test]
 fn images_are_told_of_to_who_asks_for_all_or_when_something_is_wrong() {
     let mut report = report(vec![]);
     let gc = ImageGcReport {
