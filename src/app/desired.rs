@@ -111,13 +111,14 @@ impl MergeTask {
         // Before any pod is: one that comes with its objects finds them.
         self.outputs.objects.publish(merged.known_objects());
         if let Some(listed) = &listed {
-            self.rollouts.apply(&mut merged, &before, listed);
+            self.rollouts.apply(&mut merged, &before, listed).await;
             self.rollouts.keep_switches().await;
         }
         let now = Timestamp::now();
-        for (uid, pod) in &mut merged.pods {
+        for (uid, pod) in merged.pods.iter_mut().chain(&mut merged.beside) {
             // A pod keeps the time it was first seen by this process.
-            *pod = match before.pods.get(uid) {
+            let known = before.pods.get(uid).or_else(|| before.beside.get(uid));
+            *pod = match known {
                 Some(known) => keep_local_annotations(pod, &known.pod),
                 None => with_seen(pod, now),
             };
@@ -141,15 +142,17 @@ impl MergeTask {
                 PodOperation::Update(_) | PodOperation::Delete(_) | PodOperation::Reconcile(_) => {}
             }
         }
+        let all = merged.pods.iter().chain(&merged.beside);
         let wanted = Wanted {
-            pods: merged
-                .pods
-                .iter()
+            pods: all
                 .map(|(uid, p)| (uid.clone(), Arc::clone(&p.pod)))
                 .collect(),
             delivered: merged.delivered,
         };
-        self.outputs.pods.set_pods(wanted.pods.values().cloned());
+        let pods = merged.pods.values();
+        self.outputs
+            .pods
+            .set_pods(pods.map(|pod| Arc::clone(&pod.pod)));
         self.outputs.merged.publish(merged);
         self.settled = listed.is_some();
         if listed.is_none() {

@@ -11,6 +11,7 @@
 //! ```
 
 pub mod approve;
+pub mod cleanup;
 mod cluster;
 mod core;
 mod counts;

@@ -80,7 +80,8 @@ impl View {
         }
     }
 
-    /// Pods that are wanted, and pods that are still being stopped.
+    /// Pods that are wanted, and pods that are still being stopped. A version that runs beside
+    /// another until it is judged is a part of that one's rollout.
     fn pods(&self, merged: &Merged) -> Vec<PodReport> {
         let mut pods: Vec<PodReport> = merged
             .pods
@@ -96,7 +97,7 @@ impl View {
             })
             .collect();
         for view in self.board.all() {
-            if !merged.pods.contains_key(&view.uid) {
+            if !merged.pods.contains_key(&view.uid) && !merged.beside.contains_key(&view.uid) {
                 let node = &self.resolved.config.node_name;
                 let unknown = || Arc::new(pods::named(&view, node.as_str()));
                 let pod = view.pod.clone().unwrap_or_else(unknown);

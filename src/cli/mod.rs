@@ -23,6 +23,7 @@ use crate::config::{Ambient, Resolved, resolve};
 use mirrorlet_core::certificate::approval::Approver;
 
 mod channels;
+pub mod cleanup;
 pub mod client;
 pub mod config;
 pub mod cp;
@@ -150,6 +151,7 @@ fn dispatch(command: Cmd) -> Outcome {
             block_on(port_forward::port_forward(&args, &root_of(&args.agent.0)?))
         }
         Cmd::ApproveCertificates(args) => approve(args),
+        Cmd::Cleanup(args) => block_on(cleanup::cleanup(&args)),
         Cmd::Config(args) => block_on(config::config(&args.command)),
         Cmd::Completions { shell } => {
             let mut script = Vec::new();

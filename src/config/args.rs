@@ -106,6 +106,10 @@ pub enum Cmd {
     /// Approve and deny the certificate signing requests of agents in a cluster.
     #[command(after_help = EXIT_CODES)]
     ApproveCertificates(ApproveArgs),
+    /// Remove what an agent that was stopped left on this machine: its containers, the volumes of
+    /// its pods, its rules for host ports. Images and manifests stay.
+    #[command(after_help = EXIT_CODES)]
+    Cleanup(CleanupArgs),
     /// Show the configuration or the JSON schema of the config file.
     Config(ConfigArgs),
     /// Print a shell completion script.
@@ -278,6 +282,17 @@ pub enum StatusOutput {
     Json,
     /// One YAML document; with --watch one per change.
     Yaml,
+}
+
+/// Arguments of `cleanup`.
+#[derive(Debug, Clone, Args)]
+pub struct CleanupArgs {
+    /// Remove it. Without, print what there is to remove.
+    #[arg(long)]
+    pub yes: bool,
+    /// The agent's settings.
+    #[command(flatten)]
+    pub settings: SettingArgs,
 }
 
 /// Arguments of `explain`.

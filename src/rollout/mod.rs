@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::store::board::Board;
+use crate::store::board::{Board, PodView};
 use crate::store::cell::{Reader, Writer, cell};
 use mirrorlet_core::admit::{AdmitInput, AdmitNode, Verdict, admit};
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
@@ -22,11 +22,13 @@ use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout::{
-    Cause, Change, Command, Decision, History, Input, Outcome, Phase, Preparation, Refused, decide,
+    Cause, Change, Command, Decision, History, Input, Outcome, Phase, Preparation, Refused,
+    RolloutStrategy, Settings, View, beside_pod, beside_refused, decide, is_beside,
+    without_host_ports,
 };
 use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_host::telemetry::occurrences::{self, RolloutSetback};
-use mirrorlet_runtime::Runtime;
+use mirrorlet_runtime::{Runtime, ServingPods, SyncError, SyncErrorReason};
 
 mod handle;
 mod kept;
@@ -43,6 +45,12 @@ use prepare::Preparations;
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// How often a revision that the node doesn't admit is asked for again.
 const ADMIT_PERIOD: Duration = Duration::from_secs(10);
+/// Longest time for leading host ports to other versions: a few reads of the Engine.
+const SERVE_DEADLINE: Duration = Duration::from_secs(20);
+/// Pause after that has failed.
+const SERVE_RETRY: Duration = Duration::from_secs(5);
+/// Reason of the note that host ports could not be handed over.
+const HAND_OVER_FAILED: &str = "HandOverFailed";
 
 /// What rollouts need of the agent.
 pub struct RolloutOptions {
@@ -63,14 +71,20 @@ pub struct RolloutOptions {
 }
 
 impl RolloutOptions {
-    /// Why the node wouldn't take a revision in the place of the one that runs.
-    fn refused(&self, revision: &Pod, before: &Merged) -> Option<Cause> {
+    /// Why the node wouldn't take a revision in the place of the one that runs, or beside it.
+    fn refused(&self, revision: &Pod, running: Option<&Pod>, before: &Merged) -> Option<Cause> {
         let name = FullName::of(revision);
         let others = before
             .pods
             .values()
             .filter(|pod| pod.is_api() || pod.full_name() != name);
-        let others: Vec<Arc<Pod>> = others.map(|pod| Arc::clone(&pod.pod)).collect();
+        let mut others: Vec<Arc<Pod>> = others.map(|pod| Arc::clone(&pod.pod)).collect();
+        if let Some(running) = running.filter(|_| is_beside(revision)) {
+            if let Some(cause) = beside_refused(running, revision, &Settings::of(revision)) {
+                return Some(cause);
+            }
+            others.push(without_host_ports(running));
+        }
         let verdict = admit(&AdmitInput {
             pod: revision,
             others: &others,
@@ -80,6 +94,17 @@ impl RolloutOptions {
             Verdict::Admitted { .. } => None,
             Verdict::Refused(failure) => Some(Cause::new(failure.reason, failure.message)),
         }
+    }
+}
+
+impl RolloutOptions {
+    async fn serve(&self, pods: ServingPods) -> Result<(), SyncError> {
+        let serving = self.runtime.serve_host_ports(pods);
+        let served = tokio::time::timeout(SERVE_DEADLINE, serving).await;
+        served.unwrap_or_else(|_| {
+            let words = format!("no answer within {} s", SERVE_DEADLINE.as_secs());
+            Err(SyncError::new(SyncErrorReason::RuntimeUnavailable, words))
+        })
     }
 }
 
@@ -96,8 +121,10 @@ pub struct Rollouts {
     preparations: Preparations,
     changed: watch::Receiver<u64>,
     look_at: Option<Instant>,
-    /// Whether another version of a pod runs from now on, and that isn't on disk yet.
+    /// Whether other versions of a pod run from now on, and that isn't on disk yet.
     switched: bool,
+    /// Why host ports were last not handed over, if they weren't.
+    not_served: Option<String>,
 }
 
 impl Rollouts {
@@ -119,6 +146,7 @@ impl Rollouts {
             changed: options.board.changed(),
             look_at: None,
             switched: false,
+            not_served: None,
             options,
         };
         (rollouts, handle)
@@ -126,7 +154,7 @@ impl Rollouts {
 
     /// Puts in the place of each static pod the revision of it that is to run. `before` is what was
     /// run so far, `listed` what the runtime held when it was last listed.
-    pub fn apply(&mut self, merged: &mut Merged, before: &Merged, listed: &Pods) {
+    pub async fn apply(&mut self, merged: &mut Merged, before: &Merged, listed: &Pods) {
         let now = (self.options.clock)();
         self.changed.mark_unchanged();
         self.look_at = None;
@@ -144,10 +172,18 @@ impl Rollouts {
             self.forget_missing(&wanted);
         }
         for (name, newest) in wanted {
-            let decision = self.decide(&name, &newest, before, listed, now);
+            let mut decision = self.decide(&name, &newest, before, listed, now);
+            if decision.change == Some(Change::HandedOver) {
+                decision = self.hand_over(&name, decision).await;
+            }
             let pod = decision.pod(&newest);
             self.tell(&name, &newest, &decision);
-            self.switched |= matches!(decision.change, Some(Change::Switched | Change::Restored));
+            self.switched |= decision
+                .change
+                .is_some_and(|change| change != Change::Succeeded);
+            if let Some(beside) = decision.beside(&newest) {
+                merged.beside.insert(beside.uid(), beside);
+            }
             if let Some(wait) = decision.look_again {
                 self.look_in(wait);
             }
@@ -166,8 +202,69 @@ impl Rollouts {
             *known = needed;
             changed
         });
+        self.serve(before).await;
         // Before the merged set is: who reads both finds the history no older.
         self.published.publish(self.histories.clone());
+    }
+
+    /// Leads the host ports of a pod to the version that was judged beside another. Where that
+    /// fails, the other stays in its place, and it is tried again.
+    async fn hand_over(&mut self, name: &FullName, decision: Decision) -> Decision {
+        let mut pods = self.serving();
+        let current = decision.history.current.as_ref();
+        if let Some((uid, _)) = current {
+            pods.beside.remove(uid);
+            pods.serving.insert(name.clone(), uid.clone());
+        }
+        match self.options.serve(pods).await {
+            Ok(()) => decision,
+            Err(error) => {
+                if let Some((uid, _)) = current {
+                    self.tell_not_served(name, uid, &error);
+                }
+                Decision {
+                    history: self.histories.get(name).cloned().unwrap_or_default(),
+                    phase: Phase::Judging,
+                    change: None,
+                    look_again: Some(SERVE_RETRY),
+                }
+            }
+        }
+    }
+
+    /// Has the host ports lead to what serves, also after what this agent didn't see.
+    async fn serve(&mut self, before: &Merged) {
+        let Err(error) = self.options.serve(self.serving()).await else {
+            self.not_served = None;
+            return;
+        };
+        self.look_in(SERVE_RETRY);
+        let beside = before.beside.values().next();
+        if let Some(pod) = beside.or_else(|| before.pods.values().find(|pod| !pod.is_api())) {
+            self.tell_not_served(&pod.full_name(), &pod.uid(), &error);
+        }
+    }
+
+    fn tell_not_served(&mut self, name: &FullName, uid: &PodUid, error: &SyncError) {
+        let message = error.to_string();
+        if self.not_served.as_ref() != Some(&message) {
+            let telemetry = &self.options.telemetry;
+            occurrences::note(telemetry, name, uid, HAND_OVER_FAILED, &message);
+            self.not_served = Some(message);
+        }
+    }
+
+    /// The versions that serve now, and those beside them.
+    fn serving(&self) -> ServingPods {
+        let mut pods = ServingPods::default();
+        for (name, history) in &self.histories {
+            let current = history.current.as_ref();
+            pods.serving
+                .extend(current.map(|(uid, _)| (name.clone(), uid.clone())));
+            pods.beside
+                .extend(history.beside.as_ref().map(|(uid, _)| uid.clone()));
+        }
+        pods
     }
 
     fn decide(
@@ -205,8 +302,24 @@ impl Rollouts {
         let edited = history.newest.as_ref() != Some(&newest.uid());
         let tried = failed && !edited;
         let preparation = match replaced {
+            // Prepared and started already.
+            Some(_)
+                if history
+                    .beside
+                    .as_ref()
+                    .is_some_and(|(beside, _)| *beside == uid) =>
+            {
+                self.preparations.end(name);
+                Preparation::Done
+            }
             Some(running) if !tried && !history.paused => {
-                match self.options.refused(&target, before) {
+                let starts_first = runs && starts_first(&target);
+                let target = if starts_first {
+                    beside_pod(&target)
+                } else {
+                    target
+                };
+                match self.options.refused(&target, Some(&running.pod), before) {
                     Some(cause) => {
                         self.look_in(ADMIT_PERIOD);
                         Preparation::Failed(cause)
@@ -219,11 +332,12 @@ impl Rollouts {
                 Preparation::Done
             }
         };
+        let beside = self.options.board.get(&uid).filter(|_| uid != *current);
         let input = Input {
             wanted: newest,
             runs,
-            status: view.as_ref().and_then(|view| view.status.as_deref()),
-            failed_probe: view.as_ref().and_then(|view| view.failed_probe.as_deref()),
+            current: seen(view.as_ref()),
+            beside: seen(beside.as_ref()),
             preparation: &preparation,
             restore: self.options.restore,
             now,
@@ -270,7 +384,11 @@ impl Rollouts {
             .as_ref()
             .map_or_else(|| newest.uid(), |(uid, _)| uid.clone());
         let known = self.phases.get(name);
-        if decision.change == Some(Change::Succeeded) && history.revisions.len() > 1 {
+        let succeeded = matches!(
+            decision.change,
+            Some(Change::Succeeded | Change::HandedOver)
+        );
+        if succeeded && history.revisions.len() > 1 {
             occurrences::rollout_succeeded(telemetry, name, &uid);
         }
         // What fails and runs on fails again and again, in other words each time.
@@ -359,6 +477,19 @@ impl Rollouts {
         }
         self.published.publish(self.histories.clone());
         self.answers.push((answer, obeyed));
+    }
+}
+
+/// Whether a version is to be started before the one that it replaces is stopped.
+fn starts_first(pod: &Pod) -> bool {
+    Settings::of(pod).strategy == RolloutStrategy::StartFirst
+}
+
+/// What the board tells of a version.
+fn seen(view: Option<&PodView>) -> View<'_> {
+    View {
+        status: view.and_then(|view| view.status.as_deref()),
+        failed_probe: view.and_then(|view| view.failed_probe.as_deref()),
     }
 }
 

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 
-use super::{RolloutHandle, RolloutOptions};
+use super::{RolloutHandle, RolloutOptions, seen, starts_first};
 use mirrorlet_core::api::report::{Downtime, PlanAction, PlannedPod};
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::objects::{KnownObjects, references};
 use mirrorlet_core::rollout::{
-    Cause, Change, Decision, History, Input, Phase, Preparation, author_fields, changed_fields,
-    decide,
+    Cause, Change, Decision, History, Input, Phase, Preparation, author_fields, beside_pod,
+    changed_fields, decide,
 };
 use mirrorlet_core::spec;
 use mirrorlet_runtime::PodCheck;
@@ -73,33 +73,10 @@ impl RolloutOptions {
         let target = history.target_of(wanted);
         let running = history.current();
         let same = running.is_some_and(|running| running.uid() == PodUid::of(&target));
-        let check = if same {
-            Ok(PodCheck::default())
-        } else {
-            let running = running.map(|running| &*running.pod);
-            self.check(&target, running, before, objects).await
-        };
+        let (check, decision) = self
+            .decided(wanted, history, &target, before, objects)
+            .await;
         let refused = check.as_ref().err();
-        let preparation = refused.map_or(Preparation::Done, |cause| {
-            Preparation::Failed(cause.clone())
-        });
-        let view = running.and_then(|running| self.board.get(&running.uid()));
-        let runs = match (&view, running) {
-            (Some(view), _) => view.observed.anything_running(),
-            (None, running) => running.is_some_and(|r| before.pods.contains_key(&r.uid())),
-        };
-        let decision = decide(
-            history,
-            &Input {
-                wanted,
-                runs,
-                status: view.as_ref().and_then(|view| view.status.as_deref()),
-                failed_probe: view.as_ref().and_then(|view| view.failed_probe.as_deref()),
-                preparation: &preparation,
-                restore: self.restore,
-                now: (self.clock)(),
-            },
-        );
         let changes = running.map(|running| changed_fields(&running.pod, &target));
         let changes = changes.unwrap_or_default();
         let (action, cause) = match action(wanted, &decision) {
@@ -123,6 +100,9 @@ impl RolloutOptions {
                 changes
             },
             downtime: match action {
+                PlanAction::Replace if decision.change == Some(Change::StartedBeside) => {
+                    Downtime::None
+                }
                 PlanAction::Replace if has_probes(&target) => Downtime::UntilReady,
                 PlanAction::Replace => Downtime::Gap,
                 _ => Downtime::None,
@@ -139,6 +119,52 @@ impl RolloutOptions {
         }
     }
 
+    /// What can be known of a revision's start, and what would be decided.
+    async fn decided(
+        &self,
+        wanted: &SourcePod,
+        history: &History,
+        target: &Arc<Pod>,
+        before: &Merged,
+        objects: &KnownObjects,
+    ) -> (Result<PodCheck, Cause>, Decision) {
+        let running = history.current();
+        let same = running.is_some_and(|running| running.uid() == PodUid::of(target));
+        let view = running.and_then(|running| self.board.get(&running.uid()));
+        let runs = match (&view, running) {
+            (Some(view), _) => view.observed.anything_running(),
+            (None, running) => running.is_some_and(|r| before.pods.contains_key(&r.uid())),
+        };
+        let check = if same {
+            Ok(PodCheck::default())
+        } else {
+            let started = if runs && starts_first(target) {
+                beside_pod(target)
+            } else {
+                Arc::clone(target)
+            };
+            let running = running.map(|running| &*running.pod);
+            self.check(&started, running, before, objects).await
+        };
+        let preparation = check.as_ref().err().map_or(Preparation::Done, |cause| {
+            Preparation::Failed(cause.clone())
+        });
+        let beside = self.board.get(&PodUid::of(target)).filter(|_| !same);
+        let decision = decide(
+            history,
+            &Input {
+                wanted,
+                runs,
+                current: seen(view.as_ref()),
+                beside: seen(beside.as_ref()),
+                preparation: &preparation,
+                restore: self.restore,
+                now: (self.clock)(),
+            },
+        );
+        (check, decision)
+    }
+
     /// Whether a revision could be started in the place of the one that runs.
     async fn check(
         &self,
@@ -147,7 +173,7 @@ impl RolloutOptions {
         before: &Merged,
         objects: &KnownObjects,
     ) -> Result<PodCheck, Cause> {
-        if let Some(cause) = self.refused(pod, before) {
+        if let Some(cause) = self.refused(pod, replaces, before) {
             return Err(cause);
         }
         let objects = objects.set(&references(pod));
@@ -172,7 +198,7 @@ fn action(wanted: &SourcePod, decision: &Decision) -> (PlanAction, Option<Cause>
             let words = "its rollouts are paused; go on with: mirrorlet rollout resume";
             (PlanAction::Held, Some(Cause::new("Paused", words)))
         }
-        (_, Some(Change::Switched)) => (PlanAction::Replace, None),
+        (_, Some(Change::Switched | Change::StartedBeside)) => (PlanAction::Replace, None),
         (Phase::Settled | Phase::Preparing | Phase::Judging | Phase::Failed(_), _) => {
             (PlanAction::None, None)
         }

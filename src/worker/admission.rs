@@ -13,6 +13,7 @@ use mirrorlet_core::admit::{AdmitInput, AdmitNode, Failure, Verdict, admit, turn
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::ending::{Ending, ending, is_api_pod};
 use mirrorlet_core::eviction::Pressures;
+use mirrorlet_core::rollout::{admitted_pod, is_beside};
 use mirrorlet_host::telemetry::occurrences;
 
 impl PodWorkers {
@@ -47,7 +48,7 @@ impl PodWorkers {
         // Nor is one that runs already: what the node is short of decides which pod has to go.
         let calm = runs.then(|| node.clone().under(Pressures::new()));
         let verdict = admit(&AdmitInput {
-            pod,
+            pod: &admitted_pod(pod),
             others: active,
             node: calm.as_ref().unwrap_or(node),
         });
@@ -91,10 +92,13 @@ impl PodWorkers {
                     self.preempt(&victim);
                     active.retain(|pod| PodUid::of(pod) != victim);
                 }
-                if !is_api_pod(pod) {
+                if is_beside(pod) {
+                    self.locks
+                        .with(|locks| locks.start_beside(&full_name, &uid));
+                } else if !is_api_pod(pod) {
                     self.locks.with(|locks| locks.join(&full_name, &uid));
                 }
-                active.push(Arc::clone(pod));
+                active.push(admitted_pod(pod));
                 Command::Run(Arc::clone(pod))
             }
             Verdict::Refused(failure) => {
@@ -116,7 +120,7 @@ impl PodWorkers {
             .filter(|h| h.active.load(Ordering::Relaxed));
         active
             .filter_map(|handle| match &*handle.commands.borrow() {
-                Command::Run(pod) if ending(pod) != Some(Ending::Over) => Some(Arc::clone(pod)),
+                Command::Run(pod) if ending(pod) != Some(Ending::Over) => Some(admitted_pod(pod)),
                 Command::Run(_) | Command::Fail(..) | Command::Stop { .. } => None,
             })
             .collect()
@@ -154,7 +158,7 @@ impl PodWorkers {
         refused.sort_by_cached_key(|pod| turn(pod, false));
         for pod in refused {
             let verdict = admit(&AdmitInput {
-                pod: &pod,
+                pod: &admitted_pod(&pod),
                 others: &active,
                 node: &node,
             });
@@ -165,7 +169,7 @@ impl PodWorkers {
                 self.preempt(&victim);
                 active.retain(|pod| PodUid::of(pod) != victim);
             }
-            active.push(Arc::clone(&pod));
+            active.push(admitted_pod(&pod));
             if let Some(handle) = self.workers.get(&PodUid::of(&pod)) {
                 handle.commands.send_replace(Command::Run(pod));
             }

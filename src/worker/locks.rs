@@ -10,17 +10,25 @@ use std::collections::{HashMap, VecDeque};
 
 use mirrorlet_core::api::{FullName, PodUid};
 
+/// A pod that is started.
+#[derive(Debug, PartialEq, Eq)]
+struct Holder {
+    uid: PodUid,
+    /// Whether it runs beside another, and keeps nobody waiting.
+    beside: bool,
+}
+
 /// The started and the waiting pods of each full name.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct NameLocks {
-    started: HashMap<FullName, PodUid>,
+    started: HashMap<FullName, Vec<Holder>>,
     waiting: HashMap<FullName, VecDeque<PodUid>>,
 }
 
 impl NameLocks {
     /// Puts `uid` at the end of the queue for `name`, unless it is there or holds it already.
     pub(super) fn join(&mut self, name: &FullName, uid: &PodUid) {
-        if self.started.get(name) == Some(uid) {
+        if self.holds(name, uid) {
             return;
         }
         let queue = self.waiting.entry(name.clone()).or_default();
@@ -31,32 +39,71 @@ impl NameLocks {
 
     /// Gives `name` to `uid` if it is free and `uid` is first in its queue.
     pub(super) fn try_start(&mut self, name: &FullName, uid: &PodUid) -> bool {
-        match self.started.get(name) {
-            Some(holder) => holder == uid,
-            None if self.waiting.get(name).and_then(VecDeque::front) == Some(uid) => {
-                self.drop_waiter(name, uid);
-                self.started.insert(name.clone(), uid.clone());
-                true
-            }
-            None => false,
+        if self.holds(name, uid) {
+            return true;
         }
+        let is_first = self.waiting.get(name).and_then(VecDeque::front) == Some(uid);
+        let starts = is_first && self.is_free(name);
+        if starts {
+            self.hold(name, uid, false);
+        }
+        starts
+    }
+
+    /// Starts `uid` beside whoever holds `name`; it keeps nobody waiting until
+    /// [`settle`](Self::settle).
+    pub(super) fn start_beside(&mut self, name: &FullName, uid: &PodUid) {
+        if !self.holds(name, uid) {
+            self.hold(name, uid, true);
+        }
+    }
+
+    /// `uid`, if it was started beside another, holds `name` as others do: it has taken the other's
+    /// place, or is being stopped.
+    pub(super) fn settle(&mut self, name: &FullName, uid: &PodUid) {
+        let mut holders = self.started.get_mut(name).into_iter().flatten();
+        if let Some(holder) = holders.find(|holder| holder.uid == *uid) {
+            holder.beside = false;
+        }
+    }
+
+    fn holds(&self, name: &FullName, uid: &PodUid) -> bool {
+        let mut holders = self.started.get(name).into_iter().flatten();
+        holders.any(|holder| holder.uid == *uid)
+    }
+
+    fn is_free(&self, name: &FullName) -> bool {
+        let mut holders = self.started.get(name).into_iter().flatten();
+        holders.all(|holder| holder.beside)
+    }
+
+    fn hold(&mut self, name: &FullName, uid: &PodUid, beside: bool) {
+        self.drop_waiter(name, uid);
+        let holder = Holder {
+            uid: uid.clone(),
+            beside,
+        };
+        self.started.entry(name.clone()).or_default().push(holder);
     }
 
     /// Gives `name` to a pod that runs already, ahead of everybody who waits. False when another
     /// pod holds it.
     pub(super) fn adopt(&mut self, name: &FullName, uid: &PodUid) -> bool {
         self.drop_waiter(name, uid);
-        self.started
-            .entry(name.clone())
-            .or_insert_with(|| uid.clone())
-            == uid
+        if !self.holds(name, uid) && self.is_free(name) {
+            self.hold(name, uid, false);
+        }
+        self.holds(name, uid)
     }
 
     /// Takes `uid` out of the queue for `name` and gives `name` back if it holds it.
     pub(super) fn leave(&mut self, name: &FullName, uid: &PodUid) {
         self.drop_waiter(name, uid);
-        if self.started.get(name) == Some(uid) {
-            self.started.remove(name);
+        if let Some(holders) = self.started.get_mut(name) {
+            holders.retain(|holder| holder.uid != *uid);
+            if holders.is_empty() {
+                self.started.remove(name);
+            }
         }
     }
 
@@ -114,6 +161,24 @@ mod tests {
         locks.leave(&name(), &orphan);
         locks.join(&name(), &new);
         assert!(locks.try_start(&name(), &new));
+    }
+
+    #[test]
+    fn a_pod_beside_another_keeps_nobody_waiting_until_it_takes_its_place() {
+        let mut locks = NameLocks::default();
+        let [old, beside, next] = ["old", "beside", "next"].map(PodUid::from);
+        // The one beside may be first, when an agent starts.
+        locks.start_beside(&name(), &beside);
+        locks.join(&name(), &old);
+        assert!(locks.try_start(&name(), &old));
+        locks.settle(&name(), &beside);
+        locks.join(&name(), &next);
+        locks.leave(&name(), &old);
+        assert!(!locks.try_start(&name(), &next), "it has taken the place");
+        locks.leave(&name(), &beside);
+        assert!(locks.try_start(&name(), &next));
+        locks.leave(&name(), &next);
+        assert_eq!(locks, NameLocks::default());
     }
 
     #[test]

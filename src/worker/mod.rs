@@ -48,6 +48,7 @@ use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::desired::Delivered;
 use mirrorlet_core::gc::{ContainerGcPolicy, PodLife};
 use mirrorlet_core::observed::Pods;
+use mirrorlet_core::rollout::is_beside;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::Runtime;
 use mirrorlet_runtime::cache::RuntimeCache;
@@ -260,7 +261,18 @@ impl PodWorkers {
     /// full name queues behind its predecessor.
     fn apply(&mut self, cancel: &CancellationToken) {
         let wanted = self.wanted.borrow_and_update().clone();
-        for (uid, Handle { commands, .. }) in &self.workers {
+        for (
+            uid,
+            Handle {
+                commands,
+                full_name,
+                ..
+            },
+        ) in &self.workers
+        {
+            if !wanted.pods.get(uid).is_some_and(|pod| is_beside(pod)) {
+                self.locks.with(|locks| locks.settle(full_name, uid));
+            }
             if !wanted.pods.contains_key(uid) {
                 commands.send_if_modified(|command| match command {
                     Command::Run(_) | Command::Fail(..) => {

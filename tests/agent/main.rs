@@ -21,4 +21,5 @@ mod lifecycle;
 mod objects;
 mod probes;
 mod rollouts;
+mod start_first;
 mod stats;

@@ -161,6 +161,7 @@ impl Bed {
         self.merged.publish(Merged {
             objects: BTreeMap::new(),
             pods: BTreeMap::from([(PodUid::of(&pod), source)]),
+            beside: BTreeMap::new(),
             conflicts: Vec::new(),
             delivered: Delivered::ALL,
         });

@@ -368,6 +368,8 @@ impl Drop for Bed {
             // A create that was under way may be carried out after this: found when the program ends.
             reaper::remember("owner", &[&self.docker, &owner]);
             remove_containers(&self.docker, &owner);
+            // They outlive containers and agents.
+            let _ = mirrorlet_host::nat::remove(&mirrorlet_docker::host_ports_table(&owner));
         }
         unmount_all(self.path());
     }

@@ -139,13 +139,13 @@ async fn plan_and_do(edits: Vec<Edit>) -> Result<(), TestCaseError> {
 
         let listed = listed(&before);
         let mut after = newest.clone();
-        rollouts.apply(&mut after, &before, &listed);
+        rollouts.apply(&mut after, &before, &listed).await;
         // Preparations come to their end; what can't be prepared is tried again and again.
         for _ in 0..4 {
             let pause = std::time::Duration::from_millis(100);
             let _ = tokio::time::timeout(pause, rollouts.changed()).await;
             after = newest.clone();
-            rollouts.apply(&mut after, &before, &listed);
+            rollouts.apply(&mut after, &before, &listed).await;
         }
         rollouts.keep().await;
         let (ran, run) = (runs(&before), runs(&after));
@@ -196,7 +196,9 @@ async fn what_restarts_nothing_is_no_change() {
         (plan[0].action, plan[0].changes.join(" "))
     };
     let mut before = merged(&BTreeMap::from([(0, 0)]), &Merged::default());
-    rollouts.apply(&mut before, &Merged::default(), &Pods::default());
+    rollouts
+        .apply(&mut before, &Merged::default(), &Pods::default())
+        .await;
     // A pod's first annotation about rollouts: its UID stays.
     let mut annotated = pod(0, 0);
     let metadata = &mut Arc::make_mut(&mut annotated.pod).metadata;

@@ -41,6 +41,9 @@ pub struct Merged {
     /// The pods to run, by UID. No two of manifests have the same full name; a pod of the API
     /// server may have the name of one of them.
     pub pods: BTreeMap<PodUid, SourcePod>,
+    /// The pods that run beside one of [`pods`](Self::pods) with their full name until they are
+    /// judged, by UID. Nobody is told of them but those who run them.
+    pub beside: BTreeMap<PodUid, SourcePod>,
     /// The objects that pods of manifests refer to.
     pub objects: BTreeMap<ObjectKey, SourceObject>,
     /// One diagnostic for each pod that doesn't run because another has its full name or UID, for each

@@ -44,8 +44,8 @@ pub const STOP_SLACK: Duration = Duration::from_secs(30);
 pub struct HostSide {
     /// Name of the bridge interface; none where the network is no bridge.
     pub bridge: Option<String>,
-    /// The host's addresses in the network. An Engine that chose the subnet, or was given one
-    /// without a gateway, names none.
+    /// The host's addresses in the network. An Engine that chose a bridge's subnet, or was given one
+    /// without a gateway, names none: then the first of the subnet, which it may have taken.
     pub gateways: Vec<IpAddr>,
 }
 

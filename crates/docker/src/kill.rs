@@ -115,7 +115,12 @@ impl Killer {
             }
             torn_down.into_iter().chain([result])
         });
-        result.add_sync_result(join_all(kills).await.into_iter().flatten());
+        let stopped: Vec<SyncResult> = join_all(kills).await.into_iter().flatten().collect();
+        if !stopped.is_empty() {
+            // What fails here is done before the next sandbox starts.
+            let _ = self.networks.host_ports.refresh().await;
+        }
+        result.add_sync_result(stopped);
         result
     }
 

@@ -52,4 +52,5 @@ pub use fake_engine::FakeEngine;
 pub use image::{ImagePuller, PullerOptions};
 pub use manager::{DockerManager, DockerManagerOptions};
 pub use meter::CallMeter;
+pub use network::table_name as host_ports_table;
 pub use operation::Operation;

@@ -30,7 +30,7 @@ use super::index::pod_status;
 use super::kill::Killer;
 use super::log_links::{ContainerLogs, LogLinks};
 use super::logs::container_logs;
-use super::network::{EngineNetwork, Networks};
+use super::network::Networks;
 use super::remove::Remains;
 use super::start::Starter;
 use super::translate::NodeFacts;
@@ -48,7 +48,7 @@ use mirrorlet_runtime::objects::PodObjects;
 use mirrorlet_runtime::{
     CommandOutput, DuplexStream, ExecOptions, LogOptions, LogStream, NETWORK_READY, PodCheck,
     PodEvent, PodSyncResult, RUNTIME_READY, Result, Runtime, RuntimeCondition, RuntimeError,
-    RuntimeStatus, Session, StreamOptions, SyncError, Version,
+    RuntimeStatus, ServingPods, Session, StreamOptions, SyncError, Version,
 };
 
 /// What a `DockerManager` is made with.
@@ -94,7 +94,7 @@ fn around(
     options: DockerManagerOptions,
 ) -> (Arc<ContainerLogs>, Arc<PodFiles>, Arc<Networks>) {
     let (node, host) = (options.node, options.host_files);
-    let plugin = EngineNetwork::new(Arc::clone(&containers.engine), node.network.clone());
+    let network = node.network.clone();
     let links = options.pod_logs_dir;
     let logs = Arc::new(ContainerLogs {
         links: links.map(|dir| LogLinks::new(&dir, host.clone())),
@@ -106,11 +106,7 @@ fn around(
         node,
         telemetry: telemetry.clone(),
     });
-    let networks = Arc::new(Networks {
-        plugin: Box::new(plugin),
-        containers: Arc::clone(containers),
-        files: Arc::clone(&files),
-    });
+    let networks = Arc::new(Networks::new(containers, &files, network));
     (logs, files, networks)
 }
 
@@ -301,6 +297,10 @@ impl Runtime for DockerManager {
         objects: ObjectSet,
     ) -> Result<PodCheck, SyncError> {
         self.starter.check_start(pod, replaces, &objects).await
+    }
+
+    async fn serve_host_ports(&self, serving: ServingPods) -> Result<(), SyncError> {
+        self.networks.host_ports.serve(serving).await
     }
 
     async fn sync_pod(

@@ -5,6 +5,7 @@
 use std::path::Path;
 
 pub mod disk;
+pub mod nat;
 pub mod probe;
 pub mod random;
 pub mod telemetry;

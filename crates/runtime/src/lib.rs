@@ -6,7 +6,7 @@
 //!
 //! Upstream: `pkg/kubelet/container/runtime.go`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -164,6 +164,15 @@ pub struct PodCheck {
     pub unknown: Vec<String>,
 }
 
+/// The versions of static pods that serve, and those that don't yet.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ServingPods {
+    /// The version of each pod that its host ports are to lead to.
+    pub serving: BTreeMap<FullName, PodUid>,
+    /// The versions that run beside those until they are judged.
+    pub beside: BTreeSet<PodUid>,
+}
+
 /// The operations of a container runtime.
 #[async_trait]
 pub trait Runtime: Send + Sync + 'static {
@@ -220,6 +229,16 @@ pub trait Runtime: Send + Sync + 'static {
         replaces: Option<&Pod>,
         objects: ObjectSet,
     ) -> Result<PodCheck, SyncError>;
+
+    /// Leads the host ports of each static pod to the version that serves, by UID: of a pod whose
+    /// versions run side by side, new connections go to that one from one instant on, and those
+    /// under way stay where they are. Of others nothing changes. What has ended stops to serve.
+    ///
+    /// # Errors
+    /// The host ports could not be handed over; they lead where they led before.
+    async fn serve_host_ports(&self, _serving: ServingPods) -> Result<(), SyncError> {
+        Ok(())
+    }
 
     /// Executes a plan once. Waits for a container to exit only when it stops it. Safe to call again
     /// after a failure at any step.

@@ -129,7 +129,11 @@ impl Watched {
             pod: pods.get_pod_by_uid(&pod.uid),
             waits: false,
         });
-        let at_work = views.iter().map(|view| AtWork {
+        // A version that runs beside the one of the mirror is not the mirror's yet.
+        let told = views
+            .iter()
+            .filter(|view| !merged.beside.contains_key(&view.uid));
+        let at_work = told.map(|view| AtWork {
             full_name: view.full_name.clone(),
             pod: view.pod.clone(),
             waits: view.phase == Phase::WaitingToStart,

@@ -96,6 +96,7 @@ impl Bed {
         self.merged.publish(Merged {
             objects: BTreeMap::new(),
             pods: pods.collect(),
+            beside: BTreeMap::new(),
             conflicts: Vec::new(),
             delivered: Delivered::ALL,
         });

@@ -57,6 +57,9 @@ pub const HELD_REASON: &str = "mirrorlet.dev/held-reason";
 pub const HELD_MESSAGE: &str = "mirrorlet.dev/held-message";
 /// All annotations of a pod that runs in the place of a newer revision.
 pub const HELD: [&str; 3] = [HELD_REVISION, HELD_REASON, HELD_MESSAGE];
+/// Our annotation of a revision that runs beside the one that it is to replace: its host ports lead
+/// elsewhere still. Never in a manifest.
+pub const BESIDE: &str = "mirrorlet.dev/beside";
 /// Our label telling `sandbox` from `container`.
 pub const KIND: &str = "mirrorlet.dev/kind";
 /// Value of [`KIND`] on a sandbox.
@@ -67,6 +70,9 @@ pub const KIND_CONTAINER: &str = "container";
 pub const ATTEMPT: &str = "mirrorlet.dev/attempt";
 /// Our sandbox label: network mode the sandbox was created with (`host` or `pod`).
 pub const NETWORK: &str = "mirrorlet.dev/network";
+/// Our sandbox label: the host ports that are led to it by rules of ours instead of the Engine, as
+/// `host/protocol=container` joined by commas; empty where the Engine publishes them.
+pub const HOST_PORTS: &str = "mirrorlet.dev/host-ports";
 /// Our sandbox label: when the pod was started (RFC 3339), which may be before its first sandbox
 /// was; empty when nothing was known of it.
 pub const POD_STARTED: &str = "mirrorlet.dev/pod-started";

@@ -59,6 +59,9 @@ pub struct History {
     pub revisions: Vec<Revision>,
     /// The one that is run, and since when.
     pub current: Option<(PodUid, Timestamp)>,
+    /// The one that runs beside the current one until it is judged, and since when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<(PodUid, Timestamp)>,
     /// The one that its source wants.
     pub newest: Option<PodUid>,
     /// The older one that `rollout undo` asked for, until the source wants something else.
@@ -174,6 +177,21 @@ impl History {
 
     pub(super) fn switch(&mut self, uid: &PodUid, now: Timestamp) {
         self.current = Some((uid.clone(), now));
+        self.beside = None;
+    }
+
+    /// Since when the target, whose UID is `uid`, runs beside the current revision, if it does. What
+    /// isn't the target any more stops to.
+    pub(super) fn beside_since(&mut self, uid: &PodUid) -> Option<Timestamp> {
+        let is_current = self
+            .current
+            .as_ref()
+            .is_some_and(|(current, _)| current == uid);
+        self.beside = self
+            .beside
+            .take()
+            .filter(|(beside, _)| !is_current && beside == uid);
+        self.beside.as_ref().map(|(_, since)| *since)
     }
 
     pub(super) fn set_outcome(&mut self, uid: &PodUid, outcome: Outcome) {
@@ -199,6 +217,7 @@ impl History {
     /// known.
     pub fn end(&mut self) {
         (self.current, self.newest, self.undone_to) = (None, None, None);
+        self.beside = None;
         self.paused = false;
     }
 }

@@ -8,6 +8,9 @@
 //!         held: old runs on             restore: the healthy revision runs
 //! ```
 //!
+//! Under `StartFirst` the newest revision is judged while it runs beside the one before, whose place
+//! it takes once it is healthy; one that fails is stopped, and nothing else has happened.
+//!
 //! A *revision* is what a manifest wants of one pod, identified by the pod's UID, a hash of what its
 //! author wrote. Decisions take the [`History`] of one pod's revisions and what is seen of the pod,
 //! and return a new history; the caller keeps it on disk.
@@ -21,6 +24,7 @@ use crate::api::report::{RolloutPhase, RolloutReport};
 use crate::api::{Code, Diagnostic, FullName, Pod, PodUid, Timestamp, core, keys};
 use crate::desired::SourcePod;
 
+mod beside;
 mod changes;
 mod command;
 mod health;
@@ -29,11 +33,12 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
+pub use beside::{admitted_pod, beside_pod, beside_refused, is_beside, without_host_ports};
 pub use changes::{author_fields, changed_fields};
 pub use command::{Command, Refused};
 pub use health::{Health, Seen, assess, progress_deadline};
 pub use history::{History, Outcome, REVISIONS_MAX, Revision};
-pub use settings::{ANNOTATION_PREFIX, Settings, is_rollout_annotation};
+pub use settings::{ANNOTATION_PREFIX, ROLLOUT, RolloutStrategy, Settings, is_rollout_annotation};
 
 /// Longest message in an annotation, in bytes.
 const HELD_MESSAGE_MAX: usize = 1024;
@@ -68,6 +73,15 @@ pub enum Preparation {
     Done,
 }
 
+/// What is seen of a revision that was started.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct View<'a> {
+    /// Its status, once there is one.
+    pub status: Option<&'a core::PodStatus>,
+    /// Why it last lost a container to its liveness or startup probe, if it did.
+    pub failed_probe: Option<&'a str>,
+}
+
 /// The input of [`decide`].
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
@@ -75,10 +89,10 @@ pub struct Input<'a> {
     pub wanted: &'a SourcePod,
     /// Whether anything of the current revision runs.
     pub runs: bool,
-    /// The status of the current revision, once there is one.
-    pub status: Option<&'a core::PodStatus>,
-    /// Why the current revision last lost a container to its liveness or startup probe, if it did.
-    pub failed_probe: Option<&'a str>,
+    /// What is seen of the current revision.
+    pub current: View<'a>,
+    /// What is seen of the revision that runs beside the current one.
+    pub beside: View<'a>,
     /// How far the newest revision is prepared.
     pub preparation: &'a Preparation,
     /// Whether a failed revision is replaced by the healthy one, unless the pod says otherwise.
@@ -110,6 +124,10 @@ pub enum Phase {
 /// The change that a decision makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
+    /// The newest revision starts beside another.
+    StartedBeside,
+    /// The newest revision passed its judgement beside another, and takes its place.
+    HandedOver,
     /// The newest revision takes the place of another.
     Switched,
     /// The newest revision passed its judgement.
@@ -154,6 +172,19 @@ impl Decision {
         }
     }
 
+    /// The pod to run beside that one until it is judged, if there is one.
+    #[must_use]
+    pub fn beside(&self, wanted: &SourcePod) -> Option<SourcePod> {
+        let (uid, _) = self.history.beside.as_ref()?;
+        Some(SourcePod {
+            pod: beside_pod(&self.history.get(uid)?.pod),
+            origin: wanted.origin.clone(),
+            held: false,
+            problems: Vec::new(),
+            rollout: None,
+        })
+    }
+
     /// How the rollout is told to people; none where the newest revision runs and is not judged.
     fn report(&self, wanted: &SourcePod) -> Option<RolloutReport> {
         let history = &self.history;
@@ -170,6 +201,10 @@ impl Decision {
             Phase::Restored(cause) => (RolloutPhase::Restored, Some(cause)),
         };
         let text = |of: fn(&Cause) -> &Arc<str>| cause.map(of).map_or("", |text| text).to_owned();
+        let (since, judged) = match &history.beside {
+            Some((_, since)) => (Some(*since), target),
+            None => (history.current.as_ref().map(|(_, since)| *since), running),
+        };
         Some(RolloutReport {
             phase,
             revision: running.number,
@@ -178,9 +213,9 @@ impl Decision {
             newest: newest.number,
             reason: text(|cause| &cause.reason),
             message: text(|cause| &cause.message),
-            since: history.current.as_ref().map(|(_, since)| *since),
+            since,
             deadline_seconds: (self.phase == Phase::Judging)
-                .then(|| progress_deadline(&running.pod).as_secs()),
+                .then(|| progress_deadline(&judged.pod).as_secs()),
         })
     }
 }
@@ -287,7 +322,7 @@ fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
 ///
 /// The newest one, or the one that an undo asked for, takes the place of another only once it is
 /// prepared; while it can't be, or rollouts are paused, the other runs on. It is judged where a
-/// healthy one is known to go back to. What failed is not tried again until its source wants
+/// healthy one is known to go back to; under `StartFirst`, before it takes the other's place. What failed is not tried again until its source wants
 /// something else; nothing is judged after a restore.
 #[must_use]
 pub fn decide(history: &History, input: &Input<'_>) -> Decision {
@@ -298,6 +333,7 @@ pub fn decide(history: &History, input: &Input<'_>) -> Decision {
         Some(target) => (target.uid(), Arc::clone(&target.pod)),
         None => (input.wanted.uid(), Arc::clone(&input.wanted.pod)),
     };
+    let beside = history.beside_since(&uid);
     let current = history.current.clone();
     let (phase, change, look_again) = match (&current, history.current()) {
         (Some((current, since)), Some(_)) if *current == uid => {
@@ -307,7 +343,10 @@ pub fn decide(history: &History, input: &Input<'_>) -> Decision {
             // What neither runs nor ever did well is not worth waiting for.
             let did_well = matches!(running.outcome, Outcome::Healthy | Outcome::Ended);
             let worth_keeping = input.runs || did_well;
-            instead_of(worth_keeping, &mut history, &uid, input)
+            match beside {
+                Some(since) => judge_beside(&mut history, &uid, &pod, input, since),
+                None => instead_of(worth_keeping, &mut history, &uid, &pod, input),
+            }
         }
         // What runs is not known any more, or nothing does.
         _ => {
@@ -329,7 +368,13 @@ pub fn decide(history: &History, input: &Input<'_>) -> Decision {
 type Step = (Phase, Option<Change>, Option<Duration>);
 
 /// Another revision runs than the target, whose UID is `uid`.
-fn instead_of(worth_keeping: bool, history: &mut History, uid: &PodUid, input: &Input<'_>) -> Step {
+fn instead_of(
+    worth_keeping: bool,
+    history: &mut History,
+    uid: &PodUid,
+    pod: &Pod,
+    input: &Input<'_>,
+) -> Step {
     let outcome = history.get(uid).map(|revision| revision.outcome.clone());
     if let Some(Outcome::Failed(cause)) = outcome {
         return (Phase::Restored(cause), None, None);
@@ -340,6 +385,14 @@ fn instead_of(worth_keeping: bool, history: &mut History, uid: &PodUid, input: &
     match input.preparation {
         Preparation::Failed(cause) if worth_keeping => (Phase::Held(cause.clone()), None, None),
         Preparation::UnderWay if worth_keeping => (Phase::Preparing, None, None),
+        _ if input.runs && Settings::of(pod).strategy == RolloutStrategy::StartFirst => {
+            history.beside = Some((uid.clone(), input.now));
+            (
+                Phase::Judging,
+                Some(Change::StartedBeside),
+                Some(Duration::ZERO),
+            )
+        }
         _ => {
             history.switch(uid, input.now);
             // A revision that passed its judgement before has nothing to prove.
@@ -352,6 +405,39 @@ fn instead_of(worth_keeping: bool, history: &mut History, uid: &PodUid, input: &
     }
 }
 
+/// The target, `pod` with UID `uid`, runs beside the current revision. That one has never stopped,
+/// so nothing of it is judged.
+fn judge_beside(
+    history: &mut History,
+    uid: &PodUid,
+    pod: &Pod,
+    input: &Input<'_>,
+    since: Timestamp,
+) -> Step {
+    let Some(status) = input.beside.status else {
+        return (Phase::Judging, None, None);
+    };
+    let seen = Seen {
+        status,
+        failed_probe: input.beside.failed_probe,
+        since,
+        now: input.now,
+    };
+    let outcome = match assess(pod, &seen, &Settings::of(pod)) {
+        Health::Open(look_again) => return (Phase::Judging, None, look_again),
+        Health::Failed(cause) => {
+            history.set_outcome(uid, Outcome::Failed(cause.clone()));
+            history.beside = None;
+            return (Phase::Restored(cause), Some(Change::Restored), None);
+        }
+        Health::Healthy => Outcome::Healthy,
+        Health::Ended => Outcome::Ended,
+    };
+    history.set_outcome(uid, outcome);
+    history.switch(uid, input.now);
+    (Phase::Settled, Some(Change::HandedOver), None)
+}
+
 /// The target runs, `pod` with UID `uid`.
 fn judge(
     history: &mut History,
@@ -362,7 +448,7 @@ fn judge(
 ) -> Step {
     let settled = (Phase::Settled, None, None);
     let open = history.get(uid).map(|revision| &revision.outcome) == Some(&Outcome::Open);
-    let (true, Some(status)) = (open, input.status) else {
+    let (true, Some(status)) = (open, input.current.status) else {
         return if open {
             (Phase::Judging, None, None)
         } else {
@@ -372,7 +458,7 @@ fn judge(
     let settings = Settings::of(pod);
     let seen = Seen {
         status,
-        failed_probe: input.failed_probe,
+        failed_probe: input.current.failed_probe,
         since,
         now: input.now,
     };

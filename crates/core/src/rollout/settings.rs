@@ -8,13 +8,18 @@ use crate::api::Pod;
 /// What our annotations begin with.
 pub const ANNOTATION_PREFIX: &str = "mirrorlet.dev/";
 
+/// The annotation that says in which order revisions change places.
+pub const ROLLOUT: &str = "mirrorlet.dev/rollout";
+const SHARE_VOLUMES: &str = "mirrorlet.dev/rollout-share-volumes";
 const RESTORE: &str = "mirrorlet.dev/rollout-restore";
 const MIN_READY_SECONDS: &str = "mirrorlet.dev/min-ready-seconds";
 const PROGRESS_DEADLINE_SECONDS: &str = "mirrorlet.dev/progress-deadline-seconds";
 const MAX_RESTARTS: &str = "mirrorlet.dev/max-restarts";
 
 /// All annotations about rollouts.
-const ALL: [&str; 4] = [
+const ALL: [&str; 6] = [
+    ROLLOUT,
+    SHARE_VOLUMES,
     RESTORE,
     MIN_READY_SECONDS,
     PROGRESS_DEADLINE_SECONDS,
@@ -27,9 +32,23 @@ pub fn is_rollout_annotation(key: &str) -> bool {
     ALL.contains(&key)
 }
 
-/// How a pod's revisions are judged.
+/// In which order two revisions change places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RolloutStrategy {
+    /// The old one is stopped, then the new one is started.
+    #[default]
+    Recreate,
+    /// The new one is started beside the old one and judged; then the old one is stopped.
+    StartFirst,
+}
+
+/// How a pod's revisions take one another's place and are judged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
+    /// In which order they change places.
+    pub strategy: RolloutStrategy,
+    /// Whether two of them may write to the same volume at a time.
+    pub share_volumes: bool,
     /// Whether one that fails is replaced by the last healthy one; none where the pod doesn't say.
     pub restore: Option<bool>,
     /// How long it has to be ready without a restart.
@@ -43,6 +62,8 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            strategy: RolloutStrategy::Recreate,
+            share_volumes: false,
             restore: None,
             min_ready: Duration::from_secs(10),
             progress_deadline: Duration::from_mins(5),
@@ -67,13 +88,19 @@ impl Settings {
     /// # Errors
     /// Its value is none that it can have; the words say what it has to be.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), &'static str> {
+        const BOOLEAN: &str = "must be \"true\" or \"false\"";
         const SECONDS: &str = "must be a whole number of seconds";
         let seconds = || value.parse().map(Duration::from_secs).map_err(|_| SECONDS);
         match key {
-            RESTORE => {
-                let restore = value.parse().map_err(|_| "must be \"true\" or \"false\"")?;
-                self.restore = Some(restore);
+            ROLLOUT => {
+                self.strategy = match value {
+                    "Recreate" => RolloutStrategy::Recreate,
+                    "StartFirst" => RolloutStrategy::StartFirst,
+                    _ => return Err("must be Recreate or StartFirst"),
+                };
             }
+            SHARE_VOLUMES => self.share_volumes = value.parse().map_err(|_| BOOLEAN)?,
+            RESTORE => self.restore = Some(value.parse().map_err(|_| BOOLEAN)?),
             MIN_READY_SECONDS => self.min_ready = seconds()?,
             PROGRESS_DEADLINE_SECONDS => self.progress_deadline = seconds()?,
             MAX_RESTARTS => {

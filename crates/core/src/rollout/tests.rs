@@ -4,6 +4,8 @@ use serde_json::json;
 use super::*;
 use crate::desired::{Origin, PodSource};
 
+mod beside;
+
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + seconds).unwrap()
 }
@@ -67,6 +69,7 @@ struct Story {
     runs: bool,
     failed_probe: Option<&'static str>,
     restore: bool,
+    start_first: bool,
     now: i64,
 }
 
@@ -79,6 +82,7 @@ impl Story {
             runs: true,
             failed_probe: None,
             restore: true,
+            start_first: false,
             now: 0,
         }
     }
@@ -94,17 +98,36 @@ impl Story {
 
     fn edit(&mut self, uid: &str) {
         self.wanted = revision(uid);
+        if self.start_first {
+            let pod = Arc::make_mut(&mut self.wanted.pod);
+            let annotations = pod.metadata.annotations.get_or_insert_default();
+            annotations.insert("mirrorlet.dev/rollout".to_owned(), "StartFirst".to_owned());
+        }
         self.preparation = Preparation::UnderWay;
     }
 
     fn decide(&mut self, status: Option<&core::PodStatus>) -> Decision {
+        self.decide_with(status, None)
+    }
+
+    fn decide_with(
+        &mut self,
+        status: Option<&core::PodStatus>,
+        beside: Option<&core::PodStatus>,
+    ) -> Decision {
         let decision = decide(
             &self.history,
             &Input {
                 wanted: &self.wanted,
                 runs: self.runs,
-                status,
-                failed_probe: self.failed_probe,
+                current: View {
+                    status,
+                    failed_probe: self.failed_probe,
+                },
+                beside: View {
+                    status: beside,
+                    failed_probe: None,
+                },
                 preparation: &self.preparation,
                 restore: self.restore,
                 now: at(self.now),

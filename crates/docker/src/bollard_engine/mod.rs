@@ -11,6 +11,7 @@ mod streams;
 mod transport;
 
 use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -211,9 +212,19 @@ fn host_side(network: NetworkInspect) -> HostSide {
         gateways: configs
             .into_iter()
             .flatten()
-            .filter_map(|config| config.gateway?.parse().ok())
+            .filter_map(|config| match config.gateway {
+                Some(gateway) => gateway.parse().ok(),
+                None if is_bridge => first_address(&config.subnet?),
+                None => None,
+            })
             .collect(),
     }
+}
+
+/// The first address of an IPv4 subnet, which the Engine takes for the host.
+fn first_address(subnet: &str) -> Option<IpAddr> {
+    let network: Ipv4Addr = subnet.split_once('/')?.0.parse().ok()?;
+    Some(Ipv4Addr::from_bits(network.to_bits().checked_add(1)?).into())
 }
 
 /// The filters that select what is ours.
@@ -501,7 +512,7 @@ mod tests {
 
         let first_start = seen("bridge", named.clone(), subnet_alone.clone());
         assert_eq!(first_start.bridge.as_deref(), Some("docker0"));
-        assert!(first_start.gateways.is_empty());
+        assert_eq!(first_start.gateways, addresses[..1]);
         assert_eq!(
             seen("bridge", named.clone(), both.clone()).gateways,
             addresses
@@ -511,10 +522,11 @@ mod tests {
         assert_eq!(created.bridge.as_deref(), Some("br-55a166bf6e23"));
         assert_eq!(
             created,
-            seen("bridge", serde_json::Value::Null, subnet_alone)
+            seen("bridge", serde_json::Value::Null, subnet_alone.clone())
         );
         // No interface of a macvlan network is the host's.
-        assert_eq!(seen("macvlan", named, both).bridge, None);
+        assert_eq!(seen("macvlan", named.clone(), both).bridge, None);
+        assert_eq!(seen("macvlan", named, subnet_alone), HostSide::default());
     }
 
     #[test]

@@ -291,6 +291,21 @@ impl Index {
             .collect()
     }
 
+    /// The sandboxes that host ports can be led to by rules of ours, unless they are known to have
+    /// ended.
+    pub(crate) fn led_sandboxes(&self) -> Vec<Record> {
+        let is_led = |record: &&Record| {
+            matches!(&record.ours.kind, Kind::Sandbox { led_ports, .. } if !led_ports.is_empty())
+                && record.state != ContainerState::Exited
+        };
+        self.lock()
+            .records
+            .values()
+            .filter(is_led)
+            .cloned()
+            .collect()
+    }
+
     /// Every pod there is a record of; with `all`, dead ones too.
     pub(crate) fn pods(&self, all: bool) -> Vec<RunningPod> {
         let mut pods: Vec<RunningPod> = self
@@ -335,6 +350,7 @@ pub(crate) fn pod_status(uid: &PodUid, mut records: Vec<Record>) -> PodStatus {
                 attempt,
                 host_network,
                 pod_started_at,
+                ..
             } => status.sandboxes.push(SandboxStatus {
                 id: ContainerId::docker(record.id),
                 attempt: *attempt,

@@ -8,6 +8,7 @@
 //!
 //! Upstream: `pkg/kubelet/dockershim/network/plugins.go`, cri-dockerd `core/sandbox_run.go`.
 
+mod host_ports;
 mod ports;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,8 @@ use super::engine::{EngineError, SharedEngine};
 use super::files::PodFiles;
 use super::index::Record;
 use super::translate::{Kind, ResolvConf, compute_dns};
+pub(crate) use host_ports::HostPorts;
+pub use host_ports::table_name;
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::spec;
 use mirrorlet_runtime::{RuntimeError, SyncError, SyncErrorReason};
@@ -173,9 +176,26 @@ pub(super) struct Networks {
     pub(super) plugin: Box<dyn NetworkPlugin>,
     pub(super) containers: Arc<Containers>,
     pub(super) files: Arc<PodFiles>,
+    /// Host ports that are led to pods by rules of ours.
+    pub(super) host_ports: HostPorts,
 }
 
 impl Networks {
+    pub(super) fn new(
+        containers: &Arc<Containers>,
+        files: &Arc<PodFiles>,
+        network: Option<String>,
+    ) -> Self {
+        let host_ports = HostPorts::new(Arc::clone(containers), network.as_deref());
+        let plugin = EngineNetwork::new(Arc::clone(&containers.engine), network);
+        Self {
+            plugin: Box::new(plugin),
+            containers: Arc::clone(containers),
+            files: Arc::clone(files),
+            host_ports,
+        }
+    }
+
     /// Sets up the network of a sandbox that runs: its addresses, and what its `resolv.conf` says.
     /// Doing it again changes nothing.
     pub(super) async fn set_up_network(

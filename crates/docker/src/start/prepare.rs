@@ -21,6 +21,7 @@ use mirrorlet_core::api::{Pod, PodUid, Timestamp};
 use mirrorlet_core::credentials::pull_secrets;
 use mirrorlet_core::objects::ObjectSet;
 use mirrorlet_core::observed::Role;
+use mirrorlet_core::rollout::is_beside;
 use mirrorlet_core::spec;
 use mirrorlet_core::volumes::VolumeMap;
 use mirrorlet_runtime::{PodCheck, SyncError, SyncErrorReason};
@@ -151,12 +152,17 @@ impl Starter {
     /// Fails where the pod's sandbox could not be created.
     async fn check_sandbox(&self, pod: &Arc<Pod>, facts: &EngineFacts) -> Result<(), SyncError> {
         self.networks.check_network(pod).await?;
+        if is_beside(pod) {
+            self.networks.host_ports.check(pod).await?;
+        }
+        let gateway = self.gateway_of(pod).await?;
         let refused = |error: String| SyncError::new(SyncErrorReason::CreatePodSandboxError, error);
         let request = sandbox_request(&SandboxInput {
             owner: &self.containers.owner,
             pod,
             attempt: 0,
             network_mode: self.networks.plugin.sandbox_mode(),
+            gateway,
             image: NOT_MADE,
             node: &self.files.node_now().await,
             engine: facts,

@@ -1,14 +1,15 @@
 //! Making a pod's sandbox.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use super::super::engine::EngineError;
 use super::super::files::config_error;
 use super::super::kill::{SANDBOX_GRACE, reason_of};
-use super::super::translate::{SandboxInput, hosts_file, sandbox_request};
+use super::super::translate::{SandboxInput, hosts_file, led_ports, sandbox_request};
 use super::{Starter, refuses_oom_score, runtime_error, tell_notes};
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
+use mirrorlet_core::rollout::is_beside;
 use mirrorlet_core::spec;
 use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{SyncError, SyncErrorReason};
@@ -35,6 +36,7 @@ impl Starter {
             .map_err(|error| runtime_error(&error))?;
         self.networks.check_network(pod).await?;
         let node = self.files.node_now().await;
+        let gateway = self.gateway_of(pod).await?;
         let mut image_made_anew = false;
         loop {
             let image = self
@@ -47,6 +49,7 @@ impl Starter {
                 pod,
                 attempt,
                 network_mode: self.networks.plugin.sandbox_mode(),
+                gateway,
                 image: &image,
                 node: &node,
                 engine: &facts,
@@ -67,6 +70,14 @@ impl Starter {
         }
     }
 
+    /// The host's address in the pods' network, for a pod whose host ports are led to it there.
+    pub(super) async fn gateway_of(&self, pod: &Pod) -> Result<Option<Ipv4Addr>, SyncError> {
+        if !is_beside(pod) || led_ports(pod).is_empty() {
+            return Ok(None);
+        }
+        self.networks.host_ports.gateway().await.map(Some)
+    }
+
     /// Starts a sandbox, sets up its network and writes its hosts file. One that can't be started
     /// or connected is removed: it has nothing to tell that the error doesn't.
     pub(super) async fn start_sandbox(
@@ -74,6 +85,8 @@ impl Starter {
         pod: &Arc<Pod>,
         id: &str,
     ) -> Result<Vec<IpAddr>, SyncError> {
+        // Its address and its ports may be those of one that has ended.
+        self.networks.host_ports.refresh().await?;
         if let Err(error) = self.containers.start(id).await {
             return Err(self.failed_start(pod, id, &error).await);
         }

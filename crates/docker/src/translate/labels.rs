@@ -11,8 +11,10 @@ use std::time::Duration;
 use mirrorlet_core::api::core::{Container, Lifecycle};
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp, keys};
 use mirrorlet_core::observed::{ContainerHash, Role};
+use mirrorlet_core::rollout::is_beside;
 use mirrorlet_core::spec;
 
+use super::led_ports::{self, LedPort, led_ports};
 use super::names::ContainerName;
 
 /// The directory in which log collectors look for container logs.
@@ -27,7 +29,7 @@ const NETWORK_POD: &str = "pod";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Keys a user's pod labels and annotations can't set: those we write, and the one we never do.
-const RESERVED: [&str; 20] = [
+const RESERVED: [&str; 21] = [
     keys::POD_NAME,
     keys::POD_NAMESPACE,
     keys::POD_UID,
@@ -47,6 +49,7 @@ const RESERVED: [&str; 20] = [
     keys::ATTEMPT,
     keys::NETWORK,
     keys::POD_STARTED,
+    keys::HOST_PORTS,
     keys::ROLE,
 ];
 
@@ -77,6 +80,8 @@ pub enum Kind {
         host_network: bool,
         /// When the pod was started, as far as it was known when the sandbox was created.
         pod_started_at: Option<Timestamp>,
+        /// The host ports that are led to it by rules of ours.
+        led_ports: Vec<LedPort>,
     },
     /// An app or init container.
     Container {
@@ -174,6 +179,12 @@ pub(crate) fn sandbox_labels(owner: &str, pod: &Pod, attempt: u32) -> Labels {
     let started = spec::started_at(pod).map(|time| time.to_string());
     insert_common(&mut labels, owner, pod, attempt);
     insert(&mut labels, keys::POD_STARTED, &started.unwrap_or_default());
+    let led = if is_beside(pod) {
+        led_ports(pod)
+    } else {
+        Vec::new()
+    };
+    insert(&mut labels, keys::HOST_PORTS, &led_ports::to_label(&led));
     insert(&mut labels, keys::CONTAINER_NAME, keys::SANDBOX_NAME);
     insert(&mut labels, keys::KIND, keys::KIND_SANDBOX);
     insert(&mut labels, keys::NETWORK, network);
@@ -210,6 +221,7 @@ pub(crate) fn container_labels(
     insert(&mut labels, keys::SANDBOX_ID, sandbox_id);
     insert(&mut labels, keys::NETWORK, "");
     insert(&mut labels, keys::POD_STARTED, "");
+    insert(&mut labels, keys::HOST_PORTS, "");
     insert(
         &mut labels,
         keys::LOG_PATH,
@@ -311,6 +323,7 @@ pub fn parse_ours<'a>(
                 _ => return None,
             },
             pod_started_at: label(keys::POD_STARTED).and_then(|time| time.parse().ok()),
+            led_ports: led_ports::from_label(label(keys::HOST_PORTS).unwrap_or_default()),
         },
         (keys::KIND_CONTAINER, false) => parse_container(&name, labels)?,
         _ => return None,

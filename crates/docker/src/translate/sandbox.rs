@@ -3,7 +3,7 @@
 //! Upstream: cri-dockerd `core/sandbox_helpers.go` (`makeSandboxDockerConfig`).
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, PortBinding, PortMap, RestartPolicy,
@@ -12,9 +12,11 @@ use bollard::models::{
 
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::observed::Role;
+use mirrorlet_core::rollout::is_beside;
 use mirrorlet_core::spec;
 
 use super::dns::PodDns;
+use super::led_ports::led_ports;
 use super::{
     ConfigError, EngineFacts, NodeFacts, Request, compute_dns, compute_hostname, labels, names,
     resources, security,
@@ -36,6 +38,9 @@ pub struct SandboxInput<'a> {
     pub attempt: u32,
     /// Network mode of a pod that is not in the host's network.
     pub network_mode: &'a str,
+    /// The host's address in that network. Where the pod runs beside the one that it is to replace,
+    /// its ports are published there and on 127.0.0.1, as numbers that the Engine chooses.
+    pub gateway: Option<Ipv4Addr>,
     /// Image of the sandbox.
     pub image: &'a str,
     /// The node.
@@ -58,7 +63,11 @@ pub fn sandbox_request(input: &SandboxInput<'_>) -> Result<Request, ConfigError>
         Some(compute_hostname(pod, &input.node.cluster_domain)?.kernel)
     };
     let (dns, notes) = compute_dns(pod, input.node);
-    let (exposed_ports, port_bindings) = ports(pod);
+    let (exposed_ports, port_bindings) = if is_beside(pod) {
+        ports_beside(pod, input.gateway)
+    } else {
+        ports(pod)
+    };
     let mut host_config = HostConfig {
         network_mode: Some(
             if host_network {
@@ -195,5 +204,26 @@ fn ports(pod: &Pod) -> (Option<Vec<String>>, Option<PortMap>) {
     if exposed.is_empty() {
         return (None, None);
     }
+    (Some(exposed.into_iter().collect()), Some(bindings))
+}
+
+/// The ports that are led to a pod by rules of ours, published where only this host and its pods
+/// reach them. The Engine forwards packets to none that it doesn't publish.
+fn ports_beside(pod: &Pod, gateway: Option<Ipv4Addr>) -> (Option<Vec<String>>, Option<PortMap>) {
+    let mut bindings = PortMap::new();
+    for port in led_ports(pod) {
+        let addresses = std::iter::once(Ipv4Addr::LOCALHOST).chain(gateway);
+        let chosen = addresses.map(|address| PortBinding {
+            host_ip: Some(address.to_string()),
+            host_port: None,
+        });
+        bindings
+            .entry(port.exposed())
+            .or_insert_with(|| Some(chosen.collect()));
+    }
+    if bindings.is_empty() {
+        return (None, None);
+    }
+    let exposed: BTreeSet<String> = bindings.keys().cloned().collect();
     (Some(exposed.into_iter().collect()), Some(bindings))
 }

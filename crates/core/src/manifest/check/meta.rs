@@ -129,6 +129,9 @@ fn check_annotations(meta: &ObjectMeta, at: &Path, problems: &mut Problems<'_>) 
         );
         problems.help("in a manifest exported from the API server, remove this annotation, the uid and the status");
     }
+    if annotations.contains_key(keys::BESIDE) {
+        problems.invalid(&at.key(keys::BESIDE), "only the agent sets this annotation");
+    }
     for (key, value) in annotations {
         let of = key.starts_with(app_armor::ANNOTATION_PREFIX);
         if of && !value.is_empty() && app_armor::of_annotation(value).is_none() {

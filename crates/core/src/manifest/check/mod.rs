@@ -21,6 +21,7 @@ use std::collections::HashSet;
 
 use crate::api::Pod;
 use crate::api::core::PodSpec;
+use crate::rollout::{ROLLOUT, RolloutStrategy, Settings, beside_refused};
 
 pub(super) use objects::{check_config_map, check_namespace, check_secret};
 
@@ -37,6 +38,22 @@ pub(super) fn check_pod(pod: &Pod, ctx: &ParseContext<'_>, problems: &mut Proble
     match &pod.spec {
         Some(spec) => check_spec(spec, problems),
         None => problems.required(&Path::of("spec"), "a pod needs a spec"),
+    }
+    check_start_first(pod, problems);
+}
+
+/// Warns where no edit of the pod could be rolled out as it says.
+fn check_start_first(pod: &Pod, problems: &mut Problems<'_>) {
+    let settings = Settings::of(pod);
+    if settings.strategy == RolloutStrategy::StartFirst
+        && let Some(cause) = beside_refused(pod, pod, &settings)
+    {
+        let at = Path::of("metadata").key("annotations").key(ROLLOUT);
+        problems.warn(
+            &at,
+            format!("edits of this pod will be held: {}", cause.message),
+        );
+        problems.help("use Recreate, or remove what two versions of the pod can't share");
     }
 }
 

@@ -72,6 +72,7 @@ fn one(container: &Value, more: &Value) -> Pod {
 fn sandbox_of(pod: &Pod) -> Result<Request, ConfigError> {
     sandbox_request(&SandboxInput {
         network_mode: "default",
+        gateway: None,
         owner: OWNER,
         pod,
         attempt: 0,

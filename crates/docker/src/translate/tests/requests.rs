@@ -23,6 +23,7 @@ fn host_network_sandbox() {
     );
     let request = sandbox_request(&SandboxInput {
         network_mode: "default",
+        gateway: None,
         owner: OWNER,
         pod: &pod,
         attempt: 1,

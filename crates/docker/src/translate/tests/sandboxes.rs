@@ -139,6 +139,7 @@ fn inherited_dns_is_left_to_the_engine() {
     let dns = |spec: &Value, node: &NodeFacts| {
         let request = sandbox_request(&SandboxInput {
             network_mode: "default",
+            gateway: None,
             owner: OWNER,
             pod: &one(&json!({}), spec),
             attempt: 0,
@@ -207,6 +208,7 @@ fn an_engine_without_negative_scores_gets_none() {
     };
     let request = sandbox_request(&SandboxInput {
         network_mode: "default",
+        gateway: None,
         owner: OWNER,
         pod: &pod,
         attempt: 1,

@@ -1,0 +1,140 @@
+//! Host ports that lead to pods by rules of the kernel's `nf_tables`.
+//!
+//! A container engine binds a host port when it starts a container and can't move it. Rules of our
+//! own, ahead of the engine's, can: they are replaced in one transaction, so that every new
+//! connection goes to one pod or to the other, while connections under way stay with the pod that
+//! they were made to. Rules outlive the agent.
+//!
+//! An agent has one table of rules, with a name of its own. Others' tables are never touched.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use rustix::io::Errno;
+
+mod expressions;
+mod netlink;
+mod ruleset;
+
+/// A protocol whose ports can be led to a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Protocol {
+    /// Its number in an IP header.
+    const fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+        })
+    }
+}
+
+/// How connections reach the pod that can't be routed to it: those from the host itself to
+/// 127.0.0.0/8, and those from the pod's own network, which it would answer past the host.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Detour {
+    /// Through a proxy of the engine's.
+    Proxy {
+        /// The port of 127.0.0.1 that it listens on.
+        loopback: u16,
+        /// The host's interface in the pod's network.
+        bridge: String,
+        /// The port of that interface's address that it listens on.
+        port: u16,
+    },
+    /// There is none: the engine has set the network up for them.
+    None,
+}
+
+/// A host port that leads to a pod.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Forward {
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// The address of the host that it is bound to; none for all.
+    pub host_ip: Option<Ipv4Addr>,
+    /// The port on the host.
+    pub host_port: u16,
+    /// Address and port of the pod.
+    pub pod: SocketAddrV4,
+    /// How it is reached from where packets can't be routed to it.
+    pub detour: Detour,
+    /// The pod, for people who list the rules. At most 100 bytes are used.
+    pub comment: String,
+}
+
+/// Replaces the rules of a table by those for `forwards`, in one transaction. Without any the
+/// table is removed. Blocks for a moment.
+///
+/// # Errors
+/// As the kernel says: it lacks `nf_tables`, or this process lacks the right. Nothing has changed
+/// then.
+pub fn replace(table: &str, forwards: &BTreeSet<Forward>) -> io::Result<()> {
+    netlink::transact(&ruleset::replacing(table, forwards))
+}
+
+/// Removes a table, where there may be one. Blocks for a moment.
+///
+/// # Errors
+/// As [`replace`], but where this process could never have made one.
+pub fn remove(table: &str) -> io::Result<()> {
+    match replace(table, &BTreeSet::new()) {
+        Err(error) if is_beyond_us(&error) => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Whether no rule of ours can be in the kernel: it has none, or not for us.
+fn is_beyond_us(error: &io::Error) -> bool {
+    let code = error.raw_os_error();
+    [
+        Errno::PERM,
+        Errno::ACCESS,
+        Errno::OPNOTSUPP,
+        Errno::PROTONOSUPPORT,
+        Errno::AFNOSUPPORT,
+        Errno::INVAL,
+    ]
+    .iter()
+    .any(|errno| code == Some(errno.raw_os_error()))
+}
+
+/// Asks the kernel whether it would take such rules, by a table that exists for a moment. Blocks.
+///
+/// # Errors
+/// It would not, or this process lacks the right.
+pub fn check(table: &str) -> io::Result<()> {
+    let forward = Forward {
+        protocol: Protocol::Tcp,
+        // An address for documentation, which no host has.
+        host_ip: Some(Ipv4Addr::new(192, 0, 2, 1)),
+        host_port: 1,
+        pod: SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 2), 1),
+        detour: Detour::Proxy {
+            loopback: 1,
+            bridge: "none".to_owned(),
+            port: 1,
+        },
+        comment: "check".to_owned(),
+    };
+    let mut messages = ruleset::replacing(table, &[forward].into());
+    messages.extend(ruleset::replacing(table, &BTreeSet::new()));
+    netlink::transact(&messages)
+}

@@ -1,0 +1,69 @@
+//! Removes what an agent that has ended left on this machine: containers, volumes, rules.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::Context as _;
+
+use super::lock::RootLock;
+use super::owner::owner_id;
+use crate::config::Config;
+use mirrorlet_core::api::{PodUid, keys};
+use mirrorlet_docker::engine::Engine as _;
+use mirrorlet_docker::{BollardEngine, host_ports_table};
+use mirrorlet_host::volume::VolumeManager;
+use mirrorlet_host::{disk, nat};
+
+/// What there is to remove, or was removed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Left {
+    /// Ids of containers, sandboxes included.
+    pub containers: Vec<String>,
+    /// Pods that have directories.
+    pub pods: BTreeSet<PodUid>,
+}
+
+/// Finds what an agent has left, and with `remove` removes it: its containers on the Engine, the
+/// volumes of its pods, and its rules for host ports. Manifests, images and the rest of the root
+/// directory stay. None if no agent has used the root directory.
+///
+/// # Errors
+/// An agent runs, the Engine doesn't answer, or something can't be removed.
+pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Left>> {
+    let root: &Path = &config.root;
+    if !root.join("owner").exists() {
+        return Ok(None);
+    }
+    let _lock = RootLock::acquire(root).context("the agent has to be stopped first")?;
+    let owner = owner_id(root)?;
+    let engine = BollardEngine::connect(&config.docker)?;
+    let listed = engine.list_containers(&owner).await?;
+    let volumes = VolumeManager::new(root);
+    let mut left = Left {
+        containers: listed.into_iter().filter_map(|c| c.id).collect(),
+        pods: volumes.list_pod_dirs()?.into_iter().collect(),
+    };
+    left.containers.sort_unstable();
+    if !remove {
+        return Ok(Some(left));
+    }
+    for id in &left.containers {
+        let removed = engine.remove_container(id, true).await;
+        removed.with_context(|| {
+            format!("failed to remove container {id} ({}={owner})", keys::OWNER)
+        })?;
+    }
+    let pods = left.pods.clone();
+    disk::blocking(move || {
+        pods.iter().try_for_each(|uid| {
+            volumes
+                .remove_pod(uid)
+                .with_context(|| format!("pod {uid}"))
+        })
+    })
+    .await?;
+    let table = host_ports_table(&owner);
+    let removed = disk::blocking(move || nat::remove(&table)).await;
+    removed.context("failed to remove the rules for host ports")?;
+    Ok(Some(left))
+}

@@ -1,0 +1,274 @@
+//! Edits of pods that say `StartFirst`: the new version is judged beside the old one, and host ports
+//! change hands without a gap.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::common::{Bed, IMAGE, TestAgent, free_port};
+use mirrorlet::app::cleanup::{Left, cleanup};
+use mirrorlet_core::api::report::PodReport;
+
+/// A web server that answers `says`, with a host port.
+fn web(says: &str, port: u16, rollout: &str) -> String {
+    web_with(says, port, rollout, IMAGE, "")
+}
+
+fn web_with(says: &str, port: u16, rollout: &str, image: &str, container: &str) -> String {
+    let script = format!(
+        "mkdir -p /w; echo {says} > /w/x; trap 'exit 0' TERM; httpd -f -p 8080 -h /w & wait $!; wait"
+    );
+    format!(
+        r#"apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+  annotations:
+    mirrorlet.dev/rollout: {rollout}
+    mirrorlet.dev/min-ready-seconds: "1"
+    mirrorlet.dev/max-restarts: "1"
+    mirrorlet.dev/progress-deadline-seconds: "60"
+spec:
+  terminationGracePeriodSeconds: 5
+  containers:
+  - name: web
+    image: {image}
+    command: ["sh", "-c", {script:?}]
+    ports: [{{containerPort: 8080, hostPort: {port}}}]
+    readinessProbe: {{httpGet: {{path: /x, port: 8080}}, periodSeconds: 1}}
+{container}
+"#
+    )
+}
+
+/// What the server at `at` says, on a connection of its own.
+fn ask(at: SocketAddr) -> Result<String, String> {
+    let failed = |error: std::io::Error| error.to_string();
+    let patience = Duration::from_secs(10);
+    let mut stream = TcpStream::connect_timeout(&at, patience).map_err(failed)?;
+    stream.set_read_timeout(Some(patience)).map_err(failed)?;
+    stream
+        .write_all(b"GET /x HTTP/1.0\r\n\r\n")
+        .map_err(failed)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).map_err(failed)?;
+    match answer.split_once("\r\n\r\n") {
+        Some((head, body)) if head.contains(" 200 ") => Ok(body.trim().to_owned()),
+        _ => Err(format!("answered {answer:?}")),
+    }
+}
+
+/// Asks the server at `at` without a pause.
+struct Traffic {
+    stop: Arc<AtomicBool>,
+    failures: Arc<Mutex<Vec<String>>>,
+    asking: JoinHandle<usize>,
+}
+
+impl Traffic {
+    fn to(at: SocketAddr) -> Self {
+        let (stop, failures) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let (stopped, failed) = (
+            Arc::clone(&stop),
+            Arc::<Mutex<Vec<String>>>::clone(&failures),
+        );
+        let asking = std::thread::spawn(move || {
+            let mut asked = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                asked += 1;
+                if let Err(error) = ask(at) {
+                    failed.lock().unwrap().push(error);
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            asked
+        });
+        Self {
+            stop,
+            failures,
+            asking,
+        }
+    }
+
+    /// The failures so far; at least one question was asked.
+    fn failures(self) -> Vec<String> {
+        self.stop.store(true, Ordering::Relaxed);
+        assert!(self.asking.join().unwrap() > 0);
+        std::mem::take(&mut self.failures.lock().unwrap())
+    }
+}
+
+async fn until_says(agent: &mut TestAgent, at: SocketAddr, says: &str) -> PodReport {
+    crate::common::eventually(&format!("{at} to say {says}"), || {
+        ask(at).ok().filter(|body| body == says)
+    })
+    .await;
+    agent
+        .until_pod("web", |pod| {
+            pod.status == "Running" && pod.rollout.is_none() && !pod.held
+        })
+        .await
+}
+
+/// The host's own address in the Engine's default network.
+fn gateway(bed: &Bed) -> Ipv4Addr {
+    let of = "{{(index .IPAM.Config 0).Gateway}} {{(index .IPAM.Config 0).Subnet}}";
+    let told = bed.docker(&["network", "inspect", "bridge", "--format", of]);
+    let (gateway, subnet) = told.split_once(' ').unwrap();
+    gateway.parse().unwrap_or_else(|_| {
+        let network: Ipv4Addr = subnet.split_once('/').unwrap().0.parse().unwrap();
+        Ipv4Addr::from_bits(network.to_bits() + 1)
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn host_ports_change_hands_without_a_failed_request() {
+    let (bed, port) = (Bed::new(), free_port());
+    let mut agent = bed.agent().await;
+    // Another agent's, on the same Engine.
+    let (other_bed, other_port) = (Bed::new(), free_port());
+    let other: SocketAddr = (Ipv4Addr::LOCALHOST, other_port).into();
+    let mut other_agent = other_bed.agent().await;
+    other_bed.write("web.yaml", &web("old", other_port, "StartFirst"));
+    until_says(&mut other_agent, other, "old").await;
+    other_bed.write("web.yaml", &web("new", other_port, "StartFirst"));
+    bed.write("web.yaml", &web("one", port, "StartFirst"));
+    let own: Ipv4Addr = gateway(&bed);
+    let (loopback, own) = ((Ipv4Addr::LOCALHOST, port).into(), (own, port).into());
+    until_says(&mut agent, loopback, "one").await;
+    let traffic = [Traffic::to(loopback), Traffic::to(own)];
+    bed.write("web.yaml", &web("two", port, "StartFirst"));
+    until_says(&mut agent, loopback, "two").await;
+    assert_eq!(ask(own).as_deref(), Ok("two"));
+    // From led ports to led ports.
+    bed.write("web.yaml", &web("three", port, "StartFirst"));
+    until_says(&mut agent, loopback, "three").await;
+    // Without an agent, too.
+    agent.kill();
+    assert_eq!(ask(own).as_deref(), Ok("three"));
+    let mut agent = bed.agent().await;
+    agent.until_running("web").await;
+    for traffic in traffic {
+        // rollouts S1
+        assert_eq!(traffic.failures(), [""; 0]);
+    }
+    bed.write("web.yaml", &web("four", port, "Recreate"));
+    until_says(&mut agent, loopback, "four").await;
+    assert_eq!(ask(own).as_deref(), Ok("four"));
+    bed.remove("web.yaml");
+    agent.until_gone("web").await;
+    assert!(ask(own).is_err());
+    until_says(&mut other_agent, other, "new").await;
+    // rollouts 18
+    assert_eq!(ask(other).as_deref(), Ok("new"));
+}
+
+/// The name of a bad edit, the script that its container runs, and more of its spec and container.
+type BadEdit = (&'static str, &'static str, &'static str, &'static str);
+
+const BAD_EDITS: [BadEdit; 6] = [
+    ("crash", "exit 3", "", ""),
+    ("later", "sleep 3; exit 3", "", ""),
+    ("unready", "sleep 1000", "", ""),
+    (
+        "init",
+        "sleep 1000",
+        "  initContainers: [{name: i, image: IMAGE, command: [\"false\"]}]",
+        "",
+    ),
+    (
+        "memory",
+        "exec tail /dev/zero",
+        "",
+        "    resources: {limits: {memory: 16Mi}}",
+    ),
+    ("tag", "sleep 1000", "", "    imagePullPolicy: Never"),
+];
+
+/// A pod like [`web`]'s of another name, that runs `script` if there is one.
+fn bad(edit: &BadEdit, port: u16) -> String {
+    let (name, script, spec, container) = edit;
+    let image = if *name == "tag" {
+        "mirrorlet.test/nowhere:1"
+    } else {
+        IMAGE
+    };
+    let text = web_with("bad", port, "StartFirst", image, container);
+    let text = text.replace("mkdir -p /w;", &format!("{script}; mkdir -p /w;"));
+    let text = text.replace(
+        "spec:\n",
+        &format!("spec:\n{}\n", spec.replace("IMAGE", IMAGE)),
+    );
+    let text = text.replace(
+        "progress-deadline-seconds: \"60\"",
+        "progress-deadline-seconds: \"10\"",
+    );
+    text.replace("name: web", &format!("name: {name}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_bad_edit_fails_a_request() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    let mut pods = Vec::new();
+    for edit in BAD_EDITS {
+        let (name, ..) = edit;
+        let port = free_port();
+        let file = format!("{name}.yaml");
+        let good = web("good", port, "StartFirst").replace("name: web", &format!("name: {name}"));
+        bed.write(&file, &good);
+        pods.push((edit, port, file));
+    }
+    let mut running = Vec::new();
+    for ((name, ..), port, _) in &pods {
+        let at: SocketAddr = (Ipv4Addr::LOCALHOST, *port).into();
+        agent
+            .until_pod(name, |pod| pod.status == "Running" && pod.rollout.is_none())
+            .await;
+        crate::common::eventually(&format!("{name} to answer"), || ask(at).ok()).await;
+        running.push((bed.running_id(name), Traffic::to(at)));
+    }
+    for (edit, port, file) in &pods {
+        bed.write(file, &bad(edit, *port));
+    }
+    for ((name, ..), (id, traffic)) in BAD_EDITS.iter().zip(running) {
+        let pod = agent.until_pod(name, |pod| pod.held).await;
+        crate::common::eventually(&format!("the bad {name} to be gone"), || {
+            let all = bed.running();
+            let of = all
+                .keys()
+                .filter(|container| container.starts_with(&format!("k8s_{name}_")));
+            (of.count() == 1).then_some(())
+        })
+        .await;
+        // rollouts S2
+        assert_eq!(bed.running_id(name), id, "{pod:?}");
+        assert_eq!(traffic.failures(), [""; 0], "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_agent_left_is_cleaned_up() {
+    let (bed, port) = (Bed::new(), free_port());
+    let mut agent = bed.agent().await;
+    let at: SocketAddr = (Ipv4Addr::LOCALHOST, port).into();
+    bed.write("web.yaml", &web("one", port, "StartFirst"));
+    until_says(&mut agent, at, "one").await;
+    bed.write("web.yaml", &web("two", port, "StartFirst"));
+    until_says(&mut agent, at, "two").await;
+    let config = bed.resolved().config;
+    // rollouts S5
+    assert!(cleanup(&config, true).await.is_err(), "an agent runs");
+    agent.stop().await;
+    let left = cleanup(&config, false).await.unwrap().unwrap();
+    assert_eq!(ask(at).as_deref(), Ok("two"), "nothing was asked for yet");
+    assert_eq!(cleanup(&config, true).await.unwrap(), Some(left));
+    assert!(ask(at).is_err());
+    assert_eq!(bed.containers().len(), 0);
+    let nothing = cleanup(&config, true).await.unwrap().unwrap();
+    // rollouts S5
+    assert_eq!(nothing, Left::default());
+}
