@@ -250,6 +250,39 @@ async fn a_pod_and_a_list_are_delivered() {
 }
 
 #[tokio::test]
+async fn objects_of_a_url_are_delivered_and_stay_while_it_is_wrong() {
+    let object = |kind: &str, data: &str| {
+        format!("{{apiVersion: v1, kind: {kind}, metadata: {{name: o}}, data: {data}}}\n")
+    };
+    let secret = object("Secret", "{k: eA==}");
+    let both = format!("{}---\n{secret}", object("ConfigMap", "{k: v}"));
+    let server = Server::start(
+        Answer::Body(format!("{both}---\n{}", pod("web", "a:1"))),
+        None,
+    )
+    .await;
+    let mut bench = Bench::start(&server.url("http"));
+    bench.expect(&["web-node a:1"], &[]).await;
+    let keys = |bench: &Bench| -> Vec<String> {
+        let state = bench.reader.state.get();
+        let objects = state.set().unwrap().objects.iter();
+        objects
+            .map(|known| known.object.key().to_string())
+            .collect()
+    };
+    let expected = ["configmap \"default/o\"", "secret \"default/o\""];
+    // box 1
+    assert_eq!(keys(&bench), expected);
+    server.set(Answer::Body(String::new()));
+    bench.expect(&["web-node a:1 held empty"], &[]).await;
+    // box 1
+    assert_eq!(keys(&bench), expected);
+    server.set(Answer::Body(secret));
+    bench.expect(&[], &[]).await;
+    assert_eq!(keys(&bench), expected[1..]);
+}
+
+#[tokio::test]
 async fn a_failing_url_changes_nothing() {
     let server = Server::start(Answer::Status(StatusCode::NOT_FOUND), None).await;
     let mut bench = Bench::start(&server.url("http"));
