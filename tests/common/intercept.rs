@@ -14,7 +14,7 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_docker::engine::{
-    Engine, EngineError, EngineTar, EngineVersion, ExecState, LogFrames, PullProgress,
+    Engine, EngineError, EngineTar, EngineVersion, ExecState, HostSide, LogFrames, PullProgress,
     RegistryAuth, Result,
 };
 use mirrorlet_docker::{BollardEngine, CallMeter, Operation};
@@ -204,6 +204,12 @@ impl<S: Script> Engine for ScriptedEngine<S> {
     async fn network_driver(&self, name: &str) -> Result<String> {
         let owned = name.to_owned();
         let real = owned!(self, |engine| engine.network_driver(&owned));
+        self.pass(Operation::InspectNetwork, name, real).await
+    }
+
+    async fn network_host_side(&self, name: &str) -> Result<HostSide> {
+        let owned = name.to_owned();
+        let real = owned!(self, |engine| engine.network_host_side(&owned));
         self.pass(Operation::InspectNetwork, name, real).await
     }
 

@@ -44,6 +44,8 @@ enum Scenario {
     Stop,
     /// An edit that fails: the version before runs again.
     Restore,
+    /// An edit whose version is started beside the old one, and gets its host port.
+    HandOver,
     /// A start whose manifest is removed while no agent runs.
     Withdraw,
 }
@@ -162,13 +164,14 @@ fn manifest(uid: Option<String>, init: bool, containers: &[(&str, &str)]) -> Str
 }
 
 impl Scenario {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Start,
         Self::Restart,
         Self::Update,
         Self::ImageChange,
         Self::Stop,
         Self::Restore,
+        Self::HandOver,
         Self::Withdraw,
     ];
 
@@ -182,12 +185,27 @@ impl Scenario {
                 &[("one", IMAGE), ("two", IMAGE)],
             )),
             Self::Update => Some(manifest(None, false, &[("one", IMAGE)])),
+            Self::HandOver => Some(Self::start_first(bed, IMAGE)),
             // Healthy at once.
             Self::Restore => Some(manifest(None, false, &[("one", IMAGE)]).replace(
                 "spec:",
                 "  annotations: {mirrorlet.dev/min-ready-seconds: \"0\"}\nspec:",
             )),
         }
+    }
+
+    /// The pod with a host port that is handed over.
+    fn start_first(bed: &Bed, image: &str) -> String {
+        let port = host_port(bed);
+        manifest(None, false, &[("one", image)])
+            .replace(
+                "spec:",
+                "  annotations: {mirrorlet.dev/min-ready-seconds: \"0\", mirrorlet.dev/rollout: StartFirst}\nspec:",
+            )
+            .replace(
+                "    command:",
+                &format!("    ports: [{{containerPort: 80, hostPort: {port}}}]\n    command:"),
+            )
     }
 
     /// What happens while the agent may be killed.
@@ -201,6 +219,7 @@ impl Scenario {
                 bed.docker(&["kill", id(before, "one")]);
             }
             Self::Update => bed.write("web.yaml", &manifest(None, false, &[("one", IMAGE_2)])),
+            Self::HandOver => bed.write("web.yaml", &Self::start_first(bed, IMAGE_2)),
             Self::ImageChange => bed.write(
                 "web.yaml",
                 &manifest(Some(uid(bed)), false, &[("one", IMAGE_2), ("two", IMAGE)]),
@@ -235,7 +254,7 @@ impl Scenario {
                     })
                     .await;
             }
-            Self::Update => {
+            Self::Update | Self::HandOver => {
                 let old = docker_id(before, "one");
                 agent
                     .until("the new pod alone", |report| {
@@ -267,7 +286,7 @@ impl Scenario {
                 .await;
             }
         }
-        if matches!(self, Self::Update | Self::Stop) {
+        if matches!(self, Self::Update | Self::HandOver | Self::Stop) {
             eventually("the old pod's containers to be gone", || {
                 let left = bed.containers();
                 before
@@ -284,7 +303,7 @@ impl Scenario {
         let expected: &[(&str, usize)] = match self {
             Self::Start => &[("POD", 1), ("prepare", 1), ("one", 1), ("two", 1)],
             Self::Restart | Self::ImageChange => &[("POD", 1), ("one", 2), ("two", 1)],
-            Self::Update => &[("POD", 2), ("one", 2)],
+            Self::Update | Self::HandOver => &[("POD", 2), ("one", 2)],
             Self::Stop => &[("POD", 1), ("one", 1), ("two", 1)],
             // The healthy version, the edit and the healthy version again.
             Self::Restore => &[("POD", 3)],
@@ -312,7 +331,8 @@ impl Scenario {
             Self::Start | Self::Restart | Self::ImageChange => {
                 assert_eq!(names, ["POD", "one", "two"], "{running:?}");
             }
-            Self::Update => assert_eq!(names, ["POD", "one"], "{running:?}"),
+            // rollouts 16
+            Self::Update | Self::HandOver => assert_eq!(names, ["POD", "one"], "{running:?}"),
             Self::Restore => {
                 assert_eq!(names, ["POD", "one"], "{running:?}");
                 for container in running.keys() {
@@ -373,6 +393,16 @@ impl Scenario {
     }
 }
 
+/// The host port of a bed's pod, the same at every call.
+fn host_port(bed: &Bed) -> String {
+    let file = bed.path().join("port");
+    std::fs::read_to_string(&file).unwrap_or_else(|_| {
+        let port = common::free_port().to_string();
+        std::fs::write(&file, &port).unwrap();
+        port
+    })
+}
+
 fn spec_name(name: &str) -> &str {
     name.split('_').nth(1).unwrap()
 }
@@ -410,7 +440,7 @@ async fn run(scenario: Scenario, at: Option<(usize, When)>) -> Ran {
         bed.write("web.yaml", &manifest);
         let agent = bed.agent_over(engine.clone()).await;
         agent.until_running("web").await;
-        if matches!(scenario, Scenario::Restore) {
+        if matches!(scenario, Scenario::Restore | Scenario::HandOver) {
             bed.until_healthy(1).await;
         }
         before = bed.running();
@@ -465,7 +495,7 @@ async fn the_agent_may_be_killed_at_every_call() {
         // what has changed and who knows of it.
         match scenario {
             Scenario::Withdraw => {}
-            Scenario::Restore => {
+            Scenario::Restore | Scenario::HandOver => {
                 let after = |&number: &usize| (scenario, number, When::After);
                 points.extend(dry.changes.iter().map(after));
             }
