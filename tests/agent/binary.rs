@@ -11,7 +11,7 @@ use crate::common::registry::{PASSWORD, Registry, USER};
 use crate::common::{self, Bed, PATIENCE, eventually, sleeper};
 use crate::objects::{CANARY, everything};
 use mirrorlet::config::resolve::ShownSetting;
-use mirrorlet_core::api::report::StatusReport;
+use mirrorlet_core::api::report::{PodReport, RolloutPhase, StatusReport};
 
 /// A running `mirrorlet run`; killed when dropped.
 struct Running(Child);
@@ -382,6 +382,18 @@ async fn a_secrets_value_is_in_no_output() {
         .count();
     assert!(said_something > outputs.len() / 2, "{said_something}");
     fs::remove_file(&planned).unwrap();
+    // An agent that begins with a broken file doesn't know its Secret, and starts no container anew.
+    eventually("the last edit to be settled", || {
+        let shown = ask(&bed, &["status", "-o", "json"]);
+        let report: StatusReport = serde_json::from_slice(&shown.stdout).ok()?;
+        let settled = |pod: &PodReport| {
+            let phase = pod.rollout.as_ref().map(|rollout| rollout.phase);
+            let moves = [RolloutPhase::Preparing, RolloutPhase::Judging].map(Some);
+            pod.ready == 1 && !moves.contains(&phase)
+        };
+        (report.pods.len() == 1 && report.pods.iter().all(settled)).then_some(())
+    })
+    .await;
     drop(running);
     // The next agent finds a broken file.
     let log = fs::read(bed.path().join("agent.log")).unwrap();

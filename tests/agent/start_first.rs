@@ -12,14 +12,15 @@ use crate::common::{Bed, IMAGE, TestAgent, free_port};
 use mirrorlet::app::cleanup::{Left, cleanup};
 use mirrorlet_core::api::report::PodReport;
 
-/// A web server that answers `says`, with a host port.
+/// A web server that answers `says`, with a host port. It finishes what it has begun when it is told
+/// to end.
 fn web(says: &str, port: u16, rollout: &str) -> String {
     web_with(says, port, rollout, IMAGE, "")
 }
 
 fn web_with(says: &str, port: u16, rollout: &str, image: &str, container: &str) -> String {
     let script = format!(
-        "mkdir -p /w; echo {says} > /w/x; trap 'exit 0' TERM; httpd -f -p 8080 -h /w & wait $!; wait"
+        "mkdir -p /w; echo {says} > /w/x; trap 'sleep 1; exit 0' TERM; httpd -f -p 8080 -h /w & wait $!; wait"
     );
     format!(
         r#"apiVersion: v1
@@ -137,7 +138,8 @@ async fn host_ports_change_hands_without_a_failed_request() {
     other_bed.write("web.yaml", &web("new", other_port, "StartFirst"));
     bed.write("web.yaml", &web("one", port, "StartFirst"));
     let own: Ipv4Addr = gateway(&bed);
-    let (loopback, own) = ((Ipv4Addr::LOCALHOST, port).into(), (own, port).into());
+    let own: SocketAddr = (own, port).into();
+    let loopback = (Ipv4Addr::LOCALHOST, port).into();
     until_says(&mut agent, loopback, "one").await;
     let traffic = [Traffic::to(loopback), Traffic::to(own)];
     bed.write("web.yaml", &web("two", port, "StartFirst"));
@@ -151,6 +153,15 @@ async fn host_ports_change_hands_without_a_failed_request() {
     assert_eq!(ask(own).as_deref(), Ok("three"));
     let mut agent = bed.agent().await;
     agent.until_running("web").await;
+    crate::common::eventually("the version before to be gone", || {
+        let all = bed.running();
+        let webs = all.keys().filter(|name| name.starts_with("k8s_web_"));
+        (webs.count() == 1).then_some(())
+    })
+    .await;
+    // From the pod itself, too.
+    let says = bed.exec("web", &format!("wget -qO- http://{own}/x"));
+    assert_eq!(says, "three");
     for traffic in traffic {
         // rollouts S1
         assert_eq!(traffic.failures(), [""; 0]);

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{self, Arc, PoisonError};
 
 use bollard::models::{ContainerInspectResponse, PortBinding};
 use tokio::sync::Mutex;
@@ -36,6 +36,8 @@ pub(crate) struct HostPorts {
     /// Name of our table.
     table: String,
     state: Mutex<State>,
+    /// The host's side of the network, once it was asked for.
+    side: sync::Mutex<Option<HostSide>>,
 }
 
 #[derive(Default)]
@@ -63,6 +65,7 @@ impl HostPorts {
             network: network.unwrap_or("bridge").to_owned(),
             table,
             state: Mutex::default(),
+            side: sync::Mutex::default(),
         }
     }
 
@@ -116,6 +119,7 @@ impl HostPorts {
         });
         let gateway = addresses.find(own).filter(|_| side.bridge.is_some());
         gateway.ok_or_else(|| {
+            self.forget();
             let network = &self.network;
             refused(&format!(
                 "the agent does not see the host's side of the Docker network {network}"
@@ -123,13 +127,26 @@ impl HostPorts {
         })
     }
 
+    /// The host's side of the pods' network, as it was last seen.
     async fn host_side(&self) -> Result<HostSide, SyncError> {
-        let side = self
-            .containers
-            .engine
-            .network_host_side(&self.network)
-            .await;
-        side.map_err(|error| engine_error(&error))
+        let known = self
+            .side
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if let Some(side) = known {
+            return Ok(side);
+        }
+        let engine = &self.containers.engine;
+        let side = engine.network_host_side(&self.network).await;
+        let side = side.map_err(|error| engine_error(&error))?;
+        *self.side.lock().unwrap_or_else(PoisonError::into_inner) = Some(side.clone());
+        Ok(side)
+    }
+
+    /// What was found out may not hold any more: a sandbox did not start.
+    pub(crate) fn forget(&self) {
+        *self.side.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     async fn apply(&self, state: &mut State) -> Result<(), SyncError> {
@@ -137,6 +154,8 @@ impl HostPorts {
         let forwards = if records.is_empty() {
             BTreeSet::new()
         } else {
+            // Names of interfaces go into the rules: as they are now.
+            self.forget();
             let side = self.host_side().await?;
             let mut sandboxes = Vec::new();
             for record in &records {

@@ -121,6 +121,7 @@ impl Starter {
         }
         // Perhaps its network has gone since it was seen last.
         self.networks.plugin.forget();
+        self.networks.host_ports.forget();
         let told = self.networks.explain_start(error).await;
         if let Some(conflict) = &told.conflict {
             let (full_name, uid) = (FullName::of(pod), PodUid::of(pod));
