@@ -6,6 +6,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 "$REPO/hack/helm-build.sh"
 CHART="$REPO/charts/mirrorlet"
+DIGEST="sha256:$(printf '%064d' 0)"
 
 render() { "$HELM" template mirrorlet "$CHART" --namespace kube-system "$@" 2>&1; }
 
@@ -95,6 +96,32 @@ lacks 'name: system:nodes' --set identity.mode=serviceAccount
 has 'value: "none"' --set 'node.taints=null'
 has 'value: "cpu=1,memory=2Gi"' --set-string node.systemReserved.cpu=1,node.systemReserved.memory=2Gi
 has 'helm.sh/hook: test'
+has 'image: r/x@sha256:' --set "image.repository=r/x,image.digest=$DIGEST"
+has "image: r/x:v1@$DIGEST" --set "image.repository=r/x,image.tag=v1,image.digest=$DIGEST"
+has "image: r/x@$DIGEST" --set "image.repository=r/x@$DIGEST"
+# The guard stays beside what a user wants, in each alternative.
+AFFINITY='affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms'
+guards() { render --show-only templates/daemonset.yaml "$@" | grep -c -F 'key: mirrorlet.dev/node'; }
+[ "$(guards --set "$AFFINITY[0].matchExpressions[0].key=a,$AFFINITY[0].matchExpressions[0].operator=Exists,$AFFINITY[1].matchExpressions[0].key=b,$AFFINITY[1].matchExpressions[0].operator=Exists")" = 2 ] \
+    || die "the guard is not in each term of the user's affinity"
+has 'key: a' --set "$AFFINITY[0].matchExpressions[0].key=a,$AFFINITY[0].matchExpressions[0].operator=Exists"
+[ "$(guards --set affinity.podAntiAffinity.x=y)" = 1 ] || die "another affinity takes the guard away"
+has 'podAntiAffinity' --set affinity.podAntiAffinity.x=y
+labelled="$(render --set commonLabels.team=a | grep -c -x ' *team: a')"
+objects="$(render | grep -c '^kind: ')"
+[ "$labelled" -ge "$objects" ] || die "commonLabels: $labelled labels on $objects objects"
+lacks 'kubernetes.io/os: linux' --set nodeSelector.kubernetes\\.io/os=null,approver.nodeSelector.kubernetes\\.io/os=null
+has 'evictionHard' --set 'config.evictionHard={memory.available<1Gi}'
+has '- --config=/config/config.yaml' --set config.podNames=false
+has 'checksum/config' --set config.podNames=false
+lacks '- --config='
+lacks 'kind: ServiceAccount' --set serviceAccount.create=false,serviceAccount.name=x,identity.mode=serviceAccount,rbac.create=false
+has 'serviceAccountName: x' --set serviceAccount.create=false,serviceAccount.name=x
+has 'dnsPolicy: Default'
+has 'nameservers:' --set 'dnsConfig.nameservers={192.0.2.1}'
+has 'image: shipper' --set 'extraContainers[0].name=s,extraContainers[0].image=shipper'
+has 'relabelings:' --set 'podMonitor.enabled=true,metrics.address=0.0.0.0,podMonitor.relabelings[0].action=drop'
+has 'metricRelabelings:' --set 'serviceMonitor.enabled=true,metrics.address=0.0.0.0,serviceMonitor.metricRelabelings[0].action=drop'
 has 'value: $(HOST_NODE)-other' --set nodeNameSuffix=other
 
 refuses /nodeNameSuffix --set nodeNameSuffix=Docker
@@ -120,7 +147,40 @@ refuses nodeApi.hostDirectory --set nodeApi.clientCaFile=ca.crt
 refuses nodeApi.tlsPrivateKeyFile --set nodeApi.hostDirectory=/etc/x,nodeApi.tlsCertFile=c.crt
 refuses nodeApi.port --set nodeApi.port=10351
 refuses /nodeApi/clientCaFile --set nodeApi.clientCaFile=/etc/ca.crt
+refuses /image/digest --set image.digest=sha256:1
+refuses image.tag --set "image.repository=r/x@$DIGEST,image.tag=v1"
+refuses serviceAccount.name --set serviceAccount.create=false
+refuses commonLabels --set commonLabels.app\\.kubernetes\\.io/name=x
+refuses config.root --set config.root=/x
+refuses /dnsPolicy --set dnsPolicy=Sometimes
 refuses unheardOf --set unheardOf=1
 
+# Alerts and dashboard: they load, they fire when they should, and every series is one of the agent's.
+has 'kind: PrometheusRule' --set prometheusRule.enabled=true
+has 'alert: MirrorletEngineDown' --set prometheusRule.enabled=true
+# shellcheck disable=SC2016
+has '{{ $labels.instance }}' --set prometheusRule.enabled=true
+has 'grafana_dashboard: "1"' --set dashboard.enabled=true
+lacks 'monitoring.coreos.com'
+lacks 'grafana_dashboard'
+MONITORING="$CHART/monitoring"
+PROMTOOL="$("$REPO/hack/promtool.sh")"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+cp "$MONITORING/rules.yaml" "$REPO/hack/monitoring/rules-test.yaml" "$work/"
+checked="$("$PROMTOOL" check rules "$work/rules.yaml" 2>&1)" || die "the rules don't load: $checked"
+checked="$("$PROMTOOL" test rules "$work/rules-test.yaml" 2>&1)" || die "the rules don't fire as they should: $checked"
+# The dashboard's queries as rules, so that the parser of Prometheus reads them.
+jq '{groups: [{name: "dashboard", rules: [.panels[].targets[].expr | gsub("\\$instance"; ".*")
+    | {record: "x", expr: .}] | to_entries | map(.value + {labels: {n: (.key | tostring)}})}]}' \
+    "$MONITORING/dashboard.json" >"$work/dashboard.yaml"
+checked="$("$PROMTOOL" check rules "$work/dashboard.yaml" 2>&1)" || die "the dashboard's queries don't parse: $checked"
+for series in $(cat "$MONITORING"/* | grep -o 'mirrorlet_[a-z_]*' | sort -u); do
+    name="$(sed -E 's/^mirrorlet_//; s/_(total|bucket|count|sum)$//; s/_seconds$//' <<<"$series")"
+    grep -q -F "\"$name\"" "$REPO/crates/host/src/telemetry/metrics/names.rs" \
+        || die "$series: the agent has no such series"
+done
+
+"$REPO/hack/chart-readme.sh" --check
 "$REPO/hack/manifests.sh" --check
-say "chart: every option renders, every wrong value is named, the manifests are in step"
+say "chart: every option renders, every wrong value is named, README, manifests, alerts and dashboard are in step"

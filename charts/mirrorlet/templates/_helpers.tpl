@@ -17,11 +17,18 @@ app.kubernetes.io/name: {{ include "mirrorlet.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- define "mirrorlet.commonLabels" -}}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
 {{- define "mirrorlet.labels" -}}
 {{ include "mirrorlet.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- include "mirrorlet.commonLabels" . }}
 {{- end -}}
 
 {{- /* Not those of the agents, whose selectors would take the approver for one. */ -}}
@@ -35,14 +42,38 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- include "mirrorlet.commonLabels" . }}
 {{- end -}}
 
 {{- define "mirrorlet.serviceAccountName" -}}
 {{- default (include "mirrorlet.fullname" .) .Values.serviceAccount.name -}}
 {{- end -}}
 
+{{- /* The digest decides; a tag beside it is for people. */ -}}
 {{- define "mirrorlet.image" -}}
-{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- $repository := .Values.image.repository -}}
+{{- if contains "@" $repository -}}
+{{- $repository -}}
+{{- else if .Values.image.digest -}}
+{{- printf "%s%s@%s" $repository (empty .Values.image.tag | ternary "" (printf ":%s" .Values.image.tag)) .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Where pods may run: what `own` says, and never on a Node of ours. Terms are alternatives, so the
+guard is added to each. */ -}}
+{{- define "mirrorlet.affinity" -}}
+{{- $affinity := deepCopy .own -}}
+{{- $node := default dict (get $affinity "nodeAffinity") -}}
+{{- $required := default dict (get $node "requiredDuringSchedulingIgnoredDuringExecution") -}}
+{{- $guard := dict "key" "mirrorlet.dev/node" "operator" "DoesNotExist" -}}
+{{- $terms := list -}}
+{{- range default (list dict) (get $required "nodeSelectorTerms") -}}
+{{- $terms = append $terms (set . "matchExpressions" (append (default list .matchExpressions) $guard)) -}}
+{{- end -}}
+{{- $node = set $node "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) -}}
+{{- toYaml (set $affinity "nodeAffinity" $node) -}}
 {{- end -}}
 
 {{- /* Where the kubeconfig of identity is, in the container. */ -}}
@@ -75,6 +106,24 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- if ne (empty .Values.nodeApi.tlsCertFile) (empty .Values.nodeApi.tlsPrivateKeyFile) -}}
 {{- fail "nodeApi.tlsCertFile, nodeApi.tlsPrivateKeyFile: one is of no use without the other" -}}
+{{- end -}}
+{{- if and (contains "@" .Values.image.repository) (or .Values.image.tag .Values.image.digest) -}}
+{{- fail "image.tag, image.digest: image.repository names a digest already" -}}
+{{- end -}}
+{{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) -}}
+{{- fail "serviceAccount.name: name the account to use, since serviceAccount.create is false" -}}
+{{- end -}}
+{{- range $path, $key := dict "commonLabels" .Values.commonLabels "podLabels" .Values.podLabels -}}
+{{- range list "app.kubernetes.io/name" "app.kubernetes.io/instance" -}}
+{{- if hasKey $key . -}}
+{{- fail (printf "%s: %s is the chart's own; use nameOverride" $path .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range list "root" "manifests" "docker" "kubeconfig" "bootstrapKubeconfig" "metricsAddress" "nodeApiPort" "nodeApiAddress" "nodeName" "nodeIps" "nodeLabels" "registerWithTaints" "systemReserved" "clientCaFile" "tlsCertFile" "tlsPrivateKeyFile" "maxPods" "logLevel" "logFormat" "hostRoot" -}}
+{{- if hasKey $.Values.config . -}}
+{{- fail (printf "config.%s: the chart has a value of its own for it" .) -}}
+{{- end -}}
 {{- end -}}
 {{- if eq (int .Values.nodeApi.port) (int .Values.metrics.port) -}}
 {{- fail "nodeApi.port, metrics.port: they can't be the same" -}}
