@@ -10,7 +10,7 @@ TARGET ?= x86_64-unknown-linux-gnu
 # Where `make binary` leaves it.
 BINARY = $(or $(CARGO_TARGET_DIR),target)/$(TARGET)/release/mirrorlet
 
-.PHONY: help build release book check fmt lint core test test-engine29 test-versions kube-versions conformance conformance-short chart versions test-helm test-unit image deny scripts demo run bench up down kube cluster-up cluster-down
+.PHONY: help build release book check fmt lint core test test-engine29 test-versions kube-versions conformance conformance-short chart versions test-helm test-unit image deny scripts demo day run bench up down kube cluster-up cluster-down
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -128,6 +128,9 @@ endif
 	hack/images.sh
 	hack/demo$(if $(CLUSTER),-cluster).sh
 
+day: ## the commands of docs/day.md print what the page has, on a Docker Engine of its own (three minutes)
+	hack/day.sh
+
 run: ## the agent on a copy of examples/, left running
 	hack/docker-up.sh
 	hack/images.sh
@@ -137,7 +140,7 @@ bench: binary ## figures beside a floor measured in the same run, as a table and
 	hack/docker-up.sh
 	hack/images.sh
 	hack/kube-build.sh
-	BENCH_BINARY=$(BINARY) $(CARGO) bench --locked --profile quick --bench agent --bench cluster
+	BENCH_BINARY=$(BINARY) BENCH_COMPOSE="$$(hack/compose-build.sh)" $(CARGO) bench --locked --profile quick --bench agent --bench rollouts --bench cluster
 
 conformance: binary ## Kubernetes' own node specs against the agent: the score, and what failed; AREA="probes" runs one area
 	hack/docker-up.sh

@@ -11,7 +11,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Command, CommandFactory as _};
-use clap_complete::Shell;
+use clap_complete::{Generator as _, Shell};
+use mirrorlet::cli::complete;
 use mirrorlet::config::args::Cli;
 
 const NAME: &str = "mirrorlet";
@@ -36,7 +37,7 @@ fn write_all(dir: &Path) -> io::Result<()> {
     command.build();
     write_pages(dir, NAME, &command)?;
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        clap_complete::generate_to(shell, &mut Cli::command(), NAME, dir)?;
+        fs::write(dir.join(shell.file_name(NAME)), complete::script(shell)?)?;
     }
     Ok(())
 }

@@ -70,9 +70,14 @@ clean_up() {
     fi
     [ -z "$owner" ] && [ -s "$root/owner" ] && owner="$(tr -d '[:space:]' <"$root/owner")"
     if [ -n "$owner" ]; then
+        # Its rules for host ports, too.
+        "$MIRRORLET" cleanup --root "$root" --yes >/dev/null 2>&1
         ids="$(owned)"
         # shellcheck disable=SC2086 # one argument an id
         [ -z "$ids" ] || docker rm --force --volumes $ids >/dev/null
+        ids="$(docker volume ls --quiet --filter "label=mirrorlet.dev/owner=$owner")"
+        # shellcheck disable=SC2086 # one argument a name
+        [ -z "$ids" ] || docker volume rm $ids >/dev/null
     fi
     clean_up_more
     # The root may be a mount, and memory volumes are mounted below it; deepest first.

@@ -13,7 +13,7 @@ set -euo pipefail
 
 NODE=demo
 # Pods of examples/ that stay running, by manifest name; `batch` ends with success.
-STAYING="careful clock configured probed staged watcher web"
+STAYING="cache caller careful clock configured counter front orders probed staged watcher web worker"
 
 leave_running=false
 case "${1:-}" in
@@ -24,6 +24,7 @@ esac
 
 # shellcheck source=hack/demo-lib.sh
 . "$REPO/hack/demo-lib.sh"
+need curl curl
 
 all_running() {
     local pod
@@ -34,7 +35,7 @@ all_running() {
 }
 # ---- the tour -------------------------------------------------------------------------------
 
-title "Eight manifests, one agent"
+title "Eleven manifests, one agent"
 mkdir -p "$manifests"
 cp "$REPO"/examples/*.yaml "$manifests/"
 show "$MIRRORLET" validate "$manifests"
@@ -60,6 +61,7 @@ Stop it and remove its pods:
 
    kill $agent
    docker rm -fv \$(docker ps -aq --filter label=mirrorlet.dev/owner=$owner)
+   docker volume rm \$(docker volume ls -q --filter label=mirrorlet.dev/owner=$owner)
    awk '\$2 ~ "^$root/" { print \$2 }' /proc/mounts | sort -r | xargs -r umount
    rm -rf $root
 TEXT
@@ -93,6 +95,44 @@ for id in $others; do
 done
 note "a static pod that changed is a new pod: the old one ended first; no other pod was touched"
 
+title "An edit under traffic: 'till' says StartFirst"
+port=18080
+while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+cat >"$manifests/till.yaml" <<YAML
+apiVersion: v1
+kind: Pod
+metadata:
+  name: till
+  annotations: {mirrorlet.dev/rollout: StartFirst, mirrorlet.dev/min-ready-seconds: "1"}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+    - name: httpd
+      image: mirrorlet.test/busybox:1
+      command: ["/bin/sh", "-c", "mkdir /tmp/www && echo edition \$EDITION > /tmp/www/index.html && exec httpd -f -p 8080 -h /tmp/www"]
+      ports: [{containerPort: 8080, hostPort: $port}]
+      readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
+YAML
+till() { curl --silent --fail --max-time 5 "http://127.0.0.1:$port/"; }
+till_serves() { [ "$(till)" = "edition $1" ]; }
+till_is_settled() { report_has '.pods[] | select(.manifestName == $pod) | .ready == 1 and .rollout == null' till; }
+wait_for "$CHANGE_SECONDS" "'till' to serve edition 1" till_serves 1
+wait_for "$CHANGE_SECONDS" "'till' to be healthy" till_is_settled
+touch "$root/traffic"
+while [ -e "$root/traffic" ]; do till || echo failed; done >"$root/answers" &
+asking=$!
+sed -i 's|mirrorlet.test/busybox:1|mirrorlet.test/busybox:2|' "$manifests/till.yaml"
+wait_for "$CHANGE_SECONDS" "'till' to serve edition 2" till_serves 2
+wait_for "$CHANGE_SECONDS" "its rollout to end" till_is_settled
+rm "$root/traffic"
+wait "$asking"
+failed="$(grep -c -x failed "$root/answers" || true)"
+note "$(grep -c edition "$root/answers") requests at its host port during the edit, $failed failed"
+[ "$failed" = 0 ] || die "a request failed during the edit"
+rm "$manifests/till.yaml"
+till_is_gone() { report_has '[.pods[] | select(.manifestName == "till")] | length == 0'; }
+wait_for "$CHANGE_SECONDS" "'till' to be removed" till_is_gone
+
 title "An edit of a ConfigMap: its file in 'configured' changes, nothing restarts"
 configured="$(container_id configured httpd)"
 truth="$(running_ids)"
@@ -104,6 +144,33 @@ sed -i 's|<h1>green</h1>|<h1>blue</h1>|' "$manifests/config-and-secret.yaml"
 wait_for "$CHANGE_SECONDS" "the edit in the container" has_colour blue
 note "after:  $(colour)"
 [ "$(running_ids)" = "$truth" ] || die "the edit of a ConfigMap restarted something"
+
+title "An application of three pods: 'worker' orders from 'orders', 'front' shows how much"
+application="$manifests/app-of-three.yaml"
+# Asked by name, from the worker.
+front() {
+    docker exec "$(container_id worker worker)" sh -c \
+        "printf 'GET /cgi-bin/page HTTP/1.0\r\n\r\n' | nc -w 2 front 80 | tail -n 1" 2>/dev/null
+}
+has_orders() { [[ "$(front)" =~ ^"$1: "[1-9] ]]; }
+wait_for "$CHANGE_SECONDS" "the first order" has_orders "Orders so far"
+ordered="$(front)"
+note "a name, a secret, a ConfigMap and a claim at work: $ordered"
+truth="$(running_ids)"
+sed -i 's|title: Orders so far|title: Sold|' "$application"
+wait_for "$CHANGE_SECONDS" "the ConfigMap's edit on the page" has_orders Sold
+[ "$(running_ids)" = "$truth" ] || die "the edit of a ConfigMap restarted something"
+before="$(container_id orders httpd)"
+sed -i 's|touch /data/orders|touch /data/orders /tmp/again|' "$application"
+orders_is_edited() {
+    local id
+    id="$(container_id orders httpd)"
+    [ -n "$id" ] && [ "$id" != "$before" ] && has_orders Sold
+}
+wait_for "$CHANGE_SECONDS" "'orders' to be another pod" orders_is_edited
+now="$(front)"
+[ "${now##*: }" -ge "${ordered##*: }" ] || die "orders are lost: $ordered, then $now"
+note "'orders' was edited, so it is another pod with another address; its data is there: $now"
 
 title "A bad edit: half of 'web.yaml' is lost while it runs"
 truth="$(running_ids)"
@@ -143,8 +210,9 @@ title "Another one: the command of 'web' crashes"
 # Judged sooner than by default, so that you needn't wait.
 judged='    mirrorlet.dev/max-restarts: "1"\n    mirrorlet.dev/min-ready-seconds: "5"'
 web_is_healthy() {
-    jq --exit-status '.history as $h | $h.revisions[] | select((.pod.metadata.name | startswith("web-"))
-        and .pod.metadata.uid == $h.newest and .outcome == "healthy")' "$root"/rollouts/*.json >/dev/null 2>&1
+    jq --slurp --exit-status 'any(.[].history; .newest as $newest | any(.revisions[];
+        (.pod.metadata.name | startswith("web-")) and .pod.metadata.uid == $newest
+        and .outcome == "healthy"))' "$root"/rollouts/*.json >/dev/null 2>&1
 }
 wait_for "$CHANGE_SECONDS" "'web' to be healthy" web_is_healthy
 sed -e "s|^metadata:|metadata:\n  annotations:\n$judged|" -e 's|command: .*|command: ["sh", "-c", "exit 3"]|' "$root/web.good" >"$root/web.next"

@@ -26,6 +26,11 @@ HELM_VERSION=v4.3.1
 HELM="${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/mirrorlet-dev/helm/$HELM_VERSION/helm"
 export HELM_VERSION HELM
 
+# Docker Compose (hack/compose-build.sh).
+COMPOSE_VERSION="$(awk '/github.com\/docker\/compose\/v2 v/ { for (i = 1; i <= NF; i++) if ($i ~ /^v[0-9]/) { print $i; exit } }' "$REPO/hack/compose/go.mod")"
+COMPOSE="${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/mirrorlet-dev/compose/$COMPOSE_VERSION/docker-compose"
+export COMPOSE_VERSION COMPOSE
+
 # A current Docker Engine (hack/engine29-build.sh): the version it calls itself, and the Go modules it
 # is built from.
 ENGINE29_VERSION=29.9.0

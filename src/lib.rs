@@ -19,6 +19,7 @@
 //! | [`eviction`] | evicts pods from a node that runs short, and pods over their own limits |
 //! | [`certificate`] | this node's certificates: created, requested from the cluster, stored |
 //! | [`cluster`] | the API server: Node, Lease, mirror pods, status, events |
+//! | [`names`] | keeps the names of pods and Services right in hosts files |
 //! | [`server`] | the node API, the agent's socket, metrics and health |
 //! | [`cli`] | validate, status, logs: text in, text out |
 //! | [`config`] | arguments, environment and file → one resolved `Config` |
@@ -41,6 +42,7 @@ pub mod certificate;
 pub mod cli;
 pub mod cluster;
 pub mod eviction;
+pub mod names;
 pub mod observe;
 pub mod prober;
 pub mod rollout;

@@ -1,7 +1,8 @@
 //! Log output: to standard error, as text on a terminal and as JSON elsewhere.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write as _};
 
+use tracing::{Level, Metadata};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
@@ -28,7 +29,7 @@ pub enum LogError {
 }
 
 /// Targets that are never logged, regardless of the filter: kube's client puts whole objects,
-/// Secrets among them, into its warnings, and kube's watches repeat what the agent tells once.
+/// Secrets among them, into its warnings, and kube's watches repeat what the agent logs once.
 const NEVER: [&str; 2] = ["kube_client", "kube_runtime"];
 
 /// The filter of `log_level`. A bare level means our own lines; libraries speak from warn on.
@@ -57,20 +58,65 @@ pub fn filter(log_level: &str) -> Result<Targets, LogError> {
 pub fn init(format: LogFormat, log_level: &str) -> Result<(), LogError> {
     let filter = filter(log_level)?;
     let terminal = std::io::stderr().is_terminal();
+    let stderr = Stderr {
+        to_journal: is_journal(),
+    };
     let registry = tracing_subscriber::registry().with(filter);
     if as_json(format, terminal) {
-        registry.with(json_layer(std::io::stderr)).try_init()
+        registry.with(json_layer(stderr)).try_init()
     } else {
         registry
             .with(
                 tracing_subscriber::fmt::layer()
-                    .with_writer(std::io::stderr)
+                    .with_writer(stderr)
                     .with_ansi(terminal && std::env::var_os("NO_COLOR").is_none())
                     .with_target(false),
             )
             .try_init()
     }
     .map_err(|_| LogError::Twice)
+}
+
+/// Standard error. Lines to systemd's journal start with their priority, which the journal strips.
+struct Stderr {
+    to_journal: bool,
+}
+
+impl<'a> MakeWriter<'a> for Stderr {
+    type Writer = io::StderrLock<'static>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        io::stderr().lock()
+    }
+
+    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> Self::Writer {
+        let mut stderr = self.make_writer();
+        if self.to_journal {
+            // An error is returned by the write of the line itself.
+            let _ = stderr.write_all(priority(*meta.level()).as_bytes());
+        }
+        stderr
+    }
+}
+
+/// The prefix for the priority of that level, as in `sd-daemon(3)`.
+fn priority(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "<3>",
+        Level::WARN => "<4>",
+        Level::INFO => "<6>",
+        Level::DEBUG | Level::TRACE => "<7>",
+    }
+}
+
+/// Whether standard error is the journal: `JOURNAL_STREAM` has the device and inode number of the
+/// stream that systemd opened for the service.
+fn is_journal() -> bool {
+    let Some(stream) = std::env::var("JOURNAL_STREAM").ok() else {
+        return false;
+    };
+    rustix::fs::fstat(io::stderr())
+        .is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
 fn as_json(format: LogFormat, terminal: bool) -> bool {
@@ -135,6 +181,18 @@ mod tests {
         assert_eq!(line["pod"], "default/web");
         assert_eq!(line["message"], "container started");
         assert_eq!(line["level"], "INFO");
+    }
+
+    #[test]
+    fn a_line_to_the_journal_has_its_priority() {
+        let levels = [
+            Level::ERROR,
+            Level::WARN,
+            Level::INFO,
+            Level::DEBUG,
+            Level::TRACE,
+        ];
+        assert_eq!(levels.map(priority), ["<3>", "<4>", "<6>", "<7>", "<7>"]);
     }
 
     #[test]

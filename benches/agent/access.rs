@@ -1,4 +1,4 @@
-//! What reading logs, running commands and probing by commands cost, beside the Engine's own client
+//! Costs of reading logs, running commands and probing by commands, beside the Engine's own client
 //! and raw calls.
 
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use crate::events::Events;
 use crate::raw;
 use crate::report::{Figure, median};
 
-/// What an exec probe may take, beside the same three calls raw.
+/// Most time that an exec probe may take, as a multiple of the same three calls made raw.
 const PROBE_SHARE: f64 = 1.3;
 /// The least of the throughput of the Engine's own client that ours must have.
 const THROUGHPUT_SHARE: f64 = 0.8;
@@ -102,7 +102,7 @@ impl Stand<'_> {
         )
     }
 
-    /// What a command writes, beside `docker exec`.
+    /// Measures the output of a command, beside `docker exec`.
     fn exec_out(&self) -> anyhow::Result<Figure> {
         let command = format!("head -c {} /dev/zero", self.bytes);
         self.beside(
@@ -112,7 +112,7 @@ impl Stand<'_> {
         )
     }
 
-    /// What a command is given to read, beside `docker exec -i`.
+    /// Measures the input of a command, beside `docker exec -i`.
     fn exec_in(&self) -> anyhow::Result<Figure> {
         let command = "cat > /dev/null";
         self.beside(

@@ -114,7 +114,7 @@ impl Agent {
         Ok(())
     }
 
-    /// What its port answers: head and body.
+    /// Returns the answer of its port to a GET: head and body.
     pub async fn get(&self, path: &str) -> anyhow::Result<String> {
         let mut stream = TcpStream::connect(&self.address).await?;
         let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n");

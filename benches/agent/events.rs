@@ -1,4 +1,4 @@
-//! What the Engine says happened, and when: the clock of every timed figure.
+//! The Engine's event stream, the clock of every timed figure.
 
 use std::time::Duration;
 

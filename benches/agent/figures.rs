@@ -19,7 +19,7 @@ use crate::stats;
 
 /// Window the agent may add to a start: the longest that `--settle` takes.
 const SETTLE_MILLIS: f64 = 50.0;
-/// What the agent may add to a replacement: the way of the news to it and its answer.
+/// Most time that the agent may add to a replacement: from the event to its answer.
 const NEWS_MILLIS: f64 = 30.0;
 /// Numbers of raw pod starts at a time that are tried for the best.
 const AT_ONCE: [usize; 5] = [2, 4, 8, 16, 32];

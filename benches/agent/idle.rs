@@ -1,4 +1,4 @@
-//! What an agent costs while nothing happens.
+//! Costs of an agent while nothing happens.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the agent costs, beside the same Engine calls made raw in the same run.
+//! Costs of the agent, beside the same Engine calls made raw in the same run.
 //!
 //! Runs the program itself as a child process against the real Engine. Every timed figure has a
 //! *floor*: the calls a person would have to make, with the bodies the agent sent, made by this
@@ -29,7 +29,7 @@ use std::path::PathBuf;
 
 use settings::{binary, number};
 
-/// What a run is made with.
+/// The settings of a run.
 pub struct Settings {
     /// The program to measure.
     pub binary: PathBuf,

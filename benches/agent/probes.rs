@@ -1,4 +1,4 @@
-//! What probes cost, and how soon a failed one has its consequences.
+//! Costs of probes, and the time from a failed probe to its consequences.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -19,9 +19,9 @@ use crate::floor::{Floor, millis};
 use crate::process::cpu_seconds;
 use crate::report::{Figure, median};
 
-/// What the probes of all pods may cost, in percent of a core.
+/// Most CPU that the probes of all pods may use, in percent of a core.
 const CPU_PERCENT: f64 = 3.0;
-/// What the agent may add to a restart.
+/// Most time that the agent may add to a restart.
 const NEWS_MILLIS: f64 = 50.0;
 /// A time that has not come.
 const NEVER: i64 = i64::MAX;

@@ -1,4 +1,4 @@
-//! What processes have cost, from /proc.
+//! CPU time and memory of processes, from /proc.
 
 use std::fs;
 

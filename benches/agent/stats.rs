@@ -1,4 +1,4 @@
-//! What an answer about all pods costs.
+//! Cost of an answer about all pods.
 
 use std::time::Duration;
 

@@ -125,7 +125,7 @@ fn by_kind(entries: &[AuditEntry]) -> String {
     kinds.collect::<Vec<_>>().join(", ")
 }
 
-/// What many static pods that start at once cost the API server.
+/// Measures the requests to the API server for many static pods that start at once.
 async fn burst(settings: &Settings, cluster: &Cluster) -> anyhow::Result<Figure> {
     let (agent, _engine) = Agent::start(settings, cluster, "bench-burst").await?;
     let watching = Watching::start(cluster, &agent.node).await;
@@ -156,7 +156,7 @@ async fn all_running(agent: &Agent, watching: &Watching, pods: usize) {
     }
 }
 
-/// What a node on which nothing happens costs.
+/// Measures a node on which nothing happens.
 async fn idle(settings: &Settings, cluster: &Cluster) -> anyhow::Result<Vec<Figure>> {
     let (agent, _engine) = Agent::start(settings, cluster, "bench-idle").await?;
     let watching = Watching::start(cluster, &agent.node).await;

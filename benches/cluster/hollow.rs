@@ -20,7 +20,7 @@ use crate::common::cluster::Cluster;
 use crate::common::{Bed, IMAGE, sleeper};
 use crate::report::Figure;
 
-/// What the names of these Nodes begin with.
+/// Prefix of the names of these Nodes.
 const PREFIX: &str = "hollow-";
 /// Pause between the starts of two agents: a thousand nodes are not switched on together.
 const STAGGER: Duration = Duration::from_millis(25);

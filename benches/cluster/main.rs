@@ -1,4 +1,4 @@
-//! What it costs to be a Node of a cluster, measured at a real API server.
+//! Costs of a Node of a cluster, measured at a real API server.
 //!
 //! Starts etcd, kube-apiserver and controller-manager of its own and the program itself as a
 //! child process on the real Engine. Requests are counted in the API server's audit log. The last
@@ -36,7 +36,7 @@ use std::path::PathBuf;
 
 use settings::{binary, number};
 
-/// What a run is made with.
+/// The settings of a run.
 pub struct Settings {
     /// The program to measure.
     pub binary: PathBuf,

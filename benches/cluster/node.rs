@@ -114,7 +114,7 @@ impl Drop for Agent {
     }
 }
 
-/// What the API server told of a pod, and when we learned of it (nanoseconds since 1970).
+/// A change of a pod that the API server reported, and when it arrived (nanoseconds since 1970).
 #[derive(Debug, Clone)]
 pub struct Told {
     /// When.

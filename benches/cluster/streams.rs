@@ -1,4 +1,4 @@
-//! What `kubectl exec`, `logs -f` and `port-forward` cost on a pod of ours, through the API server.
+//! Costs of `kubectl exec`, `logs -f` and `port-forward` on a pod of ours, through the API server.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -29,7 +29,8 @@ use crate::node::{Agent, Watching};
 use crate::raw;
 use crate::report::{Figure, median};
 
-/// What the way through the API server and us may add to a command's time, in milliseconds.
+/// Most time that the way through the API server and the agent may add to a command, in
+/// milliseconds.
 const WAY: f64 = 30.0;
 /// The least of the throughput of the raw way that ours must have.
 const THROUGHPUT_SHARE: f64 = 0.8;
@@ -233,7 +234,7 @@ impl Stand<'_> {
         })
     }
 
-    /// What a command writes, by kubectl, beside `docker exec`.
+    /// Measures the output of a command by kubectl, beside `docker exec`.
     fn exec_out(&self) -> anyhow::Result<Figure> {
         let script = format!("head -c {} /dev/zero", self.bytes);
         let (mut values, mut floors) = (Vec::new(), Vec::new());
@@ -253,7 +254,8 @@ impl Stand<'_> {
         ))
     }
 
-    /// What a port of the pod sends, by `kubectl port-forward`, beside a connection to the pod.
+    /// Measures the bytes that a port of the pod sends through `kubectl port-forward`, beside a
+    /// connection to the pod.
     async fn forwarded(&self) -> anyhow::Result<Figure> {
         let mut kubectl = self.kubectl();
         kubectl.args(["port-forward", &self.mirror, &format!(":{PORT}")]);

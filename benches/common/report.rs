@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 /// One figure.
 #[derive(Debug, Clone)]
 pub struct Figure {
-    /// What was measured.
+    /// Name of the measured figure.
     pub name: &'static str,
-    /// What came out.
+    /// Measured value.
     pub value: f64,
     /// Unit of value, floor and limit.
     pub unit: &'static str,

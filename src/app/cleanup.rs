@@ -14,7 +14,7 @@ use mirrorlet_docker::{BollardEngine, host_ports_table};
 use mirrorlet_host::volume::VolumeManager;
 use mirrorlet_host::{disk, nat};
 
-/// What there is to remove, or was removed.
+/// The things to remove, or that were removed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Left {
     /// Ids of containers, sandboxes included.
@@ -63,7 +63,8 @@ pub async fn cleanup(config: &Config, remove: bool) -> anyhow::Result<Option<Lef
     })
     .await?;
     let table = host_ports_table(&owner);
-    let removed = disk::blocking(move || nat::remove(&table)).await;
+    let removed =
+        disk::blocking(move || nat::remove(&table).and_then(|()| nat::release(&table))).await;
     removed.context("failed to remove the rules for host ports")?;
     Ok(Some(left))
 }

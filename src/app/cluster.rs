@@ -79,7 +79,7 @@ pub(super) struct Links {
     pub(super) listed: watch::Receiver<Option<Arc<Pods>>>,
     /// The wanted pods and the mirrors.
     pub(super) manager: PodManager,
-    /// What the node is short of.
+    /// The pressures that the node is under.
     pub(super) pressures: Reader<Pressures>,
 }
 
@@ -154,7 +154,7 @@ impl Cluster {
         }))
     }
 
-    /// Starts what needs the other parts, and hands out what the status report tells of it all.
+    /// Starts what needs the other parts, and returns the readers for the status report.
     pub(super) fn link(
         self,
         config: &Config,

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::desired::{MergeOutputs, MergeTask};
 use super::{Parts, counts, gc, spawn};
 use crate::config::Config;
+use crate::names::PodNames;
 use crate::observe::{Observer, Reach};
 use crate::prober::{KEPT_FILE, ProbeManager};
 use crate::rollout::{RolloutHandle, RolloutOptions, Rollouts};
@@ -18,6 +19,7 @@ use crate::source::SourceReader;
 use crate::store::board::{Board, board};
 use crate::store::cache::{CacheReader, cache};
 use crate::store::cell::{Reader, cell};
+use crate::store::claims::{ClaimHandle, ClaimStore};
 use crate::store::evictions::Evict;
 use crate::store::looks::{LookRequests, Request};
 use crate::store::pods::PodWriter;
@@ -47,7 +49,7 @@ pub(super) struct CoreOptions {
     pub(super) node_ips: Vec<IpAddr>,
     /// The clock.
     pub(super) clock: Clock,
-    /// What the node is short of.
+    /// The pressures that the node is under.
     pub(super) pressures: Reader<Pressures>,
     /// Orders to evict pods.
     pub(super) evictions: mpsc::Receiver<Evict>,
@@ -57,6 +59,8 @@ pub(super) struct CoreOptions {
     pub(super) pods: PodWriter,
     /// Tells image collection which images have to stay.
     pub(super) needed_images: watch::Sender<BTreeSet<String>>,
+    /// A text that only this machine knows.
+    pub(super) salt: String,
     /// Where the objects of manifests are told.
     pub(super) objects: Arc<ManifestObjects>,
     /// Metrics and the journal.
@@ -77,6 +81,8 @@ pub(super) struct Core {
     pub(super) board: Board,
     /// The rollouts of static pods.
     pub(super) rollouts: RolloutHandle,
+    /// Releases claims.
+    pub(super) claims: ClaimHandle,
     /// Collects dead containers.
     pub(super) collector: Arc<ContainerGc>,
 }
@@ -106,7 +112,8 @@ impl Core {
 
         let (merged_writer, merged) = cell(Merged::default());
         let (wanted_writer, wanted) = watch::channel(Arc::new(Wanted::default()));
-        let merge = MergeTask::new(
+        let watched = sources.clone();
+        let (merge, claims) = MergeTask::new(
             sources,
             listed.clone(),
             MergeOutputs {
@@ -116,13 +123,13 @@ impl Core {
                 objects: options.objects,
             },
             rollouts,
+            ClaimStore::load(&config.root),
             telemetry.clone(),
         );
         spawn(parts, "merge", merge.run(cancel.clone()));
 
-        let telling = telemetry.clone();
         let client = options.probe_client;
-        let probes = start_probers(config, runtime, client, &board, telling, parts, cancel);
+        let probes = start_probers(config, runtime, client, &board, &telemetry, parts, cancel);
         let policy = gc::policy(config);
         let context = Arc::new(Context {
             runtime: Arc::clone(runtime),
@@ -150,8 +157,9 @@ impl Core {
         spawn(parts, "container gc", collecting);
         spawn(parts, "workers", workers.run(cancel.clone()));
 
-        let counting = counts::count_pods(board.clone(), telemetry.metrics, cancel.clone());
-        spawn(parts, "counts", counting);
+        let names = pod_names(config, runtime, &merged, &board);
+        spawn(parts, "pod names", names.run(cancel.clone()));
+        start_counts(watched, &board, &telemetry, parts, cancel);
         Self {
             cache,
             reach,
@@ -159,8 +167,39 @@ impl Core {
             merged,
             board,
             rollouts: rollout_handle,
+            claims,
             collector,
         }
+    }
+}
+
+/// Starts the tasks that set the gauges of pods and sources.
+fn start_counts(
+    sources: Vec<SourceReader>,
+    board: &Board,
+    telemetry: &Telemetry,
+    parts: &mut Parts,
+    cancel: &CancellationToken,
+) {
+    let metrics = telemetry.metrics.clone();
+    let counting = counts::count_pods(board.clone(), metrics.clone(), cancel.clone());
+    spawn(parts, "counts", counting);
+    let watching = counts::watch_sources(sources, metrics, cancel.clone());
+    spawn(parts, "source health", watching);
+}
+
+/// The task that writes the names of pods into hosts files.
+fn pod_names(
+    config: &Config,
+    runtime: &Arc<dyn Runtime>,
+    merged: &Reader<Merged>,
+    board: &Board,
+) -> PodNames {
+    PodNames {
+        runtime: Arc::clone(runtime),
+        merged: merged.clone(),
+        board: board.clone(),
+        cluster_domain: config.pod_names.then(|| config.cluster_domain.clone()),
     }
 }
 
@@ -175,6 +214,8 @@ fn rollouts(
     let clock = options.clock.clone();
     let options = RolloutOptions {
         runtime: Arc::clone(runtime),
+        objects: Arc::clone(&options.objects),
+        salt: options.salt.clone(),
         board: board.clone(),
         node: options.node.clone(),
         restore: config.rollout_restore,
@@ -191,7 +232,7 @@ fn start_probers(
     runtime: &Arc<dyn Runtime>,
     client: Client,
     board: &Board,
-    telemetry: Telemetry,
+    telemetry: &Telemetry,
     parts: &mut Parts,
     cancel: &CancellationToken,
 ) -> ProbeReader {
@@ -201,7 +242,7 @@ fn start_probers(
         client,
         board.clone(),
         writer,
-        telemetry,
+        telemetry.clone(),
         Arc::new(Timestamp::now),
         Some(config.root.join(KEPT_FILE)),
     );

@@ -1,9 +1,11 @@
-//! Pods by state, counted whenever a worker tells something new.
+//! Gauges of the pods by state and of the sources that can be read, set at each change.
 
 use std::collections::BTreeMap;
 
+use futures::future::select_all;
 use tokio_util::sync::CancellationToken;
 
+use crate::source::SourceReader;
 use crate::store::board::{Board, Phase, PodView};
 use mirrorlet_host::telemetry::{Metrics, PodState};
 
@@ -24,6 +26,33 @@ pub(super) async fn count_pods(board: Board, metrics: Metrics, cancel: Cancellat
     }
 }
 
+/// Sets whether all sources of each kind can be read, until cancelled.
+pub(super) async fn watch_sources(
+    sources: Vec<SourceReader>,
+    metrics: Metrics,
+    cancel: CancellationToken,
+) {
+    let mut healths: Vec<_> = sources.iter().map(|source| source.health.clone()).collect();
+    loop {
+        let mut up = BTreeMap::new();
+        for source in &sources {
+            let is_readable = source.health.get().last_error.is_none();
+            *up.entry(source.name.source).or_insert(true) &= is_readable;
+        }
+        for (kind, is_up) in up {
+            metrics.set_source_up(kind, is_up);
+        }
+        if healths.is_empty() {
+            return cancel.cancelled().await;
+        }
+        let changed = select_all(healths.iter_mut().map(|health| Box::pin(health.changed())));
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            (changed, _, _) = changed => if changed.is_err() { return },
+        }
+    }
+}
+
 fn state(view: &PodView) -> PodState {
     match view.phase {
         Phase::Terminating | Phase::Terminated => PodState::Terminating,
@@ -31,5 +60,57 @@ fn state(view: &PodView) -> PodState {
             let phase = view.status.as_ref().and_then(|s| s.phase.as_deref());
             PodState::of_phase(phase.unwrap_or_default())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::source;
+    use mirrorlet_core::api::{Code, Diagnostic, Timestamp};
+    use mirrorlet_core::desired::PodSource;
+    use mirrorlet_core::merge::SourceName;
+
+    #[tokio::test]
+    async fn a_kind_of_source_is_up_while_all_of_it_can_be_read() {
+        let of = |kind, location: &str| source(SourceName::new(kind, location));
+        let (_files, directory) = of(PodSource::File, "/manifests");
+        let (mut first, first_reader) = of(PodSource::Http, "http://a");
+        let (mut second, second_reader) = of(PodSource::Http, "http://b");
+        let metrics = Metrics::new();
+        let cancel = CancellationToken::new();
+        let readers = vec![directory, first_reader, second_reader];
+        let watching = watch_sources(readers, metrics.clone(), cancel.clone());
+        let watching = tokio::spawn(watching);
+        let until_up = async |expected: u8| {
+            let urls = format!("mirrorlet_source_up{{source=\"http\"}} {expected}\n");
+            while !metrics.encode().contains(&urls) {
+                tokio::task::yield_now().await;
+            }
+            let text = metrics.encode();
+            assert!(
+                text.contains("mirrorlet_source_up{source=\"file\"} 1\n"),
+                "{text}"
+            );
+        };
+        until_up(1).await;
+        let error = Diagnostic::error(Code::FetchFailed, "http://b", "connection refused");
+        second.failed(error);
+        until_up(0).await;
+        first.succeeded(Timestamp::UNIX_EPOCH);
+        until_up(0).await;
+        second.succeeded(Timestamp::UNIX_EPOCH);
+        until_up(1).await;
+        cancel.cancel();
+        watching.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_agent_without_sources_waits_for_its_end() {
+        let cancel = CancellationToken::new();
+        let mut watching = Box::pin(watch_sources(Vec::new(), Metrics::new(), cancel.clone()));
+        assert!(futures::poll!(&mut watching).is_pending());
+        cancel.cancel();
+        watching.await;
     }
 }

@@ -11,6 +11,7 @@ use super::tell::Teller;
 use crate::rollout::Rollouts;
 use crate::source::SourceReader;
 use crate::store::cell::Writer;
+use crate::store::claims::{ClaimHandle, ClaimStore, Releases, releases};
 use crate::store::pods::PodWriter;
 use crate::worker::Wanted;
 use mirrorlet_core::api::{Diagnostic, FullName, PodUid, Timestamp};
@@ -43,6 +44,8 @@ pub struct MergeTask {
     conflicts: BTreeSet<Diagnostic>,
     teller: Teller,
     rollouts: Rollouts,
+    claims: ClaimStore,
+    releases: Releases,
     /// Whether a merge knew what runs already. Nothing is wanted before: which of two pods with
     /// one name is the incumbent can't be told.
     settled: bool,
@@ -50,16 +53,18 @@ pub struct MergeTask {
 
 impl MergeTask {
     /// A task that merges `sources`. What runs by the newest list goes before a newcomer of the
-    /// same full name.
+    /// same full name. The handle releases claims.
     #[must_use]
     pub fn new(
         sources: Vec<SourceReader>,
         listed: watch::Receiver<Option<Arc<Pods>>>,
         outputs: MergeOutputs,
         rollouts: Rollouts,
+        claims: ClaimStore,
         telemetry: Telemetry,
-    ) -> Self {
-        Self {
+    ) -> (Self, ClaimHandle) {
+        let (handle, releases) = releases();
+        let task = Self {
             sources,
             listed,
             outputs,
@@ -67,8 +72,11 @@ impl MergeTask {
             conflicts: BTreeSet::new(),
             teller: Teller::default(),
             rollouts,
+            claims,
+            releases,
             settled: false,
-        }
+        };
+        (task, handle)
     }
 
     /// Merges until cancelled.
@@ -79,16 +87,22 @@ impl MergeTask {
             let mut readers: Vec<_> = self.sources.iter().map(|s| s.state.clone()).collect();
             let changed = select_all(readers.iter_mut().map(|reader| Box::pin(reader.changed())));
             let mut listed = self.listed.clone();
-            let index = tokio::select! {
+            let (index, release) = tokio::select! {
                 () = cancel.cancelled() => break,
                 known = listed.wait_for(Option::is_some), if !self.settled => {
                     if known.is_err() { break }
                     continue;
                 }
                 () = self.rollouts.changed() => continue,
-                (changed, index, _) = changed => if changed.is_ok() { index } else { break },
+                Some(release) = self.releases.recv() => (None, Some(release)),
+                (changed, index, _) = changed => if changed.is_ok() { (Some(index), None) } else { break },
             };
-            if let (Some(source), Some(reader)) = (self.sources.get_mut(index), readers.get(index))
+            if let Some(release) = release {
+                self.claims.release(release).await;
+            }
+            if let Some(index) = index
+                && let (Some(source), Some(reader)) =
+                    (self.sources.get_mut(index), readers.get(index))
             {
                 source.state = reader.clone();
             }
@@ -108,8 +122,11 @@ impl MergeTask {
         let mut merged = merge_sources(&states, &self.incumbents(&before), &before.objects);
         self.tell_problems(&states, &merged);
         self.teller.merged(&self.telemetry, &states, &merged);
+        merged.bind_claims(self.claims.bindings());
+        merged.bindings = self.claims.keep(&merged.bindings).await.clone();
         // Before any pod is: one that comes with its objects finds them.
         self.outputs.objects.publish(merged.known_objects());
+        self.rollouts.add_configs(&mut merged);
         if let Some(listed) = &listed {
             self.rollouts.apply(&mut merged, &before, listed).await;
             self.rollouts.keep_switches().await;
@@ -175,7 +192,10 @@ impl MergeTask {
             .borrow()
             .iter()
             .flat_map(|pods| pods.0.iter())
-            .map(|pod| (pod.full_name.clone(), pod.uid.clone()))
+            .map(|pod| {
+                let uid = self.rollouts.manifest_uid(&pod.full_name, &pod.uid);
+                (pod.full_name.clone(), uid)
+            })
             .collect();
         if self.settled {
             incumbents.extend(before.incumbents());

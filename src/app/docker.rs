@@ -124,6 +124,8 @@ impl Docker {
         let manager = DockerManager::new(engine, Arc::clone(&images), telemetry, options);
         let sessions = manager.exec_sessions();
         spawn(parts, "exec sessions", sessions.run(cancel.clone()));
+        let held_ports = manager.held_ports();
+        spawn(parts, "held ports", held_ports.run(cancel.clone()));
         Self {
             probe_client: manager.probe_client(),
             runtime: Arc::new(manager),

@@ -37,7 +37,7 @@ pub(super) fn ends() -> (Ends, Reader<Pressures>, mpsc::Receiver<Evict>) {
 }
 
 impl Ends {
-    /// Starts to evict; hands out what the status report tells of it.
+    /// Starts to evict; returns the reader for the status report.
     pub(super) fn start(
         self,
         config: &Config,

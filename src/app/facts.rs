@@ -16,12 +16,12 @@ const ANYWHERE_V6: &str = "[2001:db8::1]:9";
 /// The machine's hosts file.
 const HOSTS_FILE: &str = "/etc/hosts";
 
-/// What the machine has.
+/// Resources of the machine.
 pub(super) struct Machine {
     /// Its addresses, primary first.
     pub(super) ips: Vec<IpAddr>,
     pub(super) capacity: Amounts,
-    /// What of the capacity is not for pods.
+    /// Part of the capacity that is not for pods.
     pub(super) reserved: Amounts,
 }
 

@@ -1,4 +1,4 @@
-//! Looks at what the agent has of its host, and tells what is lacking.
+//! Checks the agent's access to its host, and reports missing access.
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -14,9 +14,9 @@ use mirrorlet_core::api::report::LackReport;
 use mirrorlet_core::host_access::{Found, HostAccess, Lack, Need, lacks};
 use mirrorlet_docker::engine::{HostSide, SharedEngine};
 use mirrorlet_docker::sees::engine_sees;
-use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_host::volume::{HostFiles, TrialMount};
+use mirrorlet_host::{disk, nat};
 use mirrorlet_runtime::RuntimeError;
 
 /// How long a connection to a socket of this machine may take: the kernel makes it, at once.
@@ -55,7 +55,7 @@ struct Peer {
 }
 
 impl HostLook {
-    /// Takes a first look, without the Engine's help, and hands out what will be told.
+    /// Takes a first look, without the Engine's help, and returns the reader of its results.
     pub(super) async fn new(
         config: &Config,
         engine: SharedEngine,
@@ -130,6 +130,7 @@ impl HostLook {
         };
         self.files.set_apart(access.is_apart);
         access.network = self.network_seen(peer).await?;
+        access.port_rules = port_rules().await;
         if peer.shares_mounts == Some(true) {
             return Ok(HostAccess {
                 root: Found::Yes,
@@ -222,6 +223,18 @@ impl HostLook {
     }
 }
 
+/// Whether the kernel takes rules for host ports from this process, and those that hold them.
+async fn port_rules() -> Found {
+    let table = format!("mirrorlet-check-{}", std::process::id());
+    let checked = disk::blocking(move || nat::check(&table).and_then(|()| nat::check_hold(&table)));
+    match checked.await {
+        Ok(()) => Found::Yes,
+        Err(error) => Found::No(format!(
+            "the kernel takes no rules for host ports from the agent ({error})"
+        )),
+    }
+}
+
 fn report(lack: &Lack) -> LackReport {
     LackReport {
         need: lack.need.as_str().to_owned(),
@@ -231,7 +244,7 @@ fn report(lack: &Lack) -> LackReport {
 }
 
 /// Whether the Engine has other files than the agent; where its process can't be looked at, what
-/// runtimes leave in containers tells.
+/// runtimes leave in containers shows.
 fn is_apart(peer: Peer) -> bool {
     match (peer.is_seen, peer.shares_mounts) {
         (_, Some(shares)) => !shares,
@@ -280,7 +293,7 @@ async fn peer(docker: &str) -> Peer {
     let Some(pid) = stream.peer_cred().ok().and_then(|peer| peer.pid()) else {
         return Peer::default();
     };
-    // The kernel tells 0 of a process that is not among ours.
+    // The kernel says 0 for a process that is not among ours.
     if pid <= 0 {
         return Peer {
             is_seen: Some(false),

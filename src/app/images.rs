@@ -1,4 +1,4 @@
-//! The images that our Node tells of.
+//! The images in our Node's status.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use mirrorlet_docker::ImagePuller;
 const LIST_GAP: Duration = Duration::from_secs(10);
 
 /// Lists all images at the start, and whenever they may have changed, until cancelled. While the
-/// Engine can't tell, the last list stands: it says itself when it is back.
+/// Engine doesn't answer, the last list stands; its return is an event.
 pub(super) async fn keep(
     images: Arc<ImagePuller>,
     mut known: Writer<Vec<ImageSeen>>,

@@ -29,6 +29,7 @@ pub mod owner;
 mod readings;
 mod serve;
 mod stats;
+mod systemd;
 mod tell;
 mod view;
 
@@ -84,7 +85,13 @@ type Parts = JoinSet<&'static str>;
 pub async fn run(resolved: Resolved) -> anyhow::Result<()> {
     let cancel = CancellationToken::new();
     let engine = BollardEngine::connect(&resolved.config.docker)?;
-    let agent = Agent::start(resolved, Arc::new(engine), &cancel).await?;
+    let mut agent = Agent::start(resolved, Arc::new(engine), &cancel).await?;
+    spawn(
+        &mut agent.parts,
+        "watchdog",
+        systemd::keep_alive(cancel.clone()),
+    );
+    systemd::ready();
     agent.run_until_told(cancel).await
 }
 
@@ -158,6 +165,7 @@ impl Agent {
             pods,
             needed_images: docker.needed_images.clone(),
             objects: objects.manifests,
+            salt: owner::salt(&config.root).context("failed to use the salt file")?,
             telemetry: telemetry.clone(),
         };
         let (runtime, readers) = (&docker.runtime, sources.clone());
@@ -194,6 +202,7 @@ impl Agent {
     /// Waits for a signal, or for a component that ended unexpectedly.
     async fn run_until_told(mut self, cancel: CancellationToken) -> anyhow::Result<()> {
         let outcome = until_told(&mut self.parts).await;
+        systemd::stopping();
         cancel.cancel();
         self.drain().await;
         outcome
@@ -403,7 +412,7 @@ impl Wired {
         let metrics = self.telemetry.metrics.clone();
         Served {
             stats: Arc::new(ServedStats {
-                provider,
+                provider: Arc::clone(&provider),
                 metrics: metrics.clone(),
             }),
             metrics,
@@ -416,6 +425,7 @@ impl Wired {
                 manager: self.manager,
                 board: core.board,
                 rollouts: core.rollouts,
+                claims: core.claims,
                 cache: core.cache,
                 reach: core.reach,
                 engine: engine_reader,
@@ -425,6 +435,7 @@ impl Wired {
                 shortages,
                 runtime: docker.runtime,
                 changes,
+                stats: provider,
                 journal: self.telemetry.journal,
                 cluster,
             }),

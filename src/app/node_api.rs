@@ -258,7 +258,7 @@ async fn keep_published(
                 }
                 Err(error) => (PUBLISHED_PERIOD, Some(error.to_string())),
             },
-            // It is away: somebody else tells that.
+            // It is away: the client reports that.
             Err(error) if error.is_away() => (PUBLISHED_PAUSE, None),
             Err(error) => (PUBLISHED_PERIOD, Some(error.to_string())),
         };

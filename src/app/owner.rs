@@ -1,4 +1,4 @@
-//! The owner id of our containers: a random id stored in the root directory.
+//! Random ids stored in the root directory: the owner id of our containers, and the salt.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -8,6 +8,9 @@ use mirrorlet_host::disk;
 
 /// Length of an owner id, in hexadecimal digits: 128 bits.
 const ID_DIGITS: usize = 32;
+
+/// Name of the file of the salt.
+const SALT: &str = "salt";
 
 /// The owner id of a root directory; made up and kept there when it has none. Call it with the
 /// root's lock held.
@@ -30,8 +33,21 @@ pub fn owner_id(root: &Path) -> io::Result<String> {
                 "it does not contain 32 hexadecimal digits; restore it, or remove it and the containers labelled mirrorlet.dev/owner",
             ))
         }),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => create(root).map_err(named),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => create(root, "owner").map_err(named),
         Err(e) => Err(named(e)),
+    }
+}
+
+/// A text that only this machine knows, unlike the owner id, which the Node has as well. Made up and
+/// kept when there is none; a damaged one costs a restart of the pods whose UID it is a part of.
+///
+/// # Errors
+/// The file can't be read or written.
+pub fn salt(root: &Path) -> io::Result<String> {
+    match std::fs::read_to_string(root.join(SALT)) {
+        Ok(text) => parse(&text).map_or_else(|| create(root, SALT), Ok),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => create(root, SALT),
+        Err(e) => Err(e),
     }
 }
 
@@ -41,12 +57,12 @@ fn parse(text: &str) -> Option<String> {
     (id.len() == ID_DIGITS && id.chars().all(hex)).then(|| id.to_owned())
 }
 
-fn create(root: &Path) -> io::Result<String> {
+fn create(root: &Path, file: &str) -> io::Result<String> {
     let mut bytes = [0_u8; ID_DIGITS / 2];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     let id = format!("{:032x}", u128::from_be_bytes(bytes));
     // A crash leaves either no id or a whole one.
-    disk::replace(&root.join("owner"), format!("{id}\n").as_bytes())?;
+    disk::replace(&root.join(file), format!("{id}\n").as_bytes())?;
     disk::sync_directory(root)?;
     Ok(id)
 }
@@ -63,6 +79,16 @@ mod tests {
         assert_eq!(owner_id(dir.path()).unwrap(), id);
         let other = tempfile::tempdir().unwrap();
         assert_ne!(owner_id(other.path()).unwrap(), id);
+    }
+
+    #[test]
+    fn the_salt_is_another_one_and_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = salt(dir.path()).unwrap();
+        assert_ne!(made, owner_id(dir.path()).unwrap());
+        assert_eq!(salt(dir.path()).unwrap(), made);
+        std::fs::write(dir.path().join(SALT), "abc").unwrap();
+        assert_ne!(salt(dir.path()).unwrap(), made);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use mirrorlet_host::telemetry::Metrics;
 use mirrorlet_host::volume::HostFiles;
 
 /// How long the Engine may take to say where its files are. It is asked once in its life; while it
-/// doesn't answer, all else is told.
+/// doesn't answer, all else is reported.
 const ENGINE_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The Engine's disk, as far as it is this machine's.

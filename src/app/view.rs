@@ -3,34 +3,43 @@
 mod access;
 mod cluster;
 mod explain;
+mod images;
+mod orders;
 mod pods;
 mod rollouts;
+mod volumes;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use tokio::sync::watch;
 
 use crate::config::Resolved;
 use crate::eviction::Shortages;
 use crate::observe::Reach;
 use crate::rollout::RolloutHandle;
-use crate::server::view::{AgentView, Check, PlanRequest, ViewError};
+use crate::server::view::{AgentView, Check, Order, OrderAnswer, PlanRequest, ViewError};
 use crate::source::SourceReader;
+use crate::stats::StatsProvider;
 use crate::store::board::Board;
 use crate::store::cache::CacheReader;
 use crate::store::cell::Reader;
+use crate::store::claims::ClaimHandle;
 use crate::store::pods::PodManager;
 use mirrorlet_core::api::report::{
-    AgentReport, EngineReport, ExplainReport, HistoryReport, ImageGcReport, LackReport, PlanReport,
-    PodReport, StatusReport,
+    AgentReport, EngineReport, EventReport, ExplainReport, HistoryReport, ImageGcReport,
+    ImagesReport, LackReport, PlanReport, PodReport, StatusReport, TopReport, VolumeReport,
 };
 use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, ResolvedPodUid, Timestamp};
 use mirrorlet_core::desired::{SourcePod, SourceState};
+use mirrorlet_core::logs::Instance;
 use mirrorlet_core::merge::{Merged, merge_sources};
 use mirrorlet_core::rollout::Command;
 use mirrorlet_core::select::choose_container;
+use mirrorlet_core::stats::top::top;
 use mirrorlet_docker::ImagePuller;
 use mirrorlet_host::telemetry::Journal;
 use mirrorlet_runtime::{
@@ -50,6 +59,7 @@ pub(super) struct View {
     pub(super) manager: PodManager,
     pub(super) board: Board,
     pub(super) rollouts: RolloutHandle,
+    pub(super) claims: ClaimHandle,
     pub(super) cache: CacheReader,
     pub(super) reach: watch::Receiver<Reach>,
     pub(super) engine: watch::Receiver<EngineReport>,
@@ -58,10 +68,11 @@ pub(super) struct View {
     pub(super) images: Arc<ImagePuller>,
     /// None where no images are collected.
     pub(super) image_gc: Option<watch::Receiver<ImageGcReport>>,
-    /// What the node is short of.
+    /// The resources that the node is short of.
     pub(super) shortages: Reader<Shortages>,
     pub(super) runtime: Arc<dyn Runtime>,
     pub(super) changes: watch::Receiver<u64>,
+    pub(super) stats: Arc<StatsProvider>,
     pub(super) journal: Journal,
     /// None without an API server.
     pub(super) cluster: Option<ClusterView>,
@@ -141,7 +152,7 @@ impl AgentView for View {
     fn status(&self) -> StatusReport {
         let merged = self.merged.get();
         let sources: Vec<_> = self.sources.iter().map(SourceReader::report).collect();
-        // Problems of files without a running pod, and duplicates; those of held pods are told
+        // Problems of files without a running pod, and duplicates; those of held pods are shown
         // with their pod.
         let mut problems: BTreeSet<Diagnostic> = merged.conflicts.iter().cloned().collect();
         problems.extend(
@@ -173,7 +184,7 @@ impl AgentView for View {
 
     fn pod_by_name(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         let wanted = self.manager.get().get_pod_by_name(namespace, name);
-        // One that is being stopped has something to tell, too.
+        // One that is being stopped has a status and logs, too.
         wanted.or_else(|| {
             let name = FullName::new(name, namespace);
             let mut views = self.board.all().into_iter();
@@ -212,11 +223,11 @@ impl AgentView for View {
         uid: &PodUid,
         container: Option<&str>,
         options: &LogOptions,
-        previous: bool,
+        instance: Instance<'_>,
     ) -> Result<LogStream, ViewError> {
         let pod = self.pod(uid)?;
         let name = choose_container(&pod, container)?;
-        let id = self.log_instance(&pod, uid, &name, previous)?;
+        let id = self.log_instance(&pod, uid, &name, instance)?;
         self.runtime
             .get_container_logs(&id, options)
             .await
@@ -286,6 +297,29 @@ impl AgentView for View {
         explain::explain(pod, &self.pods(&merged), &sources, &self.journal, node)
     }
 
+    async fn images(&self) -> Result<ImagesReport, ViewError> {
+        self.list_images().await
+    }
+
+    fn top(&self) -> BoxStream<'static, Result<TopReport, ViewError>> {
+        let (board, samples) = (self.board.clone(), Arc::clone(&self.stats).samples());
+        let told = samples.map(move |sample| {
+            let reading = sample.map_err(|error| ViewError::Failed(error.to_string()))?;
+            let views = board.all().into_iter();
+            let pods = views.filter_map(|view| Some((view.uid, view.pod?)));
+            Ok(top(&reading, &pods.collect()))
+        });
+        told.boxed()
+    }
+
+    fn events(&self, from: u64) -> Vec<EventReport> {
+        explain::events(&self.journal, from, &self.resolved.config.node_name)
+    }
+
+    fn events_changed(&self) -> watch::Receiver<u64> {
+        self.journal.changed()
+    }
+
     fn rollout_history(&self, pod: &str) -> Result<HistoryReport, ViewError> {
         let name = self.static_pod(pod)?;
         rollouts::history(&name, self.rollouts.histories().get(&name))
@@ -297,10 +331,23 @@ impl AgentView for View {
         done.map_err(rollouts::view_error)
     }
 
+    async fn order(&self, order: &Order) -> Result<OrderAnswer, ViewError> {
+        self.obey(order).await
+    }
+
+    async fn volumes(&self) -> Result<Vec<VolumeReport>, ViewError> {
+        self.list_volumes().await
+    }
+
+    async fn remove_volume(&self, name: &str) -> Result<VolumeReport, ViewError> {
+        self.release_volume(name).await
+    }
+
     async fn plan(&self, request: &PlanRequest) -> PlanReport {
         let states = rollouts::with_request(&self.sources, request, &self.resolved.config);
         let before = self.merged.get();
-        let newest = merge_sources(&states, &before.incumbents(), &before.objects);
+        let mut newest = merge_sources(&states, &before.incumbents(), &before.objects);
+        newest.bind_claims(&before.bindings);
         let mut problems = newest.conflicts.clone();
         problems.extend(
             states

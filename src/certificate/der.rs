@@ -1,7 +1,7 @@
 //! The few fields of a certificate that are read here: whose it is, and how long it is valid.
 //!
-//! What a certificate proves is checked by webpki; this only reads what it then says. A reader
-//! of a whole certificate would be the largest dependency of the node API for three fields.
+//! webpki checks certificates; this only reads their fields afterwards. A reader of a whole
+//! certificate would be the largest dependency of the node API for three fields.
 //!
 //! X.690 (DER), RFC 5280 section 4.1.
 
@@ -204,7 +204,7 @@ mod tests {
             prop_assert!(Leaf::read(&bytes).is_none_or(|leaf| leaf.common_name.len() <= bytes.len()));
         }
 
-        /// What is broken in a certificate is either noticed, or not among what is read.
+        /// A broken part of a certificate is either noticed, or not among the fields that are read.
         #[test]
         fn a_broken_certificate_makes_no_panic(at in any::<prop::sample::Index>(), byte: u8) {
             let mut der = certificate(|params| {

@@ -47,7 +47,7 @@ pub enum CertificateError {
 /// A certificate, its intermediates and its key out of their PEM forms.
 ///
 /// # Errors
-/// They are none, or the key is not that of the certificate; the words tell.
+/// They are none, or the key is not that of the certificate; the message says which.
 pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<CertifiedKey, String> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain).collect();
     let chain = chain.map_err(|error| format!("it is not PEM: {error}"))?;

@@ -292,7 +292,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is broken in a request is noticed, or not among what is read.
+        /// A broken part of a request is noticed, or not among the fields that are read.
         #[test]
         fn a_broken_request_makes_no_panic(at in any::<prop::sample::Index>(), byte: u8) {
             let good = made(|p| p.subject_alt_names = vec![SanType::DnsName("a".try_into().unwrap())]);

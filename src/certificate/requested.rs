@@ -36,7 +36,7 @@ pub struct Order {
     pub purpose: Purpose,
     /// Name of the Node.
     pub node: String,
-    /// Names in it. Who approves a serving certificate compares them with what the Node tells.
+    /// Names in it. Who approves a serving certificate compares them with the Node's status.
     pub hosts: Vec<String>,
     /// Addresses in it.
     pub addresses: Vec<IpAddr>,
@@ -179,7 +179,7 @@ impl Requested {
     /// next step.
     ///
     /// # Cancel safety
-    /// What was on its way is done again.
+    /// A request that was under way is made again.
     pub async fn step(&mut self, signer: &dyn Signer, now: Timestamp) -> (Progress, Duration) {
         let Some(pending) = &self.pending else {
             return self.ask(signer, now).await;

@@ -1,6 +1,7 @@
 //! Asks the agent that runs on a root directory, through its socket.
 
-use std::path::Path;
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -24,6 +25,9 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Largest error answer that is read, in bytes.
 const ERROR_MAX: usize = 64 << 10;
+
+/// Longest line of a watch that is read, in bytes: thousands of pods fit in it.
+const LINE_MAX: usize = 64 << 20;
 
 /// Longest path with its query that is sent, in bytes: what the agent reads at most, less the
 /// rest of a request's head.
@@ -100,6 +104,52 @@ async fn answered(
     Err(refusal(status, answer).await)
 }
 
+/// Documents that the agent sends one a line, until it stops.
+pub struct Lines<T> {
+    root: PathBuf,
+    answer: Answer,
+    pending: Vec<u8>,
+    kind: PhantomData<T>,
+}
+
+impl<T: serde::de::DeserializeOwned> Lines<T> {
+    /// Asks the agent that runs on `root` for them.
+    ///
+    /// # Errors
+    /// [`Failure::NoAgent`] when none answers; else the agent's own words.
+    pub async fn watch(root: &Path, path: &str) -> Result<Self, Failure> {
+        Ok(Self {
+            root: root.to_owned(),
+            answer: get(root, path).await?,
+            pending: Vec::new(),
+            kind: PhantomData,
+        })
+    }
+
+    /// The next document.
+    ///
+    /// # Errors
+    /// The agent has stopped.
+    pub async fn next(&mut self) -> Result<T, Failure> {
+        loop {
+            if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.pending.drain(..=end).collect();
+                return Ok(parse(&line)?);
+            }
+            if self.pending.len() > LINE_MAX {
+                return Err(anyhow::anyhow!("the agent's answer has no end").into());
+            }
+            let Some(piece) = self.answer.next().await? else {
+                let root = self.root.display();
+                return Err(Failure::NoAgent(anyhow::anyhow!(
+                    "the agent on {root} has stopped"
+                )));
+            };
+            self.pending.extend_from_slice(&piece);
+        }
+    }
+}
+
 /// Asks the agent that runs on `root` for a WebSocket at `path`.
 ///
 /// # Errors
@@ -166,6 +216,19 @@ pub fn parse<T: serde::de::DeserializeOwned>(answer: &[u8]) -> anyhow::Result<T>
 pub async fn post(root: &Path, path: &str) -> Result<Vec<u8>, Failure> {
     let asking = send(root, Request::post(path));
     answered(root, asking).await?.whole().await
+}
+
+/// Sends `POST path` to the agent that runs on `root`, and waits until it is done with it, for as
+/// long as that takes; the whole answer.
+///
+/// # Errors
+/// [`Failure::NoAgent`] when none answers; else the agent's own words.
+pub async fn post_patiently(root: &Path, path: &str) -> Result<Vec<u8>, Failure> {
+    let asking = send(root, Request::post(path)).await;
+    answered(root, std::future::ready(asking))
+        .await?
+        .whole()
+        .await
 }
 
 /// Sends `POST path` with a JSON document to the agent that runs on `root`; the whole answer.

@@ -54,7 +54,7 @@ impl Talk {
     fn new(stdin: bool, tty: bool) -> Self {
         let usable = !stdin || terminal::stdin_is_terminal();
         if tty && !usable {
-            // Standard error gone: nobody is to be told.
+            // Standard error is closed: nobody reads the error.
             let _ = writeln!(
                 anstream::stderr(),
                 "Unable to use a TTY - input is not a terminal or the right kind of file"

@@ -1,23 +1,80 @@
-//! `mirrorlet explain`: what happened to one pod, newest first, and why.
+//! `mirrorlet explain`: what happened to one pod, oldest first, and why.
 
 use std::path::Path;
+use std::time::Duration;
 
+use super::events::next_of_pod;
 use super::logs::escape;
-use super::{Outcome, client, print_document};
-use crate::config::args::ExplainArgs;
+use super::{Failure, Outcome, client, pager, print, print_document, print_one};
+use crate::config::args::{DocumentOutput, ExplainArgs};
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::api::report::ExplainReport;
+use mirrorlet_core::api::report::{ExplainReport, StoryReport};
+use render::Story;
 
-mod render;
+pub(super) mod render;
 #[cfg(test)]
 mod tests;
 
-/// Prints the story of a pod.
+/// Reason of the entries that list the Engine calls of a sync.
+const ENGINE_CALLS: &str = "EngineCalls";
+
+/// Prints the story of a pod, and with `--follow` its new entries.
 pub async fn explain(args: &ExplainArgs, root: &Path) -> Outcome {
-    let path = format!("/v1/explain?pod={}", escape(&args.pod));
+    let mut report = fetch(&args.pod, root).await?;
+    let from = report.next;
+    report.story = selected(report.story, args, Timestamp::now());
+    let mut story = Story::default();
+    match args.output {
+        DocumentOutput::Text => {
+            let text = render::render(&report, &mut story, Timestamp::now());
+            pager::page(&text, !args.follow && !args.no_pager)?;
+        }
+        output if args.follow => {
+            for entry in &report.story {
+                print_one(output, entry)?;
+            }
+        }
+        output => print_document(output, &report, |_| String::new())?,
+    }
+    if !args.follow {
+        return Ok(());
+    }
+    let mut events =
+        client::Lines::watch(root, &format!("/v1/events?watch=true&from={from}")).await?;
+    loop {
+        let event = next_of_pod(&mut events, &report.namespace, &report.name).await?;
+        if args.verbose || event.entry.reason != ENGINE_CALLS {
+            match args.output {
+                DocumentOutput::Text => print(&story.row(&event.entry))?,
+                output => print_one(output, &event.entry)?,
+            }
+        }
+    }
+}
+
+/// The story of a pod.
+pub(super) async fn fetch(pod: &str, root: &Path) -> Result<ExplainReport, Failure> {
+    let path = format!("/v1/explain?pod={}", escape(pod));
     let body = client::get(root, &path).await?.whole().await?;
-    let report: ExplainReport = client::parse(&body)?;
-    print_document(args.output, &report, |report| {
-        render::render(report, Timestamp::now())
-    })
+    Ok(client::parse(&body)?)
+}
+
+/// The entries that are asked for.
+fn selected(mut story: Vec<StoryReport>, args: &ExplainArgs, now: Timestamp) -> Vec<StoryReport> {
+    story.retain(|entry| {
+        let is_new = |since| is_within(entry.at, since, now);
+        (args.verbose || entry.reason != ENGINE_CALLS) && args.since.is_none_or(is_new)
+    });
+    newest(story, args.tail)
+}
+
+/// Whether a time is at most so long ago.
+pub(super) fn is_within(at: Timestamp, since: Duration, now: Timestamp) -> bool {
+    Duration::try_from(now.duration_since(at)).is_ok_and(|ago| ago <= since) || at > now
+}
+
+/// The last so many entries.
+pub(super) fn newest<T>(mut entries: Vec<T>, tail: Option<usize>) -> Vec<T> {
+    let surplus = tail.map_or(0, |tail| entries.len().saturating_sub(tail));
+    entries.split_off(surplus)
 }

@@ -1,10 +1,9 @@
-//! `mirrorlet logs`: the output of a pod's containers, each stream to its own.
+//! `mirrorlet logs`: the output of containers, each stream to its own.
 
 use std::io::{self, Write};
 use std::path::Path;
 
-use bytes::{Bytes, BytesMut};
-use futures::future::join_all;
+use lines::Lines;
 
 use super::{Failure, Outcome, client, status};
 use crate::config::args::LogsArgs;
@@ -13,43 +12,32 @@ use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::PodReport;
 use mirrorlet_core::select::find_pod;
 
-/// Longest line that is kept together where several logs are shown, in bytes.
-const LINE_MAX: usize = 1 << 20;
+mod lines;
+mod many;
+
+/// Lines of each container that are printed of pods selected by labels. Upstream: `selectorTail` of
+/// `kubectl/pkg/cmd/logs`.
+const SELECTED_TAIL: i64 = 10;
 
 /// Prints the logs asked for.
 pub async fn logs(args: &LogsArgs, root: &Path) -> Outcome {
-    let report = status::fetch(root).await?;
-    let pod = find_pod(&report.pods, &args.pod)?;
-    let since = since(args, Timestamp::now());
-    if !args.all_containers {
-        let prefix = args.prefix.then(|| chosen_name(args, pod));
-        let path = path(args, pod.uid.as_str(), args.container.as_deref(), since);
-        return log(root, &path, prefix.map(|name| Lines::of(pod, Some(&name)))).await;
-    }
-    let containers = pod.containers.iter().map(|container| {
-        let name = container.name.as_str();
-        let path = path(args, pod.uid.as_str(), Some(name), since);
-        let lines = Lines::of(pod, args.prefix.then_some(name));
-        async move { log(root, &path, Some(lines)).await }
-    });
-    let outcomes = if args.follow {
-        join_all(containers).await
-    } else {
-        let mut outcomes = Vec::new();
-        for container in containers {
-            outcomes.push(container.await);
-        }
-        outcomes
+    let [pod] = args.pods.as_slice() else {
+        return many::logs(args, root).await;
     };
-    // One that has not started is no reason not to show the others; it is told all the same.
-    let mut failed: Vec<Failure> = outcomes.into_iter().filter_map(Result::err).collect();
-    let last = failed.pop();
-    for failure in failed {
-        if let Some(error) = failure.error() {
-            let _ = writeln!(anstream::stderr(), "mirrorlet: {error:#}");
-        }
+    if args.all_containers {
+        return many::logs(args, root).await;
     }
-    last.map_or(Ok(()), Err)
+    let report = status::fetch(root).await?;
+    let pod = find_pod(&report.pods, pod)?;
+    let query = Query::of(args, Timestamp::now());
+    let path = query.path(pod.uid.as_str(), args.container.as_deref());
+    let prefix = args.prefix.then(|| prefix(pod, &chosen_name(args, pod)));
+    log(root, &path, prefix.map(Lines::with_prefix)).await
+}
+
+/// The prefix of a container's lines.
+fn prefix(pod: &PodReport, container: &str) -> String {
+    format!("[pod/{}/{container}] ", pod.name)
 }
 
 /// The container that is meant where none is named, for its prefix: the only one, or unknown.
@@ -93,122 +81,80 @@ fn print(frame: Frame, lines: Option<&mut Lines>) -> Result<(), Failure> {
     match (lines, is_error) {
         (None, false) => io::stdout().write_all(&bytes)?,
         (None, true) => io::stderr().write_all(&bytes)?,
-        (Some(lines), false) => lines.out.write(&bytes, &lines.prefix, &mut io::stdout())?,
-        (Some(lines), true) => lines.err.write(&bytes, &lines.prefix, &mut io::stderr())?,
+        (Some(lines), false) => lines.write_out(&bytes, &mut io::stdout())?,
+        (Some(lines), true) => lines.write_err(&bytes, &mut io::stderr())?,
     }
     Ok(())
 }
 
-/// The lines of one container among those of others: whole, and with its name where asked for.
-#[derive(Debug, Default)]
-struct Lines {
-    prefix: Bytes,
-    out: Line,
-    err: Line,
+/// The query of a log request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Query {
+    follow: bool,
+    previous: bool,
+    timestamps: bool,
+    tail: Option<i64>,
+    since: Option<Timestamp>,
+    limit_bytes: Option<u64>,
+    /// The id of the instance, where a certain one is meant.
+    instance: Option<String>,
 }
 
-impl Lines {
-    fn of(pod: &PodReport, container: Option<&str>) -> Self {
-        let prefix = container.map(|name| format!("[pod/{}/{name}] ", pod.name));
+impl Query {
+    fn of(args: &LogsArgs, now: Timestamp) -> Self {
+        let ago = args.since.map(|ago| {
+            now.checked_sub(ago)
+                .unwrap_or(Timestamp::UNIX_EPOCH)
+                .max(Timestamp::UNIX_EPOCH)
+        });
+        let default_tail = args.selector.is_some().then_some(SELECTED_TAIL);
         Self {
-            prefix: prefix.unwrap_or_default().into(),
-            ..Self::default()
+            follow: args.follow,
+            previous: args.previous,
+            timestamps: args.timestamps,
+            tail: args.tail.or(default_tail),
+            since: ago.or(args.since_time),
+            limit_bytes: args.limit_bytes,
+            instance: None,
         }
     }
 
-    /// Writes an incomplete last line.
-    fn finish(self, out: &mut impl Write, err: &mut impl Write) -> io::Result<()> {
-        self.out.finish(&self.prefix, out)?;
-        self.err.finish(&self.prefix, err)
-    }
-}
-
-/// A line that is not whole yet.
-#[derive(Debug, Default)]
-struct Line {
-    begun: BytesMut,
-    /// Whether the beginning of this line, which was too long, is written already.
-    within: bool,
-}
-
-impl Line {
-    fn write(&mut self, bytes: &[u8], prefix: &[u8], to: &mut impl Write) -> io::Result<()> {
-        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            self.begun.extend_from_slice(piece);
-            let ended = piece.ends_with(b"\n");
-            if ended || self.begun.len() >= LINE_MAX {
-                self.put(prefix, to)?;
-                self.within = !ended;
-            }
+    /// The path and query that ask for a log.
+    fn path(&self, uid: &str, container: Option<&str>) -> String {
+        let mut path = format!("/v1/pods/{uid}/logs");
+        if let Some(container) = container {
+            path.push('/');
+            path.push_str(&escape(container));
         }
-        Ok(())
-    }
-
-    fn put(&mut self, prefix: &[u8], to: &mut impl Write) -> io::Result<()> {
-        if !self.within {
-            to.write_all(prefix)?;
+        let switches = [
+            ("follow", self.follow),
+            ("previous", self.previous),
+            ("timestamps", self.timestamps),
+        ];
+        let tail = self.tail.filter(|tail| *tail >= 0);
+        let values = [
+            ("tail", tail.map(|tail| tail.to_string())),
+            ("sinceTime", self.since.map(|since| since.to_string())),
+            (
+                "limitBytes",
+                self.limit_bytes.map(|limit| limit.to_string()),
+            ),
+            ("instance", self.instance.clone()),
+        ];
+        let switches = switches.into_iter().filter(|(_, on)| *on);
+        let values = values
+            .into_iter()
+            .filter_map(|(name, value)| Some(format!("{name}={}", escape(&value?))));
+        let query: Vec<String> = switches
+            .map(|(name, _)| format!("{name}=true"))
+            .chain(values)
+            .collect();
+        if !query.is_empty() {
+            path.push('?');
+            path.push_str(&query.join("&"));
         }
-        to.write_all(&self.begun.split())
+        path
     }
-
-    fn finish(mut self, prefix: &[u8], to: &mut impl Write) -> io::Result<()> {
-        if !self.begun.is_empty() {
-            self.put(prefix, to)?;
-        }
-        to.flush()
-    }
-}
-
-/// The time from which on lines are wanted.
-fn since(args: &LogsArgs, now: Timestamp) -> Option<Timestamp> {
-    let ago = args.since.map(|ago| {
-        now.checked_sub(ago)
-            .unwrap_or(Timestamp::UNIX_EPOCH)
-            .max(Timestamp::UNIX_EPOCH)
-    });
-    ago.or(args.since_time)
-}
-
-/// The path and query that ask for a log.
-fn path(args: &LogsArgs, uid: &str, container: Option<&str>, since: Option<Timestamp>) -> String {
-    let mut path = format!("/v1/pods/{uid}/logs");
-    if let Some(container) = container {
-        path.push('/');
-        path.push_str(&escape(container));
-    }
-    let values = [
-        (
-            "tail",
-            args.tail
-                .filter(|tail| *tail >= 0)
-                .map(|tail| tail.to_string()),
-        ),
-        ("sinceTime", since.map(|since| escape(&since.to_string()))),
-        (
-            "limitBytes",
-            args.limit_bytes.map(|limit| limit.to_string()),
-        ),
-    ];
-    let switches = [
-        ("follow", args.follow),
-        ("previous", args.previous),
-        ("timestamps", args.timestamps),
-    ];
-    let query: Vec<String> = switches
-        .into_iter()
-        .filter(|(_, on)| *on)
-        .map(|(name, _)| format!("{name}=true"))
-        .chain(
-            values
-                .into_iter()
-                .filter_map(|(name, value)| Some(format!("{name}={}", value?))),
-        )
-        .collect();
-    if !query.is_empty() {
-        path.push('?');
-        path.push_str(&query.join("&"));
-    }
-    path
 }
 
 /// A text as one segment of a path, or one value of a query.
@@ -256,6 +202,9 @@ mod tests {
                 &["p", "--since-time", "2026-01-01T00:00:00.25Z"],
                 "/v1/pods/u/logs?sinceTime=2026-01-01T00%3A00%3A00.25Z",
             ),
+            (&["-l", "app=web"], "/v1/pods/u/logs?tail=10"),
+            (&["-l", "app=web", "--tail=-1"], "/v1/pods/u/logs"),
+            (&["--all-pods"], "/v1/pods/u/logs"),
             // Before the beginning of time is its beginning.
             (
                 &["p", "--since", "1000000h"],
@@ -263,8 +212,8 @@ mod tests {
             ),
         ] {
             let args = parsed(flags);
-            let since = since(&args, now);
-            assert_eq!(path(&args, "u", args.container.as_deref(), since), expected);
+            let path = Query::of(&args, now).path("u", args.container.as_deref());
+            assert_eq!(path, expected);
         }
     }
 
@@ -274,35 +223,16 @@ mod tests {
             &["p", "-c", "x", "--all-containers"][..],
             &["p", "--since", "1s", "--since-time", "2026-01-01T00:00:00Z"],
             &["p", "--tail=-2"],
+            &[],
+            &["p", "-l", "app=web"],
+            &["p", "--all-pods"],
+            &["--all-pods", "-l", "app=web"],
+            &["-l", "app web"],
+            &["p", "--max-log-requests=0"],
         ] {
             let all = ["mirrorlet", "logs"];
             let parsed = Cli::try_parse_from(all.iter().chain(flags));
             assert!(parsed.is_err(), "{flags:?}");
         }
-    }
-
-    #[test]
-    fn lines_stay_whole_and_each_has_its_prefix_once() {
-        let mut line = Line::default();
-        let mut shown = Vec::new();
-        for piece in ["one\ntw", "o", "\n\nthr"] {
-            line.write(piece.as_bytes(), b"[p] ", &mut shown).unwrap();
-        }
-        assert_eq!(text(&shown), "[p] one\n[p] two\n[p] \n");
-        line.finish(b"[p] ", &mut shown).unwrap();
-        assert_eq!(text(&shown), "[p] one\n[p] two\n[p] \n[p] thr");
-        let mut line = Line::default();
-        let mut shown = Vec::new();
-        for _ in 0..3 {
-            line.write(&vec![b'x'; LINE_MAX], b"[p] ", &mut shown)
-                .unwrap();
-        }
-        line.write(b"end\nnext\n", b"[p] ", &mut shown).unwrap();
-        assert_eq!(shown.len(), 3 * LINE_MAX + 17);
-        assert!(text(&shown).ends_with("xend\n[p] next\n"));
-    }
-
-    fn text(bytes: &[u8]) -> &str {
-        std::str::from_utf8(bytes).unwrap()
     }
 }

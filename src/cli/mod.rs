@@ -1,6 +1,6 @@
 //! The commands: text in, text out, and an exit code.
 //!
-//! `run` hands over to `app`; `status`, `explain`, `plan`, `diff`, `rollout`, `logs`, `exec`, `attach`, `cp` and `port-forward`
+//! `run` hands over to `app`; `status`, `explain`, `events`, `plan`, `diff`, `rollout`, `restart`, `pull`, `stop`, `start`, `wait`, `volumes`, `top`, `images`, `logs`, `exec`, `attach`, `cp` and `port-forward`
 //! ask a running agent through its socket; the others need no agent. Nothing here decides about pods.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{CommandFactory, Parser};
+use clap::Parser;
 
 use crate::app::approve::{self, ApproveOptions};
 use crate::cluster::ConnectError;
@@ -25,11 +25,16 @@ use mirrorlet_core::certificate::approval::Approver;
 mod channels;
 pub mod cleanup;
 pub mod client;
+pub mod complete;
 pub mod config;
 pub mod cp;
+pub mod events;
 pub mod exec;
 pub mod explain;
+pub mod images;
 pub mod logs;
+pub mod orders;
+mod pager;
 pub mod plan;
 pub mod port_forward;
 pub mod rollout;
@@ -37,8 +42,10 @@ pub mod status;
 mod stdio;
 pub mod table;
 mod terminal;
+pub mod top;
 pub mod validate;
 pub mod version;
+pub mod volumes;
 
 /// How a command failed; decides the exit code.
 #[derive(Debug)]
@@ -106,13 +113,26 @@ fn print_document<T: serde::Serialize>(
     })
 }
 
+/// Prints one of many documents: JSON on a line of its own, YAML after a separator.
+fn print_one(output: DocumentOutput, document: &impl serde::Serialize) -> Outcome {
+    print(&match output {
+        DocumentOutput::Yaml => format!("---\n{}", serde_saphyr::to_string(document)?),
+        DocumentOutput::Json | DocumentOutput::Text => serde_json::to_string(document)? + "\n",
+    })
+}
+
 /// The whole program: parses the command line, does what it says, prints an error once.
 #[must_use]
 pub fn main() -> ExitCode {
+    match complete::answer() {
+        Ok(true) => return ExitCode::SUCCESS,
+        Ok(false) => {}
+        Err(error) => error.exit(),
+    }
     let cli = Cli::parse();
     match dispatch(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader of our output has gone, as `head` does: nobody is left to tell.
+        // The reader of our output has gone, as `head` does: nobody reads the rest.
         Err(Failure::Failed(error)) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(failure) => {
             if let Some(error) = failure.error() {
@@ -137,12 +157,24 @@ fn dispatch(command: Cmd) -> Outcome {
         Cmd::Validate(args) => validate_command(&args),
         Cmd::Status(args) => block_on(status::status(&args, &root_of(&args.agent.0)?)),
         Cmd::Explain(args) => block_on(explain::explain(&args, &root_of(&args.agent.0)?)),
+        Cmd::Events(args) => block_on(events::events(&args, &root_of(&args.agent.0)?)),
         Cmd::Plan(args) => block_on(plan::plan(&args, &root_of(&args.manifests.agent.0)?)),
         Cmd::Diff(args) => block_on(plan::diff(&args, &root_of(&args.manifests.agent.0)?)),
         Cmd::Rollout(args) => {
             let root = root_of(&rollout::agent(&args.command).0)?;
             block_on(rollout::rollout(&args.command, &root))
         }
+        Cmd::Restart(args) => block_on(orders::restart(&args, &root_of(&args.pods.agent.0)?)),
+        Cmd::Pull(args) => block_on(orders::pull(&args, &root_of(&args.agent.0)?)),
+        Cmd::Stop(args) => block_on(orders::stop(&args, &root_of(&args.agent.0)?)),
+        Cmd::Start(args) => block_on(orders::start(&args, &root_of(&args.agent.0)?)),
+        Cmd::Wait(args) => block_on(orders::wait(&args, &root_of(&args.pods.agent.0)?)),
+        Cmd::Volumes(args) => {
+            let root = root_of(&volumes::agent(&args).0)?;
+            block_on(volumes::volumes(&args, &root))
+        }
+        Cmd::Top(args) => block_on(top::top(&args, &root_of(&args.agent.0)?)),
+        Cmd::Images(args) => block_on(images::images(&args, &root_of(&args.agent.0)?)),
         Cmd::Logs(args) => block_on(logs::logs(&args, &root_of(&args.agent.0)?)),
         Cmd::Exec(args) => block_on(exec::exec(&args, &root_of(&args.agent.0)?)),
         Cmd::Attach(args) => block_on(exec::attach(&args, &root_of(&args.agent.0)?)),
@@ -153,11 +185,7 @@ fn dispatch(command: Cmd) -> Outcome {
         Cmd::ApproveCertificates(args) => approve(args),
         Cmd::Cleanup(args) => block_on(cleanup::cleanup(&args)),
         Cmd::Config(args) => block_on(config::config(&args.command)),
-        Cmd::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "mirrorlet", &mut script);
-            Ok(io::stdout().write_all(&script)?)
-        }
+        Cmd::Completions { shell } => print(&complete::script(shell)?),
         Cmd::Version { output } => Ok(version::version(output, &mut io::stdout())?),
     }
 }
@@ -224,7 +252,10 @@ fn validate_command(args: &ValidateArgs) -> Outcome {
         &args.inputs,
         format,
         &node_name,
-        mirrorlet_host::app_armor_is_enabled(),
+        validate::Rules {
+            app_armor: mirrorlet_host::app_armor_is_enabled(),
+            strict: args.strict,
+        },
         colour,
         &mut stdin,
         &mut stdout,

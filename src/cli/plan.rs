@@ -193,7 +193,7 @@ fn render(report: &PlanReport) -> String {
     text
 }
 
-/// What there is to say of a pod besides its row.
+/// Returns the lines about a pod besides its row.
 fn remarks(pod: &PlannedPod) -> Vec<String> {
     let mut lines = Vec::new();
     if !pod.reason.is_empty() {

@@ -181,7 +181,7 @@ impl Target {
             Ok(channels) => channels,
             Err(failure) => {
                 if let Some(error) = failure.error() {
-                    // Standard error gone: nobody is to be told.
+                    // Standard error is closed: nobody reads the error.
                     let _ = writeln!(anstream::stderr(), "mirrorlet: {error:#}");
                 }
                 return;

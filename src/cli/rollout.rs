@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::logs::escape;
-use super::status::Reports;
+use super::status::watch_reports;
 use super::table::{self, Cell, one_line};
 use super::{Failure, Outcome, client, print, print_document};
 use crate::config::args::{AgentArgs, RolloutCommand, RolloutHistoryArgs, RolloutStatusArgs};
@@ -147,7 +147,7 @@ async fn follow(args: &RolloutStatusArgs, root: &Path) -> Outcome {
     let HistoryReport {
         name, namespace, ..
     } = fetch(&args.pod.pod, root).await?;
-    let mut reports = Reports::watch(root).await?;
+    let mut reports = watch_reports(root).await?;
     let mut last = String::new();
     loop {
         let report = reports.next().await?;

@@ -1,29 +1,38 @@
 //! `mirrorlet status`: the pods of the running agent, and what is wrong.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::io::{self, IsTerminal};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::time::Duration;
 
+use super::table::one_line;
 use super::{Failure, Outcome, client};
-use crate::config::args::{StatusArgs, StatusOutput};
+use crate::config::args::{StatusArgs, StatusOrder, StatusOutput};
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::api::report::StatusReport;
+use mirrorlet_core::api::report::{PodReport, StatusReport};
+use mirrorlet_core::labels::LabelSelector;
 use mirrorlet_core::select::find_pod;
 
 pub mod render;
 
-/// Longest line of a watch that is taken, in bytes: thousands of pods fit in it.
-const LINE_MAX: usize = 64 << 20;
+/// Time between two looks at the ages on a terminal.
+const REDRAW: Duration = Duration::from_secs(1);
 
 /// Moves a terminal's cursor home and clears it.
-const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
+pub(super) const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
 /// Prints the status once, or with every change.
 pub async fn status(args: &StatusArgs, root: &Path) -> Outcome {
     if args.watch {
         return watch(args, root).await;
     }
-    let report = fetch(root).await?;
-    print(&text(args, report, false)?, false)
+    let report = selected(args, fetch(root).await?, false)?;
+    print(&text(args.output, &report, false)?, false)?;
+    if args.exit_code && !report.is_well() {
+        return Err(Failure::Problems);
+    }
+    Ok(())
 }
 
 /// One look at the agent that runs on `root`.
@@ -32,92 +41,124 @@ pub async fn fetch(root: &Path) -> Result<StatusReport, Failure> {
     Ok(client::parse(&body)?)
 }
 
+/// The report as it is, and after each change.
+pub(super) async fn watch_reports(root: &Path) -> Result<client::Lines<StatusReport>, Failure> {
+    client::Lines::watch(root, "/v1/status?watch=true").await
+}
+
 async fn watch(args: &StatusArgs, root: &Path) -> Outcome {
-    let mut reports = Reports::watch(root).await?;
+    let mut reports = watch_reports(root).await?;
     let redraw = io::stdout().is_terminal()
         && matches!(args.output, StatusOutput::Table | StatusOutput::Wide);
+    let mut report = reports.next().await?;
+    let mut shown = String::new();
     loop {
-        print(&text(args, reports.next().await?, true)?, redraw)?;
-    }
-}
-
-/// The report as it is, and after each change.
-pub(super) struct Reports {
-    root: PathBuf,
-    answer: client::Answer,
-    pending: Vec<u8>,
-}
-
-impl Reports {
-    /// Begins to watch the agent that runs on `root`.
-    pub(super) async fn watch(root: &Path) -> Result<Self, Failure> {
-        Ok(Self {
-            root: root.to_owned(),
-            answer: client::get(root, "/v1/status?watch=true").await?,
-            pending: Vec::new(),
-        })
-    }
-
-    /// The next report. Fails when the agent has stopped.
-    pub(super) async fn next(&mut self) -> Result<StatusReport, Failure> {
-        loop {
-            if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.pending.drain(..=end).collect();
-                return Ok(client::parse(&line)?);
-            }
-            if self.pending.len() > LINE_MAX {
-                return Err(anyhow::anyhow!("the agent's answer has no end").into());
-            }
-            let Some(piece) = self.answer.next().await? else {
-                let root = self.root.display();
-                return Err(Failure::NoAgent(anyhow::anyhow!(
-                    "the agent on {root} has stopped"
-                )));
-            };
-            self.pending.extend_from_slice(&piece);
+        let text = text(args.output, &selected(args, report.clone(), true)?, true)?;
+        if !redraw || text != shown {
+            print(&text, redraw)?;
+        }
+        shown = text;
+        tokio::select! {
+            next = reports.next() => report = next?,
+            // Ages change though nothing happens.
+            () = tokio::time::sleep(REDRAW), if redraw => {}
         }
     }
 }
 
-/// Renders a report. While watching, the requested pods may appear and disappear.
-fn text(args: &StatusArgs, mut report: StatusReport, watching: bool) -> Result<String, Failure> {
+/// The part of a report that is asked for, in the order asked for. While watching, the requested
+/// pods may appear and disappear.
+fn selected(
+    args: &StatusArgs,
+    mut report: StatusReport,
+    watching: bool,
+) -> Result<StatusReport, Failure> {
     if !args.pods.is_empty() {
-        report = only(report, &args.pods, watching)?;
+        let pods = named(&report, &args.pods, watching)?;
+        report = only(report, pods);
+    } else if args.selector.is_some() || args.namespace.is_some() {
+        let mut pods = std::mem::take(&mut report.pods);
+        pods.retain(|pod| {
+            let has_labels = |selector: &LabelSelector| selector.matches(&pod.labels);
+            args.selector.as_ref().is_none_or(has_labels)
+                && args
+                    .namespace
+                    .as_ref()
+                    .is_none_or(|ns| *ns == pod.namespace)
+        });
+        report = only(report, pods);
     }
-    Ok(match args.output {
-        StatusOutput::Table => render::render(&report, Timestamp::now(), false),
-        StatusOutput::Wide => render::render(&report, Timestamp::now(), true),
-        StatusOutput::Json if watching => serde_json::to_string(&report)? + "\n",
-        StatusOutput::Json => serde_json::to_string_pretty(&report)? + "\n",
+    // They come by namespace and name, and stay so where they are equal otherwise.
+    match args.sort_by {
+        StatusOrder::Name => {}
+        StatusOrder::Age => report.pods.sort_by_key(|pod| Reverse(pod.started_at)),
+        StatusOrder::Restarts => report.pods.sort_by_key(|pod| Reverse(pod.restarts)),
+        StatusOrder::Status => report.pods.sort_by(|a, b| a.status.cmp(&b.status)),
+    }
+    Ok(report)
+}
+
+fn text(output: StatusOutput, report: &StatusReport, watching: bool) -> Result<String, Failure> {
+    Ok(match output {
+        StatusOutput::Table => render::render(report, Timestamp::now(), false),
+        StatusOutput::Wide => render::render(report, Timestamp::now(), true),
+        StatusOutput::Name => names(report),
+        StatusOutput::Json if watching => serde_json::to_string(report)? + "\n",
+        StatusOutput::Json => serde_json::to_string_pretty(report)? + "\n",
         StatusOutput::Yaml if watching => {
-            format!("---\n{}", serde_saphyr::to_string(&report)?)
+            format!("---\n{}", serde_saphyr::to_string(report)?)
         }
-        StatusOutput::Yaml => serde_saphyr::to_string(&report)?,
+        StatusOutput::Yaml => serde_saphyr::to_string(report)?,
     })
 }
 
-/// The report with the named pods alone, and the problems that are theirs.
-fn only(
-    mut report: StatusReport,
+/// The name of each pod on a line of its own; versions of one pod share theirs.
+fn names(report: &StatusReport) -> String {
+    let mut seen = BTreeSet::new();
+    let mut out = String::new();
+    for pod in &report.pods {
+        let name = one_line(&format!("{}/{}", pod.namespace, pod.name));
+        if seen.insert(name.clone()) {
+            out = out + &name + "\n";
+        }
+    }
+    out
+}
+
+/// The pods with these names.
+fn named(
+    report: &StatusReport,
     wanted: &[String],
     watching: bool,
-) -> Result<StatusReport, Failure> {
+) -> Result<Vec<PodReport>, Failure> {
     let mut pods = Vec::new();
     for text in wanted {
         match find_pod(&report.pods, text) {
             Ok(pod) if pods.contains(pod) => {}
-            Ok(pod) => pods.push(pod.clone()),
+            // With the old version of an edited pod, as long as it is there.
+            Ok(found) => pods.extend(
+                report
+                    .pods
+                    .iter()
+                    .filter(|pod| pod.is_same_pod(found))
+                    .cloned(),
+            ),
             Err(_) if watching => {}
             Err(error) => return Err(error.into()),
         }
     }
+    Ok(pods)
+}
+
+/// The report with these pods alone, and the problems that are theirs.
+fn only(mut report: StatusReport, pods: Vec<PodReport>) -> StatusReport {
     report.pods = pods;
     report.problems.clear();
     for source in &mut report.sources {
         source.problems.clear();
         source.ignored.clear();
     }
-    Ok(report)
+    report
 }
 
 fn print(text: &str, redraw: bool) -> Outcome {

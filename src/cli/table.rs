@@ -24,6 +24,18 @@ impl Cell {
     }
 }
 
+impl Cell {
+    /// A cell that keeps the spaces before its text.
+    #[must_use]
+    pub fn indented(text: &str) -> Self {
+        let indent = text.len() - text.trim_start().len();
+        Self {
+            text: " ".repeat(indent) + &one_line(text),
+            style: Style::new(),
+        }
+    }
+}
+
 impl From<&str> for Cell {
     fn from(text: &str) -> Self {
         Self::styled(text, Style::new())
@@ -55,19 +67,22 @@ pub fn one_line(text: &str) -> String {
 /// written as ANSI sequences.
 #[must_use]
 pub fn render(rows: &[Vec<Cell>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter()
-            .filter_map(|row| row.get(column))
-            .map(|cell| cell.text.width())
-            .max()
-            .unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
+    render_aligned(rows, &mut Vec::new())
+}
+
+/// Rows as [`render`] writes them, below others whose columns are at least `widths` wide; wider cells
+/// widen their columns.
+pub fn render_aligned(rows: &[Vec<Cell>], widths: &mut Vec<usize>) -> String {
+    for row in rows {
+        widths.resize(row.len().max(widths.len()), 0);
+        for (cell, width) in row.iter().zip(&mut *widths) {
+            *width = cell.text.width().max(*width);
+        }
+    }
     let mut out = String::new();
     for row in rows {
         let mut pending = 0;
-        for (cell, width) in row.iter().zip(&widths) {
+        for (cell, width) in row.iter().zip(&*widths) {
             if !cell.text.is_empty() {
                 out.extend(std::iter::repeat_n(' ', pending));
                 pending = 0;

@@ -19,7 +19,7 @@ use crate::store::cell::Reader;
 use mirrorlet_host::telemetry::Metrics;
 
 /// Deadline of a call that nobody has to wait for: upstream's API server answers in ms, and ends
-/// a call that is stuck after 34 s or more; ten seconds tell a caller soon enough to try again.
+/// a call that is stuck after 34 s or more; after ten seconds a caller can try again soon enough.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The client of the API server. Cheap to clone: clones share connections, limit and reach.

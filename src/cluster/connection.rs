@@ -1,4 +1,4 @@
-//! The way of every request: counted, bounded, told to [`ReachTracker`], sent on the present
+//! The way of every request: counted, bounded, reported to [`ReachTracker`], sent on the present
 //! connection.
 //!
 //! Why our own stack of layers and not kube's: kube logs each failed request as an error of its
@@ -143,7 +143,7 @@ impl Shared {
         };
     }
 
-    /// Whether the connections should be given up; told once.
+    /// Whether the connections should be given up; true once.
     pub(super) fn take_stalled(&self) -> bool {
         self.stalled.swap(false, Ordering::Relaxed)
     }

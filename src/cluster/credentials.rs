@@ -146,7 +146,7 @@ impl CredentialsTask {
             } else if let Some(own) = own
                 && matches!(own.verdict(), Verdict::Needed(_))
             {
-                // Whoever gets it tells what is missing.
+                // Whoever gets it reports what is missing.
                 return Ok(Looked::Fine);
             }
             let Some(identity) = identity::read(&access)? else {

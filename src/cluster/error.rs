@@ -52,7 +52,7 @@ pub enum ApiError {
     /// The credentials are not accepted. Try again when they were replaced.
     #[error("the API server rejected the credentials: {0}")]
     Unauthorized(Answer),
-    /// Not allowed: RBAC, `NodeRestriction`, another admission plugin, or a quota. The words tell.
+    /// Not allowed: RBAC, `NodeRestriction`, another admission plugin, or a quota. The message says which.
     #[error("refused: {0}")]
     Forbidden(Answer),
     /// The object, or its namespace, doesn't exist.

@@ -85,7 +85,7 @@ impl FakeApi {
         ClusterClient::over_service(service, Metrics::new())
     }
 
-    /// What the watch told, and [`want`](Self::want).
+    /// Pods from the watch, and from [`want`](Self::want).
     pub(super) fn manager(&self) -> PodManager {
         self.manager.clone()
     }
@@ -114,7 +114,7 @@ impl FakeApi {
     }
 }
 
-/// What tests change behind the clients' backs.
+/// Changes that tests make behind the clients' backs.
 pub(super) struct FakeApiState<'a>(&'a mut State);
 
 impl FakeApiState<'_> {
@@ -126,7 +126,7 @@ impl FakeApiState<'_> {
         self.0.refusal = refusal;
     }
 
-    /// The watch tells nothing until this is taken back.
+    /// The watch delivers nothing until this is taken back.
     pub(super) fn lag(&mut self, lags: bool) {
         self.0.lags = lags;
     }

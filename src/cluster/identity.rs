@@ -1,8 +1,8 @@
 //! The agent's identity and the API server's address: a kubeconfig or the in-cluster account.
 //!
-//! What kube re-reads by itself: a token file, every minute; the CA of the in-cluster account,
-//! every minute. What it reads once, when a client is built: the kubeconfig, and the CA,
-//! certificate and key files it names. Those are watched here by their contents.
+//! kube re-reads by itself: a token file, every minute; the CA of the in-cluster account, every
+//! minute. It reads once, when a client is built: the kubeconfig, and the CA, certificate and key
+//! files it names. Those are watched here by their contents.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ pub enum ConnectError {
 pub struct NodeIdentity {
     /// The kubeconfig that all calls are made with. Written when a first certificate was signed.
     pub kubeconfig: PathBuf,
-    /// What a first certificate is asked for with; none where there has to be one.
+    /// Access for the request of a first certificate; none where there has to be one.
     pub bootstrap: ApiAccess,
     /// Where certificates are kept.
     pub directory: PathBuf,
@@ -109,7 +109,7 @@ pub enum IdentityStanding {
 }
 
 impl IdentityStanding {
-    /// What is wrong, if anything is.
+    /// Returns the problem, if there is one.
     #[must_use]
     pub fn problem(&self) -> Option<&str> {
         match self {
@@ -266,7 +266,7 @@ fn certificate_of(user: &AuthInfo) -> Result<Option<Leaf>, String> {
 }
 
 /// A certificate and its key in one file are read at once: it may be replaced between two reads.
-/// What can't be read is left for whoever needs it to complain of.
+/// A file that can't be read is left to its user, who reports it.
 fn take_joint_file(user: &mut AuthInfo) {
     let Some(file) = &user.client_certificate else {
         return;

@@ -1,4 +1,4 @@
-//! The Lease of our Node: tells every few seconds that we live.
+//! The Lease of our Node: renewed every few seconds while the agent lives.
 //!
 //! Upstream: `staging/src/k8s.io/component-helpers/apimachinery/lease/controller.go`.
 
@@ -39,7 +39,7 @@ const PAUSES: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
 /// The task that renews the Lease. It renews while the Node is ours and there, whatever the
-/// Engine does: that the Engine is away is told by the Node's condition, which stays believed
+/// Engine does: the Node's condition reports that the Engine is away, which stays believed
 /// only while the Lease is fresh.
 pub struct LeaseTask {
     client: ClusterClient,
@@ -80,7 +80,7 @@ impl LeaseTask {
                 () = cancel.cancelled() => return,
                 there = self.node.wait_for(Option::is_some) => there,
             };
-            // Nobody will ever tell of the Node again: the agent ends.
+            // Nobody publishes the Node any more: the agent ends.
             let Ok(node) = node else { return };
             let Some(owner) = (*node).as_deref().and_then(owner_reference) else {
                 continue;
@@ -115,7 +115,7 @@ impl LeaseTask {
             Ok(Err(error)) => error,
             Err(_) => ApiError::deadline(RENEW_DEADLINE),
         };
-        // A server that is away is told by the client, for all that call.
+        // The client reports a server that is away, for all callers.
         if !error.is_away() && !std::mem::replace(&mut self.is_failing, true) {
             occurrences::lease_failed(&error.to_string());
         }
@@ -149,7 +149,7 @@ impl LeaseTask {
         let params = PostParams::default();
         let written = if let Some(known) = known {
             let next = renewed(&self.name, Some(&known), owner);
-            // Kept for the next try, unless this one tells otherwise.
+            // Kept for the next try, unless this one says otherwise.
             self.known = Some(known);
             let call = self.leases.replace(self.name.as_str(), &params, &next);
             self.client.heartbeat(LEASE_DEADLINE, call).await?

@@ -75,7 +75,7 @@ impl ReachTracker {
     }
 
     /// A call was not made: we have no identity to make it with. The server may well answer, so
-    /// that is told as what it is by whoever gets the identity.
+    /// whoever gets the identity reports that as what it is.
     pub(super) fn unidentified(&self, cause: &str) {
         let state = &mut *self.state();
         let since = match &*state.reach.get() {

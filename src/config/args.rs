@@ -16,13 +16,25 @@ use super::table::{Key, ROWS, Setting, SettingRow};
 
 mod access;
 mod approve;
+mod events;
+mod logs;
+mod orders;
 mod rollout;
+mod status;
+mod usage;
+mod volumes;
 
 pub use access::{AttachArgs, CpArgs, ExecArgs, PortForwardArgs};
 pub use approve::ApproveArgs;
+pub use events::{EventKind, EventsArgs};
+pub use logs::LogsArgs;
+pub use orders::{OrderArgs, RestartArgs, WaitArgs, WaitFor};
 pub use rollout::{
     DiffArgs, PlanArgs, RolloutArgs, RolloutCommand, RolloutHistoryArgs, RolloutStatusArgs,
 };
+pub use status::{ExplainArgs, StatusArgs, StatusOrder, StatusOutput};
+pub use usage::{ImagesArgs, TopArgs, TopOrder};
+pub use volumes::{ListArgs, RemoveArgs, VolumesArgs, VolumesCommand};
 
 /// Environment variable naming the config file.
 pub const CONFIG_ENV: &str = "MIRRORLET_CONFIG";
@@ -76,10 +88,13 @@ pub enum Cmd {
     Validate(ValidateArgs),
     /// Show the pods of the running agent, and problems.
     #[command(after_help = EXIT_CODES)]
-    Status(StatusArgs),
-    /// Show the history of a pod and the reasons, newest first.
+    Status(Box<StatusArgs>),
+    /// Show the history of a pod and the reasons.
     #[command(after_help = EXIT_CODES)]
     Explain(ExplainArgs),
+    /// Show the Events of pods and of the node.
+    #[command(after_help = EXIT_CODES)]
+    Events(EventsArgs),
     /// Show what would happen with other manifests in place. Changes nothing.
     #[command(after_help = PLAN_EXIT_CODES)]
     Plan(PlanArgs),
@@ -88,7 +103,32 @@ pub enum Cmd {
     Diff(DiffArgs),
     /// Manage the rollouts of static pods: edits of their manifests.
     Rollout(RolloutArgs),
-    /// Print the logs of a container.
+    /// Restart the containers of static pods, without back-off.
+    #[command(after_help = EXIT_CODES)]
+    Restart(RestartArgs),
+    /// Pull the images of static pods, whatever their pull policy. Nothing is restarted.
+    #[command(after_help = EXIT_CODES)]
+    Pull(OrderArgs),
+    /// Stop static pods until they are started, or their manifests change; also over restarts of
+    /// the agent.
+    #[command(after_help = EXIT_CODES)]
+    Stop(OrderArgs),
+    /// Start static pods that were stopped.
+    #[command(after_help = EXIT_CODES)]
+    Start(OrderArgs),
+    /// Wait until a pod is as wanted.
+    #[command(after_help = EXIT_CODES)]
+    Wait(WaitArgs),
+    /// List and remove the volumes of claims.
+    #[command(after_help = EXIT_CODES)]
+    Volumes(VolumesArgs),
+    /// Show the CPU and memory that pods use.
+    #[command(after_help = EXIT_CODES)]
+    Top(TopArgs),
+    /// List the images on the Engine, with the pods that use them.
+    #[command(after_help = EXIT_CODES)]
+    Images(ImagesArgs),
+    /// Print the logs of a container, or of several pods.
     #[command(after_help = EXIT_CODES)]
     Logs(LogsArgs),
     /// Run a command in a container.
@@ -107,12 +147,13 @@ pub enum Cmd {
     #[command(after_help = EXIT_CODES)]
     ApproveCertificates(ApproveArgs),
     /// Remove what an agent that was stopped left on this machine: its containers, the volumes of
-    /// its pods, its rules for host ports. Images and manifests stay.
+    /// its pods, its rules for host ports. Volumes of claims, images and manifests stay.
     #[command(after_help = EXIT_CODES)]
     Cleanup(CleanupArgs),
     /// Show the configuration or the JSON schema of the config file.
     Config(ConfigArgs),
-    /// Print a shell completion script.
+    /// Print a shell completion script. It completes the names of pods and containers, too, while
+    /// the agent runs.
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
@@ -243,6 +284,9 @@ pub struct ValidateArgs {
     /// Name of the Node that the pods are for [default: the one `run` would use].
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
+    /// Exit with code 1 on warnings, too.
+    #[arg(long)]
+    pub strict: bool,
 }
 
 /// Output formats of `validate`.
@@ -252,36 +296,6 @@ pub enum ValidateOutput {
     Text,
     /// One JSON document.
     Json,
-}
-
-/// Arguments of `status`.
-#[derive(Debug, Clone, Args)]
-pub struct StatusArgs {
-    /// Pods to show, by name, namespace/name, UID, or UID of the mirror pod [default: all].
-    #[arg(value_name = "POD")]
-    pub pods: Vec<String>,
-    /// The agent to connect to.
-    #[command(flatten)]
-    pub agent: AgentArgs,
-    /// Output format.
-    #[arg(short, long, value_enum, default_value_t = StatusOutput::Table)]
-    pub output: StatusOutput,
-    /// Watch for changes until interrupted.
-    #[arg(short, long)]
-    pub watch: bool,
-}
-
-/// Output formats of `status`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum StatusOutput {
-    /// A table of pods, and problems.
-    Table,
-    /// The table with IPs, UIDs, sources, images and messages.
-    Wide,
-    /// One JSON document; with --watch one per line.
-    Json,
-    /// One YAML document; with --watch one per change.
-    Yaml,
 }
 
 /// Arguments of `cleanup`.
@@ -295,20 +309,6 @@ pub struct CleanupArgs {
     pub settings: SettingArgs,
 }
 
-/// Arguments of `explain`.
-#[derive(Debug, Clone, Args)]
-pub struct ExplainArgs {
-    /// The pod, by name, namespace/name, UID, or UID of its mirror pod. It may have been removed.
-    #[arg(value_name = "POD")]
-    pub pod: String,
-    /// The agent to connect to.
-    #[command(flatten)]
-    pub agent: AgentArgs,
-    /// Output format.
-    #[arg(short, long, value_enum, default_value_t = DocumentOutput::Text)]
-    pub output: DocumentOutput,
-}
-
 /// Output formats of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DocumentOutput {
@@ -318,49 +318,6 @@ pub enum DocumentOutput {
     Json,
     /// One YAML document.
     Yaml,
-}
-
-/// Arguments of `logs`.
-#[expect(clippy::struct_excessive_bools, reason = "one a flag")]
-#[derive(Debug, Clone, Args)]
-pub struct LogsArgs {
-    /// The pod, by name, namespace/name, UID, or UID of its mirror pod.
-    #[arg(value_name = "POD")]
-    pub pod: String,
-    /// The agent to connect to.
-    #[command(flatten)]
-    pub agent: AgentArgs,
-    /// The container; required if the pod has several and no default container.
-    #[arg(short, long, value_name = "NAME")]
-    pub container: Option<String>,
-    /// Print the logs of all containers, in the manifest's order; with --follow interleaved.
-    #[arg(long, conflicts_with = "container")]
-    pub all_containers: bool,
-    /// Prefix each line with its pod and container.
-    #[arg(long)]
-    pub prefix: bool,
-    /// Stream new lines until the container ends.
-    #[arg(short, long)]
-    pub follow: bool,
-    /// Number of most recent lines to print; -1 for all.
-    #[arg(long, value_name = "N", allow_negative_numbers = true,
-        value_parser = clap::value_parser!(i64).range(-1..))]
-    pub tail: Option<i64>,
-    /// Print the logs of the previous instance of the container.
-    #[arg(short, long)]
-    pub previous: bool,
-    /// Prefix each line with its timestamp.
-    #[arg(long)]
-    pub timestamps: bool,
-    /// Print only lines newer than a relative duration, for example 5m.
-    #[arg(long, value_name = "DURATION", value_parser = super::duration::parse)]
-    pub since: Option<std::time::Duration>,
-    /// Print only lines written at or after a time (RFC 3339).
-    #[arg(long, value_name = "TIME", conflicts_with = "since")]
-    pub since_time: Option<mirrorlet_core::api::Timestamp>,
-    /// Maximum number of bytes to print.
-    #[arg(long, value_name = "N")]
-    pub limit_bytes: Option<u64>,
 }
 
 /// Arguments of `config`.

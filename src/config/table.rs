@@ -195,6 +195,8 @@ settings! {
         "DNS domain of the cluster";
     ResolvConf resolv_conf: PathBuf = path("FILE"), Text(DEFAULT_RESOLV_CONF),
         "Resolver configuration that pods inherit from the node";
+    PodNames pod_names: bool = boolean(), Text("true"),
+        "Write the names of pods and Services of manifests into the hosts files of pods; false to write none";
     Network network: Option<String> = kinds::network(), Text("bridge"),
         "Existing Docker network to attach pods to; bridge for the Engine's default network";
     CgroupRoot cgroup_root: String = kinds::cgroup(), Text(""),

@@ -55,7 +55,7 @@ pub struct Seen {
     pub has_image_fs: bool,
 }
 
-/// What eviction needs of its host.
+/// The operations of its host that eviction needs.
 #[async_trait]
 pub trait EvictionHost: Send + Sync + 'static {
     /// Reads the machine.
@@ -69,7 +69,7 @@ pub trait EvictionHost: Send + Sync + 'static {
     async fn collect(&self);
 }
 
-/// What the node is short of, for the status report: of each pressure, the readings with which it
+/// The node's shortages, for the status report: for each pressure, the readings with which it
 /// began.
 pub type Shortages = BTreeMap<String, String>;
 
@@ -264,7 +264,7 @@ impl EvictionManager {
         self.orders.send(order).await.ok().map(|()| uid)
     }
 
-    /// Waits until nothing of an evicted pod runs any more: only then can be told what that freed.
+    /// Waits until nothing of an evicted pod runs any more: only then is it known how much that freed.
     async fn wait_until_stopped(&self, uid: &PodUid) {
         let mut changed = self.board.changed();
         let stopped = async {

@@ -14,7 +14,7 @@ use mirrorlet_core::observed::PodStatus;
 use mirrorlet_core::stats::cgroup::Memory;
 use mirrorlet_core::stats::{Disk, Usage, VolumeReading};
 
-/// What is left of 1000 of a signal, what each pod uses, and how often was collected.
+/// The rest of 1000 of a signal, the usage of each pod, and the number of collections.
 #[derive(Default)]
 struct State {
     left: BTreeMap<Signal, u64>,

@@ -1,4 +1,4 @@
-//! Turns what the runtime tells into the status `Cache`.
+//! Turns events and answers of the runtime into the status `Cache`.
 //!
 //! Why both events and lists: events are prompt but get lost, a list is complete but costs a
 //! call. One task subscribes, lists after every (re)subscription, looks at the pods events name,
@@ -24,9 +24,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::store::cache::{CacheWriter, Entry};
 use crate::store::looks::Request;
-use mirrorlet_core::api::{FullName, PodUid};
+use mirrorlet_core::api::{ContainerId, FullName, PodUid};
 use mirrorlet_core::backoff::ExponentialBackoff;
-use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus, Pods};
+use mirrorlet_core::observed::{ContainerState, ContainerStatus, Hand, PodStatus, Pods};
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
 use mirrorlet_runtime::{PodEvent, RUNTIME_READY, Result, Runtime, RuntimeCondition, RuntimeError};
 
@@ -220,7 +220,7 @@ impl Observer {
                         // It may answer what is under way all the same, some day: nothing is
                         // given up, but it is said.
                         Ok(Err(cause)) => { self.lost(cause); self.ask_for_a_word(RECONNECT.longest()); }
-                        // A panic is told by the panic hook; the next doubt asks again.
+                        // A panic is logged by the panic hook; the next doubt asks again.
                         Err(_) => {}
                     }
                     Ok(())
@@ -240,7 +240,7 @@ impl Observer {
     }
 
     /// Asks the runtime how it is after a pause, unless it is being asked already: one
-    /// that took a call and is silent since may have stopped for good, and nothing else tells.
+    /// that took a call and is silent since may have stopped for good, and nothing else shows it.
     fn ask_for_a_word(&mut self, pause: Duration) {
         if !self.doubt.is_empty() {
             return;
@@ -291,7 +291,7 @@ impl Observer {
         done: Result<(PodUid, Instant, Result<PodStatus>), tokio::task::JoinError>,
     ) {
         // A look that panicked is a defect, reported by the panic hook; which pod's it was can't
-        // be told, so every pod being looked at is looked at again.
+        // be reported, so every pod being looked at is looked at again.
         let Ok((uid, began, found)) = done else {
             let again: Vec<PodUid> = self.looking.drain().map(|(uid, _)| uid).collect();
             self.queue.extend(again);
@@ -301,7 +301,9 @@ impl Observer {
         let gone = matches!(&found, Ok(status) if status.is_empty());
         if let Ok(status) = &found {
             self.failed.remove(&uid);
-            tell_deaths(&self.telemetry, &self.cache.reader().get(&uid), status);
+            let before = self.cache.reader().get(&uid);
+            tell_deaths(&self.telemetry, &before, status);
+            tell_hands(&self.telemetry, &before, status);
         } else {
             self.failed.insert(uid.clone());
             self.retry_at
@@ -384,4 +386,27 @@ fn tell_deaths(telemetry: &Telemetry, before: &Entry, seen: &PodStatus) {
             );
         }
     }
+}
+
+/// Reports what a person did to containers and sandboxes since the last look.
+fn tell_hands(telemetry: &Telemetry, before: &Entry, seen: &PodStatus) {
+    if before.modified.is_none() {
+        return;
+    }
+    let known = hands(&before.status);
+    for (id, (container, hand)) in hands(seen) {
+        if known.get(id).is_none_or(|(_, known)| *known != hand) {
+            let (full_name, uid) = (&seen.full_name, &seen.uid);
+            occurrences::handled(telemetry, full_name, uid, container, hand);
+        }
+    }
+}
+
+/// The actions of a person on a pod's containers, and on its sandboxes, which have no name.
+fn hands(status: &PodStatus) -> HashMap<&ContainerId, (Option<&str>, Hand)> {
+    let containers = status.containers.iter();
+    let of_containers = containers.filter_map(|c| Some((&c.id, (Some(&*c.name), c.hand()?))));
+    let sandboxes = status.sandboxes.iter();
+    let of_sandboxes = sandboxes.filter_map(|s| Some((&s.id, (None, s.hand()?))));
+    of_containers.chain(of_sandboxes).collect()
 }

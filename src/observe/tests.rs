@@ -75,6 +75,7 @@ fn running(fake: &FakeRuntime, uid: &str) -> PodUid {
         full_name: FullName::of(&pod),
         ips: Vec::new(),
         containers: vec![ContainerStatus {
+            by_hand: None,
             id: id("app"),
             name: "app".into(),
             role: Role::App,
@@ -91,6 +92,7 @@ fn running(fake: &FakeRuntime, uid: &str) -> PodUid {
             message: "".into(),
         }],
         sandboxes: vec![mirrorlet_core::observed::SandboxStatus {
+            by_hand: None,
             id: id("pause"),
             attempt: 0,
             state: ContainerState::Running,

@@ -1,4 +1,4 @@
-//! One attempt of a probe, with its retries, and what is told of it.
+//! One attempt of a probe, with its retries, and the report of it.
 //!
 //! Upstream: `pkg/kubelet/prober/prober.go`.
 

@@ -4,7 +4,7 @@
 //! agent, though nothing has happened to it. What is lost, by a `kill -9` right after a change
 //! say, is only that.
 //!
-//! Upstream: since 1.35 a kubelet keeps these two over its restarts, as the API server tells them
+//! Upstream: since 1.35 a kubelet keeps these two over its restarts, as the API server has them
 //! (`ChangeContainerStatusOnKubeletRestart`); here there may be none.
 
 use std::collections::BTreeMap;

@@ -2,8 +2,7 @@
 //!
 //! [`ProbeManager`] follows the board. A pod that begins to be converged gets its workers, each
 //! is shown what becomes of its pod, and the results of a pod that left the board are forgotten.
-//! What is found out is written to the [results](crate::store::probes), whose news wake the pod's
-//! worker.
+//! Results are written to the [results](crate::store::probes), whose changes wake the pod's worker.
 //!
 //! Upstream: `pkg/kubelet/prober/prober_manager.go`.
 
@@ -42,7 +41,7 @@ const KEEP_AFTER: Duration = Duration::from_secs(1);
 /// Tells the time, which initial delays are measured by.
 pub type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// What all probe workers share.
+/// State that all probe workers share.
 pub(crate) struct Shared {
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) client: Client,
@@ -139,7 +138,7 @@ impl ProbeManager {
                     keep_at = None;
                     self.keep().await;
                 }
-                // The panic hook tells of one that panicked; its probe keeps its last result.
+                // The panic hook logs one that panicked; its probe keeps its last result.
                 Some(_) = self.tasks.join_next() => {}
             }
         }

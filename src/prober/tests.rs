@@ -123,6 +123,7 @@ impl Bed {
     fn instance(&self, id: &str, state: ContainerState) -> ContainerStatus {
         let (role, container) = spec::find_container(&self.pod, "app").unwrap();
         ContainerStatus {
+            by_hand: None,
             id: ContainerId::docker(id),
             name: "app".into(),
             role,
@@ -140,7 +141,7 @@ impl Bed {
         }
     }
 
-    /// What its worker tells of the pod: which instance it has, with the status that follows.
+    /// Publishes the worker's view of the pod: its instance, with the status that follows.
     fn tell(&self, phase: Phase, instance: Option<ContainerStatus>) {
         let uid = PodUid::from(UID);
         let results = self.results.get(&uid);

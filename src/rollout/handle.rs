@@ -1,4 +1,4 @@
-//! What others reach rollouts by: the histories, and commands.
+//! The interface of rollouts: the histories, and commands.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const REQUESTS_MAX: usize = 16;
 /// How long a command may take: it waits for a merge and a write to disk.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// What a command came to: the number of the revision that it is about.
+/// The result of a command: the number of the revision that it is about.
 pub(super) type Obeyed = Result<u64, Refused>;
 
 /// A command on its way.

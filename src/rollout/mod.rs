@@ -20,16 +20,19 @@ use mirrorlet_core::admit::{AdmitInput, AdmitNode, Verdict, admit};
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::merge::Merged;
+use mirrorlet_core::objects::ObjectKey;
 use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout::{
-    Cause, Change, Command, Decision, History, Input, Outcome, Phase, Preparation, Refused,
-    RolloutStrategy, Settings, View, beside_pod, beside_refused, decide, is_beside,
-    without_host_ports,
+    Cause, Change, Decision, History, Input, Outcome, Phase, Preparation, RolloutStrategy,
+    Settings, View, beside_pod, beside_refused, decide, is_beside, without_host_ports,
 };
+use mirrorlet_core::version::with_config;
 use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_host::telemetry::occurrences::{self, RolloutSetback};
+use mirrorlet_runtime::objects::ManifestObjects;
 use mirrorlet_runtime::{Runtime, ServingPods, SyncError, SyncErrorReason};
 
+mod commands;
 mod handle;
 mod kept;
 mod plan;
@@ -52,11 +55,15 @@ const SERVE_RETRY: Duration = Duration::from_secs(5);
 /// Reason of the note that host ports could not be handed over.
 const HAND_OVER_FAILED: &str = "HandOverFailed";
 
-/// What rollouts need of the agent.
+/// The parts of the agent that rollouts need.
 pub struct RolloutOptions {
     /// Prepares pods.
     pub runtime: Arc<dyn Runtime>,
-    /// What the workers tell of pods.
+    /// Gets the data of the objects that are a part of versions.
+    pub objects: Arc<ManifestObjects>,
+    /// A text that only this machine knows, for the UIDs of pods with their objects.
+    pub salt: String,
+    /// The workers' states of pods.
     pub board: Board,
     /// The node as admission sees it.
     pub node: Reader<AdmitNode>,
@@ -66,11 +73,23 @@ pub struct RolloutOptions {
     pub needed_images: watch::Sender<BTreeSet<String>>,
     /// Where occurrences are told.
     pub telemetry: Telemetry,
-    /// What the time is.
+    /// Returns the present time.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
 impl RolloutOptions {
+    /// A pod with the objects that are a part of its version.
+    fn with_config(
+        &self,
+        pod: &SourcePod,
+        history: Option<&History>,
+        newest: &Merged,
+    ) -> SourcePod {
+        let find = |key: &ObjectKey| newest.objects.get(key).map(|known| known.object.clone());
+        let known = |manifest: &PodUid| history?.of_manifest(manifest);
+        with_config(pod, &self.salt, find, newest.delivered.manifests, known)
+    }
+
     /// Why the node wouldn't take a revision in the place of the one that runs, or beside it.
     fn refused(&self, revision: &Pod, running: Option<&Pod>, before: &Merged) -> Option<Cause> {
         let name = FullName::of(revision);
@@ -152,6 +171,44 @@ impl Rollouts {
         (rollouts, handle)
     }
 
+    /// Gives pods whose objects are a part of their version the UID of that version, and has every
+    /// version that may be prepared or started find its objects.
+    pub fn add_configs(&self, merged: &mut Merged) {
+        let statics = merged.pods.iter().filter(|(_, pod)| !pod.is_api());
+        let versions: Vec<(PodUid, SourcePod)> = statics
+            .map(|(uid, pod)| {
+                let history = self.histories.get(&pod.full_name());
+                let version = self.options.with_config(pod, history, merged);
+                (uid.clone(), version)
+            })
+            .collect();
+        for (uid, version) in versions {
+            merged.pods.remove(&uid);
+            merged.pods.insert(version.uid(), version);
+        }
+        let known = self
+            .histories
+            .values()
+            .flat_map(|history| &history.revisions);
+        let known = known.filter_map(|known| Some((known.uid(), known.config.clone()?)));
+        let wanted = merged.pods.iter();
+        let wanted = wanted.filter_map(|(uid, pod)| Some((uid.clone(), pod.config.clone()?)));
+        self.options
+            .objects
+            .publish_configs(known.chain(wanted).collect());
+    }
+
+    /// The UID of the manifest of a version, without its objects.
+    #[must_use]
+    pub fn manifest_uid(&self, name: &FullName, uid: &PodUid) -> PodUid {
+        let known = self
+            .histories
+            .get(name)
+            .and_then(|history| history.get(uid));
+        let config = known.and_then(|known| known.config.as_ref());
+        config.map_or_else(|| uid.clone(), |config| config.manifest.clone())
+    }
+
     /// Puts in the place of each static pod the revision of it that is to run. `before` is what was
     /// run so far, `listed` what the runtime held when it was last listed.
     pub async fn apply(&mut self, merged: &mut Merged, before: &Merged, listed: &Pods) {
@@ -211,16 +268,16 @@ impl Rollouts {
     /// fails, the other stays in its place, and it is tried again.
     async fn hand_over(&mut self, name: &FullName, decision: Decision) -> Decision {
         let mut pods = self.serving();
-        let current = decision.history.current.as_ref();
-        if let Some((uid, _)) = current {
-            pods.beside.remove(uid);
-            pods.serving.insert(name.clone(), uid.clone());
+        let current = decision.history.current();
+        if let Some(revision) = current {
+            pods.beside.remove(&revision.uid());
+            pods.serving.insert(name.clone(), Arc::clone(&revision.pod));
         }
         match self.options.serve(pods).await {
             Ok(()) => decision,
             Err(error) => {
-                if let Some((uid, _)) = current {
-                    self.tell_not_served(name, uid, &error);
+                if let Some(revision) = current {
+                    self.tell_not_served(name, &revision.uid(), &error);
                 }
                 Decision {
                     history: self.histories.get(name).cloned().unwrap_or_default(),
@@ -258,9 +315,9 @@ impl Rollouts {
     fn serving(&self) -> ServingPods {
         let mut pods = ServingPods::default();
         for (name, history) in &self.histories {
-            let current = history.current.as_ref();
+            let current = history.current();
             pods.serving
-                .extend(current.map(|(uid, _)| (name.clone(), uid.clone())));
+                .extend(current.map(|revision| (name.clone(), Arc::clone(&revision.pod))));
             pods.beside
                 .extend(history.beside.as_ref().map(|(uid, _)| uid.clone()));
         }
@@ -279,7 +336,7 @@ impl Rollouts {
             let known = self.histories.get(name);
             let target = known.map_or_else(
                 || Arc::clone(&newest.pod),
-                |history| history.target_of(newest),
+                |history| history.target_of(newest).0,
             );
             let uid = PodUid::of(&target);
             (target, uid)
@@ -457,26 +514,10 @@ impl Rollouts {
         }
     }
 
-    /// Obeys a command; what follows from it is decided by the next merge.
-    fn obey(&mut self, request: Request) {
-        let Request {
-            name,
-            command,
-            answer,
-        } = request;
-        let history = self.histories.get_mut(&name);
-        let obeyed = history.map_or(Err(Refused::NotStarted), |history| {
-            let number = history.obey(command)?;
-            if let Some((uid, _)) = &history.current {
-                tell_command(&self.options.telemetry, &name, uid, command, number);
-            }
-            Ok(number)
-        });
-        if obeyed.is_ok() && command == Command::Retry {
-            self.preparations.end(&name);
-        }
-        self.published.publish(self.histories.clone());
-        self.answers.push((answer, obeyed));
+    /// Ends all preparations, and awaits them.
+    pub async fn shut_down(mut self) {
+        self.preparations.retain(|_| false);
+        self.preparations.ended().await;
     }
 }
 
@@ -485,7 +526,7 @@ fn starts_first(pod: &Pod) -> bool {
     Settings::of(pod).strategy == RolloutStrategy::StartFirst
 }
 
-/// What the board tells of a version.
+/// The board's view of a version.
 fn seen(view: Option<&PodView>) -> View<'_> {
     View {
         status: view.and_then(|view| view.status.as_deref()),
@@ -495,31 +536,4 @@ fn seen(view: Option<&PodView>) -> View<'_> {
 
 fn is_listed(listed: &Pods, uid: &PodUid) -> bool {
     listed.0.iter().any(|pod| pod.uid == *uid)
-}
-
-fn tell_command(
-    telemetry: &Telemetry,
-    name: &FullName,
-    uid: &PodUid,
-    command: Command,
-    number: u64,
-) {
-    let (reason, message) = match command {
-        Command::Undo { .. } => ("RolloutUndone", format!("revision {number} is to run")),
-        Command::Retry => (
-            "RolloutRetried",
-            format!("revision {number} is tried again"),
-        ),
-        Command::Pause => ("RolloutPaused", format!("revision {number} runs on")),
-        Command::Resume => ("RolloutResumed", format!("revision {number} is to run")),
-    };
-    occurrences::rollout_commanded(telemetry, name, uid, reason, message);
-}
-
-impl Rollouts {
-    /// Ends all preparations, and awaits them.
-    pub async fn shut_down(mut self) {
-        self.preparations.retain(|_| false);
-        self.preparations.ended().await;
-    }
 }

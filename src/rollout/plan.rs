@@ -1,5 +1,6 @@
-//! What would happen to static pods if their sources wanted something else: decided by the very
-//! functions that decide what does happen, on what the runtime can say without changing anything.
+//! Plans of edits: the changes that follow for static pods if their sources want something else,
+//! decided by the functions that decide real changes, on facts that the runtime gives without
+//! changing anything.
 
 use std::sync::Arc;
 
@@ -11,10 +12,10 @@ use mirrorlet_core::api::report::{Downtime, PlanAction, PlannedPod};
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::merge::Merged;
-use mirrorlet_core::objects::{KnownObjects, references};
+use mirrorlet_core::objects::{KnownObjects, ObjectSet, references};
 use mirrorlet_core::rollout::{
-    Cause, Change, Decision, History, Input, Phase, Preparation, author_fields, beside_pod,
-    changed_fields, decide,
+    Cause, Change, Decision, History, Input, Phase, Preparation, Revision, Version, beside_pod,
+    changed_fields, compared_fields, decide,
 };
 use mirrorlet_core::spec;
 use mirrorlet_runtime::PodCheck;
@@ -23,15 +24,21 @@ use mirrorlet_runtime::PodCheck;
 const CHECKS: usize = 4;
 
 impl RolloutHandle {
-    /// What would happen to each static pod if `newest` were what the sources want; `before` is what
-    /// is run now. With `content` each pod has both its manifests.
+    /// Returns the action for each static pod if `newest` were the sources' state; `before` is the
+    /// state that runs now. With `content` each pod has both its manifests.
     pub async fn plan(&self, newest: &Merged, before: &Merged, content: bool) -> Vec<PlannedPod> {
         let statics = |merged: &Merged| {
             let pods = merged.pods.values().filter(|pod| !pod.is_api());
             pods.cloned().collect::<Vec<SourcePod>>()
         };
         let (histories, objects) = (self.histories(), newest.known_objects());
-        let wanted = statics(newest);
+        let wanted: Vec<SourcePod> = statics(newest)
+            .iter()
+            .map(|pod| {
+                let history = histories.get(&pod.full_name());
+                self.options.with_config(pod, history, newest)
+            })
+            .collect();
         let plans: Vec<BoxFuture<'_, PlannedPod>> = wanted
             .iter()
             .map(|pod| {
@@ -50,7 +57,7 @@ impl RolloutHandle {
             let gone = statics(before);
             let gone = gone.iter().filter(|pod| !names.contains(&pod.full_name()));
             planned.extend(gone.map(|pod| PlannedPod {
-                before: content.then(|| author_fields(&pod.pod)),
+                before: compared_fields(content.then(|| version(pod)), None).0,
                 ..row(pod, PlanAction::Remove)
             }));
         }
@@ -70,14 +77,19 @@ impl RolloutOptions {
     ) -> PlannedPod {
         let none = History::default();
         let history = history.unwrap_or(&none);
-        let target = history.target_of(wanted);
+        let (target, config) = history.target_of(wanted);
+        let mut objects = objects.set(&references(&target));
+        if let Some(config) = &config {
+            config.pin(&mut objects, &FullName::of(&target).namespace);
+        }
         let running = history.current();
         let same = running.is_some_and(|running| running.uid() == PodUid::of(&target));
         let (check, decision) = self
-            .decided(wanted, history, &target, before, objects)
+            .decided(wanted, history, &target, before, &objects)
             .await;
         let refused = check.as_ref().err();
-        let changes = running.map(|running| changed_fields(&running.pod, &target));
+        let changes =
+            running.map(|running| changed_fields(running.version(), (&target, config.as_deref())));
         let changes = changes.unwrap_or_default();
         let (action, cause) = match action(wanted, &decision) {
             (PlanAction::None, None) if running.is_none() => (PlanAction::Create, refused.cloned()),
@@ -93,6 +105,8 @@ impl RolloutOptions {
         let told = |Cause { reason, message }| (reason.to_string(), message.to_string());
         let (reason, message) = cause.map_or_else(Default::default, told);
         let check = check.unwrap_or_default();
+        let before = running.filter(|_| content).map(Revision::version);
+        let (before, after) = compared_fields(before, content.then(|| version(wanted)));
         PlannedPod {
             changes: if action == PlanAction::None {
                 Vec::new()
@@ -111,22 +125,20 @@ impl RolloutOptions {
             unknown: check.unknown,
             reason,
             message,
-            before: running
-                .filter(|_| content)
-                .map(|running| author_fields(&running.pod)),
-            after: content.then(|| author_fields(&wanted.pod)),
+            before,
+            after,
             ..row(wanted, action)
         }
     }
 
-    /// What can be known of a revision's start, and what would be decided.
+    /// Returns the facts about a revision's start, and the decision that would follow.
     async fn decided(
         &self,
         wanted: &SourcePod,
         history: &History,
         target: &Arc<Pod>,
         before: &Merged,
-        objects: &KnownObjects,
+        objects: &ObjectSet,
     ) -> (Result<PodCheck, Cause>, Decision) {
         let running = history.current();
         let same = running.is_some_and(|running| running.uid() == PodUid::of(target));
@@ -171,18 +183,17 @@ impl RolloutOptions {
         pod: &Arc<Pod>,
         replaces: Option<&Pod>,
         before: &Merged,
-        objects: &KnownObjects,
+        objects: &ObjectSet,
     ) -> Result<PodCheck, Cause> {
         if let Some(cause) = self.refused(pod, replaces, before) {
             return Err(cause);
         }
-        let objects = objects.set(&references(pod));
-        let checked = self.runtime.check_pod(pod, replaces, objects).await;
+        let checked = self.runtime.check_pod(pod, replaces, objects.clone()).await;
         checked.map_err(|error| Cause::new(error.reason.to_string(), error.message))
     }
 }
 
-/// What a decision does to a pod that runs already.
+/// The effect of a decision on a pod that runs already.
 fn action(wanted: &SourcePod, decision: &Decision) -> (PlanAction, Option<Cause>) {
     if wanted.held {
         let problem = wanted.problems.iter().find(|problem| problem.is_error());
@@ -210,6 +221,10 @@ fn has_probes(pod: &Pod) -> bool {
     spec::containers(pod).any(|(_, container)| {
         container.readiness_probe.is_some() || container.startup_probe.is_some()
     })
+}
+
+fn version(pod: &SourcePod) -> Version<'_> {
+    (&pod.pod, pod.config.as_deref())
 }
 
 fn row(pod: &SourcePod, action: PlanAction) -> PlannedPod {

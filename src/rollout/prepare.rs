@@ -54,7 +54,7 @@ impl Preparations {
         }
     }
 
-    /// What failed is tried again at once: objects that it may refer to have changed.
+    /// Tries failed preparations again at once: objects that they may refer to have changed.
     pub(super) fn try_again(&self) {
         self.again.send_modify(|count| *count += 1);
     }
@@ -155,7 +155,7 @@ impl Task {
     }
 }
 
-/// What a call came to, and when to try again. That the runtime is away says nothing of the pod.
+/// The result of a call, and when to try again. A runtime that is away says nothing about the pod.
 fn outcome(prepared: Result<(), SyncError>) -> (Preparation, Option<Duration>) {
     match prepared {
         Ok(()) => (Preparation::Done, None),

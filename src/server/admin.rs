@@ -1,7 +1,8 @@
 //! The agent's own API, on a Unix socket under the root that only root may open.
 //!
 //! `GET /v1/status[?watch=true]`, `GET /v1/pods/{uid}/logs[/{container}]`,
-//! `GET /v1/explain?pod=…`, `GET` and `POST /v1/rollouts?pod=…`, `POST /v1/plan`, `GET /v1/config`; and what goes both ways, in [`access`](super::access):
+//! `GET /v1/explain?pod=…`, `GET /v1/events[?watch=true]`, `GET` and `POST /v1/rollouts?pod=…`, `POST /v1/plan`, `POST /v1/orders?pod=…&verb=…`,
+//! `GET /v1/images`, `GET /v1/top[?watch=true]`, `GET /v1/volumes`, `POST /v1/volumes/remove?name=…`, `GET /v1/config`; and what goes both ways, in [`access`](super::access):
 //! `GET /v1/pods/{uid}/exec`, `…/attach`, `…/portforward`; and files, in [`files`](super::files):
 //! `GET` and `PUT /v1/pods/{uid}/files?path=…`, `GET /v1/pods/{uid}/files/stat?path=…`.
 //! Errors are `{"error": …, "help": …}` with a fitting status.
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
@@ -22,16 +23,19 @@ use futures::{Stream, StreamExt, stream};
 use mirrorlet_streaming::gather::gathered;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::asked::Asked;
 use super::frame::framed;
 use super::remote::chunks;
 pub use super::rollouts::{CommandAnswer, CommandName, CommandQuery};
 use super::view::{AgentView, ViewError};
-pub use super::view::{PlanFile, PlanRequest};
-use super::{access, files, listen, rollouts};
+pub use super::view::{Order, OrderAnswer, PlanFile, PlanRequest, Verb};
+use super::{access, files, listen, orders, rollouts, story, usage, volumes};
 use mirrorlet_core::api::{PodUid, Timestamp};
+use mirrorlet_core::logs::Instance;
 use mirrorlet_runtime::{LogOptions, LogSource};
 
 /// Longest path of a Unix socket, in bytes: `sun_path` less its NUL.
@@ -155,12 +159,18 @@ pub fn router(
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/config", get(config))
-        .route("/v1/explain", get(explain))
+        .route("/v1/explain", get(story::explain))
+        .route("/v1/events", get(story::events))
         .route(
             "/v1/plan",
             post(rollouts::plan).layer(DefaultBodyLimit::max(PLAN_BYTES_MAX)),
         )
         .route("/v1/rollouts", get(rollouts::history).post(rollouts::command))
+        .route("/v1/orders", post(orders::order))
+        .route("/v1/images", get(usage::images))
+        .route("/v1/top", get(usage::top))
+        .route("/v1/volumes", get(volumes::list))
+        .route("/v1/volumes/remove", post(volumes::remove))
         .route("/v1/pods/{uid}/logs", get(default_logs))
         .route("/v1/pods/{uid}/logs/{container}", get(container_logs))
         .route("/v1/pods/{uid}/exec", get(access::exec))
@@ -248,12 +258,12 @@ struct StatusQuery {
     watch: bool,
 }
 
-async fn status(
-    State(shared): State<Shared>,
-    query: Result<Query<StatusQuery>, axum::extract::rejection::QueryRejection>,
-) -> Result<Response, ApiError> {
-    let Query(query) = query.map_err(|e| bad_query(&e))?;
-    let permit = shared.admit()?;
+async fn status(asked: Asked<StatusQuery>) -> Result<Response, ApiError> {
+    let Asked {
+        shared,
+        query,
+        permit,
+    } = asked;
     if !query.watch {
         return Ok(Json(shared.view.status()).into_response());
     }
@@ -268,48 +278,49 @@ async fn status(
         .into_response())
 }
 
-pub(super) fn bad_query(error: &axum::extract::rejection::QueryRejection) -> ApiError {
-    ApiError::new(StatusCode::BAD_REQUEST, error.body_text())
-}
-
 /// One line now and one after each change, equal ones left out, until the agent stops.
 fn watch_lines(shared: Shared) -> impl Stream<Item = Bytes> + Send + 'static {
     let changes = shared.view.changed();
+    let mut last = Bytes::new();
+    on_changes(shared, changes, move |view| {
+        let mut line = serde_json::to_vec(&view.status()).ok()?;
+        line.push(b'\n');
+        let line = Bytes::from(line);
+        let is_new = line != last;
+        last.clone_from(&line);
+        Some(if is_new { line } else { Bytes::new() })
+    })
+}
+
+/// The text that `next` returns now and after each change, as long as it returns one; until the
+/// agent stops.
+pub(super) fn on_changes<F>(
+    shared: Shared,
+    changes: watch::Receiver<u64>,
+    next: F,
+) -> impl Stream<Item = Bytes> + Send + 'static
+where
+    F: FnMut(&dyn AgentView) -> Option<Bytes> + Send + 'static,
+{
     let cancel = shared.cancel.clone();
     stream::unfold(
-        (shared.view, changes, Bytes::new(), true),
-        |(view, mut changes, last, first)| async move {
+        (shared.view, changes, next, true),
+        |(view, mut changes, mut next, first)| async move {
             let mut wait = !first;
             loop {
                 if wait && changes.changed().await.is_err() {
                     return None;
                 }
                 changes.mark_unchanged();
-                let mut line = serde_json::to_vec(&view.status()).ok()?;
-                line.push(b'\n');
-                let line = Bytes::from(line);
-                if line != last {
-                    return Some((line.clone(), (view, changes, line, false)));
+                let text = next(&*view)?;
+                if !text.is_empty() {
+                    return Some((text, (view, changes, next, false)));
                 }
                 wait = true;
             }
         },
     )
     .take_until(cancel.cancelled_owned())
-}
-
-#[derive(Debug, Deserialize)]
-struct ExplainQuery {
-    pod: String,
-}
-
-async fn explain(
-    State(shared): State<Shared>,
-    query: Result<Query<ExplainQuery>, axum::extract::rejection::QueryRejection>,
-) -> Result<Response, ApiError> {
-    let Query(query) = query.map_err(|e| bad_query(&e))?;
-    let _permit = shared.admit()?;
-    Ok(Json(shared.view.explain(&query.pod)?).into_response())
 }
 
 async fn config(State(shared): State<Shared>) -> Json<serde_json::Value> {
@@ -324,6 +335,9 @@ pub struct LogsQuery {
     pub follow: bool,
     /// The instance before the newest.
     pub previous: bool,
+    /// The instance with that id, `docker://…`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
     /// Begin every line with its time.
     pub timestamps: bool,
     /// Only that many of the last lines.
@@ -340,32 +354,30 @@ pub struct LogsQuery {
     pub limit_bytes: Option<u64>,
 }
 
-type LogsQueryResult = Result<Query<LogsQuery>, axum::extract::rejection::QueryRejection>;
-
 async fn default_logs(
-    State(shared): State<Shared>,
     Path(uid): Path<String>,
-    query: LogsQueryResult,
+    asked: Asked<LogsQuery>,
 ) -> Result<Response, ApiError> {
-    logs(shared, uid, None, query).await
+    logs(asked, uid, None).await
 }
 
 async fn container_logs(
-    State(shared): State<Shared>,
     Path((uid, container)): Path<(String, String)>,
-    query: LogsQueryResult,
+    asked: Asked<LogsQuery>,
 ) -> Result<Response, ApiError> {
-    logs(shared, uid, Some(container), query).await
+    logs(asked, uid, Some(container)).await
 }
 
 async fn logs(
-    shared: Shared,
+    asked: Asked<LogsQuery>,
     uid: String,
     container: Option<String>,
-    query: LogsQueryResult,
 ) -> Result<Response, ApiError> {
-    let Query(query) = query.map_err(|e| bad_query(&e))?;
-    let permit = shared.admit()?;
+    let Asked {
+        shared,
+        query,
+        permit,
+    } = asked;
     let options = LogOptions {
         follow: query.follow,
         tail: query.tail,
@@ -374,14 +386,14 @@ async fn logs(
         limit_bytes: query.limit_bytes,
         source: LogSource::All,
     };
+    let instance = match &query.instance {
+        Some(id) => Instance::WithId(id),
+        None if query.previous => Instance::Previous,
+        None => Instance::Newest,
+    };
     let log = shared
         .view
-        .logs(
-            &PodUid::from(uid),
-            container.as_deref(),
-            &options,
-            query.previous,
-        )
+        .logs(&PodUid::from(uid), container.as_deref(), &options, instance)
         .await?;
     let frames = gathered(chunks(log))
         .map(move |chunks| {

@@ -1,20 +1,23 @@
-//! An [`AgentView`] for tests: says what it is told to say.
+//! An [`AgentView`] for tests, with answers set by the test.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio_util::io::ReaderStream;
 
-use super::view::{AgentView, Check, PlanFile, PlanRequest, ViewError};
+use super::view::{AgentView, Check, Order, OrderAnswer, PlanFile, PlanRequest, ViewError};
 use mirrorlet_core::api::report::{
-    AgentReport, EngineReport, ExplainReport, HistoryReport, PlanReport, StatusReport,
+    AgentReport, EngineReport, EventReport, ExplainReport, HistoryReport, ImagesReport, PlanReport,
+    PodUsage, StatusReport, StoryReport, TopReport, VolumeReport, VolumeState,
 };
 use mirrorlet_core::api::{Code, Diagnostic, Pod, PodUid, ResolvedPodUid, Timestamp};
+use mirrorlet_core::logs::Instance;
 use mirrorlet_core::rollout::Command;
 use mirrorlet_runtime::copy::{PathKind, PathStat, TarInput, TarStream};
 use mirrorlet_runtime::{
@@ -22,7 +25,7 @@ use mirrorlet_runtime::{
     SessionControl, StreamOptions, TerminalSize,
 };
 
-/// What a log request asked for.
+/// The arguments of a log request.
 pub(crate) type Asked = (PodUid, Option<String>, LogOptions, bool);
 
 pub(crate) struct FakeView {
@@ -32,13 +35,13 @@ pub(crate) struct FakeView {
     pub(crate) asked: Mutex<Vec<Asked>>,
     /// Sizes that terminals were given.
     pub(crate) sizes: Arc<Mutex<Vec<TerminalSize>>>,
-    /// What was sent for containers.
+    /// The bytes that were sent for containers.
     pub(crate) uploaded: Mutex<Vec<u8>>,
     /// How many sessions were dropped.
     pub(crate) dropped: watch::Sender<u64>,
     /// How many logs without end are read.
     pub(crate) logs_open: watch::Sender<u64>,
-    /// What comes last in those.
+    /// The last lines of those.
     said: watch::Sender<String>,
 }
 
@@ -165,16 +168,90 @@ impl AgentView for FakeView {
         }
     }
 
+    async fn order(&self, order: &Order) -> Result<OrderAnswer, ViewError> {
+        let HistoryReport {
+            name, namespace, ..
+        } = self.rollout_history(&order.pod)?;
+        Ok(OrderAnswer {
+            name,
+            namespace,
+            containers: order.container.iter().cloned().collect(),
+        })
+    }
+
+    async fn volumes(&self) -> Result<Vec<VolumeReport>, ViewError> {
+        let volume = |claim: &str, state, pods: &[&str]| VolumeReport {
+            name: format!("mirrorlet_default_{claim}"),
+            namespace: "default".to_owned(),
+            claim: claim.to_owned(),
+            state,
+            driver: Some("local".to_owned()),
+            path: None,
+            created: true,
+            pods: pods.iter().copied().map(str::to_owned).collect(),
+        };
+        Ok(vec![
+            volume("db", VolumeState::Bound, &["default/db-box"]),
+            volume("old", VolumeState::Released, &[]),
+        ])
+    }
+
+    async fn remove_volume(&self, name: &str) -> Result<VolumeReport, ViewError> {
+        let mut volumes = self.volumes().await?.into_iter();
+        let found = volumes.find(|volume| volume.name == name && volume.pods.is_empty());
+        found.ok_or_else(|| ViewError::Conflict {
+            message: format!("volume {name} is used"),
+            help: None,
+        })
+    }
+
+    async fn images(&self) -> Result<ImagesReport, ViewError> {
+        Ok(ImagesReport::default())
+    }
+
+    /// One pod, as often as it is asked for.
+    fn top(&self) -> BoxStream<'static, Result<TopReport, ViewError>> {
+        let report = TopReport {
+            pods: vec![PodUsage::default()],
+            ..TopReport::default()
+        };
+        stream::repeat(Ok(report)).boxed()
+    }
+
+    /// One for each change so far.
+    fn events(&self, from: u64) -> Vec<EventReport> {
+        let event = |number| EventReport {
+            number,
+            namespace: Some("ns".to_owned()),
+            name: "web".to_owned(),
+            entry: StoryReport {
+                at: Timestamp::UNIX_EPOCH,
+                kind: "Normal".to_owned(),
+                reason: "Changed".to_owned(),
+                container: None,
+                message: "x".to_owned(),
+                uid: "web".into(),
+            },
+        };
+        (from..*self.changes.borrow()).map(event).collect()
+    }
+
+    fn events_changed(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
     /// The revision asked for; 7 where none is.
     async fn command_rollout(&self, pod: &str, command: Command) -> Result<u64, ViewError> {
         self.rollout_history(pod)?;
         match command {
             Command::Undo { to_revision } => Ok(to_revision.unwrap_or(7)),
             Command::Retry | Command::Resume => Ok(7),
-            Command::Pause => Err(ViewError::Conflict {
-                message: "already paused".to_owned(),
-                help: None,
-            }),
+            Command::Pause | Command::Stop | Command::Start { .. } | Command::Restart { .. } => {
+                Err(ViewError::Conflict {
+                    message: "already paused".to_owned(),
+                    help: None,
+                })
+            }
         }
     }
 
@@ -210,13 +287,13 @@ impl AgentView for FakeView {
         uid: &PodUid,
         container: Option<&str>,
         options: &LogOptions,
-        previous: bool,
+        instance: Instance<'_>,
     ) -> Result<LogStream, ViewError> {
         let asked = (
             uid.clone(),
             container.map(str::to_owned),
             options.clone(),
-            previous,
+            instance == Instance::Previous,
         );
         self.asked.lock().unwrap().push(asked);
         let head = vec![
@@ -364,6 +441,7 @@ impl AgentView for FakeView {
             pod: None,
             source_read: None,
             truncated: false,
+            next: 0,
             story: Vec::new(),
         })
     }
@@ -377,7 +455,7 @@ impl AgentView for FakeView {
     }
 }
 
-/// Statistics that tell of themselves; CPU and memory alone can't be told.
+/// Statistics that name their form; CPU and memory alone fail.
 pub(crate) struct FakeStats;
 
 #[async_trait]

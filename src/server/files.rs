@@ -1,14 +1,14 @@
 //! Files of containers over the agent's socket, as tar archives that are passed on as they come.
 
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::Path;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use futures::{StreamExt, TryStreamExt};
 use serde::Deserialize;
 
-use super::admin::{ApiError, Shared, bad_query};
+use super::admin::ApiError;
+use super::asked::Asked;
 use mirrorlet_core::api::PodUid;
 
 /// The container and the path of a file request.
@@ -19,16 +19,12 @@ pub(super) struct FileQuery {
     container: Option<String>,
 }
 
-type FileQueryResult = Result<Query<FileQuery>, QueryRejection>;
-
 /// Returns the metadata of a path.
 pub(super) async fn stat(
-    State(shared): State<Shared>,
     Path(uid): Path<String>,
-    query: FileQueryResult,
+    asked: Asked<FileQuery>,
 ) -> Result<Response, ApiError> {
-    let Query(query) = query.map_err(|e| bad_query(&e))?;
-    let _permit = shared.admit()?;
+    let Asked { shared, query, .. } = &asked;
     let (uid, container) = (PodUid::from(uid), query.container.as_deref());
     let found = shared.view.stat_path(&uid, container, &query.path).await?;
     Ok(Json(found).into_response())
@@ -36,12 +32,14 @@ pub(super) async fn stat(
 
 /// A file or directory. One that breaks off breaks off the connection.
 pub(super) async fn download(
-    State(shared): State<Shared>,
     Path(uid): Path<String>,
-    query: FileQueryResult,
+    asked: Asked<FileQuery>,
 ) -> Result<Response, ApiError> {
-    let Query(query) = query.map_err(|e| bad_query(&e))?;
-    let permit = shared.admit()?;
+    let Asked {
+        shared,
+        query,
+        permit,
+    } = asked;
     let (uid, container) = (PodUid::from(uid), query.container.as_deref());
     let tar = shared.view.copy_from(&uid, container, &query.path).await?;
     // Stopping must not look like an end.
@@ -67,13 +65,11 @@ pub(super) async fn download(
 
 /// Unpacks the body into a directory.
 pub(super) async fn upload(
-    State(shared): State<Shared>,
     Path(uid): Path<String>,
-    query: FileQueryResult,
+    asked: Asked<FileQuery>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let Query(query) = query.map_err(|e| bad_query(&e))?;
-    let _permit = shared.admit()?;
+    let Asked { shared, query, .. } = &asked;
     let (uid, container) = (PodUid::from(uid), query.container.as_deref());
     let tar = body.into_data_stream().map_err(std::io::Error::other);
     let unpacked = shared

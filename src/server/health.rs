@@ -1,5 +1,5 @@
 //! `/metrics`, `/healthz` and `/readyz`, and what pods use (`/stats/summary`, `/metrics/resource`,
-//! `/metrics/cadvisor`, `/metrics/probes`), on a loopback port unless told otherwise: so a machine
+//! `/metrics/cadvisor`, `/metrics/probes`), on a loopback port by default: so a machine
 //! without an API server has the kubelet's numbers, too.
 //!
 //! Nothing served here is secret, and nothing changes anything.

@@ -1,4 +1,4 @@
-//! Accepts connections and serves a router on them, within limits, until told to stop.
+//! Accepts connections and serves a router on them, within limits, until cancelled.
 
 use std::convert::Infallible;
 use std::io;
@@ -24,7 +24,7 @@ const HEAD_DEADLINE: Duration = Duration::from_secs(30);
 /// which a script can be an argument.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// How long answers under way may go on after the agent was told to stop. Streams end by
+/// How long answers under way may go on after the agent began to stop. Streams end by
 /// themselves at once; this bounds a client that does not read. Well below the second within
 /// which the agent has to be gone.
 const DRAIN_MAX: Duration = Duration::from_millis(300);

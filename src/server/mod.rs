@@ -9,6 +9,7 @@
 
 pub mod access;
 pub mod admin;
+mod asked;
 #[cfg(test)]
 pub(crate) mod fake;
 mod files;
@@ -16,10 +17,14 @@ pub mod frame;
 pub mod health;
 pub mod listen;
 pub mod node;
+mod orders;
 mod remote;
 mod rollouts;
 pub mod stats;
+mod story;
+mod usage;
 pub mod view;
+mod volumes;
 
 pub use stats::NodeStats;
 pub use view::{AgentView, Check, ViewError};

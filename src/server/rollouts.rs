@@ -1,13 +1,15 @@
 //! The rollouts of static pods, on the agent's socket.
 
-use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::extract::{Query, State};
+use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use serde::{Deserialize, Serialize};
 
-use super::admin::{ApiError, Shared, bad_query};
+use super::admin::{ApiError, Shared};
+use super::asked::Asked;
 use super::view::PlanRequest;
+use mirrorlet_core::api::report::HistoryReport;
 use mirrorlet_core::rollout::Command;
 
 #[derive(Debug, Deserialize)]
@@ -15,13 +17,8 @@ pub(super) struct HistoryQuery {
     pod: String,
 }
 
-pub(super) async fn history(
-    State(shared): State<Shared>,
-    query: Result<Query<HistoryQuery>, QueryRejection>,
-) -> Result<Response, ApiError> {
-    let Query(query) = query.map_err(|e| bad_query(&e))?;
-    let _permit = shared.admit()?;
-    Ok(Json(shared.view.rollout_history(&query.pod)?).into_response())
+pub(super) async fn history(asked: Asked<HistoryQuery>) -> Result<Json<HistoryReport>, ApiError> {
+    Ok(Json(asked.shared.view.rollout_history(&asked.query.pod)?))
 }
 
 /// The name of a command, in a query.
@@ -67,12 +64,8 @@ pub(super) async fn plan(
     Ok(Json(shared.view.plan(&request).await).into_response())
 }
 
-pub(super) async fn command(
-    State(shared): State<Shared>,
-    query: Result<Query<CommandQuery>, QueryRejection>,
-) -> Result<Response, ApiError> {
-    let Query(query) = query.map_err(|e| bad_query(&e))?;
-    let _permit = shared.admit()?;
+pub(super) async fn command(asked: Asked<CommandQuery>) -> Result<Json<CommandAnswer>, ApiError> {
+    let Asked { shared, query, .. } = &asked;
     let command = match (query.command, query.to_revision) {
         (CommandName::Undo, to_revision) => Command::Undo { to_revision },
         (_, Some(_)) => {
@@ -84,5 +77,5 @@ pub(super) async fn command(
         (CommandName::Resume, None) => Command::Resume,
     };
     let revision = shared.view.command_rollout(&query.pod, command).await?;
-    Ok(Json(CommandAnswer { revision }).into_response())
+    Ok(Json(CommandAnswer { revision }))
 }

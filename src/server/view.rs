@@ -3,11 +3,16 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use mirrorlet_core::api::report::{ExplainReport, HistoryReport, PlanReport, StatusReport};
+use mirrorlet_core::api::report::{
+    EventReport, ExplainReport, HistoryReport, ImagesReport, PlanReport, StatusReport, TopReport,
+    VolumeReport,
+};
 use mirrorlet_core::api::{Pod, PodUid, ResolvedPodUid};
+use mirrorlet_core::logs::Instance;
 use mirrorlet_core::rollout::Command;
 use mirrorlet_core::select::{ContainerNotFound, PodNotFound};
 use mirrorlet_runtime::{
@@ -35,6 +40,47 @@ pub struct PlanRequest {
     pub whole: bool,
     /// Whether each pod comes with its manifests.
     pub content: bool,
+}
+
+/// An action of a person on a static pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verb {
+    /// New instances of its containers.
+    Restart,
+    /// Its images are pulled; nothing is restarted.
+    Pull,
+    /// Nothing of it runs, until it is started or its manifest changes.
+    Stop,
+    /// End that.
+    Start,
+}
+
+/// A person's order for a static pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Order {
+    /// The pod.
+    pub pod: String,
+    /// The action.
+    pub verb: Verb,
+    /// The only container to restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// Whether the images are pulled first.
+    #[serde(default)]
+    pub pull: bool,
+}
+
+/// The answer to an order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrderAnswer {
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The containers concerned.
+    pub containers: Vec<String>,
 }
 
 /// One file.
@@ -137,7 +183,7 @@ impl From<RuntimeError> for ViewError {
 }
 
 /// The agent's interface for the servers. Methods are cheap, and never wait for the Engine except
-/// those that hand out a stream.
+/// those that hand out a stream, and those about volumes.
 #[async_trait]
 pub trait AgentView: Send + Sync + 'static {
     /// One look at everything.
@@ -162,7 +208,26 @@ pub trait AgentView: Send + Sync + 'static {
     /// There is no such static pod, or the command is refused.
     async fn command_rollout(&self, pod: &str, command: Command) -> Result<u64, ViewError>;
 
-    /// What would happen to static pods with these manifests in place; it changes nothing.
+    /// Has a static pod restarted, stopped or started.
+    ///
+    /// # Errors
+    /// There is no such static pod or container, an image can't be pulled, or it is refused.
+    async fn order(&self, order: &Order) -> Result<OrderAnswer, ViewError>;
+
+    /// The volumes of claims.
+    ///
+    /// # Errors
+    /// Sources have not been read, or the Engine doesn't answer.
+    async fn volumes(&self) -> Result<Vec<VolumeReport>, ViewError>;
+
+    /// Removes the binding of a volume to its claim; a volume that this agent created is removed with
+    /// its data.
+    ///
+    /// # Errors
+    /// There is no such volume, or a pod uses it.
+    async fn remove_volume(&self, name: &str) -> Result<VolumeReport, ViewError>;
+
+    /// Returns the changes to static pods with these manifests in place; it changes nothing.
     async fn plan(&self, request: &PlanRequest) -> PlanReport;
 
     /// All pods that are wanted here, with their status as it is now; no mirrors.
@@ -174,8 +239,7 @@ pub trait AgentView: Send + Sync + 'static {
     /// UID of the pod that runs: of a mirror its static pod's, and any other as it is.
     fn translate_pod_uid(&self, uid: &PodUid) -> ResolvedPodUid;
 
-    /// The log of a container; with none named, of the pod's only or default one. With
-    /// `previous`, of the instance before the newest.
+    /// The log of an instance of a container; with none named, of the pod's only or default one.
     ///
     /// # Errors
     /// The pod, container or instance is not there; none was named and the pod has several; the
@@ -185,7 +249,7 @@ pub trait AgentView: Send + Sync + 'static {
         uid: &PodUid,
         container: Option<&str>,
         options: &LogOptions,
-        previous: bool,
+        instance: Instance<'_>,
     ) -> Result<LogStream, ViewError>;
 
     /// Runs a command in a container that runs; with none named, in the pod's only or default one.
@@ -257,6 +321,21 @@ pub trait AgentView: Send + Sync + 'static {
     /// # Errors
     /// No pod, or more than one, is meant.
     fn explain(&self, pod: &str) -> Result<ExplainReport, ViewError>;
+
+    /// The images on the Engine.
+    ///
+    /// # Errors
+    /// The Engine doesn't answer.
+    async fn images(&self) -> Result<ImagesReport, ViewError>;
+
+    /// Returns processors and memory in use, after a second and then every two.
+    fn top(&self) -> BoxStream<'static, Result<TopReport, ViewError>>;
+
+    /// Returns the entries of the journal from that number on, oldest first.
+    fn events(&self, from: u64) -> Vec<EventReport>;
+
+    /// Changes value with each new entry of the journal.
+    fn events_changed(&self) -> watch::Receiver<u64>;
 
     /// The configuration in use as JSON, nothing secret in it (`Resolved::show`).
     fn config(&self) -> serde_json::Value;

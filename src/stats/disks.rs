@@ -1,4 +1,4 @@
-//! How much directories hold: measured beside, told from memory.
+//! How much directories hold: measured beside, served from memory.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;

@@ -22,10 +22,6 @@ use mirrorlet_core::stats::{
 use mirrorlet_core::volumes::PodPaths;
 use mirrorlet_host::telemetry::occurrences;
 
-/// How long what was read is told again instead of being read anew, and the shortest window of a
-/// rate. Who scrapes does so every 15 to 60 seconds; cAdvisor's numbers are up to 15 seconds old.
-const FRESH: Duration = Duration::from_secs(5);
-
 /// The same of a sandbox, whose one process sleeps for ever.
 const SANDBOX_FRESH: Duration = Duration::from_mins(1);
 
@@ -75,7 +71,7 @@ enum Upper {
 /// The end of a window: when, and how many nanoseconds had been used by then.
 type Edge = (Timestamp, u64);
 
-/// Looks, and remembers what it takes to tell rates and to find things again.
+/// Looks, and remembers what rates and the next search need.
 pub(super) struct Looker {
     cgroups: Cgroups,
     buffer: Buffer,
@@ -83,13 +79,15 @@ pub(super) struct Looker {
     places: HashMap<Arc<str>, Place>,
     searched: Option<Timestamp>,
     look: u64,
+    /// How long a reading is served again, and the shortest window of a rate.
+    fresh: Duration,
     /// Whether the disks of all pods were known at the last look.
     pub(super) is_measured: bool,
     created_at: Timestamp,
 }
 
 impl Looker {
-    pub(super) fn new(options: &StatsOptions) -> Self {
+    pub(super) fn new(options: &StatsOptions, fresh: Duration) -> Self {
         Self {
             cgroups: Cgroups::new(&options.kernel.cgroup),
             buffer: Buffer::default(),
@@ -97,6 +95,7 @@ impl Looker {
             places: HashMap::new(),
             searched: None,
             look: 0,
+            fresh,
             is_measured: false,
             created_at: (options.now)(),
         }
@@ -208,14 +207,14 @@ impl Looker {
 
     /// The usage of a cgroup, read now or cached; `None` if it is gone.
     fn usage(&mut self, path: &Arc<str>, asked: &Asked<'_>) -> Option<Usage> {
-        self.usage_within(FRESH, path, asked)
+        self.usage_within(self.fresh, path, asked)
     }
 
     /// The same of a sandbox: seldom, once it has a rate, without which its pod has none.
     fn sandbox_usage(&mut self, path: &Arc<str>, asked: &Asked<'_>) -> Option<Usage> {
         let kept = self.kept.get(path);
         let is_rated = kept.is_some_and(|kept| kept.usage.nano_cores.is_some());
-        let fresh = if is_rated { SANDBOX_FRESH } else { FRESH };
+        let fresh = if is_rated { SANDBOX_FRESH } else { self.fresh };
         self.usage_within(fresh, path, asked)
     }
 
@@ -256,7 +255,7 @@ impl Looker {
 
     /// Remembers what was read of a cgroup, and adds its rate.
     fn rated(&mut self, path: Arc<str>, mut usage: Usage, asked: &Asked<'_>) -> Usage {
-        let (base, rate) = rate(self.kept.get(&path), &usage);
+        let (base, rate) = rate(self.kept.get(&path), &usage, self.fresh);
         usage.nano_cores = rate;
         let kept = Kept {
             usage: usage.clone(),
@@ -502,14 +501,14 @@ impl Targets {
 }
 
 /// The window of the next rate, and the rate of this one. A window that is too short goes on.
-fn rate(before: Option<&Kept>, usage: &Usage) -> (Option<Edge>, Option<u64>) {
+fn rate(before: Option<&Kept>, usage: &Usage, fresh: Duration) -> (Option<Edge>, Option<u64>) {
     let now = usage.cpu.map(|cpu| (usage.time, cpu.usage_nanos));
     let Some((kept, now)) = before.zip(now) else {
         return (now, None);
     };
     let known = kept.usage.nano_cores;
     match kept.base {
-        Some(base) if base.0 <= now.0 && elapsed(base.0, now.0) < FRESH && base.1 <= now.1 => {
+        Some(base) if base.0 <= now.0 && elapsed(base.0, now.0) < fresh && base.1 <= now.1 => {
             (Some(base), known)
         }
         Some(base) => (Some(now), nano_cores(base, now)),

@@ -2,11 +2,11 @@
 //!
 //! Files of cgroups and of `/proc` are all it takes: no call of the Engine's, whose own statistics
 //! take a second for each container. Nothing is read while nobody asks; what was read a moment
-//! ago is told again, so many who ask cost as one. Disks are measured beside, at most once a
+//! ago is served again, so many who ask cost as one. Disks are measured beside, at most once a
 //! minute, and only those that were asked for.
 //!
-//! What the texts mean and what is made of them is decided in [`mirrorlet_core::stats`]. Reads
-//! `store`'s board; `app` hands it to the servers.
+//! [`mirrorlet_core::stats`] parses the texts and computes the results. Reads `store`'s board;
+//! `app` hands it to the servers.
 //!
 //! Upstream: `pkg/kubelet/stats/cadvisor_stats_provider.go` and cAdvisor, which reads all the time.
 
@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::{Stream, stream};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +42,19 @@ const LOOK_DEADLINE: Duration = Duration::from_secs(10);
 /// Pause between two looks while disks are being measured for somebody who waits.
 const MEASURE_POLL: Duration = Duration::from_millis(250);
 
+/// How long what was read is served again instead of being read anew, and the shortest window of a
+/// rate. Who scrapes does so every 15 to 60 seconds; cAdvisor's numbers are up to 15 seconds old.
+const FRESH: Duration = Duration::from_secs(5);
+
+/// The same for whoever watches.
+const SAMPLE_FRESH: Duration = Duration::from_millis(500);
+
+/// Window of the rates of the first sample.
+const FIRST_SAMPLE: Duration = Duration::from_secs(1);
+
+/// Time between two samples.
+const SAMPLE_GAP: Duration = Duration::from_secs(2);
+
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StatsError {
@@ -55,7 +69,7 @@ pub enum StatsError {
     Failed(String),
 }
 
-/// What has to be asked of the Engine: where it keeps its files, which never changes.
+/// Facts of the Engine that need a call: the directory of its files, which never changes.
 #[async_trait]
 pub trait EngineDisk: Send + Sync + 'static {
     /// Its root directory; none where that is another machine's, or as long as it doesn't answer.
@@ -65,7 +79,7 @@ pub trait EngineDisk: Send + Sync + 'static {
     fn image_bytes(&self) -> Option<u64>;
 }
 
-/// What a [`StatsProvider`] is made with.
+/// Options of a [`StatsProvider`].
 pub struct StatsOptions {
     /// Name of the Node.
     pub node_name: String,
@@ -108,9 +122,9 @@ pub struct StatsProvider {
     options: Arc<StatsOptions>,
     board: Board,
     disks: Arc<Disks>,
-    /// Who looks; one at a time, so that two who ask at once cost as one.
+    /// The reader of all pods; one read at a time, so that two requests at once cost as one.
     looker: Arc<Mutex<Looker>>,
-    /// Who looks at some pods only: it remembers others.
+    /// The reader of some pods only: it keeps others in memory.
     pod_looker: Arc<Mutex<Looker>>,
 }
 
@@ -122,8 +136,8 @@ impl StatsProvider {
         Self {
             board,
             disks: Arc::new(Disks::new(options.now)),
-            looker: Arc::new(Mutex::new(Looker::new(&options))),
-            pod_looker: Arc::new(Mutex::new(Looker::new(&options))),
+            looker: Arc::new(Mutex::new(Looker::new(&options, FRESH))),
+            pod_looker: Arc::new(Mutex::new(Looker::new(&options, FRESH))),
             options,
         }
     }
@@ -138,7 +152,7 @@ impl StatsProvider {
         self.disks.run(cancel).await;
     }
 
-    /// What `/stats/summary` answers, as JSON.
+    /// Returns the answer of `/stats/summary`, as JSON.
     ///
     /// # Errors
     /// The machine can't be looked at.
@@ -148,7 +162,7 @@ impl StatsProvider {
         } else {
             Scope::Everything
         };
-        self.look(scope, move |reading| {
+        self.look(&self.looker, scope, move |reading| {
             serde_json::to_string(&summary::summary(reading, scope))
                 .map_err(|error| StatsError::Failed(error.to_string()))
         })
@@ -156,9 +170,9 @@ impl StatsProvider {
         .and_then(|made| made)
     }
 
-    /// What `/metrics/resource` answers. A machine that can't be looked at is told in it.
+    /// Returns the answer of `/metrics/resource`. It reports a machine that can't be read.
     pub async fn resource_metrics(&self) -> String {
-        let made = self.look(Scope::CpuAndMemory, |reading| {
+        let made = self.look(&self.looker, Scope::CpuAndMemory, |reading| {
             resource::render(Some(reading))
         });
         made.await.unwrap_or_else(|error| {
@@ -167,17 +181,37 @@ impl StatsProvider {
         })
     }
 
-    /// What `/metrics/cadvisor` answers. A machine that can't be looked at is told in it.
+    /// Returns the answer of `/metrics/cadvisor`. It reports a machine that can't be read.
     pub async fn cadvisor_metrics(&self) -> String {
-        let made = self.look(Scope::Detailed, |reading| cadvisor::render(Some(reading)));
+        let made = self.look(&self.looker, Scope::Detailed, |reading| {
+            cadvisor::render(Some(reading))
+        });
         made.await.unwrap_or_else(|error| {
             occurrences::stats_failed(&error.to_string());
             cadvisor::render(None)
         })
     }
 
-    /// What these pods use. Disks that are not measured yet are waited for as long as `patience`
-    /// says.
+    /// Returns processors and memory in use, after a second and then every two; rates are of the time
+    /// between. It reads for as long as somebody takes them.
+    pub fn samples(self: Arc<Self>) -> impl Stream<Item = Result<Reading, StatsError>> {
+        let looker = Looker::new(&self.options, SAMPLE_FRESH);
+        let state = (self, Arc::new(Mutex::new(looker)), None);
+        stream::unfold(state, |(provider, looker, gap)| async move {
+            let look = || provider.look(&looker, Scope::CpuAndMemory, Reading::clone);
+            if gap.is_none()
+                && let Err(error) = look().await
+            {
+                return Some((Err(error), (provider, looker, Some(SAMPLE_GAP))));
+            }
+            tokio::time::sleep(gap.unwrap_or(FIRST_SAMPLE)).await;
+            let sample = look().await;
+            Some((sample, (provider, looker, Some(SAMPLE_GAP))))
+        })
+    }
+
+    /// Returns the usage of these pods. Disks that are not measured yet are waited for as long as
+    /// `patience` says.
     ///
     /// # Errors
     /// The kernel doesn't answer in time.
@@ -219,15 +253,16 @@ impl StatsProvider {
     /// Looks, and makes something of what is seen where blocking is allowed.
     async fn look<T: Send + 'static>(
         &self,
+        looker: &Arc<Mutex<Looker>>,
         scope: Scope,
         make: impl FnOnce(&Reading) -> T + Send + 'static,
     ) -> Result<T, StatsError> {
-        let looked = async {
+        let reading = async {
             let engine_root = match scope {
                 Scope::CpuAndMemory => None,
                 Scope::Everything | Scope::Detailed => self.options.engine.root_dir().await,
             };
-            let mut looker = Arc::clone(&self.looker).lock_owned().await;
+            let mut looker = Arc::clone(looker).lock_owned().await;
             let (options, disks) = (Arc::clone(&self.options), Arc::clone(&self.disks));
             let views = self.board.all();
             let looking = tokio::task::spawn_blocking(move || {
@@ -247,7 +282,7 @@ impl StatsProvider {
                 .await
                 .map_err(|error| StatsError::Failed(error.to_string()))?
         };
-        match tokio::time::timeout(LOOK_DEADLINE, looked).await {
+        match tokio::time::timeout(LOOK_DEADLINE, reading).await {
             Ok(done) => done,
             Err(_) => Err(StatsError::Deadline),
         }

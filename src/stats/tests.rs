@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use futures::StreamExt;
+
 use super::look::{Asked, Looker};
 use super::*;
 use crate::store::board::{Phase, PodView, board};
@@ -82,7 +84,7 @@ impl Machine {
     }
 
     fn looker(&self) -> Looker {
-        Looker::new(&self.options)
+        Looker::new(&self.options, FRESH)
     }
 
     fn look(
@@ -117,6 +119,7 @@ fn id(letter: char) -> String {
 
 fn container(name: &str, letter: char, state: ContainerState) -> ContainerStatus {
     ContainerStatus {
+        by_hand: None,
         id: ContainerId {
             kind: "docker".into(),
             id: id(letter).into(),
@@ -141,6 +144,7 @@ fn view(containers: Vec<ContainerStatus>) -> PodView {
     let full_name = FullName::new("web", "shop");
     let uid = PodUid::from("u");
     let sandbox = SandboxStatus {
+        by_hand: None,
         id: ContainerId {
             kind: "docker".into(),
             id: id('a').into(),
@@ -332,7 +336,10 @@ async fn every_form_is_served() {
     machine.cgroup(&path, 1, 7);
     let (writer, board) = board();
     writer.publish(view(vec![container("web", 'b', ContainerState::Running)]));
-    let options = Arc::into_inner(machine.options).unwrap();
+    let options = StatsOptions {
+        now: Timestamp::now,
+        ..Arc::into_inner(machine.options).unwrap()
+    };
     let provider = StatsProvider::new(options, board);
     let whole = provider.summary(false).await.unwrap();
     let whole: serde_json::Value = serde_json::from_str(&whole).unwrap();
@@ -349,7 +356,12 @@ async fn every_form_is_served() {
         page.contains("container=\"web\",id=\"/docker/bbb"),
         "{page}"
     );
+    let provider = Arc::new(provider);
+    let mut samples = Box::pin(Arc::clone(&provider).samples());
+    let sample = samples.next().await.unwrap().unwrap();
+    assert_eq!(sample.pods[0].containers[0].usage.nano_cores, Some(0));
     remove_all(&machine.dir.path().join("proc"));
+    assert!(samples.next().await.unwrap().is_err());
     assert!(provider.summary(false).await.is_err());
     let page = provider.resource_metrics().await;
     assert!(page.contains("\nresource_scrape_error 1\n"), "{page}");

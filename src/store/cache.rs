@@ -257,6 +257,7 @@ mod tests {
     /// A pod of which the runtime holds a sandbox.
     fn holding(uid: &str) -> PodStatus {
         let sandbox = SandboxStatus {
+            by_hand: None,
             id: ContainerId::docker("pause"),
             attempt: 0,
             state: ContainerState::Created,

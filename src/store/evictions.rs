@@ -15,7 +15,7 @@ pub struct Evict {
     pub uid: PodUid,
     /// How it ends.
     pub failure: Failure,
-    /// What it is evicted for, as metrics name it.
+    /// The signal of the eviction, as metrics name it.
     pub signal: &'static str,
 }
 

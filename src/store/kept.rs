@@ -84,7 +84,7 @@ impl KeptDir {
         }
         let bytes = fs::read(path).map_err(|error| error.to_string())?;
         let text = String::from_utf8(bytes).map_err(|_| "damaged: not text".to_owned())?;
-        // The parser's own words may quote the content, so only the place of the fault is told.
+        // The parser's own words may quote the content, so the error has only the place of the fault.
         // From text, as kube-rs decodes: another decoder of Pods would be a quarter of a megabyte.
         let stored: T = serde_json::from_str(&text).map_err(|error| {
             format!("damaged at line {} column {}", error.line(), error.column())

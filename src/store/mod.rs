@@ -4,6 +4,7 @@
 pub mod board;
 pub mod cache;
 pub mod cell;
+pub mod claims;
 pub mod evictions;
 pub mod kept;
 pub mod looks;

@@ -1,6 +1,6 @@
 //! One worker task per pod UID: converges its pod, and in the end stops and removes it.
 //!
-//! [`PodWorkers`] turns the desired set into workers: one appears with its pod, is told to stop
+//! [`PodWorkers`] turns the desired set into workers: one appears with its pod, is asked to stop
 //! when the pod goes, and is reaped when it has finished. Pods that the runtime holds and nobody
 //! wants get a worker too, whose only job is to stop them, but never before every source has
 //! delivered once.
@@ -60,7 +60,7 @@ use tidy::Tidy;
 /// still there.
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
 
-/// What is wanted, as the workers see it.
+/// The wanted pods, as the workers see them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Wanted {
     /// Pods that shall run.
@@ -69,15 +69,15 @@ pub struct Wanted {
     pub delivered: Delivered,
 }
 
-/// What all workers share.
+/// State that all workers share.
 pub struct Context {
     /// The runtime of the pods.
     pub runtime: Arc<dyn Runtime>,
-    /// What is seen of them.
+    /// Their observed state.
     pub cache: CacheReader,
     /// Asks for a look at one of them.
     pub looks: LookRequests,
-    /// What their probes say.
+    /// Results of their probes.
     pub probes: ProbeReader,
     /// The board on which workers publish their pods.
     pub board: BoardWriter,
@@ -109,7 +109,7 @@ enum Command {
     Stop { restart: bool },
 }
 
-/// What all workers of one set share: the full-name locks, and word of ends.
+/// State that all workers of one set share: the full-name locks, and notices of ends.
 #[derive(Default)]
 struct SharedLocks {
     locks: Mutex<NameLocks>,
@@ -171,7 +171,7 @@ struct Handle {
 }
 
 impl PodWorkers {
-    /// Workers for what `wanted` says, told by `listed` what runs already.
+    /// Workers for the pods of `wanted`; `listed` says what runs already.
     #[must_use]
     pub fn new(
         context: Arc<Context>,
@@ -201,7 +201,7 @@ impl PodWorkers {
         self
     }
 
-    /// What the workers know of pods, for those who collect their remains.
+    /// Returns the workers' states of pods, for those who collect their remains.
     #[must_use]
     pub fn pod_states(&self) -> Arc<dyn PodStateProvider> {
         Arc::new(PodStates {
@@ -244,7 +244,7 @@ impl PodWorkers {
                     self.admit_refused();
                 }
                 () = self.tidy.due() => self.tidy().await,
-                // A node that is never told of again stays as it is.
+                // Nobody publishes the node any more: it stays as it is.
                 changed = node.changed(), if node_told => match changed {
                     Ok(_) => self.admit_refused(),
                     Err(_) => node_told = false,
@@ -396,7 +396,7 @@ impl PodWorkers {
     }
 
     /// A worker has finished. If its pod is wanted again meanwhile, it gets a new one; so does
-    /// the pod of a worker that panicked, which is a defect that the panic hook has told.
+    /// the pod of a worker that panicked, which is a defect that the panic hook has logged.
     fn reap(&mut self, finished: &Result<TaskId, JoinError>, cancel: &CancellationToken) {
         let (id, pause) = match finished {
             Ok(id) => (*id, Duration::ZERO),

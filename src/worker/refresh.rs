@@ -16,7 +16,7 @@ use mirrorlet_core::observed::{ContainerState, PodStatus};
 use mirrorlet_core::payload::is_live;
 use mirrorlet_host::telemetry::occurrences;
 
-/// Pauses after failures; what ends one is told of, so that they may be long.
+/// Pauses after failures; an event ends one early, so that they may be long.
 const RETRY: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_secs(10), Duration::from_mins(2));
 

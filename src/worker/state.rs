@@ -48,7 +48,7 @@ impl State {
     }
 }
 
-/// Why the pod ends as failed, and when it was told to.
+/// Why the pod ends as failed, and since when.
 #[derive(Debug, Clone)]
 pub(super) struct Failed {
     pub(super) failure: Failure,

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::refresh::Refresh;
 use super::task::{Held, Shutdown, Worker};
+use mirrorlet_core::api::report::STOPPED;
 use mirrorlet_core::api::{Pod, PodUid, core};
 use mirrorlet_core::observed::{ContainerState, PodStatus};
 use mirrorlet_core::plan::{Plan, PlanInput, Step, Waiting, compute_pod_actions};
@@ -256,6 +257,9 @@ impl Worker {
     fn note_waiting(&mut self, status: &PodStatus, plan: &Plan) {
         for (name, waiting) in &plan.waiting {
             self.failures.insert(Arc::clone(name), waiting.clone());
+            if &*waiting.reason == STOPPED {
+                continue;
+            }
             let newest = status.find_container_status_by_name(name);
             let attempt = newest.map_or(0, |c| c.restart_count);
             if self.told_backoff.insert(Arc::clone(name), attempt) != Some(attempt) {

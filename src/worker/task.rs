@@ -3,7 +3,7 @@
 //! ```text
 //!             name free                comes to its end          nothing runs
 //! WaitingToStart ────────► Syncing ────────────► Terminating ────────────► Terminated ──► gone
-//!       │ told to stop: no runtime call was ever made      │                   ▲    │
+//!       │ asked to stop: no runtime call was ever made     │                   ▲    │
 //!       └──────────────────────────────────────────────────┼───────────────────┘    │
 //!                       stays for its logs, or as refused  ▼                        │
 //!                                                       Finished ◄──────────────────┘
@@ -32,6 +32,7 @@ use mirrorlet_core::backoff::{Backoff, ExponentialBackoff};
 use mirrorlet_core::ending::{ending, is_api_pod};
 use mirrorlet_core::observed::PodStatus;
 use mirrorlet_core::plan::{Plan, Waiting};
+use mirrorlet_core::spec;
 use mirrorlet_core::status::{StatusInput, compute_pod_status};
 use mirrorlet_host::telemetry::occurrences;
 
@@ -71,7 +72,7 @@ pub(super) struct Worker {
     /// Why containers that should run don't, from the last attempts to start them.
     pub(super) failures: BTreeMap<Arc<str>, Waiting>,
     pub(super) held: Option<Held>,
-    /// Containers whose back-off was told, with their restart count.
+    /// Containers whose back-off was reported, with their restart count.
     pub(super) told_backoff: BTreeMap<Arc<str>, u32>,
     pub(super) status: Option<Arc<core::PodStatus>>,
     /// The last observed status of the pod.
@@ -192,7 +193,7 @@ impl Worker {
     }
 
     /// Whether what is left of the pod stays once nothing of it runs: for its logs, and because
-    /// its object still tells of it.
+    /// its object still shows it.
     fn stays(&self) -> bool {
         match &*self.commands.borrow() {
             Command::Stop { .. } => false,
@@ -203,7 +204,14 @@ impl Worker {
     /// Applies the newest order.
     pub(super) fn take_newest(&mut self) {
         match &*self.commands.borrow_and_update() {
-            Command::Run(pod) => self.pod = Some(Arc::clone(pod)),
+            Command::Run(pod) => {
+                let before = self.pod.replace(Arc::clone(pod));
+                if before.is_some_and(|before| spec::orders(&before) != spec::orders(pod)) {
+                    // A person's order begins anew, also what was over.
+                    self.status = self.status.take().filter(|status| !is_over(status));
+                    self.failures.clear();
+                }
+            }
             Command::Fail(pod, failure) => {
                 self.pod = Some(Arc::clone(pod));
                 let known = self.failed.as_ref().map(|failed| failed.at);
@@ -249,7 +257,7 @@ impl Worker {
         if let (Some(pod), Some(Failed { failure, at })) = (&self.pod, &self.failed)
             && failure.cause == FailureCause::Refused
         {
-            // It never ran here: there is nothing to tell but why.
+            // It never ran here: there is nothing to report but the reason.
             let known = self.status.as_deref();
             if known.is_none_or(|status| status.reason.as_deref() != Some(&*failure.reason)) {
                 self.status = Some(Arc::new(failed_status(pod, None, failure, *at)));
@@ -293,4 +301,9 @@ impl Worker {
             failed_probe: self.failed_probe.clone(),
         });
     }
+}
+
+/// Whether a pod is in a phase that it never leaves by itself.
+fn is_over(status: &core::PodStatus) -> bool {
+    matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"))
 }

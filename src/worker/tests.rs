@@ -110,6 +110,7 @@ async fn what_a_create_of_an_agent_before_leaves_is_removed_whenever_it_comes() 
 /// A second container of a pod, never started.
 fn created_late() -> ContainerStatus {
     ContainerStatus {
+        by_hand: None,
         id: mirrorlet_core::api::ContainerId::docker("late"),
         name: "late".into(),
         role: Role::App,

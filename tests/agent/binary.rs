@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use mirrorlet::config::resolve::ShownSetting;
 use mirrorlet_core::api::report::{PodReport, RolloutPhase, StatusReport};
 
 /// A running `mirrorlet run`; killed when dropped.
-struct Running(Child);
+pub(crate) struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -23,7 +24,7 @@ impl Drop for Running {
     }
 }
 
-fn mirrorlet(bed: &Bed, args: &[&str]) -> Command {
+pub(crate) fn mirrorlet(bed: &Bed, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mirrorlet"));
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("MIRRORLET_") || name == "DOCKER_HOST" {
@@ -34,7 +35,7 @@ fn mirrorlet(bed: &Bed, args: &[&str]) -> Command {
     command
 }
 
-fn run(bed: &Bed) -> Running {
+pub(crate) fn run(bed: &Bed) -> Running {
     let child = mirrorlet(bed, &["run", "--node-name", "box", "--docker", &bed.docker])
         .args(["--metrics-address", "none"])
         .stdout(Stdio::null())
@@ -44,11 +45,11 @@ fn run(bed: &Bed) -> Running {
     Running(child)
 }
 
-fn ask(bed: &Bed, args: &[&str]) -> Output {
+pub(crate) fn ask(bed: &Bed, args: &[&str]) -> Output {
     mirrorlet(bed, args).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+pub(crate) fn said(output: &Output) -> String {
     assert!(
         output.status.success(),
         "{}",
@@ -65,7 +66,7 @@ fn status(bed: &Bed) -> Option<StatusReport> {
         .then(|| serde_json::from_slice(&output.stdout).unwrap())
 }
 
-async fn until_running(bed: &Bed, name: &str) -> StatusReport {
+pub(crate) async fn until_running(bed: &Bed, name: &str) -> StatusReport {
     eventually(&format!("{name} to run"), || {
         let report = status(bed)?;
         let runs = report
@@ -425,4 +426,51 @@ async fn a_secrets_value_is_in_no_output() {
             assert_eq!(near, None, "{what}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn systemd_is_notified_of_ready_alive_and_stopping() {
+    let bed = Bed::new();
+    let path = bed.path().join("notify");
+    let systemd = UnixDatagram::bind(&path).unwrap();
+    systemd.set_read_timeout(Some(PATIENCE)).unwrap();
+    let next = || {
+        let mut bytes = [0; 64];
+        let length = systemd.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..length].to_vec()).unwrap()
+    };
+    let log = fs::File::create(bed.path().join("log")).unwrap();
+    let of_log = log.metadata().unwrap();
+    let child = mirrorlet(
+        &bed,
+        &["run", "--node-name", "box", "--docker", &bed.docker],
+    )
+    .args(["--metrics-address", "none", "--log-format", "json"])
+    .env("NOTIFY_SOCKET", &path)
+    .env("WATCHDOG_USEC", "200000")
+    .env(
+        "JOURNAL_STREAM",
+        format!("{}:{}", of_log.dev(), of_log.ino()),
+    )
+    .stderr(log)
+    .spawn()
+    .unwrap();
+    let mut running = Running(child);
+    for expected in ["READY=1", "WATCHDOG=1", "WATCHDOG=1"] {
+        // installed 6
+        assert!(next().starts_with(expected), "{expected}");
+    }
+    assert!(status(&bed).is_some());
+    signal(&running, "-TERM");
+    // Notifications of the watchdog may come before it.
+    while !next().starts_with("STOPPING=1") {}
+    assert!(running.0.wait().unwrap().success());
+    let log = fs::read_to_string(bed.path().join("log")).unwrap();
+    // installed 6
+    assert!(
+        !log.is_empty() && log.lines().all(|line| line.starts_with('<')),
+        "{log}"
+    );
+    // installed 6
+    assert!(log.lines().any(|line| line.starts_with("<6>{")), "{log}");
 }

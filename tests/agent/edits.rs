@@ -1,4 +1,4 @@
-//! What happens to pods when somebody works on their manifests, under a whole agent.
+//! Edits of manifests, under a whole agent.
 
 use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent, sleeper, sleeper_of};
 use mirrorlet_core::api::PodUid;

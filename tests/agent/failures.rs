@@ -1,5 +1,5 @@
-//! What goes wrong with one container or pod, and leaves the others alone, under a whole agent;
-//! and the logs people read then.
+//! Failures of one container or pod that leave the others alone, under a whole agent; and the logs
+//! people read then.
 
 use std::net::TcpListener;
 
@@ -7,6 +7,7 @@ use crate::common::node::until;
 use crate::common::{Bed, IMAGE, TestAgent, eventually, sleeper, sleeper_of};
 use futures::TryStreamExt as _;
 use mirrorlet_core::api::report::ContainerReport;
+use mirrorlet_core::logs::Instance;
 use mirrorlet_runtime::{LogChunk, LogOptions, LogStream};
 use tokio::net::TcpSocket;
 
@@ -218,15 +219,15 @@ async fn a_memory_limit_kills_and_says_so() {
 
 /// The text of a log: standard output, and standard error behind it. Which of two lines in
 /// different streams was first is nobody's to say.
-async fn log(agent: &TestAgent, pod: &str, options: &LogOptions, previous: bool) -> String {
-    let stream = open(agent, pod, options, previous).await;
+async fn log(agent: &TestAgent, pod: &str, options: &LogOptions, of: Instance<'_>) -> String {
+    let stream = open(agent, pod, options, of).await;
     read(stream).await
 }
 
-async fn open(agent: &TestAgent, pod: &str, options: &LogOptions, previous: bool) -> LogStream {
+async fn open(agent: &TestAgent, pod: &str, options: &LogOptions, of: Instance<'_>) -> LogStream {
     let uid = agent.pod(pod).unwrap().uid;
     let view = agent.view();
-    let opened = view.logs(&uid, None, options, previous).await;
+    let opened = view.logs(&uid, None, options, of).await;
     opened.unwrap()
 }
 
@@ -247,6 +248,7 @@ async fn read(stream: LogStream) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn logs_of_this_instance_and_the_one_before() {
+    use Instance::{Newest, Previous};
     let bed = Bed::new();
     let agent = bed.agent().await;
     let manifest = sleeper("talk").replace(
@@ -258,7 +260,7 @@ async fn logs_of_this_instance_and_the_one_before() {
     agent.until_running("talk").await;
     let spoken = || async {
         until("its words", async || {
-            let words = log(&agent, "talk", &LogOptions::default(), false).await;
+            let words = log(&agent, "talk", &LogOptions::default(), Newest).await;
             let all = words.contains("three") && words.contains("two");
             if all { Ok(()) } else { Err(words) }
         })
@@ -268,7 +270,7 @@ async fn logs_of_this_instance_and_the_one_before() {
     let uid = agent.pod("talk").unwrap().uid;
     let missing = agent
         .view()
-        .logs(&uid, None, &LogOptions::default(), true)
+        .logs(&uid, None, &LogOptions::default(), Previous)
         .await;
     assert!(
         missing
@@ -285,19 +287,19 @@ async fn logs_of_this_instance_and_the_one_before() {
     let all = LogOptions::default();
     // docker 52
     assert_eq!(
-        log(&agent, "talk", &all, true).await,
+        log(&agent, "talk", &all, Previous).await,
         "talk-box one\nthree\nbye\n!two\n"
     );
     let tail = LogOptions {
         tail: Some(1),
         ..all.clone()
     };
-    assert_eq!(log(&agent, "talk", &tail, true).await, "bye\n");
+    assert_eq!(log(&agent, "talk", &tail, Previous).await, "bye\n");
     let stamped = LogOptions {
         timestamps: true,
         ..tail.clone()
     };
-    let line = log(&agent, "talk", &stamped, true).await;
+    let line = log(&agent, "talk", &stamped, Previous).await;
     let (time, text) = line.split_once(' ').unwrap();
     assert!(
         time.parse::<mirrorlet_core::api::Timestamp>().is_ok() && text == "bye\n",
@@ -309,7 +311,7 @@ async fn logs_of_this_instance_and_the_one_before() {
         follow: true,
         ..all
     };
-    let following = open(&agent, "talk", &follow, false).await;
+    let following = open(&agent, "talk", &follow, Newest).await;
     bed.docker(&["kill", "--signal", "TERM", &bed.running_id("talk")]);
     let followed = read(following).await;
     assert!(followed.ends_with("bye\n!two\n"), "{followed}");

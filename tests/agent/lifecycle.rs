@@ -1,5 +1,5 @@
-//! What pods live through under a whole agent: crashes of theirs, of their sandbox and of the
-//! agent, and neighbours on the same Engine.
+//! Lives of pods under a whole agent: crashes of containers, of their sandbox and of the agent, and
+//! neighbours on the same Engine.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -86,9 +86,7 @@ async fn a_killed_container_is_restarted_and_its_last_instance_kept() {
 #[tokio::test(flavor = "multi_thread")]
 async fn restart_counts_outlive_all_instances() {
     let bed = Bed::new();
-    let agent = bed.agent().await;
-    bed.write("web.yaml", &sleeper("web"));
-    agent.until_running("web").await;
+    let agent = bed.agent_running(&[("web", sleeper("web"))]).await;
     let removed = |count: u32| move |pod: &PodReport| pod.restarts == count && pod.ready == 1;
     bed.docker(&["rm", "-f", &bed.running_id("web")]);
     agent.until_pod("web", removed(1)).await;
@@ -224,11 +222,9 @@ async fn a_containers_own_rules_say_which_exit_brings_it_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn containers_outlive_the_agent_and_are_adopted() {
     let bed = Bed::new();
-    let agent = bed.agent().await;
-    bed.write("a.yaml", &sleeper("a"));
-    bed.write("b.yaml", &sleeper("b"));
-    agent.until_running("b").await;
-    agent.until_running("a").await;
+    let agent = bed
+        .agent_running(&[("a", sleeper("a")), ("b", sleeper("b"))])
+        .await;
     bed.docker(&["kill", &bed.running_id("b")]);
     let restarted = |pod: &PodReport| pod.restarts == 1 && pod.status == "Running";
     let first = agent.until_pod("b", restarted).await;
@@ -290,9 +286,7 @@ async fn changed_defaults_of_containers_restart_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_died_while_the_agent_was_away_is_restarted() {
     let bed = Bed::new();
-    let agent = bed.agent().await;
-    bed.write("web.yaml", &sleeper("web"));
-    agent.until_running("web").await;
+    let agent = bed.agent_running(&[("web", sleeper("web"))]).await;
     agent.kill();
     let sandbox = bed.running_id("POD");
     bed.docker(&["kill", &bed.running_id("web")]);
@@ -814,9 +808,7 @@ async fn names_that_others_hold_are_avoided() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_pods_wait_until_every_source_has_answered() {
     let bed = Bed::new();
-    let agent = bed.agent().await;
-    bed.write("web.yaml", &sleeper("web"));
-    agent.until_running("web").await;
+    let agent = bed.agent_running(&[("web", sleeper("web"))]).await;
     agent.stop().await;
     let before = starts(&bed);
     // The manifest goes, and one of the sources is a server that never answers.

@@ -55,6 +55,45 @@ async fn a_document_feeds_the_variables_of_a_pod_beside_it() {
     agent.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_variable_comes_from_a_file_that_another_container_wrote() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    let file = |key: &str, optional: bool| {
+        format!("{{fileKeyRef: {{volumeName: v, path: a.env, key: {key}, optional: {optional}}}}}")
+    };
+    let container = format!(
+        "env: [{{name: COLOUR, valueFrom: {}}}, {{name: NONE, valueFrom: {}}}]",
+        file("COLOUR", false),
+        file("NONE", true)
+    );
+    let writes = |content: &str| {
+        format!(
+            "volumes: [{{name: v, emptyDir: {{}}}}]\n  initContainers:\n  - name: first\n    image: {IMAGE}\n    \
+             command: [\"sh\", \"-c\", \"echo \\\"{content}\\\" >/v/a.env\"]\n    \
+             volumeMounts: [{{name: v, mountPath: /v}}]"
+        )
+    };
+    bed.write(
+        "web.yaml",
+        &pod("web", &container, &writes("COLOUR='green'")),
+    );
+    bed.write("bad.yaml", &pod("bad", &container, &writes("COLOUR=green")));
+    agent.until_running("web").await;
+    // docker 4a
+    assert_eq!(bed.exec("web", "echo $COLOUR ${NONE-none}"), "green none");
+    let refused = agent
+        .until_container("bad", "bad", |container| {
+            container.reason == "CreateContainerConfigError"
+        })
+        .await;
+    assert_eq!(
+        refused.message,
+        "env \"COLOUR\": file \"a.env\" of volume \"v\": line 1: the value must be in single quotes"
+    );
+    agent.stop().await;
+}
+
 /// A value that no output may contain.
 pub(crate) const CANARY: &str = "canary-3f9d1c";
 

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use crate::common::history::History;
 use crate::common::registry::Registry;
-use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent};
-use mirrorlet_core::api::PodUid;
-use mirrorlet_core::api::report::PodReport;
+use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent, eventually};
+use mirrorlet_core::api::report::{PodReport, StatusReport};
+use mirrorlet_core::api::{Code, PodUid};
 
 const QUIET: &str = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done";
 
@@ -509,6 +510,136 @@ async fn a_plan_changes_nothing_and_comes_true() {
     assert_eq!(held.uid, uids["held"]);
     let same = agent.until_running("same").await;
     assert_eq!(same.uid, uids["same"]);
+    agent.stop().await;
+}
+
+/// A `ConfigMap` and a Secret in one file.
+fn config(exit: u8, password: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: settings}}\ndata: {{EXIT: \"{exit}\"}}\n---\n\
+         apiVersion: v1\nkind: Secret\nmetadata: {{name: login}}\nstringData: {{password: {password}}}\n"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_of_an_object_is_a_rollout_of_the_pods_that_ask_for_it() {
+    let pod = |name: &str| {
+        pod(
+            name,
+            IMAGE,
+            &format!("[ $EXIT = 0 ] || exit $EXIT; {QUIET}"),
+            "  volumes: [{name: v, projected: {sources: [{configMap: {name: settings}}, {secret: {name: login}}]}}]",
+            "    envFrom: [{configMapRef: {name: settings}}]\n    volumeMounts: [{name: v, mountPath: /v}]",
+        )
+        .replace("min-ready-seconds: \"1\"", "min-ready-seconds: \"3\"")
+    };
+    let asks = pod("asks").replace(
+        "annotations:",
+        "annotations:\n    mirrorlet.dev/restart-on: config",
+    );
+    let values = "cat /v/EXIT; echo $EXIT; cat /v/password";
+    let bed = Bed::new();
+    let mut agent = bed.agent().await;
+    bed.write("asks.yaml", &asks);
+    bed.write("plain.yaml", &pod("plain"));
+    bed.write("config.yaml", &config(0, "one-7c1e"));
+    let plain = agent.until_running("plain").await.uid;
+    let running = |pod: &PodReport| pod.ready == 1;
+    agent.until_pod("asks", running).await;
+    bed.until_healthy(2).await;
+    let first = agent.until_pod("asks", running).await.uid;
+
+    // What would happen is told without a Secret's value.
+    let next = tempfile::tempdir().unwrap();
+    let file = next.path().join("config.yaml");
+    std::fs::write(&file, config(0, "two-9d4f")).unwrap();
+    let file = file.to_str().unwrap();
+    let (code, planned) = mirrorlet(&bed, &["plan", file]).await;
+    assert_eq!(code, Some(2), "{planned}");
+    // rollouts 25
+    assert!(planned.contains("secrets.login.password"), "{planned}");
+    assert!(
+        planned.contains("1 to replace, 0 held, 0 to remove, 1 unchanged"),
+        "{planned}"
+    );
+    let (code, diff) = mirrorlet(&bed, &["diff", file]).await;
+    assert_eq!(code, Some(1), "{diff}");
+    // rollouts 27
+    assert!(
+        diff.contains("-    password: \"*** (before)\"\n+    password: \"*** (after)\"\n"),
+        "{diff}"
+    );
+
+    bed.write("config.yaml", &config(0, "two-9d4f"));
+    let second = agent.until_pod("asks", |pod| pod.uid != first && running(pod));
+    let second = second.await.uid;
+    assert_eq!(bed.exec("asks", values), "00\ntwo-9d4f");
+    let (code, text) = rollout(&bed, &["status", "asks", "--timeout", "2m"]).await;
+    assert_eq!(code, Some(0), "{text}");
+
+    // An edit that fails is undone, with the old data, also for instances that start later.
+    bed.write("config.yaml", &config(3, "three-5a2b"));
+    let restored = |pod: &PodReport| pod.held && running(pod) && pod.uid == second;
+    agent.until_pod("asks", restored).await;
+    agent.stop().await;
+    agent = bed.agent().await;
+    let failed = agent.until_pod("asks", restored).await;
+    assert!(
+        told(&failed).contains("last with exit code 3"),
+        "{failed:?}"
+    );
+    let id = bed.running_id("asks");
+    bed.docker(&["kill", &id]);
+    eventually("another instance", || {
+        let mut running = bed.running().into_iter();
+        running.find(|(name, known)| name.starts_with("k8s_asks_") && *known != id)
+    })
+    .await;
+    agent.until_pod("asks", restored).await;
+    // rollouts 25
+    assert_eq!(bed.exec("asks", values), "00\ntwo-9d4f");
+    // The pod that doesn't ask has the files of now.
+    assert_eq!(bed.exec("plain", values), "30\nthree-5a2b");
+    let (_, history) = rollout(&bed, &["history", "asks"]).await;
+    assert!(
+        history.contains("configMaps.settings.EXIT and 1 more"),
+        "{history}"
+    );
+
+    // What goes missing changes nothing, and what comes back as it was neither.
+    let before = ids(&bed);
+    bed.remove("config.yaml");
+    let missing = |report: &StatusReport| {
+        report
+            .problems
+            .iter()
+            .any(|p| p.code == Code::MissingObject)
+    };
+    agent.until("the missing objects to be told", missing).await;
+    assert!(restored(&agent.until_pod("asks", running).await));
+    bed.write("config.yaml", &config(0, "two-9d4f"));
+    let as_wanted = |pod: &PodReport| !pod.held && running(pod);
+    agent.until_pod("asks", as_wanted).await;
+    // rollouts 26
+    assert_eq!(ids(&bed), before);
+    let uid_of = |name: &str| agent.pod(name).map(|pod| pod.uid);
+    assert_eq!(
+        (uid_of("asks"), uid_of("plain")),
+        (Some(second), Some(plain))
+    );
+    // rollouts 27
+    for text in [planned, diff, history, format!("{:?}", agent.status())] {
+        assert!(
+            !["one-7c1e", "two-9d4f", "three-5a2b"]
+                .iter()
+                .any(|value| text.contains(value)),
+            "{text}"
+        );
+    }
+    for file in std::fs::read_dir(bed.path().join("rollouts")).unwrap() {
+        let mode = file.unwrap().metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
     agent.stop().await;
 }
 

@@ -1,16 +1,17 @@
-//! Edits of pods that say `StartFirst`: the new version is judged beside the old one, and host ports
-//! change hands without a gap.
+//! Edits of pods with host ports. Under `StartFirst` the new version is judged beside the old one,
+//! and host ports change hands without a gap; under `Recreate` connections wait for it.
 
-use std::io::{Read as _, Write as _};
+use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::common::{Bed, IMAGE, TestAgent, free_port};
+use crate::common::{Bed, IMAGE, TestAgent, ask, free_port, sleeper};
 use mirrorlet::app::cleanup::{Left, cleanup};
 use mirrorlet_core::api::report::PodReport;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// A web server that answers `says`, with a host port. It finishes what it has begun when it is told
 /// to end.
@@ -20,7 +21,7 @@ fn web(says: &str, port: u16, rollout: &str) -> String {
 
 fn web_with(says: &str, port: u16, rollout: &str, image: &str, container: &str) -> String {
     let script = format!(
-        "mkdir -p /w; echo {says} > /w/x; trap 'sleep 1; exit 0' TERM; httpd -f -p 8080 -h /w & wait $!; wait"
+        "mkdir -p /w; echo {says} > /w/x; trap 'sleep 3; exit 0' TERM; httpd -f -p 8080 -h /w & wait $!; wait"
     );
     format!(
         r#"apiVersion: v1
@@ -45,23 +46,6 @@ spec:
     )
 }
 
-/// What the server at `at` says, on a connection of its own.
-fn ask(at: SocketAddr) -> Result<String, String> {
-    let failed = |error: std::io::Error| error.to_string();
-    let patience = Duration::from_secs(10);
-    let mut stream = TcpStream::connect_timeout(&at, patience).map_err(failed)?;
-    stream.set_read_timeout(Some(patience)).map_err(failed)?;
-    stream
-        .write_all(b"GET /x HTTP/1.0\r\n\r\n")
-        .map_err(failed)?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).map_err(failed)?;
-    match answer.split_once("\r\n\r\n") {
-        Some((head, body)) if head.contains(" 200 ") => Ok(body.trim().to_owned()),
-        _ => Err(format!("answered {answer:?}")),
-    }
-}
-
 /// Asks the server at `at` without a pause.
 struct Traffic {
     stop: Arc<AtomicBool>,
@@ -71,12 +55,22 @@ struct Traffic {
 
 impl Traffic {
     fn to(at: SocketAddr) -> Self {
+        Self::from(None, at)
+    }
+
+    /// From the network namespace of a process, if one is given.
+    fn from(network: Option<File>, at: SocketAddr) -> Self {
+        use std::os::fd::AsFd as _;
         let (stop, failures) = (Arc::new(AtomicBool::new(false)), Arc::default());
         let (stopped, failed) = (
             Arc::clone(&stop),
             Arc::<Mutex<Vec<String>>>::clone(&failures),
         );
         let asking = std::thread::spawn(move || {
+            if let Some(network) = network {
+                let kind = Some(LinkNameSpaceType::Network);
+                move_into_link_name_space(network.as_fd(), kind).unwrap();
+            }
             let mut asked = 0;
             while !stopped.load(Ordering::Relaxed) {
                 asked += 1;
@@ -177,6 +171,65 @@ async fn host_ports_change_hands_without_a_failed_request() {
     assert_eq!(ask(other).as_deref(), Ok("new"));
 }
 
+/// The network namespace of a container.
+fn network_of(bed: &Bed, container: &str) -> File {
+    let pid = bed.inspect(&bed.running_id(container))["State"]["Pid"].to_string();
+    File::open(format!("/proc/{pid}/ns/net")).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_wait_for_the_version_that_takes_the_place_of_another() {
+    let (bed, port) = (Bed::new(), free_port());
+    let mut agent = bed.agent().await;
+    bed.write("web.yaml", &web("one", port, "Recreate"));
+    bed.write("client.yaml", &sleeper("client"));
+    agent.until_running("client").await;
+    let loopback = (Ipv4Addr::LOCALHOST, port).into();
+    let own = (gateway(&bed), port).into();
+    until_says(&mut agent, loopback, "one").await;
+    let traffic = [
+        Traffic::to(loopback),
+        Traffic::to(own),
+        Traffic::from(Some(network_of(&bed, "client")), own),
+    ];
+    for says in ["two", "three"] {
+        bed.write("web.yaml", &web(says, port, "Recreate"));
+        until_says(&mut agent, loopback, says).await;
+    }
+    for traffic in traffic {
+        // rollouts S7
+        assert_eq!(traffic.failures(), [""; 0]);
+    }
+    // A port that its successor doesn't have is nobody's.
+    bed.write("web.yaml", &web("four", free_port(), "Recreate"));
+    crate::common::eventually("the old port to refuse", || {
+        ask(loopback).is_err().then_some(())
+    })
+    .await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_dies_leaves_no_port_that_waits() {
+    let (bed, port) = (Bed::new(), free_port());
+    let mut agent = bed.agent().await;
+    let at = (Ipv4Addr::LOCALHOST, port).into();
+    let deaf = |says: &str| {
+        let text = web(says, port, "Recreate").replace("sleep 3; exit 0", ":; sleep 1000");
+        text.replace("GracePeriodSeconds: 5", "GracePeriodSeconds: 300")
+    };
+    bed.write("web.yaml", &deaf("one"));
+    until_says(&mut agent, at, "one").await;
+    bed.write("web.yaml", &deaf("two"));
+    let waits = || TcpStream::connect_timeout(&at, Duration::from_millis(100)).is_err();
+    crate::common::eventually("connections to wait", || waits().then_some(())).await;
+    agent.kill();
+    // rollouts S8
+    let answer = crate::common::eventually("an answer", || ask(at).ok()).await;
+    assert_eq!(answer, "one");
+    cleanup(&bed.resolved().config, true).await.unwrap();
+}
+
 /// The name of a bad edit, the script that its container runs, and more of its spec and container.
 type BadEdit = (&'static str, &'static str, &'static str, &'static str);
 
@@ -247,12 +300,13 @@ async fn no_bad_edit_fails_a_request() {
     }
     for ((name, ..), (id, traffic)) in BAD_EDITS.iter().zip(running) {
         let pod = agent.until_pod(name, |pod| pod.held).await;
+        // A container that crashed is away for a moment before it is started again: only with its
+        // sandbox gone, too, it stays away.
         crate::common::eventually(&format!("the bad {name} to be gone"), || {
             let all = bed.running();
-            let of = all
-                .keys()
-                .filter(|container| container.starts_with(&format!("k8s_{name}_")));
-            (of.count() == 1).then_some(())
+            let of_pod = format!("_{name}-box_");
+            let of = all.keys().filter(|container| container.contains(&of_pod));
+            (of.count() == 2).then_some(())
         })
         .await;
         // rollouts S2

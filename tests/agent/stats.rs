@@ -1,4 +1,4 @@
-//! What pods use, as the kernel counts it, on a real Engine.
+//! Usage of pods, as the kernel counts it, on a real Engine.
 
 use std::fs;
 use std::path::PathBuf;

@@ -54,7 +54,7 @@ async fn until_no_containers(bed: &NodeBed) {
     .await;
 }
 
-/// What a pod's life is, from its object's creation to its end.
+/// A pod's life, from its object's creation to its end.
 async fn a_pod_runs_and_is_deleted(identity: Identity) {
     let bed = NodeBed::on(Cluster::shared().await, identity).await;
     let agent = bed.joined().await;

@@ -422,7 +422,7 @@ async fn a_node_gets_its_own_certificates_and_no_other() {
     site.until_denied(&name, "ForeignAddress").await;
 }
 
-/// Whoever may request can make many requests, and each may be as large as etcd takes. Some are
+/// A user who may request can make many requests, and each may be as large as etcd takes. Some are
 /// enough here: each costs everybody who uses the API server of these tests.
 #[tokio::test(flavor = "multi_thread")]
 async fn large_requests_are_denied_within_the_memory_of_the_chart() {
@@ -519,7 +519,7 @@ async fn attempt(thief: &kube::Client, method: &str, path: &str, body: &Value) -
     }
 }
 
-/// Who has stolen all there is on a host has what belongs to that host, and nothing of another:
+/// A thief of all credentials on a host has what belongs to that host, and nothing of another:
 /// tried with the token of the agent's pod, the agent's certificate, and the kubelet's.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_credentials_of_a_host_are_good_for_nothing_of_another() {

@@ -103,7 +103,7 @@ fn der_of(pem: &[u8]) -> Vec<u8> {
         .unwrap()
 }
 
-/// What the report says of the API server.
+/// The report's error about the API server.
 fn error(report: &mirrorlet_core::api::report::StatusReport) -> String {
     let api = report.api.as_ref().unwrap();
     api.error.clone().unwrap_or_default()

@@ -43,7 +43,7 @@ fn reasons(events: &[Value]) -> Vec<&str> {
         .collect()
 }
 
-/// What `kubectl get events --watch` prints, line by line.
+/// The output of `kubectl get events --watch`, line by line.
 struct Watched {
     kubectl: Child,
     lines: Arc<Mutex<Vec<String>>>,
@@ -348,11 +348,11 @@ async fn a_story_has_everything_and_is_found_by_either_uid() {
     .await;
     let place = |reason: &str| by_name.iter().position(|entry| entry.reason == reason);
     for pair in [
-        "Started",
-        "SandboxCreated",
-        "Planned",
-        "Added",
         "ManifestRead",
+        "Added",
+        "Planned",
+        "SandboxCreated",
+        "Started",
     ]
     .windows(2)
     {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 const WAITS_TO_BE_LET_GO: &str = "trap 'until test -e /tmp/go; do sleep 0.1; done; exit 0' TERM; \
     while :; do sleep 1 & wait $!; done";
 
-/// What every mirror has to be.
+/// Checks the properties that every mirror must have.
 async fn a_manifest_has_a_mirror(identity: Identity) {
     let bed = NodeBed::on(Cluster::shared().await, identity).await;
     let agent = bed.joined().await;
@@ -608,9 +608,23 @@ async fn a_mirror_names_no_object_of_a_manifest_and_each_origin_keeps_its_own() 
         });
         if node {
             pod["spec"]["nodeName"] = bed.node.as_str().into();
+            return pod.to_string();
         }
+        let claim = json!({"name": "data", "persistentVolumeClaim": {"claimName": "data"}});
+        let mount = json!({"name": "data", "mountPath": "/data"});
+        let list = |value: &mut Value, item| value.as_array_mut().unwrap().push(item);
+        list(&mut pod["spec"]["volumes"], claim);
+        list(&mut pod["spec"]["containers"][0]["volumeMounts"], mount);
         pod.to_string()
     };
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data", "namespace": namespace},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+        },
+    });
+    bed.write("data.json", &claim.to_string());
     bed.write(
         "settings.json",
         &object("ConfigMap", "settings", "of the machine"),
@@ -628,12 +642,17 @@ async fn a_mirror_names_no_object_of_a_manifest_and_each_origin_keeps_its_own() 
         bed.exec("web", "echo $A, $S_KEY, $(cat /v/KEY)"),
         "of the machine, of the machine, of the machine"
     );
+    // box 7
+    assert_eq!(
+        bed.exec("web", "echo kept >/data/file; cat /data/file"),
+        "kept"
+    );
     let left_out = &mirror["metadata"]["annotations"]["mirrorlet.dev/sanitized"];
     // box 1
     assert_eq!(
         left_out,
         "spec.imagePullSecrets,spec.containers[web].env[A].valueFrom,spec.containers[web].envFrom,\
-         spec.volumes[v].projected.sources"
+         spec.volumes[v].projected.sources,spec.volumes[data].persistentVolumeClaim"
     );
     let spec = mirror["spec"].to_string();
     assert!(

@@ -1,4 +1,4 @@
-//! What pods use, as the API server, metrics-server and `kubectl top` find it: a whole agent, on a
+//! Usage of pods, as the API server, metrics-server and `kubectl top` find it: a whole agent, on a
 //! real Engine and real Kubernetes servers.
 
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::common::cluster::{Cluster, Options};
 use crate::common::node::{Identity, NodeBed, QUIET, bound, is_ready, until};
 use serde_json::{Value, json};
 
-/// What the bed's Node answers to the API server.
+/// Returns the answer of the bed's Node to the API server.
 fn raw(bed: &NodeBed, path: &str) -> Result<String, String> {
     let path = format!("/api/v1/nodes/{}/proxy/{path}", bed.node);
     bed.cluster.try_kubectl(&["get", "--raw", &path])

@@ -231,7 +231,7 @@ fn port(node: &Value) -> Option<u64> {
     node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64()
 }
 
-/// What a request is about, as a rule says it.
+/// Names the target of a request as a rule does.
 fn named(entry: &AuditEntry) -> String {
     if entry.subresource.is_empty() {
         entry.resource.clone()

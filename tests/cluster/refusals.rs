@@ -156,19 +156,18 @@ impl Bed {
             held: false,
             problems: Vec::new(),
             rollout: None,
+            config: None,
         };
         self.wanted.set_pods([Arc::clone(&pod)]);
         self.merged.publish(Merged {
-            objects: BTreeMap::new(),
             pods: BTreeMap::from([(PodUid::of(&pod), source)]),
-            beside: BTreeMap::new(),
-            conflicts: Vec::new(),
             delivered: Delivered::ALL,
+            ..Merged::default()
         });
         pod
     }
 
-    /// What its worker tells.
+    /// Publishes the state of its worker.
     fn tell(&self, pod: &Arc<Pod>, phase: Phase, status: Value) {
         self.board.publish(PodView {
             uid: PodUid::of(pod),

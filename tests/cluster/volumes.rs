@@ -277,8 +277,8 @@ async fn a_token_is_bound_to_its_pod_and_kept_until_it_is_due() {
     reading.stop().await;
 }
 
-/// What a client inside a pod needs: address, certificate, token, namespace; and what the pod is
-/// given beside that, followed while it runs.
+/// A client inside a pod has what it needs: address, certificate, token, namespace; and the pod's
+/// other variables, followed while it runs.
 async fn a_client_in_a_pod_talks_to_the_api_server(identity: Identity) {
     let bed = NodeBed::on(Cluster::shared().await, identity).await;
     let agent = bed.joined().await;

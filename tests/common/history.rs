@@ -1,5 +1,5 @@
-//! What really happened in the Engine to the containers of a bed: its own event stream, followed
-//! from before the first agent, and the invariants that hold over all of it.
+//! The real history of the containers of a bed: the Engine's own event stream, followed from before
+//! the first agent, and the invariants that hold over all of it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bollard::models::{
     ContainerCreateBody, ContainerInspectResponse, ContainerSummary, EventMessage, ImageInspect,
-    SystemInfo,
+    SystemInfo, Volume, VolumeCreateRequest,
 };
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -49,7 +49,7 @@ impl Call {
     }
 }
 
-/// What becomes of a call that is about to be made.
+/// The fate of a call that is about to be made.
 pub enum Before {
     /// It is made.
     Proceed,
@@ -61,7 +61,7 @@ pub enum Before {
     Orphan(Duration),
 }
 
-/// What becomes of the answer of a call that was made.
+/// The fate of the answer of a call that was made.
 pub enum After {
     /// It arrives.
     Pass,
@@ -82,7 +82,7 @@ pub trait Script: Send + Sync + 'static {
         After::Pass
     }
 
-    /// What becomes of an event stream.
+    /// Changes an event stream.
     fn events(
         &self,
         stream: BoxStream<'static, Result<EventMessage>>,
@@ -301,6 +301,24 @@ impl<S: Script> Engine for ScriptedEngine<S> {
         let owned = name.to_owned();
         let real = owned!(self, |engine| engine.inspect_image(&owned));
         self.pass(Operation::InspectImage, name, real).await
+    }
+
+    async fn create_volume(&self, request: VolumeCreateRequest) -> Result<Volume> {
+        let name = request.name.clone().unwrap_or_default();
+        let real = owned!(self, |engine| engine.create_volume(request));
+        self.pass(Operation::CreateVolume, &name, real).await
+    }
+
+    async fn list_volumes(&self, owner: &str) -> Result<Vec<Volume>> {
+        let owner = owner.to_owned();
+        let real = owned!(self, |engine| engine.list_volumes(&owner));
+        self.pass(Operation::ListVolumes, "", real).await
+    }
+
+    async fn remove_volume(&self, name: &str) -> Result<()> {
+        let owned = name.to_owned();
+        let real = owned!(self, |engine| engine.remove_volume(&owned));
+        self.pass(Operation::RemoveVolume, name, real).await
     }
 
     async fn pull_image(

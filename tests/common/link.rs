@@ -44,7 +44,7 @@ impl Link {
         self.cut.send_replace(true);
     }
 
-    /// What connects from now on gets through. What was connected when it was cut is lost.
+    /// New connections get through from now on. Connections that were cut are lost.
     pub fn mend(&self) {
         self.cut.send_replace(false);
     }

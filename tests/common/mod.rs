@@ -182,6 +182,18 @@ impl Bed {
         self.agent_over(engine).await
     }
 
+    /// Starts an agent over the real Engine, and waits until these pods, by name, run.
+    pub async fn agent_running(&self, manifests: &[(&str, String)]) -> TestAgent {
+        let agent = self.agent().await;
+        for (name, manifest) in manifests {
+            self.write(&format!("{name}.yaml"), manifest);
+        }
+        for (name, _) in manifests {
+            agent.until_running(name).await;
+        }
+        agent
+    }
+
     /// Starts an agent over that Engine.
     pub async fn agent_over(&self, engine: SharedEngine) -> TestAgent {
         self.agent_with(self.resolved(), engine).await
@@ -245,6 +257,9 @@ impl Bed {
             }
             ["tag" | "commit" | "import" | "pull", .., image] => {
                 reaper::remember("image", &[&self.docker, image]);
+            }
+            ["volume", "create", .., name] => {
+                reaper::remember("volume", &[&self.docker, name]);
             }
             _ => {}
         }
@@ -327,7 +342,7 @@ impl Bed {
         .await;
     }
 
-    /// What an instance wrote, standard output only.
+    /// Returns the standard output of an instance.
     pub fn output(&self, id: &str) -> String {
         self.docker(&["logs", id])
     }
@@ -375,7 +390,7 @@ impl Drop for Bed {
     }
 }
 
-/// Removes what an owner has on that Engine.
+/// Removes what an owner has on that Engine: its containers, then the volumes of its claims.
 fn remove_containers(docker: &str, owner: &str) {
     let filter = format!("label=mirrorlet.dev/owner={owner}");
     // An Engine that a failing test leaves stopped must not hang its report.
@@ -391,6 +406,18 @@ fn remove_containers(docker: &str, owner: &str) {
             let _ = client()
                 .args(["rm", "-fv"])
                 .args(ids.split_whitespace())
+                .output();
+        }
+    }
+    let volumes = client()
+        .args(["volume", "ls", "-q", "--filter", &filter])
+        .output();
+    if let Ok(names) = volumes {
+        let names = String::from_utf8_lossy(&names.stdout).into_owned();
+        if !names.trim().is_empty() {
+            let _ = client()
+                .args(["volume", "rm"])
+                .args(names.split_whitespace())
                 .output();
         }
     }
@@ -440,8 +467,8 @@ impl Recorder {
         Self { client, events }
     }
 
-    /// What was told so far. What has just happened may not be told yet, and the signal that ended
-    /// a container may be told after its end.
+    /// Returns the events so far. A recent one may be missing yet, and the signal that ended a
+    /// container may come after its end.
     pub fn events(&self) -> Vec<Event> {
         self.events.lock().unwrap().clone()
     }
@@ -659,12 +686,12 @@ impl TestAgent {
         .await;
     }
 
-    /// What its pods and its machine use.
+    /// Returns the usage of its pods and its machine.
     pub fn stats(&self) -> Arc<dyn NodeStats> {
         Arc::clone(&self.stats)
     }
 
-    /// What is counted, as it is served.
+    /// Returns the metrics, as they are served.
     pub fn metrics(&self) -> String {
         self.telemetry.metrics.encode()
     }
@@ -722,6 +749,25 @@ pub async fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> 
         }
         assert!(Instant::now() < end, "waited in vain for: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The answer of the server at `at` to a request for `/x`, on a connection of its own.
+pub fn ask(at: std::net::SocketAddr) -> Result<String, String> {
+    use std::io::{Read as _, Write as _};
+    let failed = |error: std::io::Error| error.to_string();
+    // A connection that waits during an edit is tried again by the kernel after 1, 3, 7, 15 s: on a
+    // busy machine that is long, and how long is not a test's matter.
+    let mut stream = std::net::TcpStream::connect_timeout(&at, PATIENCE).map_err(failed)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    stream
+        .write_all(b"GET /x HTTP/1.0\r\n\r\n")
+        .map_err(failed)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).map_err(failed)?;
+    match answer.split_once("\r\n\r\n") {
+        Some((head, body)) if head.contains(" 200 ") => Ok(body.trim().to_owned()),
+        _ => Err(format!("answered {answer:?}")),
     }
 }
 

@@ -23,7 +23,7 @@ const LARGE: usize = 1 << 20;
 /// How much of a slow blob comes at a time, in bytes.
 const PIECE: usize = 256 << 10;
 
-/// What goes wrong.
+/// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing.

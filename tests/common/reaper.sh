@@ -3,7 +3,7 @@
 #
 #   bed DOCKER DIR          root of an agent, its file `owner`, and what that owner has on the Engine
 #   owner DOCKER OWNER      what an owner has on the Engine
-#   container DOCKER NAME   image DOCKER NAME   network DOCKER NAME
+#   container DOCKER NAME   image DOCKER NAME   network DOCKER NAME   volume DOCKER NAME
 #   dir DIR                 with all that is mounted below it
 #   dockerd DIR             an Engine of a test's own: its processes, and the directory
 #   link NAME               a network interface
@@ -14,7 +14,7 @@
 # nobody listens at the registry's port.
 export PATH="$PATH:/usr/sbin:/sbin"
 trap '' INT HUP TERM
-owners="" containers="" images="" networks="" dirs="" dockerds="" links="" addresses=""
+owners="" containers="" images="" networks="" volumes="" dirs="" dockerds="" links="" addresses=""
 while IFS=$'\t' read -r kind one two; do
     case "$kind" in
     bed) dirs+="$two"$'\n' owners+="$one"$'\t'"$two/owner"$'\n' ;;
@@ -22,6 +22,7 @@ while IFS=$'\t' read -r kind one two; do
     container) containers+="$one"$'\t'"$two"$'\n' ;;
     image) images+="$one"$'\t'"$two"$'\n' ;;
     network) networks+="$one"$'\t'"$two"$'\n' ;;
+    volume) volumes+="$one"$'\t'"$two"$'\n' ;;
     dir) dirs+="$one"$'\n' ;;
     dockerd) dirs+="$one"$'\n' dockerds+="$one"$'\n' ;;
     link) links+="$one"$'\n' ;;
@@ -69,6 +70,11 @@ while read -r host; do
         # shellcheck disable=SC2086 # one argument an id
         engine "$host" rm --force --volumes $ids >/dev/null
     done
+    # The volumes of claims.
+    claimed="$(engine "$host" volume ls --format '{{.Name}} {{.Label "mirrorlet.dev/owner"}}' \
+        | awk 'NR == FNR { owners[$1]; next } $2 in owners { print $1 }' <(printf '%s\n' "$theirs") -)"
+    # shellcheck disable=SC2086 # one argument a name
+    [ -z "$claimed" ] || engine "$host" volume rm $claimed >/dev/null
 done < <(cut -f 1 <<<"$owners" | sort -u)
 while IFS=$'\t' read -r host name; do [ -z "$name" ] || engine "$host" rm --force --volumes "$name"; done <<<"$containers"
 while IFS=$'\t' read -r host name; do
@@ -80,6 +86,7 @@ while IFS=$'\t' read -r host name; do
     engine "$host" rmi "$name"
 done <<<"$images"
 while IFS=$'\t' read -r host name; do [ -z "$name" ] || engine "$host" network rm "$name"; done <<<"$networks"
+while IFS=$'\t' read -r host name; do [ -z "$name" ] || engine "$host" volume rm "$name"; done <<<"$volumes"
 
 while read -r link; do [ -z "$link" ] || ip link del "$link" 2>/dev/null; done <<<"$links"
 # The kernel compares the label, too.

@@ -27,7 +27,7 @@ fn crasher(bed: &Bed, name: &str) -> String {
     )
 }
 
-/// What is known of pods; of those that aren't named, nothing.
+/// States of pods; those that aren't named are unknown.
 struct States(BTreeMap<PodUid, PodLife>);
 
 impl PodStateProvider for States {

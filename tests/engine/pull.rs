@@ -26,7 +26,7 @@ const PASSWORD: &str = "~~~???>>>ÿÿÿ";
 
 const MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 
-/// What the registry holds: one image, under every name it knows.
+/// The content of the registry: one image, under every name it knows.
 struct Registry {
     manifest: Vec<u8>,
     blobs: HashMap<String, Vec<u8>>,

@@ -285,7 +285,9 @@ async fn a_container_lives_its_whole_life() {
     }
     let none = |action: &str| (action.to_owned(), None);
     let died = ("die".to_owned(), Some("5".to_owned()));
-    assert_eq!(seen, [none("create"), none("start"), died, none("destroy")]);
+    let (created, started) = (none("create"), none("start"));
+    let stopped = [none("kill"), died, none("stop"), none("destroy")];
+    assert_eq!(seen, [&[created, started], &stopped[..]].concat());
 }
 
 #[tokio::test]

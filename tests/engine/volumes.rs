@@ -21,6 +21,7 @@ use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::desired::Delivered;
 use mirrorlet_core::gc::ContainerGcPolicy;
 use mirrorlet_core::manifest::unsupported_fields;
+use mirrorlet_core::objects::claims::Storage;
 use mirrorlet_core::objects::{
     ObjectError, ObjectKey, ObjectKind, References, ServiceFacts, ServicePortFacts, Token, TokenKey,
 };
@@ -104,6 +105,10 @@ impl Objects for Played {
     async fn secret(&self, key: &ObjectKey) -> Result<Arc<Secret>, ObjectError> {
         let found = serde_json::from_value(self.get(key)?).unwrap();
         Ok(Arc::new(found))
+    }
+
+    async fn storage(&self, key: &ObjectKey) -> Result<Arc<Storage>, ObjectError> {
+        Err(ObjectError::not_found(key))
     }
 
     async fn token(&self, key: &TokenKey) -> Result<Token, ObjectError> {

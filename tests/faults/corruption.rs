@@ -1,8 +1,8 @@
 //! A bad edit never hurts: the example manifests are truncated and corrupted a thousand times, in
 //! place, while their pods run. Every one is reported; no container is touched.
 //!
-//! What a mutation does to the text is decided by a seeded generator, printed, so that a failure
-//! can be repeated with `TEST_SEED`. A corrupted text that happens to be a valid manifest
+//! A seeded generator decides how a mutation changes the text. The seed is printed, so that a
+//! failure can be repeated with `TEST_SEED`. A corrupted text that happens to be a valid manifest
 //! of another pod is an edit, not a corruption; it is counted and left out. No truncation is left
 //! out: a half-written file must never be believed at once.
 use std::collections::BTreeMap;
@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{self, Bed, TestAgent};
 use mirrorlet_core::api::report::StatusReport;
+use mirrorlet_core::api::{Diagnostic, NodeName};
 use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::manifest::{Accepted, Document, ParseContext, Parsed, parse_manifest};
 
@@ -46,7 +47,7 @@ impl Random {
     }
 }
 
-/// What is done to a text.
+/// A change to a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Mutation {
     Truncated,
@@ -150,38 +151,44 @@ impl Example {
         file.write_all(text).unwrap();
     }
 
-    /// Whether a text is a manifest in good order that says something else, or the same; or, of several
-    /// documents, has a pod in good order that the good text has not.
-    fn is_an_edit(&self, text: &[u8], node: &mirrorlet_core::api::NodeName) -> bool {
-        let parsed = parse_manifest(
-            text,
-            &ParseContext {
-                node_name: node,
-                source: PodSource::File,
-                location: &self.path.to_string_lossy(),
-            },
-        );
-        let problems = parsed
-            .documents
-            .iter()
-            .flat_map(|document| &document.problems)
-            .chain(&parsed.problems);
-        let has_errors = problems
-            .into_iter()
-            .any(mirrorlet_core::api::Diagnostic::is_error);
-        let pods = |parsed: &Parsed| -> Vec<serde_json::Value> {
-            let pods = parsed.documents.iter().filter_map(Document::pod);
-            pods.map(|pod| pod.canonical.clone()).collect()
-        };
+    /// A text in the place of the file, as the agent reads it.
+    fn parsed(&self, text: &[u8], node: &NodeName) -> Parsed {
         let location = self.path.to_string_lossy();
         let context = ParseContext {
             node_name: node,
             source: PodSource::File,
             location: &location,
         };
-        let good = pods(&parse_manifest(&self.good, &context));
+        parse_manifest(text, &context)
+    }
+
+    /// The pods of the good text.
+    fn pods(&self, node: &NodeName) -> Vec<serde_json::Value> {
+        pods(&self.parsed(&self.good, node))
+    }
+
+    /// Whether a text is a manifest in good order that says something else, or the same; or, of several
+    /// documents, has a pod in good order that the good text has not.
+    fn is_an_edit(&self, text: &[u8], node: &NodeName) -> bool {
+        let parsed = self.parsed(text, node);
+        let problems = parsed
+            .documents
+            .iter()
+            .flat_map(|document| &document.problems)
+            .chain(&parsed.problems);
+        let has_errors = problems.into_iter().any(Diagnostic::is_error);
+        let good = self.pods(node);
         let is_new = pods(&parsed).iter().any(|pod| !good.contains(pod));
         is_new || (!has_errors && parsed.documents.iter().any(|d| d.accepted.is_some()))
+    }
+
+    /// Whether a text describes exactly what the good one does.
+    fn means_the_same(&self, text: &[u8], node: &NodeName) -> bool {
+        let meaning = |text: &[u8]| -> Vec<Option<Accepted>> {
+            let documents = self.parsed(text, node).documents.into_iter();
+            documents.map(|document| document.accepted).collect()
+        };
+        meaning(text) == meaning(&self.good)
     }
 
     /// Whether a report names a problem with the file.
@@ -200,6 +207,11 @@ impl Example {
         let mut pods = report.pods.iter().filter(|pod| pod.source == here);
         pods.clone().count() > 0 && pods.all(|pod| !pod.held) && !self.is_reported(report)
     }
+}
+
+fn pods(parsed: &Parsed) -> Vec<serde_json::Value> {
+    let pods = parsed.documents.iter().filter_map(Document::pod);
+    pods.map(|pod| pod.canonical.clone()).collect()
 }
 
 /// Everything that would show a restart: which containers there are, dead ones too.
@@ -233,9 +245,10 @@ async fn a_thousand_corruptions_of_running_manifests_do_no_harm() {
     for example in &examples {
         example.write(&example.good);
     }
-    until_settled(&agent, examples.len()).await;
-    let before = untouched(&bed);
     let node = bed.resolved().config.node_name;
+    let pods = examples.iter().map(|example| example.pods(&node).len());
+    until_settled(&agent, pods.sum()).await;
+    let before = untouched(&bed);
 
     let mut done: BTreeMap<Mutation, usize> = BTreeMap::new();
     let mut edits = 0;
@@ -259,7 +272,7 @@ async fn a_thousand_corruptions_of_running_manifests_do_no_harm() {
             example.path.display(),
             String::from_utf8_lossy(&text)
         );
-        if is_edit && means_the_same(example, &text, &node) {
+        if is_edit && example.means_the_same(&text, &node) {
             edits += 1;
         } else {
             agent
@@ -290,20 +303,4 @@ async fn a_thousand_corruptions_of_running_manifests_do_no_harm() {
         "{report:#?}"
     );
     agent.stop().await;
-}
-
-/// Whether a text describes exactly the pods of the good one.
-fn means_the_same(example: &Example, text: &[u8], node: &mirrorlet_core::api::NodeName) -> bool {
-    let meaning = |text: &[u8]| -> Vec<Option<Accepted>> {
-        let location = example.path.to_string_lossy();
-        let context = ParseContext {
-            node_name: node,
-            source: PodSource::File,
-            location: &location,
-        };
-        let parsed = parse_manifest(text, &context);
-        let documents = parsed.documents.into_iter();
-        documents.map(|document| document.accepted).collect()
-    };
-    meaning(text) == meaning(&example.good)
 }

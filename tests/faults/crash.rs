@@ -27,7 +27,7 @@ const LATE: [Duration; 2] = [Duration::from_millis(15), Duration::from_millis(80
 /// and has nothing left to do.
 const TOO_LATE: Duration = Duration::from_secs(3);
 
-/// What happens to the call that is the kill point.
+/// The fate of the call that is the kill point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum When {
     Before,
@@ -175,7 +175,7 @@ impl Scenario {
         Self::Withdraw,
     ];
 
-    /// What runs before.
+    /// The set-up that runs before.
     fn before(self, bed: &Bed) -> Option<String> {
         match self {
             Self::Start | Self::Withdraw => None,
@@ -208,7 +208,7 @@ impl Scenario {
             )
     }
 
-    /// What happens while the agent may be killed.
+    /// The action while the agent may be killed.
     fn act(self, bed: &Bed, before: &HashMap<String, String>) {
         match self {
             Self::Start | Self::Withdraw => bed.write(
@@ -417,7 +417,7 @@ fn docker_id(containers: &HashMap<String, String>, name: &str) -> String {
     format!("docker://{}", id(containers, name))
 }
 
-/// What one run found.
+/// The findings of one run.
 #[derive(Debug)]
 struct Ran {
     /// Calls from the beginning of the scenario.

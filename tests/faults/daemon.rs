@@ -1,7 +1,11 @@
 //! The Docker daemon is restarted, killed, paused, started late and cut off, and the disk runs
 //! full: the agent keeps going, says what it waits for, and converges without harm.
 use crate::common::dockerd::{Dockerd, run};
-use crate::common::{Bed, IMAGE, TestAgent, sleeper};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::common::{Bed, IMAGE, TestAgent, ask, eventually, free_port, sleeper};
 use mirrorlet_core::api::report::{PodReport, RolloutPhase};
 
 /// Waits until the agent says that it has lost the Engine.
@@ -134,6 +138,129 @@ async fn a_restart_of_the_daemon_changes_no_verdict() {
             pod.rollout.is_none() && pod.ready == 1 && pod.uid != uids["judged"]
         })
         .await;
+    agent.stop().await;
+}
+
+/// A web server with a host port that is Ready while `gate` has a file named as what it says, and
+/// takes its time to end.
+fn gated(name: &str, says: &str, port: u16, rollout: &str, gate: &Path) -> String {
+    let script = format!(
+        "mkdir -p /w; echo {says} > /w/x; trap 'sleep 6; exit 0' TERM; httpd -f -p 8080 -h /w & wait $!; wait"
+    );
+    let gate = gate.display();
+    format!(
+        r#"apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+  annotations: {{mirrorlet.dev/rollout: {rollout}, mirrorlet.dev/min-ready-seconds: "1"}}
+spec:
+  terminationGracePeriodSeconds: 10
+  volumes: [{{name: gate, hostPath: {{path: {gate}}}}}]
+  containers:
+  - name: {name}
+    image: {IMAGE}
+    command: ["sh", "-c", {script:?}]
+    ports: [{{containerPort: 8080, hostPort: {port}}}]
+    readinessProbe: {{exec: {{command: [test, -e, /gate/{says}]}}, periodSeconds: 1}}
+    volumeMounts: [{{name: gate, mountPath: /gate, readOnly: true}}]
+"#
+    )
+}
+
+/// Waits until the pod of that one container runs once, has no rollout under way, and answers.
+async fn until_only(agent: &TestAgent, bed: &Bed, name: &str, at: SocketAddr, says: &str) {
+    agent
+        .until_pod(name, |pod| pod.ready == 1 && pod.rollout.is_none())
+        .await;
+    eventually(&format!("{name} to say {says}"), || {
+        ask(at).ok().filter(|body| body == says)
+    })
+    .await;
+    eventually(&format!("one {name} to be left"), || {
+        let all = bed.running();
+        let of_pod = format!("_{name}-box_");
+        let left = all.keys().filter(|container| container.contains(&of_pod));
+        (left.count() == 2).then_some(())
+    })
+    .await;
+}
+
+/// The Engine restarts, told to or killed.
+async fn restart(dockerd: &mut Dockerd, agent: &TestAgent, signal: &str) {
+    dockerd.end(signal);
+    until_lost(agent).await;
+    dockerd.start();
+    until_back(agent).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_of_the_daemon_in_any_phase_of_an_edit_comes_to_its_end() {
+    let mut dockerd = Dockerd::new(false);
+    let bed = Bed::on(&dockerd.host());
+    let gate = bed.path().join("gate");
+    std::fs::create_dir(&gate).unwrap();
+    let open = |says: &str| std::fs::write(gate.join(says), "").unwrap();
+    let (first_port, recreate_port) = (free_port(), free_port());
+    let first = |says: &str| gated("first", says, first_port, "StartFirst", &gate);
+    let recreate = |says: &str| gated("recreate", says, recreate_port, "Recreate", &gate);
+    let first_at: SocketAddr = (Ipv4Addr::LOCALHOST, first_port).into();
+    let recreate_at: SocketAddr = (Ipv4Addr::LOCALHOST, recreate_port).into();
+    let agent = bed.agent().await;
+    open("one");
+    bed.write("first.yaml", &first("one"));
+    bed.write("recreate.yaml", &recreate("one"));
+    until_only(&agent, &bed, "first", first_at, "one").await;
+    until_only(&agent, &bed, "recreate", recreate_at, "one").await;
+    bed.until_healthy(2).await;
+
+    // While one is judged beside the old version, and the other in its place.
+    bed.write("first.yaml", &first("two"));
+    bed.write("recreate.yaml", &recreate("two"));
+    eventually("the new version", || {
+        ask(recreate_at).ok().filter(|body| body == "two")
+    })
+    .await;
+    let judged = |pod: &PodReport| {
+        let rollout = pod.rollout.as_ref();
+        rollout.is_some_and(|rollout| rollout.phase == RolloutPhase::Judging)
+    };
+    agent.until_pod("first", judged).await;
+    restart(&mut dockerd, &agent, "TERM").await;
+    eventually("the old version to serve again", || {
+        ask(first_at).ok().filter(|body| body == "one")
+    })
+    .await;
+    agent.until_pod("first", judged).await;
+    agent.until_pod("recreate", judged).await;
+    open("two");
+    until_only(&agent, &bed, "first", first_at, "two").await;
+    until_only(&agent, &bed, "recreate", recreate_at, "two").await;
+
+    // While the old version ends: of one whose ports were handed over, of one whose aren't.
+    open("three");
+    bed.write("first.yaml", &first("three"));
+    eventually("the hand-over", || {
+        ask(first_at).ok().filter(|body| body == "three")
+    })
+    .await;
+    bed.write("recreate.yaml", &recreate("three"));
+    eventually("connections to wait", || {
+        let patience = Duration::from_millis(100);
+        TcpStream::connect_timeout(&recreate_at, patience)
+            .is_err()
+            .then_some(())
+    })
+    .await;
+    restart(&mut dockerd, &agent, "KILL").await;
+    until_only(&agent, &bed, "first", first_at, "three").await;
+    until_only(&agent, &bed, "recreate", recreate_at, "three").await;
+    // rollouts 16
+    assert_eq!(bed.running().len(), 4, "{:?}", bed.running());
+    for name in ["first", "recreate"] {
+        bed.remove(&format!("{name}.yaml"));
+        agent.until_gone(name).await;
+    }
     agent.stop().await;
 }
 

@@ -17,7 +17,7 @@ use mirrorlet_docker::Operation;
 use mirrorlet_docker::engine::{EngineError, Result};
 use tokio::sync::Notify;
 
-/// What an Engine says that isn't there.
+/// The error of an Engine that isn't there.
 fn unavailable() -> EngineError {
     EngineError::Unavailable {
         endpoint: "unix:///var/run/docker.sock".to_owned(),
@@ -43,7 +43,7 @@ async fn assert_starts(history: &History, container: &str, starts: usize) {
 
 // ---- events -------------------------------------------------------------------------------
 
-/// What becomes of the event stream.
+/// The fate of the event stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Events {
     Lost,

@@ -6,11 +6,11 @@ use std::process::Command;
 
 use crate::common::cluster::unique;
 use crate::common::dockerd::{Dockerd, run};
-use crate::common::{Bed, IMAGE, eventually, sleeper, unmount_all};
+use crate::common::{Bed, IMAGE, eventually, free_port, sleeper, unmount_all};
 use mirrorlet_core::api::report::{PodReport, StatusReport};
 use serde_json::json;
 
-/// What the container is granted; all of it unless a test takes something away.
+/// The grants of the container; all of them unless a test takes some away.
 #[expect(clippy::struct_excessive_bools, reason = "one a grant")]
 #[derive(Clone, Copy)]
 struct Grants {
@@ -21,6 +21,7 @@ struct Grants {
     processes: bool,
     host_root: Option<&'static str>,
     may_mount: bool,
+    port_rules: bool,
 }
 
 const ALL: Grants = Grants {
@@ -31,6 +32,7 @@ const ALL: Grants = Grants {
     processes: true,
     host_root: Some("/host"),
     may_mount: true,
+    port_rules: true,
 };
 
 /// The agent in a container, beside its bed.
@@ -105,6 +107,9 @@ impl Contained {
             for option in ["seccomp=unconfined", "apparmor=unconfined"] {
                 args.extend(["--security-opt", option].map(str::to_owned));
             }
+        }
+        if grants.port_rules {
+            args.extend(["--cap-add", "NET_ADMIN"].map(str::to_owned));
         }
         if grants.network {
             args.extend(["--network", "host"].map(str::to_owned));
@@ -348,6 +353,31 @@ async fn without_the_hosts_processes_it_says_so_and_runs_pods() {
     contained.until_running("web").await;
     // installed 2
     contained.until_lacks(&["Processes"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_rules_for_host_ports_it_says_so_and_replaces_pods() {
+    let contained = Contained::start(Grants {
+        port_rules: false,
+        ..ALL
+    });
+    let port = free_port();
+    let ports = format!("ports: [{{containerPort: 80, hostPort: {port}}}]");
+    let web = sleeper("web").replace("command:", &format!("{ports}\n    command:"));
+    assert!(web.contains("hostPort"), "{web}");
+    contained.bed.write("web.yaml", &web);
+    contained.until_running("web").await;
+    // installed 2
+    contained.until_lacks(&["PortRules"]).await;
+    let before = contained.bed.running_id("web");
+    let edited = web.replace("hostPort", "name: edited, hostPort");
+    contained.bed.write("web.yaml", &edited);
+    eventually("another container", || {
+        let all = contained.bed.running();
+        all.values().all(|id| *id != before).then_some(())
+    })
+    .await;
+    contained.until_running("web").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

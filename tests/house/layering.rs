@@ -30,6 +30,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("src/prober", &["store"]),
     ("src/source", &["store", "config"]),
     ("src/rollout", &["store"]),
+    ("src/names", &["store"]),
     ("src/observe", &["store", "config"]),
     ("src/worker", &["store", "config"]),
     // Reads files of the kernel's; of the Engine it is told no more than where its disk is.
@@ -58,6 +59,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         &[
             "store",
             "source",
+            "names",
             "rollout",
             "cluster",
             "observe",
@@ -97,7 +99,7 @@ const CORE_FORBIDS: &[&str] = &[
     "tokio", "futures", "bollard", "kube", "hyper", "http", "axum", "tracing", "notify",
 ];
 
-/// What `core` must not take from `std`: clock, disk, network, threads, process.
+/// Modules of `std` that `core` must not use: clock, disk, network, threads, process.
 const PURE_FORBIDS_STD: &[&str] = &[
     "std::time::Instant",
     "std::time::SystemTime",
@@ -285,7 +287,8 @@ pub(crate) fn statements(source: &str) -> Vec<(usize, String)> {
     out
 }
 
-/// What a file may import: the row with the longest path that it lies under.
+/// Returns the imports that a file may have: those of the row with the longest path that it lies
+/// under.
 fn allowed_in(file: &str) -> Option<&'static [&'static str]> {
     let path = file.strip_suffix(".rs").unwrap_or(file);
     MAY_IMPORT

@@ -1,8 +1,13 @@
-//! Every link between the documents of the tree resolves, and the book has every page of `docs/`.
+//! Every link between the documents of the tree resolves, the book has every page of `docs/`, and the
+//! command line takes every command that a document names.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
+
+use clap::Parser as _;
+use clap::error::ErrorKind;
+use mirrorlet::config::args::Cli;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -125,4 +130,55 @@ fn the_book_has_every_page() {
         .into_iter()
         .filter(|page| !page.ends_with("SUMMARY.md"));
     assert_eq!(set, all.collect());
+}
+
+/// The commands of ours in a document: lines of fenced blocks, and what is between backquotes.
+fn commands(text: &str) -> Vec<&str> {
+    let mut fenced = false;
+    let mut commands = Vec::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if fenced {
+            commands.push(line.trim_start_matches("$ ").trim_start_matches("sudo "));
+        } else {
+            commands.extend(line.split('`').skip(1).step_by(2));
+        }
+    }
+    // Not a description of several commands, nor what a program of ours printed.
+    commands.retain(|command| {
+        command.starts_with("mirrorlet ") && !command.contains(['…', '[', ':'])
+            || command.starts_with("mirrorlet cp ")
+    });
+    commands
+}
+
+#[test]
+fn the_command_line_takes_every_command_of_the_documents() {
+    let mut pages = vec![root().join("README.md")];
+    documents(&root().join("docs"), &mut pages);
+    let mut count = 0;
+    let mut wrong = Vec::new();
+    for page in &pages {
+        let text = fs::read_to_string(page).unwrap();
+        for command in commands(&text) {
+            let words = command.split_whitespace();
+            let words = words.take_while(|word| !["|", "&&", ">", "#", "2>&1"].contains(word));
+            count += 1;
+            let parsed = Cli::try_parse_from(words);
+            // A verb that is named in a sentence has no arguments there.
+            if let Err(error) = parsed
+                && error.kind() != ErrorKind::MissingRequiredArgument
+            {
+                let error = error.to_string();
+                let page = page.strip_prefix(root()).unwrap().display();
+                wrong.push(format!(
+                    "{page}: {command}: {}",
+                    error.lines().next().unwrap()
+                ));
+            }
+        }
+    }
+    assert!(count > 100, "only {count} commands were found");
+    assert!(wrong.is_empty(), "not a command: {wrong:#?}");
 }

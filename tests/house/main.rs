@@ -1,5 +1,5 @@
-//! What needs neither an Engine nor a cluster: rules about the tree, the manifests, the command line,
-//! the sources, and a node's life in memory.
+//! Tests that need neither an Engine nor a cluster: rules about the tree, the manifests, the
+//! command line, the sources, and a node's life in memory.
 
 #![expect(
     clippy::unwrap_used,

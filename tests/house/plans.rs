@@ -1,4 +1,4 @@
-//! What `mirrorlet plan` says is what is then done.
+//! The actions of `mirrorlet plan` are those that follow.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,6 +42,7 @@ fn pod(name: u8, version: u8) -> SourcePod {
         held: false,
         problems: Vec::new(),
         rollout: None,
+        config: None,
     }
 }
 
@@ -60,7 +61,7 @@ fn merged_of(pods: Vec<SourcePod>, before: &Merged) -> Merged {
     merge_sources(&states, &before.incumbents(), &before.objects)
 }
 
-/// What the runtime holds when all that is wanted runs.
+/// The runtime's pods when all wanted ones run.
 fn listed(merged: &Merged) -> Pods {
     let pods = merged.pods.values().map(|pod| RunningPod {
         uid: pod.uid(),
@@ -98,6 +99,8 @@ fn options(fake: &FakeRuntime) -> RolloutOptions {
     let clock = fake.clone();
     RolloutOptions {
         runtime: Arc::new(fake.clone()) as Arc<dyn Runtime>,
+        objects: Arc::default(),
+        salt: String::new(),
         board: board().1,
         node: cell(AdmitNode::default()).1,
         restore: true,

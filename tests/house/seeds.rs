@@ -7,8 +7,8 @@ use std::path::Path;
 
 use crate::layering;
 
-/// What the seeds exported: the `container` package with its events and errors, `DockerManager`,
-/// the pod manager, the mirror client.
+/// Exports of the seeds: the `container` package with its events and errors, `DockerManager`, the
+/// pod manager, the mirror client.
 const SEEDS: &str = "
     Type Version APIVersion Status GetPods GarbageCollect SyncPod KillPod GetPodStatus PullImage
     IsImagePresent GetImageRef ListImages RemoveImage ImageStats GetContainerLogs RunInContainer
@@ -86,7 +86,7 @@ fn rows(page: &str) -> Vec<Row> {
     rows.filter(|row| row.seed != "Seed").collect()
 }
 
-/// What a text names as `path::item`.
+/// Returns the words of a text of the form `path::item`.
 fn named(text: &str) -> Vec<(&str, &str)> {
     let quoted = text.split('`').skip(1).step_by(2);
     quoted.filter_map(|word| word.split_once("::")).collect()
@@ -110,7 +110,7 @@ fn defines(code: &str, item: &str) -> bool {
     })
 }
 
-/// What of `path::item` does not exist.
+/// Returns those of `path::item` that do not exist.
 fn missing(text: &str, must_be_test: bool) -> Vec<String> {
     let is_missing = |(path, item): &(&str, &str)| {
         let Ok(code) = fs::read_to_string(root().join(path)) else {
@@ -187,7 +187,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// What stands before and after each place of a word.
+/// Returns the text before and after each place of a word.
 fn places<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
     let places = code.match_indices(word);
     let around = places.map(move |(at, _)| (&code[..at], &code[at + word.len()..]));

@@ -20,6 +20,7 @@ use mirrorlet::source::{SourceHealth, SourceReader};
 use mirrorlet::store::board::board;
 use mirrorlet::store::cache::cache;
 use mirrorlet::store::cell::{Writer, cell};
+use mirrorlet::store::claims::ClaimStore;
 use mirrorlet::store::looks::look_requests;
 use mirrorlet::store::pods::pod_manager;
 use mirrorlet::store::probes::probe_results;
@@ -91,6 +92,8 @@ impl Agent {
             root,
             RolloutOptions {
                 runtime: Arc::clone(&runtime),
+                objects: Arc::default(),
+                salt: String::new(),
                 board,
                 node: node.clone(),
                 restore,
@@ -99,7 +102,7 @@ impl Agent {
                 clock: Arc::new(move || clock.now()),
             },
         );
-        let merge = MergeTask::new(
+        let (merge, _) = MergeTask::new(
             vec![source.clone()],
             listed.clone(),
             MergeOutputs {
@@ -109,6 +112,7 @@ impl Agent {
                 objects: Arc::default(),
             },
             rollouts,
+            ClaimStore::default(),
             telemetry.clone(),
         );
         let clock = fake.clone();
@@ -153,7 +157,7 @@ struct World {
     agent: Option<Agent>,
     source: SourceReader,
     set: Writer<SourceState>,
-    /// What the manifests say, by name.
+    /// The manifests, by name.
     manifests: BTreeMap<u64, Arc<Pod>>,
     /// Every pod there ever was.
     ever: Vec<Arc<Pod>>,
@@ -219,6 +223,7 @@ impl World {
             held: false,
             problems: Vec::new(),
             rollout: None,
+            config: None,
         });
         let set = SourceSet {
             pods: pods.collect(),
@@ -324,7 +329,7 @@ impl World {
         self.check_now();
     }
 
-    /// What holds at every moment.
+    /// Checks the invariants of every moment.
     fn check_now(&self) {
         self.fake.assert_no_violations();
         let mut running: BTreeMap<FullName, Vec<PodUid>> = BTreeMap::new();

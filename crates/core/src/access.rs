@@ -131,7 +131,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a path looks like, it needs something.
+        /// Every path needs a permission, however it looks.
         #[test]
         fn every_request_needs_something(method in "[A-Za-z]{0,8}", path in "[/.%a-z0-9]{0,24}") {
             let needed = needed(&method, &path);

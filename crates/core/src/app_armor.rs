@@ -67,7 +67,7 @@ pub fn is_required(pod: &Pod) -> bool {
         || noted.any(|(key, value)| key.starts_with(ANNOTATION_PREFIX) && value != "unconfined")
 }
 
-/// Why the pod can't run here; `is_enabled` tells whether the host enforces profiles.
+/// Why the pod can't run here; `is_enabled` says whether the host enforces profiles.
 #[must_use]
 pub fn refusal(pod: &Pod, is_enabled: bool) -> Option<&'static str> {
     if !is_required(pod) {

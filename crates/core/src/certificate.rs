@@ -162,7 +162,7 @@ pub fn next(outcome: Outcome, waited: Duration) -> Next {
     }
 }
 
-/// Whether a request has waited for long enough that somebody should be told more than once.
+/// Whether a request has waited for long enough that it should be reported more than once.
 #[must_use]
 pub fn is_overdue(waited: Duration) -> bool {
     waited >= FRESH_FOR

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::diagnostic::Position;
 use crate::api::report::RolloutReport;
 use crate::api::{Diagnostic, FullName, Pod, PodUid};
-use crate::objects::Object;
+use crate::objects::{Config, Object};
 
 /// Kind of source a pod came from; the value of `kubernetes.io/config.source`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -59,6 +59,8 @@ pub struct SourcePod {
     pub problems: Vec<Diagnostic>,
     /// Its rollout, until the newest revision is healthy.
     pub rollout: Option<RolloutReport>,
+    /// The data of the objects that are a part of this version.
+    pub config: Option<Arc<Config>>,
 }
 
 impl SourcePod {
@@ -66,6 +68,13 @@ impl SourcePod {
     #[must_use]
     pub fn uid(&self) -> PodUid {
         PodUid::of(&self.pod)
+    }
+
+    /// Its UID without the objects that are a part of its version: that of its manifest.
+    #[must_use]
+    pub fn manifest_uid(&self) -> PodUid {
+        let config = self.config.as_ref();
+        config.map_or_else(|| self.uid(), |config| config.manifest.clone())
     }
 
     /// Full name of the pod.
@@ -97,7 +106,7 @@ pub struct SourceObject {
 pub struct SourceSet {
     /// Its pods, those held at their last good version included.
     pub pods: Vec<SourcePod>,
-    /// What its other documents describe, those held at their last good version included.
+    /// The objects of its other documents, those held at their last good version included.
     pub objects: Vec<SourceObject>,
     /// Problems that belong to none of [`pods`](Self::pods): a broken file without a last good
     /// version, a directory that can't be read.

@@ -16,7 +16,7 @@ use crate::{resources, spec};
 /// Why a field or resource has no text. Names fields, never values.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DownwardError {
-    /// The field has no value a container could be told.
+    /// The field has no value for a container.
     #[error("unsupported fieldPath: {0}")]
     UnsupportedField(String),
     /// The resource can't be asked for.
@@ -58,7 +58,10 @@ pub fn file_value(pod: &Pod, path: &str) -> Result<String, DownwardError> {
         "metadata.annotations" => {
             let mut annotations = pod.metadata.annotations.clone();
             if let Some(annotations) = &mut annotations {
-                annotations.retain(|key, _| !keys::HELD.contains(&key.as_str()));
+                let is_ours = |key: &str| {
+                    keys::HELD.contains(&key) || [keys::STOPPED, keys::RESTART].contains(&key)
+                };
+                annotations.retain(|key, _| !is_ours(key));
             }
             Ok(formatted(&annotations))
         }

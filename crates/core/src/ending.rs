@@ -146,7 +146,7 @@ pub fn last_status(mut status: PodStatus) -> PodStatus {
             close(container);
         }
     }
-    // Init containers after the last one that was ever started have no end to tell of.
+    // Init containers after the last one that was ever started have no end to report.
     let inits = status
         .init_container_statuses
         .as_deref()

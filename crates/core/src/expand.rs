@@ -126,7 +126,7 @@ pub fn expand<'v>(
 /// Like [`expand`] for `subPathExpr`: an unknown or empty variable is an error.
 ///
 /// # Errors
-/// What is wrong with the text; it names the first variables that are missing.
+/// The error names the first variables that are missing.
 pub fn expand_strict(text: &str, variables: &Variables) -> Result<String, String> {
     let mut missing = Vec::new();
     let expanded = expand(text, |name| {

@@ -21,7 +21,7 @@ use crate::node::KUBERNETES_VERSION;
 /// Largest port number.
 const PORT_MAX: i64 = 65535;
 
-/// What is to be done.
+/// The action of a probe or a hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Handler {
     /// Run a command in the container.
@@ -41,7 +41,7 @@ pub enum Handler {
     Sleep(Duration),
 }
 
-/// Who asks: a server may tell by the user agent.
+/// The sender of a request, which its user agent names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// A probe.
@@ -108,7 +108,7 @@ impl fmt::Debug for HttpGet {
     }
 }
 
-/// Its URL as far as it may be told: a query may hold what is nobody's business.
+/// Its URL as far as it may be shown: a query may hold what is nobody's business.
 impl fmt::Display for HttpGet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.split(['?', '#']).next().unwrap_or_default();
@@ -159,7 +159,8 @@ pub enum HandlerError {
     NoAddress,
 }
 
-/// What a probe does. `$(VAR)` in a command stands for what the container's `env` says literally.
+/// Returns the action of a probe. `$(VAR)` in a command stands for the literal values of the
+/// container's `env`.
 ///
 /// # Errors
 /// The probe says nothing that can be done.
@@ -194,7 +195,7 @@ pub fn of_probe(
     Err(HandlerError::Missing)
 }
 
-/// What a hook does.
+/// Returns the action of a hook.
 ///
 /// # Errors
 /// The hook says nothing that can be done.
@@ -300,8 +301,8 @@ fn number(port: i64) -> Result<u16, HandlerError> {
         .ok_or(HandlerError::InvalidPort(port))
 }
 
-/// What a container's `env` says literally. A variable from elsewhere is known to be empty, as
-/// upstream has it.
+/// Returns the literal values of a container's `env`. A variable from elsewhere counts as empty, as
+/// upstream.
 fn literals(container: &Container) -> BTreeMap<&str, &str> {
     let all = container.env.iter().flatten();
     all.map(|variable| {

@@ -15,7 +15,6 @@ use crate::api::diagnostic::Position;
 use crate::api::{Code, Diagnostic};
 use crate::desired::{Origin, PodSource, SourceObject, SourcePod};
 use crate::manifest::{Accepted, Document, DocumentKey, Parsed};
-use crate::objects::ObjectKey;
 
 /// How long a text that looks cut off must stay the same until it is believed: longer than any
 /// editor or copy of a manifest takes between two writes, short enough not to puzzle an author who
@@ -154,6 +153,7 @@ impl FileDecision {
                     held: true,
                     problems: problems.to_vec(),
                     rollout: None,
+                    config: None,
                 });
             }
             Accepted::Object(object) => {
@@ -182,6 +182,7 @@ impl FileDecision {
                 held: false,
                 problems: problems.collect(),
                 rollout: None,
+                config: None,
             }),
             Accepted::Object(object) => {
                 self.problems.extend(problems);
@@ -311,14 +312,9 @@ fn unless_immutable<'a>(
     if !known.iter().any(forbids) {
         return Cow::Borrowed(document);
     }
-    let ObjectKey {
-        kind,
-        namespace,
-        name,
-    } = new.key();
     let message = format!(
-        "{} {namespace}/{name} is immutable; this change of it is ignored",
-        kind.as_str()
+        "{} is immutable; this change of it is ignored",
+        new.key().words()
     );
     let problem = Diagnostic::error(Code::Immutable, location, message)
         .help("give the changed object another name, or remove this document for a moment and add it again");

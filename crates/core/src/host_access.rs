@@ -15,6 +15,8 @@ pub enum Need {
     Root,
     /// The network in which the Engine's pods have their addresses.
     Network,
+    /// The kernel's rules for host ports.
+    PortRules,
     /// Mounts that the agent makes below its root are seen by the Engine.
     Propagation,
     /// The Engine's process ids.
@@ -25,10 +27,11 @@ pub enum Need {
 
 impl Need {
     /// Every need, in the order they are told.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Socket,
         Self::Root,
         Self::Network,
+        Self::PortRules,
         Self::Propagation,
         Self::Processes,
         Self::HostRoot,
@@ -41,6 +44,7 @@ impl Need {
             Self::Socket => "Socket",
             Self::Root => "Root",
             Self::Network => "Network",
+            Self::PortRules => "PortRules",
             Self::Propagation => "Propagation",
             Self::Processes => "Processes",
             Self::HostRoot => "HostRoot",
@@ -83,6 +87,8 @@ pub struct HostAccess {
     pub root: Found,
     /// Whether the agent is in the Engine's network.
     pub network: Found,
+    /// Whether the kernel takes the agent's rules for host ports.
+    pub port_rules: Found,
     /// Whether the Engine sees what the agent mounts.
     pub propagation: Found,
     /// Whether the Engine's processes are seen.
@@ -126,6 +132,9 @@ fn missing(need: Need, seen: &HostAccess) -> Option<String> {
         Need::Socket => &seen.socket,
         Need::Root => &seen.root,
         Need::Network => &seen.network,
+        // In another network they would lead nowhere.
+        Need::PortRules if matches!(seen.network, Found::No(_)) => return None,
+        Need::PortRules => &seen.port_rules,
         Need::Processes => &seen.processes,
         // Nothing mounted below a root that the Engine doesn't have can be seen by it.
         Need::Propagation if matches!(seen.root, Found::No(_)) => return None,
@@ -142,7 +151,7 @@ fn missing(need: Need, seen: &HostAccess) -> Option<String> {
     }
 }
 
-/// What doesn't work without the access, and how to grant it.
+/// Returns the features that need the access, and how to grant it.
 fn words(need: Need, root: &Path, docker: &str) -> (&'static str, String) {
     let root = root.display();
     match need {
@@ -160,6 +169,10 @@ fn words(need: Need, root: &Path, docker: &str) -> (&'static str, String) {
         Need::Network => (
             "HTTP, TCP and gRPC probes and HTTP hooks can't reach pods, and the process that uses a host port can't be identified",
             "run the agent in the host's network (hostNetwork: true, --network host)".to_owned(),
+        ),
+        Need::PortRules => (
+            "edits of pods with host ports are held under StartFirst, and refuse connections while they replace the pod under Recreate",
+            "grant the agent CAP_NET_ADMIN (capabilities.add: [NET_ADMIN], --cap-add NET_ADMIN), on a kernel with nf_tables".to_owned(),
         ),
         Need::Propagation => (
             "pods with secret, projected or memory-backed emptyDir volumes or with subPath don't start",
@@ -195,6 +208,7 @@ mod tests {
             socket: Found::Yes,
             root: Found::Yes,
             network: Found::Yes,
+            port_rules: Found::Yes,
             propagation: Found::Yes,
             processes: Found::Yes,
             host_root: Found::Yes,
@@ -214,6 +228,7 @@ mod tests {
                 Need::Socket => seen.socket = no(),
                 Need::Root => seen.root = no(),
                 Need::Network => seen.network = no(),
+                Need::PortRules => seen.port_rules = no(),
                 Need::Propagation => seen.propagation = no(),
                 Need::Processes => seen.processes = no(),
                 Need::HostRoot => seen.host_root = no(),

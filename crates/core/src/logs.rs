@@ -52,8 +52,18 @@ fn waits_for(reason: &str) -> String {
     }
 }
 
-/// The instance whose log is meant: the one that runs, else the one that ended last; with
-/// `previous` the one that ended before that.
+/// The instance of a container whose log is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Instance<'a> {
+    /// The one that runs, else the one that ended last.
+    Newest,
+    /// The one that ended before that.
+    Previous,
+    /// The one with that id (`docker://…`), if it is one of these two.
+    WithId(&'a str),
+}
+
+/// The id of the instance whose log is wanted.
 ///
 /// # Errors
 /// There is none.
@@ -61,7 +71,7 @@ pub fn choose_log_instance(
     status: &core::PodStatus,
     pod: &str,
     container: &str,
-    previous: bool,
+    instance: Instance<'_>,
 ) -> Result<ContainerId, NoLog> {
     let named = || (container.to_owned(), pod.to_owned());
     let all = status.container_statuses.iter().flatten();
@@ -76,18 +86,29 @@ pub fn choose_log_instance(
         Some(terminated.container_id.as_deref().and_then(parse))
     };
     let last = ended(found.last_state.as_ref());
-    if previous {
-        let (container, pod) = named();
-        let missing = NoLog::NoPrevious { container, pod };
-        return last.flatten().ok_or(missing);
-    }
     let state = found.state.as_ref();
-    if state.is_some_and(|state| state.running.is_some())
-        && let Some(id) = found.container_id.as_deref().and_then(parse)
-    {
+    let is_running = state.is_some_and(|state| state.running.is_some());
+    let id = found.container_id.as_deref().and_then(parse);
+    let running = id.filter(|_| is_running);
+    let (container, pod) = named();
+    match instance {
+        Instance::Newest => {}
+        Instance::Previous => {
+            let missing = NoLog::NoPrevious { container, pod };
+            return last.flatten().ok_or(missing);
+        }
+        Instance::WithId(wanted) => {
+            let all = [running, ended(state).flatten(), last.flatten()];
+            let found = all
+                .into_iter()
+                .flatten()
+                .find(|id| id.to_string() == wanted);
+            return found.ok_or(NoLog::NotAvailable { container, pod });
+        }
+    }
+    if let Some(id) = running {
         return Ok(id);
     }
-    let (container, pod) = named();
     match (ended(state), last) {
         (Some(Some(id)), _) | (_, Some(Some(id))) => Ok(id),
         (Some(None), _) | (_, Some(None)) => Err(NoLog::Terminated { container, pod }),
@@ -109,9 +130,14 @@ fn parse(id: &str) -> Option<ContainerId> {
 
 #[cfg(test)]
 mod tests {
+    use super::Instance::{Newest, Previous, WithId};
     use super::*;
 
-    fn chosen(state: &serde_json::Value, last: &serde_json::Value, previous: bool) -> String {
+    fn chosen(
+        state: &serde_json::Value,
+        last: &serde_json::Value,
+        instance: Instance<'_>,
+    ) -> String {
         let status: core::PodStatus = serde_json::from_value(serde_json::json!({
             "initContainerStatuses": [{
                 "name": "init", "image": "", "imageID": "", "ready": true, "restartCount": 0,
@@ -123,7 +149,7 @@ mod tests {
             }],
         }))
         .unwrap();
-        match choose_log_instance(&status, "p", "c", previous) {
+        match choose_log_instance(&status, "p", "c", instance) {
             Ok(id) => id.id.to_string(),
             Err(error) => error.to_string(),
         }
@@ -138,61 +164,70 @@ mod tests {
         let lost = serde_json::json!({"terminated": {"exitCode": 1}});
         let waits = |reason: &str| serde_json::json!({"waiting": {"reason": reason}});
         let before = ended("docker://before");
-        for (state, last, previous, wanted) in [
-            (&running, &none, false, "now"),
-            (&running, &before, false, "now"),
-            (&running, &before, true, "before"),
+        for (state, last, instance, wanted) in [
+            (&running, &none, Newest, "now"),
+            (&running, &before, Newest, "now"),
+            (&running, &before, Previous, "before"),
             (
                 &running,
                 &none,
-                true,
+                Previous,
                 "previous terminated container \"c\" in pod \"p\" not found",
             ),
-            (&ended("docker://now"), &before, false, "now"),
-            (&lost, &before, false, "before"),
+            (&ended("docker://now"), &before, Newest, "now"),
+            (&lost, &before, Newest, "before"),
             (
                 &lost,
                 &none,
-                false,
+                Newest,
                 "container \"c\" in pod \"p\" is terminated",
             ),
             // In a crash loop both are the one that crashed last.
-            (&waits("CrashLoopBackOff"), &before, false, "before"),
-            (&waits("CrashLoopBackOff"), &before, true, "before"),
+            (&waits("CrashLoopBackOff"), &before, Newest, "before"),
+            (&waits("CrashLoopBackOff"), &before, Previous, "before"),
             (
                 &waits("ErrImagePull"),
                 &none,
-                false,
+                Newest,
                 "container \"c\" in pod \"p\" is waiting to start: image can't be pulled",
             ),
             (
                 &waits("ImagePullBackOff"),
                 &none,
-                false,
+                Newest,
                 "container \"c\" in pod \"p\" is waiting to start: trying and failing to pull image",
             ),
             (
                 &waits("PodInitializing"),
                 &none,
-                false,
+                Newest,
                 "container \"c\" in pod \"p\" is waiting to start: PodInitializing",
             ),
             (
                 &none,
                 &none,
-                false,
+                Newest,
                 "container \"c\" in pod \"p\" is waiting to start - no logs yet",
+            ),
+            (&running, &before, WithId("docker://now"), "now"),
+            (&running, &before, WithId("docker://before"), "before"),
+            (&ended("docker://now"), &none, WithId("docker://now"), "now"),
+            (
+                &running,
+                &before,
+                WithId("docker://long-gone"),
+                "container \"c\" in pod \"p\" is not available",
             ),
         ] {
             // docker 52
             assert_eq!(
-                chosen(state, last, previous),
+                chosen(state, last, instance),
                 wanted,
-                "{state} {last} {previous}"
+                "{state} {last} {instance:?}"
             );
         }
         let empty = core::PodStatus::default();
-        let error = choose_log_instance(&empty, "p", "c", false).unwrap_err();
+        let error = choose_log_instance(&empty, "p", "c", Newest).unwrap_err();
         assert_eq!(
             error.to_string(),
             "container \"c\" in pod \"p\" is not available"

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use crate::api::keys;
 use crate::api::{Code, Diagnostic, FullName, Pod, PodUid, Timestamp};
 use crate::desired::{Delivered, Origin, PodSource, SourceObject, SourcePod, SourceState};
-use crate::objects::{KnownObjects, ObjectKey, unmet};
+use crate::names::port_problems;
+use crate::objects::claims::{Bindings, ClaimName};
+use crate::objects::{KnownObjects, Object, ObjectKey, ObjectKind, references, unmet};
 
 /// Name of a configured source. Orders as sources win over one another: files, URLs, API server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,6 +48,8 @@ pub struct Merged {
     pub beside: BTreeMap<PodUid, SourcePod>,
     /// The objects that pods of manifests refer to.
     pub objects: BTreeMap<ObjectKey, SourceObject>,
+    /// The bindings of claims.
+    pub bindings: Bindings,
     /// One diagnostic for each pod that doesn't run because another has its full name or UID, for each
     /// object that another document defines, and for each reference that leads nowhere.
     pub conflicts: Vec<Diagnostic>,
@@ -63,16 +67,32 @@ impl Merged {
             objects: objects
                 .map(|(key, known)| (key.clone(), known.object.clone()))
                 .collect(),
+            bindings: self.bindings.clone(),
             complete: self.delivered.manifests,
         }
     }
 
-    /// The UIDs of the pods of manifests by full name: the incumbents of the next merge.
+    /// Keeps the bindings of `before`, and adds those of the claims that pods of manifests use. A
+    /// claim is bound only once every source has delivered its volumes.
+    pub fn bind_claims(&mut self, before: &Bindings) {
+        self.bindings.clone_from(before);
+        if !self.delivered.manifests {
+            return;
+        }
+        let pods = self.pods.values().filter(|pod| !pod.is_api());
+        let keys = pods.flat_map(|pod| references(&pod.pod).objects);
+        let claims = keys.filter(|key| key.kind == ObjectKind::Claim);
+        let wanted: BTreeSet<ClaimName> = claims.map(|key| ClaimName::of(&key)).collect();
+        let known = self.known_objects();
+        self.bindings = known.claims().bind(&wanted);
+    }
+
+    /// The UIDs of manifests by the full names of their pods: the incumbents of the next merge.
     #[must_use]
     pub fn incumbents(&self) -> BTreeMap<FullName, PodUid> {
-        let of_manifests = self.pods.iter().filter(|(_, pod)| !pod.is_api());
+        let of_manifests = self.pods.values().filter(|pod| !pod.is_api());
         of_manifests
-            .map(|(uid, pod)| (pod.full_name(), uid.clone()))
+            .map(|pod| (pod.full_name(), pod.manifest_uid()))
             .collect()
     }
 }
@@ -152,17 +172,11 @@ fn merge_objects(
                 place.insert(object.clone());
             }
             Entry::Occupied(winner) => {
-                let (key, winner) = (winner.key(), &winner.get().origin);
-                let ObjectKey {
-                    kind,
-                    namespace,
-                    name,
-                } = key;
                 let message = format!(
-                    "document {} is ignored: {} {namespace}/{name} is already defined by {}",
+                    "document {} is ignored: {} is already defined by {}",
                     object.origin.document,
-                    kind.as_str(),
-                    place(winner)
+                    winner.key().words(),
+                    place(&winner.get().origin)
                 );
                 let location = object.origin.location.as_str();
                 let mut conflict = Diagnostic::error(Code::DuplicateObject, location, message)
@@ -175,7 +189,8 @@ fn merge_objects(
     }
 }
 
-/// Notes the references of manifests' pods that lead nowhere.
+/// Notes the references of manifests' pods that lead nowhere, and ports of Services that their pods
+/// don't have.
 fn find_unmet(merged: &mut Merged) {
     let objects = &merged.objects;
     let find = |key: &ObjectKey| objects.get(key).map(|known| known.object.clone());
@@ -185,6 +200,18 @@ fn find_unmet(merged: &mut Merged) {
             ..unmet.diagnostic(&pod.origin.location)
         });
         merged.conflicts.extend(found);
+    }
+    for known in merged.objects.values() {
+        if let Object::Service(service) = &known.object {
+            let pods = merged.pods.values().filter(|pod| !pod.is_api());
+            let pods = pods.map(|pod| &*pod.pod);
+            let found = port_problems(service, &known.origin.location, pods);
+            let position = known.origin.position;
+            let found = found
+                .into_iter()
+                .map(|found| Diagnostic { position, ..found });
+            merged.conflicts.extend(found);
+        }
     }
 }
 
@@ -346,7 +373,9 @@ fn semantically_differ(a: &Pod, b: &Pod) -> bool {
 
 fn shared_annotations(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
     let all = pod.metadata.annotations.iter().flatten();
-    all.filter(|(key, _)| !LOCAL_ANNOTATIONS.contains(&key.as_str()))
+    // What a person ordered is no edit.
+    let is_shared = |key: &str| !LOCAL_ANNOTATIONS.contains(&key) && !keys::OWN.contains(&key);
+    all.filter(move |(key, _)| is_shared(key))
 }
 
 /// The new pod with the local annotations of the present one.

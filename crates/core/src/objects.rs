@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::api::core::{ConfigMap, Secret, Service};
 use crate::api::{FullName, Pod, PodUid, Timestamp, keys};
+use crate::objects::claims::Storage;
 use crate::spec;
 
 /// Longest that a token is used, whatever its lifetime.
@@ -27,6 +28,12 @@ pub enum ObjectKind {
     ConfigMap,
     /// A `Secret`.
     Secret,
+    /// A `Service`. No pod refers to one; its name leads to the pods that it selects.
+    Service,
+    /// A `PersistentVolumeClaim`.
+    Claim,
+    /// A `PersistentVolume`. It has no namespace.
+    Volume,
 }
 
 impl ObjectKind {
@@ -36,6 +43,9 @@ impl ObjectKind {
         match self {
             Self::ConfigMap => "configmap",
             Self::Secret => "secret",
+            Self::Service => "service",
+            Self::Claim => "persistentvolumeclaim",
+            Self::Volume => "persistentvolume",
         }
     }
 
@@ -45,6 +55,9 @@ impl ObjectKind {
         match self {
             Self::ConfigMap => "ConfigMap",
             Self::Secret => "Secret",
+            Self::Service => "Service",
+            Self::Claim => "PersistentVolumeClaim",
+            Self::Volume => "PersistentVolume",
         }
     }
 }
@@ -60,15 +73,24 @@ pub struct ObjectKey {
     pub name: String,
 }
 
+impl ObjectKey {
+    /// Kind and name for messages: `ConfigMap default/web`.
+    #[must_use]
+    pub fn words(&self) -> String {
+        format!("{} {}", self.kind.as_str(), self.path())
+    }
+
+    fn path(&self) -> String {
+        match self.namespace.as_str() {
+            "" => self.name.clone(),
+            namespace => format!("{namespace}/{}", self.name),
+        }
+    }
+}
+
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} \"{}/{}\"",
-            self.kind.resource(),
-            self.namespace,
-            self.name
-        )
+        write!(f, "{} \"{}\"", self.kind.resource(), self.path())
     }
 }
 
@@ -111,16 +133,15 @@ pub enum ObjectError {
         name: String,
     },
     /// No manifest defines it.
-    #[error("{resource} {name:?} not found: no manifest defines {kind} {namespace}/{name}")]
-    NoDocument {
-        /// Its resource, in the singular.
-        resource: &'static str,
-        /// Its kind.
-        kind: &'static str,
-        /// Its namespace.
-        namespace: String,
+    #[error("{} {:?} not found: no manifest defines {}", .0.kind.resource(), .0.name, .0.words())]
+    NoDocument(ObjectKey),
+    /// A claim has no volume.
+    #[error("persistentvolumeclaim {name:?} is not bound: {cause}")]
+    Unbound {
         /// Its name.
         name: String,
+        /// Why.
+        cause: String,
     },
     /// This node may not have it.
     #[error("this node may not read {what}: {cause}")]
@@ -153,7 +174,7 @@ impl ObjectError {
     /// Whether the object is known not to exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
-        matches!(self, Self::NotFound { .. } | Self::NoDocument { .. })
+        matches!(self, Self::NotFound { .. } | Self::NoDocument(_))
     }
 }
 
@@ -273,6 +294,8 @@ pub struct ObjectSet {
     pub config_maps: BTreeMap<String, Result<Arc<ConfigMap>, ObjectError>>,
     /// By name, in the pod's namespace.
     pub secrets: BTreeMap<String, Result<Arc<Secret>, ObjectError>>,
+    /// The storage of claims, by their names in the pod's namespace.
+    pub claims: BTreeMap<String, Result<Arc<Storage>, ObjectError>>,
     /// Tokens.
     pub tokens: BTreeMap<TokenKey, Result<Token, ObjectError>>,
     /// Services of all namespaces; none where the pod is not told of any.
@@ -284,6 +307,7 @@ impl fmt::Debug for ObjectSet {
         f.debug_struct("ObjectSet")
             .field("config_maps", &self.config_maps.keys())
             .field("secrets", &self.secrets.keys())
+            .field("claims", &self.claims)
             .field("tokens", &self.tokens.keys())
             .finish_non_exhaustive()
     }
@@ -306,6 +330,12 @@ impl ObjectSet {
             Some(Err(error)) => Err(error.clone()),
             None => Err(missing(ObjectKind::Secret, name)),
         }
+    }
+
+    /// The storage of the claim of that name; one that was not asked for is missing.
+    pub fn claim(&self, name: &str) -> Result<Arc<Storage>, ObjectError> {
+        let found = self.claims.get(name).cloned();
+        found.unwrap_or_else(|| Err(missing(ObjectKind::Claim, name)))
     }
 
     /// The token of that key; one that was not asked for is missing.
@@ -390,10 +420,13 @@ pub fn token_key(pod: &Pod, audience: Option<&str>, expiration_seconds: Option<i
     }
 }
 
+pub mod claims;
+mod config;
 mod known;
 #[cfg(test)]
 mod tests;
 mod uses;
 
+pub use config::{Config, check_restart_on, has_config, restarts_on_config};
 pub use known::{KnownObjects, Object};
 pub use uses::{ObjectUse, Unmet, unmet, uses};

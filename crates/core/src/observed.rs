@@ -1,11 +1,12 @@
 //! The observed state of a pod in the runtime, as values.
 //!
 //! These are the seeds' `container` package types (upstream `pkg/kubelet/container/runtime.go`):
-//! what a runtime tells of containers, without a word about how it learnt it.
+//! what a runtime reports about containers, without a word about how it learnt it.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +22,7 @@ pub enum ContainerState {
     Running,
     /// Its process ended, or could not be started.
     Exited,
-    /// The runtime can't tell, for example in the middle of a removal.
+    /// The runtime doesn't know, for example in the middle of a removal.
     Unknown,
 }
 
@@ -75,6 +76,62 @@ impl Role {
     }
 }
 
+/// How long a container that a person stopped with docker is left alone: `docker restart` starts it
+/// again within this time, and two instances must not run side by side. The Engine begins that
+/// start at once, and answers no inspect of the container while it lasts.
+pub const BY_HAND_SETTLES: Duration = Duration::from_millis(500);
+
+/// An action of a person on an instance, through the Engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Hand {
+    /// It was sent a signal, which may be the beginning of a stop.
+    Signalled,
+    /// `docker stop`, or the first half of `docker restart`.
+    Stopped,
+    /// `docker restart`.
+    Restarted,
+    /// `docker start` of an instance that had ended.
+    Started,
+}
+
+impl fmt::Display for Hand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Signalled => "sent a signal to",
+            Self::Stopped => "stopped",
+            Self::Restarted => "restarted",
+            Self::Started => "started an ended instance of",
+        })
+    }
+}
+
+/// The last action of a person on an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ByHand {
+    /// The action.
+    pub what: Hand,
+    /// When it was noticed; of a stop, when its last step was.
+    pub at: Timestamp,
+}
+
+impl ByHand {
+    /// How long the instance may still be started again by the same action.
+    #[must_use]
+    pub fn settles(&self, now: Timestamp) -> Option<Duration> {
+        match self.what {
+            Hand::Signalled | Hand::Stopped => {
+                // A clock that was set back counts as no time.
+                let passed = Duration::try_from(now.duration_since(self.at)).unwrap_or_default();
+                let left = BY_HAND_SETTLES.checked_sub(passed);
+                left.filter(|left| !left.is_zero())
+            }
+            Hand::Restarted | Hand::Started => None,
+        }
+    }
+}
+
 /// FNV-1a hash (32 bits) of a container's image and name; 0 means "not known".
 ///
 /// Upstream: `pkg/kubelet/container/helpers.go` (`HashContainer`).
@@ -120,6 +177,9 @@ pub struct ContainerStatus {
     pub reason: Arc<str>,
     /// The Engine's error, then the termination message.
     pub message: Arc<str>,
+    /// The last action of a person on it.
+    #[serde(default)]
+    pub by_hand: Option<ByHand>,
 }
 
 impl ContainerStatus {
@@ -139,6 +199,26 @@ impl ContainerStatus {
             ContainerState::Running | ContainerState::Unknown
         )
     }
+
+    /// The action of a person that it ended or runs by; a mere signal is none.
+    #[must_use]
+    pub fn hand(&self) -> Option<Hand> {
+        hand(self.by_hand)
+    }
+
+    /// The action of a person that started it again, if it runs by one.
+    #[must_use]
+    pub fn started_by_hand(&self) -> Option<Hand> {
+        self.hand()
+            .filter(|_| self.state == ContainerState::Running)
+    }
+}
+
+/// The action of a person that an instance ended or runs by.
+fn hand(by_hand: Option<ByHand>) -> Option<Hand> {
+    by_hand
+        .map(|by| by.what)
+        .filter(|what| *what != Hand::Signalled)
 }
 
 /// One instance of a pod's sandbox, as seen in the runtime.
@@ -158,6 +238,17 @@ pub struct SandboxStatus {
     pub host_network: bool,
     /// Its addresses, IPv4 first. Empty in the host's network, or while not running.
     pub ips: Vec<IpAddr>,
+    /// The last action of a person on it.
+    #[serde(default)]
+    pub by_hand: Option<ByHand>,
+}
+
+impl SandboxStatus {
+    /// The action of a person that it ended or runs by; a mere signal is none.
+    #[must_use]
+    pub fn hand(&self) -> Option<Hand> {
+        hand(self.by_hand)
+    }
 }
 
 /// Everything the runtime knows of one pod. Newest instances come first.
@@ -211,7 +302,7 @@ impl PodStatus {
                 .any(|s| matches!(s.state, ContainerState::Running | ContainerState::Unknown))
     }
 
-    /// When the pod was started as its sandboxes tell: what was known when they were created, or
+    /// When the pod was started as its sandboxes say: what was known when they were created, or
     /// else their creation, in whole seconds as a pod's status has it. It doesn't get later when
     /// an agent starts anew, nor when older sandboxes are gone.
     #[must_use]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 /// Reason of an evicted pod, and of one that is not admitted under pressure.
 pub const EVICTED: &str = "Evicted";
 
-/// What the node is short of, as a condition of it.
+/// A shortage of the node, as a condition of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Pressure {
     /// Memory.

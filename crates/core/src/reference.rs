@@ -146,6 +146,16 @@ impl Reference {
     pub fn repository(&self) -> String {
         format!("{}/{}", self.domain, self.path)
     }
+
+    /// The name with everything that is left out in short ones: repository, and digest or tag.
+    #[must_use]
+    pub fn full(&self) -> String {
+        match (self.digest(), self.tag()) {
+            (Some(digest), _) => format!("{}@{digest}", self.repository()),
+            (None, Some(tag)) => format!("{}:{tag}", self.repository()),
+            (None, None) => self.repository(),
+        }
+    }
 }
 
 impl fmt::Display for Reference {

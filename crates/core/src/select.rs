@@ -13,6 +13,12 @@ const NEAR_MAX: usize = 5;
 /// Annotation naming the container that `logs` means when none is named; kubectl's.
 pub const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
+/// The kind before a pod's name, as kubectl takes it. A namespace of this name wins.
+const KINDS: [&str; 3] = ["pod/", "pods/", "po/"];
+
+/// The first readings of a text, which are by name.
+const BY_NAME: usize = 2;
+
 /// A text that names no one pod.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PodNotFound {
@@ -44,7 +50,8 @@ fn suggestion(near: &[String]) -> String {
 /// The pod a text means: a name (the manifest's own, or with the node's suffix),
 /// `namespace/name`, a UID, its mirror pod's UID, or a beginning of either of at least
 /// [`UID_PREFIX_MIN`] characters.
-/// A reading further left in this list wins over those after it.
+/// A reading further left in this list wins over those after it. Of several versions of a pod a name
+/// means the one that is not being stopped.
 ///
 /// # Errors
 /// No pod, or more than one, is meant.
@@ -55,16 +62,24 @@ pub fn find_pod<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodReport, 
     };
     let in_namespace = |pod: &&PodReport| namespace.is_none_or(|n| n == pod.namespace);
     let mirror = |pod: &&PodReport| pod.mirror.as_ref().and_then(|mirror| mirror.uid.clone());
+    let is_prefix = |uid: &str| text.len() >= UID_PREFIX_MIN && uid.starts_with(text);
     let readings: [&dyn Fn(&&PodReport) -> bool; 6] = [
         &|pod| in_namespace(pod) && pod.name == name,
         &|pod| in_namespace(pod) && pod.manifest_name == name,
         &|pod| pod.uid.as_str() == text,
         &|pod| mirror(pod).is_some_and(|uid| uid == text),
-        &|pod| text.len() >= UID_PREFIX_MIN && pod.uid.as_str().starts_with(text),
-        &|pod| text.len() >= UID_PREFIX_MIN && mirror(pod).is_some_and(|u| u.starts_with(text)),
+        &|pod| is_prefix(pod.uid.as_str()),
+        &|pod| mirror(pod).is_some_and(|uid| is_prefix(&uid)),
     ];
-    for reading in readings {
-        let found: Vec<&PodReport> = pods.iter().filter(reading).collect();
+    for (index, reading) in readings.iter().enumerate() {
+        let mut found: Vec<&PodReport> = pods.iter().filter(reading).collect();
+        if index < BY_NAME {
+            let is_replaced = |old: &PodReport| {
+                let mut pods = pods.iter();
+                old.is_ending() && pods.any(|new| !new.is_ending() && new.is_same_pod(old))
+            };
+            found.retain(|pod| !is_replaced(pod));
+        }
         match found.as_slice() {
             [] => {}
             [one] => return Ok(one),
@@ -75,6 +90,9 @@ pub fn find_pod<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodReport, 
                 });
             }
         }
+    }
+    if let Some(name) = KINDS.iter().find_map(|kind| text.strip_prefix(kind)) {
+        return find_pod(pods, name);
     }
     Err(PodNotFound::Unknown {
         text: text.to_owned(),
@@ -189,6 +207,8 @@ pub fn choose_container(pod: &Pod, asked: Option<&str>) -> Result<String, Contai
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::api::report::MirrorReport;
 
@@ -201,18 +221,34 @@ mod tests {
             source: String::new(),
             status: "Running".to_owned(),
             phase: "Running".to_owned(),
+            labels: BTreeMap::new(),
             message: String::new(),
             ready: 1,
             containers_total: 1,
             restarts: 0,
             started_at: None,
             ips: Vec::new(),
+            ports: Vec::new(),
             containers: Vec::new(),
             mirror: None,
             held: false,
             rollout: None,
             problems: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_name_means_the_version_that_is_not_being_stopped() {
+        let mut old = pod("default", "web", "aaaaaa11");
+        old.status = "Terminating".to_owned();
+        let pods = [old.clone(), pod("default", "web", "aaaaaa22")];
+        for text in ["web", "web-box-docker", "default/web", "aaaaaa22"] {
+            let found = find_pod(&pods, text).unwrap();
+            assert_eq!(found.uid.as_str(), "aaaaaa22", "{text}");
+        }
+        assert_eq!(find_pod(&pods, "aaaaaa11").unwrap(), &old);
+        assert!(find_pod(&pods, "aaaaaa").is_err());
+        assert_eq!(find_pod(&pods[..1], "web").unwrap(), &old);
     }
 
     #[test]
@@ -230,6 +266,8 @@ mod tests {
             ("prod/db-box-docker", "bbbbbb33"),
             ("bbbbbb33", "bbbbbb33"),
             ("bbbbbb", "bbbbbb33"),
+            ("pod/web", "aaaaaa11"),
+            ("pods/web-box-docker", "aaaaaa11"),
         ] {
             assert_eq!(find_pod(&pods, text).unwrap().uid.as_str(), uid, "{text}");
         }

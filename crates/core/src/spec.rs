@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::api::core::{Container, EphemeralContainer, PodSpec};
-use crate::api::{Pod, Timestamp};
+use crate::api::{ContainerId, Pod, Timestamp, keys};
 use crate::observed::{ContainerHash, Role};
 
 /// `spec.terminationGracePeriodSeconds` of a pod that sets none.
@@ -13,7 +13,7 @@ pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 /// A pod's restart policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RestartPolicy {
-    /// Whatever the exit code.
+    /// Restart after any exit code.
     Always,
     /// Unless the exit code is 0.
     OnFailure,
@@ -127,6 +127,29 @@ pub fn find_any_container<'a>(pod: &'a Pod, name: &str) -> Option<(Role, Cow<'a,
 #[must_use]
 pub fn find_container<'a>(pod: &'a Pod, name: &str) -> Option<(Role, &'a Container)> {
     containers(pod).find(|(_, c)| c.name == name)
+}
+
+/// Whether a person stopped the pod with `mirrorlet stop`.
+#[must_use]
+pub fn is_stopped(pod: &Pod) -> bool {
+    order(pod, keys::STOPPED).is_some()
+}
+
+/// Whether a person wants that instance replaced, with `mirrorlet restart` or `start`.
+#[must_use]
+pub fn to_restart(pod: &Pod, instance: &ContainerId) -> bool {
+    order(pod, keys::RESTART).is_some_and(|ids| ids.split(',').any(|id| id == instance.to_string()))
+}
+
+/// The orders of a person that come with a pod.
+#[must_use]
+pub fn orders(pod: &Pod) -> [Option<&str>; 2] {
+    [keys::STOPPED, keys::RESTART].map(|key| order(pod, key))
+}
+
+fn order<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+    let annotations = pod.metadata.annotations.as_ref()?;
+    annotations.get(key).map(String::as_str)
 }
 
 /// `spec.hostNetwork`.

@@ -1,4 +1,4 @@
-//! The paths of a pod's files, as values: the layout that `volume` keeps and the Engine is told of.
+//! The paths of a pod's files, as values: the layout that `volume` keeps and the Engine mounts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -67,13 +67,25 @@ impl PodPaths {
         self.dir.join("volumes")
     }
 
-    /// The file that tells that an emptyDir volume is set up.
+    /// The file that marks an emptyDir volume as set up.
     #[must_use]
     pub fn empty_dir_ready(&self, volume: &str) -> PathBuf {
         self.plugins_dir()
             .join(EMPTY_DIR_PLUGIN)
             .join(volume)
             .join("ready")
+    }
+
+    /// The file that records the storage of a volume of a claim.
+    #[must_use]
+    pub fn claim_note(&self, volume: &str) -> PathBuf {
+        self.claim_notes_dir().join(volume)
+    }
+
+    /// The directory of these files.
+    #[must_use]
+    pub fn claim_notes_dir(&self) -> PathBuf {
+        self.plugins_dir().join("mirrorlet.dev~claim")
     }
 
     /// The directory of what plugins note about volumes.
@@ -107,6 +119,8 @@ pub struct VolumeMap {
     pub subpaths: BTreeMap<(String, usize), PathBuf>,
     /// Volumes that containers must not write to, whatever their mounts say.
     pub read_only: BTreeSet<String>,
+    /// Names on the Engine of the volumes that it manages.
+    pub engine_volumes: BTreeMap<String, String>,
     /// Volumes whose directory the Engine makes when it is missing, where the agent can't.
     pub made_by_engine: BTreeSet<String>,
     /// Volumes that hold what they held before, and why they could not be brought up to date.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bollard::models::{
     ContainerCreateBody, ContainerInspectResponse, ContainerSummary, EventMessage, ImageInspect,
-    ImageSummary, SystemInfo,
+    ImageSummary, SystemInfo, Volume, VolumeCreateRequest,
 };
 use bytes::Bytes;
 use futures::StreamExt as _;
@@ -259,7 +259,7 @@ pub trait Engine: Send + Sync + 'static {
     async fn inspect_image(&self, name: &str) -> Result<ImageInspect>;
 
     /// `GET /images/json`: all images that have a name or a digest, with `all` those in between
-    /// that a build left too. An Engine that can't tell has none.
+    /// that a build left too. An Engine that doesn't report them has none.
     async fn list_images(&self, _all: bool) -> Result<Vec<ImageSummary>> {
         Ok(Vec::new())
     }
@@ -271,6 +271,15 @@ pub trait Engine: Send + Sync + 'static {
     /// `DELETE /images/{name}`: takes away a name or a digest; with the last one, or by its id,
     /// the image itself, and what nothing else is built on. Never forced.
     async fn remove_image(&self, name: &str) -> Result<()>;
+
+    /// `POST /volumes/create`. One that is there already is returned as it is.
+    async fn create_volume(&self, request: VolumeCreateRequest) -> Result<Volume>;
+
+    /// `GET /volumes`, filtered by our ownership label.
+    async fn list_volumes(&self, owner: &str) -> Result<Vec<Volume>>;
+
+    /// `DELETE /volumes/{name}`. 409 while a container uses it, running or not. Never forced.
+    async fn remove_volume(&self, name: &str) -> Result<()>;
 
     /// `POST /images/create`: progress until the stream ends. An error within the stream is an
     /// item, though the Engine said 200.
@@ -292,7 +301,7 @@ pub trait Engine: Send + Sync + 'static {
     ) -> Result<BoxStream<'static, Result<EventMessage>>>;
 
     /// `GET /events` of images: an item whenever an image came, went or changed its name. An
-    /// Engine that can't tell has no items.
+    /// Engine that doesn't report them has no items.
     async fn image_changes(&self) -> Result<BoxStream<'static, Result<()>>> {
         Ok(futures::stream::pending().boxed())
     }

@@ -5,6 +5,7 @@ use bollard::models::EventMessage;
 use super::index::Index;
 use super::translate::parse_ours;
 use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::observed::Hand;
 use mirrorlet_runtime::{PodEvent, PodEventKind};
 
 /// Tells the index of an event, and returns which pod it concerns. Events of containers that
@@ -40,6 +41,18 @@ pub(super) fn apply(index: &Index, owner: &str, message: &EventMessage) -> Optio
                 .and_then(|code| code.parse().ok());
             index.died(id, exit_code, at);
             PodEventKind::ContainerDied
+        }
+        // Of a stop of ours nothing is new in them.
+        action @ ("kill" | "stop") => {
+            let what = if action == "kill" {
+                Hand::Signalled
+            } else {
+                Hand::Stopped
+            };
+            if !index.handled(id, what) {
+                return None;
+            }
+            PodEventKind::ContainerChanged
         }
         "destroy" => {
             index.removed(id);

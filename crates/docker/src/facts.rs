@@ -13,7 +13,7 @@ use mirrorlet_runtime::{Result, RuntimeError};
 /// Oldest API this program speaks (Engine 20.10).
 pub const API_VERSION_MIN: (u32, u32) = (1, 41);
 
-/// What is known of the Engine; queried again after every reconnect.
+/// Facts about the Engine; queried again after every reconnect.
 pub(super) struct Facts {
     engine: SharedEngine,
     images: Arc<ImagePuller>,

@@ -4,21 +4,27 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::translate::{ContainerInput, NodeFacts, ResolvConf, hosts_file};
-use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
+use super::engine::{EngineError, SharedEngine};
+use super::translate::{ContainerInput, NodeFacts, ResolvConf, hosts_file, volume_request};
+use mirrorlet_core::api::core::{Container, FileKeySelector};
+use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp, keys};
 use mirrorlet_core::credentials::{PullSecrets, pull_secrets};
-use mirrorlet_core::objects::{ObjectSet, references};
+use mirrorlet_core::env::{EnvFiles, env_files};
+use mirrorlet_core::names::{NamedPod, Names};
+use mirrorlet_core::objects::claims::{ClaimName, EngineVolume, LOCAL_DRIVER, Place, Storage};
+use mirrorlet_core::objects::{ObjectSet, is_static, references};
 use mirrorlet_core::payload::{PayloadContext, Payloads, payloads};
+use mirrorlet_core::spec;
 use mirrorlet_core::volumes::VolumeMap;
 use mirrorlet_host::disk;
 use mirrorlet_host::telemetry::{Telemetry, occurrences};
-use mirrorlet_host::volume::{VolumeError, VolumeManager};
-use mirrorlet_runtime::objects::{PodObjects, fetch};
+use mirrorlet_host::volume::{ClaimVolume, VolumeError, VolumeManager};
+use mirrorlet_runtime::objects::PodObjects;
 use mirrorlet_runtime::{Result as RuntimeResult, RuntimeError, SyncError, SyncErrorReason};
 
 /// Largest resolv.conf and hosts file of the node that are read, in MiB: each pod has a copy.
@@ -47,12 +53,70 @@ pub(super) enum FilesError {
     Other(SyncError),
 }
 
-/// What makes them.
+/// Makes the files of pods.
 pub(super) struct PodFiles {
     pub(super) volumes: VolumeManager,
     pub(super) objects: PodObjects,
     pub(super) node: NodeFacts,
+    pub(super) hosts: HostsFiles,
     pub(super) telemetry: Telemetry,
+    pub(super) engine: SharedEngine,
+    /// The value of our ownership label.
+    pub(super) owner: String,
+}
+
+/// Writes the hosts files of pods: one at a time, so that no file is left with names that held
+/// before.
+#[derive(Clone, Default)]
+pub(super) struct HostsFiles {
+    /// The names of pods and Services; none before they are known.
+    names: Arc<Mutex<Option<Arc<Names>>>>,
+}
+
+impl HostsFiles {
+    /// Writes the file of a pod, of which `text` is all but the names, and returns its path. Before
+    /// names are known, a file that is there keeps those that it has. Blocks.
+    pub(super) fn write(
+        &self,
+        volumes: &VolumeManager,
+        pod: &Pod,
+        text: String,
+    ) -> Result<PathBuf, VolumeError> {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let uid = PodUid::of(pod);
+        if names.is_none() && is_static(pod) && volumes.has_hosts(&uid)? {
+            return volumes.hosts_path(&uid);
+        }
+        volumes.write_hosts(&uid, &with_names(pod, text, names.as_deref()))
+    }
+
+    /// Has `names` in the files of these pods and of all that start from now on; a file that is gone
+    /// with its pod is not made again. Blocks.
+    fn serve(
+        &self,
+        volumes: &VolumeManager,
+        names: Arc<Names>,
+        files: Vec<(Arc<Pod>, String)>,
+    ) -> Result<(), VolumeError> {
+        let mut known = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut result = Ok(());
+        for (pod, text) in files {
+            let content = with_names(&pod, text, Some(&names));
+            let written = volumes.rewrite_hosts(&PodUid::of(&pod), &content);
+            result = result.and(written);
+        }
+        *known = Some(names);
+        result
+    }
+}
+
+/// The hosts file of a pod: pods of manifests alone have the names of one another.
+fn with_names(pod: &Pod, mut text: String, names: Option<&Names>) -> String {
+    if let Some(names) = names.filter(|_| is_static(pod)) {
+        let lines = names.lines(&FullName::of(pod).namespace, &text);
+        text.push_str(&lines);
+    }
+    text
 }
 
 impl PodFiles {
@@ -63,14 +127,13 @@ impl PodFiles {
         if references.is_empty() {
             return ObjectSet::default();
         }
-        let objects = self.objects.of(pod);
-        objects.hold(&PodUid::of(pod), &references);
-        fetch(objects, &references).await
+        self.objects.of(pod).hold(&PodUid::of(pod), &references);
+        self.objects.fetch(pod, &references).await
     }
 
     /// Everything that a static pod refers to, for a look: it may never run.
     pub(super) async fn objects_now(&self, pod: &Pod) -> ObjectSet {
-        fetch(&*self.objects.manifests, &references(pod)).await
+        self.objects.fetch(pod, &references(pod)).await
     }
 
     /// The node's facts, with the current content of its resolver and hosts files. A file
@@ -103,14 +166,20 @@ impl PodFiles {
         let hosts = hosts_file(pod, ips, &self.node_now().await)
             .map_err(|error| FilesError::Other(config_error(error)))?;
         let payloads = self.payloads(pod, &objects);
-        let for_disk = Arc::clone(pod);
+        let (for_disk, files) = (Arc::clone(pod), self.hosts.clone());
+        let claims = self.claim_volumes(pod, &objects).await;
+        let claims = claims.map_err(FilesError::Volume)?;
         let made = self.on_disk(move |volumes| {
             // What fails here is told apart from what fails below.
-            let map = match volumes.ensure(&for_disk, &payloads, memory) {
+            let made = volumes.ensure(&for_disk, &payloads, memory);
+            let map = match made.and_then(|mut map| {
+                volumes.ensure_claims(&for_disk, &claims, &mut map)?;
+                Ok(map)
+            }) {
                 Ok(map) => map,
                 Err(error) => return Ok(Err(error)),
             };
-            let etc_hosts = volumes.write_hosts(&PodUid::of(&for_disk), &hosts)?;
+            let etc_hosts = files.write(volumes, &for_disk, hosts)?;
             Ok(Ok((map, etc_hosts, volumes.noted_restarts(&for_disk)?)))
         });
         match made.await {
@@ -135,6 +204,23 @@ impl PodFiles {
         }
     }
 
+    /// See [`Runtime::serve_names`](mirrorlet_runtime::Runtime::serve_names).
+    pub(super) async fn serve_names(
+        &self,
+        names: Arc<Names>,
+        pods: Vec<NamedPod>,
+    ) -> Result<(), SyncError> {
+        let node = self.node_now().await;
+        let text = |named: NamedPod| {
+            let text = hosts_file(&named.pod, &named.addresses, &node).ok()?;
+            Some((named.pod, text))
+        };
+        let texts = pods.into_iter().filter_map(text).collect();
+        let files = self.hosts.clone();
+        let served = self.on_disk(move |volumes| files.serve(volumes, names, texts));
+        served.await.map_err(config_error)
+    }
+
     /// Fails if a volume can't be set up for want of what the pod refers to: known before a
     /// sandbox is made in vain.
     pub(super) async fn check_volumes(
@@ -142,6 +228,7 @@ impl PodFiles {
         pod: &Arc<Pod>,
         objects: &ObjectSet,
     ) -> Result<(), SyncError> {
+        self.claims(pod, objects).await?;
         let payloads = self.payloads(pod, objects);
         if payloads.values().all(Result::is_ok) {
             return Ok(());
@@ -151,6 +238,87 @@ impl PodFiles {
         checked
             .await
             .map_err(|error| SyncError::new(SyncErrorReason::FailedMount, error.to_string()))
+    }
+
+    /// The storage of the pod's claims by the names of its volumes.
+    async fn claims(
+        &self,
+        pod: &Arc<Pod>,
+        objects: &ObjectSet,
+    ) -> Result<BTreeMap<String, Arc<Storage>>, SyncError> {
+        if !has_claims(pod) {
+            return Ok(BTreeMap::new());
+        }
+        let (for_disk, objects) = (Arc::clone(pod), objects.clone());
+        let found = self.on_disk(move |volumes| Ok(volumes.claims(&for_disk, &objects)));
+        let found = found.await.map_err(config_error)?;
+        found.map_err(|error| mount_error(&error))
+    }
+
+    /// The same, with volumes created on the Engine where they are missing.
+    async fn claim_volumes(
+        &self,
+        pod: &Arc<Pod>,
+        objects: &ObjectSet,
+    ) -> Result<BTreeMap<String, ClaimVolume>, SyncError> {
+        let mut made = BTreeMap::new();
+        for (name, storage) in self.claims(pod, objects).await? {
+            let dir = match &storage.place {
+                Place::Engine(volume) => self.engine_volume(&storage.claim, volume).await?,
+                Place::Host { .. } => None,
+            };
+            made.insert(name, ClaimVolume { storage, dir });
+        }
+        Ok(made)
+    }
+
+    /// Creates a volume on the Engine unless it exists. Returns its directory on the Engine's host,
+    /// if it is always mounted there: volumes with driver options are mounted while containers run.
+    async fn engine_volume(
+        &self,
+        claim: &ClaimName,
+        volume: &EngineVolume,
+    ) -> Result<Option<PathBuf>, SyncError> {
+        let failed = |cause: String| SyncError::new(SyncErrorReason::FailedMount, cause);
+        let made = self
+            .engine
+            .create_volume(volume_request(claim, volume, &self.owner));
+        let made = made.await.map_err(|error| match error {
+            EngineError::Unavailable { .. } => {
+                SyncError::new(SyncErrorReason::RuntimeUnavailable, error.to_string())
+            }
+            error => failed(format!("failed to create volume {}: {error}", volume.name)),
+        })?;
+        let is_ours = made.labels.get(keys::OWNER) == Some(&self.owner);
+        if !is_ours && !volume.named {
+            return Err(failed(format!(
+                "volume {} of the Engine was not created by this agent; to use it anyway, annotate claim {claim} with {}: {}",
+                volume.name,
+                keys::VOLUME_NAME,
+                volume.name
+            )));
+        }
+        let is_directory = made.driver == LOCAL_DRIVER && made.options.is_empty();
+        Ok(is_directory.then(|| PathBuf::from(made.mountpoint)))
+    }
+
+    /// See [`Runtime::list_volumes`](mirrorlet_runtime::Runtime::list_volumes).
+    pub(super) async fn list_volumes(&self) -> RuntimeResult<Vec<(ClaimName, EngineVolume)>> {
+        let listed = self.engine.list_volumes(&self.owner).await?;
+        let created = listed.into_iter().filter_map(|mut volume| {
+            let claim = ClaimName {
+                namespace: volume.labels.remove(keys::CLAIM_NAMESPACE)?,
+                name: volume.labels.remove(keys::CLAIM_NAME)?,
+            };
+            let volume = EngineVolume {
+                name: volume.name,
+                driver: volume.driver,
+                options: BTreeMap::new(),
+                named: false,
+            };
+            Some((claim, volume))
+        });
+        Ok(created.collect())
     }
 
     fn payloads(&self, pod: &Pod, objects: &ObjectSet) -> Payloads {
@@ -231,6 +399,28 @@ impl PodFiles {
         .await
         .map_err(config_error)
     }
+}
+
+impl PodFiles {
+    /// The files that variables of a container come from, as they are now.
+    pub(super) async fn env_files(
+        &self,
+        pod: &Pod,
+        container: &Container,
+    ) -> Result<EnvFiles, SyncError> {
+        let wanted: Vec<FileKeySelector> = env_files(container).cloned().collect();
+        if wanted.is_empty() {
+            return Ok(EnvFiles::new());
+        }
+        let uid = PodUid::of(pod);
+        let read = self.on_disk(move |volumes| volumes.env_files(&uid, &wanted));
+        read.await.map_err(config_error)
+    }
+}
+
+fn has_claims(pod: &Pod) -> bool {
+    let mut volumes = spec::spec(pod).volumes.iter().flatten();
+    volumes.any(|volume| volume.persistent_volume_claim.is_some())
 }
 
 /// Logs which volumes hold what they held before.

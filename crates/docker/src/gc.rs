@@ -28,7 +28,7 @@ impl Remains {
         evict_non_deleted: bool,
     ) -> GcOutcome {
         let mut outcome = GcOutcome::default();
-        // Before everything was listed, or after a gap, there is no telling which is the newest.
+        // Before everything was listed, or after a gap, the newest is not known.
         if !self.containers.index.is_complete() {
             return outcome;
         }

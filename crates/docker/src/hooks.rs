@@ -1,7 +1,7 @@
 //! Lifecycle hooks: `postStart` right after a container's start, `preStop` before its stop.
 //!
 //! A hook runs at least once: an agent that dies meanwhile, or a stop that is tried again, runs a
-//! `preStop` again. What it says or answers is told nobody.
+//! `preStop` again. Its output and answer reach nobody.
 //!
 //! Upstream: `pkg/kubelet/lifecycle/handlers.go`, and `executePreStopHook` of
 //! `pkg/kubelet/kuberuntime/kuberuntime_container.go`.
@@ -71,7 +71,7 @@ pub(super) struct HandlerRunner<'a> {
     pub(super) hooks: &'a Hooks,
     pub(super) full_name: &'a FullName,
     pub(super) uid: &'a PodUid,
-    /// The container as its spec, or what its labels tell of that, has it.
+    /// The container as its spec, or what its labels say about that, has it.
     pub(super) container: &'a Container,
     /// Id of its instance.
     pub(super) id: &'a str,

@@ -176,7 +176,14 @@ impl Killer {
         let turn = join_all(after.iter().map(CancellationToken::cancelled));
         let _ = timeout(grace.saturating_sub(began.elapsed()), turn).await;
         let left = grace.saturating_sub(began.elapsed()).max(GRACE_MIN);
-        match self.containers.stop(id, left).await {
+        let holds = &self.networks.host_ports.holds;
+        let held = match (&record, reason) {
+            (Some(record), None) => holds.begin(&record.ours, pod, name, left).await,
+            _ => None,
+        };
+        let stopped = self.containers.stop(id, left).await;
+        drop(held);
+        match stopped {
             Ok(()) => {
                 if let Some(record) = record {
                     let reason = reason.map_or_else(|| POD_STOPS.to_owned(), ToString::to_string);

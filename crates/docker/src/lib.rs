@@ -49,8 +49,8 @@ pub use exec::ExecSessions;
 pub use facts::API_VERSION_MIN;
 #[cfg(any(test, feature = "testing"))]
 pub use fake_engine::FakeEngine;
-pub use image::{ImagePuller, PullerOptions};
+pub use image::{ImagePuller, ListedImage, PullerOptions};
 pub use manager::{DockerManager, DockerManagerOptions};
 pub use meter::CallMeter;
-pub use network::table_name as host_ports_table;
+pub use network::{HeldPorts, table_name as host_ports_table};
 pub use operation::Operation;

@@ -189,7 +189,7 @@ pub(super) struct ContainerLogs {
 
 impl ContainerLogs {
     /// Makes the links to the log of a container that was started, or failed to. Costs an inspect,
-    /// where links are wanted at all. What fails is told, and no reason to fail the start.
+    /// where links are wanted at all. A failure is logged, and no reason to fail the start.
     pub(super) async fn link_log(&self, id: &str) {
         let Some(links) = self.links.clone() else {
             return;

@@ -23,20 +23,22 @@ use super::engine::SharedEngine;
 use super::events;
 use super::exec::{ExecSessions, Execs};
 use super::facts::Facts;
-use super::files::PodFiles;
+use super::files::{HostsFiles, PodFiles};
 use super::hooks::Hooks;
 use super::image::ImagePuller;
 use super::index::pod_status;
 use super::kill::Killer;
 use super::log_links::{ContainerLogs, LogLinks};
 use super::logs::container_logs;
-use super::network::Networks;
+use super::network::{HeldPorts, Networks};
 use super::remove::Remains;
 use super::start::Starter;
 use super::translate::NodeFacts;
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::gc::ContainerGcPolicy;
+use mirrorlet_core::names::{NamedPod, Names};
 use mirrorlet_core::objects::ObjectSet;
+use mirrorlet_core::objects::claims::{ClaimName, EngineVolume};
 use mirrorlet_core::observed::{PodStatus, Pods, RunningPod};
 use mirrorlet_core::plan::Plan;
 use mirrorlet_host::probe::Client;
@@ -51,7 +53,7 @@ use mirrorlet_runtime::{
     RuntimeStatus, ServingPods, Session, StreamOptions, SyncError, Version,
 };
 
-/// What a `DockerManager` is made with.
+/// Options of a `DockerManager`.
 pub struct DockerManagerOptions {
     /// The value of our ownership label.
     pub owner: String,
@@ -101,10 +103,13 @@ fn around(
         containers: Arc::clone(containers),
     });
     let files = Arc::new(PodFiles {
+        hosts: HostsFiles::default(),
         volumes: VolumeManager::new(&options.root).with_host_files(host),
         objects: options.objects,
         node,
         telemetry: telemetry.clone(),
+        engine: Arc::clone(&containers.engine),
+        owner: containers.owner.clone(),
     });
     let networks = Arc::new(Networks::new(containers, &files, network));
     (logs, files, networks)
@@ -176,16 +181,22 @@ impl DockerManager {
         }
     }
 
-    /// What sends the requests of hooks; probes' go the same way.
+    /// Returns the client that sends the requests of hooks; probes use the same one.
     #[must_use]
     pub fn probe_client(&self) -> Client {
         self.probe.clone()
     }
 
-    /// What watches over the ends of execs; to be run beside this manager.
+    /// Returns the task that watches for the ends of execs; to be run beside this manager.
     #[must_use]
     pub fn exec_sessions(&self) -> ExecSessions {
         self.execs.sessions()
+    }
+
+    /// Returns the task that keeps the holds of host ports; to be run beside this manager.
+    #[must_use]
+    pub fn held_ports(&self) -> HeldPorts {
+        HeldPorts::new(Arc::clone(&self.networks.host_ports.holds))
     }
 }
 
@@ -290,6 +301,10 @@ impl Runtime for DockerManager {
         self.starter.prepare_start(pod, replaces, cancel).await
     }
 
+    async fn pull_images(&self, pod: &Arc<Pod>, containers: &[String]) -> Result<(), SyncError> {
+        self.starter.pull_images(pod, containers).await
+    }
+
     async fn check_pod(
         &self,
         pod: &Arc<Pod>,
@@ -297,6 +312,18 @@ impl Runtime for DockerManager {
         objects: ObjectSet,
     ) -> Result<PodCheck, SyncError> {
         self.starter.check_start(pod, replaces, &objects).await
+    }
+
+    async fn list_volumes(&self) -> Result<Vec<(ClaimName, EngineVolume)>> {
+        self.files.list_volumes().await
+    }
+
+    async fn remove_volume(&self, name: &str) -> Result<()> {
+        Ok(self.files.engine.remove_volume(name).await?)
+    }
+
+    async fn serve_names(&self, names: Arc<Names>, pods: Vec<NamedPod>) -> Result<(), SyncError> {
+        self.files.serve_names(names, pods).await
     }
 
     async fn serve_host_ports(&self, serving: ServingPods) -> Result<(), SyncError> {

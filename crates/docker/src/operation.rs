@@ -57,11 +57,17 @@ pub enum Operation {
     Logs,
     /// `GET /networks/{name}`.
     InspectNetwork,
+    /// `POST /volumes/create`.
+    CreateVolume,
+    /// `GET /volumes`.
+    ListVolumes,
+    /// `DELETE /volumes/{name}`.
+    RemoveVolume,
 }
 
 impl Operation {
     /// Every operation, in the order of [`index`](Self::index).
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 29] = [
         Self::Version,
         Self::Info,
         Self::ListContainers,
@@ -88,6 +94,9 @@ impl Operation {
         Self::Events,
         Self::Logs,
         Self::InspectNetwork,
+        Self::CreateVolume,
+        Self::ListVolumes,
+        Self::RemoveVolume,
     ];
 
     /// Place in [`ALL`](Self::ALL).
@@ -126,6 +135,9 @@ impl Operation {
             Self::Events => "events",
             Self::Logs => "logs",
             Self::InspectNetwork => "inspect_network",
+            Self::CreateVolume => "create_volume",
+            Self::ListVolumes => "list_volumes",
+            Self::RemoveVolume => "remove_volume",
         }
     }
 }

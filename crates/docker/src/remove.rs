@@ -17,11 +17,11 @@ use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::{Result, RuntimeError};
 
 /// How long somebody else's removal of a container is waited for, and how often it is asked for:
-/// the Engine tells nobody but its event stream when it is done.
+/// only the Engine's event stream says when it is done.
 const REMOVAL_WAIT: Duration = Duration::from_secs(10);
 const REMOVAL_POLL: Duration = Duration::from_millis(100);
 
-/// What is left of pods and containers that have ended.
+/// The remains of pods and containers that have ended.
 pub(super) struct Remains {
     pub(super) containers: Arc<Containers>,
     pub(super) files: Arc<PodFiles>,

@@ -146,7 +146,7 @@ pub fn archive() -> io::Result<SandboxArchive> {
 /// sandbox answers that there is no such image.
 ///
 /// # Errors
-/// What the Engine says.
+/// An error of the Engine.
 pub async fn ensure_sandbox_image(
     engine: &dyn Engine,
     images: &ImagePuller,

@@ -12,7 +12,7 @@ pub const NEXT_DOOR: &str = ".new";
 /// that asked.
 ///
 /// # Cancel safety
-/// What was begun goes on to its end, and nobody hears of it.
+/// Work that was begun runs to its end even if nobody awaits it.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let ended = match tokio::task::spawn_blocking(work).await {
         Ok(done) => return done,
@@ -32,7 +32,7 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
 pub fn read_small(path: &Path, mib_max: u64) -> io::Result<Vec<u8>> {
     let max = mib_max << 20;
     let mut bytes = Vec::new();
-    // One byte more tells.
+    // One byte more shows that it is too long.
     File::open(path)?.take(max + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > max {
         let words = format!("it is larger than {mib_max} MiB");

@@ -1,6 +1,6 @@
 //! The agent's work on its host besides the container runtime: small files ([`disk`]), what pods
 //! mount ([`volume`]), requests to servers of pods ([`probe`]), random numbers ([`random`]), and
-//! what it tells of itself ([`telemetry`]).
+//! its reports about itself ([`telemetry`]).
 
 use std::path::Path;
 

@@ -136,6 +136,6 @@ pub trait SessionControl: Send + Sync {
     /// nobody knows any more.
     ///
     /// # Errors
-    /// The command had not ended after all, or the runtime could not tell.
+    /// The command had not ended after all, or the runtime did not know.
     async fn exit_code(&self) -> Result<Option<i32>>;
 }

@@ -1,8 +1,8 @@
 //! Garbage collection of containers, as an owner asks for it: [`ContainerGc`].
 //!
-//! What goes is decided in [`mirrorlet_core::gc`]; a runtime only carries it out. Who knows which
-//! pods there are is asked through [`PodStateProvider`], again just before a pod's last remains
-//! go: its manifest may be back by then.
+//! Removals are decided in [`mirrorlet_core::gc`]; a runtime only carries them out. It asks
+//! [`PodStateProvider`] for the known pods, again just before a pod's last remains are removed: its
+//! manifest may be back by then.
 //!
 //! Upstream: `pkg/kubelet/container/container_gc.go`.
 
@@ -36,7 +36,7 @@ pub struct GcOutcome {
 
 impl GcOutcome {
     /// One text that lists every failure, or none when there is none. That the runtime is away is
-    /// nothing that a collection has to tell.
+    /// nothing that a collection reports.
     #[must_use]
     pub fn error(&self) -> Option<String> {
         let texts: Vec<String> = self

@@ -17,7 +17,9 @@ use tokio_util::sync::CancellationToken;
 
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::gc::ContainerGcPolicy;
+use mirrorlet_core::names::{NamedPod, Names};
 use mirrorlet_core::objects::ObjectSet;
+use mirrorlet_core::objects::claims::{ClaimName, EngineVolume};
 use mirrorlet_core::observed::{PodStatus, Pods, RunningPod};
 use mirrorlet_core::plan::Plan;
 
@@ -155,20 +157,20 @@ pub enum PodEventKind {
     ContainerChanged,
 }
 
-/// What a pod needs that isn't there, and what can't be known before.
+/// Requirements of a pod that are not met, and those that can't be checked in advance.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodCheck {
     /// Images that would be pulled.
     pub pulls: Vec<String>,
-    /// What can't be known, in sentences.
+    /// Requirements that can't be checked, in sentences.
     pub unknown: Vec<String>,
 }
 
 /// The versions of static pods that serve, and those that don't yet.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct ServingPods {
     /// The version of each pod that its host ports are to lead to.
-    pub serving: BTreeMap<FullName, PodUid>,
+    pub serving: BTreeMap<FullName, Arc<Pod>>,
     /// The versions that run beside those until they are judged.
     pub beside: BTreeSet<PodUid>,
 }
@@ -217,6 +219,10 @@ pub trait Runtime: Send + Sync + 'static {
         cancel: &CancellationToken,
     ) -> Result<(), SyncError>;
 
+    /// Pulls the images of these containers of a pod, whatever their pull policy. Starts and stops
+    /// nothing.
+    async fn pull_images(&self, pod: &Arc<Pod>, containers: &[String]) -> Result<(), SyncError>;
+
     /// Says what a pod would need to be started, as [`prepare_pod`](Self::prepare_pod) does, and
     /// changes nothing: no image is pulled. `replaces` is the pod that it would take the place of,
     /// `objects` are those that it refers to.
@@ -237,6 +243,15 @@ pub trait Runtime: Send + Sync + 'static {
     /// # Errors
     /// The host ports could not be handed over; they lead where they led before.
     async fn serve_host_ports(&self, _serving: ServingPods) -> Result<(), SyncError> {
+        Ok(())
+    }
+
+    /// Has these names in the hosts files of the pods of manifests: of `pods`, which run, and of those
+    /// that start from now on.
+    ///
+    /// # Errors
+    /// Not every file could be written.
+    async fn serve_names(&self, _names: Arc<Names>, _pods: Vec<NamedPod>) -> Result<(), SyncError> {
         Ok(())
     }
 
@@ -289,6 +304,20 @@ pub trait Runtime: Send + Sync + 'static {
     /// objects that it refers to. Containers, logs and termination messages are kept. A repeated call
     /// succeeds; volumes are created again when the pod starts again. Fails while a container runs.
     async fn release_volumes(&self, uid: &PodUid) -> Result<()>;
+
+    /// Returns the volumes that were created for claims, with those claims. Not their options, which
+    /// may hold passwords.
+    async fn list_volumes(&self) -> Result<Vec<(ClaimName, EngineVolume)>> {
+        Ok(Vec::new())
+    }
+
+    /// Removes a volume that was created for a claim, and its data.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Conflict`] while a container has it, running or not.
+    async fn remove_volume(&self, name: &str) -> Result<()> {
+        Err(RuntimeError::NotFound(format!("no volume {name}")))
+    }
 
     /// Removes every dead container and sandbox of a pod, and its directories. Fails while
     /// anything of it runs.

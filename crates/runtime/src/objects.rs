@@ -12,10 +12,11 @@ use futures::future::join_all;
 use tokio::sync::watch;
 
 use mirrorlet_core::api::core::{ConfigMap, Secret};
-use mirrorlet_core::api::{Pod, PodUid};
+use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_core::objects::claims::Storage;
 use mirrorlet_core::objects::{
-    KnownObjects, Object, ObjectError, ObjectKey, ObjectKind, ObjectSet, References, ServiceFacts,
-    Token, TokenKey, is_static,
+    Config, KnownObjects, Object, ObjectError, ObjectKey, ObjectKind, ObjectSet, References,
+    ServiceFacts, Token, TokenKey, is_static,
 };
 
 /// Reads API objects. Known objects are answered from memory; every call ends within
@@ -38,6 +39,9 @@ pub trait Objects: Send + Sync + 'static {
     /// A secret that some pod holds.
     async fn secret(&self, key: &ObjectKey) -> Result<Arc<Secret>, ObjectError>;
 
+    /// The storage of a claim that some pod refers to.
+    async fn storage(&self, key: &ObjectKey) -> Result<Arc<Storage>, ObjectError>;
+
     /// A token that is not due to be renewed; one that is due where no other can be had, as long
     /// as it is valid.
     async fn token(&self, key: &TokenKey) -> Result<Token, ObjectError>;
@@ -58,6 +62,8 @@ pub async fn fetch(objects: &dyn Objects, references: &References) -> ObjectSet 
         .map(|key| async move { (key.name.clone(), objects.config_map(key).await) });
     let secrets = of_kind(ObjectKind::Secret)
         .map(|key| async move { (key.name.clone(), objects.secret(key).await) });
+    let claims = of_kind(ObjectKind::Claim)
+        .map(|key| async move { (key.name.clone(), objects.storage(key).await) });
     let tokens = references
         .tokens
         .iter()
@@ -69,15 +75,17 @@ pub async fn fetch(objects: &dyn Objects, references: &References) -> ObjectSet 
             None
         }
     };
-    let (config_maps, secrets, tokens, services) = futures::join!(
+    let (config_maps, secrets, claims, tokens, services) = futures::join!(
         join_all(config_maps),
         join_all(secrets),
+        join_all(claims),
         join_all(tokens),
         services
     );
     ObjectSet {
         config_maps: config_maps.into_iter().collect(),
         secrets: secrets.into_iter().collect(),
+        claims: claims.into_iter().collect(),
         tokens: tokens.into_iter().collect(),
         services,
     }
@@ -113,6 +121,18 @@ impl PodObjects {
         }
     }
 
+    /// Asks for everything that a pod refers to. Objects that are a part of its version have the
+    /// data of that version.
+    pub async fn fetch(&self, pod: &Pod, references: &References) -> ObjectSet {
+        let mut set = fetch(self.of(pod), references).await;
+        if is_static(pod)
+            && let Some(config) = self.manifests.config(&PodUid::of(pod))
+        {
+            config.pin(&mut set, &FullName::of(pod).namespace);
+        }
+        set
+    }
+
     /// The pod is gone.
     pub fn release(&self, pod: &PodUid) {
         self.manifests.release(pod);
@@ -125,6 +145,7 @@ impl PodObjects {
 pub struct ManifestObjects {
     holders: Holders,
     known: Mutex<Arc<KnownObjects>>,
+    configs: Mutex<BTreeMap<PodUid, Arc<Config>>>,
 }
 
 impl ManifestObjects {
@@ -136,7 +157,7 @@ impl ManifestObjects {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *known, Arc::clone(&objects))
         };
-        let changed: BTreeSet<&ObjectKey> = before.differing(&objects).collect();
+        let changed: BTreeSet<ObjectKey> = before.differing(&objects).collect();
         let completed = before.complete != objects.complete;
         if completed || !changed.is_empty() {
             self.holders.tell(|references| {
@@ -145,9 +166,19 @@ impl ManifestObjects {
         }
     }
 
-    fn get(&self, key: &ObjectKey) -> Result<Object, ObjectError> {
-        let known = Arc::clone(&self.known.lock().unwrap_or_else(PoisonError::into_inner));
-        known.get(key)
+    /// Replaces the data that is a part of versions of pods. It is there before such a version is
+    /// prepared or started, and the same as long as that is known: nobody is told.
+    pub fn publish_configs(&self, configs: BTreeMap<PodUid, Arc<Config>>) {
+        *self.configs.lock().unwrap_or_else(PoisonError::into_inner) = configs;
+    }
+
+    fn config(&self, pod: &PodUid) -> Option<Arc<Config>> {
+        let configs = self.configs.lock().unwrap_or_else(PoisonError::into_inner);
+        configs.get(pod).cloned()
+    }
+
+    fn known(&self) -> Arc<KnownObjects> {
+        Arc::clone(&self.known.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -166,17 +197,21 @@ impl Objects for ManifestObjects {
     }
 
     async fn config_map(&self, key: &ObjectKey) -> Result<Arc<ConfigMap>, ObjectError> {
-        match self.get(key)? {
+        match self.known().get(key)? {
             Object::ConfigMap(found) => Ok(found),
-            Object::Secret(_) => Err(ObjectError::not_found(key)),
+            _ => Err(ObjectError::not_found(key)),
         }
     }
 
     async fn secret(&self, key: &ObjectKey) -> Result<Arc<Secret>, ObjectError> {
-        match self.get(key)? {
+        match self.known().get(key)? {
             Object::Secret(found) => Ok(found),
-            Object::ConfigMap(_) => Err(ObjectError::not_found(key)),
+            _ => Err(ObjectError::not_found(key)),
         }
+    }
+
+    async fn storage(&self, key: &ObjectKey) -> Result<Arc<Storage>, ObjectError> {
+        self.known().storage(key).map(Arc::new)
     }
 
     async fn token(&self, key: &TokenKey) -> Result<Token, ObjectError> {
@@ -188,7 +223,7 @@ impl Objects for ManifestObjects {
     }
 }
 
-/// What there is of an API server where none is configured: nothing.
+/// The objects of an API server where none is configured: none.
 #[derive(Debug, Default)]
 pub struct NoObjects {
     holders: Holders,
@@ -211,6 +246,10 @@ impl Objects for NoObjects {
     }
 
     async fn secret(&self, key: &ObjectKey) -> Result<Arc<Secret>, ObjectError> {
+        Err(ObjectError::not_found(key))
+    }
+
+    async fn storage(&self, key: &ObjectKey) -> Result<Arc<Storage>, ObjectError> {
         Err(ObjectError::not_found(key))
     }
 
@@ -301,6 +340,7 @@ impl Holders {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mirrorlet_core::objects::claims::Bindings;
 
     fn references(name: &str) -> References {
         let key = ObjectKey {
@@ -360,6 +400,7 @@ mod tests {
     fn known(objects: &[Object], complete: bool) -> KnownObjects {
         KnownObjects {
             objects: objects.iter().map(|o| (o.key(), o.clone())).collect(),
+            bindings: Bindings::default(),
             complete,
         }
     }

@@ -42,7 +42,7 @@ pub(super) struct Inputs {
     pub(super) resize: Option<mpsc::Receiver<Piece>>,
 }
 
-/// Starts a command and carries its streams until it has ended and its client was told.
+/// Starts a command and carries its streams until it has ended and its client has the result.
 pub(super) async fn run<F, P, E>(
     client: impl Client,
     inputs: Inputs,
@@ -86,7 +86,7 @@ async fn carry<P: Process>(
                 }
             }
         }
-        // A kubelet tells no client of an attach how the container ended.
+        // A kubelet sends no client of an attach how the container ended.
         if kind == Kind::Attach {
             return Outcome::Ended(None);
         }

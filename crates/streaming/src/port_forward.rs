@@ -229,7 +229,7 @@ async fn over_streams<C, F, T, E>(
             }
         }
         // Whatever comes on the error stream has newer clients give up the whole connection, so
-        // that nothing but this is told there.
+        // that nothing but this is written there.
         Err(cause) => {
             let words = format!("error forwarding port {port}: {cause}");
             let _ = connection.data(error, words.into()).await;

@@ -1,4 +1,4 @@
-//! How the end of a command is told. Pure.
+//! The status document at the end of a command. Pure.
 //!
 //! Upstream: `ServeExec` and `ServeAttach` of `kubelet/pkg/cri/streaming/remotecommand`, and
 //! `errors.NewInternalError` of `apimachinery/pkg/api`.

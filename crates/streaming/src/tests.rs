@@ -211,7 +211,7 @@ fn ping(id: u8) -> Vec<u8> {
     control(6, &[0, 0, 0, id])
 }
 
-/// What came on a stream, and whether it was ended.
+/// Returns the data of a stream, and whether it was ended.
 fn on(id: u32, frames: &[Frame]) -> (String, bool) {
     let mut all = Vec::new();
     let mut ended = false;
@@ -405,7 +405,7 @@ async fn messages(client: &mut WebSocketStream<Pipe>) -> (Vec<Message>, Option<u
     (all, None)
 }
 
-/// What came on a channel.
+/// Returns the data of a channel.
 fn channel(at: u8, messages: &[Message]) -> String {
     let all: Vec<u8> = messages
         .iter()
@@ -688,7 +688,7 @@ async fn fill(mut pipe: impl AsyncWriteExt + Unpin, bytes: &[u8]) -> usize {
     taken
 }
 
-/// What nine connections take of 30 MB each, for processes and ports that take nothing.
+/// Bytes that nine connections buffer of 30 MB each, for processes and ports that read nothing.
 async fn taken_by_nine(carrier: Carrier, budget: &Budget) -> usize {
     let limits = Limits {
         budget: budget.clone(),

@@ -165,7 +165,7 @@ async fn send(socket: &mut WebSocketStream<TcpStream>, channel: u8, payload: &[u
     socket.send(Message::Binary(message.into())).await.unwrap();
 }
 
-/// What came on each channel until the server closed.
+/// Returns the data of each channel until the server closed.
 async fn received(socket: &mut WebSocketStream<TcpStream>) -> [String; 5] {
     let mut channels: [Vec<u8>; 5] = Default::default();
     while let Some(Ok(message)) = socket.next().await {

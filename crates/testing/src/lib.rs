@@ -1,5 +1,5 @@
-//! What tests and benches of mirrorlet run against instead of a real Engine: [`FakeRuntime`], which
-//! is a scriptable [`Runtime`](mirrorlet_runtime::Runtime), and [`FakeEngine`], which answers the
+//! Stand-ins for a real Engine, for tests and benches of mirrorlet: [`FakeRuntime`], which is a
+//! scriptable [`Runtime`](mirrorlet_runtime::Runtime), and [`FakeEngine`], which answers the
 //! Engine's API in memory. A dev-dependency only: nothing of it is in the program.
 
 pub mod fake_runtime;

@@ -3,7 +3,7 @@
 use super::View;
 use crate::server::view::ViewError;
 use mirrorlet_core::api::{ContainerId, Pod, PodUid, core};
-use mirrorlet_core::logs::{NoLog, choose_log_instance};
+use mirrorlet_core::logs::{Instance, NoLog, choose_log_instance};
 use mirrorlet_core::observed::{ContainerState, ContainerStatus, PodStatus};
 use mirrorlet_core::select::choose_container;
 
@@ -37,13 +37,13 @@ impl View {
         pod: &Pod,
         uid: &PodUid,
         container: &str,
-        previous: bool,
+        instance: Instance<'_>,
     ) -> Result<ContainerId, ViewError> {
         let status = self.board.get(uid).and_then(|view| view.status);
         let empty = core::PodStatus::default();
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         let status = status.as_deref().unwrap_or(&empty);
-        choose_log_instance(status, name, container, previous).map_err(|error| {
+        choose_log_instance(status, name, container, instance).map_err(|error| {
             let message = error.to_string();
             let help = Some("see mirrorlet explain".to_owned());
             match error {

@@ -32,7 +32,7 @@ pub(in crate::app) struct ClusterView {
 }
 
 impl ClusterView {
-    /// Waits until what it tells has changed, but for the Lease, whose renewals are no news.
+    /// Waits until its reports have changed, but for the Lease, whose renewals are no news.
     /// Cancel-safe. Never ends once the parts are gone.
     pub(in crate::app) async fn changed(&mut self) {
         let changed = tokio::select! {

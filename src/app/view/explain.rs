@@ -1,10 +1,12 @@
 //! The story of one pod: what the journal keeps of it, and how it is now.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::server::view::ViewError;
-use mirrorlet_core::api::report::{ExplainReport, PodReport, SourceReport, StoryReport};
-use mirrorlet_core::api::{FullName, NodeName};
+use mirrorlet_core::api::report::{
+    EventReport, ExplainReport, PodReport, SourceReport, StoryReport,
+};
+use mirrorlet_core::api::{Diagnostic, FullName, NodeName};
 use mirrorlet_core::select::{PodNotFound, UID_PREFIX_MIN, find_pod};
 use mirrorlet_host::telemetry::journal::{Entry, Journal, Kind, STORY_MAX, Subject};
 
@@ -16,15 +18,18 @@ pub(super) fn explain(
     journal: &Journal,
     node: &NodeName,
 ) -> Result<ExplainReport, ViewError> {
-    let pod = match find_pod(pods, text) {
-        Ok(pod) => Some(pod),
-        Err(PodNotFound::Ambiguous { .. }) => Some(one_of_one_name(pods, text)?),
-        Err(PodNotFound::Unknown { .. }) => None,
+    let found = find_pod(pods, text);
+    let name = match &found {
+        Ok(pod) => FullName::new(pod.name.as_str(), pod.namespace.as_str()),
+        Err(error @ PodNotFound::Unknown { .. }) => match gone(text, journal, node) {
+            Some(name) => name,
+            None => return Err(rejected(text, sources, node).unwrap_or(error.clone().into())),
+        },
+        Err(error) => return Err(error.clone().into()),
     };
-    let name = match pod {
-        Some(pod) => FullName::new(pod.name.as_str(), pod.namespace.as_str()),
-        None => gone(text, journal, node).ok_or_else(|| not_found(pods, text))?,
-    };
+    let pod = found.ok();
+    // An entry between the two is shown twice rather than not at all.
+    let next = journal.next();
     let story = journal.story(&name);
     let of_its_source = |source: &&SourceReport| {
         pod.is_some_and(|pod| {
@@ -41,46 +46,58 @@ pub(super) fn explain(
             .find(of_its_source)
             .and_then(|s| s.last_success),
         truncated: story.len() >= STORY_MAX,
-        story: story.iter().rev().filter_map(told).collect(),
+        next,
+        story: story.iter().map(|entry| told(entry, node)).collect(),
     })
 }
 
-/// Of several pods of the same full name the one that is not on its way out: an edited pod and its
-/// old version share a story.
-fn one_of_one_name<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodReport, ViewError> {
-    let mut named: Vec<PodReport> = Vec::new();
-    for pod in pods {
-        let same =
-            |other: &PodReport| (&other.namespace, &other.name) == (&pod.namespace, &pod.name);
-        match named.iter_mut().find(|other| same(other)) {
-            Some(other) if other.status == "Terminating" => *other = pod.clone(),
-            Some(_) => {}
-            None => named.push(pod.clone()),
-        }
-    }
-    let uid = match find_pod(&named, text) {
-        Ok(pod) => pod.uid.clone(),
-        Err(error) => return Err(error.into()),
-    };
-    pods.iter()
-        .find(|pod| pod.uid == uid)
-        .ok_or_else(|| not_found(pods, text))
+/// Why a pod is not there whose manifest is rejected.
+fn rejected(text: &str, sources: &[SourceReport], node: &NodeName) -> Option<ViewError> {
+    let problems = sources.iter().flat_map(|source| &source.problems);
+    let rejected: BTreeMap<FullName, &Diagnostic> = problems
+        .filter(|problem| problem.is_error())
+        .filter_map(|problem| {
+            let (namespace, name) = problem.pod.as_deref()?.split_once('/')?;
+            Some((FullName::new(name, namespace), problem))
+        })
+        .rev()
+        .collect();
+    let name = by_name(text, rejected.keys(), node)?;
+    let problem = rejected.get(name)?;
+    Some(ViewError::NotFound {
+        message: format!(
+            "pod {}/{} is not running, its manifest is rejected: {problem}",
+            name.namespace, name.name
+        ),
+        help: problem.help.clone(),
+    })
 }
 
-/// Full name of a pod that is not there any more, by name, `namespace/name` or UID.
-fn gone(text: &str, journal: &Journal, node: &NodeName) -> Option<FullName> {
+/// The one of these that `text` names, as the pod's name or its manifest's, with or without the
+/// namespace.
+fn by_name<'a>(
+    text: &str,
+    names: impl Iterator<Item = &'a FullName> + Clone,
+    node: &NodeName,
+) -> Option<&'a FullName> {
     let (namespace, name) = match text.split_once('/') {
         Some((namespace, name)) => (Some(namespace), name),
         None => (None, text),
     };
-    let names: BTreeSet<FullName> = journal.names().into_iter().collect();
-    let by_name = |full: &&FullName| {
-        *full.name == *name && namespace.is_none_or(|namespace| namespace == &*full.namespace)
-    };
     let suffixed = format!("{name}-{node}").to_lowercase();
-    let by_manifest = |full: &&FullName| {
-        *full.name == *suffixed && namespace.is_none_or(|namespace| namespace == &*full.namespace)
+    let mut all = names.filter(|full| namespace.is_none_or(|wanted| wanted == &*full.namespace));
+    let is = |name: &str| {
+        let name = name.to_owned();
+        move |full: &&FullName| *full.name == *name
     };
+    all.clone()
+        .find(is(name))
+        .or_else(|| all.find(is(&suffixed)))
+}
+
+/// Full name of a pod that is not there any more, by name, `namespace/name` or UID.
+fn gone(text: &str, journal: &Journal, node: &NodeName) -> Option<FullName> {
+    let names: BTreeSet<FullName> = journal.names().into_iter().collect();
     let by_uid = |full: &&FullName| {
         let is_it =
             |uid: &str| uid == text || (text.len() >= UID_PREFIX_MIN && uid.starts_with(text));
@@ -92,41 +109,49 @@ fn gone(text: &str, journal: &Journal, node: &NodeName) -> Option<FullName> {
                 Subject::Node => false,
             })
     };
-    names
-        .iter()
-        .find(by_name)
-        .or_else(|| names.iter().find(by_manifest))
+    by_name(text, names.iter(), node)
         .or_else(|| names.iter().find(by_uid))
         .cloned()
 }
 
-fn not_found(pods: &[PodReport], text: &str) -> ViewError {
-    match find_pod(pods, text) {
-        Err(error) => error.into(),
-        Ok(_) => ViewError::NotFound {
-            message: format!("pod {text:?} not found"),
-            help: None,
-        },
-    }
+/// The entries of all pods and of the node, from that number on.
+pub(super) fn events(journal: &Journal, from: u64, node: &NodeName) -> Vec<EventReport> {
+    let entries = journal.entries(from).into_iter();
+    let event = |entry: Entry| {
+        let (namespace, name) = match &entry.subject {
+            Subject::Pod { full_name, .. } => {
+                (Some(full_name.namespace.to_string()), &*full_name.name)
+            }
+            Subject::Node => (None, node.as_str()),
+        };
+        EventReport {
+            number: entry.number,
+            namespace,
+            name: name.to_owned(),
+            entry: told(&entry, node),
+        }
+    };
+    entries.map(event).collect()
 }
 
-fn told(entry: &Entry) -> Option<StoryReport> {
-    let Subject::Pod { uid, container, .. } = &entry.subject else {
-        return None;
+fn told(entry: &Entry, node: &NodeName) -> StoryReport {
+    let (uid, container) = match &entry.subject {
+        Subject::Pod { uid, container, .. } => (uid.clone(), container.as_deref()),
+        Subject::Node => (node.as_str().into(), None),
     };
     let kind = match entry.kind {
         Kind::Trace => "Trace",
         Kind::Normal => "Normal",
         Kind::Warning => "Warning",
     };
-    Some(StoryReport {
+    StoryReport {
         at: entry.at,
         kind: kind.to_owned(),
         reason: entry.reason.to_string(),
-        container: container.as_ref().map(ToString::to_string),
+        container: container.map(str::to_owned),
         message: entry.message.to_string(),
-        uid: uid.clone(),
-    })
+        uid,
+    }
 }
 
 #[cfg(test)]

@@ -2,9 +2,12 @@
 
 use crate::observe::Reach;
 use crate::store::board::{Phase, PodView};
-use mirrorlet_core::api::report::{ContainerReport, LastInstance, PodReport};
+use mirrorlet_core::api::report::{
+    ContainerReport, LastInstance, PodReport, PortReport, STOPPED, TERMINATING,
+};
 use mirrorlet_core::api::{Pod, PodUid, core};
 use mirrorlet_core::desired::SourcePod;
+use mirrorlet_core::names::manifest_name;
 use mirrorlet_core::observed::Role;
 use mirrorlet_core::spec;
 use mirrorlet_core::status::printed_status;
@@ -26,7 +29,7 @@ pub(super) fn named(view: &PodView, node: &str) -> Pod {
     }
 }
 
-/// What is told of a pod; `wanted` where a source wants it, `view` where a worker has it.
+/// Returns the report of a pod; `wanted` where a source wants it, `view` where a worker has it.
 pub(super) fn report(
     pod: &Pod,
     wanted: Option<&SourcePod>,
@@ -39,18 +42,17 @@ pub(super) fn report(
         .unwrap_or(&empty);
     let (printed, message) = printed_status(pod, status);
     let phase = view.map(|view| view.phase);
+    let (printed, message) = if spec::is_stopped(pod) && phase == Some(Phase::Syncing) {
+        let runs = view.is_some_and(|view| view.observed.anything_running());
+        let printed = if runs { "Stopping" } else { STOPPED };
+        let message = "a person stopped it; start it with: mirrorlet start";
+        (printed.to_owned(), message.to_owned())
+    } else {
+        (printed, message)
+    };
     let (printed, message) = waits_for(phase, view, reach, printed, message);
     let name = pod.metadata.name.clone().unwrap_or_default();
-    let node = spec::spec(pod)
-        .node_name
-        .clone()
-        .unwrap_or_default()
-        .to_lowercase();
-    let is_api = wanted.is_some_and(SourcePod::is_api);
-    let manifest_name = match name.strip_suffix(&format!("-{node}")) {
-        Some(stripped) if !node.is_empty() && !is_api => stripped.to_owned(),
-        _ => name.clone(),
-    };
+    let manifest_name = manifest_name(pod).to_owned();
     let containers = containers(pod, status);
     let counted = || {
         containers.iter().filter(|c| {
@@ -67,6 +69,7 @@ pub(super) fn report(
             .unwrap_or_default(),
         status: printed,
         phase: status.phase.clone().unwrap_or_else(|| "Pending".to_owned()),
+        labels: pod.metadata.labels.clone().unwrap_or_default(),
         message,
         ready: counted().filter(|c| c.ready).count(),
         containers_total: counted().count(),
@@ -77,6 +80,10 @@ pub(super) fn report(
             .iter()
             .flatten()
             .filter_map(|pod_ip| pod_ip.ip.parse().ok())
+            .collect(),
+        ports: spec::containers(pod)
+            .flat_map(|(_, container)| container.ports.iter().flatten())
+            .map(PortReport::from)
             .collect(),
         mirror: None,
         held: wanted.is_some_and(|wanted| wanted.held),
@@ -117,7 +124,7 @@ fn waits_for(
             "Pending".to_owned(),
             "waiting for the previous pod of this name to stop".to_owned(),
         ),
-        Some(Phase::Terminating | Phase::Terminated) => ("Terminating".to_owned(), error),
+        Some(Phase::Terminating | Phase::Terminated) => (TERMINATING.to_owned(), error),
         Some(Phase::Syncing | Phase::Finished) => (printed, or_error(message)),
     }
 }

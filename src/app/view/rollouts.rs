@@ -102,7 +102,7 @@ fn report(history: &History, revision: &Revision, before: Option<&Revision>) -> 
         Outcome::Ended => ("Ended", None),
         Outcome::Failed(cause) => ("Failed", Some(cause)),
     };
-    let changes = before.map(|before| changed_fields(&before.pod, &revision.pod));
+    let changes = before.map(|before| changed_fields(before.version(), revision.version()));
     let text = |of: fn(&Cause) -> String| cause.map(of).unwrap_or_default();
     RevisionReport {
         number: revision.number,
@@ -129,6 +129,8 @@ pub(super) fn view_error(error: CommandError) -> ViewError {
         Refused::UnknownRevision { .. } => Some("see mirrorlet rollout history"),
         Refused::NoneBefore { .. } => Some("name one with --to-revision"),
         Refused::Paused => Some("end the pause first, with: mirrorlet rollout resume"),
+        Refused::Stopped => Some("start it with: mirrorlet start"),
+        Refused::NotStopped => Some("restart its containers with: mirrorlet restart"),
         Refused::NotStarted
         | Refused::RunsAlready { .. }
         | Refused::NothingFailed { .. }

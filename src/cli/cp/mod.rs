@@ -331,7 +331,7 @@ fn target_here(
 }
 
 fn warn(words: &str) {
-    // Standard error gone: nobody is to be told.
+    // Standard error is closed: nobody reads the error.
     let _ = writeln!(anstream::stderr(), "mirrorlet: warning: {words}");
 }
 

@@ -1,8 +1,8 @@
 //! An archive out of a container, unpacked here.
 //!
-//! What a container holds is not to be trusted: an entry may name a way up, or lie below a link that
-//! an earlier entry made. Every step of every path is looked at before something is written, and
-//! only directories that are directories are gone through.
+//! Files from a container are not trusted: an entry may name a way up, or lie below a link that an
+//! earlier entry made. Every step of every path is checked before anything is written, and only
+//! real directories are entered.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};

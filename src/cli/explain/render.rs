@@ -2,17 +2,18 @@
 
 use anstyle::{AnsiColor, Style};
 
+use crate::cli::events::cells;
 use crate::cli::status::render::{age, beside};
 use crate::cli::table::{self, Cell, one_line};
-use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{ExplainReport, PodReport, StoryReport};
+use mirrorlet_core::api::{PodUid, Timestamp};
 
 const BOLD: Style = Style::new().bold();
 const DIM: Style = Style::new().dimmed();
 const BAD: Style = AnsiColor::Red.on_default();
 
 /// The report as text with ANSI styles, for an output that strips them where nobody sees them.
-pub(super) fn render(report: &ExplainReport, now: Timestamp) -> String {
+pub(super) fn render(report: &ExplainReport, story: &mut Story, now: Timestamp) -> String {
     let name = one_line(&format!("{}/{}", report.namespace, report.name));
     let mut out = format!("{BOLD}{name}{BOLD:#}: {}\n", state(report, now));
     if let Some(pod) = &report.pod {
@@ -23,10 +24,10 @@ pub(super) fn render(report: &ExplainReport, now: Timestamp) -> String {
         out.push_str("Nothing has happened to it since the agent started.\n");
         return out;
     }
-    out.push_str(&table::render(&story(&report.story)));
     if report.truncated {
         out.push_str("Older entries were dropped.\n");
     }
+    out.push_str(&story.rows(&report.story));
     out
 }
 
@@ -77,35 +78,37 @@ fn facts(report: &ExplainReport, pod: &PodReport, now: Timestamp) -> Vec<Vec<Cel
     rows
 }
 
-fn story(story: &[StoryReport]) -> Vec<Vec<Cell>> {
-    let titles = ["TIME (UTC)", "TYPE", "WHAT", "CONTAINER", "STORY"];
-    let titles = titles.iter().map(|title| Cell::styled(title, BOLD));
-    let rows = story.iter().enumerate().map(|(index, entry)| {
-        // A row where an edit put another pod in the place of an older one says so.
-        let newer = index.checked_sub(1).and_then(|newer| story.get(newer));
-        let other = newer.is_some_and(|newer| newer.uid != entry.uid);
-        let style = match entry.kind.as_str() {
-            "Warning" => BAD,
-            "Normal" => Style::new(),
-            _ => DIM,
-        };
-        let kind = if entry.kind == "Trace" {
-            ""
-        } else {
-            &entry.kind
-        };
-        let message = if other {
-            format!("{} [of the pod {}]", entry.message, entry.uid)
-        } else {
-            entry.message.clone()
-        };
-        vec![
-            entry.at.strftime("%m-%d %H:%M:%S%.3f").to_string().into(),
-            Cell::styled(kind, style),
-            Cell::styled(&entry.reason, style),
-            entry.container.clone().unwrap_or_default().into(),
-            message.into(),
-        ]
-    });
-    std::iter::once(titles.collect()).chain(rows).collect()
+/// Rows of a story, aligned over several prints.
+#[derive(Default)]
+pub(super) struct Story {
+    widths: Vec<usize>,
+    /// The pod of the last row.
+    uid: Option<PodUid>,
+}
+
+impl Story {
+    fn rows(&mut self, story: &[StoryReport]) -> String {
+        let titles = ["TIME (UTC)", "TYPE", "REASON", "CONTAINER", "MESSAGE"];
+        let titles = titles.iter().map(|title| Cell::styled(title, BOLD));
+        let rows = story.iter().map(|entry| self.cells(entry));
+        let rows: Vec<_> = std::iter::once(titles.collect()).chain(rows).collect();
+        table::render_aligned(&rows, &mut self.widths)
+    }
+
+    /// One more row.
+    pub(super) fn row(&mut self, entry: &StoryReport) -> String {
+        let cells = self.cells(entry);
+        table::render_aligned(&[cells], &mut self.widths)
+    }
+
+    fn cells(&mut self, entry: &StoryReport) -> Vec<Cell> {
+        // The row after an edit, from which on another pod has the name, says so.
+        let is_other = self.uid.as_ref().is_some_and(|uid| *uid != entry.uid);
+        self.uid = Some(entry.uid.clone());
+        let mut cells = cells(entry);
+        if is_other {
+            cells[4] = format!("{} [from here on pod {}]", entry.message, entry.uid).into();
+        }
+        cells.into()
+    }
 }

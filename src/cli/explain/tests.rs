@@ -1,5 +1,8 @@
+use clap::Parser as _;
+
 use super::*;
-use mirrorlet_core::api::report::{MirrorReport, PodReport, StoryReport};
+use crate::config::args::{Cli, Cmd};
+use mirrorlet_core::api::report::{MirrorReport, PodReport};
 
 fn at(millis: i64) -> Timestamp {
     Timestamp::from_millisecond(1_700_000_000_000 + millis).unwrap()
@@ -25,12 +28,14 @@ fn pod() -> PodReport {
         source: "/m/web.yaml".to_owned(),
         status: "Running".to_owned(),
         phase: "Running".to_owned(),
+        labels: std::collections::BTreeMap::new(),
         message: String::new(),
         ready: 1,
         containers_total: 1,
         restarts: 2,
         started_at: None,
         ips: Vec::new(),
+        ports: Vec::new(),
         containers: Vec::new(),
         mirror: Some(MirrorReport {
             state: "NamespaceMissing".to_owned(),
@@ -53,22 +58,9 @@ fn report() -> ExplainReport {
         pod: Some(pod()),
         source_read: Some(at(1_000)),
         truncated: true,
+        next: 6,
         story: vec![
-            entry(
-                900,
-                "Warning",
-                "BackOff",
-                "main",
-                "Back-off\nrestarting \u{1b}[2J",
-            ),
-            entry(800, "Normal", "Started", "main", "Container started"),
-            entry(
-                100,
-                "Trace",
-                "Planned",
-                "",
-                "create a sandbox (the pod has no sandbox)",
-            ),
+            old,
             entry(
                 50,
                 "Trace",
@@ -76,20 +68,68 @@ fn report() -> ExplainReport {
                 "",
                 "read from /m/web.yaml, hash 3f1c0de5",
             ),
-            old,
+            entry(
+                100,
+                "Trace",
+                "Planned",
+                "",
+                "create a sandbox (the pod has no sandbox)",
+            ),
+            entry(200, "Trace", "EngineCalls", "", "create 3 ms"),
+            entry(800, "Normal", "Started", "main", "Container started"),
+            entry(
+                900,
+                "Warning",
+                "BackOff",
+                "main",
+                "Back-off\nrestarting \u{1b}[2J",
+            ),
         ],
     }
 }
 
 fn plain(report: &ExplainReport) -> String {
-    let styled = render::render(report, at(9_000));
+    let styled = render::render(report, &mut Story::default(), at(9_000));
     anstream::adapter::strip_str(&styled).to_string()
 }
 
 #[test]
-fn a_story_is_told_newest_first() {
+fn a_story_is_told_oldest_first() {
     // events 6
     insta::assert_snapshot!(plain(&report()));
+}
+
+#[test]
+fn entries_are_selected_and_later_ones_align() {
+    let reasons = |flags: &[&str]| {
+        let cli = Cli::try_parse_from(["mirrorlet", "explain", "web"].iter().chain(flags));
+        let Cmd::Explain(args) = cli.unwrap().command else {
+            panic!("{flags:?}")
+        };
+        let story = selected(report().story, &args, at(1_000));
+        let reasons = story.into_iter().map(|entry| entry.reason);
+        reasons.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(reasons(&[]), "Removed ManifestRead Planned Started BackOff");
+    assert_eq!(
+        reasons(&["-v"]),
+        "Removed ManifestRead Planned EngineCalls Started BackOff"
+    );
+    assert_eq!(reasons(&["--tail", "2"]), "Started BackOff");
+    assert_eq!(reasons(&["--tail=9", "--since=100ms"]), "BackOff");
+    let mut story = Story::default();
+    let before = render::render(&report(), &mut story, at(9_000));
+    let mut entry = entry(950, "Normal", "Started", "main", "Container started");
+    let known = before
+        .lines()
+        .find(|line| line.contains("Container started"));
+    let row = story.row(&entry);
+    assert_eq!(
+        row.trim_end().find("Container"),
+        known.unwrap().find("Container")
+    );
+    entry.uid = "new".into();
+    assert!(story.row(&entry).contains("[from here on pod new]"));
 }
 
 #[test]
@@ -110,7 +150,7 @@ fn a_pod_that_is_gone_has_its_story() {
 
 #[test]
 fn a_story_drives_nobodys_terminal() {
-    let styled = render::render(&report(), at(9_000));
+    let styled = render::render(&report(), &mut Story::default(), at(9_000));
     assert!(!styled.contains("\u{1b}[2J"), "{styled:?}");
 }
 

@@ -5,12 +5,16 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 
-use crate::cli::table::{self, Cell, one_line};
+use crate::cli::table::{self, one_line};
 use mirrorlet_core::api::report::{
-    ApiReport, EngineReport, ImageGcReport, LackReport, MirrorReport, NodeReport, PodReport,
-    PullPhase, PullReport, RolloutPhase, RolloutReport, SourceReport, StatusReport,
+    ApiReport, EngineReport, ImageGcReport, LackReport, NodeReport, PodReport, PullPhase,
+    PullReport, SourceReport, StatusReport,
 };
 use mirrorlet_core::api::{Diagnostic, Severity, Timestamp};
+
+mod pods;
+
+pub(in crate::cli) use pods::beside;
 
 const BOLD: Style = Style::new().bold();
 const GOOD: Style = AnsiColor::Green.on_default();
@@ -31,7 +35,7 @@ pub fn render(report: &StatusReport, now: Timestamp, wide: bool) -> String {
     if report.pods.is_empty() {
         line(&mut out, "No pods.");
     } else {
-        out.push_str(&table::render(&pods(report, now, wide)));
+        out.push_str(&table::render(&pods::pods(report, now, wide)));
     }
     if !wide {
         messages(&mut out, &report.pods);
@@ -105,111 +109,6 @@ fn api_banner(out: &mut String, api: Option<&ApiReport>, now: Timestamp) {
     );
 }
 
-fn pods(report: &StatusReport, now: Timestamp, wide: bool) -> Vec<Vec<Cell>> {
-    let titles = ["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE"];
-    let mirror_title = report.api.is_some().then_some("MIRROR");
-    let wide_titles = ["IP", "UID", "SOURCE", "IMAGE", "MESSAGE"];
-    let titles = titles
-        .iter()
-        .chain(mirror_title.iter())
-        .chain(wide_titles.iter().filter(|_| wide))
-        .map(|title| Cell::styled(title, BOLD))
-        .collect();
-    std::iter::once(titles)
-        .chain(report.pods.iter().map(|pod| {
-            let mirror = mirror_title.map(|_| mirror(pod.mirror.as_ref()));
-            row(pod, mirror, now, wide)
-        }))
-        .collect()
-}
-
-fn mirror(mirror: Option<&MirrorReport>) -> Cell {
-    match mirror {
-        None => "-".into(),
-        Some(mirror) => {
-            let style = match mirror.state.as_str() {
-                "Synced" => Style::new(),
-                "Pending" => PENDING,
-                _ => BAD,
-            };
-            Cell::styled(&mirror.state, style)
-        }
-    }
-}
-
-fn row(pod: &PodReport, mirror: Option<Cell>, now: Timestamp, wide: bool) -> Vec<Cell> {
-    let beside = beside(pod, now);
-    let mut row: Vec<Cell> = vec![
-        pod.namespace.as_str().into(),
-        pod.name.as_str().into(),
-        format!("{}/{}", pod.ready, pod.containers_total).into(),
-        Cell::styled(&format!("{}{beside}", pod.status), status_style(pod)),
-        pod.restarts.to_string().into(),
-        pod.started_at
-            .map_or_else(|| "-".to_owned(), |started| age(started, now))
-            .into(),
-    ];
-    row.extend(mirror);
-    if wide {
-        row.push(or_dash(&list(pod.ips.iter().map(ToString::to_string))));
-        row.push(pod.uid.as_str().into());
-        row.push(or_dash(&pod.source));
-        let images = pod.containers.iter().map(|c| c.image.clone());
-        row.push(or_dash(&list(images)));
-        row.push(pod.message.as_str().into());
-    }
-    row
-}
-
-/// What is said beside a pod's status: whether another version runs than its manifest says, or a
-/// new one is judged.
-pub(in crate::cli) fn beside(pod: &PodReport, now: Timestamp) -> String {
-    let Some(rollout) = &pod.rollout else {
-        return if pod.held { " (held)" } else { "" }.to_owned();
-    };
-    let RolloutReport { reason, target, .. } = rollout;
-    let mut words = match rollout.phase {
-        RolloutPhase::Preparing => "preparing a new version".to_owned(),
-        RolloutPhase::Held => format!("held: {reason}"),
-        RolloutPhase::Failed => format!("failed: {reason}"),
-        RolloutPhase::Restored => format!("restored: {reason}"),
-        RolloutPhase::Undone => format!("undone to revision {target}"),
-        RolloutPhase::Paused => "paused".to_owned(),
-        // The manifest can't be read now; what it said last is judged.
-        RolloutPhase::Judging if pod.held && rollout.newest == *target => {
-            return " (held)".to_owned();
-        }
-        // A first version takes nobody's place.
-        RolloutPhase::Judging if rollout.target == 1 => return String::new(),
-        RolloutPhase::Judging => "rolling out".to_owned(),
-    };
-    if let (Some(since), Some(deadline)) = (rollout.since, rollout.deadline_seconds) {
-        let seconds = now.duration_since(since).as_secs().max(0);
-        let _ = write!(words, ", {seconds}s of {deadline}s");
-    }
-    format!(" ({words})")
-}
-
-fn list(items: impl Iterator<Item = String>) -> String {
-    items.collect::<Vec<_>>().join(",")
-}
-
-fn or_dash(text: &str) -> Cell {
-    if text.is_empty() { "-" } else { text }.into()
-}
-
-fn status_style(pod: &PodReport) -> Style {
-    match pod.status.as_str() {
-        "Running" | "Completed" | "Succeeded" if pod.held || pod.ready < pod.containers_total => {
-            PENDING
-        }
-        "Running" | "Completed" | "Succeeded" => GOOD,
-        "Pending" | "ContainerCreating" | "PodInitializing" | "Terminating" => PENDING,
-        status if status.starts_with("Init:") && !status.contains("Err") => PENDING,
-        _ => BAD,
-    }
-}
-
 /// Why pods aren't simply running.
 fn messages(out: &mut String, pods: &[PodReport]) {
     let with_words: Vec<_> = pods.iter().filter(|pod| !pod.message.is_empty()).collect();
@@ -245,7 +144,7 @@ fn mirrors(out: &mut String, pods: &[PodReport], now: Timestamp) {
 fn problems(out: &mut String, report: &StatusReport) {
     let of_sources = report.sources.iter().flat_map(|source| &source.problems);
     let of_pods = report.pods.iter().flat_map(|pod| &pod.problems);
-    // A set: a problem may be told both by its source and by its pod.
+    // A set: a problem may be reported both by its source and by its pod.
     let all: BTreeSet<&Diagnostic> = report
         .problems
         .iter()
@@ -263,7 +162,12 @@ fn problems(out: &mut String, report: &StatusReport) {
             Severity::Error => styled("error:", BAD),
             Severity::Warning => styled("warning:", PENDING),
         };
-        line(out, &format!("  {word} {}", one_line(&problem.to_string())));
+        let pod = problem.pod.as_ref().filter(|_| problem.is_error());
+        let pod = pod.map_or_else(String::new, |pod| format!("pod {}: ", one_line(pod)));
+        line(
+            out,
+            &format!("  {word} {pod}{}", one_line(&problem.to_string())),
+        );
         if let Some(help) = &problem.help {
             line(out, &format!("    help: {}", one_line(help)));
         }
@@ -435,7 +339,7 @@ fn node_state(node: &NodeReport, now: Timestamp) -> String {
 }
 
 /// As Docker's own client prints sizes.
-fn megabytes(bytes: u64) -> String {
+pub(in crate::cli) fn megabytes(bytes: u64) -> String {
     const KILO: u64 = 1000;
     match bytes {
         0..KILO => format!("{bytes} B"),

@@ -1,9 +1,11 @@
+mod selection;
+
 use super::*;
 use mirrorlet_core::api::diagnostic::Position;
 use mirrorlet_core::api::report::{
     AgentReport, ApiReport, ConditionReport, ContainerReport, EngineReport, ImageGcReport,
-    MirrorReport, NodeReport, PodReport, PullPhase, PullReport, RolloutPhase, RolloutReport,
-    SourceReport, StatusReport,
+    MirrorReport, NodeReport, PodReport, PortReport, PullPhase, PullReport, RolloutPhase,
+    RolloutReport, SourceReport, StatusReport,
 };
 use mirrorlet_core::api::{Code, Diagnostic};
 
@@ -20,12 +22,14 @@ fn pod(namespace: &str, name: &str, status: &str) -> PodReport {
         source: format!("/m/{name}.yaml"),
         status: status.to_owned(),
         phase: status.to_owned(),
+        labels: std::collections::BTreeMap::new(),
         message: String::new(),
         ready: 1,
         containers_total: 1,
         restarts: 0,
         started_at: Some(at(0)),
         ips: vec!["172.17.0.2".parse().unwrap()],
+        ports: Vec::new(),
         containers: vec![ContainerReport {
             name: "main".to_owned(),
             role: "app".to_owned(),
@@ -118,12 +122,30 @@ fn plain(report: &StatusReport, wide: bool) -> String {
 
 #[test]
 fn running_pods() {
-    let report = report(vec![
-        pod("default", "web", "Running"),
-        pod("kube-system", "日本", "Running"),
-    ]);
+    let mut web = pod("default", "web", "Running");
+    web.ports = [(Some(8080), 80), (None, 9000)]
+        .map(|(host_port, container_port)| PortReport {
+            name: None,
+            container_port,
+            protocol: "TCP".to_owned(),
+            host_port,
+            host_ip: None,
+        })
+        .to_vec();
+    let report = report(vec![web, pod("kube-system", "日本", "Running")]);
     insta::assert_snapshot!("table", plain(&report, false));
     insta::assert_snapshot!("wide", plain(&report, true));
+}
+
+#[test]
+fn an_error_names_the_pod_of_its_document() {
+    let mut report = report(Vec::new());
+    let mut problem = Diagnostic::error(Code::InvalidValue, "/m/bad.yaml", "not good");
+    problem.pod = Some("default/bad-box".to_owned());
+    report.sources[0].problems = vec![problem];
+    let text = plain(&report, false);
+    let line = "  error: pod default/bad-box: /m/bad.yaml: not good [invalid-value]";
+    assert!(text.lines().any(|shown| shown == line), "{text}");
 }
 
 #[test]
@@ -351,25 +373,6 @@ fn ages_are_kubectls() {
     ] {
         assert_eq!(render::age(at(0), at(seconds)), text, "{seconds}");
     }
-}
-
-#[test]
-fn named_pods_alone_are_shown() {
-    let all = report(vec![held_pod(), crashing_pod()]);
-    let shown = only(
-        all.clone(),
-        &["api".to_owned(), "prod/api".to_owned()],
-        false,
-    )
-    .unwrap();
-    assert_eq!(shown.pods.len(), 1);
-    assert!(only(all.clone(), &["nope".to_owned()], false).is_err());
-    assert!(
-        only(all, &["nope".to_owned()], true)
-            .unwrap()
-            .pods
-            .is_empty()
-    );
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl ClusterClient {
     }
 }
 
-/// Who asks for a first certificate.
+/// The request for a first certificate.
 struct Bootstrap {
     /// The files it was read from.
     fingerprint: Fingerprint,
@@ -87,7 +87,7 @@ struct Bootstrap {
     cluster: Cluster,
 }
 
-/// What is needed of an identity.
+/// The certificate that an identity needs.
 enum Need {
     /// A first one, for this reason.
     First(String),
@@ -158,7 +158,7 @@ impl ClientCertificateTask {
     /// wait for the next look.
     ///
     /// # Cancel safety
-    /// What was on its way is done again.
+    /// A request that was under way is made again.
     async fn look(&mut self, now: Timestamp) -> Duration {
         let (options, ours) = (self.options.clone(), self.requested.file().to_owned());
         let (held, verdict) = disk::blocking(move || options.look(&ours, now)).await;
@@ -212,7 +212,7 @@ impl ClientCertificateTask {
     async fn bootstrap(&mut self, words: String, held: &Held, now: Timestamp) -> Duration {
         let access = self.options.bootstrap.clone();
         if access == ApiAccess::None {
-            // Files that can't be used, whoever uses them tells.
+            // Whoever uses files that can't be used reports them.
             if let Held::Certificate { validity, .. } = held {
                 self.problem(&Need::Next(validity.not_after), &words);
             }
@@ -257,7 +257,7 @@ impl ClientCertificateTask {
     ) -> Duration {
         let (progress, pause) = self.requested.step(signer, now).await;
         match progress {
-            // Of a certificate that is still good, the client itself tells that.
+            // For a certificate that is still good, the client reports that.
             Progress::Away(cause) => match need {
                 Need::First(why) => self.stands(need, &format!("{why}; {cause}")),
                 Need::Next(ends) => self.standing_good(*ends),
@@ -290,7 +290,7 @@ impl ClientCertificateTask {
                 (self.told, self.asked) = (None, None);
                 self.standing_good(ends);
                 self.client.credentials_changed();
-                // So that its end is told, and the next renewal known.
+                // So that its end is reported, and the next renewal known.
                 return Duration::ZERO;
             }
         }
@@ -299,8 +299,8 @@ impl ClientCertificateTask {
 
     /// Keeps a certificate, behind a kubeconfig that names it.
     ///
-    /// Whatever may stand in the certificate's place was for another kubeconfig, and so maybe for
-    /// another cluster: it is gone before there is a kubeconfig that names it.
+    /// A certificate in the new one's place was for another kubeconfig, and so maybe for another
+    /// cluster: it is removed before there is a kubeconfig that names it.
     async fn adopt(&mut self, issued: &Issued, cluster: Option<Cluster>) -> Result<(), String> {
         if let Some(cluster) = cluster {
             let file = self.requested.file().to_owned();

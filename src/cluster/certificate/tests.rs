@@ -1,5 +1,5 @@
-//! What a kubeconfig holds, read from disk. That it is had, kept and renewed,
-//! `tests/cluster/bootstrap.rs` shows on real servers.
+//! Content of kubeconfigs, read from disk. `tests/cluster/bootstrap.rs` shows on real servers that
+//! they are made, kept and renewed.
 
 use rcgen::{CertificateParams, DnType, KeyPair};
 

@@ -1,4 +1,4 @@
-//! The event recorder: what the journal tells users, written to the API server as Events.
+//! The event recorder: writes the journal's entries for users to the API server as Events.
 //!
 //! One at a time, oldest first, so that an object's story is written in its order. While the API
 //! server is away they wait, and what repeats meanwhile only counts up. Nobody waits for this
@@ -59,7 +59,7 @@ pub struct EventTask {
     is_losing: bool,
 }
 
-/// What goes on: a write, or a pause before the next.
+/// The present turn: a write, or a pause before the next.
 enum Turn {
     Writing(Box<Write>, BoxFuture<'static, Written>),
     Pause {
@@ -105,7 +105,7 @@ impl EventTask {
                 (entries, lost) = self.submissions.next() => self.take(&entries, lost),
                 written = outcome(&mut turn) => turn = self.settle(turn, written),
                 back = reach.wait_for(super::ApiReach::is_up), if waits_for_return(&turn) => {
-                    // Nobody will tell any more when it is: the agent ends.
+                    // Nobody publishes that any more: the agent ends.
                     if back.is_err() { return }
                     turn = Turn::Idle;
                 }
@@ -237,7 +237,7 @@ fn waits_for_return(turn: &Turn) -> bool {
     matches!(turn, Turn::Pause { away: true, .. })
 }
 
-/// What a turn comes to: of a write how it went, of a pause nothing. Cancel-safe.
+/// Returns the outcome of a turn: of a write how it went, of a pause nothing. Cancel-safe.
 async fn outcome(turn: &mut Turn) -> Option<Written> {
     match turn {
         Turn::Writing(_, writing) => Some(writing.await),
@@ -249,7 +249,7 @@ async fn outcome(turn: &mut Turn) -> Option<Written> {
     }
 }
 
-/// What an entry tells users; none for one that is told to nobody but who asks.
+/// Returns the Event of an entry; none for one that only `explain` shows.
 fn happening(entry: &Entry, node: &NodeName) -> Option<Happening> {
     let event_type = match entry.kind {
         Kind::Trace => return None,

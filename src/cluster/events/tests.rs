@@ -22,7 +22,7 @@ struct State {
     refuse: Vec<(StatusCode, &'static str)>,
     /// Namespaces that don't exist.
     missing: Vec<&'static str>,
-    /// What was asked: `POST reason/message×count`.
+    /// The requests: `POST reason/message×count`.
     asked: Vec<String>,
     events: Vec<Value>,
 }

@@ -62,7 +62,7 @@ async fn act(
     };
     match client.create_mirror_pod(&pod).await {
         Ok(mirrored) => Ok(Some(mirrored)),
-        // The watch hasn't told of it yet.
+        // The watch hasn't delivered it yet.
         Err(CreateError::OtherVersion(there)) => {
             let why = if there.metadata.deletion_timestamp.is_some() {
                 Why::BeingDeleted

@@ -29,7 +29,7 @@ pub struct MirrorInputs {
     pub node_name: NodeName,
     /// Our Node as observed.
     pub node: Reader<Option<Arc<core::Node>>>,
-    /// Wakes when other pods are wanted, and tells which sources have delivered.
+    /// Wakes when other pods are wanted, and says which sources have delivered.
     pub merged: Reader<Merged>,
     /// The wanted pods and the mirrors.
     pub manager: PodManager,

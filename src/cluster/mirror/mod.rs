@@ -2,7 +2,7 @@
 //!
 //! [`MirrorTask`] is woken by any change of what it looks at, decides for every full name anew,
 //! and carries out: one attempt of a name at a time, several names side by side. What it has just
-//! done and the watch hasn't told yet is laid over what the watch told, so that nothing is done
+//! done and the watch hasn't delivered yet is laid over what the watch delivered, so that nothing is done
 //! twice.
 
 mod attempt;
@@ -42,7 +42,7 @@ use name::Name;
 /// Attempts under way at a time: enough that a hundred mirrors are made within the client's rate
 /// limit, few enough to leave connections for others.
 const ATTEMPTS_MAX: usize = 8;
-/// How long what we have done counts before the watch tells it. A watch lags by milliseconds; one
+/// How long what we have done counts before the watch delivers it. A watch lags by milliseconds; one
 /// that is being opened anew, by seconds.
 const TOLD_WITHIN: Duration = Duration::from_secs(5);
 
@@ -57,9 +57,9 @@ pub struct MirrorTask {
     telemetry: Telemetry,
     states: Writer<BTreeMap<FullName, MirrorState>>,
     names: BTreeMap<FullName, Name>,
-    /// Mirrors that we deleted or found missing, until the watch tells, or that time.
+    /// Mirrors that we deleted or found missing, until the watch delivers that, or until that time.
     gone: BTreeMap<PodUid, Instant>,
-    /// The pods and mirrors decided on last: what the watch told, and what we have done since.
+    /// The pods and mirrors decided on last: what the watch delivered, and what we have done since.
     pods: Arc<PodTable>,
     attempts: Attempts<FullName, Attempt>,
     causes: Causes,
@@ -159,8 +159,8 @@ impl MirrorTask {
         look_again
     }
 
-    /// What is to be done, by what the watch told and what we have done since. None before the
-    /// API server's first whole list.
+    /// Decides the actions from the watch and from our own writes since. None before the API
+    /// server's first whole list.
     fn decide(&mut self, snapshot: &Snapshot, now: Instant) -> Option<BTreeMap<FullName, Verdict>> {
         let told = snapshot.api.as_ref()?;
         self.pods = Arc::clone(&snapshot.pods);
@@ -233,7 +233,7 @@ impl MirrorTask {
         match outcome {
             Ok(None) => name.done(),
             Ok(Some(mirrored)) => {
-                // One that was found, and that the watch still doesn't tell of: it is not well.
+                // One that was found, and that the watch still doesn't deliver: the watch is broken.
                 let mut within = TOLD_LATE;
                 if let Mirrored::Created(mirror) = &mirrored {
                     let mirror = PodUid::of(mirror);
@@ -294,7 +294,7 @@ impl MirrorTask {
     }
 }
 
-/// What must change before trying again helps, if it can be watched.
+/// Returns the change that a new attempt waits for, if it can be watched.
 fn cause_of(failure: &Failure, full_name: &FullName) -> Option<Cause> {
     match failure.kind {
         ProblemKind::NamespaceMissing | ProblemKind::PodSecurity => {

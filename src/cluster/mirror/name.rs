@@ -54,7 +54,7 @@ struct Trouble {
     cause: Option<Cause>,
     /// The version that was refused.
     version: String,
-    /// The UID it was told for, and its kind.
+    /// The UID it was reported for, and its kind.
     told: Option<(PodUid, ProblemKind)>,
 }
 
@@ -115,7 +115,7 @@ impl Name {
         telemetry: &Telemetry,
     ) {
         match verdict {
-            // What came of an attempt that made it is told first.
+            // The result of an attempt that made it is reported first.
             Verdict::Synced { .. } if is_busy => {}
             Verdict::Synced { .. } => {
                 self.not_before = None;

@@ -90,15 +90,14 @@ impl Bed {
                 held: false,
                 problems: Vec::new(),
                 rollout: None,
+                config: None,
             };
             (pod.uid(), pod)
         });
         self.merged.publish(Merged {
-            objects: BTreeMap::new(),
             pods: pods.collect(),
-            beside: BTreeMap::new(),
-            conflicts: Vec::new(),
             delivered: Delivered::ALL,
+            ..Merged::default()
         });
     }
 

@@ -139,7 +139,7 @@ impl Watch {
     ) -> News {
         match event {
             None => return News::Ended,
-            // A server that is away is told by the client, for all that call.
+            // The client reports a server that is away, for all callers.
             Some(Err(error)) => {
                 let was_broken = std::mem::replace(&mut self.is_broken, true);
                 if !was_broken && client.reach().get().is_up() {
@@ -194,7 +194,7 @@ impl NodeTask {
         (task, observed_reader, standing_reader)
     }
 
-    /// Runs until cancelled. The Node stays: the Lease tells that we are gone.
+    /// Runs until cancelled. The Node stays: the Lease that expires shows that we are gone.
     pub async fn run(mut self, cancel: CancellationToken) {
         let first_word = first_word(&mut self.inputs);
         tokio::select! {
@@ -397,7 +397,7 @@ async fn first_word(inputs: &mut NodeInputs) {
     };
     if readings.engine == EngineSeen::Up {
         let known = |facts: &NodeFacts| facts.engine_version.is_some();
-        // Nobody will tell it any more: the agent ends.
+        // Nobody publishes it any more: the agent ends.
         let _ = inputs.facts.wait_for(known).await;
     }
 }

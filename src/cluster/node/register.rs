@@ -93,8 +93,8 @@ impl NodeTask {
                 written.map_err(Failed::Api)?
             }
         };
-        // What the Node says is what an earlier run told, so this run's first look compares with
-        // it: a reboot in between is told, and transition times stay.
+        // The Node's status is what an earlier run wrote, so this run's first look compares with
+        // it: a reboot in between is reported, and transition times stay.
         self.told = NodeStatus::default();
         self.written = None;
         occurrences::node_registered(&self.telemetry, &self.name, false);

@@ -2,7 +2,7 @@
 //!
 //! Every object that a pod holds is watched by its name, which is what a node may do; a watch is
 //! shared by all pods that hold the object and ends with the last of them. Services are watched
-//! while there is a pod that is told of them. Tokens are asked for when they are needed, and kept
+//! while there is a pod that refers to them. Tokens are asked for when they are needed, and kept
 //! until they are to be renewed. So an idle pod costs no request but the watches' renewals.
 //!
 //! Fed by the runtime, which holds and asks. Feeds it again through [`Objects::subscribe`].
@@ -29,13 +29,14 @@ use self::tokens::Tokens;
 use super::{ApiError, ClusterClient};
 use mirrorlet_core::api::PodUid;
 use mirrorlet_core::api::core::{ConfigMap, Secret};
+use mirrorlet_core::objects::claims::Storage;
 use mirrorlet_core::objects::{
     ObjectError, ObjectKey, ObjectKind, References, ServiceFacts, Token, TokenKey,
 };
 use mirrorlet_runtime::objects::{Holders, Objects};
 
 /// Longest wait for the first answer about an object. A list of one object takes milliseconds;
-/// whoever waited in vain is told when the answer comes.
+/// whoever waited in vain is notified when the answer comes.
 const FIRST_ANSWER: Duration = Duration::from_secs(10);
 
 /// The message of a timeout.
@@ -129,7 +130,7 @@ impl ClusterObjects {
         };
         let answer = first_answer(known).await;
         answer.unwrap_or_else(|| {
-            // Remembered, so that the holders are told when there is an answer.
+            // Remembered, so that the holders are notified when there is an answer.
             let error = away(key, NO_ANSWER);
             self.shared.learn(key, number, Err(error.clone()));
             Err(error)
@@ -144,6 +145,13 @@ async fn first_answer<T: Clone + Send + Sync>(
     let answered = known.wait_for(Option::is_some);
     let known = tokio::time::timeout(FIRST_ANSWER, answered).await.ok()?;
     known.ok()?.clone()
+}
+
+fn is_watched(kind: ObjectKind) -> bool {
+    match kind {
+        ObjectKind::ConfigMap | ObjectKind::Secret => true,
+        ObjectKind::Service | ObjectKind::Claim | ObjectKind::Volume => false,
+    }
 }
 
 fn away(what: impl std::fmt::Display, cause: &str) -> ObjectError {
@@ -204,6 +212,10 @@ impl Objects for ClusterObjects {
         }
     }
 
+    async fn storage(&self, key: &ObjectKey) -> Result<Arc<Storage>, ObjectError> {
+        Err(ObjectError::not_found(key))
+    }
+
     async fn token(&self, key: &TokenKey) -> Result<Token, ObjectError> {
         self.shared.tokens.get(&self.shared.client, key).await
     }
@@ -227,7 +239,8 @@ impl Shared {
         {
             let mut watched = locked(&self.watched);
             watched.retain(|key, _| held.objects.contains(key));
-            for key in held.objects {
+            // Claims are not watched: pods of the API server that have one are refused.
+            for key in held.objects.into_iter().filter(|key| is_watched(key.kind)) {
                 watched.entry(key).or_insert_with(|| Watched {
                     number: self.next.fetch_add(1, Ordering::Relaxed),
                     known: watch::channel(None).0,
@@ -320,6 +333,8 @@ impl ObjectsTask {
                     ObjectKind::Secret => {
                         watches::object(&self.shared, key, *number, Object::Secret).await;
                     }
+                    // Services are watched all together, for variables; no pod names one.
+                    ObjectKind::Service | ObjectKind::Claim | ObjectKind::Volume => {}
                 },
             }
         };

@@ -75,7 +75,7 @@ pub(super) struct Entry {
     answer: Option<Arc<Pod>>,
     /// The last written status, and its time.
     sent: Option<(Value, Instant)>,
-    /// What was written last: of which pod, with which status.
+    /// The pod and the status of the last write.
     written_for: Option<(Arc<Pod>, Arc<core::PodStatus>)>,
     /// How often that was written again, for nothing.
     repeats: u32,

@@ -1,6 +1,6 @@
 //! Statuses in the API server: written when they change, newest wins.
 //!
-//! [`StatusTask`] compares what workers tell with what the API server has, whenever either
+//! [`StatusTask`] compares the workers' statuses with those of the API server, whenever either
 //! changes, and sends the difference: one write of a pod at a time, several pods side by side,
 //! computed only when its turn has come. Objects of pods that have ended and are being deleted
 //! are deleted in the end.
@@ -43,7 +43,7 @@ const SETTLE: Duration = Duration::from_millis(30);
 /// When the pod runs by then, they are one write.
 const SETTLE_STEP: Duration = Duration::from_secs(2);
 
-/// What statuses are written from, as readers.
+/// Readers of the inputs of status writes.
 #[derive(Debug, Clone)]
 pub struct StatusInputs {
     /// The workers' views of their pods.
@@ -216,7 +216,7 @@ fn pairs(
     })
 }
 
-/// The newest of two copies of an object: what the watch told, unless an answer to a write of
+/// The newest of two copies of an object: the watch's, unless an answer to a write of
 /// ours is newer.
 fn newest(told: Arc<Pod>, answered: Option<Arc<Pod>>) -> Arc<Pod> {
     let version =
@@ -227,7 +227,7 @@ fn newest(told: Arc<Pod>, answered: Option<Arc<Pod>>) -> Arc<Pod> {
     }
 }
 
-/// What a write is computed from, when its turn has come.
+/// Returns the input of a write, when its turn has come.
 fn seen_of(view: &PodView, api: Arc<Pod>) -> Option<Seen> {
     let may_run = match view.phase {
         Phase::Syncing | Phase::Terminating => view

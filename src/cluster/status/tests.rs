@@ -88,6 +88,7 @@ fn phase_of(pod: Option<&Pod>) -> Option<&str> {
 
 fn running() -> mirrorlet_core::observed::ContainerStatus {
     mirrorlet_core::observed::ContainerStatus {
+        by_hand: None,
         id: mirrorlet_core::api::ContainerId::docker("1"),
         name: "web".into(),
         role: mirrorlet_core::observed::Role::App,

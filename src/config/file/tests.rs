@@ -29,8 +29,8 @@ fn the_table_of_the_docs_is_current() {
     assert_current("docs/settings.md", &format!("{head}\n{}", docs()));
 }
 
-/// What the parser takes from a file, the schema takes, and the other way round, as far as types,
-/// bounds, enumerations and patterns go.
+/// The schema accepts exactly the files that the parser accepts, as far as types, bounds,
+/// enumerations and patterns go.
 #[test]
 fn schema_and_parser_agree() {
     let texts = [

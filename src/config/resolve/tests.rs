@@ -66,6 +66,7 @@ fn samples(key: Key) -> [&'static str; 3] {
         Key::RotateServerCertificates
         | Key::SerializeImagePulls
         | Key::SeccompDefault
+        | Key::PodNames
         | Key::RolloutRestore => ["true", "false", "true"],
         Key::LogFormat => ["text", "json", "text"],
         Key::LogLevel => ["trace", "debug", "warn"],

@@ -85,7 +85,7 @@ async fn send(client: &mut Client, channel: u8, bytes: &[u8]) {
     client.send(Message::Binary(message.into())).await.unwrap();
 }
 
-/// What came on each channel until the end.
+/// Returns the data of each channel until the end.
 async fn channels(client: &mut Client) -> [Vec<u8>; 4] {
     let mut all: [Vec<u8>; 4] = Default::default();
     while let Some(Ok(message)) = client.next().await {

@@ -6,6 +6,7 @@ use crate::cli::client::{Answer, get as ask};
 use crate::config::socket_path;
 use crate::server::fake::FakeView;
 use crate::server::frame::{Frame, FrameReader};
+use mirrorlet_core::api::report::{EventReport, VolumeReport, VolumesReport};
 
 struct Agent {
     root: tempfile::TempDir,
@@ -80,6 +81,30 @@ async fn a_watch_tells_every_change_once() {
     agent.cancel.cancel();
     assert!(answer.next().await.unwrap().is_none());
     agent.serving.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn entries_of_the_journal_come_once_and_in_order() {
+    let agent = Agent::start();
+    agent.view.set_version("2");
+    let all = agent
+        .get("/v1/events")
+        .await
+        .unwrap()
+        .whole()
+        .await
+        .unwrap();
+    let event: EventReport = serde_json::from_slice(&all).unwrap();
+    assert_eq!(event, agent.view.events(0)[0]);
+    let none = agent.get("/v1/events?from=1").await.unwrap();
+    assert!(none.whole().await.unwrap().is_empty());
+    let mut answer = agent.get("/v1/events?watch=true&from=1").await.unwrap();
+    for number in [1, 2] {
+        agent.view.set_version("3");
+        assert_eq!(line(&mut answer).await["number"], number);
+    }
+    agent.cancel.cancel();
+    assert!(answer.next().await.unwrap().is_none());
 }
 
 #[tokio::test]
@@ -177,6 +202,51 @@ async fn rollouts_are_told_and_commanded() {
         assert_eq!(post(query).await, answer, "{query}");
     }
     assert!(post("pod=web&command=fly").await.contains("fly"));
+}
+
+#[tokio::test]
+async fn orders_are_passed_on() {
+    let agent = Agent::start();
+    let root = agent.root.path();
+    let post = async |query: &str| {
+        let path = format!("/v1/orders?{query}");
+        match crate::cli::client::post_patiently(root, &path).await {
+            Ok(body) => String::from_utf8(body).unwrap(),
+            Err(Failure::Failed(error)) => error.to_string(),
+            Err(other) => panic!("{other:?}"),
+        }
+    };
+    let web = |containers: &str| {
+        format!(r#"{{"namespace":"ns","name":"web","containers":[{containers}]}}"#)
+    };
+    for (query, answer) in [
+        ("pod=web&verb=stop", web("")),
+        ("pod=web&verb=restart&pull=true&container=c", web(r#""c""#)),
+        ("pod=gone&verb=start", "pod gone not found".to_owned()),
+    ] {
+        assert_eq!(post(query).await, answer, "{query}");
+    }
+    assert!(post("pod=web&verb=fly").await.contains("fly"));
+}
+
+#[tokio::test]
+async fn volumes_are_listed_and_removed() {
+    let agent = Agent::start();
+    let root = agent.root.path();
+    let body = crate::cli::client::get(root, "/v1/volumes").await.unwrap();
+    let report: VolumesReport = serde_json::from_slice(&body.whole().await.unwrap()).unwrap();
+    let names: Vec<&str> = report.volumes.iter().map(|volume| &*volume.claim).collect();
+    assert_eq!(names, ["db", "old"]);
+    let remove = async |claim: &str| {
+        let path = format!("/v1/volumes/remove?name=mirrorlet_default_{claim}");
+        crate::cli::client::post(root, &path).await
+    };
+    let removed: VolumeReport = serde_json::from_slice(&remove("old").await.unwrap()).unwrap();
+    assert_eq!(removed, report.volumes[1]);
+    let Err(Failure::Failed(error)) = remove("db").await else {
+        panic!("a volume in use was removed");
+    };
+    assert_eq!(error.to_string(), "volume mirrorlet_default_db is used");
 }
 
 #[tokio::test]

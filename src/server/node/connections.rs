@@ -313,8 +313,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, proves itself and goes: the limits hold, a proven connection stays, and
-        /// who has less than its share gets in as long as not all are proven.
+        /// The limits hold for any clients, a proven connection stays, and a client with less than
+        /// its share gets in as long as not all are proven.
         #[test]
         fn limits_hold_and_the_proven_stay(
             steps in prop::collection::vec((0..4_u8, 0..6_u8, any::<prop::sample::Index>()), 0..3000),

@@ -1,5 +1,5 @@
 //! Accepts TLS connections and serves a router on them, over HTTP/1.1 and HTTP/2, within limits,
-//! until told to stop.
+//! until cancelled.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ const PING_PERIOD: Duration = Duration::from_secs(30);
 const PING_DEADLINE: Duration = Duration::from_secs(20);
 /// Most tasks of connections, those that were displaced a moment ago included.
 const TASKS_MAX: usize = CONNECTIONS_MAX + UNPROVEN_MAX;
-/// How long answers under way may go on after the agent was told to stop; well below the second
+/// How long answers under way may go on after the agent began to stop; well below the second
 /// within which it has to be gone.
 const DRAIN_MAX: Duration = Duration::from_millis(300);
 /// Pause after a connection could not be accepted: mostly for want of file descriptors, which

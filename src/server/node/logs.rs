@@ -18,6 +18,7 @@ use crate::server::remote::chunks;
 use crate::server::view::ViewError;
 use mirrorlet_core::access::User;
 use mirrorlet_core::api::{FullName, PodUid, Timestamp};
+use mirrorlet_core::logs::Instance;
 use mirrorlet_core::spec::all_container_names;
 use mirrorlet_runtime::{LogOptions, LogSource};
 
@@ -139,9 +140,14 @@ pub(super) async fn container_logs(
         .readers
         .begin(&uid, &FullName::of(&pod), &user.name)
         .map_err(IntoResponse::into_response)?;
+    let instance = if asked.previous {
+        Instance::Previous
+    } else {
+        Instance::Newest
+    };
     let log = shared
         .view
-        .logs(&uid, Some(&container), &asked.options, asked.previous)
+        .logs(&uid, Some(&container), &asked.options, instance)
         .await
         .map_err(|error| {
             let status = match error {
@@ -168,7 +174,7 @@ pub(super) async fn container_logs(
     Ok((headers, Body::from_stream(body)).into_response())
 }
 
-/// Pieces as one. An error can only be told among them: the answer has long begun.
+/// Pieces as one. An error can only be written among them: the answer has long begun.
 fn joined(chunks: Vec<mirrorlet_runtime::Result<Chunk>>) -> Bytes {
     let mut joined = BytesMut::new();
     for chunk in chunks {

@@ -67,11 +67,11 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
         .map_err(|source| BindError { address, source })
 }
 
-/// What the node API is made of.
+/// The parts of the node API.
 pub struct NodeApiParts {
     /// The view of the agent.
     pub view: Arc<dyn AgentView>,
-    /// What pods and the machine use.
+    /// Resource usage of pods and the machine.
     pub stats: Arc<dyn NodeStats>,
     /// Metrics and the journal.
     pub metrics: Metrics,

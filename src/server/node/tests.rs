@@ -424,7 +424,7 @@ mod hostile {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(500))]
 
-        /// Whatever is asked, however: without a credential there is no answer but these.
+        /// Requests without a credential have no answer but these, for any path, verb and header.
         #[test]
         fn no_path_verb_or_header_opens_the_gate(
             path in paths(),
@@ -901,7 +901,7 @@ mod strangers {
         until_text(&mut late, "403 Forbidden").await;
     }
 
-    /// What the server announces on a new connection: most streams, largest window and head.
+    /// Returns the server's limits on a new connection: most streams, largest window and head.
     async fn announced(stream: &mut TlsStream<TcpStream>) -> [Option<u32>; 3] {
         // The preface, and settings without any.
         stream

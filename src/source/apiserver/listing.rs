@@ -137,6 +137,7 @@ pub(super) fn source_set<'a>(
         held: false,
         problems: Vec::new(),
         rollout: None,
+        config: None,
     });
     SourceSet {
         pods: pods.collect(),

@@ -93,7 +93,7 @@ impl Directory {
         }
     }
 
-    /// Reads what changed and decides. `confirmed` tells that the look before this one answered
+    /// Reads what changed and decides. `confirmed` says that the look before this one answered
     /// [`FilesMissing`]: what is missing now is gone.
     pub(super) fn look(&mut self, confirmed: bool) -> Result<Look, FilesMissing> {
         let now = Instant::now();
@@ -326,7 +326,7 @@ impl Directory {
         }
     }
 
-    /// Whoever writes a manifest is root on this machine.
+    /// The writer of a manifest is root on this machine.
     fn open_to_others(&self) -> Option<Diagnostic> {
         /// Bits of a mode: its group may write, all may.
         const GROUP: u32 = 0o020;

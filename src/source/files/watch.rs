@@ -86,7 +86,7 @@ impl Spot {
         if present.is_some() {
             match watcher.watch(&self.path, RecursiveMode::NonRecursive) {
                 Ok(()) => self.watched = present,
-                // Gone again: the read that follows will tell.
+                // Gone again: the read that follows will find out.
                 Err(_) if !self.path.exists() => {}
                 Err(error) => return Err(error),
             }

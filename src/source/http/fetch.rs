@@ -25,7 +25,7 @@ use mirrorlet_core::manifest::MANIFEST_BYTES_MAX;
 /// Most redirects followed, as Go's HTTP client.
 const REDIRECTS_MAX: usize = 10;
 
-/// A URL source that can't be set up as configured. Never tells a header's value or a password.
+/// A URL source that can't be set up as configured. Never contains a header's value or a password.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpSourceError {
@@ -241,7 +241,7 @@ fn header_map(headers: &[(String, String)]) -> Result<HeaderMap, HttpSourceError
 /// Trusts the system's CAs, and those of `ca`.
 fn tls_config(ca: Option<&Path>) -> Result<ClientConfig, HttpSourceError> {
     let mut roots = RootCertStore::empty();
-    // A host without CAs is fine as long as the URL needs none; a handshake tells otherwise.
+    // A host without CAs is fine as long as the URL needs none; a handshake fails otherwise.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(path) = ca {
         let unusable = |reason: String| HttpSourceError::Ca {

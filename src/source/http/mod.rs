@@ -1,8 +1,9 @@
 //! A URL as a source of pods: asked from time to time, believed only when it answers well.
 //!
-//! What it last delivered keeps running while it is away, across restarts of the agent too. Its
-//! body is treated like a file's text ([`hold`](mirrorlet_core::hold)): one bad item of a list holds
-//! that item alone, an empty body holds everything, and only a list without the pod removes it.
+//! The pods of its last answer keep running while it is away, across restarts of the agent too. Its
+//! body is treated like a file's text ([`hold`](mirrorlet_core::hold)): one bad item of a list
+//! holds that item alone, an empty body holds everything, and only a list without the pod removes
+//! it.
 //!
 //! Upstream: `pkg/kubelet/config/http.go`.
 

@@ -1,4 +1,4 @@
-//! Who may start.
+//! Admission of pods.
 
 use serde_json::json;
 

@@ -197,6 +197,7 @@ pub(super) fn left_behind(fake: &FakeRuntime, pod: &Arc<Pod>) {
     fake.adopt(PodStatus {
         full_name: FullName::of(pod),
         containers: vec![ContainerStatus {
+            by_hand: None,
             id: id("app"),
             name: "app".into(),
             role: Role::App,
@@ -213,6 +214,7 @@ pub(super) fn left_behind(fake: &FakeRuntime, pod: &Arc<Pod>) {
             message: "".into(),
         }],
         sandboxes: vec![SandboxStatus {
+            by_hand: None,
             id: id("pause"),
             attempt: 0,
             state: ContainerState::Running,

@@ -1,4 +1,4 @@
-//! Who is evicted, and comes back.
+//! Evicted pods, and their return.
 
 use serde_json::json;
 

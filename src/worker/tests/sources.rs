@@ -1,4 +1,4 @@
-//! What may be stopped while a source is silent: each state of the API server against each
+//! Pods that may be stopped while a source is silent: each state of the API server against each
 //! change.
 
 use serde_json::json;
@@ -13,7 +13,7 @@ const A: &str = "aaaa0000-0000-4000-8000-000000000001";
 const OLD: &str = "0123456789abcdef0123456789abcdef";
 const NEW: &str = "fedcba9876543210fedcba9876543210";
 
-/// What the API server's part in it is.
+/// The state of the API server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Server {
     /// Not reached since this agent started; what the one before knew is on disk.
@@ -38,6 +38,7 @@ fn state(source: PodSource, pods: &[Arc<Pod>], server: Server) -> SourceState {
         held: false,
         problems: Vec::new(),
         rollout: None,
+        config: None,
     });
     let set = Arc::new(SourceSet {
         pods: pods.collect(),

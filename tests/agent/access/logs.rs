@@ -87,7 +87,8 @@ async fn a_log_is_read_and_followed_across_its_rotations() {
         if end.ends_with(b"\n") && end.windows(7).any(|part| part == awaited) {
             seen += 200;
             let file = format!("/seen-{seen}");
-            bed.docker(&["exec", &container.id, "touch", &file]);
+            // Detached: the container may end before a client has the exit code of its last `touch`.
+            bed.docker(&["exec", "-d", &container.id, "touch", &file]);
         }
     }
     let followed = text(&followed);
@@ -138,7 +139,7 @@ async fn a_containers_log_is_rotated_while_it_is_followed() {
         let number: u32 = line.split_once(' ').unwrap().0.parse().unwrap();
         // The Engine may repeat lines when it turns to the next file.
         if seen.insert(number) && (number + 1).is_multiple_of(200) {
-            bed.docker(&["exec", &id, "touch", &format!("/seen-{}", number + 1)]);
+            bed.docker(&["exec", "-d", &id, "touch", &format!("/seen-{}", number + 1)]);
         }
     }
     assert!(follower.wait().unwrap().success());

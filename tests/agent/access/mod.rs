@@ -1,10 +1,12 @@
-//! `mirrorlet exec`, `attach`, `port-forward`, `cp` and `logs` as people use them, on the real
+//! `mirrorlet exec`, `attach`, `port-forward`, `cp`, `logs`, `restart`, `stop`, `start` and `wait` as people use them, on the real
 //! Engine: a whole agent in this process, the program as its client.
 
 mod attach;
 mod cp;
 mod exec;
 mod logs;
+mod logs_of_many;
+mod orders;
 mod ports;
 mod terminal;
 

@@ -1,11 +1,12 @@
 //! Commands on a terminal.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::{SLEEPS, fed, mirrorlet, pod, started, text};
 use crate::common::terminal::Terminal;
-use crate::common::{Bed, PATIENCE};
+use crate::common::{Bed, PATIENCE, eventually};
 
 /// A terminal with a command of ours in its foreground.
 pub(super) fn terminal_with(bed: &Bed, args: &[&str]) -> Terminal {
@@ -36,6 +37,23 @@ async fn a_terminal_is_byte_exact_at_once_and_follows_its_size() {
     terminal.types("\x04");
     assert_eq!(terminal.child.ended().await, Some(5));
     assert!(terminal.is_restored());
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ages_go_on_while_nothing_happens() {
+    let bed = Bed::new();
+    let agent = started(&bed, &pod("web", "", SLEEPS), "web").await;
+    let terminal = terminal_with(&bed, &["status", "web", "--watch"]);
+    let ages = |screen: &str| -> BTreeSet<String> {
+        let rows = screen.lines().filter(|line| line.contains("web-box"));
+        let ages = rows.filter_map(|row| row.split_whitespace().last());
+        ages.map(str::to_owned).collect()
+    };
+    eventually("the age to change twice", || {
+        (ages(&terminal.screen()).len() > 2).then_some(())
+    })
+    .await;
     agent.stop().await;
 }
 

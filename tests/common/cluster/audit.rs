@@ -1,4 +1,4 @@
-//! What was asked of the API server, by its own audit log.
+//! Requests to the API server, by its own audit log.
 
 use std::path::Path;
 

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::Cluster;
 
-/// Who approves the requests of a bootstrap token.
+/// The approver of the requests of a bootstrap token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Approval {
     /// Somebody with kubectl.

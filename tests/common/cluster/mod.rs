@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Longest wait for one answer while the API server comes up.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// What a cluster is started with.
+/// The options of a cluster.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     no_scheduler: bool,

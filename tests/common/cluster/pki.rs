@@ -144,7 +144,7 @@ impl Authority {
     }
 }
 
-/// What a client's certificate says.
+/// The parameters of a client's certificate.
 fn client_params(user: &str, group: Option<&str>) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, user);

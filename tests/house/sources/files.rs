@@ -96,7 +96,7 @@ impl Bench {
         self.until_stored(text, true).await;
     }
 
-    /// What is published is stored, or no longer stored, a moment later.
+    /// Waits until a published text is stored, or no longer stored.
     async fn until_stored(&self, text: &str, is_there: bool) {
         let dir = self.temp.path().join("root/last-good");
         let stored = || {

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{PATIENCE, expect, pod};
 
-/// What a server does with a request for one path.
+/// The answer of a server to a request for one path.
 #[derive(Debug, Clone)]
 enum Answer {
     Body(String),

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::api::Pod;
 use crate::api::core::{NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration};
+use crate::api::requirement::meets;
 use crate::spec;
 
 /// Whether node selector and required node affinity allow this node.
@@ -52,17 +53,12 @@ fn term_matches(term: &NodeSelectorTerm, name: &str, labels: &BTreeMap<String, S
 
 fn requirement_matches(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
     let values = requirement.values.as_deref().unwrap_or_default();
-    let among = value.is_some_and(|value| values.iter().any(|v| v == value));
     let number = |text: Option<&str>| text.and_then(|text| text.parse::<i64>().ok());
     let bound = number(values.first().map(String::as_str));
     match requirement.operator.as_str() {
-        "In" => among,
-        "NotIn" => !among,
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
         "Gt" => number(value).zip(bound).is_some_and(|(v, b)| v > b),
         "Lt" => number(value).zip(bound).is_some_and(|(v, b)| v < b),
-        _ => false,
+        operator => meets(operator, values, value),
     }
 }
 

@@ -47,18 +47,18 @@ pub struct AdmitNode {
     pub labels: Option<BTreeMap<String, String>>,
     /// Its taints.
     pub taints: Vec<core::Taint>,
-    /// What pods may request together; none when nobody keeps count of it.
+    /// The resources that pods may request together; none when nobody keeps count of them.
     pub allocatable: Option<BTreeMap<String, Quantity>>,
     /// Most pods it runs; none for no bound.
     pub pods_max: Option<u32>,
     /// Whether the host doesn't enforce `AppArmor` profiles.
     pub app_armor_disabled: bool,
-    /// What it is short of.
+    /// The pressures that the node is under.
     pub pressures: Pressures,
 }
 
 impl AdmitNode {
-    /// The node that an observed Node object describes. Resources count once it tells what is
+    /// The node that an observed Node object describes. Resources count once it says what is
     /// allocatable.
     #[must_use]
     pub fn of(node: &core::Node) -> Self {
@@ -107,11 +107,11 @@ pub struct Failure {
     pub reason: Arc<str>,
     /// `status.message`.
     pub message: Arc<str>,
-    /// What brought it about.
+    /// The cause of the failure.
     pub cause: FailureCause,
 }
 
-/// What brought a failure about.
+/// The cause of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureCause {
     /// The node doesn't take the pod, which never ran here.
@@ -165,7 +165,7 @@ impl Failure {
     }
 }
 
-/// What admission says.
+/// The result of admission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// The pod may start, once these have made room for it.
@@ -304,7 +304,7 @@ fn mismatch(input: &AdmitInput<'_>) -> Option<Failure> {
     None
 }
 
-/// A manifest's pod is told what is missing, as any other: upstream tells it of preemption, which
+/// A manifest's pod gets what is missing as its message, as any other: upstream writes of preemption, which
 /// its author has not heard of.
 fn nobody_makes_room(pod: &Pod, shortages: &[Shortage]) -> Failure {
     if let Some(first) = shortages.first().filter(|_| !is_api_pod(pod)) {

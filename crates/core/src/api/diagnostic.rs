@@ -145,6 +145,10 @@ pub struct Diagnostic {
     /// The position in the file; `None` if the problem is about the whole file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<Position>,
+    /// The pod that the document describes, as `namespace/name`; `None` if it describes none, or its
+    /// `metadata` can't be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
     /// Path of the field, for example `spec.containers[0].image`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
@@ -168,6 +172,7 @@ impl Diagnostic {
             code,
             file: file.into(),
             position: None,
+            pod: None,
             field: None,
             message: message.into(),
             help: None,

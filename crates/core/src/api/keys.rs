@@ -60,6 +60,15 @@ pub const HELD: [&str; 3] = [HELD_REVISION, HELD_REASON, HELD_MESSAGE];
 /// Our annotation of a revision that runs beside the one that it is to replace: its host ports lead
 /// elsewhere still. Never in a manifest.
 pub const BESIDE: &str = "mirrorlet.dev/beside";
+/// Our annotation of a pod that a person stopped with `mirrorlet stop`. Never in a manifest.
+pub const STOPPED: &str = "mirrorlet.dev/stopped";
+/// Our annotation of a pod with instances that a person wants replaced: their ids, with commas.
+/// Never in a manifest.
+pub const RESTART: &str = "mirrorlet.dev/restart";
+/// Annotation of a static pod that makes the objects that it refers to a part of its version.
+pub const RESTART_ON: &str = "mirrorlet.dev/restart-on";
+/// The annotations that only the agent sets, and only for itself.
+pub const OWN: [&str; 3] = [BESIDE, STOPPED, RESTART];
 /// Our label telling `sandbox` from `container`.
 pub const KIND: &str = "mirrorlet.dev/kind";
 /// Value of [`KIND`] on a sandbox.
@@ -87,3 +96,14 @@ pub const ROLE: &str = "mirrorlet.dev/role";
 
 /// Namespace of a pod that names none.
 pub const DEFAULT_NAMESPACE: &str = "default";
+
+/// Our annotation of a claim: the name of its volume on the Engine, which may exist already.
+pub const VOLUME_NAME: &str = "mirrorlet.dev/volume-name";
+/// Our annotation of a claim: the driver of its volume on the Engine.
+pub const VOLUME_DRIVER: &str = "mirrorlet.dev/volume-driver";
+/// Our annotation of a claim: options of the driver, `key=value` separated by whitespace.
+pub const VOLUME_OPTIONS: &str = "mirrorlet.dev/volume-options";
+/// Label of a volume on the Engine: the namespace of its claim.
+pub const CLAIM_NAMESPACE: &str = "mirrorlet.dev/claim-namespace";
+/// Label of a volume on the Engine: the name of its claim.
+pub const CLAIM_NAME: &str = "mirrorlet.dev/claim-name";

@@ -9,6 +9,7 @@ pub mod ids;
 pub mod keys;
 pub mod quantity;
 pub mod report;
+pub mod requirement;
 mod watched;
 
 pub use diagnostic::{Code, Diagnostic, Severity};

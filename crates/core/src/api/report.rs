@@ -9,12 +9,22 @@ use serde::{Deserialize, Serialize};
 
 use super::{Diagnostic, PodUid, Timestamp};
 
+mod images;
+mod port;
 mod rollout;
+mod story;
+mod top;
+mod volumes;
 
+pub use images::{ImageReport, ImagesReport};
+pub use port::PortReport;
 pub use rollout::{
     Downtime, HistoryReport, PlanAction, PlanReport, PlannedPod, RevisionReport, RolloutPhase,
     RolloutReport,
 };
+pub use story::{EventReport, ExplainReport, StoryReport};
+pub use top::{ContainerUsage, PodUsage, TopReport, UsageReport};
+pub use volumes::{VolumeReport, VolumeState, VolumesReport};
 
 /// One look at a running agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -49,6 +59,18 @@ pub struct StatusReport {
     pub pods: Vec<PodReport>,
     /// Problems that belong to no running pod: files that never parsed, duplicates.
     pub problems: Vec<Diagnostic>,
+}
+
+impl StatusReport {
+    /// Whether the Engine answers, every pod is well, and no manifest has an error.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        let of_sources = self.sources.iter().flat_map(|source| &source.problems);
+        let mut problems = self.problems.iter().chain(of_sources);
+        self.engine.reachable
+            && self.pods.iter().all(PodReport::is_well)
+            && !problems.any(Diagnostic::is_error)
+    }
 }
 
 /// The agent.
@@ -283,6 +305,9 @@ pub struct PodReport {
     pub status: String,
     /// Pod phase.
     pub phase: String,
+    /// Its labels.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     /// One sentence about why it isn't simply running; empty when it is.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
@@ -298,6 +323,9 @@ pub struct PodReport {
     /// Its addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ips: Vec<IpAddr>,
+    /// The ports of its containers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PortReport>,
     /// Its containers, init containers first.
     pub containers: Vec<ContainerReport>,
     /// How it stands with its mirror pod; none for a pod of the API server, and without one.
@@ -312,6 +340,47 @@ pub struct PodReport {
     /// Current problems of its manifest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<Diagnostic>,
+}
+
+/// Status of a pod that is being stopped.
+pub const TERMINATING: &str = "Terminating";
+
+/// Status of a pod that a person stopped, and the reason for which its containers wait.
+pub const STOPPED: &str = "Stopped";
+
+impl PodReport {
+    /// Whether the pod is being stopped, as the old version of an edited pod is.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        self.status == TERMINATING
+    }
+
+    /// Whether both have the same namespace and name: they are versions of one pod.
+    #[must_use]
+    pub fn is_same_pod(&self, other: &Self) -> bool {
+        (&self.namespace, &self.name) == (&other.namespace, &other.name)
+    }
+
+    /// Whether its containers that count are all ready.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.ready == self.containers_total && self.ready > 0
+    }
+
+    /// Whether it is as its manifest wants it: ready, or succeeded, or stopped by a person, and no
+    /// other version runs in its place but for a rollout under way.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        let rests = self.phase == "Succeeded" || self.status == STOPPED;
+        let has_error = self.problems.iter().any(Diagnostic::is_error);
+        let is_odd = self.rollout.as_ref().is_some_and(|rollout| {
+            !matches!(
+                rollout.phase,
+                RolloutPhase::Preparing | RolloutPhase::Judging
+            )
+        });
+        (rests || self.is_ready()) && !self.held && !is_odd && !has_error
+    }
 }
 
 /// One container of a pod.
@@ -365,45 +434,4 @@ pub struct LastInstance {
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
-}
-
-/// The story of one pod: the data behind `mirrorlet explain`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ExplainReport {
-    /// Name with the node's suffix.
-    pub name: String,
-    /// Namespace.
-    pub namespace: String,
-    /// The pod as it is; none when it is gone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pod: Option<PodReport>,
-    /// When its source was last read with success.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source_read: Option<Timestamp>,
-    /// Whether older entries were forgotten.
-    pub truncated: bool,
-    /// The history of this pod and of earlier pods of the same name; newest first. Only what this
-    /// run of the agent has seen.
-    pub story: Vec<StoryReport>,
-}
-
-/// One entry of a story.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct StoryReport {
-    /// When.
-    pub at: Timestamp,
-    /// `Normal` or `Warning` for what is an event as well, else `Trace`.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// Why, in one word.
-    pub reason: String,
-    /// Name of the container concerned.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub container: Option<String>,
-    /// One sentence.
-    pub message: String,
-    /// UID of the pod; another than the present one's before an edit.
-    pub uid: PodUid,
 }

@@ -1,4 +1,4 @@
-//! Objects as a watch tells them.
+//! Objects as a watch delivers them.
 
 use k8s_openapi::{Metadata, Resource};
 use serde::de::{DeserializeOwned, Deserializer, Error as _};

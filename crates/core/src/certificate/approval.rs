@@ -1,10 +1,10 @@
 //! Which certificates the approver of a cluster lets our agents have.
 //!
-//! Whoever may request `nodeclient` certificates may ask for any Node's name: RBAC can't express
+//! A user who may request `nodeclient` certificates may ask for any Node's name: RBAC can't express
 //! "for the host that you run on". The API server knows that host, since it is in every token that
 //! is bound to a pod, and passes it on with the request. So a request is approved when it asks for
-//! exactly the Node of the host that its token is bound to; renewals when they ask for the Node that
-//! asks; serving certificates when they name nothing but that Node and its host.
+//! exactly the Node of the host that its token is bound to; renewals when they ask for the Node
+//! that asks; serving certificates when they name nothing but that Node and its host.
 //!
 //! Upstream: `pkg/controller/certificates/approver/sarapprove.go`,
 //! `pkg/apis/certificates/helpers.go` (`ValidateKubeletClientCSR`, `ValidateKubeletServingCSR`).

@@ -24,7 +24,7 @@ const HUB: &str = "docker.io";
 /// Under which name clients keep credentials for [`HUB`].
 pub const HUB_SERVER: &str = "https://index.docker.io/v1/";
 
-/// Credentials for a registry. Its `Debug` text tells the registry alone.
+/// Credentials for a registry. Its `Debug` text has the registry alone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct RegistryAuth {
     /// User.
@@ -67,14 +67,14 @@ pub enum Credential {
     Helper {
         /// Its name, without what all have in front.
         helper: String,
-        /// What it is asked for.
+        /// The registry that it is asked about.
         server: String,
     },
 }
 
-/// What a pull of an image is tried with, in order, each once: the pod's own secrets, then what
-/// the node's configuration holds, then the helper it names. Nothing is for the image: it is
-/// pulled without credentials.
+/// Returns the credentials to try for an image, in order, each once: the pod's own secrets, then
+/// those of the node's configuration, then the helper it names. An empty list means that the image
+/// is pulled without credentials.
 ///
 /// `repository` is registry and repository, for example `docker.io/library/nginx`.
 #[must_use]

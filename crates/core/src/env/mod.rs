@@ -2,13 +2,14 @@
 //!
 //! Upstream: `makeEnvironmentVariables` of `pkg/kubelet/kubelet_pods.go`.
 
+mod file;
 mod services;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::api::core::{Container, EnvFromSource, EnvVar, EnvVarSource};
+use crate::api::core::{Container, EnvFromSource, EnvVar, EnvVarSource, FileKeySelector};
 use crate::api::{FullName, Pod};
 use crate::downward::{self, DownwardError};
 use crate::expand::{Budget, ExpandError, TooLong, Variables, expand, expand_words};
@@ -16,6 +17,7 @@ use crate::objects::{ObjectError, ObjectKind, ObjectSet};
 use crate::spec;
 
 use crate::amounts::Amounts;
+pub use file::{EnvFiles, FileError, env_files};
 pub use services::service_variables;
 
 /// The inputs of an environment, besides the container itself.
@@ -31,6 +33,9 @@ pub struct EnvContext<'a> {
     pub allocatable: Amounts,
     /// The objects that the pod refers to.
     pub objects: &'a ObjectSet,
+    /// The files that variables come from. Before the pod runs there are none: such variables are
+    /// left out.
+    pub files: Option<&'a EnvFiles>,
 }
 
 /// Why an environment can't be made. Names variables, fields and objects, never values.
@@ -61,6 +66,18 @@ pub enum EnvError {
         namespace: String,
         /// Its name.
         name: String,
+    },
+    /// A file has no value for it.
+    #[error("env {variable:?}: file {path:?} of volume {volume:?}: {error}")]
+    File {
+        /// Variable.
+        variable: String,
+        /// The file's path in the volume.
+        path: String,
+        /// The volume.
+        volume: String,
+        /// Why.
+        error: FileError,
     },
     /// Services are not known, so the container could not find the API server.
     #[error("services have not yet been read at least once, cannot construct envvars ({0})")]
@@ -300,7 +317,32 @@ fn from_source(
         let kind = ObjectKind::Secret;
         return key_of(value, pod, kind, &wanted.name, &wanted.key, wanted.optional);
     }
-    Ok(None)
+    match (&source.file_key_ref, context.files) {
+        (Some(wanted), Some(files)) => of_file(variable, wanted, files),
+        _ => Ok(None),
+    }
+}
+
+fn of_file(
+    variable: &str,
+    wanted: &FileKeySelector,
+    files: &EnvFiles,
+) -> Result<Option<String>, EnvError> {
+    let found = files.get(&(wanted.volume_name.clone(), wanted.path.clone()));
+    let text = found.cloned().unwrap_or(Err(FileError::Missing));
+    let value = text.and_then(|text| file::value_in(&text, &wanted.key));
+    let value = match value {
+        Err(FileError::Missing | FileError::NoKey(_)) if wanted.optional == Some(true) => {
+            return Ok(None);
+        }
+        value => value,
+    };
+    value.map(Some).map_err(|error| EnvError::File {
+        variable: variable.to_owned(),
+        path: wanted.path.clone(),
+        volume: wanted.volume_name.clone(),
+        error,
+    })
 }
 
 fn key_of(

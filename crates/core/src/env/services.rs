@@ -1,4 +1,4 @@
-//! Variables that tell a container where services are.
+//! Variables with the addresses of services for a container.
 //!
 //! Upstream: `getServiceEnvVarMap` of `pkg/kubelet/kubelet_pods.go`,
 //! `pkg/kubelet/envvars/envvars.go`.
@@ -9,7 +9,7 @@ use crate::api::keys;
 use crate::expand::Variables;
 use crate::objects::ServiceFacts;
 
-/// The service every pod is told of: the API server's.
+/// The service in every pod's variables: the API server's.
 const API_SERVICE: &str = "kubernetes";
 
 /// Variables for the API server's service, and with `links` for every service of the namespace.

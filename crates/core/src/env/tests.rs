@@ -48,6 +48,7 @@ fn resolved_with(fields: &Value, objects: &ObjectSet) -> Result<Vec<(String, Str
             ephemeral_storage_bytes: 10 << 30,
         },
         objects,
+        files: None,
     };
     resolve(&spec::spec(&pod).containers[0], &context).map(|resolved| resolved.ordered)
 }
@@ -204,6 +205,7 @@ fn objects_become_variables() {
         pod_ips: &[],
         allocatable: Amounts::default(),
         objects: &objects,
+        files: None,
     };
     let resolved = resolve(&spec::spec(&pod).containers[0], &context).unwrap();
     assert_eq!(resolved.skipped, BTreeSet::from(["=".to_owned()]));
@@ -343,4 +345,43 @@ fn an_environment_is_as_large_as_a_process_may_be_started_with() {
         // tenants H1
         assert_eq!(error.as_deref(), problem);
     }
+}
+
+#[test]
+fn a_variable_of_a_file_is_there_once_the_file_is() {
+    let source = |optional: bool| {
+        let from = json!({"volumeName": "v", "path": "a.env", "key": "K", "optional": optional});
+        json!({"env": [{"name": "X", "valueFrom": {"fileKeyRef": from}}, {"name": "Y", "value": "$(X)"}]})
+    };
+    let with = |optional: bool, files: Option<&EnvFiles>| {
+        let pod = pod(&source(optional));
+        let context = EnvContext {
+            pod: &pod,
+            host_ips: &[],
+            pod_ips: &[],
+            allocatable: Amounts::default(),
+            objects: &ObjectSet::default(),
+            files,
+        };
+        resolve(&spec::spec(&pod).containers[0], &context).map(|resolved| resolved.ordered)
+    };
+    let file = |text: &str| EnvFiles::from([(("v".into(), "a.env".into()), Ok(text.to_owned()))]);
+    let without = pairs(&[("Y", "$(X)")]);
+    // docker 4a
+    assert_eq!(
+        with(false, Some(&file("K='1'"))).unwrap(),
+        pairs(&[("X", "1"), ("Y", "1")])
+    );
+    assert_eq!(with(false, None).unwrap(), without);
+    for files in [file("A='1'"), EnvFiles::new()] {
+        assert_eq!(with(true, Some(&files)).unwrap(), without);
+        assert!(with(false, Some(&files)).is_err());
+    }
+    let error = with(true, Some(&file("K=hunter2")))
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        error,
+        "env \"X\": file \"a.env\" of volume \"v\": line 1: the value must be in single quotes"
+    );
 }

@@ -1,5 +1,5 @@
-//! Correlation: the same thing told twice is one event with a count, many that differ in their
-//! words become one, and an object that tells too much is not listened to for a while.
+//! Correlation: the same thing reported twice is one event with a count, many that differ in their
+//! words become one, and an object with too many events is held back for a while.
 //!
 //! Upstream: `client-go/tools/record/events_cache.go` (`EventCorrelator`), with its constants.
 
@@ -98,7 +98,7 @@ impl Correlator {
         }
     }
 
-    /// The event to write for it; none when its object has told too much lately.
+    /// The event to write for it; none when its object had too many lately.
     pub fn correlate(&mut self, happening: &Happening, now: Timestamp) -> Option<Write> {
         self.stamp = happening.at.as_nanosecond().max(self.stamp + 1);
         let mut event = make_event(happening, &self.node, self.stamp);
@@ -161,7 +161,7 @@ impl Correlator {
         Write { event, update }
     }
 
-    /// Whether its object may tell one more.
+    /// Whether its object may have one more.
     fn admit(&mut self, happening: &Happening, now: Timestamp) -> bool {
         let bucket = key(happening, &[]);
         let empty = now.saturating_add(SPAM_REFILL * SPAM_BURST).unwrap_or(now);

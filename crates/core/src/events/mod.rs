@@ -22,7 +22,7 @@ pub use words::without_ids;
 use crate::api::meta::{ObjectMeta, Time};
 use crate::api::{Timestamp, core, keys};
 
-/// Who reports our events.
+/// The component that reports our events.
 pub const COMPONENT: &str = "mirrorlet";
 
 /// Longest message of an event in characters. Upstream's older events have no limit, its newer
@@ -52,7 +52,7 @@ impl EventType {
     }
 }
 
-/// Something to tell about an object.
+/// Something to report about an object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Happening {
     /// The object.
@@ -67,7 +67,7 @@ pub struct Happening {
     pub at: Timestamp,
 }
 
-/// An event that tells of it, the first of its kind. `stamp` is the time in nanoseconds that makes
+/// An event of it, the first of its kind. `stamp` is the time in nanoseconds that makes
 /// its name, and no two of one object may have the same.
 ///
 /// Upstream: `makeEvent` and `generateEvent` of `client-go/tools/record/event.go`.

@@ -4,7 +4,7 @@
 const ID_LEN: usize = 64;
 
 /// The message with every container id replaced by the container's name, so that the same thing
-/// told of two instances is the same message. Digests (`sha256:…`) stay.
+/// about two instances is the same message. Digests (`sha256:…`) stay.
 ///
 /// Upstream: `recordContainerEvent` of `pkg/kubelet/kuberuntime/kuberuntime_container.go`.
 #[must_use]

@@ -259,7 +259,7 @@ pub struct Look {
     pub look_again: Duration,
 }
 
-/// What is remembered from look to look.
+/// The state that is kept from look to look.
 #[derive(Debug, Clone, Default)]
 pub struct Eviction {
     /// Since when thresholds are met, by their index.

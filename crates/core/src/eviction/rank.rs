@@ -69,7 +69,7 @@ pub fn rank<'a>(
     order
 }
 
-/// What a pod uses of a signal's resource, where that is short.
+/// Returns a pod's use of a signal's resource, where that is short.
 fn usage(signal: Signal, has_image_fs: bool, pod: &Pod, reading: &PodReading) -> u64 {
     let of = (pod, reading);
     let bytes = |disk: &Disk| disk.used_bytes;

@@ -482,8 +482,8 @@ fn limits_of_local_storage_hold() {
 }
 
 proptest! {
-    /// Whatever is used and however much is left: nobody of system priority goes, the order is
-    /// that of the input's values and not of its places, and who exceeds its request goes first.
+    /// No pod of system priority is evicted, the order depends on the input's values and not on
+    /// their places, and a pod that exceeds its request goes first.
     #[test]
     fn the_order_is_total_and_spares_the_system(
         pods in prop::collection::vec(

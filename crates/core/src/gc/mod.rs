@@ -1,6 +1,6 @@
 //! Decides which dead containers and sandboxes to remove.
 //!
-//! A dead instance is kept for what it can still tell: its state, its log, its restart count. So
+//! A dead instance is kept for what it still shows: its state, its log, its restart count. So
 //! the newest instance of a container always stays while somebody knows its pod, whatever the
 //! limits are: without it, a job that is done would look like one that never ran. Of those before
 //! it, the [policy](ContainerGcPolicy) says how many stay. The planner prunes by the same rule
@@ -62,7 +62,7 @@ impl Default for ContainerGcPolicy {
     }
 }
 
-/// What is known of a pod, as far as its remains are concerned.
+/// The state of a pod, as far as its remains are concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodLife {
     /// Somebody wants it, or is busy stopping and removing it.
@@ -81,9 +81,9 @@ pub struct GcInput<'a> {
     pub policy: ContainerGcPolicy,
     /// All pods there is a container of, newest instances first.
     pub pods: &'a [PodStatus],
-    /// What is known of each; a pod that isn't named is [`PodLife::Gone`].
+    /// The state of each; a pod that isn't named is [`PodLife::Gone`].
     pub lives: &'a BTreeMap<PodUid, PodLife>,
-    /// Whether every source has delivered: before, nobody can tell that a pod is gone.
+    /// Whether every source has delivered: before, it is not known that a pod is gone.
     pub all_sources_ready: bool,
     /// Whether the remains of pods that are over go too: disk space is needed.
     pub evict_non_deleted: bool,
@@ -143,7 +143,7 @@ pub struct Removal {
     pub id: ContainerId,
     /// Its name in the pod's spec; `POD` for a sandbox.
     pub name: Arc<str>,
-    /// Whether it may be running for all anybody can tell, and is stopped first.
+    /// Whether it may be running as far as is known, and is stopped first.
     pub stop_first: bool,
     /// Why it goes.
     pub cause: Cause,
@@ -163,7 +163,7 @@ pub(super) fn surplus<'a>(
         let is_newest = index == 0 && !whole;
         match seen.state {
             ContainerState::Running => {}
-            // It may be about to run, or may run for all anybody can tell.
+            // It may be about to run, or may run as far as is known.
             ContainerState::Created | ContainerState::Unknown if is_newest => {}
             ContainerState::Created => surplus.push(*seen),
             ContainerState::Exited | ContainerState::Unknown => {
@@ -329,7 +329,7 @@ fn removal(pod: &PodStatus, seen: &ContainerStatus, cause: Cause) -> Removal {
 }
 
 /// Sandboxes that go with or after those containers. No limit and no age counts for them: they
-/// have nothing to tell.
+/// have nothing to report.
 fn sandboxes(input: &GcInput<'_>, containers: &[Removal]) -> Vec<Removal> {
     let going: BTreeSet<&ContainerId> = containers.iter().map(|removal| &removal.id).collect();
     let mut removals = Vec::new();

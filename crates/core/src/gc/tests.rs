@@ -1,4 +1,4 @@
-//! What the garbage collection of containers decides.
+//! Decisions of the garbage collection of containers.
 
 use proptest::prelude::*;
 
@@ -19,6 +19,7 @@ fn created(seconds_ago: i64) -> Timestamp {
 /// An instance of a container, created that many seconds ago.
 fn instance(pod: &str, name: &str, state: ContainerState, seconds_ago: i64) -> ContainerStatus {
     ContainerStatus {
+        by_hand: None,
         id: ContainerId::docker(format!("{pod}-{name}-{seconds_ago}")),
         name: name.into(),
         role: Role::App,
@@ -38,6 +39,7 @@ fn instance(pod: &str, name: &str, state: ContainerState, seconds_ago: i64) -> C
 
 fn sandbox(pod: &str, state: ContainerState, seconds_ago: i64) -> SandboxStatus {
     SandboxStatus {
+        by_hand: None,
         id: ContainerId::docker(format!("{pod}-sandbox-{seconds_ago}")),
         attempt: 0,
         state,
@@ -121,7 +123,7 @@ impl Case {
         })
     }
 
-    /// What goes, and why, in short.
+    /// Returns the removals and their reasons, in short.
     fn gone(&self) -> Vec<String> {
         let shown = |r: &Removal| {
             let stop = if r.stop_first { "stop " } else { "" };

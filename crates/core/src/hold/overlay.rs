@@ -1,4 +1,4 @@
-//! What a manifest directory would deliver with changed files.
+//! The documents that a manifest directory would deliver with changed files.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ pub fn with_files(
     set
 }
 
-/// What one file of a set describes.
+/// The documents of one file of a set.
 fn known(set: &SourceSet, location: &str) -> Vec<LastGoodDocument> {
     let pods = set.pods.iter().map(|pod| {
         let (pod, origin) = (pod.pod.clone(), &pod.origin);

@@ -399,7 +399,7 @@ mod properties {
     }
 }
 
-/// What a text with objects comes to, after another one was in force.
+/// The decision about a text with objects after another one was in force.
 fn decide_text(before: &str, after: &str) -> FileDecision {
     let node = crate::api::NodeName::from("n");
     let context = crate::manifest::ParseContext {
@@ -431,6 +431,10 @@ fn objects_of(decision: &FileDecision) -> Vec<String> {
             crate::objects::Object::Secret(object) => {
                 String::from_utf8(object.data.clone().unwrap()["k"].0.clone()).unwrap()
             }
+            crate::objects::Object::Service(object) => {
+                object.spec.clone().unwrap().selector.unwrap()["k"].clone()
+            }
+            other => unreachable!("{other:?}"),
         };
         let held = if known.held { " held" } else { "" };
         format!("{}={value}{held}", known.object.key())

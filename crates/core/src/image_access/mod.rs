@@ -138,8 +138,8 @@ pub enum Access {
     Secrets(Vec<SecretUse>),
 }
 
-/// What is remembered of an image that the agent pulled. That there is a record says that it was
-/// pulled; one without a repository gives access to nobody.
+/// A record of an image that the agent pulled. Its presence means that the image was pulled; one
+/// without a repository gives access to nobody.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PulledRecord {
@@ -188,7 +188,7 @@ impl PulledRecord {
     }
 }
 
-/// What is known of an image on the node.
+/// The records of an image on the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known<'a> {
     /// There is no record: it was there before the agent, or others brought it.

@@ -138,9 +138,8 @@ fn entries_of_the_list_are_repositories_or_all_below_a_path() {
 }
 
 proptest! {
-    /// Whatever was pulled with what, and noted along the way: a pod uses an image without a pull
-    /// only where a pull of that repository showed that every pod may, or one with its
-    /// credentials or its secret did. And the record stays bounded.
+    /// A pod uses an image without a pull only where a pull of that repository showed that every
+    /// pod may, or one with its credentials or its secret did. The record stays bounded.
     #[test]
     fn nobody_uses_what_no_pull_has_shown(
         steps in prop::collection::vec((0..3_usize, 0..200_u32, 0..40_u32, 0..20_u8), 0..400),

@@ -43,7 +43,7 @@ impl Default for ImageGcPolicy {
 pub struct DiskUsage {
     /// Its size, in bytes.
     pub capacity_bytes: u64,
-    /// What of it may still be written, in bytes.
+    /// Bytes of it that may still be written.
     pub available_bytes: u64,
 }
 
@@ -94,7 +94,7 @@ pub struct SeenImage {
     pub is_kept: bool,
 }
 
-/// What is remembered of an image.
+/// The record of one image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Known {
     first_detected: Timestamp,
@@ -107,12 +107,12 @@ struct Known {
 pub struct Evictable {
     /// The Engine's id of it.
     pub id: String,
-    /// What its removal counts for, in bytes.
+    /// Bytes that its removal counts for.
     pub size_bytes: u64,
     known: Known,
 }
 
-/// What is remembered of images from pass to pass.
+/// The records of images from pass to pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageLedger {
     began: Timestamp,
@@ -156,8 +156,8 @@ impl ImageLedger {
         self.images = images;
     }
 
-    /// What may go, in the order in which it goes: what was used longest ago, then what was there
-    /// first.
+    /// Returns the images that may be removed, in order: the least recently used first, then the
+    /// one detected first.
     ///
     /// Upstream: `imagesInEvictionOrder`.
     #[must_use]

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use k8s_openapi::Metadata;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use serde::de::DeserializeOwned;
-
-use crate::api::core::{ConfigMap, Namespace, Secret};
 use crate::api::diagnostic::Position;
+use crate::api::meta::ObjectMeta;
 use crate::api::{Code, Diagnostic, FullName, Pod, PodUid, Severity, keys};
 use crate::objects::{Object, ObjectKey, ObjectKind, ObjectUse, uses};
 
@@ -30,10 +30,13 @@ enum Kind {
 }
 
 /// Every kind that is read, beside lists of them.
-const KINDS: [(&str, Kind); 4] = [
+const KINDS: [(&str, Kind); 7] = [
     ("Pod", Kind::Pod),
     ("ConfigMap", Kind::Object(ObjectKind::ConfigMap)),
     ("Secret", Kind::Object(ObjectKind::Secret)),
+    ("Service", Kind::Object(ObjectKind::Service)),
+    ("PersistentVolumeClaim", Kind::Object(ObjectKind::Claim)),
+    ("PersistentVolume", Kind::Object(ObjectKind::Volume)),
     ("Namespace", Kind::Namespace),
 ];
 
@@ -136,6 +139,12 @@ fn read_one(
         Some(Accepted::Pod(accepted)) => places(&accepted.pod, &problems),
         Some(Accepted::Object(_) | Accepted::Namespace) | None => BTreeMap::new(),
     };
+    let mut problems = problems.into_sorted();
+    if let Some(DocumentKey::Pod(name)) = &built.key {
+        for problem in &mut problems {
+            problem.pod = Some(format!("{}/{}", name.namespace, name.name));
+        }
+    }
     Document {
         number: u32::try_from(number).unwrap_or(u32::MAX),
         position: node.position,
@@ -143,7 +152,7 @@ fn read_one(
         may_be_secret: matches!(kind, None | Some(Kind::Object(ObjectKind::Secret))),
         accepted: built.accepted,
         places,
-        problems: problems.into_sorted(),
+        problems,
     }
 }
 
@@ -244,10 +253,7 @@ fn build(
             accepted: build_object(kind, canonical, problems).map(Accepted::Object),
         },
         Kind::Namespace => {
-            let (namespace, _) = decode_noting::<Namespace>(canonical, problems);
-            if let Some(namespace) = namespace {
-                check::check_namespace(&namespace, problems);
-            }
+            decode_checked(canonical, |_| (), check::check_namespace, problems);
             Built {
                 key: None,
                 accepted: (!problems.has_error()).then_some(Accepted::Namespace),
@@ -291,26 +297,49 @@ fn build_object(
 ) -> Option<Object> {
     let object = match kind {
         ObjectKind::ConfigMap => {
-            let (object, causes) = decode_noting::<ConfigMap>(canonical, problems);
-            let checked = problems.len();
-            let mut object = object?;
-            defaults::default_namespace(&mut object.metadata);
-            check::check_config_map(&object, problems);
-            problems.drop_consequences(checked, &causes);
-            Object::ConfigMap(Arc::new(object))
+            let check = check::check_config_map;
+            Object::ConfigMap(decode_checked(canonical, in_namespace, check, problems)?.into())
         }
         ObjectKind::Secret => {
-            let (object, causes) = decode_noting::<Secret>(canonical, problems);
-            let checked = problems.len();
-            let mut object = object?;
-            defaults::default_namespace(&mut object.metadata);
-            check::check_secret(&object, problems);
-            problems.drop_consequences(checked, &causes);
-            defaults::merge_string_data(&mut object);
-            Object::Secret(Arc::new(object))
+            let check = check::check_secret;
+            let mut secret = decode_checked(canonical, in_namespace, check, problems)?;
+            defaults::merge_string_data(&mut secret);
+            Object::Secret(secret.into())
+        }
+        ObjectKind::Service => {
+            let check = check::check_service;
+            Object::Service(decode_checked(canonical, in_namespace, check, problems)?.into())
+        }
+        ObjectKind::Claim => {
+            let check = check::check_claim;
+            Object::Claim(decode_checked(canonical, in_namespace, check, problems)?.into())
+        }
+        ObjectKind::Volume => {
+            let check = check::check_volume;
+            Object::Volume(decode_checked(canonical, |_| (), check, problems)?.into())
         }
     };
     (!problems.has_error()).then_some(object)
+}
+
+/// JSON → typed object, defaulted and checked; none if it can't be decoded at all.
+fn decode_checked<T: DeserializeOwned>(
+    canonical: &Value,
+    default: impl FnOnce(&mut T),
+    check: impl FnOnce(&T, &mut Problems<'_>),
+    problems: &mut Problems<'_>,
+) -> Option<T> {
+    let (object, causes) = decode_noting::<T>(canonical, problems);
+    let decoded = problems.len();
+    let mut object = object?;
+    default(&mut object);
+    check(&object, problems);
+    problems.drop_consequences(decoded, &causes);
+    Some(object)
+}
+
+fn in_namespace<T: Metadata<Ty = ObjectMeta>>(object: &mut T) {
+    defaults::default_namespace(object.metadata_mut());
 }
 
 /// JSON of a v1 Pod → static pod; none, if any error was noted.
@@ -340,6 +369,14 @@ fn build_pod(
 
 fn note_unknown(unknown: &decode::UnknownField, problems: &mut Problems<'_>) {
     let path = &unknown.path;
+    // No other spec has a claimRef: this one is a PersistentVolume's.
+    let of_volume = unknown.known.contains(&"claimRef");
+    if let Some(kind) = check::unsupported_source(path).filter(|_| of_volume) {
+        let message = format!("volumes of type {kind} are not supported");
+        problems.add_at_key(Severity::Error, Code::UnsupportedField, path, message);
+        problems.help("mirrorlet supports PersistentVolumes of type hostPath and local; for other storage, annotate a claim with mirrorlet.dev/volume-driver");
+        return;
+    }
     if is_volume_source(path) {
         // Left out it would silently be an emptyDir.
         let message = "unknown volume type".to_owned();
@@ -363,6 +400,7 @@ fn is_volume_source(path: &Path) -> bool {
 
 fn note_special(path: &Path, verdict: Verdict, problems: &mut Problems<'_>) {
     let (severity, code, message) = match verdict {
+        Verdict::UnsupportedOfCluster(_) => return,
         Verdict::Unsupported(why) | Verdict::NotInManifest(why) => {
             (Severity::Error, Code::UnsupportedField, why.to_owned())
         }
@@ -381,7 +419,7 @@ fn note_special(path: &Path, verdict: Verdict, problems: &mut Problems<'_>) {
     problems.add_at_key(severity, code, path, message);
 }
 
-/// The pod's full name here, as far as its metadata tells.
+/// The pod's full name here, as far as its metadata can be read.
 fn full_name(json: &Value, ctx: &ParseContext<'_>) -> Option<FullName> {
     let (name, namespace) = names(json)?;
     // A full name is taken apart at its `_`.
@@ -392,9 +430,15 @@ fn full_name(json: &Value, ctx: &ParseContext<'_>) -> Option<FullName> {
     Some(FullName::new(name, namespace))
 }
 
-/// The object's key, as far as its metadata tells.
+/// The object's key, as far as its metadata can be read.
 fn object_key(json: &Value, kind: ObjectKind) -> Option<ObjectKey> {
     let (name, namespace) = names(json)?;
+    let namespace = match kind {
+        ObjectKind::Volume => "",
+        ObjectKind::ConfigMap | ObjectKind::Secret | ObjectKind::Service | ObjectKind::Claim => {
+            namespace
+        }
+    };
     Some(ObjectKey {
         kind,
         namespace: namespace.to_owned(),
@@ -402,7 +446,7 @@ fn object_key(json: &Value, kind: ObjectKind) -> Option<ObjectKey> {
     })
 }
 
-/// Name and namespace, as far as the metadata tells.
+/// Name and namespace, as far as the metadata can be read.
 fn names(json: &Value) -> Option<(&str, &str)> {
     let meta = json.get("metadata")?;
     let name = meta.get("name")?.as_str().filter(|name| !name.is_empty())?;

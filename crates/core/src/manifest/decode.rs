@@ -19,7 +19,7 @@ use crate::path::{Path, Segment};
 /// Wrong values found in one object before giving up.
 const FAULTS_MAX: usize = 50;
 
-/// What is said of a value that its type refuses for a reason of its own.
+/// The message for a value that its type refuses for a reason of its own.
 pub(super) const UNFIT: &str = "this value can't be used here";
 
 /// A field its type doesn't know.

@@ -24,8 +24,10 @@ use crate::desired::PodSource;
 use crate::objects::{Object, ObjectKey, ObjectKind};
 
 pub use build::{document_from_canonical, parse_manifest};
+pub use check::{is_label_value, is_qualified};
 pub use render::render;
 pub use support::unsupported_fields;
+pub(crate) use uid::uid_of;
 
 /// Largest manifest read, as upstream: 10 MiB.
 pub const MANIFEST_BYTES_MAX: usize = 10 * 1024 * 1024;
@@ -86,8 +88,8 @@ pub struct Document {
     pub number: u32,
     /// Its start.
     pub position: Option<Position>,
-    /// What it describes, as far as the text says; set for rejected documents too when their
-    /// `metadata` can be read.
+    /// Kind and name of the described object; set for rejected documents too when their `metadata`
+    /// can be read.
     pub key: Option<DocumentKey>,
     /// Whether its kind is Secret, or is not known.
     pub may_be_secret: bool,
@@ -141,7 +143,7 @@ pub enum Accepted {
 }
 
 impl Accepted {
-    /// What it is; none of a namespace.
+    /// Returns its kind and name; none for a namespace.
     #[must_use]
     pub fn key(&self) -> Option<DocumentKey> {
         match self {

@@ -17,6 +17,9 @@ pub(super) enum Verdict {
     Forbidden(&'static str),
     /// The same, and a pod of the API server can't have it honoured here either.
     ForbiddenAndUnsupported(&'static str),
+    /// It refers to an API object that a manifest can define; a pod of the API server can't have it
+    /// honoured here.
+    UnsupportedOfCluster(&'static str),
     /// It can't be part of a manifest; the text says why. It is no part of a spec.
     NotInManifest(&'static str),
     /// It has no effect; the text says why.
@@ -46,7 +49,10 @@ enum When {
 /// a key may end in `*`.
 struct Rule(&'static str, When, Verdict);
 
-use Verdict::{Forbidden, ForbiddenAndUnsupported, NoEffect, NotInManifest, OnNode, Unsupported};
+use Verdict::{
+    Forbidden, ForbiddenAndUnsupported, NoEffect, NotInManifest, OnNode, Unsupported,
+    UnsupportedOfCluster,
+};
 use When::{Begins, IsFalse, IsNot, NonEmpty, Written};
 
 const HTTP_1: Verdict = Unsupported("only HTTP/1.1 is supported; remove this field");
@@ -194,11 +200,6 @@ const RULES: &[Rule] = &[
     ),
     Rule("spec.C.securityContext.windowsOptions", Written, WINDOWS),
     Rule(
-        "spec.C.env[].valueFrom.fileKeyRef",
-        Written,
-        Unsupported("variables from files are not supported yet"),
-    ),
-    Rule(
         "spec.C.resources.claims",
         NonEmpty,
         ForbiddenAndUnsupported("resourceclaims"),
@@ -214,7 +215,7 @@ const RULES: &[Rule] = &[
     Rule(
         "spec.volumes[].persistentVolumeClaim",
         Written,
-        ForbiddenAndUnsupported("persistentvolumeclaims"),
+        UnsupportedOfCluster("persistentvolumeclaims of the API server"),
     ),
     Rule(
         "spec.volumes[].ephemeral",
@@ -294,7 +295,7 @@ pub fn unsupported_fields(pod: &Pod) -> Vec<String> {
     let mut found = Vec::new();
     for_each_special(&written, &mut |path, verdict| match verdict {
         Unsupported(why) => found.push(format!("{path}: {why}")),
-        ForbiddenAndUnsupported(resource) => {
+        ForbiddenAndUnsupported(resource) | UnsupportedOfCluster(resource) => {
             found.push(format!("{path}: {resource} are not supported"));
         }
         Forbidden(_) | NotInManifest(_) | NoEffect(_) | OnNode(_) => {}

@@ -44,6 +44,17 @@ pub(super) fn static_uid(canonical: &Value, ctx: &ParseContext<'_>) -> PodUid {
     text.push_str(source);
     quote(ctx.location, &mut text);
     text.push('\n');
+    hashed(&text)
+}
+
+/// A UID of something that isn't a manifest alone.
+pub(crate) fn uid_of(encoding: &str, value: &Value) -> PodUid {
+    let mut text = format!("{encoding}\n");
+    encode(value, &mut text);
+    hashed(&text)
+}
+
+fn hashed(text: &str) -> PodUid {
     let digest = Sha256::digest(text.as_bytes());
     PodUid::from(hex(&digest[..UID_BYTES]))
 }

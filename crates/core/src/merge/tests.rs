@@ -30,6 +30,7 @@ fn pod(source: PodSource, location: &str, document: u32, name: &str, uid: &str) 
         held: false,
         problems: Vec::new(),
         rollout: None,
+        config: None,
     }
 }
 
@@ -452,6 +453,8 @@ fn object(location: &str, kind: ObjectKind, name: &str, key: &str) -> SourceObje
     let object = match kind {
         ObjectKind::ConfigMap => Object::ConfigMap(serde_json::from_value(object).unwrap()),
         ObjectKind::Secret => Object::Secret(serde_json::from_value(object).unwrap()),
+        ObjectKind::Service => Object::Service(serde_json::from_value(object).unwrap()),
+        other => unreachable!("{other:?}"),
     };
     SourceObject {
         object,

@@ -23,6 +23,8 @@ pub struct NodeRef {
 #[must_use]
 pub fn mirror_copy(pod: &Pod, node: &NodeRef) -> Pod {
     let mut annotations = pod.metadata.annotations.clone().unwrap_or_default();
+    // They come and go, and a mirror is made once; its status says what follows from them.
+    annotations.retain(|key, _| ![keys::STOPPED, keys::RESTART].contains(&key.as_str()));
     let hash = annotations.get(keys::CONFIG_HASH).cloned();
     annotations.insert(keys::CONFIG_MIRROR.to_owned(), hash.unwrap_or_default());
     let mut spec = pod.spec.clone();

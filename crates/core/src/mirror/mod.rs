@@ -27,14 +27,14 @@ use crate::api::{FullName, MirrorPodUid, NodeName, Pod, PodUid, core, keys, meta
 use crate::manager::{PodTable, is_mirror_pod, is_mirror_pod_of};
 use crate::spec;
 
-/// What mirrors are decided from.
+/// The inputs of the decision about mirrors.
 #[derive(Debug, Clone, Copy)]
 pub struct MirrorInput<'a> {
     /// Name of our Node.
     pub node_name: &'a NodeName,
     /// Our Node as the API server has it.
     pub node: Option<&'a core::Node>,
-    /// What each full name of a static pod stands for; see [`standings`].
+    /// The standing of each full name of a static pod; see [`standings`].
     pub standings: &'a BTreeMap<FullName, Standing>,
     /// The wanted pods and the mirrors.
     pub pods: &'a PodTable,
@@ -71,7 +71,7 @@ impl Why {
     }
 }
 
-/// What a mirror that should exist waits for.
+/// The reason why a mirror that should exist has to wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Obstacle {
     /// Our Node is not registered, or is being deleted.
@@ -83,7 +83,7 @@ pub enum Obstacle {
     },
 }
 
-/// What is to be done about one full name.
+/// The action for one full name.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
     /// Nothing: its mirror is there.
@@ -144,7 +144,7 @@ pub fn is_ours(pod: &Pod, node_name: &NodeName) -> bool {
     is_mirror_pod(pod) && spec::spec(pod).node_name.as_deref() == Some(node_name.as_str())
 }
 
-/// What is to be done now, for every full name of a static pod or of a mirror of ours.
+/// Returns the action to take now for every full name of a static pod or of a mirror of ours.
 #[must_use]
 pub fn verdicts(input: &MirrorInput<'_>) -> BTreeMap<FullName, Verdict> {
     let orphans = input.pods.get_orphaned_mirror_pod_names();
@@ -155,7 +155,7 @@ pub fn verdicts(input: &MirrorInput<'_>) -> BTreeMap<FullName, Verdict> {
         .collect()
 }
 
-/// What is to be done about one full name; nothing when a mirror must be left alone for now.
+/// Returns the action for one full name; none when a mirror must be left alone for now.
 fn verdict(input: &MirrorInput<'_>, name: &FullName) -> Option<Verdict> {
     let standing = input.standings.get(name);
     let pod = standing.and_then(Standing::pod);
@@ -235,7 +235,7 @@ fn is_others(mirror: &Pod, node: &core::Node) -> bool {
     nodes.any(|owner| Some(&owner.uid) != node.metadata.uid.as_ref())
 }
 
-/// Hash of the static pod whose mirror this is, or of a static pod: what tells versions apart.
+/// Hash of the static pod whose mirror this is, or of a static pod: what distinguishes versions.
 #[must_use]
 pub fn hash(pod: &Pod) -> Option<&str> {
     let annotations = pod.metadata.annotations.as_ref()?;

@@ -1,4 +1,4 @@
-//! Why a mirror can't be made, told apart by what would mend it, and when to try again.
+//! Why a mirror can't be made, by what would mend it, and when to try again.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -42,7 +42,7 @@ pub enum ProblemKind {
     NodeMissing,
     /// The API server doesn't find the pod valid.
     Invalid,
-    /// Something else; the words tell.
+    /// Something else; the message says what.
     Other,
 }
 
@@ -83,13 +83,13 @@ impl ProblemKind {
     }
 
     /// Whether it is about this mirror, and not about the whole connection: what somebody has to
-    /// mend, and what the Node tells of itself.
+    /// mend, and what the Node's status says.
     #[must_use]
     pub fn is_refusal(self) -> bool {
         !matches!(self, Self::ApiAway | Self::NodeMissing)
     }
 
-    /// Whether somebody who sees the pod missing mends it within seconds, without telling us.
+    /// Whether somebody who sees the pod missing mends it within seconds, without notice.
     fn is_soon_mended(self) -> bool {
         matches!(self, Self::NamespaceMissing | Self::NameTaken)
     }
@@ -218,7 +218,7 @@ fn forbidden(message: &str) -> ProblemKind {
 }
 
 /// When to try again after the `attempts`th refusal in a row of this kind, `age` after the first.
-/// `watched` tells that we'd be told of the cause going away. `share`, from 0 to 1, differs from
+/// `watched` says that the end of the cause will be noticed. `share`, from 0 to 1, differs from
 /// pod to pod, so that pods refused together don't come back together.
 #[must_use]
 pub fn retry_after(

@@ -79,8 +79,8 @@ pub fn compute_conditions(
     .collect()
 }
 
-/// The conditions a Node is in before the next look: those told last, written or not, but for
-/// what others declared unknown since, and what was never told.
+/// The conditions a Node is in before the next look: those reported last, written or not, but for
+/// what others declared unknown since, and what was never reported.
 #[must_use]
 pub fn believed_conditions(told: &[NodeCondition], base: &[NodeCondition]) -> Vec<NodeCondition> {
     let is_told = |kind: &str| told.iter().any(|told| told.type_ == kind);

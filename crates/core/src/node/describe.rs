@@ -15,9 +15,9 @@ use crate::api::core::{
 use crate::api::meta::ObjectMeta;
 use crate::api::{Timestamp, keys};
 
-/// Most images told: upstream's `nodeStatusMaxImages`. They are the largest part of a Node.
+/// Most images listed: upstream's `nodeStatusMaxImages`. They are the largest part of a Node.
 const IMAGES_MAX: usize = 50;
-/// Most names told of an image: upstream's `maxNamesPerImageInNodeStatus`.
+/// Most names listed of an image: upstream's `maxNamesPerImageInNodeStatus`.
 const IMAGE_NAMES_MAX: usize = 5;
 /// Longest value of a label.
 const LABEL_MAX: usize = 63;

@@ -26,10 +26,11 @@ pub use write::{
 
 /// The Kubernetes version whose kubelet we behave as.
 pub const KUBERNETES_VERSION: &str = "v1.35.4";
-/// What our Nodes carry in their kubelet version, and no kubelet's does.
+/// The mark in the kubelet version of our Nodes, which no kubelet's has.
 pub const VERSION_MARK: &str = "mirrorlet";
 
-/// What kubelet version our Node tells: a semantic version, as the scheduler and kubectl expect.
+/// Returns the kubelet version of our Node: a semantic version, as the scheduler and kubectl
+/// expect.
 #[must_use]
 pub fn kubelet_version() -> String {
     format!(
@@ -47,12 +48,12 @@ pub struct ImageSeen {
     pub size_bytes: u64,
 }
 
-/// What our Node says of the machine and of itself; it changes seldom.
+/// The facts about the machine and the agent in our Node; they change seldom.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct NodeFacts {
     /// Name of the Node.
     pub name: NodeName,
-    /// Our owner id: tells our Node from that of another mirrorlet.
+    /// Our owner id: distinguishes our Node from that of another mirrorlet.
     pub owner: String,
     /// Name of the machine; published as an address unless empty.
     pub hostname: String,
@@ -66,9 +67,9 @@ pub struct NodeFacts {
     pub labels: BTreeMap<String, String>,
     /// Taints it is registered with.
     pub taints: Vec<Taint>,
-    /// What the machine has.
+    /// Resources of the machine.
     pub capacity: Amounts,
-    /// What of it is not for pods.
+    /// Resources that are reserved, and not for pods.
     pub reserved: Amounts,
     /// Most pods.
     pub max_pods: usize,
@@ -105,6 +106,6 @@ pub enum EngineSeen {
 pub struct Readings {
     /// The Engine.
     pub engine: EngineSeen,
-    /// What the machine is short of.
+    /// The pressures that the machine is under.
     pub pressures: Pressures,
 }

@@ -151,7 +151,7 @@ pub struct NodeEvent {
 }
 
 impl NodeEvent {
-    /// An event that only tells.
+    /// An event without consequence.
     #[must_use]
     pub fn normal(reason: &'static str, message: String) -> Self {
         Self {
@@ -162,7 +162,7 @@ impl NodeEvent {
     }
 }
 
-/// Events of the change from one status to the next, as upstream tells them.
+/// Events of the change from one status to the next, as upstream words them.
 #[must_use]
 pub fn transitions(name: &str, before: &NodeStatus, after: &NodeStatus) -> Vec<NodeEvent> {
     let mut events = Vec::new();

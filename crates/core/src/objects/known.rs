@@ -7,8 +7,10 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{ObjectError, ObjectKey, ObjectKind, ObjectSet, References};
-use crate::api::core::{ConfigMap, Secret};
+use crate::api::core::{ConfigMap, PersistentVolumeClaim, Secret, Service};
+use crate::api::keys;
 use crate::api::meta::ObjectMeta;
+use crate::objects::claims::{Bindings, ClaimName, Claims, PersistentVolume, Storage};
 
 /// An object that pods refer to. Its `Debug` text doesn't hold its data.
 #[derive(Clone, PartialEq)]
@@ -17,6 +19,12 @@ pub enum Object {
     ConfigMap(Arc<ConfigMap>),
     /// A `Secret`, its `stringData` merged into its `data`.
     Secret(Arc<Secret>),
+    /// A `Service`.
+    Service(Arc<Service>),
+    /// A `PersistentVolumeClaim`.
+    Claim(Arc<PersistentVolumeClaim>),
+    /// A `PersistentVolume`.
+    Volume(Arc<PersistentVolume>),
 }
 
 impl fmt::Debug for Object {
@@ -32,6 +40,9 @@ impl Object {
         match self {
             Self::ConfigMap(_) => ObjectKind::ConfigMap,
             Self::Secret(_) => ObjectKind::Secret,
+            Self::Service(_) => ObjectKind::Service,
+            Self::Claim(_) => ObjectKind::Claim,
+            Self::Volume(_) => ObjectKind::Volume,
         }
     }
 
@@ -39,6 +50,9 @@ impl Object {
         match self {
             Self::ConfigMap(object) => &object.metadata,
             Self::Secret(object) => &object.metadata,
+            Self::Service(object) => &object.metadata,
+            Self::Claim(object) => &object.metadata,
+            Self::Volume(object) => &object.metadata,
         }
     }
 
@@ -54,7 +68,7 @@ impl Object {
     }
 
     /// Whether an edit of it to `other` is one that Kubernetes refuses: an immutable object keeps
-    /// its data, and stays immutable.
+    /// its data, and stays immutable; a claim keeps everything but its size, a volume its source.
     #[must_use]
     pub fn forbids(&self, other: &Self) -> bool {
         match (self, other) {
@@ -65,7 +79,18 @@ impl Object {
             (Self::Secret(old), Self::Secret(new)) => {
                 old.immutable == Some(true) && (new.immutable != Some(true) || old.data != new.data)
             }
-            (Self::ConfigMap(_) | Self::Secret(_), _) => false,
+            (Self::Claim(old), Self::Claim(new)) => wishes(old) != wishes(new),
+            (Self::Volume(old), Self::Volume(new)) => {
+                (&old.spec.host_path, &old.spec.local) != (&new.spec.host_path, &new.spec.local)
+            }
+            (
+                Self::ConfigMap(_)
+                | Self::Secret(_)
+                | Self::Service(_)
+                | Self::Claim(_)
+                | Self::Volume(_),
+                _,
+            ) => false,
         }
     }
 
@@ -79,6 +104,7 @@ impl Object {
                 text || (!for_variable && binary.is_some_and(|d| d.contains_key(entry)))
             }
             Self::Secret(object) => object.data.as_ref().is_some_and(|d| d.contains_key(entry)),
+            Self::Service(_) | Self::Claim(_) | Self::Volume(_) => false,
         }
     }
 
@@ -87,9 +113,28 @@ impl Object {
     pub fn canonical(&self) -> Option<Value> {
         match self {
             Self::ConfigMap(object) => serde_json::to_value(&**object).ok(),
+            Self::Service(object) => serde_json::to_value(&**object).ok(),
             Self::Secret(_) => None,
+            Self::Claim(object) => serde_json::to_value(&**object).ok(),
+            Self::Volume(object) => serde_json::to_value(&**object).ok(),
         }
     }
+}
+
+/// The fields of a claim that can't be edited, because they have no effect once it is bound.
+fn wishes(claim: &PersistentVolumeClaim) -> (PersistentVolumeClaim, [Option<&String>; 3]) {
+    let mut spec = claim.spec.clone();
+    if let Some(spec) = &mut spec {
+        spec.resources = None;
+    }
+    let annotations = claim.metadata.annotations.as_ref();
+    let annotation = |key: &str| annotations?.get(key);
+    let ours = [keys::VOLUME_NAME, keys::VOLUME_DRIVER, keys::VOLUME_OPTIONS];
+    let claim = PersistentVolumeClaim {
+        spec,
+        ..PersistentVolumeClaim::default()
+    };
+    (claim, ours.map(annotation))
 }
 
 /// The objects of all manifests.
@@ -97,6 +142,8 @@ impl Object {
 pub struct KnownObjects {
     /// By key.
     pub objects: BTreeMap<ObjectKey, Object>,
+    /// The bindings of claims.
+    pub bindings: Bindings,
     /// Whether every source of manifests has delivered: what is missing doesn't exist then.
     pub complete: bool,
 }
@@ -105,33 +152,61 @@ impl KnownObjects {
     /// The object of that key.
     ///
     /// # Errors
-    /// No manifest defines it, or that can't be told yet.
+    /// No manifest defines it, or that is not known yet.
     pub fn get(&self, key: &ObjectKey) -> Result<Object, ObjectError> {
         if let Some(found) = self.objects.get(key) {
             return Ok(found.clone());
         }
         if self.complete {
-            return Err(ObjectError::NoDocument {
-                resource: key.kind.resource(),
-                kind: key.kind.as_str(),
-                namespace: key.namespace.clone(),
-                name: key.name.clone(),
-            });
+            return Err(ObjectError::NoDocument(key.clone()));
         }
-        Err(ObjectError::Away {
-            what: key.to_string(),
-            cause: "not every source of manifests has been read yet".to_owned(),
-        })
+        Err(unread(key))
     }
 
-    /// What of it has another value in `other`, is missing there, or is only there.
-    pub fn differing<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a ObjectKey> {
+    /// The claims and volumes.
+    #[must_use]
+    pub fn claims(&self) -> Claims<'_> {
+        Claims {
+            objects: &self.objects,
+            bindings: &self.bindings,
+        }
+    }
+
+    /// The storage of a claim.
+    ///
+    /// # Errors
+    /// No manifest defines the claim, it has no volume, or that isn't known yet.
+    pub fn storage(&self, key: &ObjectKey) -> Result<Storage, ObjectError> {
+        self.get(key)?;
+        let name = ClaimName::of(key);
+        if !self.bindings.contains_key(&name) && !self.complete {
+            return Err(unread(key));
+        }
+        self.claims()
+            .storage(&name)
+            .map_err(|cause| ObjectError::Unbound {
+                name: name.name,
+                cause,
+            })
+    }
+
+    /// Returns the objects whose values differ from those in `other`, and those that only one of
+    /// the two has.
+    pub fn differing<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = ObjectKey> {
         let (old, new) = (&self.objects, &other.objects);
         let changed = old
             .iter()
             .filter(|(key, object)| new.get(*key) != Some(*object));
         let added = new.keys().filter(|key| !old.contains_key(*key));
-        changed.map(|(key, _)| key).chain(added)
+        let changed = changed.map(|(key, _)| key).chain(added);
+        // A volume that was added or removed may be that of any claim.
+        let volumes = changed.clone().any(|key| key.kind == ObjectKind::Volume);
+        let claims = new.keys().filter(move |key| {
+            let name = || ClaimName::of(key);
+            let rebound = || self.bindings.get(&name()) != other.bindings.get(&name());
+            key.kind == ObjectKind::Claim && (volumes || rebound())
+        });
+        changed.chain(claims).cloned()
     }
 
     /// Everything that a pod of a manifest refers to.
@@ -140,6 +215,10 @@ impl KnownObjects {
         let mut set = ObjectSet::default();
         for key in &references.objects {
             let name = key.name.clone();
+            if key.kind == ObjectKind::Claim {
+                set.claims.insert(name, self.storage(key).map(Arc::new));
+                continue;
+            }
             match (key.kind, self.get(key)) {
                 (ObjectKind::ConfigMap, Ok(Object::ConfigMap(found))) => {
                     set.config_maps.insert(name, Ok(found));
@@ -147,8 +226,9 @@ impl KnownObjects {
                 (ObjectKind::Secret, Ok(Object::Secret(found))) => {
                     set.secrets.insert(name, Ok(found));
                 }
-                // An object has the kind of its key.
-                (_, Ok(Object::ConfigMap(_) | Object::Secret(_))) => {}
+                // An object has the kind of its key, and pods refer to no other kinds.
+                (_, Ok(_))
+                | (ObjectKind::Service | ObjectKind::Claim | ObjectKind::Volume, Err(_)) => {}
                 (ObjectKind::ConfigMap, Err(error)) => {
                     set.config_maps.insert(name, Err(error));
                 }
@@ -158,5 +238,12 @@ impl KnownObjects {
             }
         }
         set
+    }
+}
+
+fn unread(key: &ObjectKey) -> ObjectError {
+    ObjectError::Away {
+        what: key.to_string(),
+        cause: "not every source of manifests has been read yet".to_owned(),
     }
 }

@@ -13,7 +13,7 @@ pub struct ObjectUse {
     pub key: ObjectKey,
     /// The values of it that are wanted by name, with the place of each.
     entries: Vec<(String, Path)>,
-    /// What it means that it is missing; nothing where it is optional.
+    /// Severity of the problem when it is missing; none where it is optional.
     missing: Option<Severity>,
     /// The place of the object's name.
     path: Path,
@@ -47,22 +47,35 @@ impl ObjectUse {
         std::iter::once(&self.path).chain(self.entries.iter().map(|(_, path)| path))
     }
 
+    /// Whether its values become variables or files of the pod; credentials for pulls don't.
+    pub(super) fn is_config(&self) -> bool {
+        matches!(self.key.kind, ObjectKind::ConfigMap | ObjectKind::Secret)
+            && !self.path.contains_key("imagePullSecrets")
+    }
+
+    /// Whether the pod can't start without the object.
+    pub(super) fn is_required(&self) -> bool {
+        self.missing == Some(Severity::Error)
+    }
+
     /// The problems that it has with what `find` gives for its key.
     fn unmet(&self, find: impl Fn(&ObjectKey) -> Option<Object>, into: &mut Vec<Unmet>) {
         let Some(severity) = self.missing else { return };
-        let ObjectKey {
-            kind,
-            namespace,
-            name,
-        } = &self.key;
-        let kind = kind.as_str();
+        let words = self.key.words();
         let Some(object) = find(&self.key) else {
             into.push(Unmet {
                 key: self.key.clone(),
                 path: self.path.clone(),
                 severity,
-                message: format!("no manifest defines {kind} {namespace}/{name}"),
-                help: "add a document of this kind, name and namespace, or make the reference optional",
+                message: format!("no manifest defines {words}"),
+                help: match self.key.kind {
+                    ObjectKind::ConfigMap | ObjectKind::Secret => {
+                        "add a document of this kind, name and namespace, or make the reference optional"
+                    }
+                    ObjectKind::Service | ObjectKind::Claim | ObjectKind::Volume => {
+                        "add a document of this kind, name and namespace"
+                    }
+                },
             });
             return;
         };
@@ -73,7 +86,7 @@ impl ObjectUse {
                     key: self.key.clone(),
                     path: path.clone(),
                     severity,
-                    message: format!("{kind} {namespace}/{name} has no key {entry:?}"),
+                    message: format!("{words} has no key {entry:?}"),
                     help: "add the key to the object, or correct it here",
                 });
             }
@@ -184,6 +197,10 @@ impl Uses {
             let name = v.secret_name.as_deref().unwrap_or_default();
             let (name, at) = (("secretName", name), at.key("secret"));
             self.files(SECRET, name, v.optional, v.items.as_deref(), &at);
+        }
+        if let Some(v) = &volume.persistent_volume_claim {
+            let path = at.key("persistentVolumeClaim").key("claimName");
+            self.add(ObjectKind::Claim, &v.claim_name, None, Vec::new(), path);
         }
         let projected = volume.projected.as_ref();
         let sources = projected.and_then(|p| p.sources.as_deref());

@@ -1,7 +1,7 @@
 //! Files of configMap, secret, downwardAPI and projected volumes, as values.
 //!
-//! What a volume holds is decided here from the pod and the objects it refers to; `volume` writes
-//! it, atomically.
+//! The content of volumes is decided here from the pod and the objects it refers to; `volume`
+//! writes it, atomically.
 //!
 //! Upstream: `pkg/volume/{configmap,secret,downwardapi,projected}`,
 //! `pkg/volume/util/atomic_writer.go` (`validatePath`).
@@ -144,7 +144,7 @@ impl Payload {
     }
 }
 
-/// Why a volume's files can't be told. Holds no value of an object.
+/// Why a volume's files can't be computed. Holds no value of an object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct PayloadError(Vec<String>);
 
@@ -180,7 +180,7 @@ pub struct PayloadContext<'a> {
     pub allocatable: Amounts,
 }
 
-/// The files of every volume of a pod that is written from values, or why they can't be told.
+/// The files of every volume of a pod that is written from values, or why they can't be computed.
 pub type Payloads = BTreeMap<String, Result<Payload, PayloadError>>;
 
 /// The files of every volume of a pod that is written from values.
@@ -387,7 +387,7 @@ fn of_downward(
 }
 
 /// Sources in their order, a later one's file replacing an earlier one's. The problems of all of
-/// them are told together.
+/// them are reported together.
 fn of_projected(
     projected: &ProjectedVolumeSource,
     context: &PayloadContext<'_>,

@@ -54,7 +54,7 @@ fn objects(pod: &Pod) -> ObjectSet {
         ]
         .into(),
         tokens,
-        services: None,
+        ..ObjectSet::default()
     }
 }
 

@@ -5,10 +5,10 @@
 
 use crate::api::Pod;
 use crate::api::core::Container;
-use crate::observed::{ContainerState, ContainerStatus};
+use crate::observed::{ContainerState, ContainerStatus, Hand};
 use crate::probe::{ProbeKind, ProbeResults};
 use crate::restart::{self, should_restart};
-use crate::spec::{RestartPolicy, container_hash};
+use crate::spec::{self, RestartPolicy, container_hash};
 
 use super::Reason;
 
@@ -37,13 +37,17 @@ pub(super) fn judge(
         return Verdict::Start(Reason::NeverStarted { container: name });
     };
     match seen.state {
+        ContainerState::Running | ContainerState::Exited if spec::to_restart(pod, &seen.id) => {
+            Verdict::Start(requested(&container.name))
+        }
         ContainerState::Running if definition_changed(container, seen) => {
             Verdict::Start(Reason::DefinitionChanged { container: name })
         }
         ContainerState::Running => {
             // Rules that want it back are asked when its exit code is known.
             let for_good = restart::policy(pod, container) == RestartPolicy::Never;
-            match failed_probe(container, seen, probes, for_good) {
+            let by_hand = by_hand(seen.started_by_hand(), &container.name, for_good);
+            match by_hand.or_else(|| failed_probe(container, seen, probes, for_good)) {
                 None => Verdict::Keep,
                 Some(reason) if for_good => Verdict::Stop(reason),
                 Some(reason) => Verdict::Start(reason),
@@ -54,15 +58,37 @@ pub(super) fn judge(
         ContainerState::Exited => {
             let exit_code = seen.exit_code.unwrap_or_default();
             if should_restart(pod, container, exit_code) {
-                Verdict::Start(Reason::Exited {
-                    container: name,
-                    exit_code,
-                })
+                Verdict::Start(exited(seen))
             } else {
                 Verdict::Done
             }
         }
     }
+}
+
+/// Why an instance that ended is started anew.
+pub(super) fn exited(seen: &ContainerStatus) -> Reason {
+    by_hand(seen.hand(), &seen.name, false).unwrap_or_else(|| Reason::Exited {
+        container: seen.name.clone(),
+        exit_code: seen.exit_code.unwrap_or_default(),
+    })
+}
+
+/// Why an instance that a person wants replaced is started anew.
+pub(super) fn requested(name: &str) -> Reason {
+    Reason::Requested {
+        container: name.into(),
+    }
+}
+
+/// Why an instance that a person handled is replaced. One that runs again ran without its hooks and
+/// its probes' knowledge, and nothing would count it: there is to be a new one.
+pub(super) fn by_hand(what: Option<Hand>, name: &str, for_good: bool) -> Option<Reason> {
+    what.map(|what| Reason::ByHand {
+        container: name.into(),
+        what,
+        for_good,
+    })
 }
 
 /// Why a running instance has to go, if one of its probes says so; `for_good` if it doesn't come

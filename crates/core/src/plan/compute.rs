@@ -5,13 +5,14 @@
 
 use crate::spec;
 
-use super::app::{self, Verdict};
+use super::app::{self, Verdict, by_hand};
 use super::deadline::{Deadline, deadline};
 use super::draft::{Draft, Start};
-use super::init::{InitStart, Initialization, initialization};
+use super::init::{InitStart, Initialization, has_initialized, initialization};
 use super::prune::prune;
 use super::sandbox::{recreate, sandbox_changed};
 use super::{Plan, PlanInput, Reason};
+use crate::api::report::STOPPED;
 use crate::observed::{ContainerState, Role};
 
 /// Decides the next steps for one pod. Reads nothing but its argument.
@@ -28,6 +29,9 @@ fn decide(draft: &mut Draft<'_>) {
     if is_terminal(pod) {
         return draft.finish(Reason::Completed);
     }
+    if spec::is_stopped(pod) {
+        return stop(draft);
+    }
     match deadline(pod, status, draft.input.now) {
         Deadline::Passed => return draft.finish(Reason::DeadlineExceeded),
         Deadline::Ahead(left) => draft.look_again(left),
@@ -40,6 +44,7 @@ fn decide(draft: &mut Draft<'_>) {
     if let Some(reason) = changed {
         return recreate(draft, reason);
     }
+    stop_started_by_hand(draft);
     start_ephemerals(draft);
     match initialization(pod, status, draft.input.probes) {
         Initialization::Failed(reason) => draft.finish(reason),
@@ -50,6 +55,15 @@ fn decide(draft: &mut Draft<'_>) {
             start_inits(draft, starts);
             plan_apps(draft);
         }
+    }
+}
+
+/// A pod that a person stopped: what runs of it ends, and nothing starts.
+fn stop(draft: &mut Draft<'_>) {
+    draft.kill_pod(Reason::Stopped);
+    for (_, container) in spec::containers(draft.input.pod) {
+        let message = "a person stopped the pod; start it with: mirrorlet start";
+        draft.hold(container, STOPPED, message);
     }
 }
 
@@ -73,6 +87,26 @@ fn shrink(draft: &mut Draft<'_>, sandbox_changed: Option<Reason>) {
         Some(reason) => draft.finish(reason),
         None if !runs => draft.finish(Reason::Completed),
         None => {}
+    }
+}
+
+/// Stops instances that a person started again though their time is over: an older one than the
+/// newest, an init container that was passed, and what is never started twice.
+fn stop_started_by_hand(draft: &mut Draft<'_>) {
+    let (pod, status) = (draft.input.pod, draft.input.status);
+    for seen in &status.containers {
+        let newest = status.find_container_status_by_name(&seen.name);
+        let is_over = match seen.role {
+            Role::Init => has_initialized(pod, status),
+            Role::Ephemeral => true,
+            Role::Sidecar | Role::App => false,
+        };
+        let is_older = newest.is_some_and(|newest| newest.id != seen.id);
+        if let Some(reason) = by_hand(seen.started_by_hand(), &seen.name, true)
+            && (is_older || is_over)
+        {
+            draft.kill(seen, reason);
+        }
     }
 }
 

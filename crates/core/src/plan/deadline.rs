@@ -20,7 +20,7 @@ pub(crate) enum Deadline {
     Passed,
 }
 
-/// Looks at a pod's deadline. The pod's start is what its status says or what its sandboxes tell,
+/// Looks at a pod's deadline. The pod's start is what its status says or what its sandboxes say,
 /// whichever is earlier: an agent that starts just after the deadline must not find it ahead again,
 /// and a status that was made while nothing could be seen knows no better than what is seen now.
 pub(crate) fn deadline(pod: &Pod, status: &PodStatus, now: Timestamp) -> Deadline {

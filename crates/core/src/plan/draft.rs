@@ -81,8 +81,23 @@ impl<'a> Draft<'a> {
         self.plan.look_again = Some(self.plan.look_again.map_or(after, |t| t.min(after)));
     }
 
+    /// Says why a container isn't started.
+    pub(super) fn hold(&mut self, container: &Container, reason: &str, message: &str) {
+        let waiting = Waiting {
+            reason: reason.into(),
+            message: message.into(),
+        };
+        let name = container.name.as_str().into();
+        self.plan.waiting.insert(name, waiting);
+    }
+
     /// Stops one instance.
     pub(super) fn kill(&mut self, seen: &ContainerStatus, reason: Reason) {
+        let is_same =
+            |step: &Step| matches!(step, Step::KillContainer { id, .. } if *id == seen.id);
+        if self.before.iter().any(is_same) {
+            return;
+        }
         self.before.push(Step::KillContainer {
             id: seen.id.clone(),
             name: seen.name.clone(),
@@ -121,6 +136,14 @@ impl<'a> Draft<'a> {
         };
         for seen in namesakes().filter(|c| c.may_be_running()) {
             self.kill(seen, reason.clone());
+        }
+        let newest = namesakes().next();
+        let by_hand = newest
+            .filter(|c| c.state == ContainerState::Exited)
+            .and_then(|c| c.by_hand);
+        if let Some(left) = by_hand.and_then(|by| by.settles(self.input.now)) {
+            self.look_again(left);
+            return Start::Waits;
         }
         if self.waits(container) {
             return Start::Waits;
@@ -174,7 +197,9 @@ impl<'a> Draft<'a> {
     ///
     /// Upstream: `kuberuntime_manager.go` (`doBackOff`).
     fn waits(&mut self, container: &Container) -> bool {
-        let Some((key, finished_at)) = super::backoff_event(self.input.status, container) else {
+        let Some((key, finished_at)) =
+            super::backoff_event(self.input.pod, self.input.status, container)
+        else {
             return false;
         };
         let backoff = self.input.backoff;
@@ -188,13 +213,7 @@ impl<'a> Draft<'a> {
             FullName::of(self.input.pod),
             crate::api::PodUid::of(self.input.pod),
         );
-        self.plan.waiting.insert(
-            key.0,
-            Waiting {
-                reason: "CrashLoopBackOff".into(),
-                message: message.into(),
-            },
-        );
+        self.hold(container, "CrashLoopBackOff", &message);
         self.look_again(remaining);
         true
     }

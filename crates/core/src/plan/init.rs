@@ -10,7 +10,7 @@ use crate::restart::{self, should_restart};
 use crate::spec::{self, RestartPolicy};
 
 use super::Reason;
-use super::app::{definition_changed, failed_probe};
+use super::app::{by_hand, definition_changed, exited, failed_probe, requested};
 
 /// Exit code of a process that was killed.
 const EXIT_KILLED: i32 = 137;
@@ -48,7 +48,7 @@ enum Verdict {
 }
 
 /// Walks the init containers backwards: finished ones may have been removed, so the last one
-/// there is tells how far the pod got.
+/// there is shows how far the pod got.
 pub(super) fn initialization<'a>(
     pod: &'a Pod,
     status: &PodStatus,
@@ -85,7 +85,9 @@ pub(super) fn initialization<'a>(
         }
         let verdict = match role {
             Role::Init => judge_init(pod, container, seen),
-            Role::Sidecar | Role::App | Role::Ephemeral => judge_sidecar(container, seen, probes),
+            Role::Sidecar | Role::App | Role::Ephemeral => {
+                judge_sidecar(pod, container, seen, probes)
+            }
         };
         let restart = match verdict {
             Verdict::Fatal(reason) => return Initialization::Failed(reason),
@@ -122,7 +124,7 @@ pub(super) fn initialization<'a>(
 
 /// Whether a regular container shows that every init container has been passed. Exited ones don't
 /// count: they may be of a sandbox before this one.
-fn has_initialized(pod: &Pod, status: &PodStatus) -> bool {
+pub(super) fn has_initialized(pod: &Pod, status: &PodStatus) -> bool {
     spec::spec(pod).containers.iter().any(|container| {
         status
             .find_container_status_by_name(&container.name)
@@ -152,7 +154,9 @@ fn judge_init(pod: &Pod, container: &Container, seen: &ContainerStatus) -> Verdi
     };
     match seen.state {
         ContainerState::Created => Verdict::Start(Reason::CreatedOnly { container: name }),
-        ContainerState::Running => Verdict::Wait,
+        ContainerState::Running => {
+            by_hand(seen.started_by_hand(), &seen.name, false).map_or(Verdict::Wait, Verdict::Start)
+        }
         ContainerState::Exited if seen.succeeded() => Verdict::Passed(None),
         ContainerState::Exited => {
             let exit_code = seen.exit_code.unwrap_or_default();
@@ -162,13 +166,7 @@ fn judge_init(pod: &Pod, container: &Container, seen: &ContainerStatus) -> Verdi
             } else {
                 exit_code
             };
-            failed(
-                should_restart(pod, container, failure),
-                Reason::Exited {
-                    container: name,
-                    exit_code,
-                },
-            )
+            failed(should_restart(pod, container, failure), exited(seen))
         }
         // It may not have ended: there is no code that rules could go by.
         ContainerState::Unknown => failed(
@@ -178,10 +176,24 @@ fn judge_init(pod: &Pod, container: &Container, seen: &ContainerStatus) -> Verdi
     }
 }
 
-fn judge_sidecar(container: &Container, seen: &ContainerStatus, probes: &ProbeResults) -> Verdict {
+fn judge_sidecar(
+    pod: &Pod,
+    container: &Container,
+    seen: &ContainerStatus,
+    probes: &ProbeResults,
+) -> Verdict {
     let name = container.name.as_str().into();
+    let wanted = by_hand(seen.started_by_hand(), &seen.name, false)
+        .or_else(|| spec::to_restart(pod, &seen.id).then(|| requested(&seen.name)));
     match seen.state {
         ContainerState::Created => Verdict::Start(Reason::CreatedOnly { container: name }),
+        ContainerState::Running if wanted.is_some() => {
+            if probes.has_started(container, seen) {
+                Verdict::Passed(wanted)
+            } else {
+                wanted.map_or(Verdict::Wait, Verdict::Start)
+            }
+        }
         // What comes next waits until it has started; its liveness holds nothing back.
         ContainerState::Running if !probes.has_started(container, seen) => {
             let failed = probes.has_failed(container, seen, ProbeKind::Startup);
@@ -194,10 +206,7 @@ fn judge_sidecar(container: &Container, seen: &ContainerStatus, probes: &ProbeRe
             Verdict::Passed(Some(Reason::DefinitionChanged { container: name }))
         }
         ContainerState::Running => Verdict::Passed(failed_probe(container, seen, probes, false)),
-        ContainerState::Exited => Verdict::Start(Reason::Exited {
-            container: name,
-            exit_code: seen.exit_code.unwrap_or_default(),
-        }),
+        ContainerState::Exited => Verdict::Start(exited(seen)),
         ContainerState::Unknown => Verdict::Start(Reason::UnknownState { container: name }),
     }
 }

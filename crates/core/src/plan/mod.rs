@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::{ContainerId, Pod, Timestamp, core};
 use crate::backoff::{Backoff, ContainerKey};
 use crate::gc::ContainerGcPolicy;
-use crate::observed::{ContainerState, PodStatus, Role};
+use crate::observed::{ContainerState, ContainerStatus, Hand, PodStatus, Role};
 use crate::probe::{ProbeKind, ProbeResults};
 use crate::spec;
 
@@ -53,7 +53,7 @@ pub struct PlanInput<'a> {
     pub status: &'a PodStatus,
     /// Crash counters of the pod's containers.
     pub backoff: &'a Backoff,
-    /// What its probes say.
+    /// Results of its probes.
     pub probes: &'a ProbeResults,
     /// How many dead instances are kept.
     pub gc: ContainerGcPolicy,
@@ -114,6 +114,11 @@ pub enum Reason {
     NoSandbox,
     /// The newest sandbox does not run.
     SandboxDead,
+    /// A person stopped the newest sandbox, or started it again: its network is another one now.
+    SandboxByHand {
+        /// The action.
+        what: Hand,
+    },
     /// More than one sandbox runs.
     SandboxDuplicated,
     /// The sandbox is in the wrong network for the spec.
@@ -137,7 +142,17 @@ pub enum Reason {
         /// Its exit code.
         exit_code: i32,
     },
-    /// The runtime can't tell what the container does.
+    /// A person stopped the container, or started an instance of it again, with docker.
+    ByHand {
+        /// Name in the spec.
+        container: Arc<str>,
+        /// The action.
+        what: Hand,
+        /// Whether its policy doesn't want it back.
+        #[serde(default)]
+        for_good: bool,
+    },
+    /// The runtime doesn't know what the container does.
     UnknownState {
         /// Name in the spec.
         container: Arc<str>,
@@ -178,6 +193,13 @@ pub enum Reason {
         /// Name in the spec.
         container: Arc<str>,
     },
+    /// A person wants the container restarted.
+    Requested {
+        /// Name in the spec.
+        container: Arc<str>,
+    },
+    /// A person stopped the pod.
+    Stopped,
     /// Every container is done: nothing keeps the pod alive.
     Completed,
     /// The pod's `activeDeadlineSeconds` passed.
@@ -203,6 +225,7 @@ impl fmt::Display for Reason {
         match self {
             Self::NoSandbox => f.write_str("the pod has no sandbox"),
             Self::SandboxDead => f.write_str("the sandbox is not running"),
+            Self::SandboxByHand { what } => write!(f, "a person {what} the sandbox with docker"),
             Self::SandboxDuplicated => f.write_str("more than one sandbox is running"),
             Self::SandboxNetworkChanged => {
                 f.write_str("the network mode of the sandbox differs from the pod spec")
@@ -219,6 +242,11 @@ impl fmt::Display for Reason {
                 exit_code,
             } => {
                 write!(f, "container {container} exited with {exit_code}")
+            }
+            Self::ByHand {
+                container, what, ..
+            } => {
+                write!(f, "a person {what} container {container} with docker")
             }
             Self::UnknownState { container } => {
                 write!(f, "container {container} is in an unknown state")
@@ -244,6 +272,10 @@ impl fmt::Display for Reason {
                     "init container {container} failed and restartPolicy is Never"
                 )
             }
+            Self::Requested { container } => {
+                write!(f, "a person restarted container {container}")
+            }
+            Self::Stopped => f.write_str("a person stopped the pod"),
             Self::Completed => f.write_str("all containers of the pod have ended"),
             Self::DeadlineExceeded => {
                 f.write_str("the pod was active longer than activeDeadlineSeconds")
@@ -261,7 +293,7 @@ pub struct Waiting {
     pub message: Arc<str>,
 }
 
-/// What to do next for one pod.
+/// The next steps for one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
     /// Steps in order. A failed step ends the round, except that regular containers and sidecars
@@ -314,7 +346,7 @@ impl Plan {
         for step in &self.steps {
             if let Step::StartContainer { name, .. } = step
                 && let Some((_, container)) = spec::find_container(pod, name)
-                && let Some((key, finished_at)) = backoff_event(status, container)
+                && let Some((key, finished_at)) = backoff_event(pod, status, container)
             {
                 backoff.next(key, finished_at, now);
             }
@@ -323,15 +355,22 @@ impl Plan {
 }
 
 /// Under which key, and since when, a container is in back-off: since its newest ended instance
-/// ended.
+/// ended. What a person did to it is no crash.
 fn backoff_event(
+    pod: &Pod,
     status: &PodStatus,
     container: &core::Container,
 ) -> Option<(ContainerKey, Timestamp)> {
-    let ended = status
-        .containers
-        .iter()
-        .find(|c| *c.name == *container.name && c.state == ContainerState::Exited)?;
+    let instances = || {
+        let all = status.containers.iter();
+        all.filter(|c| *c.name == *container.name)
+    };
+    let is_wanted = |c: &ContainerStatus| c.hand().is_some() || spec::to_restart(pod, &c.id);
+    let newest_by_hand = instances().next().is_some_and(is_wanted);
+    if newest_by_hand || instances().any(|c| c.started_by_hand().is_some()) {
+        return None;
+    }
+    let ended = instances().find(|c| c.state == ContainerState::Exited)?;
     let key = (
         Arc::from(container.name.as_str()),
         spec::container_hash(container),

@@ -21,6 +21,9 @@ pub(crate) fn sandbox_changed(pod: &Pod, status: &PodStatus) -> Option<Reason> {
     if status.sandboxes.iter().filter(ready).count() > 1 {
         return Some(Reason::SandboxDuplicated);
     }
+    if let Some(what) = newest.hand() {
+        return Some(Reason::SandboxByHand { what });
+    }
     if newest.state != ContainerState::Running {
         return Some(Reason::SandboxDead);
     }
@@ -41,6 +44,10 @@ pub(super) fn recreate(draft: &mut Draft<'_>, reason: Reason) {
     let to_start = containers_to_start(pod, draft.input.status);
     if must_not_come_back(pod, draft.input.status, to_start.is_empty()) {
         return draft.finish(reason);
+    }
+    let by_hand = draft.input.status.sandboxes.first().and_then(|s| s.by_hand);
+    if let Some(left) = by_hand.and_then(|by| by.settles(draft.input.now)) {
+        return draft.look_again(left);
     }
     draft.kill_pod(reason.clone());
     let first_init = spec::containers(pod).find(|(role, _)| *role != Role::App);
@@ -82,6 +89,7 @@ fn containers_to_start<'a>(pod: &'a Pod, status: &PodStatus) -> Vec<&'a Containe
             .find_container_status_by_name(&container.name)
             .is_some_and(|seen| {
                 seen.state == ContainerState::Exited
+                    && !spec::to_restart(pod, &seen.id)
                     && !should_restart(pod, container, seen.exit_code.unwrap_or_default())
             })
     };
@@ -104,7 +112,12 @@ fn must_not_come_back(pod: &Pod, status: &PodStatus, nothing_to_start: bool) -> 
         .any(|c| c.state != ContainerState::Created);
     // Nothing to start means that every regular container has an instance, so that the pod was
     // initialised.
-    nothing_to_start || (has_run && spec::restart_policy(pod) == RestartPolicy::Never)
+    let wanted = status
+        .containers
+        .iter()
+        .any(|c| spec::to_restart(pod, &c.id));
+    let never = spec::restart_policy(pod) == RestartPolicy::Never;
+    nothing_to_start || (has_run && never && !wanted)
 }
 
 /// Removes what must not be taken for part of the new sandbox: init containers run again from the

@@ -30,7 +30,7 @@ pub use worker::{Action, Decision, Observation, ProbeState, conclude, decide, fi
 /// Upstream: `maxProbeRetries` of `pkg/kubelet/prober/prober.go`.
 pub const ATTEMPTS_MAX: u32 = 3;
 
-/// What a probe is about.
+/// The kind of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProbeKind {
@@ -66,8 +66,8 @@ impl ProbeKind {
         }
     }
 
-    /// What counts before the first result: it lives, takes no requests, and nobody knows whether
-    /// it has started.
+    /// Returns the result before the first attempt: the container lives, is not ready, and its
+    /// start is unknown.
     #[must_use]
     pub fn initial(self) -> ProbeResult {
         match self {
@@ -84,7 +84,7 @@ impl fmt::Display for ProbeKind {
     }
 }
 
-/// What a container's probe says of it.
+/// The result of a container's probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProbeResult {

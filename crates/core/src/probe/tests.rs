@@ -20,6 +20,7 @@ fn spec() -> ProbeSpec {
 /// An instance of a container that has run for a minute, unless it has not been started.
 fn instance(id: &str, state: ContainerState) -> ContainerStatus {
     ContainerStatus {
+        by_hand: None,
         id: ContainerId::docker(id),
         name: "web".into(),
         role: Role::App,
@@ -37,7 +38,7 @@ fn instance(id: &str, state: ContainerState) -> ContainerStatus {
     }
 }
 
-/// What is seen of a healthy container that restarts.
+/// The observation of a healthy container that restarts.
 fn seen(instance: Option<&ContainerStatus>) -> Observation<'_> {
     Observation {
         instance,
@@ -450,8 +451,8 @@ fn any_result() -> impl Strategy<Value = ProbeResult> {
 }
 
 proptest! {
-    /// Whatever comes: what is published was the result of as many attempts in a row as its
-    /// threshold says, all of the instance that it is published of.
+    /// Every published result was that of as many attempts in a row as its threshold says, all of
+    /// the instance that it is published of.
     #[test]
     fn nothing_is_published_below_its_threshold(
         kind in prop_oneof![

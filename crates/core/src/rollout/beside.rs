@@ -128,11 +128,14 @@ fn places(pod: &Pod) -> impl Iterator<Item = (&str, Place<'_>, bool)> {
     let volumes = spec::spec(pod).volumes.iter().flatten();
     volumes.filter_map(|volume| {
         let place = Place::of(volume)?;
+        let claim = volume.persistent_volume_claim.as_ref();
+        let read_only = claim.is_some_and(|claim| claim.read_only == Some(true));
         let mut writes = None;
         for (_, container) in spec::containers(pod) {
             for mount in container.volume_mounts.iter().flatten() {
                 if mount.name == volume.name {
-                    writes = Some(writes == Some(true) || mount.read_only != Some(true));
+                    let is_written = !read_only && mount.read_only != Some(true);
+                    writes = Some(writes == Some(true) || is_written);
                 }
             }
         }

@@ -5,27 +5,53 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::api::Pod;
+use crate::objects::Config;
+
+/// A pod, with the data of the objects that are a part of its version.
+pub type Version<'a> = (&'a Pod, Option<&'a Config>);
 
 /// Annotations that the kubelet's sources set themselves.
 const CONFIG_PREFIX: &str = "kubernetes.io/config.";
+/// The field of [`Config::fields`] with the values of Secrets.
+const SECRETS: &str = "secrets";
 
-/// The paths of the fields in which two pods of one name differ, in order, for example
+/// The paths of the fields in which two versions of a pod differ, in order, for example
 /// `spec.containers[web].image`. What an agent sets itself is left out; values are not told.
 #[must_use]
-pub fn changed_fields(old: &Pod, new: &Pod) -> Vec<String> {
+pub fn changed_fields(old: Version<'_>, new: Version<'_>) -> Vec<String> {
     let mut paths = BTreeSet::new();
-    differ(
-        &mut paths,
-        "",
-        Some(&author_fields(old)),
-        Some(&author_fields(new)),
-    );
+    let (old, new) = (author_fields(old), author_fields(new));
+    differ(&mut paths, "", Some(&old), Some(&new));
     paths.into_iter().collect()
 }
 
-/// The fields that a pod's author sets: labels, annotations and spec.
+/// The fields of two versions for people: of a Secret's values it is only said which differ.
 #[must_use]
-pub fn author_fields(pod: &Pod) -> Value {
+pub fn compared_fields(
+    old: Option<Version<'_>>,
+    new: Option<Version<'_>>,
+) -> (Option<Value>, Option<Value>) {
+    let (mut old, mut new) = (old.map(author_fields), new.map(author_fields));
+    let before = old.clone();
+    mask(&mut old, new.as_ref(), "*** (before)");
+    mask(&mut new, before.as_ref(), "*** (after)");
+    (old, new)
+}
+
+fn mask(fields: &mut Option<Value>, other: Option<&Value>, differs: &str) {
+    let secrets = fields.as_mut().and_then(|fields| fields.get_mut(SECRETS));
+    for (name, secret) in secrets.and_then(Value::as_object_mut).into_iter().flatten() {
+        for (key, value) in secret.as_object_mut().into_iter().flatten() {
+            let other = other.and_then(|other| other.get(SECRETS)?.get(name)?.get(key));
+            let same = other == Some(&*value);
+            *value = Value::from(if same { "***" } else { differs });
+        }
+    }
+}
+
+/// The fields that a pod's author sets: labels, annotations and spec; and the objects that are a
+/// part of the version, values of Secrets included.
+fn author_fields((pod, config): Version<'_>) -> Value {
     let annotations = pod.metadata.annotations.iter().flatten();
     let annotations: BTreeMap<_, _> = annotations
         .filter(|(key, _)| !key.starts_with(CONFIG_PREFIX))
@@ -40,6 +66,7 @@ pub fn author_fields(pod: &Pod) -> Value {
     let mut fields = serde_json::Map::new();
     fields.insert("metadata".to_owned(), Value::Object(metadata));
     fields.insert("spec".to_owned(), json(&pod.spec));
+    fields.extend(config.map(Config::fields).unwrap_or_default());
     Value::Object(fields)
 }
 
@@ -171,7 +198,8 @@ mod tests {
             ),
         ];
         for (change, expected) in cases {
-            assert_eq!(changed_fields(&pod(|_| {}), &pod(change)), expected);
+            let (old, new) = (pod(|_| {}), pod(change));
+            assert_eq!(changed_fields((&old, None), (&new, None)), expected);
         }
     }
 }

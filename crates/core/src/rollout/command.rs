@@ -1,11 +1,28 @@
-//! The commands undo, retry, pause and resume. They follow `kubectl rollout`, including what it
-//! refuses.
+//! The commands undo, retry, pause and resume, which follow `kubectl rollout`, including what it
+//! refuses; and stop, start and restart.
+
+use std::collections::BTreeSet;
 
 use super::{History, Outcome, Revision};
+use crate::api::{ContainerId, Timestamp};
 
-/// A command about the rollouts of one pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A command about one pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
+    /// Stop the pod, until it is started or its source changes.
+    Stop,
+    /// End that.
+    Start {
+        /// The newest instances of its containers, all of which are replaced.
+        instances: BTreeSet<ContainerId>,
+        /// The present time.
+        at: Timestamp,
+    },
+    /// Replace instances of containers.
+    Restart {
+        /// The instances.
+        instances: BTreeSet<ContainerId>,
+    },
     /// Run an older revision until the source changes; with none named, the one before.
     Undo {
         /// Its number.
@@ -60,6 +77,12 @@ pub enum Refused {
     /// They are not paused.
     #[error("the rollouts of the pod are not paused")]
     NotPaused,
+    /// A person stopped the pod.
+    #[error("the pod is stopped")]
+    Stopped,
+    /// Nobody stopped it.
+    #[error("the pod is not stopped")]
+    NotStopped,
 }
 
 impl History {
@@ -73,6 +96,25 @@ impl History {
         };
         let (running, wanted) = (running.number, target.number);
         match command {
+            Command::Stop | Command::Restart { .. } if self.stopped => Err(Refused::Stopped),
+            Command::Start { .. } if !self.stopped => Err(Refused::NotStopped),
+            Command::Stop => {
+                self.stopped = true;
+                Ok(running)
+            }
+            Command::Start { instances, at } => {
+                self.stopped = false;
+                self.restart = instances;
+                // It has its time to become ready from now on.
+                if let Some((_, since)) = &mut self.current {
+                    *since = at;
+                }
+                Ok(running)
+            }
+            Command::Restart { instances } => {
+                self.restart.extend(instances);
+                Ok(running)
+            }
             Command::Undo { .. } | Command::Retry if self.paused => Err(Refused::Paused),
             Command::Undo { to_revision } => self.undo(to_revision, running),
             Command::Retry if running == wanted => Err(Refused::NothingFailed { number: running }),

@@ -5,13 +5,17 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::Cause;
-use crate::api::{Pod, PodUid, Timestamp};
+use super::{Cause, Version};
+use crate::api::{ContainerId, Pod, PodUid, Timestamp, keys};
 use crate::desired::{Origin, SourcePod};
+use crate::objects::Config;
 use crate::spec;
 
 /// Most revisions of a pod that are kept.
 pub const REVISIONS_MAX: usize = 10;
+/// Most data of objects that revisions are kept with, in bytes. Those that may still be started are
+/// kept with any.
+const CONFIG_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// The result of judging a revision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +41,9 @@ pub struct Revision {
     pub wanted_at: Timestamp,
     /// The pod.
     pub pod: Arc<Pod>,
+    /// The data of the objects that are a part of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<Arc<Config>>,
     /// Where it came from.
     pub origin: Origin,
     /// The result of its judgement.
@@ -48,6 +55,12 @@ impl Revision {
     #[must_use]
     pub fn uid(&self) -> PodUid {
         PodUid::of(&self.pod)
+    }
+
+    /// It as something to compare.
+    #[must_use]
+    pub fn version(&self) -> Version<'_> {
+        (&self.pod, self.config.as_deref())
     }
 }
 
@@ -68,6 +81,12 @@ pub struct History {
     pub undone_to: Option<PodUid>,
     /// Whether no other revision takes the place of the one that runs.
     pub paused: bool,
+    /// Whether a person stopped the pod, until it is started or its source changes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopped: bool,
+    /// The instances that a person wanted replaced last.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub restart: BTreeSet<ContainerId>,
 }
 
 impl History {
@@ -94,11 +113,14 @@ impl History {
 
     /// The revision that is to run once `wanted` is what the source wants.
     #[must_use]
-    pub fn target_of(&self, wanted: &SourcePod) -> Arc<Pod> {
+    pub fn target_of(&self, wanted: &SourcePod) -> (Arc<Pod>, Option<Arc<Config>>) {
         let edited = self.newest.as_ref() != Some(&wanted.uid());
         let undone_to = self.undone_to.as_ref().filter(|_| !edited);
         let undone_to = undone_to.and_then(|uid| self.get(uid));
-        Arc::clone(undone_to.map_or(&wanted.pod, |revision| &revision.pod))
+        match undone_to {
+            Some(revision) => (Arc::clone(&revision.pod), revision.config.clone()),
+            None => (Arc::clone(&wanted.pod), wanted.config.clone()),
+        }
     }
 
     /// The healthy revision that ran last, but for `uid`: the target of a restore.
@@ -140,6 +162,10 @@ impl History {
         let next = next.map_or(1, |number| number + 1);
         let known = self.revisions.iter().position(|known| known.uid() == uid);
         let known = known.map(|at| self.revisions.remove(at));
+        // A pod with a UID of its own keeps it over edits.
+        if edited || known.as_ref().is_some_and(|known| known.pod != pod.pod) {
+            self.stopped = false;
+        }
         let (number, wanted_at, outcome) = match known {
             Some(known) if !edited => (known.number, known.wanted_at, known.outcome),
             Some(Revision {
@@ -153,6 +179,7 @@ impl History {
             number,
             wanted_at,
             pod: Arc::clone(&pod.pod),
+            config: pod.config.clone(),
             origin: pod.origin.clone(),
             outcome,
         });
@@ -201,10 +228,28 @@ impl History {
         }
     }
 
+    fn config_bytes(&self) -> usize {
+        let configs = self
+            .revisions
+            .iter()
+            .filter_map(|revision| revision.config.as_ref());
+        configs.map(|config| config.bytes()).sum()
+    }
+
+    /// The newest revision of a manifest, with the objects that are a part of it.
+    #[must_use]
+    pub fn of_manifest(&self, uid: &PodUid) -> Option<(Arc<Pod>, Arc<Config>)> {
+        self.revisions.iter().rev().find_map(|revision| {
+            let config = revision.config.as_ref()?;
+            let same = config.manifest == *uid;
+            same.then(|| (Arc::clone(&revision.pod), Arc::clone(config)))
+        })
+    }
+
     /// Forgets the oldest revisions that nobody needs.
     pub(super) fn trim(&mut self) {
         let needed = self.needed();
-        while self.revisions.len() > REVISIONS_MAX {
+        while self.revisions.len() > REVISIONS_MAX || self.config_bytes() > CONFIG_BYTES_MAX {
             let unneeded = |revision: &Revision| !needed.contains(&revision.uid());
             let Some(at) = self.revisions.iter().position(unneeded) else {
                 return;
@@ -218,6 +263,25 @@ impl History {
     pub fn end(&mut self) {
         (self.current, self.newest, self.undone_to) = (None, None, None);
         self.beside = None;
-        self.paused = false;
+        (self.paused, self.stopped) = (false, false);
+        self.restart.clear();
+    }
+
+    /// Tells the workers what a person wants of the pod.
+    pub(super) fn annotate(&self, pod: &mut Arc<Pod>) {
+        let ids = self.restart.iter().map(ToString::to_string);
+        let restart = Some(ids.collect::<Vec<_>>().join(",")).filter(|ids| !ids.is_empty());
+        let orders = [
+            (keys::STOPPED, self.stopped.then(|| "true".to_owned())),
+            (keys::RESTART, restart),
+        ];
+        for (key, order) in orders {
+            if let Some(order) = order {
+                let annotations = &mut Arc::make_mut(pod).metadata.annotations;
+                annotations
+                    .get_or_insert_default()
+                    .insert(key.to_owned(), order);
+            }
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! What an edit of a static pod does: the newest revision is prepared while the one before runs on,
-//! takes its place, and is judged; one that fails is replaced by the last healthy one.
+//! Rollouts: the newest revision of a static pod is prepared while the one before runs on, takes
+//! its place, and is judged; one that fails is replaced by the last healthy one.
 //!
 //! ```text
 //! edit ─► prepare (old runs) ─► switch ─► judge ─► healthy
@@ -20,28 +20,28 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::report::{RolloutPhase, RolloutReport};
-use crate::api::{Code, Diagnostic, FullName, Pod, PodUid, Timestamp, core, keys};
+use crate::api::{Pod, PodUid, Timestamp, core};
 use crate::desired::SourcePod;
 
 mod beside;
 mod changes;
 mod command;
+mod gap;
 mod health;
 mod history;
+mod report;
 mod settings;
 #[cfg(test)]
 mod tests;
 
 pub use beside::{admitted_pod, beside_pod, beside_refused, is_beside, without_host_ports};
-pub use changes::{author_fields, changed_fields};
+pub use changes::{Version, changed_fields, compared_fields};
 pub use command::{Command, Refused};
+pub use gap::Gap;
 pub use health::{Health, Seen, assess, progress_deadline};
 pub use history::{History, Outcome, REVISIONS_MAX, Revision};
+pub use report::problem_lines;
 pub use settings::{ANNOTATION_PREFIX, ROLLOUT, RolloutStrategy, Settings, is_rollout_annotation};
-
-/// Longest message in an annotation, in bytes.
-const HELD_MESSAGE_MAX: usize = 1024;
 
 /// Why a revision does not run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +62,7 @@ impl Cause {
     }
 }
 
-/// What is known of a revision's preparation.
+/// The state of a revision's preparation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Preparation {
     /// It is under way, or was not begun.
@@ -73,7 +73,7 @@ pub enum Preparation {
     Done,
 }
 
-/// What is seen of a revision that was started.
+/// The observed state of a revision that was started.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct View<'a> {
     /// Its status, once there is one.
@@ -85,13 +85,13 @@ pub struct View<'a> {
 /// The input of [`decide`].
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
-    /// What its source wants.
+    /// The pod that its source wants.
     pub wanted: &'a SourcePod,
     /// Whether anything of the current revision runs.
     pub runs: bool,
-    /// What is seen of the current revision.
+    /// The observed state of the current revision.
     pub current: View<'a>,
-    /// What is seen of the revision that runs beside the current one.
+    /// The observed state of the revision that runs beside the current one.
     pub beside: View<'a>,
     /// How far the newest revision is prepared.
     pub preparation: &'a Preparation,
@@ -136,186 +136,17 @@ pub enum Change {
     Restored,
 }
 
-/// What to do about one pod.
+/// A decision about one pod.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     /// The revisions, as they are from now on.
     pub history: History,
     /// Progress of the target revision.
     pub phase: Phase,
-    /// What has changed, if anything.
+    /// The change, if there is one.
     pub change: Option<Change>,
     /// When to decide again though nothing happens.
     pub look_again: Option<Duration>,
-}
-
-impl Decision {
-    /// The pod to run: the newest revision, or the one that runs in its place, with what is wrong.
-    #[must_use]
-    pub fn pod(&self, wanted: &SourcePod) -> SourcePod {
-        let report = self.report(wanted);
-        let problem = report.as_ref().and_then(|report| problem(wanted, report));
-        let current = self.history.current();
-        let replaced = current.filter(|revision| revision.uid() != wanted.uid());
-        let mut pod = Arc::clone(replaced.map_or(&wanted.pod, |revision| &revision.pod));
-        if let Some(report) = &report
-            && matches!(report.phase, RolloutPhase::Held | RolloutPhase::Restored)
-        {
-            annotate(Arc::make_mut(&mut pod), report);
-        }
-        SourcePod {
-            pod,
-            origin: wanted.origin.clone(),
-            held: wanted.held || (replaced.is_some() && problem.is_some()),
-            problems: problem.into_iter().chain(wanted.problems.clone()).collect(),
-            rollout: report,
-        }
-    }
-
-    /// The pod to run beside that one until it is judged, if there is one.
-    #[must_use]
-    pub fn beside(&self, wanted: &SourcePod) -> Option<SourcePod> {
-        let (uid, _) = self.history.beside.as_ref()?;
-        Some(SourcePod {
-            pod: beside_pod(&self.history.get(uid)?.pod),
-            origin: wanted.origin.clone(),
-            held: false,
-            problems: Vec::new(),
-            rollout: None,
-        })
-    }
-
-    /// How the rollout is told to people; none where the newest revision runs and is not judged.
-    fn report(&self, wanted: &SourcePod) -> Option<RolloutReport> {
-        let history = &self.history;
-        let (running, target) = (history.current()?, history.target()?);
-        let newest = history.get(&wanted.uid())?;
-        let (phase, cause) = match &self.phase {
-            Phase::Settled if target.number != newest.number => (RolloutPhase::Undone, None),
-            Phase::Settled => return None,
-            Phase::Judging => (RolloutPhase::Judging, None),
-            Phase::Preparing => (RolloutPhase::Preparing, None),
-            Phase::Paused => (RolloutPhase::Paused, None),
-            Phase::Held(cause) => (RolloutPhase::Held, Some(cause)),
-            Phase::Failed(cause) => (RolloutPhase::Failed, Some(cause)),
-            Phase::Restored(cause) => (RolloutPhase::Restored, Some(cause)),
-        };
-        let text = |of: fn(&Cause) -> &Arc<str>| cause.map(of).map_or("", |text| text).to_owned();
-        let (since, judged) = match &history.beside {
-            Some((_, since)) => (Some(*since), target),
-            None => (history.current.as_ref().map(|(_, since)| *since), running),
-        };
-        Some(RolloutReport {
-            phase,
-            revision: running.number,
-            target: target.number,
-            target_uid: target.uid(),
-            newest: newest.number,
-            reason: text(|cause| &cause.reason),
-            message: text(|cause| &cause.message),
-            since,
-            deadline_seconds: (self.phase == Phase::Judging)
-                .then(|| progress_deadline(&judged.pod).as_secs()),
-        })
-    }
-}
-
-/// Sets the annotations that name the held revision and the cause; the mirror pod copies them.
-fn annotate(pod: &mut Pod, rollout: &RolloutReport) {
-    let mut message = rollout.message.clone();
-    message.truncate(message.floor_char_boundary(HELD_MESSAGE_MAX));
-    let annotations = pod.metadata.annotations.get_or_insert_default();
-    annotations.extend(
-        [
-            (keys::HELD_REVISION, rollout.target_uid.to_string()),
-            (keys::HELD_REASON, rollout.reason.clone()),
-            (keys::HELD_MESSAGE, message),
-        ]
-        .map(|(key, value)| (key.to_owned(), value)),
-    );
-}
-
-/// A line for each pod whose newest revision is held, failed or was restored, for the Node's condition.
-#[must_use]
-pub fn problem_lines<'a>(pods: impl Iterator<Item = &'a SourcePod>) -> Vec<String> {
-    let line = |pod: &SourcePod| {
-        let report = pod.rollout.as_ref()?;
-        let word = match report.phase {
-            RolloutPhase::Held => "held",
-            RolloutPhase::Failed => "failed",
-            RolloutPhase::Restored => "restored",
-            RolloutPhase::Preparing
-            | RolloutPhase::Judging
-            | RolloutPhase::Undone
-            | RolloutPhase::Paused => return None,
-        };
-        let FullName { name, namespace } = pod.full_name();
-        let RolloutReport {
-            reason, message, ..
-        } = report;
-        Some(format!("{namespace}/{name}: {word}: {reason}: {message}"))
-    };
-    let mut lines: Vec<String> = pods.filter_map(line).collect();
-    lines.sort();
-    lines
-}
-
-/// The problem to report while another revision runs than the one in the manifest.
-fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
-    let name = wanted.full_name();
-    let RolloutReport {
-        revision,
-        target,
-        newest,
-        reason,
-        message,
-        ..
-    } = rollout;
-    let which = if target == newest {
-        "the new version".to_owned()
-    } else {
-        format!("revision {target}")
-    };
-    let location = wanted.origin.location.as_str();
-    let problem = match rollout.phase {
-        RolloutPhase::Preparing | RolloutPhase::Judging if target == newest => return None,
-        RolloutPhase::Held => {
-            let message = format!(
-                "{which} of pod {name} can't be started, the one before runs: {reason}: {message}"
-            );
-            let help = "mend the manifest, or what it needs: it is tried again by itself";
-            Diagnostic::error(Code::RolloutFailed, location, message).help(help)
-        }
-        RolloutPhase::Failed => {
-            let message = format!("{which} of pod {name} failed and runs on: {reason}: {message}");
-            let help = "mend the manifest, or go back to an older version: mirrorlet rollout undo";
-            Diagnostic::error(Code::RolloutFailed, location, message).help(help)
-        }
-        RolloutPhase::Restored => {
-            let message =
-                format!("{which} of pod {name} failed, the one before runs: {reason}: {message}");
-            let help = "mend the manifest: this version is not tried again until the file changes, or by mirrorlet rollout retry";
-            Diagnostic::error(Code::RolloutFailed, location, message).help(help)
-        }
-        RolloutPhase::Preparing | RolloutPhase::Judging | RolloutPhase::Undone => {
-            let message = format!(
-                "pod {name} is to run revision {target}, by mirrorlet rollout undo; its manifest says revision {newest}"
-            );
-            let help = "change the manifest, or run mirrorlet rollout undo once more";
-            Diagnostic::warning(Code::RolloutUndone, location, message).help(help)
-        }
-        RolloutPhase::Paused => {
-            let message = format!(
-                "the rollouts of pod {name} are paused: revision {revision} runs, its manifest says revision {newest}"
-            );
-            let help = "go on with: mirrorlet rollout resume";
-            Diagnostic::warning(Code::RolloutPaused, location, message).help(help)
-        }
-    };
-    Some(Diagnostic {
-        position: wanted.origin.position,
-        ..problem
-    })
 }
 
 /// Decides which revision of a static pod runs.
@@ -414,7 +245,7 @@ fn judge_beside(
     input: &Input<'_>,
     since: Timestamp,
 ) -> Step {
-    let Some(status) = input.beside.status else {
+    let Some(status) = input.beside.status.filter(|_| !history.stopped) else {
         return (Phase::Judging, None, None);
     };
     let seen = Seen {
@@ -448,8 +279,10 @@ fn judge(
 ) -> Step {
     let settled = (Phase::Settled, None, None);
     let open = history.get(uid).map(|revision| &revision.outcome) == Some(&Outcome::Open);
-    let (true, Some(status)) = (open, input.current.status) else {
-        return if open {
+    // One that a person stopped is judged once it is started.
+    let status = input.current.status.filter(|_| !history.stopped);
+    let (true, Some(status)) = (open, status) else {
+        return if open && !history.stopped {
             (Phase::Judging, None, None)
         } else {
             settled

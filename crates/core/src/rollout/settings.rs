@@ -1,11 +1,11 @@
-//! What a pod says of its rollouts, in annotations. They are not part of its UID: setting one
+//! A pod's settings for its rollouts, in annotations. They are not part of its UID: setting one
 //! restarts nothing.
 
 use std::time::Duration;
 
 use crate::api::Pod;
 
-/// What our annotations begin with.
+/// Prefix of our annotations.
 pub const ANNOTATION_PREFIX: &str = "mirrorlet.dev/";
 
 /// The annotation that says in which order revisions change places.
@@ -73,7 +73,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What the pod says; what it doesn't say, or says wrongly, is the default.
+    /// Returns the settings of a pod; one that is missing or wrong has its default.
     #[must_use]
     pub fn of(pod: &Pod) -> Self {
         let mut settings = Self::default();

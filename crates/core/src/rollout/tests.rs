@@ -1,10 +1,16 @@
 use proptest::prelude::*;
 use serde_json::json;
 
+use std::collections::BTreeSet;
+
 use super::*;
+use crate::api::ContainerId;
+use crate::api::report::RolloutPhase;
 use crate::desired::{Origin, PodSource};
+use crate::spec;
 
 mod beside;
+mod gap;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + seconds).unwrap()
@@ -26,6 +32,7 @@ fn revision(uid: &str) -> SourcePod {
         held: false,
         problems: Vec::new(),
         rollout: None,
+        config: None,
     }
 }
 
@@ -513,7 +520,7 @@ fn an_undo_runs_an_older_revision_until_an_edit() {
         Phase::Preparing,
         "it is prepared as any other"
     );
-    assert_eq!(story.history.target_of(&story.wanted), revision("a").pod);
+    assert_eq!(story.history.target_of(&story.wanted).0, revision("a").pod);
     story.preparation = Preparation::Done;
     assert_eq!(
         story.decide(Some(&ready(61))).change,
@@ -641,6 +648,80 @@ fn a_pause_keeps_what_runs() {
     assert!(!story.history.paused);
 }
 
+fn start(story: &Story) -> Command {
+    Command::Start {
+        instances: BTreeSet::from([ContainerId::docker("old")]),
+        at: at(story.now),
+    }
+}
+
+#[test]
+fn a_stop_lasts_until_a_start_or_an_edit_and_is_judged_by_nobody() {
+    let orders = |decision: &Decision, story: &Story| {
+        let pod = decision.pod(&story.wanted).pod;
+        spec::orders(&pod).map(|order| order.map(str::to_owned))
+    };
+    let mut story = Story::new("a");
+    story.decide(None);
+    story.history.obey(Command::Stop).unwrap();
+    // Far beyond the time that it has to become ready.
+    story.now = 10_000;
+    let decision = story.decide(Some(&crashing(9)));
+    // box 13
+    assert_eq!(orders(&decision, &story), [Some("true".to_owned()), None]);
+    assert_eq!(decision.phase, Phase::Settled);
+    assert_eq!(story.history.revisions[0].outcome, Outcome::Open);
+    let kept = serde_json::to_string(&story.history).unwrap();
+    assert_eq!(
+        serde_json::from_str::<History>(&kept).unwrap(),
+        story.history
+    );
+    let command = start(&story);
+    story.history.obey(command).unwrap();
+    let decision = story.decide(Some(&refused("ContainerCreating")));
+    let restart = Some("docker://old".to_owned());
+    assert_eq!(orders(&decision, &story), [None, restart]);
+    // Its time counts from the start.
+    assert_eq!(decision.phase, Phase::Judging);
+    // An edit ends it, also of a pod that keeps its UID; what is read anew unchanged doesn't.
+    for keeps_uid in [false, true] {
+        story.history.obey(Command::Stop).unwrap();
+        story.decide(Some(&ready(0)));
+        assert!(story.history.stopped);
+        if keeps_uid {
+            let pod = Arc::make_mut(&mut story.wanted.pod);
+            pod.spec.as_mut().unwrap().containers[0].image = Some("web:9".to_owned());
+        } else {
+            story.edit("b");
+        }
+        story.preparation = Preparation::Done;
+        story.decide(Some(&ready(0)));
+        assert!(!story.history.stopped, "{keeps_uid}");
+    }
+    story.history.obey(Command::Stop).unwrap();
+    story.history.end();
+    assert!(!story.history.stopped && story.history.restart.is_empty());
+}
+
+#[test]
+fn a_restart_names_instances() {
+    let mut story = two_healthy();
+    for id in ["1", "2"] {
+        let instances = BTreeSet::from([ContainerId::docker(id)]);
+        story.history.obey(Command::Restart { instances }).unwrap();
+    }
+    let pod = story.decide(Some(&ready(61))).pod(&story.wanted).pod;
+    for (id, expect) in [("1", true), ("2", true), ("12", false)] {
+        assert_eq!(spec::to_restart(&pod, &ContainerId::docker(id)), expect);
+    }
+    assert!(!spec::is_stopped(&pod));
+    story.history.obey(Command::Stop).unwrap();
+    let restart = Command::Restart {
+        instances: BTreeSet::new(),
+    };
+    assert_eq!(story.history.obey(restart), Err(Refused::Stopped));
+}
+
 #[test]
 fn commands_that_change_nothing_are_refused() {
     let undo = |number| Command::Undo {
@@ -663,6 +744,7 @@ fn commands_that_change_nothing_are_refused() {
         obey(&story, undo(9)).to_string(),
         "revision 9 is not known; these are: 1, 2"
     );
+    assert_eq!(obey(&story, start(&story)), Refused::NotStopped);
     assert_eq!(obey(&story, Command::Resume), Refused::NotPaused);
     story.history.obey(Command::Pause).unwrap();
     assert_eq!(obey(&story, Command::Pause), Refused::AlreadyPaused);
@@ -684,6 +766,11 @@ fn command() -> impl Strategy<Value = Command> {
         Just(Command::Retry),
         Just(Command::Pause),
         Just(Command::Resume),
+        Just(Command::Stop),
+        Just(Command::Start {
+            instances: BTreeSet::new(),
+            at: at(0)
+        }),
         prop::option::of(1u64..6).prop_map(|to_revision| Command::Undo { to_revision }),
     ]
 }

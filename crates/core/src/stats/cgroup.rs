@@ -3,7 +3,7 @@
 //! Upstream: cAdvisor's `container/libcontainer/handler.go` (`setCPUStats`, `setMemoryStats`) and
 //! `container/common/helpers.go`, and the library below it, `github.com/opencontainers/cgroups`.
 
-/// Length of a tick in nanoseconds, in which version 1 tells user and system time: the kernel's
+/// Length of a tick in nanoseconds, in which version 1 counts user and system time: the kernel's
 /// `USER_HZ` is 100 on every machine there is a Docker Engine for.
 pub const TICK_NANOS: u64 = 10_000_000;
 
@@ -104,7 +104,7 @@ pub struct Memory {
     pub active_file: u64,
     /// Files not used of late.
     pub inactive_file: u64,
-    /// Memory of the kernel's own; only version 2 tells it here.
+    /// Memory of the kernel's own; only version 2 reports it here.
     pub kernel: u64,
     /// Swapped memory.
     pub swap: u64,

@@ -2,7 +2,7 @@
 //! what a kubelet serves.
 //!
 //! [`cgroup`] and [`proc`] read texts, [`Reading`] is what was read at one look, [`summary`],
-//! [`resource`] and [`cadvisor`] are the three forms it is served in. Who reads the files is
+//! [`resource`] and [`cadvisor`] are the three forms it is served in, [`top`] is the form for people. Who reads the files is
 //! `crate::stats`.
 //!
 //! Upstream: `pkg/kubelet/stats`, `pkg/kubelet/server/stats`,
@@ -15,6 +15,7 @@ pub mod proc;
 pub mod resource;
 pub mod summary;
 mod text;
+pub mod top;
 
 #[cfg(test)]
 mod tests;
@@ -33,11 +34,11 @@ pub enum Scope {
     CpuAndMemory,
     /// Networks, disks and processes as well.
     Everything,
-    /// What only dashboards ask for besides: throttling, disk traffic, limits.
+    /// The values that only dashboards ask for, besides: throttling, disk traffic, limits.
     Detailed,
 }
 
-/// What was read of one cgroup.
+/// The values of one cgroup.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Usage {
     /// When.
@@ -51,7 +52,7 @@ pub struct Usage {
     pub memory: Option<Memory>,
     /// How many processes it has.
     pub processes: Option<u64>,
-    /// What only [`Scope::Detailed`] asks for.
+    /// The values that only [`Scope::Detailed`] asks for.
     pub detail: Option<Detail>,
 }
 
@@ -121,9 +122,9 @@ pub struct ContainerReading {
     pub started_at: Timestamp,
     /// Path of its cgroup below the hierarchy's root.
     pub cgroup: String,
-    /// What it uses.
+    /// Its resource usage.
     pub usage: Usage,
-    /// What it has written to its own file system.
+    /// Usage of its own file system.
     pub rootfs: Option<Disk>,
     /// Its log.
     pub logs: Option<Disk>,
@@ -134,7 +135,7 @@ pub struct ContainerReading {
 pub struct VolumeReading {
     /// Its name in the spec.
     pub name: String,
-    /// What it uses.
+    /// Its disk usage.
     pub disk: Disk,
 }
 
@@ -147,7 +148,7 @@ pub struct PodReading {
     pub namespace: Arc<str>,
     /// Its UID here. That of a static pod is not its mirror's, as with a kubelet.
     pub uid: PodUid,
-    /// When it was started; none while its status doesn't tell.
+    /// When it was started; none while its status doesn't say.
     pub started_at: Option<Timestamp>,
     /// Its containers that run, by name: of each the newest.
     pub containers: Vec<ContainerReading>,
@@ -155,7 +156,7 @@ pub struct PodReading {
     pub sandbox: Option<ContainerReading>,
     /// Path of its own cgroup, where it has one.
     pub cgroup: Option<String>,
-    /// What it uses: of its own cgroup, or the sum over its containers.
+    /// Its resource usage: that of its own cgroup, or the sum over its containers.
     pub usage: Usage,
     /// Its network; none of one in the host's.
     pub network: Option<Network>,
@@ -172,7 +173,7 @@ pub struct SystemReading {
     pub cgroup: String,
     /// When it began, where that is known.
     pub started_at: Option<Timestamp>,
-    /// What it uses.
+    /// Its resource usage.
     pub usage: Usage,
 }
 
@@ -183,7 +184,7 @@ pub struct NodeReading {
     pub name: String,
     /// When it was booted.
     pub booted_at: Timestamp,
-    /// What all of it uses.
+    /// Resource usage of the whole machine.
     pub usage: Usage,
     /// How many processors it has.
     pub cpus: u64,
@@ -216,7 +217,7 @@ pub struct Reading {
     pub pods: Vec<PodReading>,
 }
 
-/// What a pod without a cgroup of its own uses: the sum over its containers and sandbox.
+/// Returns the usage of a pod without a cgroup of its own: the sum over its containers and sandbox.
 #[must_use]
 pub fn sum(time: Timestamp, parts: &[&Usage]) -> Usage {
     let cpus: Vec<&Cpu> = parts.iter().filter_map(|part| part.cpu.as_ref()).collect();

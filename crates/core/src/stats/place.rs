@@ -56,7 +56,7 @@ fn names(parent: &str, id: &str) -> [String; 2] {
     ]
 }
 
-/// The container whose cgroup a directory of that name is, as far as the name tells.
+/// The container whose cgroup a directory of that name is, as far as the name says.
 #[must_use]
 pub fn container_of(directory: &str) -> Option<&str> {
     let id = directory

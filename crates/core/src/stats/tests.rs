@@ -1,6 +1,7 @@
 //! The kernel's real texts, of a machine of each version, and the pages made of them.
 
 mod forms;
+mod top;
 
 use std::collections::HashMap;
 

@@ -7,10 +7,9 @@ use crate::api::core::{
     self, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
 };
 use crate::observed::{ContainerState, ContainerStatus, Role};
-use crate::restart::should_restart;
 use crate::spec;
 
-use super::{StatusInput, time};
+use super::{StatusInput, runs_again, time};
 
 /// The prefix of image ids, which no name has.
 const IMAGE_ID: &str = "sha256:";
@@ -196,7 +195,7 @@ fn overlay_waiting(input: &StatusInput<'_>, role: Role, status: &mut core::Conta
     status.state = Some(waiting_state(&waiting.reason, &waiting.message));
 }
 
-/// Whether a container is to be started in the next round, as far as its own state tells.
+/// Whether a container is to be started in the next round, as far as its own state says.
 ///
 /// Upstream: `pkg/kubelet/container/helpers.go` (`ShouldContainerBeRestarted`).
 fn should_be_started(input: &StatusInput<'_>, role: Role, name: &str) -> bool {
@@ -213,7 +212,7 @@ fn should_be_started(input: &StatusInput<'_>, role: Role, name: &str) -> bool {
         ContainerState::Exited if role == Role::Init && newest.succeeded() => false,
         ContainerState::Exited => {
             spec::find_container(input.pod, name).is_some_and(|(_, container)| {
-                should_restart(input.pod, container, newest.exit_code.unwrap_or_default())
+                runs_again(input, container, newest.exit_code.unwrap_or_default())
             })
         }
     }

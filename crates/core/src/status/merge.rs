@@ -16,7 +16,7 @@ mod tests;
 use serde_json::{Value, json};
 
 use super::conditions::OWNED;
-use super::phase;
+use super::{is_ready, phase};
 use crate::api::core::{self, ContainerState, ContainerStatus, PodCondition, PodStatus};
 use crate::api::{Pod, Timestamp, keys, meta};
 use crate::manager::is_mirror_pod;
@@ -29,7 +29,7 @@ const MESSAGES_MAX: usize = 12 * 1024;
 /// The condition that disruptions set and we may set too, together with the terminal phase.
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
-/// What a status write is decided from.
+/// The inputs of the decision about a status write.
 #[derive(Debug, Clone, Copy)]
 pub struct MergeInput<'a> {
     /// The object as the API server has it: the pod's own or its mirror.
@@ -44,7 +44,7 @@ pub struct MergeInput<'a> {
     pub now: Timestamp,
 }
 
-/// What came of merging.
+/// The result of merging.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Merge {
     /// The API server has it already.
@@ -55,7 +55,7 @@ pub enum Merge {
     Illegal(String),
 }
 
-/// What is to be done about a pod's object in the API.
+/// The action on a pod's object in the API.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Deed {
     /// Nothing.
@@ -87,7 +87,7 @@ pub fn deed(input: &MergeInput<'_>, finished: bool) -> Deed {
         return Deed::DeleteMirror;
     }
     let merged = match merge(input) {
-        // What its containers say last can't be told any more; that it ended can.
+        // The last words of its containers can't be known any more; that it ended can.
         Merge::Illegal(_) if finished => {
             let mut computed = input.computed.clone();
             computed.container_statuses = None;
@@ -114,15 +114,11 @@ pub fn deed(input: &MergeInput<'_>, finished: bool) -> Deed {
     }
 }
 
-/// Whether somebody may wait for what a patch of that object tells: its phase, or that it is
+/// Whether somebody may wait for the news in a patch of that object: its phase, or that it is
 /// ready or no longer is. The steps between are for those who look closely.
 #[must_use]
 pub fn is_urgent(api: &Pod, patch: &Value) -> bool {
-    let before = api.status.as_ref().and_then(|s| s.conditions.as_ref());
-    let was_ready = before
-        .into_iter()
-        .flatten()
-        .any(|c| c.type_ == "Ready" && c.status == "True");
+    let was_ready = api.status.as_ref().is_some_and(is_ready);
     let conditions = patch
         .pointer("/status/conditions")
         .and_then(Value::as_array);
@@ -135,8 +131,8 @@ pub fn is_urgent(api: &Pod, patch: &Value) -> bool {
 
 /// Decides what to write.
 ///
-/// What we don't own stays as the API server has it. A finished pod is never revived, and
-/// finishes only when nothing of it may run. Times of change stay while their condition does.
+/// Fields that we don't own stay as the API server has them. A finished pod is never revived, and
+/// finishes only when nothing of it may run. Transition times stay while their condition does.
 #[must_use]
 pub fn merge(input: &MergeInput<'_>) -> Merge {
     let empty = PodStatus::default();

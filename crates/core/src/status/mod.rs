@@ -13,6 +13,7 @@ use crate::observed::PodStatus;
 use crate::plan::Waiting;
 use crate::plan::deadline::{Deadline, deadline_since};
 use crate::probe::ProbeResults;
+use crate::restart::should_restart;
 use crate::spec;
 
 mod conditions;
@@ -24,7 +25,7 @@ mod qos;
 #[cfg(test)]
 mod tests;
 
-pub use printed::printed_status;
+pub use printed::{is_ready, printed_status};
 pub use qos::qos_class;
 
 /// `status.message` of a pod that outlived its `activeDeadlineSeconds`.
@@ -41,7 +42,7 @@ pub struct StatusInput<'a> {
     pub previous: Option<&'a core::PodStatus>,
     /// Why containers that are not running wait: back-off, failed pulls, failed starts.
     pub waiting: &'a BTreeMap<Arc<str>, Waiting>,
-    /// What its probes say.
+    /// Results of its probes.
     pub probes: &'a ProbeResults,
     /// The node's addresses, primary first.
     pub host_ips: &'a [IpAddr],
@@ -58,6 +59,18 @@ impl StatusInput<'_> {
     fn before(&self) -> Option<&core::PodStatus> {
         self.previous.or(self.pod.status.as_ref())
     }
+}
+
+/// Whether a container that ended with that code runs again: by its policy, or as a person wants.
+fn runs_again(input: &StatusInput<'_>, container: &core::Container, code: i32) -> bool {
+    let newest = || {
+        input
+            .observed
+            .find_container_status_by_name(&container.name)
+    };
+    spec::is_stopped(input.pod)
+        || newest().is_some_and(|newest| spec::to_restart(input.pod, &newest.id))
+        || should_restart(input.pod, container, code)
 }
 
 /// Computes a pod's API status. Equal input gives an equal status; a status computed from itself
@@ -107,7 +120,7 @@ pub fn compute_pod_status(input: &StatusInput<'_>) -> core::PodStatus {
     }
 }
 
-/// When the pod was started: as its status has always said, but no later than its sandboxes tell,
+/// When the pod was started: as its status has always said, but no later than its sandboxes say,
 /// which a status didn't know that was made while nothing could be seen; now, for a new one.
 fn started(input: &StatusInput<'_>) -> Timestamp {
     let of =

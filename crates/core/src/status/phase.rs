@@ -4,10 +4,9 @@
 
 use crate::api::core::{ContainerState, ContainerStatus};
 use crate::observed::Role;
-use crate::restart::should_restart;
 use crate::spec;
 
-use super::StatusInput;
+use super::{StatusInput, runs_again};
 
 /// Not everything that has to start has started.
 pub(super) const PENDING: &str = "Pending";
@@ -138,7 +137,7 @@ pub(super) fn phase(
 ) -> &'static str {
     let mut count = Count::default();
     for (role, container) in spec::containers(input.pod) {
-        let again = |code| should_restart(input.pod, container, code);
+        let again = |code| runs_again(input, container, code);
         match role {
             Role::Init => count.init(seen(init, &container.name), again),
             Role::Sidecar => count.sidecar(seen(init, &container.name)),

@@ -11,8 +11,8 @@ use crate::spec;
 use super::containers::POD_INITIALIZING;
 use super::phase;
 
-/// What kubectl prints in its STATUS column, and why the pod isn't simply running: the message
-/// that belongs to the word, or an empty text.
+/// Returns the word that kubectl prints in its STATUS column, and the message that belongs to it:
+/// why the pod isn't simply running, or an empty string.
 #[must_use]
 pub fn printed_status(pod: &Pod, status: &PodStatus) -> (String, String) {
     let mut word = status
@@ -96,7 +96,7 @@ fn of_containers(status: &PodStatus, word: &mut String, message: &mut String) {
     }
     if word == "Completed" && any_ready {
         word.clear();
-        word.push_str(if holds(status, "Ready") {
+        word.push_str(if is_ready(status) {
             phase::RUNNING
         } else {
             "NotReady"
@@ -143,10 +143,17 @@ fn ended(container: &ContainerStatus, terminated: &ContainerStateTerminated) -> 
     (word, why)
 }
 
+/// Whether a condition is true.
 fn holds(status: &PodStatus, kind: &str) -> bool {
     status
         .conditions
         .iter()
         .flatten()
         .any(|c| c.type_ == kind && c.status == "True")
+}
+
+/// Whether the pod is Ready.
+#[must_use]
+pub fn is_ready(status: &PodStatus) -> bool {
+    holds(status, "Ready")
 }

@@ -23,10 +23,10 @@ use crate::engine::{CALL_DEADLINE, EngineError, EngineTar, READ_DEADLINE, Result
 use crate::operation::Operation;
 use mirrorlet_runtime::copy::{PathKind, PathStat, TarInput};
 
-/// Header in which the Engine tells what is at a path.
+/// Header in which the Engine describes what is at a path.
 const PATH_STAT: &str = "X-Docker-Container-Path-Stat";
 
-/// Bits of Go's `fs.FileMode`, in which the Engine tells what something is.
+/// Bits of Go's `fs.FileMode`, in which the Engine gives the type of a file.
 const MODE_DIR: u32 = 1 << 31;
 const MODE_SYMLINK: u32 = 1 << 27;
 /// Devices, pipes, sockets, and what has no name.

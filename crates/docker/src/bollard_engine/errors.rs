@@ -42,7 +42,7 @@ pub(super) fn translate(
     }
 }
 
-/// The transport failed; the cause is told with all its own causes.
+/// The transport failed; the message has the cause with all its own causes.
 pub(super) fn unavailable(endpoint: &str, error: &dyn std::error::Error) -> EngineError {
     EngineError::Unavailable {
         endpoint: endpoint.to_owned(),

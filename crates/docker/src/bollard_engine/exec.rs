@@ -27,7 +27,7 @@ impl BollardEngine {
             attach_stdout: Some(streams.stdout),
             attach_stderr: Some(streams.stderr),
             tty: Some(streams.tty),
-            // Engines before API 1.42 don't know it; they are told by a resize after the start.
+            // Engines before API 1.42 don't know it; they get a resize after the start.
             console_size: options
                 .size
                 .map(|size| vec![size.height.into(), size.width.into()]),

@@ -2,6 +2,9 @@
 //!
 //! Built without touching the Engine, so that the agent can start before it. Every call has a
 //! deadline that covers the whole answer, body included, since bollard's own covers the head only.
+//!
+//! The calls are in one file because they are one `impl` of the trait; their parts are in the modules
+//! below.
 
 mod archive;
 mod errors;
@@ -19,12 +22,12 @@ use async_trait::async_trait;
 use bollard::errors::Error;
 use bollard::models::{
     ContainerCreateBody, ContainerInspectResponse, ContainerSummary, EventMessage, ImageInspect,
-    ImageSummary, NetworkInspect, SystemInfo,
+    ImageSummary, NetworkInspect, SystemInfo, Volume, VolumeCreateRequest,
 };
 use bollard::query_parameters::{
     CreateContainerOptions, ImportImageOptions, InspectContainerOptions, ListContainersOptions,
-    ListImagesOptions, RemoveContainerOptions, RemoveImageOptions, StartContainerOptions,
-    StopContainerOptions,
+    ListImagesOptions, ListVolumesOptions, RemoveContainerOptions, RemoveImageOptions,
+    RemoveVolumeOptions, StartContainerOptions, StopContainerOptions,
 };
 use bollard::{API_DEFAULT_VERSION, BollardRequest, Docker};
 use bytes::Bytes;
@@ -435,6 +438,32 @@ impl Engine for BollardEngine {
         self.call(Operation::RemoveImage, name, CALL_DEADLINE, work)
             .await?;
         Ok(())
+    }
+
+    async fn create_volume(&self, request: VolumeCreateRequest) -> Result<Volume> {
+        let name = request.name.clone().unwrap_or_default();
+        let work = self.docker.create_volume(request);
+        self.call(Operation::CreateVolume, &name, CALL_DEADLINE, work)
+            .await
+    }
+
+    async fn list_volumes(&self, owner: &str) -> Result<Vec<Volume>> {
+        let options = ListVolumesOptions {
+            filters: Some(owned(owner)),
+        };
+        let work = self.docker.list_volumes(Some(options));
+        let listed = self
+            .call(Operation::ListVolumes, "", CALL_DEADLINE, work)
+            .await?;
+        Ok(listed.volumes.unwrap_or_default())
+    }
+
+    async fn remove_volume(&self, name: &str) -> Result<()> {
+        let work = self
+            .docker
+            .remove_volume(path_part(name)?, None::<RemoveVolumeOptions>);
+        self.call(Operation::RemoveVolume, name, CALL_DEADLINE, work)
+            .await
     }
 
     async fn pull_image(

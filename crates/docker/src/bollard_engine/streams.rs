@@ -40,7 +40,7 @@ const MAX_ERROR_BYTES: usize = 64 << 10;
 const LOG_READ_BYTES: usize = 64 << 10;
 
 /// The container events that change our index. Renames and execs don't.
-const EVENTS: [&str; 5] = ["create", "start", "die", "oom", "destroy"];
+const EVENTS: [&str; 7] = ["create", "start", "kill", "die", "stop", "oom", "destroy"];
 
 /// The image events that change which image a name refers to.
 const IMAGE_EVENTS: [&str; 6] = ["delete", "import", "load", "pull", "tag", "untag"];

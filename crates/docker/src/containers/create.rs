@@ -22,7 +22,7 @@ const GHOST_WAIT: Duration = Duration::from_secs(5);
 const GHOST_POLL: Duration = Duration::from_millis(100);
 
 impl Containers {
-    /// Starts a container and tells the index what came of it.
+    /// Starts a container and records the result in the index.
     pub(crate) async fn start(&self, id: &str) -> Result<(), EngineError> {
         let permit = self.changes.acquire().await;
         let started = self.engine.start_container(id).await;

@@ -1,5 +1,5 @@
 //! Our containers on the Engine: listed, looked at, created, started and stopped, and the
-//! [index](super::index) told of all that.
+//! [index](super::index) that records all that.
 
 mod create;
 
@@ -62,7 +62,7 @@ impl Containers {
         Ok(())
     }
 
-    /// Inspects a container if, and for as long as, that would tell something new.
+    /// Inspects a container if, and for as long as, that would show something new.
     pub(super) async fn freshen(&self, id: &str) -> Result<()> {
         let Some(record) = self.index.get(id) else {
             return Ok(());
@@ -84,7 +84,33 @@ impl Containers {
         Ok(())
     }
 
-    /// What a container left at its termination message path, or the tail of its log.
+    /// Whether another instance of what is about to be started runs, or is being started by a
+    /// person. The Engine answers an inspect only once a start that is under way is over.
+    pub(super) async fn runs_already(
+        &self,
+        pod: &PodUid,
+        is_instance: impl Fn(&Record) -> bool,
+    ) -> Result<bool> {
+        let records = self.index.of_pod(pod);
+        for record in records.iter().filter(|record| is_instance(record)) {
+            if let Some(by_hand) = record.by_hand
+                && record.state == ContainerState::Exited
+            {
+                if by_hand.settles(Timestamp::now()).is_some() {
+                    return Ok(true);
+                }
+                self.index.doubt(&record.id);
+                self.freshen(&record.id).await?;
+            }
+            let state = self.index.get(&record.id).map(|now| now.state);
+            if state == Some(ContainerState::Running) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns the content of a container's termination message path, or the tail of its log.
     async fn termination_message(
         &self,
         record: &Record,
@@ -132,6 +158,7 @@ impl Containers {
     /// Stops a container; one that has ended or is gone is success.
     pub(super) async fn stop(&self, id: &str, grace: Duration) -> Result<(), EngineError> {
         let asked = self.index.get(id).map_or(0, |record| record.touched);
+        self.index.stopping(id);
         match self.engine.stop_container(id, grace).await {
             Ok(()) => {
                 self.index.died(id, None, Timestamp::now());

@@ -40,7 +40,8 @@ const EXEC: &str = "exec";
 /// The same of a command that outlived its time and could not be ended.
 const EXEC_GOES_ON: &str = "exec, whose process could not be killed and keeps running,";
 
-/// What watches over the ends of execs: who dropped one need not wait until its process is gone.
+/// The task that watches for the ends of execs: a caller that drops one need not wait until its
+/// process is gone.
 #[derive(Debug, Clone, Default)]
 pub struct ExecSessions {
     tracker: TaskTracker,
@@ -84,7 +85,7 @@ impl Execs {
         }
     }
 
-    /// What watches over the ends of execs.
+    /// Returns the task that watches for the ends of execs.
     pub(super) fn sessions(&self) -> ExecSessions {
         self.sessions.clone()
     }
@@ -169,7 +170,7 @@ where
 }
 
 /// Ends the process of an exec, and waits until the Engine knows that it has ended. Whether it
-/// has; if not, that is told.
+/// has; if not, that is an error.
 async fn end(engine: &SharedEngine, exec: &str, container: &str) -> bool {
     let why = match try_end(engine, exec, container).await {
         Ok(true) => return true,

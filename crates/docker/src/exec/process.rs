@@ -1,6 +1,6 @@
 //! Ends the process of an exec, which the Engine can start and not end.
 //!
-//! The Engine tells its process id as its own host has it. Where that is our process namespace too
+//! The Engine returns its process id as its own host has it. Where that is our process namespace too
 //! the process is found under `/proc`, shown to be of its container by its control group, and
 //! killed through a descriptor, so that a number that was given away meanwhile hits nobody. The
 //! Engine starts every exec in a session of its own, which what it starts inherits: all of that

@@ -1,4 +1,4 @@
-//! What the fake Engine answers, in the models of the real one.
+//! Answers of the fake Engine, in the models of the real one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,7 +13,7 @@ use super::super::image::digest;
 use super::state::{FakeContainer, FakeImage, Phase, State};
 use mirrorlet_core::api::Timestamp;
 
-/// What the Engine writes for a time that never was.
+/// The Engine's text for a time that is not set.
 const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
 pub(super) fn version() -> EngineVersion {

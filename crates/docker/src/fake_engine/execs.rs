@@ -10,10 +10,10 @@ use super::state::{Phase, State, api_error};
 use mirrorlet_runtime::exec::DuplexStream;
 use mirrorlet_runtime::{ExecOptions, LogChunk};
 
-/// What a command does.
+/// The behaviour of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExecScript {
-    /// What it writes, in this order.
+    /// Its output, in this order.
     pub output: Vec<LogChunk>,
     /// Its exit code.
     pub exit_code: i32,
@@ -89,7 +89,7 @@ impl State {
         Ok((wire, ours, Box::new(theirs)))
     }
 
-    /// What a container has written by now, as if it ended then.
+    /// The output of a container so far, as if it ended now.
     pub(super) fn attach(&mut self, id: &str) -> Result<(BytesMut, Pipe, DuplexStream)> {
         let container = self.known(id)?;
         if container.phase != Phase::Running {
@@ -125,7 +125,7 @@ impl State {
     }
 }
 
-/// What a command writes as the Engine sends it.
+/// The output of a command as the Engine sends it.
 fn wire(output: &[LogChunk], tty: bool) -> BytesMut {
     let mut wire = BytesMut::new();
     for chunk in output {

@@ -3,6 +3,8 @@
 //! It keeps containers and images and answers as the real one does, in the same words. Faults are
 //! scripted per call, before or after it takes effect; calls can be held back; events can be
 //! dropped and their streams cut. Its clock stands still unless something happens.
+//!
+//! The calls are in one file because they are one `impl` of the trait; their effects are in `state`.
 
 mod answers;
 mod execs;
@@ -17,7 +19,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bollard::models::{
     ContainerCreateBody, ContainerInspectResponse, ContainerSummary, EventMessage, ImageInspect,
-    ImageSummary, SystemInfo,
+    ImageSummary, SystemInfo, Volume, VolumeCreateRequest,
 };
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -30,7 +32,7 @@ use super::engine::{
 };
 use super::meter::CallMeter;
 use super::operation::Operation;
-use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::api::{Timestamp, keys};
 use mirrorlet_runtime::copy::{PathStat, TarInput};
 use mirrorlet_runtime::exec::DuplexStream;
 use mirrorlet_runtime::{ExecOptions, LogChunk, LogOptions, StreamOptions, TerminalSize};
@@ -91,7 +93,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a fake that is away answers.
+/// The error of a fake that is away.
 fn away() -> EngineError {
     EngineError::Unavailable {
         endpoint: ENDPOINT.to_owned(),
@@ -123,18 +125,18 @@ impl FakeEngine {
         lock(&self.state).images.remove(name);
     }
 
-    /// What a pull of that image does from now on. Without a script the registry has no such image.
+    /// Sets the behaviour of pulls of that image. Without a script the registry has no such image.
     pub fn script_pull(&self, image: &str, script: PullScript) {
         lock(&self.state).pulls.insert(image.to_owned(), script);
     }
 
-    /// What a start of a container of that image does from now on. Without a script it runs.
+    /// Sets the behaviour of starts of containers of that image. Without a script they run.
     pub fn script_start(&self, image: &str, script: StartScript) {
         lock(&self.state).starts.insert(image.to_owned(), script);
     }
 
-    /// What a command of that program does from now on. Without a script it ends at once, with 0
-    /// and without a word.
+    /// Sets the behaviour of commands of that program. Without a script they end at once, with 0
+    /// and no output.
     pub fn script_exec(&self, program: &str, script: ExecScript) {
         let mut state = lock(&self.state);
         state.execs.scripts.insert(program.to_owned(), script);
@@ -212,7 +214,7 @@ impl FakeEngine {
     }
 
     /// A crash of the Engine without live-restore: running containers are lost with code 255 and
-    /// no event tells it; event streams break.
+    /// there is no event of it; event streams break.
     pub fn crash(&self) {
         let mut state = lock(&self.state);
         state.lose_all_running();
@@ -231,7 +233,7 @@ impl FakeEngine {
         lock(&self.state).now = now;
     }
 
-    /// What was sent to create that container, by id or name.
+    /// Returns the body that created that container, by id or name.
     #[must_use]
     pub fn created(&self, container: &str) -> Option<ContainerCreateBody> {
         lock(&self.state).find(container).map(|c| c.body.clone())
@@ -494,6 +496,32 @@ impl Engine for FakeEngine {
     async fn remove_image(&self, name: &str) -> Result<()> {
         self.call(Operation::RemoveImage, name, |state| {
             state.remove_image(name)
+        })
+        .await
+    }
+
+    async fn create_volume(&self, request: VolumeCreateRequest) -> Result<Volume> {
+        let name = request.name.clone().unwrap_or_default();
+        self.call(Operation::CreateVolume, &name, |state| {
+            Ok(state.create_volume(request))
+        })
+        .await
+    }
+
+    async fn list_volumes(&self, owner: &str) -> Result<Vec<Volume>> {
+        self.call(Operation::ListVolumes, owner, |state| {
+            let is_ours = |volume: &&Volume| {
+                volume.labels.get(keys::OWNER).map(String::as_str) == Some(owner)
+            };
+            Ok(state.volumes.values().filter(is_ours).cloned().collect())
+        })
+        .await
+    }
+
+    async fn remove_volume(&self, name: &str) -> Result<()> {
+        self.call(Operation::RemoveVolume, name, |state| {
+            let gone = || api_error(404, format!("get {name}: no such volume"));
+            state.volumes.remove(name).map(|_| ()).ok_or_else(gone)
         })
         .await
     }

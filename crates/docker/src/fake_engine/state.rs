@@ -1,10 +1,14 @@
-//! What the fake Engine holds, and what each call does to it.
+//! State of the fake Engine, and the effect of each call on it.
+//!
+//! One piece: containers, images, networks and volumes refer to one another, and each call may change
+//! several of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use bollard::models::{
     ContainerCreateBody, ContainerStateStatusEnum, EventActor, EventMessage, EventMessageTypeEnum,
+    Volume, VolumeCreateRequest,
 };
 use tokio::sync::mpsc;
 
@@ -30,7 +34,7 @@ pub struct FakeImage {
     pub parent: String,
 }
 
-/// What a pull does.
+/// The behaviour of a pull.
 #[derive(Debug, Clone, Default)]
 pub struct PullScript {
     /// The messages of its stream.
@@ -43,7 +47,7 @@ pub struct PullScript {
     pub password: Option<String>,
 }
 
-/// What a start does.
+/// The behaviour of a start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StartScript {
     /// The container runs.
@@ -130,6 +134,7 @@ pub(super) struct State {
     pub(super) starts: BTreeMap<String, StartScript>,
     /// Drivers of user-defined networks, by name.
     pub(super) networks: BTreeMap<String, String>,
+    pub(super) volumes: BTreeMap<String, Volume>,
     pub(super) execs: super::execs::Execs,
     pub(super) subscribers: Vec<Subscriber>,
     pub(super) drop_events: usize,
@@ -160,6 +165,7 @@ impl State {
             pulls: BTreeMap::new(),
             starts: BTreeMap::new(),
             networks: BTreeMap::new(),
+            volumes: BTreeMap::new(),
             execs: super::execs::Execs::default(),
             subscribers: Vec::new(),
             drop_events: 0,
@@ -167,6 +173,19 @@ impl State {
             made: 0,
             addresses: 0,
         }
+    }
+
+    pub(super) fn create_volume(&mut self, request: VolumeCreateRequest) -> Volume {
+        let name = request.name.unwrap_or_default();
+        let made = Volume {
+            mountpoint: format!("/fake/volumes/{name}/_data"),
+            driver: request.driver.unwrap_or_default(),
+            options: request.driver_opts.unwrap_or_default(),
+            labels: request.labels.unwrap_or_default(),
+            name: name.clone(),
+            ..Volume::default()
+        };
+        self.volumes.entry(name).or_insert(made).clone()
     }
 
     fn tick(&mut self) -> Timestamp {
@@ -499,7 +518,7 @@ impl State {
 
     pub(super) fn cut_events(&mut self, error: &EngineError) {
         for subscriber in self.subscribers.drain(..) {
-            // One that has gone needs no telling.
+            // One that has gone needs no event.
             let _ = subscriber.sender.send(Err(error.clone()));
         }
     }
@@ -555,7 +574,7 @@ impl Subscriber {
         let attributes = event.actor.as_ref().and_then(|a| a.attributes.as_ref());
         let owner = attributes.and_then(|a| a.get(keys::OWNER));
         if owner == Some(&self.owner) {
-            // One that has gone needs no telling.
+            // One that has gone needs no event.
             let _ = self.sender.send(Ok(event.clone()));
         }
     }

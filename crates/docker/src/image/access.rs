@@ -15,7 +15,7 @@ use bollard::models::ImageSummary;
 use serde::{Deserialize, Serialize};
 
 use super::noted::NotedFile;
-use super::pulled::{full_name, named};
+use super::pulled::named;
 use super::puller::lock;
 use crate::engine::SharedEngine;
 use mirrorlet_core::api::Timestamp;
@@ -101,7 +101,7 @@ impl ImageAccess {
     /// Whether a pod with these secrets may use an image that is here, under that name.
     pub(super) async fn may_use(&self, id: &str, name: &Reference, secrets: &PullSecrets) -> bool {
         self.begin_life().await;
-        let (repository, full) = (name.repository(), full_name(name));
+        let (repository, full) = (name.repository(), name.full());
         let uses = secrets.uses(&repository);
         let is_being_pulled = lock(&self.pulls).contains_key(&full);
         let now = Timestamp::now();
@@ -134,7 +134,7 @@ impl ImageAccess {
     /// It can't be noted. Then nothing may be pulled: after a restart the image would be everyone's.
     pub(super) async fn begin(&self, name: &Reference, is_absent: bool) -> io::Result<Pull<'_>> {
         self.begin_life().await;
-        let full = full_name(name);
+        let full = name.full();
         {
             let mut pulls = lock(&self.pulls);
             if pulls.len() >= PULLS_MAX {
@@ -250,8 +250,7 @@ impl ImageAccess {
             };
             let has_left = |image: &&ImageSummary| {
                 let names = named(&image.repo_tags).chain(named(&image.repo_digests));
-                let mut full =
-                    names.filter_map(|name| Some(full_name(&Reference::parse(name).ok()?)));
+                let mut full = names.filter_map(|name| Some(Reference::parse(name).ok()?.full()));
                 full.any(|name| left.contains(&name))
             };
             let now = Timestamp::now();

@@ -32,7 +32,7 @@ const CONFIG_FILE: &str = "config.json";
 const OLD_FILE: &str = ".dockercfg";
 /// Largest configuration that is read, in bytes; an honest one has a few thousand.
 const CONFIG_MAX: u64 = 1 << 20;
-/// What the names of all helpers begin with.
+/// Prefix of the names of all helpers.
 const HELPER_PREFIX: &str = "docker-credential-";
 /// How long a helper may take: it may ask a cloud for a token. Upstream: `execPlugin`'s timeout.
 const HELPER_DEADLINE: Duration = Duration::from_mins(1);
@@ -59,7 +59,7 @@ type Asking = BoxFuture<'static, Answer>;
 pub(super) struct NodeCredentials {
     /// Directory of the configuration; none for no configuration.
     directory: Option<PathBuf>,
-    /// What was last wrong with it.
+    /// The last problem with it.
     problem: Mutex<Option<String>>,
     /// Helpers that run, by name and registry: asked once for all who wait.
     asking: Mutex<HashMap<(String, String), WeakShared<Asking>>>,
@@ -73,7 +73,8 @@ impl NodeCredentials {
         }
     }
 
-    /// What the configuration says now. One that can't be read says nothing, which is logged once.
+    /// Returns the present configuration. One that can't be read counts as empty, which is logged
+    /// once.
     pub(super) async fn config(&self) -> DockerConfig {
         let Some(directory) = &self.directory else {
             return DockerConfig::default();
@@ -93,12 +94,12 @@ impl NodeCredentials {
         config
     }
 
-    /// What is wrong with the configuration, as of when it was last read.
+    /// Returns the problem with the configuration, as of when it was last read.
     pub(super) fn problem(&self) -> Option<String> {
         lock(&self.problem).clone()
     }
 
-    /// What a helper knows of a registry; nothing, where it has no credentials for it.
+    /// Asks a helper for the credentials of a registry; none, where it has none for it.
     pub(super) async fn ask(&self, helper: &str, server: &str) -> Answer {
         let asking = self.join(helper, server);
         asking.await
@@ -178,7 +179,7 @@ async fn read_file(path: &Path) -> Result<Option<Vec<u8>>, String> {
     Ok(Some(text))
 }
 
-/// What a helper writes.
+/// The output of a helper.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct HelperAnswer {

@@ -54,7 +54,7 @@ impl From<ImageInspect> for ImageFacts {
     }
 }
 
-/// An image as our Node tells it: names by digest first, as upstream. The Engine's marks for
+/// An image as our Node's status has it: names by digest first, as upstream. The Engine's marks for
 /// nameless ones are no names.
 ///
 /// Upstream: `pkg/kubelet/images/image_gc_manager.go`, `pkg/kubelet/nodestatus/setters.go`.

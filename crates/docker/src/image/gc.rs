@@ -43,7 +43,7 @@ pub trait DiskReader: Send + Sync + 'static {
     /// How full the file system of that directory is; none where it is another machine's. Blocks.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system's answer.
     fn read(&self, directory: &Path) -> io::Result<Option<DiskUsage>>;
 }
 
@@ -77,7 +77,7 @@ impl DiskReader for LocalDisk {
     }
 }
 
-/// What an [`ImageGc`] is made with.
+/// Options of an [`ImageGc`].
 pub struct ImageGcOptions {
     /// When images are removed.
     pub policy: ImageGcPolicy,
@@ -104,7 +104,7 @@ enum GcError {
     Insufficient(String),
 }
 
-/// What a pass sees.
+/// The observed state at the start of a pass.
 struct Look {
     seen: Vec<SeenImage>,
     names: Vec<(String, String)>,
@@ -170,7 +170,7 @@ impl ImageGc {
         }
     }
 
-    /// What the status report tells of it.
+    /// Returns its part of the status report.
     #[must_use]
     pub fn report(&self) -> watch::Receiver<ImageGcReport> {
         self.report.subscribe()
@@ -205,7 +205,7 @@ impl ImageGc {
     }
 
     /// One pass, which removes `all` that is unused or only what makes room enough. What fails is
-    /// told, and tried again by the next one.
+    /// logged, and tried again by the next one.
     pub async fn collect(&mut self, now: Timestamp, all: bool) {
         let collected = self.pass(now, all).await;
         self.report.send_modify(|report| {
@@ -277,7 +277,7 @@ impl ImageGc {
         )))
     }
 
-    /// The share of the disk that is used, told and counted; none where nobody can tell.
+    /// The share of the disk that is used, reported and counted; none where it can't be known.
     async fn used_percent(&mut self) -> Result<Option<u8>, GcError> {
         let Some(disk) = self.disk().await? else {
             return Ok(None);
@@ -339,7 +339,7 @@ impl ImageGc {
         is_pinned(image, self.options.pod_infra_image.as_deref())
     }
 
-    /// How full the Engine's disk is; none where nobody can tell.
+    /// How full the Engine's disk is; none where it can't be known.
     async fn disk(&mut self) -> Result<Option<DiskUsage>, GcError> {
         let directory = match &self.directory {
             Some(directory) => directory.clone(),

@@ -19,7 +19,7 @@ use mirrorlet_core::reference::Reference;
 pub use facts::ImageFacts;
 pub use gc::{DiskReader, ImageGc, ImageGcOptions, ImageReclaim, LocalDisk};
 pub use progress::{PullPhase, PullProgressReport};
-pub use puller::{EnsuredImage, ImagePuller, PullerOptions};
+pub use puller::{EnsuredImage, ImagePuller, ListedImage, PullerOptions};
 
 /// Name of our sandbox image, which is never collected. The tag changes when the program does.
 pub const SANDBOX_IMAGE: &str = "mirrorlet/pause:1";
@@ -39,6 +39,8 @@ pub enum PullPolicy {
     IfNotPresent,
     /// Never.
     Never,
+    /// Now, whatever the container's policy is: a person ordered it.
+    Ordered,
 }
 
 impl PullPolicy {

@@ -48,7 +48,7 @@ impl PulledImages {
                 at,
             });
             pulled.at = at;
-            pulled.names.insert(full_name(name));
+            pulled.names.insert(name.full());
         })
         .await;
     }
@@ -74,7 +74,7 @@ impl PulledImages {
         ours
     }
 
-    /// Changes what is known, and the file with it. A file that can't be written is told of; what
+    /// Changes what is known, and the file with it. A file that can't be written is logged; what
     /// it lacks will be nobody's after a restart.
     async fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Pulled>)) {
         let unreadable = |error: &io::Error| {
@@ -85,15 +85,6 @@ impl PulledImages {
         if let Err(error) = written {
             occurrences::pulled_images_not_noted(&error.to_string());
         }
-    }
-}
-
-/// A name with everything that is left out of it in short ones.
-pub(super) fn full_name(name: &Reference) -> String {
-    match (name.digest(), name.tag()) {
-        (Some(digest), _) => format!("{}@{digest}", name.repository()),
-        (None, Some(tag)) => format!("{}:{tag}", name.repository()),
-        (None, None) => name.repository(),
     }
 }
 
@@ -108,7 +99,7 @@ fn has_only(image: &ImageSummary, names: &BTreeSet<String>) -> bool {
     let tags = named(&image.repo_tags);
     let digests = named(&image.repo_digests);
     tags.map(parsed)
-        .all(|tag| tag.is_some_and(|tag| names.contains(&full_name(&tag))))
+        .all(|tag| tag.is_some_and(|tag| names.contains(&tag.full())))
         && digests
             .map(parsed)
             .all(|digest| digest.is_some_and(|d| repositories.contains(&d.repository())))

@@ -3,10 +3,11 @@
 //! A container of ours is never started twice: it only ever moves from created to running to
 //! exited to removed. So everything that is told about it can be merged by taking the later
 //! state, and events that are lost, doubled, late or out of order do no harm. The one exception,
-//! a person starting an exited container by hand, is settled by an inspect.
+//! a person starting an exited container by hand, is settled by an inspect: one that runs and has
+//! ended before was started again.
 //!
 //! The index answers `get_pod_status` without asking the Engine; what a list or an event can't
-//! tell (addresses, exact times, the OOM flag) marks its record *stale*, and a stale record is
+//! say (addresses, exact times, the OOM flag) marks its record *stale*, and a stale record is
 //! inspected once, by whoever needs it first.
 
 mod record;
@@ -21,7 +22,7 @@ use bollard::models::{ContainerInspectResponse, ContainerSummary};
 use super::translate::{Kind, OurContainer};
 use mirrorlet_core::api::{ContainerId, PodUid, Timestamp};
 use mirrorlet_core::observed::{
-    ContainerState, ContainerStatus, PodStatus, RunningPod, SandboxStatus,
+    ByHand, ContainerState, ContainerStatus, Hand, PodStatus, RunningPod, SandboxStatus,
 };
 pub(crate) use record::Record;
 use record::{
@@ -29,7 +30,7 @@ use record::{
     shown_state, text,
 };
 
-/// What our own create call knows of a new container.
+/// Facts about a new container from our own create call.
 #[derive(Debug, Clone)]
 pub(crate) struct Created {
     pub(crate) id: Arc<str>,
@@ -76,7 +77,7 @@ impl Index {
         ListBegan(self.lock().tick())
     }
 
-    /// Merges a complete list. What it lacks, and nobody has told of since it began, is gone.
+    /// Merges a complete list. A container that is not in it, and of which no event came since it began, is gone.
     pub(crate) fn apply_list(
         &self,
         began: ListBegan,
@@ -130,7 +131,7 @@ impl Index {
         if record.image_id.is_empty() {
             record.image_id = created.image_id;
         }
-        // Only a list needs an inspect to tell "never started" from "start failed".
+        // Only after a list does it take an inspect to distinguish "never started" from "start failed".
         if record.state == ContainerState::Created {
             record.stale = false;
         }
@@ -166,7 +167,7 @@ impl Index {
                     record.stale = needs_address(&record.ours);
                 }
                 ContainerState::Running => {}
-                // Late news, or started by hand: only the Engine can tell.
+                // Late news, or started by hand: only the Engine knows.
                 ContainerState::Exited | ContainerState::Unknown => {
                     record.stale |= record.finished_at.is_none_or(|finished| finished < at);
                 }
@@ -185,10 +186,42 @@ impl Index {
                 record.state = ContainerState::Exited;
                 record.exit_code = exit_code.or(record.exit_code);
                 record.finished_at.get_or_insert(at);
+                if let Some(by_hand) = &mut record.by_hand {
+                    by_hand.at = Timestamp::now();
+                }
                 record.stale = needs_ending(&record.ours);
                 record.ips.clear();
             }
         }
+    }
+
+    /// This agent is about to stop it.
+    pub(crate) fn stopping(&self, id: &str) {
+        if let Some(record) = self.lock().records.get_mut(id) {
+            record.stopped_by_us = true;
+        }
+    }
+
+    /// A `kill` or `stop` event: says whether a person was the cause. By this agent's clock,
+    /// because the time that follows is measured by it.
+    pub(crate) fn handled(&self, id: &str, what: Hand) -> bool {
+        let mut state = self.lock();
+        let now = state.tick();
+        let Some(record) = state.records.get_mut(id).filter(|r| !r.stopped_by_us) else {
+            return false;
+        };
+        record.touched = now;
+        let runs = record.state == ContainerState::Running;
+        match what {
+            // Late news: it runs again, and an inspect says since when.
+            Hand::Stopped if runs => record.stale = true,
+            Hand::Signalled if runs && record.by_hand.is_some() => {}
+            Hand::Signalled | Hand::Stopped | Hand::Restarted | Hand::Started => {
+                let at = Timestamp::now();
+                record.by_hand = Some(ByHand { what, at });
+            }
+        }
+        true
     }
 
     /// Something about it can't be known without asking.
@@ -232,7 +265,7 @@ impl Index {
     }
 
     /// Merges an inspect that was asked for when the record was last touched at `asked`. One
-    /// that something was told after, and that knows less, is dropped: the record stays stale.
+    /// that an event came after, and that knows less, is dropped: the record stays stale.
     pub(crate) fn inspected(
         &self,
         id: &str,
@@ -256,9 +289,15 @@ impl Index {
         self.lock().complete
     }
 
-    /// Events may have been missed: only a list can tell what there is.
+    /// Events may have been missed: only a list shows what there is, and only an inspect that
+    /// what runs is what ran before.
     pub(crate) fn begin_gap(&self) {
-        self.lock().complete = false;
+        let mut state = self.lock();
+        state.complete = false;
+        let running = |record: &&mut Record| record.state == ContainerState::Running;
+        for record in state.records.values_mut().filter(running) {
+            record.stale = true;
+        }
     }
 
     /// The record of that id.
@@ -276,7 +315,7 @@ impl Index {
             .collect()
     }
 
-    /// What is known of every pod there is a record of, by UID.
+    /// Returns the status of every pod that has a record, by UID.
     pub(crate) fn statuses(&self) -> Vec<PodStatus> {
         let mut by_uid: BTreeMap<PodUid, Vec<Record>> = BTreeMap::new();
         for record in self.lock().records.values() {
@@ -359,6 +398,7 @@ pub(crate) fn pod_status(uid: &PodUid, mut records: Vec<Record>) -> PodStatus {
                 pod_started_at: *pod_started_at,
                 host_network: *host_network,
                 ips: record.ips,
+                by_hand: record.by_hand,
             }),
             Kind::Container {
                 name,
@@ -382,6 +422,7 @@ pub(crate) fn pod_status(uid: &PodUid, mut records: Vec<Record>) -> PodStatus {
                     restart_count: *restart_count,
                     reason: record.reason,
                     message: record.message,
+                    by_hand: record.by_hand,
                 });
             }
         }

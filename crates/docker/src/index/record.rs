@@ -1,10 +1,11 @@
-//! One container's record, and how what is told of it is merged into it.
+//! One container's record, and how reports about it are merged into it.
 //!
 //! PURE: what lists and inspects say, in the Engine's models, becomes a state that only moves on.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bollard::models::{
     ContainerInspectResponse, ContainerState as EngineState, ContainerStateStatusEnum,
@@ -14,7 +15,12 @@ use bollard::models::{
 use super::super::termination;
 use super::super::translate::{Kind, OurContainer};
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::observed::ContainerState;
+use mirrorlet_core::backoff::elapsed;
+use mirrorlet_core::observed::{ByHand, ContainerState, Hand};
+
+/// Longest time between the end of a container and its next start by the same `docker restart`, on
+/// a slow Engine; only the words for it depend on this.
+const RESTART_GAP: Duration = Duration::from_secs(5);
 
 /// A container of ours, as far as it is known.
 #[derive(Debug, Clone)]
@@ -31,13 +37,17 @@ pub(crate) struct Record {
     pub(super) reason: Arc<str>,
     pub(super) message: Arc<str>,
     pub(super) ips: Vec<IpAddr>,
+    /// The last action of a person on it.
+    pub(crate) by_hand: Option<ByHand>,
+    /// Whether this agent has stopped it: what the Engine reports of that is no person's doing.
+    pub(super) stopped_by_us: bool,
     /// Path of its termination message on the node.
     pub(crate) termination_log: Option<PathBuf>,
     /// Path of its `resolv.conf` on the Engine's disk.
     pub(crate) resolv_conf: Option<PathBuf>,
-    /// Whether an inspect would tell more than is known.
+    /// Whether an inspect would show more than is known.
     pub(crate) stale: bool,
-    /// When something was last told of it, on the index's own clock.
+    /// When it was last reported, on the index's own clock.
     pub(crate) touched: u64,
     /// Held by whoever inspects it, so that two who need it ask once.
     pub(crate) inspecting: Arc<tokio::sync::Mutex<()>>,
@@ -58,6 +68,8 @@ impl Record {
             reason: "".into(),
             message: "".into(),
             ips: Vec::new(),
+            by_hand: None,
+            stopped_by_us: false,
             termination_log: None,
             resolv_conf: None,
             stale: false,
@@ -90,7 +102,7 @@ pub(super) fn text(told: Option<&str>, known: &Arc<str>) -> Arc<str> {
     }
 }
 
-/// Whether an inspect tells more of its end than that it ended: a sandbox's has no reason,
+/// Whether an inspect shows more of its end than that it ended: a sandbox's has no reason,
 /// message or time that anybody asks for.
 pub(super) fn needs_ending(ours: &OurContainer) -> bool {
     matches!(ours.kind, Kind::Container { .. })
@@ -144,7 +156,7 @@ pub(super) fn from_summary(
     record.state = told;
     record.image = text(summary.image.as_deref(), &record.image);
     record.image_id = text(summary.image_id.as_deref(), &record.image_id);
-    // A list tells neither when it started or ended, nor whether a created one failed to start.
+    // A list says neither when it started or ended, nor whether a created one failed to start.
     record.stale = true;
     record.touched = now;
     record
@@ -255,6 +267,7 @@ pub(super) fn merge_inspect(record: &mut Record, found: &ContainerInspectRespons
             reason,
         } => (started_at, finished_at, Some(exit_code), reason),
     };
+    record.by_hand = started_again(found).or(record.by_hand);
     record.started_at = started_at;
     record.finished_at = finished_at;
     record.exit_code = exit_code;
@@ -269,6 +282,19 @@ pub(super) fn merge_inspect(record: &mut Record, found: &ContainerInspectRespons
         ContainerState::Running => addresses(found),
         _ => Vec::new(),
     };
+}
+
+/// The start of a container that runs and had ended before: this agent starts none twice.
+fn started_again(found: &ContainerInspectResponse) -> Option<ByHand> {
+    let state = found.state.as_ref().filter(|s| s.running == Some(true))?;
+    let ended = time(state.finished_at.as_deref())?;
+    let at = time(state.started_at.as_deref()).filter(|at| *at > ended)?;
+    let what = if elapsed(ended, at) <= RESTART_GAP {
+        Hand::Restarted
+    } else {
+        Hand::Started
+    };
+    Some(ByHand { what, at })
 }
 
 /// Whether the Engine gave a start up because the one who asked for it went away, as Engines of

@@ -1,4 +1,4 @@
-//! What the index makes of what it is told.
+//! The index after lists, events and inspects.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -65,7 +65,7 @@ fn summary(state: ContainerSummaryStateEnum, sandbox: bool) -> (ContainerSummary
     (summary, ours(sandbox))
 }
 
-/// What an inspect shows of a container that is where `truth` says.
+/// An inspect of a container in the state that `truth` says.
 fn inspect(truth: Truth) -> ContainerInspectResponse {
     let time = |second| at(second).to_string();
     let (status, running, started, finished, code) = match truth {
@@ -333,6 +333,68 @@ fn an_own_start_needs_no_inspect_but_for_an_address() {
     assert!(index.get(sandbox).unwrap().stale);
 }
 
+/// The last action of a person on that record.
+fn hand(index: &Index) -> Option<Hand> {
+    index.get(ID)?.by_hand.map(|by_hand| by_hand.what)
+}
+
+#[test]
+fn what_a_person_did_is_read_from_events_and_from_an_inspect_alone() {
+    let running = || {
+        let index = Index::default();
+        index.created(created());
+        index.started(ID, at(1));
+        index
+    };
+    let tell = |index: &Index, actions: &[&str]| {
+        for action in actions {
+            events::apply(index, OWNER, &event(action, 2));
+        }
+    };
+    // box 12
+    for (actions, expect) in [
+        (&["die"][..], None),
+        (&["kill"], Some(Hand::Signalled)),
+        (&["kill", "die"], Some(Hand::Signalled)),
+        // The Engine may report a signal after the end that it caused.
+        (&["die", "kill"], Some(Hand::Signalled)),
+        (&["kill", "die", "stop"], Some(Hand::Stopped)),
+    ] {
+        let index = running();
+        tell(&index, actions);
+        assert_eq!(hand(&index), expect, "{actions:?}");
+        // Of a stop of ours they say nothing new.
+        let index = running();
+        index.stopping(ID);
+        tell(&index, actions);
+        assert_eq!(hand(&index), None, "{actions:?} by us");
+    }
+    let again = |ended: i64, started: i64| {
+        let mut found = inspect(Truth::Running);
+        let state = found.state.as_mut().unwrap();
+        state.finished_at = Some(at(ended).to_string());
+        state.started_at = Some(at(started).to_string());
+        found
+    };
+    for (found, expect) in [
+        (inspect(Truth::Running), None),
+        (again(2, 3), Some(Hand::Restarted)),
+        (again(2, 60), Some(Hand::Started)),
+    ] {
+        let index = running();
+        // All but the gap is lost.
+        index.begin_gap();
+        assert!(index.get(ID).unwrap().stale);
+        index.inspected(ID, u64::MAX, &found, "");
+        assert_eq!(hand(&index), expect);
+        // Late news changes nothing before the Engine was asked again.
+        tell(&index, &["kill", "stop"]);
+        assert!(index.get(ID).unwrap().stale);
+        index.inspected(ID, u64::MAX, &found, "");
+        assert_eq!(hand(&index), expect.or(Some(Hand::Signalled)));
+    }
+}
+
 #[test]
 fn an_end_needs_an_inspect_unless_it_is_a_sandboxs() {
     for sandbox in [false, true] {
@@ -562,8 +624,8 @@ fn expected(truth: Truth) -> Option<ContainerState> {
 }
 
 proptest! {
-    /// Whatever is told of a container's life, in any order, doubled or lost: one list and the
-    /// inspects it asks for end in the truth. And nothing but an inspect brings an ended one back.
+    /// One list and the inspects it asks for end in the truth, after any news of a container's
+    /// life, in any order, doubled or lost. And nothing but an inspect brings an ended one back.
     #[test]
     fn a_list_and_inspects_settle_everything(
         told in proptest::collection::vec(news(), 0..24),

@@ -17,13 +17,14 @@ use super::super::containers::Containers;
 use super::super::engine::{EngineError, HostSide};
 use super::super::index::Record;
 use super::super::translate::{Kind, LedPort, led_ports};
+use super::holds::Holds;
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_host::disk;
 use mirrorlet_host::nat::{self, Detour, Forward};
 use mirrorlet_runtime::{ServingPods, SyncError, SyncErrorReason};
 
-/// What the names of our tables begin with.
+/// Prefix of the names of our tables.
 const TABLE: &str = "mirrorlet-";
 /// Longest name of a table, well below the kernel's limit.
 const TABLE_NAME_MAX: usize = 100;
@@ -36,13 +37,15 @@ pub(crate) struct HostPorts {
     /// Name of our table.
     table: String,
     state: Mutex<State>,
+    /// Host ports whose connections wait for another version.
+    pub(crate) holds: Arc<Holds>,
     /// The host's side of the network, once it was asked for.
     side: sync::Mutex<Option<HostSide>>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Who the host ports are to lead to.
+    /// The pods that the host ports are to lead to.
     pods: ServingPods,
     /// The rules in the kernel; unknown at first.
     applied: Option<BTreeSet<Forward>>,
@@ -60,7 +63,9 @@ struct LedSandbox {
 impl HostPorts {
     pub(super) fn new(containers: Arc<Containers>, network: Option<&str>) -> Self {
         let table = table_name(&containers.owner);
+        let holds = Holds::new(Arc::clone(&containers), table.clone());
         Self {
+            holds: Arc::new(holds),
             containers,
             network: network.unwrap_or("bridge").to_owned(),
             table,
@@ -71,6 +76,7 @@ impl HostPorts {
 
     /// See [`Runtime::serve_host_ports`](mirrorlet_runtime::Runtime::serve_host_ports).
     pub(crate) async fn serve(&self, pods: ServingPods) -> Result<(), SyncError> {
+        self.holds.serve(&pods.serving);
         let mut state = self.state.lock().await;
         if state.pods == pods && state.applied.is_some() {
             return Ok(());
@@ -144,7 +150,8 @@ impl HostPorts {
         Ok(side)
     }
 
-    /// What was found out may not hold any more: a sandbox did not start.
+    /// Asks the Engine for the host's side anew next time: a sandbox did not start, so it may have
+    /// changed.
     pub(crate) fn forget(&self) {
         *self.side.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -167,7 +174,7 @@ impl HostPorts {
                 }
             }
             let index = &self.containers.index;
-            let published = |uid: &PodUid| is_published(&index.of_pod(uid));
+            let published = |pod: &Pod| is_published(&index.of_pod(&PodUid::of(pod)));
             forwards(&state.pods, published, sandboxes)
         };
         if state.applied.as_ref() == Some(&forwards) {
@@ -221,7 +228,7 @@ pub fn table_name(owner: &str) -> String {
     name
 }
 
-/// What an inspect tells of a sandbox that runs and can be led to.
+/// Returns the facts about a sandbox that runs and can be led to, from an inspect.
 fn led_sandbox(
     record: &Record,
     inspected: ContainerInspectResponse,
@@ -298,19 +305,20 @@ fn takes_loopback(interface: &str) -> bool {
 /// they lead to as long as it runs.
 fn forwards(
     pods: &ServingPods,
-    is_published: impl Fn(&PodUid) -> bool,
+    is_published: impl Fn(&Pod) -> bool,
     mut sandboxes: Vec<LedSandbox>,
 ) -> BTreeSet<Forward> {
     sandboxes.retain(|sandbox| {
         let serving = pods.serving.get(&sandbox.full_name);
-        !pods.beside.contains(&sandbox.uid) && !serving.is_some_and(&is_published)
+        !pods.beside.contains(&sandbox.uid) && !serving.is_some_and(|pod| is_published(pod))
     });
     sandboxes.sort_by(|a, b| {
         (&a.full_name, a.created_at, &a.uid).cmp(&(&b.full_name, b.created_at, &b.uid))
     });
     let mut chosen: BTreeMap<&FullName, &LedSandbox> = BTreeMap::new();
     for sandbox in &sandboxes {
-        let serves = pods.serving.get(&sandbox.full_name) == Some(&sandbox.uid);
+        let serving = pods.serving.get(&sandbox.full_name);
+        let serves = serving.is_some_and(|pod| PodUid::of(pod) == sandbox.uid);
         let known = chosen.entry(&sandbox.full_name).or_insert(sandbox);
         if serves {
             *known = sandbox;
@@ -356,16 +364,21 @@ mod tests {
         beside: &[&str],
         there: &[&str],
     ) -> Vec<String> {
+        let pod = |uid: &str| {
+            let mut pod = Pod::default();
+            pod.metadata.uid = Some(uid.to_owned());
+            Arc::new(pod)
+        };
         let pods = ServingPods {
             serving: serving
-                .map(|uid| (FullName::new("web", "default"), uid.into()))
+                .map(|uid| (FullName::new("web", "default"), pod(uid)))
                 .into_iter()
                 .collect(),
             beside: beside.iter().copied().map(PodUid::from).collect(),
         };
         let all = [sandbox("web", "a", 1), sandbox("web", "b", 2)];
         let there = all.into_iter().filter(|s| there.contains(&s.uid.as_str()));
-        let is_published = |uid: &PodUid| published == Some(uid.as_str());
+        let is_published = |pod: &Pod| published == Some(PodUid::of(pod).as_str());
         let rules = forwards(&pods, is_published, there.collect());
         rules.into_iter().map(|forward| forward.comment).collect()
     }

@@ -8,6 +8,7 @@
 //!
 //! Upstream: `pkg/kubelet/dockershim/network/plugins.go`, cri-dockerd `core/sandbox_run.go`.
 
+mod holds;
 mod host_ports;
 mod ports;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use super::engine::{EngineError, SharedEngine};
 use super::files::PodFiles;
 use super::index::Record;
 use super::translate::{Kind, ResolvConf, compute_dns};
+pub use holds::HeldPorts;
 pub(crate) use host_ports::HostPorts;
 pub use host_ports::table_name;
 use mirrorlet_core::api::{FullName, Pod, PodUid};
@@ -73,12 +75,12 @@ pub(crate) struct PodSandbox<'a> {
 pub(crate) struct FailedStart {
     /// All there is to say.
     pub(crate) message: String,
-    /// Who holds a host port that it needs, if that is it.
+    /// The holder of a host port that it needs, if that is the cause.
     pub(crate) conflict: Option<String>,
 }
 
-/// What gives pods that are not in the host's network one of their own. Calls for different pods
-/// may run side by side; for one pod they come one after the other.
+/// Gives pods that are not in the host's network one of their own. Calls for different pods may run
+/// side by side; for one pod they come one after the other.
 #[async_trait]
 pub(crate) trait NetworkPlugin: Send + Sync {
     /// The network mode that sandboxes are created with.
@@ -90,7 +92,7 @@ pub(crate) trait NetworkPlugin: Send + Sync {
     /// Whether pods can be given a network. Cheap once it was found to be so.
     async fn status(&self) -> Result<(), NetworkError>;
 
-    /// What was found out may not hold any more: the Engine was away.
+    /// Drops cached facts about the Engine, which was away.
     fn forget(&self);
 
     /// Connects a sandbox that runs, and says which addresses it has, IPv4 first. Doing it again
@@ -318,7 +320,7 @@ impl Networks {
         })
     }
 
-    /// What a sandbox that could not be started says, with who holds a host port that it needs.
+    /// Explains the failed start of a sandbox, with the holder of a host port that it needs.
     pub(super) async fn explain_start(&self, error: &EngineError) -> FailedStart {
         let message = error.to_string();
         let Some(port) = ports::conflict(&message) else {
@@ -335,7 +337,7 @@ impl Networks {
         }
     }
 
-    /// Who holds a host port, in words.
+    /// Describes the holder of a host port.
     async fn port_holder(&self, port: &ports::HostPort) -> String {
         let publishers = self.containers.engine.list_publishers(port.number).await;
         if let Some(holder) = ports::publisher(

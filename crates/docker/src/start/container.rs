@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::super::files::config_error;
 use super::super::image::{EnsuredImage, PullPolicy};
+use super::super::index::Record;
 use super::super::kill::{Stop, reason_of};
 use super::super::translate::{
     ContainerInput, EngineFacts, ImageFacts, Kind, Request, SeccompWanted, container_request,
@@ -138,6 +139,11 @@ impl Starter {
         if adopted.is_some_and(|record| record.state != ContainerState::Created) {
             return Ok(None);
         }
+        if self.runs_already(pod, start.name, &id).await? {
+            // The next plan knows what to do about it.
+            let _ = self.remains.remove(&id).await;
+            return Ok(None);
+        }
         let container_id = ContainerId::docker(id.as_str());
         occurrences::container_created(
             &self.telemetry,
@@ -147,6 +153,17 @@ impl Starter {
             &container_id,
         );
         Ok(Some(id))
+    }
+
+    /// Whether an earlier instance of the container runs by a person's hand.
+    async fn runs_already(&self, pod: &Pod, name: &str, id: &str) -> Result<bool, SyncError> {
+        let is_namesake = |record: &Record| match &record.ours.kind {
+            Kind::Container { name: other, .. } => other == name && &*record.id != id,
+            Kind::Sandbox { .. } => false,
+        };
+        let uid = PodUid::of(pod);
+        let runs = self.containers.runs_already(&uid, is_namesake);
+        runs.await.map_err(|error| runtime_error(&error))
     }
 
     /// Runs the postStart hook of a container that was started. One whose hook fails is stopped.
@@ -223,7 +240,7 @@ impl Starter {
         container: &Container,
     ) -> Result<Prepared, SyncError> {
         let pod_ips = if needs_pod_ips(container) {
-            // As its status tells them.
+            // As its status has them.
             one_per_family(&up.await?, &self.files.node.node_ips)
         } else {
             Vec::new()
@@ -253,6 +270,7 @@ impl Starter {
         prepared: &Prepared,
         image: &EnsuredImage,
     ) -> Result<Request, SyncError> {
+        let env_files = self.files.env_files(round.pod, container).await?;
         let mut input = ContainerInput {
             owner: &self.containers.owner,
             pod: round.pod,
@@ -264,6 +282,7 @@ impl Starter {
             pod_ips: &prepared.pod_ips,
             volumes: &round.files.volumes,
             objects: &round.files.objects,
+            env_files: Some(&env_files),
             image: Some(ImageFacts {
                 id: &image.facts.id,
                 name: &image.reference,
@@ -305,7 +324,7 @@ impl Starter {
         })
     }
 
-    /// Makes sure that the container's image is there, and tells of its pull.
+    /// Makes sure that the container's image is there, and reports its pull.
     pub(super) async fn image(
         &self,
         pod: &Pod,

@@ -28,7 +28,7 @@ use mirrorlet_runtime::{PodCheck, SyncError, SyncErrorReason};
 
 /// Stands for a path, the id of a sandbox or its image, where that does not exist yet.
 const NOT_MADE: &str = "/";
-/// What stands for the pod's address.
+/// Stand-in for the pod's address.
 const NO_ADDRESS: [IpAddr; 1] = [IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
 
 impl Starter {
@@ -65,6 +65,20 @@ impl Starter {
             }
         });
         try_join_all(images).await.map(|_| ())
+    }
+
+    /// See [`Runtime::pull_images`](mirrorlet_runtime::Runtime::pull_images).
+    pub(crate) async fn pull_images(
+        &self,
+        pod: &Arc<Pod>,
+        containers: &[String],
+    ) -> Result<(), SyncError> {
+        let objects = self.files.objects_now(pod).await;
+        let secrets = pull_secrets(pod, &objects);
+        let wanted = spec::containers(pod).filter(|(_, c)| containers.contains(&c.name));
+        let pulls =
+            wanted.map(|(_, container)| self.image(pod, container, PullPolicy::Ordered, &secrets));
+        try_join_all(pulls).await.map(|_| ())
     }
 
     /// See [`Runtime::check_pod`](mirrorlet_runtime::Runtime::check_pod).
@@ -194,6 +208,7 @@ impl Starter {
             pod_ips: &NO_ADDRESS,
             volumes: &volumes_of(pod, container),
             objects,
+            env_files: None,
             image: Some(ImageFacts {
                 id: &image.facts.id,
                 name: &image.reference,

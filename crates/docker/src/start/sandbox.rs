@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::super::engine::EngineError;
 use super::super::files::config_error;
+use super::super::index::Record;
 use super::super::kill::{SANDBOX_GRACE, reason_of};
-use super::super::translate::{SandboxInput, hosts_file, led_ports, sandbox_request};
+use super::super::translate::{Kind, SandboxInput, hosts_file, led_ports, sandbox_request};
 use super::{Starter, refuses_oom_score, runtime_error, tell_notes};
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::rollout::is_beside;
@@ -79,7 +80,7 @@ impl Starter {
     }
 
     /// Starts a sandbox, sets up its network and writes its hosts file. One that can't be started
-    /// or connected is removed: it has nothing to tell that the error doesn't.
+    /// or connected is removed: the error says all of it.
     pub(super) async fn start_sandbox(
         &self,
         pod: &Arc<Pod>,
@@ -87,6 +88,20 @@ impl Starter {
     ) -> Result<Vec<IpAddr>, SyncError> {
         // Its address and its ports may be those of one that has ended.
         self.networks.host_ports.refresh().await?;
+        let is_other =
+            |record: &Record| matches!(record.ours.kind, Kind::Sandbox { .. }) && &*record.id != id;
+        let uid = PodUid::of(pod);
+        let other_runs = self.containers.runs_already(&uid, is_other);
+        if other_runs.await.map_err(|error| runtime_error(&error))? {
+            let _ = self.remains.remove(id).await;
+            return Err(SyncError {
+                retry_after: Some(std::time::Duration::ZERO),
+                ..SyncError::new(
+                    SyncErrorReason::CreatePodSandboxError,
+                    "a person is starting the sandbox before this one again",
+                )
+            });
+        }
         if let Err(error) = self.containers.start(id).await {
             return Err(self.failed_start(pod, id, &error).await);
         }
@@ -105,9 +120,9 @@ impl Starter {
             return Ok(ips);
         }
         let hosts = hosts_file(pod, &ips, &self.files.node).map_err(config_error)?;
-        let uid = PodUid::of(pod);
+        let (pod, files) = (Arc::clone(pod), self.files.hosts.clone());
         self.files
-            .on_disk(move |volumes| volumes.write_hosts(&uid, &hosts))
+            .on_disk(move |volumes| files.write(volumes, &pod, hosts))
             .await
             .map_err(config_error)?;
         Ok(ips)

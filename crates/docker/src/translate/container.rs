@@ -10,7 +10,7 @@ use bollard::models::{ContainerCreateBody, HostConfig, HostConfigLogConfig};
 
 use mirrorlet_core::api::core::Container;
 use mirrorlet_core::api::{FullName, Pod, PodUid};
-use mirrorlet_core::env::{self, EnvContext, EnvError, Environment};
+use mirrorlet_core::env::{self, EnvContext, EnvError, EnvFiles, Environment};
 use mirrorlet_core::log_limits::log_limits;
 use mirrorlet_core::objects::ObjectSet;
 use mirrorlet_core::observed::Role;
@@ -59,6 +59,8 @@ pub struct ContainerInput<'a> {
     pub volumes: &'a VolumeMap,
     /// The API server's objects that the pod refers to.
     pub objects: &'a ObjectSet,
+    /// The files that its variables come from; none before the pod runs.
+    pub env_files: Option<&'a EnvFiles>,
     /// Its image; none sends the spec's reference and leaves the user to the Engine.
     pub image: Option<ImageFacts<'a>>,
     /// Content of the profile's file where [`security::seccomp_wanted`] is `Localhost`; none
@@ -92,6 +94,7 @@ impl ContainerInput<'_> {
             },
             allocatable: self.node.allocatable,
             objects: self.objects,
+            files: self.env_files,
         }
     }
 }

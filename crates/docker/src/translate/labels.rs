@@ -1,4 +1,4 @@
-//! Labels: what tells our containers from others', and what a restart of ours is rebuilt from.
+//! Labels, which distinguish our containers from others', and what a restart of ours is rebuilt from.
 //!
 //! An image's labels are copied into its containers wherever the request sets no value. So every
 //! key that is read back is set on every container, and a container counts as ours only when its
@@ -56,7 +56,7 @@ const RESERVED: [&str; 21] = [
 /// Labels by key.
 pub type Labels = HashMap<String, String>;
 
-/// One of our containers, as its name and labels tell.
+/// One of our containers, as its name and labels describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OurContainer {
     /// UID of the pod.

@@ -72,8 +72,13 @@ impl FromStr for LedPort {
 
 /// The host ports of a pod that rules can lead to it: those of TCP and UDP at IPv4 addresses.
 pub(crate) fn led_ports(pod: &Pod) -> Vec<LedPort> {
-    let containers = spec::containers(pod).filter(|(role, _)| match role {
-        Role::App | Role::Sidecar => true,
+    led_ports_of(pod, |_| true)
+}
+
+/// Those of its containers of some names.
+pub(crate) fn led_ports_of(pod: &Pod, is_meant: impl Fn(&str) -> bool) -> Vec<LedPort> {
+    let containers = spec::containers(pod).filter(|(role, container)| match role {
+        Role::App | Role::Sidecar => is_meant(&container.name),
         Role::Init | Role::Ephemeral => false,
     });
     let ports = containers.flat_map(|(_, container)| container.ports.iter().flatten());
@@ -99,7 +104,7 @@ pub(crate) fn led_ports(pod: &Pod) -> Vec<LedPort> {
     led
 }
 
-/// What the label says of these ports.
+/// Returns the value of the label for these ports.
 pub(crate) fn to_label(ports: &[LedPort]) -> String {
     let texts: Vec<String> = ports.iter().map(ToString::to_string).collect();
     texts.join(",")

@@ -29,7 +29,8 @@ pub use dns::{MISSING_CLUSTER_DNS, PodDns, ResolvConf, compute_dns};
 pub use hosts::{Hostname, compute_hostname, hosts_file};
 pub use labels::{HookLabels, Kind, OurContainer, parse_ours};
 pub use led_ports::LedPort;
-pub(crate) use led_ports::led_ports;
+pub(crate) use led_ports::{led_ports, led_ports_of};
+pub(crate) use mounts::volume_request;
 pub use names::{ContainerName, container_name, sandbox_name};
 pub use sandbox::{SandboxInput, sandbox_request};
 pub use security::{SeccompWanted, seccomp_wanted};
@@ -116,7 +117,7 @@ pub struct Request {
     pub name: String,
     /// Body of the request. Holds env values, so it is never printed.
     pub body: ContainerCreateBody,
-    /// What was skipped or defaulted, for events.
+    /// Skipped and defaulted fields, for events.
     pub notes: Vec<Note>,
 }
 

@@ -4,9 +4,14 @@
 
 use std::path::{Path, PathBuf};
 
-use bollard::models::{Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountType};
+use bollard::models::{
+    Mount, MountBindOptions, MountBindOptionsPropagationEnum, MountType, MountVolumeOptions,
+    VolumeCreateRequest,
+};
 
 use mirrorlet_core::api::core::{Container, VolumeMount};
+use mirrorlet_core::api::keys;
+use mirrorlet_core::objects::claims::{ClaimName, EngineVolume};
 use mirrorlet_core::volumes::VolumeMap;
 
 use super::labels::termination_path;
@@ -15,7 +20,7 @@ use super::{ConfigError, EngineFacts};
 
 /// The mount path of the managed hosts file.
 pub const ETC_HOSTS: &str = "/etc/hosts";
-/// First API where a read-only bind mount is recursively so unless told otherwise.
+/// First API where a read-only bind mount is recursively so by default.
 const API_RECURSIVE_READ_ONLY: (u32, u32) = (1, 44);
 
 /// Whether the container mounts something of its own at `/etc/hosts`.
@@ -41,8 +46,12 @@ pub(super) fn mounts(
         if is_made_by_engine(mount, volumes) {
             continue;
         }
-        let source = source(container, index, mount, volumes)?;
         let read_only = volumes.read_only.contains(&mount.name) || mount.read_only == Some(true);
+        if let Some(name) = engine_volume(mount, volumes) {
+            mounts.push(named_mount(mount, name, read_only)?);
+            continue;
+        }
+        let source = source(container, index, mount, volumes)?;
         mounts.push(volume_mount(container, mount, &source, read_only, engine)?);
     }
     if let Some(path) = etc_hosts.filter(|_| !mounts_etc_hosts(container)) {
@@ -89,6 +98,59 @@ pub(super) fn binds(
 
 fn is_made_by_engine(mount: &VolumeMount, volumes: &VolumeMap) -> bool {
     volumes.made_by_engine.contains(&mount.name) && !has_subpath(mount)
+}
+
+/// The Engine's volume that is mounted as a whole, if it is one.
+fn engine_volume<'a>(mount: &VolumeMount, volumes: &'a VolumeMap) -> Option<&'a str> {
+    let name = volumes.engine_volumes.get(&mount.name)?;
+    (!has_subpath(mount)).then_some(name)
+}
+
+/// The mount of a volume of the Engine. As in Kubernetes, it is not filled from the image.
+fn named_mount(mount: &VolumeMount, name: &str, read_only: bool) -> Result<Mount, ConfigError> {
+    let none = |text: &Option<String>, is: &str| text.as_deref().is_none_or(|text| text == is);
+    if !none(&mount.mount_propagation, "None") || !none(&mount.recursive_read_only, "Disabled") {
+        return Err(ConfigError::Mount {
+            path: mount.mount_path.clone(),
+            problem: "a volume of the Engine has neither mountPropagation nor recursiveReadOnly",
+        });
+    }
+    Ok(Mount {
+        target: Some(absolute(&mount.mount_path)),
+        source: Some(name.to_owned()),
+        typ: Some(MountType::VOLUME),
+        read_only: Some(read_only),
+        volume_options: Some(MountVolumeOptions {
+            no_copy: Some(true),
+            ..MountVolumeOptions::default()
+        }),
+        ..Mount::default()
+    })
+}
+
+/// The request that makes the volume of a claim.
+pub(crate) fn volume_request(
+    claim: &ClaimName,
+    volume: &EngineVolume,
+    owner: &str,
+) -> VolumeCreateRequest {
+    let labels = [
+        (keys::OWNER, owner),
+        (keys::CLAIM_NAMESPACE, &claim.namespace),
+        (keys::CLAIM_NAME, &claim.name),
+    ];
+    let options = volume.options.clone();
+    VolumeCreateRequest {
+        name: Some(volume.name.clone()),
+        driver: Some(volume.driver.clone()),
+        driver_opts: Some(options.into_iter().collect()),
+        labels: Some(
+            labels
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+        ),
+        ..VolumeCreateRequest::default()
+    }
 }
 
 fn has_subpath(mount: &VolumeMount) -> bool {

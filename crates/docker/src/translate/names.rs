@@ -7,7 +7,7 @@ use mirrorlet_core::api::{FullName, PodUid, keys};
 
 const PREFIX: &str = "k8s";
 const SEPARATOR: char = '_';
-/// Hex digits of the suffix that tells two containers apart whose names collided.
+/// Hex digits of the suffix that distinguishes two containers with colliding names.
 const CONFLICT_SUFFIX_LEN: usize = 8;
 
 /// A container's name, taken apart.

@@ -56,7 +56,7 @@ pub struct EngineResources {
     pub memory: Option<i64>,
 }
 
-/// Computes what the Engine is told of a container's resources.
+/// Computes the Engine's settings of a container's resources.
 #[must_use]
 pub fn engine_resources(container: &Container) -> EngineResources {
     EngineResources {
@@ -105,7 +105,7 @@ fn score(memory_bytes: i64, node: &NodeFacts) -> i64 {
     OOM_BEST_EFFORT.saturating_sub(i64::try_from(share).unwrap_or(i64::MAX))
 }
 
-/// The score the Engine is told: never below 0 where it refuses that.
+/// The score for the Engine: never below 0 where it refuses that.
 #[must_use]
 pub fn allowed_oom_score(score: i64, engine: &EngineFacts) -> i64 {
     if engine.negative_oom_score {

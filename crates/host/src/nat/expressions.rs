@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use netlink_packet_core::DefaultNla;
 use netlink_packet_netfilter::nftables::{
-    Cmp, DataAttribute, Expressions, Immediate, Meta, MetaKey, Operator, Payload, Register,
+    Bitwise, Cmp, DataAttribute, Expressions, Immediate, Lookup, Meta, MetaKey, Operator, Payload,
+    Register, Verdict, VerdictAttribute,
 };
 
 use super::Protocol;
@@ -23,8 +24,12 @@ const IFNAMSIZ: usize = 16;
 const RTN_LOCAL: u32 = 2;
 
 fn load(base: u32, offset: u32, bytes: u32) -> Expressions {
+    load_to(Register::Reg1, base, offset, bytes)
+}
+
+fn load_to(register: Register, base: u32, offset: u32, bytes: u32) -> Expressions {
     Expressions::Payload(vec![
-        Payload::DestinationRegister(Register::Reg1),
+        Payload::DestinationRegister(register),
         Payload::Base(base),
         Payload::Offset(offset),
         Payload::Len(bytes),
@@ -56,13 +61,17 @@ fn immediate(register: Register, value: &[u8]) -> Expressions {
     ])
 }
 
+fn meta(key: MetaKey) -> Expressions {
+    Expressions::Meta(vec![
+        Meta::DestinationRegister(Register::Reg1),
+        Meta::Key(key),
+    ])
+}
+
 /// `meta l4proto PROTOCOL th dport PORT`
 pub(super) fn port_is(protocol: Protocol, port: u16) -> [Expressions; 4] {
     [
-        Expressions::Meta(vec![
-            Meta::DestinationRegister(Register::Reg1),
-            Meta::Key(MetaKey::L4Proto),
-        ]),
+        meta(MetaKey::L4Proto),
         is(&[protocol.number()]),
         load(NFT_PAYLOAD_TRANSPORT_HEADER, DESTINATION_PORT, 2),
         is(&port.to_be_bytes()),
@@ -88,13 +97,7 @@ pub(super) fn comes_from(interface: &str) -> [Expressions; 2] {
     for (place, byte) in name.iter_mut().zip(interface.bytes()) {
         *place = byte;
     }
-    [
-        Expressions::Meta(vec![
-            Meta::DestinationRegister(Register::Reg1),
-            Meta::Key(MetaKey::Iifname),
-        ]),
-        is(&name),
-    ]
+    [meta(MetaKey::Iifname), is(&name)]
 }
 
 /// `fib daddr type local`
@@ -143,4 +146,60 @@ pub(super) fn to_own_port(port: u16) -> [Expressions; 2] {
         immediate(Register::Reg1, &port.to_be_bytes()),
         other("redir", &[(REG_PROTO_MIN, 1)]),
     ]
+}
+
+/// `tcp flags & (fin|syn|rst|ack) == syn`: the first packet of a connection.
+pub(super) fn is_syn() -> [Expressions; 5] {
+    const FLAGS: u32 = 13;
+    const SYN: u8 = 0x02;
+    const FIN_SYN_RST_ACK: u8 = 0x17;
+    [
+        meta(MetaKey::L4Proto),
+        is(&[Protocol::Tcp.number()]),
+        load(NFT_PAYLOAD_TRANSPORT_HEADER, FLAGS, 1),
+        Expressions::Bitwise(vec![
+            Bitwise::SourceRegister(Register::Reg1),
+            Bitwise::DestinationRegister(Register::Reg1),
+            Bitwise::Length(1),
+            Bitwise::Mask(DataAttribute::Value(vec![FIN_SYN_RST_ACK])),
+            Bitwise::Xor(DataAttribute::Value(vec![0])),
+        ]),
+        is(&[SYN]),
+    ]
+}
+
+/// `meta nfproto ipv4`
+pub(super) fn is_ipv4() -> [Expressions; 2] {
+    // The registers hold one byte of it.
+    let number = u8::try_from(NFPROTO_IPV4).unwrap_or_default();
+    [meta(MetaKey::Nfproto), is(&[number])]
+}
+
+/// `ip daddr . th dport @SET`, or `0.0.0.0 . th dport @SET`
+pub(super) fn is_in(set: &str, of_address: bool) -> [Expressions; 3] {
+    let (first, second) = (Register::Reg32_00, Register::Reg32_01);
+    let address = if of_address {
+        load_to(first, NFT_PAYLOAD_NETWORK_HEADER, DESTINATION, 4)
+    } else {
+        immediate(first, &Ipv4Addr::UNSPECIFIED.octets())
+    };
+    [
+        address,
+        load_to(second, NFT_PAYLOAD_TRANSPORT_HEADER, DESTINATION_PORT, 2),
+        Expressions::Lookup(vec![
+            Lookup::Set(set.to_owned()),
+            Lookup::SourceRegister(first),
+        ]),
+    ]
+}
+
+/// `drop`
+pub(super) fn drop_it() -> [Expressions; 1] {
+    const NF_DROP: u32 = 0;
+    [Expressions::Immediate(vec![
+        Immediate::DestinationRegister(Register::Verdict),
+        Immediate::Data(DataAttribute::Verdict(vec![VerdictAttribute::Code(
+            Verdict::Other(NF_DROP),
+        )])),
+    ])]
 }

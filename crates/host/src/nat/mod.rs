@@ -11,12 +11,20 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
 
+use netlink_packet_netfilter::NetfilterProtoFamily;
 use rustix::io::Errno;
 
 mod expressions;
+mod hold;
 mod netlink;
 mod ruleset;
+
+pub use hold::{HeldPort, check_hold, hold};
+
+/// The family of the tables that lead ports to pods, whose addresses are of IPv4.
+const FAMILY: NetfilterProtoFamily = NetfilterProtoFamily::IPv4;
 
 /// A protocol whose ports can be led to a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,7 +95,7 @@ pub struct Forward {
 /// As the kernel says: it lacks `nf_tables`, or this process lacks the right. Nothing has changed
 /// then.
 pub fn replace(table: &str, forwards: &BTreeSet<Forward>) -> io::Result<()> {
-    netlink::transact(&ruleset::replacing(table, forwards))
+    netlink::transact(FAMILY, &ruleset::replacing(table, forwards))
 }
 
 /// Removes a table, where there may be one. Blocks for a moment.
@@ -95,7 +103,19 @@ pub fn replace(table: &str, forwards: &BTreeSet<Forward>) -> io::Result<()> {
 /// # Errors
 /// As [`replace`], but where this process could never have made one.
 pub fn remove(table: &str) -> io::Result<()> {
-    match replace(table, &BTreeSet::new()) {
+    unless_beyond_us(replace(table, &BTreeSet::new()))
+}
+
+/// Ends all holds of a table ([`hold`]), where there may be some. Blocks for a moment.
+///
+/// # Errors
+/// As [`remove`].
+pub fn release(table: &str) -> io::Result<()> {
+    unless_beyond_us(hold(table, &BTreeSet::new(), Duration::ZERO))
+}
+
+fn unless_beyond_us(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
         Err(error) if is_beyond_us(&error) => Ok(()),
         removed => removed,
     }
@@ -136,5 +156,5 @@ pub fn check(table: &str) -> io::Result<()> {
     };
     let mut messages = ruleset::replacing(table, &[forward].into());
     messages.extend(ruleset::replacing(table, &BTreeSet::new()));
-    netlink::transact(&messages)
+    netlink::transact(FAMILY, &messages)
 }

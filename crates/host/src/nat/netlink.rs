@@ -22,8 +22,11 @@ const ANSWER_BYTES: usize = 64 << 10;
 /// The subsystem that a batch is for, in the header of its first and last message.
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
 
-/// Commits all messages or none.
-pub(super) fn transact(messages: &[NfTablesMessage]) -> io::Result<()> {
+/// Commits all messages, about tables of that family, or none.
+pub(super) fn transact(
+    family: NetfilterProtoFamily,
+    messages: &[NfTablesMessage],
+) -> io::Result<()> {
     let socket = rustix::net::socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
@@ -32,7 +35,7 @@ pub(super) fn transact(messages: &[NfTablesMessage]) -> io::Result<()> {
     )?;
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT))?;
     rustix::net::bind(&socket, &SocketAddrNetlink::new(0, 0))?;
-    let (bytes, last) = batch(messages);
+    let (bytes, last) = batch(family, messages);
     let kernel = SocketAddrNetlink::new(0, 0);
     rustix::net::sendto(&socket, &bytes, SendFlags::empty(), &kernel)?;
     let mut buffer = vec![0; ANSWER_BYTES];
@@ -70,13 +73,13 @@ fn answer(bytes: &[u8]) -> io::Result<(usize, u32, Option<io::Error>)> {
 }
 
 /// The bytes of a transaction, and the number of the message that is answered last.
-fn batch(messages: &[NfTablesMessage]) -> (Vec<u8>, u32) {
+fn batch(of_tables: NetfilterProtoFamily, messages: &[NfTablesMessage]) -> (Vec<u8>, u32) {
     let mut bytes = Vec::new();
     let mut sequence = 0;
     let mut put = |inner: NetfilterMessageInner, flags: u16| {
         let (family, subsystem) = match inner {
             NetfilterMessageInner::None(_) => (NetfilterProtoFamily::Unspec, NFNL_SUBSYS_NFTABLES),
-            _ => (NetfilterProtoFamily::IPv4, 0),
+            _ => (of_tables, 0),
         };
         let header = NetfilterHeader::new(family, 0, subsystem);
         let mut message = NetlinkMessage::from(NetfilterMessage::new(header, inner));

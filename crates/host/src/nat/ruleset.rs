@@ -19,13 +19,13 @@ const PRIORITY: i32 = -101;
 const COMMENT_MAX: usize = 100;
 
 #[derive(Clone, Copy)]
-enum Chain {
+pub(super) enum Chain {
     Prerouting,
     Output,
 }
 
 impl Chain {
-    const ALL: [Self; 2] = [Self::Prerouting, Self::Output];
+    pub(super) const ALL: [Self; 2] = [Self::Prerouting, Self::Output];
 
     fn name(self) -> String {
         match self {
@@ -45,28 +45,42 @@ impl Chain {
 
 /// The messages that replace a table by one with the rules for `forwards`, or by none.
 pub(super) fn replacing(table: &str, forwards: &BTreeSet<Forward>) -> Vec<NfTablesMessage> {
-    let named = || TableMessage {
-        attributes: vec![TableAttribute::Name(table.to_owned())],
-    };
-    // Only a table that exists can be deleted.
-    let mut messages = vec![
-        NfTablesMessage::NewTable(named()),
-        NfTablesMessage::DeleteTable(named()),
-    ];
     if forwards.is_empty() {
-        return messages;
+        return removing(table);
     }
-    messages.push(NfTablesMessage::NewTable(named()));
-    messages.extend(Chain::ALL.map(|chain| new_chain(table, chain)));
+    let mut messages = emptying(table);
+    messages.extend(Chain::ALL.map(|chain| new_chain(table, chain, "nat", PRIORITY)));
     for forward in forwards {
         let rules = rules(forward);
         messages.extend(
             rules
                 .into_iter()
-                .map(|(chain, expressions)| new_rule(table, chain, expressions, forward)),
+                .map(|(chain, expressions)| new_rule(table, chain, expressions, &forward.comment)),
         );
     }
     messages
+}
+
+/// The messages that remove a table, be it there or not.
+pub(super) fn removing(table: &str) -> Vec<NfTablesMessage> {
+    // Only a table that exists can be deleted.
+    vec![
+        NfTablesMessage::NewTable(named(table)),
+        NfTablesMessage::DeleteTable(named(table)),
+    ]
+}
+
+/// The messages that put an empty table in the place of a table, be it there or not.
+pub(super) fn emptying(table: &str) -> Vec<NfTablesMessage> {
+    let mut messages = removing(table);
+    messages.push(NfTablesMessage::NewTable(named(table)));
+    messages
+}
+
+fn named(table: &str) -> TableMessage {
+    TableMessage {
+        attributes: vec![TableAttribute::Name(table.to_owned())],
+    }
 }
 
 /// The rules of one forward, those for detours first.
@@ -107,32 +121,32 @@ fn rules(forward: &Forward) -> Vec<(Chain, Vec<Expressions>)> {
     rules
 }
 
-fn new_chain(table: &str, chain: Chain) -> NfTablesMessage {
+pub(super) fn new_chain(table: &str, chain: Chain, kind: &str, priority: i32) -> NfTablesMessage {
     NfTablesMessage::NewChain(ChainMessage {
         attributes: vec![
             ChainAttribute::Table(table.to_owned()),
             ChainAttribute::Name(chain.name()),
             ChainAttribute::Hook(vec![
                 Hook::Number(HookNumber::Inet(chain.hook())),
-                Hook::Priority(PRIORITY.cast_unsigned()),
+                Hook::Priority(priority.cast_unsigned()),
             ]),
-            ChainAttribute::Type("nat".to_owned()),
+            ChainAttribute::Type(kind.to_owned()),
         ],
     })
 }
 
-fn new_rule(
+pub(super) fn new_rule(
     table: &str,
     chain: Chain,
     expressions: Vec<Expressions>,
-    forward: &Forward,
+    text: &str,
 ) -> NfTablesMessage {
     NfTablesMessage::NewRule(RuleMessage {
         attributes: vec![
             RuleAttribute::Table(table.to_owned()),
             RuleAttribute::Chain(chain.name()),
             RuleAttribute::Expressions(expressions.into_iter().map(Into::into).collect()),
-            RuleAttribute::UserData(comment(&forward.comment)),
+            RuleAttribute::UserData(comment(text)),
         ],
     })
 }

@@ -26,7 +26,7 @@ const UNIMPLEMENTED: &str = "12";
 /// The response of a health service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// It can't tell.
+    /// It is unknown.
     Unknown,
     /// It is well.
     Serving,

@@ -191,7 +191,7 @@ async fn read_some(mut body: Incoming, keep: bool) -> Result<Bytes, hyper::Error
     Ok(kept.freeze())
 }
 
-/// An error with its causes: hyper's own words alone rarely tell.
+/// An error with its causes: hyper's own words alone rarely suffice.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -43,13 +43,13 @@ pub enum ProbeError {
     /// It ended without an answer, or with one that makes no sense.
     #[error("{0}")]
     Broken(String),
-    /// What should speak TLS answered in plain text.
+    /// A server that should speak TLS answered in plain text.
     #[error("server gave HTTP response to HTTPS client")]
     PlainAnswer,
     /// It sent us on and on.
     #[error("stopped after {0} redirects")]
     TooManyRedirects(usize),
-    /// What is to be sent can't be: it names the part, never its value.
+    /// The request can't be sent: it names the part, never its value.
     #[error("invalid request: {0}")]
     Request(String),
     /// It did not answer in time.
@@ -152,7 +152,7 @@ async fn within<T>(
         .unwrap_or(Err(ProbeError::Timeout(timeout)))
 }
 
-/// What the system says, as upstream's users know it.
+/// Returns the system's error in the words that upstream's users know.
 fn why(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connect: connection refused".to_owned(),

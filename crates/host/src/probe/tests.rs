@@ -26,7 +26,7 @@ struct Server {
     _tasks: JoinSet<()>,
 }
 
-/// What a server does with a connection whose request's head was read.
+/// The answer of a server to a connection whose request's head was read.
 type Answer = Arc<dyn Fn(&str) -> Vec<u8> + Send + Sync>;
 
 fn tls_config(protocols: &[&[u8]]) -> TlsAcceptor {

@@ -1,15 +1,15 @@
 //! The journal: what happened to each pod and to the node, in memory, newest last.
 //!
-//! It has two readers. `mirrorlet explain` asks for one pod's story; the event recorder takes
-//! what a cluster's users should see. Both get the same entries, so an event can't tell another
-//! story than the agent does. Bounded: a pod that crashes for weeks keeps its newest entries, and
-//! a recorder that can't keep up loses the oldest ones and is told how many.
+//! It has two readers. `mirrorlet explain` and `events` ask for the stories; the event recorder
+//! takes what a cluster's users should see. Both get the same entries, so an event can't contradict
+//! the story. Bounded: a pod that crashes for weeks keeps its newest entries, and
+//! a recorder that can't keep up loses the oldest ones and gets their number.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::refs::RefManager;
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
@@ -18,7 +18,7 @@ use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 pub const STORY_MAX: usize = 200;
 /// Most full names whose stories are kept; the one that was silent longest goes first.
 const STORIES_MAX: usize = 1_000;
-/// Of how many newest entries one that is told again takes the place. A pod whose probes fail every
+/// Of how many newest entries one that is repeated takes the place. A pod whose probes fail every
 /// second would have no other story left after some minutes.
 const AGAIN_WITHIN: usize = 8;
 /// Most entries that wait for the recorder: hours of a busy node whose API server is away.
@@ -73,10 +73,17 @@ pub struct Entry {
 #[derive(Debug, Default)]
 struct Inner {
     next: AtomicU64,
-    stories: Mutex<BTreeMap<FullName, VecDeque<Entry>>>,
+    stories: Mutex<Stories>,
+    changed: watch::Sender<u64>,
     pending: Mutex<Pending>,
     arrived: Notify,
     refs: Mutex<RefManager>,
+}
+
+#[derive(Debug, Default)]
+struct Stories {
+    pods: BTreeMap<FullName, VecDeque<Entry>>,
+    node: VecDeque<Entry>,
 }
 
 #[derive(Debug, Default)]
@@ -115,7 +122,7 @@ impl Journal {
         self.note(subject, kind, reason, message.into());
     }
 
-    /// Knows which fields of a pod's spec its containers are, until it is told to forget the pod.
+    /// Knows which fields of a pod's spec its containers are, until the pod is forgotten.
     pub fn set_refs(&self, pod: &Pod) {
         locked(&self.0.refs).set(pod);
     }
@@ -131,6 +138,8 @@ impl Journal {
     }
 
     fn note(&self, subject: Subject, kind: Kind, reason: &str, message: Arc<str>) {
+        let mut stories = locked(&self.0.stories);
+        // Numbered under the lock: whoever reads one has seen all before it.
         let entry = Entry {
             number: self.0.next.fetch_add(1, Ordering::Relaxed),
             at: Timestamp::now(),
@@ -139,13 +148,18 @@ impl Journal {
             reason: reason.into(),
             message,
         };
-        if let Subject::Pod { full_name, .. } = &entry.subject {
-            let mut stories = locked(&self.0.stories);
-            append(stories.entry(full_name.clone()).or_default(), &entry);
-            if stories.len() > STORIES_MAX {
-                forget_most_silent(&mut stories);
+        match &entry.subject {
+            Subject::Pod { full_name, .. } => {
+                let pods = &mut stories.pods;
+                append(pods.entry(full_name.clone()).or_default(), &entry);
+                if pods.len() > STORIES_MAX {
+                    forget_most_silent(pods);
+                }
             }
+            Subject::Node => append(&mut stories.node, &entry),
         }
+        drop(stories);
+        self.0.changed.send_modify(|count| *count += 1);
         if kind != Kind::Trace {
             self.submit(entry);
         }
@@ -170,14 +184,40 @@ impl Journal {
     #[must_use]
     pub fn story(&self, full_name: &FullName) -> Vec<Entry> {
         let stories = locked(&self.0.stories);
-        let story = stories.get(full_name);
+        let story = stories.pods.get(full_name);
         story.into_iter().flatten().cloned().collect()
     }
 
     /// Full names that have a story.
     #[must_use]
     pub fn names(&self) -> Vec<FullName> {
-        locked(&self.0.stories).keys().cloned().collect()
+        locked(&self.0.stories).pods.keys().cloned().collect()
+    }
+
+    /// The entries of all pods and of the node whose numbers are at least that, oldest first.
+    #[must_use]
+    pub fn entries(&self, from: u64) -> Vec<Entry> {
+        let stories = locked(&self.0.stories);
+        let all = stories.pods.values().chain([&stories.node]);
+        let new = |entry: &&Entry| entry.number >= from;
+        let mut entries: Vec<Entry> = all
+            .flat_map(|story| story.iter().rev().take_while(new))
+            .cloned()
+            .collect();
+        entries.sort_by_key(|entry| entry.number);
+        entries
+    }
+
+    /// Number that the next entry gets.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.0.next.load(Ordering::Relaxed)
+    }
+
+    /// Changes value with each entry.
+    #[must_use]
+    pub fn changed(&self) -> watch::Receiver<u64> {
+        self.0.changed.subscribe()
     }
 
     /// The end of the journal that the event recorder reads. From now on entries are kept for it.
@@ -188,7 +228,7 @@ impl Journal {
     }
 }
 
-/// Appends an entry. A warning that was told a moment ago, and is told again, moves to the end.
+/// Appends an entry. A warning that repeats one of a moment ago moves to the end.
 fn append(story: &mut VecDeque<Entry>, entry: &Entry) {
     let again = |known: &&Entry| {
         known.kind == Kind::Warning
@@ -272,6 +312,9 @@ mod tests {
         assert_eq!(reasons(&journal.story(&name("web"))), ["A", "B"]);
         let (entries, lost) = submissions.next().await;
         assert_eq!((reasons(&entries), lost), (vec!["A", "C", "D"], 0));
+        assert_eq!(reasons(&journal.entries(0)), ["A", "B", "C", "D"]);
+        assert_eq!(reasons(&journal.entries(2)), ["C", "D"]);
+        assert!(journal.entries(4).is_empty());
     }
 
     #[tokio::test]

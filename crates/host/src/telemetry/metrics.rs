@@ -65,6 +65,7 @@ pub struct Metrics {
     container_gc_errors: Counter,
     source_reads: Counters,
     source_success: Family<Label, Gauge>,
+    source_up: Family<Label, Gauge>,
     problems: Family<Label, Gauge>,
     relists: Counter,
     event_gaps: Counter,
@@ -119,6 +120,7 @@ impl Metrics {
             container_gc_errors: Counter::default(),
             source_reads: Family::default(),
             source_success: Family::default(),
+            source_up: Family::default(),
             problems: Family::default(),
             relists: Counter::default(),
             event_gaps: Counter::default(),
@@ -324,6 +326,12 @@ impl Metrics {
         self.source_success
             .get_or_create(&label)
             .set(at.as_second());
+    }
+
+    /// Sets whether the last reads of all sources of a kind succeeded.
+    pub fn set_source_up(&self, source: PodSource, is_up: bool) {
+        let up = self.source_up.get_or_create(&source_label(source));
+        up.set(i64::from(is_up));
     }
 
     /// Sets the share of the Engine's disk that is used, in percent.

@@ -1,4 +1,4 @@
-//! Log fields, occurrences and metrics: what the agent tells of itself.
+//! Log fields, occurrences and metrics: the agent's reports about itself.
 //!
 //! [`occurrences`] is the way in: one function per occurrence writes its log line *and* moves its
 //! series and notes it in the [`journal`], so that they can't drift apart. A node where nothing

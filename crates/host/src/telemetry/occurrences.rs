@@ -139,6 +139,14 @@ pub fn host_files_not_forgotten(error: &str) {
     );
 }
 
+/// Names of pods and Services could not be written into every hosts file; it is tried again.
+pub fn names_not_written(error: &str) {
+    tracing::warn!(
+        error = error,
+        "failed to write names into hosts files of pods"
+    );
+}
+
 /// Reports that the Engine's view of the agent's files is unknown.
 pub fn host_access_unknown(error: &str) {
     tracing::debug!(

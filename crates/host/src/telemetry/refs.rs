@@ -1,5 +1,5 @@
 //! `RefManager`: which field of its pod's spec a container is, for the events about it. Kept until
-//! the pod is gone, since a container is told of when no source has its pod any more.
+//! the pod is gone, since a container is reported when no source has its pod any more.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -6,9 +6,8 @@
 //!   <volume>/..2006_01_02_15_04_05.1a2b3c4d/name         the file
 //! ```
 //!
-//! Whatever an interrupted write left behind is cleared away by the next one. Unlike upstream's,
-//! links that have no file any more are found by looking at the links, so that this holds for
-//! them as well.
+//! Remains of an interrupted write are removed by the next one. Unlike upstream's, links that have
+//! no file any more are found by looking at the links, so that this holds for them as well.
 //!
 //! Upstream: `pkg/volume/util/atomic_writer.go`, ownership: `pkg/volume/volume_linux.go`.
 
@@ -66,7 +65,7 @@ pub(super) fn write(dir: &Path, payload: &Payload, group: Option<u32>) -> Result
     write_stepwise(dir, payload, group, &mut |_| Ok(()))
 }
 
-/// Like [`write`]; `done` is told of every step, and ends the write by failing.
+/// Like [`write`]; `done` is called after every step, and ends the write by failing.
 pub(super) fn write_stepwise(
     dir: &Path,
     payload: &Payload,

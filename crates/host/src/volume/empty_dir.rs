@@ -1,6 +1,6 @@
 //! emptyDir volumes: a directory or a tmpfs that lives as long as its pod.
 //!
-//! A marker beside the volume tells that it is set up, so that a mode its containers gave it
+//! A marker beside the volume says that it is set up, so that a mode its containers gave it
 //! survives their restarts. `sizeLimit` bounds a tmpfs; a pod that is over it on disk is evicted.
 //!
 //! Upstream: `pkg/volume/emptydir/empty_dir.go`.
@@ -66,7 +66,7 @@ pub(super) fn ensure(
 }
 
 /// Gives a fresh volume its group and mode. It is empty, so there is nothing below it to own.
-fn own(dir: &Path, mode: u32, fs_group: Option<i64>) -> Result<()> {
+pub(super) fn own(dir: &Path, mode: u32, fs_group: Option<i64>) -> Result<()> {
     let Some(group) = fs_group else {
         return set_mode(dir, mode);
     };

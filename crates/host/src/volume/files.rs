@@ -18,7 +18,7 @@ pub const TERMINATION_MESSAGE_MAX: u64 = 4096;
 const TERMINATION_MODE: u32 = 0o666;
 /// Mode of the hosts file.
 const HOSTS_MODE: u32 = 0o644;
-/// Name of the file beside the termination messages that tells the restart count of the
+/// Name of the file beside the termination messages that holds the restart count of the
 /// container's last start.
 const RESTARTS: &str = "restarts";
 /// Most bytes read of it: the longest count.
@@ -91,12 +91,25 @@ pub fn read_termination_message(path: &Path) -> io::Result<String> {
 /// Replaces the content of a file that is there, in place: whoever has it mounted sees it. One
 /// that says that already is left alone.
 pub fn overwrite(path: &Path, content: &str) -> Result<()> {
-    let fail = |e: io::Error| VolumeError::io("write", path, e);
-    if holds(path, content.as_bytes()).map_err(fail)? {
+    rewrite(path, content).map_err(|e| VolumeError::io("write", path, e))
+}
+
+/// See [`overwrite`]. On a full disk the file keeps its beginning.
+pub(super) fn rewrite(path: &Path, content: &str) -> io::Result<()> {
+    if holds(path, content.as_bytes())? {
         return Ok(());
     }
-    let mut file = open(path, OpenOptions::new().write(true).truncate(true)).map_err(fail)?;
-    file.write_all(content.as_bytes()).map_err(fail)
+    write_all(
+        &mut open(path, OpenOptions::new().write(true))?,
+        content.as_bytes(),
+    )
+}
+
+/// Makes that the content of a file. It is never empty on the way: who reads it meanwhile finds the
+/// old or the new beginning.
+fn write_all(file: &mut File, content: &[u8]) -> io::Result<()> {
+    file.write_all(content)?;
+    file.set_len(content.len() as u64)
 }
 
 /// Writes a file without replacing its inode, unless its content is that already.
@@ -109,10 +122,10 @@ pub(super) fn write_in_place(path: &Path, content: &str) -> Result<()> {
     options
         .write(true)
         .create(true)
-        .truncate(true)
+        .truncate(false)
         .mode(HOSTS_MODE);
     let mut file = open(path, &mut options).map_err(fail)?;
-    file.write_all(content.as_bytes())
+    write_all(&mut file, content.as_bytes())
         .and_then(|()| file.set_permissions(Permissions::from_mode(HOSTS_MODE)))
         .map_err(fail)
 }
@@ -126,7 +139,7 @@ pub(super) fn holds(path: &Path, content: &[u8]) -> io::Result<bool> {
         return Ok(false);
     }
     let mut found = Vec::with_capacity(content.len());
-    // One byte more tells that it grows.
+    // One byte more shows that it grows.
     file.take(length + 1).read_to_end(&mut found)?;
     Ok(found == content)
 }

@@ -99,7 +99,7 @@ impl HostFiles {
     /// files.
     ///
     /// # Errors
-    /// What the system says on the way.
+    /// An error of the system.
     pub fn path(&self, path: &Path) -> io::Result<Option<PathBuf>> {
         Ok(match self.seen(path)? {
             SeenAt::Own(path) | SeenAt::Below(path) => Some(path),

@@ -9,17 +9,22 @@ use std::fs::{DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
-use mirrorlet_core::api::core::Volume;
+use mirrorlet_core::api::core::{FileKeySelector, Volume};
 use mirrorlet_core::api::{Pod, PodUid};
+use mirrorlet_core::env::EnvFiles;
 use mirrorlet_core::expand::Variables;
+use mirrorlet_core::objects::ObjectError;
 use mirrorlet_core::payload::{self, Kind, PayloadError, Payloads};
 use mirrorlet_core::spec;
 use mirrorlet_core::volumes::{PodPaths, VolumeMap};
 
 mod atomic;
 mod cgroup;
+mod claim;
 mod empty_dir;
+mod env_file;
 mod files;
 mod host_path;
 mod host_root;
@@ -32,6 +37,7 @@ mod values;
 
 use tmpfs::Limits;
 
+pub use claim::ClaimVolume;
 pub use files::{TERMINATION_MESSAGE_MAX, overwrite, read_termination_message};
 pub use host_root::HostFiles;
 pub use trial::TrialMount;
@@ -80,6 +86,9 @@ pub enum VolumeError {
         /// The problem.
         problem: String,
     },
+    /// The claim of a volume has no storage.
+    #[error(transparent)]
+    Claim(#[from] ObjectError),
     /// The content of a volume is unavailable.
     #[error(transparent)]
     Payload(#[from] PayloadError),
@@ -127,11 +136,13 @@ impl VolumeError {
 /// Result of a volume operation.
 pub type Result<T, E = VolumeError> = std::result::Result<T, E>;
 
-/// Pod directories under one root. Holds no state; calls for different pods may run in parallel.
+/// Pod directories under one root. Clones share them; calls for different pods may run in parallel.
 #[derive(Debug, Clone)]
 pub struct VolumeManager {
     root: PathBuf,
     host: HostFiles,
+    /// Held while a pod claims a volume, so that two pods can't both get one that is for one pod.
+    claiming: Arc<Mutex<()>>,
 }
 
 impl VolumeManager {
@@ -140,6 +151,7 @@ impl VolumeManager {
         Self {
             root: root.into(),
             host: HostFiles::default(),
+            claiming: Arc::default(),
         }
     }
 
@@ -164,15 +176,12 @@ impl VolumeManager {
         let mut map = VolumeMap::default();
         for volume in spec::spec(pod).volumes.iter().flatten() {
             self.ensure_volume(pod, volume, payloads, &paths, limits, &mut map)
-                .map_err(|cause| VolumeError::SetUp {
-                    volume: volume.name.clone(),
-                    cause: Box::new(cause),
-                })?;
+                .map_err(|cause| set_up_failed(&volume.name, cause))?;
         }
         Ok(map)
     }
 
-    /// Fails if a volume that is not made yet can't be, because its files can't be told. Changes
+    /// Fails if a volume that is not made yet can't be, because its files can't be computed. Changes
     /// nothing.
     pub fn check(&self, pod: &Pod, payloads: &Payloads) -> Result<()> {
         let paths = self.paths(&PodUid::of(pod))?;
@@ -183,10 +192,7 @@ impl VolumeManager {
                 continue;
             };
             if !values::is_made(&paths.volume(kind.plugin(), name), kind)? {
-                return Err(VolumeError::SetUp {
-                    volume: name.clone(),
-                    cause: Box::new(error.clone().into()),
-                });
+                return Err(set_up_failed(name, error.clone().into()));
             }
         }
         Ok(())
@@ -204,7 +210,7 @@ impl VolumeManager {
     }
 
     /// Brings the files of a running pod's volumes up to date, and says which were written anew.
-    /// A volume that is not made is left alone. All are tried; the first failure is told.
+    /// A volume that is not made is left alone. All are tried; the first failure is returned.
     pub fn refresh(
         &self,
         pod: &Pod,
@@ -220,10 +226,7 @@ impl VolumeManager {
                 Ok(true) => written.push(volume.name.clone()),
                 Ok(false) => {}
                 Err(cause) => {
-                    failed = failed.and(Err(VolumeError::SetUp {
-                        volume: volume.name.clone(),
-                        cause: Box::new(cause),
-                    }));
+                    failed = failed.and(Err(set_up_failed(&volume.name, cause)));
                 }
             }
         }
@@ -241,6 +244,21 @@ impl VolumeManager {
     ) -> Result<()> {
         let paths = self.paths(&PodUid::of(pod))?;
         subpath::ensure(pod, container, environment, &paths, &self.host, map)
+    }
+
+    /// Reads the files in emptyDir volumes that variables come from.
+    pub fn env_files(&self, uid: &PodUid, wanted: &[FileKeySelector]) -> Result<EnvFiles> {
+        let paths = self.paths(uid)?;
+        let mut files = EnvFiles::new();
+        for FileKeySelector {
+            volume_name, path, ..
+        } in wanted
+        {
+            checked_name(volume_name)?;
+            let text = env_file::read(&paths.empty_dir(volume_name), path);
+            files.insert((volume_name.clone(), path.clone()), text);
+        }
+        Ok(files)
     }
 
     /// Makes an empty, world-writable file for the termination message of one more start.
@@ -281,6 +299,26 @@ impl VolumeManager {
         make_dir(paths.pod_dir())?;
         files::write_in_place(&paths.etc_hosts(), content)?;
         Ok(paths.etc_hosts())
+    }
+
+    /// Replaces the content of a pod's hosts file, if there is one.
+    pub fn rewrite_hosts(&self, uid: &PodUid, content: &str) -> Result<()> {
+        let path = self.paths(uid)?.etc_hosts();
+        match files::rewrite(&path, content) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            written => written.map_err(|error| VolumeError::io("write", &path, error)),
+        }
+    }
+
+    /// Whether a pod has a hosts file.
+    pub fn has_hosts(&self, uid: &PodUid) -> Result<bool> {
+        let path = self.hosts_path(uid)?;
+        Ok(path.symlink_metadata().is_ok())
+    }
+
+    /// The path of a pod's hosts file.
+    pub fn hosts_path(&self, uid: &PodUid) -> Result<PathBuf> {
+        Ok(self.paths(uid)?.etc_hosts())
     }
 
     /// Unmounts and removes the volumes of a pod of which nothing runs; the hosts file, termination
@@ -334,6 +372,10 @@ impl VolumeManager {
     ) -> Result<()> {
         let name = &volume.name;
         checked_name(name)?;
+        if volume.persistent_volume_claim.is_some() {
+            // See `ensure_claims`.
+            return Ok(());
+        }
         let path = if let Some(host_path) = &volume.host_path {
             let found = host_path::ensure(name, host_path, &self.host)?;
             if found.made_by_engine {
@@ -362,6 +404,13 @@ impl VolumeManager {
     fn paths(&self, uid: &PodUid) -> Result<PodPaths> {
         checked_name(uid.as_str())?;
         Ok(PodPaths::new(&self.root, uid))
+    }
+}
+
+fn set_up_failed(volume: &str, cause: VolumeError) -> VolumeError {
+    VolumeError::SetUp {
+        volume: volume.to_owned(),
+        cause: Box::new(cause),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A container could swap a directory for a symlink between our look at it and the Engine's
 //! mount of it. So the sub-path is opened once, beneath its volume, and that very file is bound
-//! to a place of ours, which the Engine is then told of.
+//! to a place of ours, which the Engine then gets.
 //!
 //! Upstream: `pkg/volume/util/subpath/subpath_linux.go`.
 
@@ -54,7 +54,7 @@ pub(super) fn ensure(
         let volume = map
             .volumes
             .get(&mount.name)
-            .ok_or_else(|| fail("no such volume".to_owned()))?;
+            .ok_or_else(|| fail(no_directory(&mount.name, map)))?;
         let seen = if volume.starts_with(paths.pod_dir()) {
             SeenAt::Own(volume.clone())
         } else {
@@ -92,6 +92,16 @@ pub(super) fn ensure(
         map.subpaths.insert((container.to_owned(), index), target);
     }
     Ok(())
+}
+
+/// Why a volume has no directory.
+fn no_directory(volume: &str, map: &VolumeMap) -> String {
+    match map.engine_volumes.get(volume) {
+        Some(name) => format!(
+            "volume {name} of the Engine has a driver other than local, or driver options, which allow no subPath"
+        ),
+        None => "no such volume".to_owned(),
+    }
 }
 
 /// The sub-path of a mount, if it has one that is not the volume itself.
@@ -244,6 +254,6 @@ fn make_target(target: &Path, kind: FileType) -> Result<()> {
     Ok(())
 }
 
-fn in_proc(fd: &OwnedFd) -> String {
+pub(super) fn in_proc(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }

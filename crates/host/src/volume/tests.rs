@@ -730,7 +730,7 @@ fn sub_paths_that_leave_their_volume_are_refused_without_naming_it() {
     assert!(volume.join("inside/x").is_dir());
 }
 
-/// What a container puts in the place of a directory that was just made.
+/// A link that a container puts in the place of a directory that was just made is not followed.
 #[test]
 fn a_link_in_place_of_a_new_sub_path_is_not_followed() {
     let root = Root::new();

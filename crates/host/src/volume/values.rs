@@ -1,6 +1,7 @@
 //! Volumes that are written from values: configMap, secret, downwardAPI, projected.
 //!
-//! What may be secret is kept in memory only: without a tmpfs on its directory nothing is written.
+//! Values that may be secret are kept in memory only: without a tmpfs on its directory nothing is
+//! written.
 //!
 //! Upstream: `SetUpAt` of `pkg/volume/{configmap,secret,downwardapi,projected}`.
 
@@ -28,7 +29,7 @@ pub(super) struct Made {
 }
 
 /// Makes a volume, or brings it up to date. One that is made already stays as it is while its
-/// files can't be told.
+/// files can't be computed.
 pub(super) fn ensure(
     pod: &Pod,
     volume: &str,

@@ -129,7 +129,7 @@ impl Decoder {
     /// The next frame, if it is whole, or the next piece of a DATA frame.
     ///
     /// # Errors
-    /// What has come is no frame; the decoder is of no use afterwards.
+    /// The received bytes are no frame; the decoder can't be used afterwards.
     pub(crate) fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         loop {
             if let Some(rest) = self.data.take() {

@@ -1,7 +1,7 @@
 //! Header blocks of SPDY: names and values, compressed with one zlib stream per direction for the
 //! life of a connection, from a dictionary that the standard gives. Pure.
 //!
-//! What comes is inflated with a window that begins with the dictionary. What goes is nothing but
+//! Received headers are inflated with a window that begins with the dictionary. Sent ones are only
 //! empty blocks, since a reply to a stream has no headers; they are stored, not deflated, which is
 //! as good a zlib stream, and spares a compressor's memory for every connection.
 //!

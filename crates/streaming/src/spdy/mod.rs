@@ -51,7 +51,7 @@ pub(super) struct Closed;
 pub(super) struct Opened {
     pub(super) id: u32,
     pub(super) headers: Headers,
-    /// What comes on it. Dropping it has what comes be dropped.
+    /// Incoming data. After drop, incoming data for this stream is discarded.
     pub(super) data: mpsc::Receiver<Piece>,
 }
 
@@ -250,7 +250,7 @@ pub(super) struct Writer<W> {
 
 /// Where bytes go.
 pub(super) trait ByteSink {
-    /// What it has to write by itself.
+    /// Frames that it writes by itself.
     type Own: std::marker::Send;
 
     /// Waits for something that it has to write by itself.

@@ -123,7 +123,7 @@ impl Streams {
         received
     }
 
-    /// Whether a client may open a stream; if not, how it is told, if at all.
+    /// Whether a client may open a stream; if not, how it is answered, if at all.
     fn may_open(&mut self, id: u32) -> Result<(), Option<Reset>> {
         if self.gone_away {
             return Err(None);

@@ -107,7 +107,7 @@ impl Decoder {
     /// The next event, if enough has come for one.
     ///
     /// # Errors
-    /// What has come is no frame; the decoder is of no use afterwards.
+    /// The received bytes are no frame; the decoder can't be used afterwards.
     pub(crate) fn next_event(&mut self) -> Result<Option<Event>, FrameError> {
         loop {
             if let Some(rest) = self.rest.take() {

@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// What a message in parts holds: bytes of a channel together, or the one thing it is.
+    /// Decodes a message in parts: bytes of a channel together, or a single control message.
     fn read(parts: &[&[u8]], codec: Codec, version: Version) -> Option<Decoded> {
         let mut messages = Messages::new(codec, version);
         let mut data: Option<(u8, Vec<u8>)> = None;

@@ -30,7 +30,7 @@ use mirrorlet_runtime::{
 
 use super::{FakeRuntime, healthy};
 
-/// Version it claims to be unless told otherwise.
+/// Version it claims to be by default.
 const DEFAULT_VERSION: &str = "1.41";
 
 #[async_trait]
@@ -92,6 +92,12 @@ impl Runtime for FakeRuntime {
             Some(error) => Err(error.clone()),
             None => Ok(()),
         }
+    }
+
+    async fn pull_images(&self, pod: &Arc<Pod>, _containers: &[String]) -> Result<(), SyncError> {
+        let uid = PodUid::of(pod);
+        let entered = self.enter("pull_images", Some(&uid)).await;
+        entered.map_err(|e| unavailable(&e))
     }
 
     async fn check_pod(

@@ -2,7 +2,7 @@
 //!
 //! It records what it is asked, answers from canned values where it was given some, and otherwise
 //! is a little live runtime: plans change its pods, tests let containers exit and sandboxes die,
-//! watchers are told. Its clock is the wall clock at its making plus tokio's elapsed time, so that
+//! watchers are notified. Its clock is the wall clock at its making plus tokio's elapsed time, so that
 //! it follows a paused one.
 //!
 //! Upstream: `pkg/kubelet/container/testing/fake_runtime.go`.
@@ -171,7 +171,7 @@ impl FakeRuntime {
         self.change(|s| s.status = Some(status));
     }
 
-    /// What a container has written to standard output.
+    /// Sets the standard output of a container.
     pub fn set_logs(&self, id: &ContainerId, text: &str) {
         self.change(|s| {
             s.logs.insert(id.clone(), text.to_owned());
@@ -183,8 +183,8 @@ impl FakeRuntime {
         self.change(|s| s.orphans.insert(uid.clone()));
     }
 
-    /// What a command run in any container comes to from now on. Without this it succeeds without
-    /// a word; one that hangs is had by [`block`](Self::block)ing `run_in_container`.
+    /// Sets the result of a command in any container. Without this it succeeds with no output; for
+    /// one that hangs, [`block`](Self::block) `run_in_container`.
     pub fn set_command_result(&self, command: &[&str], result: Result<CommandOutput>) {
         let command = command.iter().map(|word| (*word).to_owned()).collect();
         self.change(|s| {
@@ -329,7 +329,7 @@ impl FakeRuntime {
     }
 }
 
-/// What was recorded.
+/// The recorded calls.
 impl FakeRuntime {
     /// Names of the functions called, in order.
     #[must_use]

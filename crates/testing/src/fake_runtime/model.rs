@@ -20,7 +20,7 @@ const CANNOT_RUN: i32 = 127;
 /// The first address handed out; a sandbox's own number is added.
 const FIRST_IP: u32 = u32::from_be_bytes([10, 88, 0, 2]);
 
-/// What a step came to: results for the caller, events for the watchers.
+/// The outcome of a step: results for the caller, events for the watchers.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) results: Vec<SyncResult>,
@@ -111,7 +111,7 @@ impl Model {
             Step::RemoveContainer { id, name } => {
                 let event = self.remove(&uid, id);
                 Outcome {
-                    // There is no action for a removal; only its failure is told, by the model.
+                    // There is no action for a removal; only its failure is recorded, by the model.
                     results: Vec::new(),
                     events: event
                         .map_err(|()| {
@@ -156,6 +156,7 @@ impl Model {
         seen.sandboxes.insert(
             0,
             SandboxStatus {
+                by_hand: None,
                 id,
                 attempt,
                 state: ContainerState::Running,
@@ -253,6 +254,7 @@ impl Model {
             .unwrap_or_default()
             .into();
         ContainerStatus {
+            by_hand: None,
             id: self.new_id(),
             name: name.clone(),
             role,

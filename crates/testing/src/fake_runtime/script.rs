@@ -1,4 +1,4 @@
-//! Scripted faults: what a [`FakeRuntime`](super::FakeRuntime) is told to do wrong.
+//! Scripted faults: what a [`FakeRuntime`](super::FakeRuntime) is set to do wrong.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 use super::*;
-use mirrorlet_core::api::PodUid;
+use mirrorlet_core::api::{Code, PodUid};
 
 fn pod(name: &str, uid: &str, status: &str) -> PodReport {
     serde_json::from_value(serde_json::json!({
@@ -50,7 +50,7 @@ fn an_edited_pod_and_its_old_version_share_a_story() {
         pod("web", "uid-new", "Pending"),
         pod("web", "uid-old", "Terminating"),
     ];
-    let story = vec!["Second".to_owned(), "First".to_owned()];
+    let story = vec!["First".to_owned(), "Second".to_owned()];
     for text in ["web", "default/web-box"] {
         // events 6
         assert_eq!(
@@ -61,7 +61,7 @@ fn an_edited_pod_and_its_old_version_share_a_story() {
     assert_eq!(told(&pods, "uid-old"), (Some("uid-old".to_owned()), story));
     let report = explain("web", &pods, &sources(), &journal(), &"box".into()).unwrap();
     assert!(report.source_read.is_some());
-    assert_eq!(report.story[0].container.as_deref(), Some("c"));
+    assert_eq!(report.story[1].container.as_deref(), Some("c"));
 }
 
 #[test]
@@ -74,6 +74,26 @@ fn a_pod_that_is_gone_is_found_by_name_and_uid() {
         let error = explain(text, &[], &sources(), &journal(), &"box".into()).unwrap_err();
         assert!(matches!(error, ViewError::NotFound { .. }), "{text}");
     }
+}
+
+#[test]
+fn a_pod_whose_manifest_is_rejected_is_told_why() {
+    let mut problem =
+        Diagnostic::error(Code::InvalidValue, "/m/bad.yaml", "not good").help("mend it");
+    problem.pod = Some("default/bad-box".to_owned());
+    let mut sources = sources();
+    let other = Diagnostic::warning(Code::InvalidValue, "/m/web.yaml", "odd");
+    sources[0].problems = vec![other, problem];
+    for text in ["bad", "bad-box", "default/bad"] {
+        let error = explain(text, &[], &sources, &journal(), &"box".into()).unwrap_err();
+        let words = error.to_string();
+        let expected =
+            "pod default/bad-box is not running, its manifest is rejected: /m/bad.yaml: ";
+        assert!(words.starts_with(expected), "{words}");
+        assert_eq!(error.help(), Some("mend it"));
+    }
+    let error = explain("web", &[], &sources, &Journal::default(), &"box".into()).unwrap_err();
+    assert!(error.to_string().contains("not found"), "{error}");
 }
 
 #[test]

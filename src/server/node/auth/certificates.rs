@@ -59,8 +59,8 @@ impl ClientAuthorities {
         Ok(())
     }
 
-    /// Who shows these certificates, their own first; nobody, unless an authority vouches for
-    /// them now.
+    /// Returns the user of these certificates, their own first; none, unless an authority vouches
+    /// for them now.
     pub(super) fn user(&self, shown: &[CertificateDer<'static>]) -> Option<User> {
         let (own, between) = shown.split_first()?;
         let verifier = {

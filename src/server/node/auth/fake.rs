@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::{ReviewError, Reviewer};
 use mirrorlet_core::access::User;
 
-/// What it was asked.
+/// A question that it was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::server::node) enum Question {
     /// Whose that token is.
@@ -17,10 +17,10 @@ pub(in crate::server::node) enum Question {
     Access(String, String, String),
 }
 
-/// Knows the token `token-of-<name>` of everybody; everything else is told to it.
+/// Knows the token `token-of-<name>` of everybody; everything else is set by the test.
 #[derive(Default)]
 pub(in crate::server::node) struct FakeReviewer {
-    /// Who may everything.
+    /// Users with all permissions.
     pub(in crate::server::node) admins: BTreeSet<String>,
     /// Name, verb and subresource of what is allowed beside.
     pub(in crate::server::node) allowed: Mutex<BTreeSet<(String, String, String)>>,

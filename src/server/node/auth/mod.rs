@@ -138,7 +138,7 @@ pub(super) struct Gate {
     token_reviews: Turns,
     access_reviews: Turns,
     metrics: Metrics,
-    /// Whether it was told that the API server doesn't say. Once is enough: strangers can ask as
+    /// Whether it was reported that the API server doesn't say. Once is enough: strangers can ask as
     /// often as they like.
     told: AtomicBool,
 }
@@ -233,8 +233,8 @@ impl Gate {
         })
     }
 
-    /// Who asks, and the hash of the token that says so. A certificate that proves nothing leaves
-    /// the token, as upstream's union does.
+    /// Returns the user of a request, and the hash of the token that proves it. A certificate that
+    /// proves nothing leaves the token, as upstream's union does.
     async fn identify(
         &self,
         headers: &HeaderMap,
@@ -250,7 +250,7 @@ impl Gate {
         Ok((authenticated(user), Some(hash)))
     }
 
-    /// Who shows these certificates.
+    /// Returns the user of these certificates.
     fn certified(&self, shown: &Shown) -> Option<User> {
         self.authorities.user(&shown.0).map(authenticated)
     }

@@ -24,7 +24,7 @@ impl Authority {
         self.0.pem()
     }
 
-    /// What a client shows that has a certificate of this authority.
+    /// The certificates of a client of this authority.
     pub(in crate::server::node) fn shown(
         &self,
         name: &str,

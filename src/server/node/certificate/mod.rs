@@ -55,7 +55,7 @@ pub enum Origin {
     },
     /// Signed by the cluster.
     Cluster {
-        /// Who has it signed.
+        /// The signer of requests.
         signer: Arc<dyn Signer>,
         /// Where it is kept.
         directory: PathBuf,
@@ -240,8 +240,8 @@ fn read(certificate: &Path, key: &Path) -> Result<(CertifiedKey, [u8; 32]), Cert
     Ok((read, hash.finalize().into()))
 }
 
-/// What is asked of the cluster: a certificate for what the Node tells of itself, which who
-/// approves it compares.
+/// Returns the request to the cluster: a certificate for the Node's own addresses and name, which
+/// the approver compares.
 ///
 /// Upstream: `newGetTemplateFn` of `pkg/kubelet/certificate/kubelet.go`.
 fn order(names: &Names) -> Order {

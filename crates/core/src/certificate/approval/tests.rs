@@ -45,7 +45,7 @@ fn nodes() -> Nodes {
     .into()
 }
 
-/// What an agent on host `a` asks for first.
+/// The first request of an agent on host `a`.
 fn first() -> SigningRequest {
     SigningRequest {
         signer: CLIENT_SIGNER.to_owned(),
@@ -63,7 +63,7 @@ fn first() -> SigningRequest {
     }
 }
 
-/// What the Node asks for to renew it.
+/// The Node's request to renew it.
 fn renewal() -> SigningRequest {
     SigningRequest {
         user: "system:node:a-docker".to_owned(),
@@ -73,7 +73,7 @@ fn renewal() -> SigningRequest {
     }
 }
 
-/// What the Node asks for to be called with.
+/// The Node's request for a serving certificate.
 fn serving() -> SigningRequest {
     let mut request = renewal();
     request.signer = SERVING_SIGNER.to_owned();
@@ -346,8 +346,8 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
-    /// Whatever is asked for: what is approved is the certificate of the one Node that the requester
-    /// proves to be, or to be on the host of.
+    /// An approved certificate is always that of the one Node that the requester proves to be, or
+    /// to be on the host of.
     #[test]
     fn nobody_gets_the_certificate_of_another_host(request in requests()) {
         let Decision::Approve(_) = approver().decide(&request, &nodes()) else { return Ok(()) };

@@ -38,9 +38,15 @@ pub(super) fn check_containers(
         .chain(&spec.containers)
         .map(|container| container.name.as_str())
         .collect();
+    let empty_dirs = spec
+        .volumes
+        .iter()
+        .flatten()
+        .filter(|volume| volume.empty_dir.is_some());
     let pod = PodNames {
         volumes,
         containers: &all,
+        empty_dirs: &empty_dirs.map(|volume| volume.name.as_str()).collect(),
         host_network: spec.host_network == Some(true),
     };
     let mut seen = HashSet::new();
@@ -71,6 +77,7 @@ pub(super) fn check_containers(
 struct PodNames<'a> {
     volumes: &'a HashSet<&'a str>,
     containers: &'a HashSet<&'a str>,
+    empty_dirs: &'a HashSet<&'a str>,
     host_network: bool,
 }
 
@@ -109,7 +116,7 @@ fn check_container(
             problems,
         );
     }
-    env::check_env(container, pod.containers, at, problems);
+    env::check_env(container, pod.containers, pod.empty_dirs, at, problems);
     volumes::check_mounts(container, pod.volumes, at, problems);
     if let Some(resources) = &container.resources {
         resources::check_resources(resources, &at.key("resources"), problems);

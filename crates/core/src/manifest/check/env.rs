@@ -2,12 +2,14 @@
 
 use std::collections::HashSet;
 
-use crate::api::core::{Container, EnvVar, ObjectFieldSelector, ResourceFieldSelector};
+use crate::api::core::{
+    Container, EnvVar, FileKeySelector, ObjectFieldSelector, ResourceFieldSelector,
+};
 use crate::api::quantity::Quantity;
 use crate::manifest::problems::Problems;
 use crate::path::Path;
 
-use super::{names, objects};
+use super::{names, objects, values};
 
 /// Fields of the pod a variable can take.
 const FIELDS: [&str; 9] = [
@@ -31,10 +33,12 @@ const RESOURCES: [&str; 6] = [
     "requests.ephemeral-storage",
 ];
 
-/// Checks a container's variables. `containers` are the names of all containers of the pod.
+/// Checks a container's variables. `containers` are the names of all containers of the pod,
+/// `empty_dirs` those of its emptyDir volumes.
 pub(super) fn check_env(
     container: &Container,
     containers: &HashSet<&str>,
+    empty_dirs: &HashSet<&str>,
     at: &Path,
     problems: &mut Problems<'_>,
 ) {
@@ -49,6 +53,15 @@ pub(super) fn check_env(
             );
         }
         check_source(variable, containers, &path, problems);
+        let from = variable.value_from.as_ref();
+        if let Some(file) = from.and_then(|from| from.file_key_ref.as_ref()) {
+            check_file(
+                file,
+                empty_dirs,
+                &path.dotted("valueFrom.fileKeyRef"),
+                problems,
+            );
+        }
     }
     for (index, source) in container.env_from.iter().flatten().enumerate() {
         if source.config_map_ref.is_none() && source.secret_ref.is_none() {
@@ -63,6 +76,28 @@ pub(super) fn check_env(
             objects::check_reference(Some(&from.name), &at.dotted("secretRef.name"), problems);
         }
     }
+}
+
+fn check_file(
+    file: &FileKeySelector,
+    empty_dirs: &HashSet<&str>,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    if file.key.is_empty() {
+        problems.required(
+            &at.key("key"),
+            "the name of a variable in the file is needed",
+        );
+    } else if !names::is_env_name(&file.key) {
+        let rule = "a variable's name must be printable ASCII without `=`";
+        problems.invalid(&at.key("key"), rule);
+    }
+    if !empty_dirs.contains(file.volume_name.as_str()) {
+        let rule = "must be the name of an emptyDir volume of the pod";
+        problems.invalid(&at.key("volumeName"), rule);
+    }
+    values::check_path(&file.path, &mut HashSet::new(), at, problems);
 }
 
 fn check_source(

@@ -230,7 +230,8 @@ fn check_port(port: &IntOrString, container: &Container, at: &Path, problems: &m
     }
 }
 
-fn check_number(port: i32, at: &Path, problems: &mut Problems<'_>) {
+/// Checks the number of a port.
+pub(super) fn check_number(port: i32, at: &Path, problems: &mut Problems<'_>) {
     if !(1..=PORT_MAX).contains(&port) {
         problems.invalid(at, format!("must be between 1 and {PORT_MAX}"));
     }

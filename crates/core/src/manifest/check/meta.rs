@@ -1,5 +1,7 @@
 //! Metadata: names, labels, annotations.
 
+use std::collections::BTreeMap;
+
 use crate::api::meta::ObjectMeta;
 use crate::api::{NodeName, keys};
 use crate::app_armor;
@@ -7,6 +9,7 @@ use crate::log_limits::OwnLimits;
 use crate::manifest::ParseContext;
 use crate::manifest::defaults::static_name;
 use crate::manifest::problems::Problems;
+use crate::objects::check_restart_on;
 use crate::path::Path;
 use crate::rollout::Settings;
 
@@ -42,6 +45,19 @@ pub(super) fn check_metadata(
             problems.invalid(&at.key("annotations").key(key), rule);
         }
     }
+    let restart_on = meta
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(keys::RESTART_ON));
+    if let Some(value) = restart_on {
+        let at = at.key("annotations").key(keys::RESTART_ON);
+        if let Err(rule) = check_restart_on(value) {
+            problems.invalid(&at, rule);
+        } else if !uid.is_empty() {
+            problems.invalid(&at, "can't be used together with metadata.uid");
+            problems.help("remove metadata.uid: the UID is computed from the pod and its objects");
+        }
+    }
 }
 
 /// Checks the metadata of an object that pods refer to.
@@ -69,8 +85,17 @@ fn check_namespace_name(meta: &ObjectMeta, at: &Path, problems: &mut Problems<'_
 }
 
 fn check_labels(meta: &ObjectMeta, at: &Path, problems: &mut Problems<'_>) {
-    for (key, value) in meta.labels.iter().flatten() {
-        let path = at.key("labels").key(key);
+    check_label_map(meta.labels.as_ref(), &at.key("labels"), problems);
+}
+
+/// Checks labels, or what selects by them.
+pub(super) fn check_label_map(
+    labels: Option<&BTreeMap<String, String>>,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    for (key, value) in labels.into_iter().flatten() {
+        let path = at.key(key);
         if !names::is_qualified(key) {
             problems.invalid(&path, "this is not a label's key");
             problems.help("a key is an optional DNS prefix and `/`, and at most 63 letters, digits, `-`, `_` and `.`");
@@ -129,8 +154,10 @@ fn check_annotations(meta: &ObjectMeta, at: &Path, problems: &mut Problems<'_>) 
         );
         problems.help("in a manifest exported from the API server, remove this annotation, the uid and the status");
     }
-    if annotations.contains_key(keys::BESIDE) {
-        problems.invalid(&at.key(keys::BESIDE), "only the agent sets this annotation");
+    for key in keys::OWN {
+        if annotations.contains_key(key) {
+            problems.invalid(&at.key(key), "only the agent sets this annotation");
+        }
     }
     for (key, value) in annotations {
         let of = key.starts_with(app_armor::ANNOTATION_PREFIX);

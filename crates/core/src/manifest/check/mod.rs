@@ -4,6 +4,7 @@
 //!
 //! Upstream: `pkg/apis/core/validation/validation.go` (`ValidatePodCreate`).
 
+mod claims;
 mod containers;
 mod env;
 mod handlers;
@@ -14,16 +15,21 @@ mod objects;
 mod resources;
 mod scheduling;
 mod security;
+mod services;
 mod values;
 mod volumes;
 
 use std::collections::HashSet;
 
-use crate::api::Pod;
 use crate::api::core::PodSpec;
+use crate::api::{Pod, keys};
+use crate::objects::{has_config, restarts_on_config};
 use crate::rollout::{ROLLOUT, RolloutStrategy, Settings, beside_refused};
 
+pub(super) use claims::{check_claim, check_volume, unsupported_source};
+pub use names::{is_label_value, is_qualified};
 pub(super) use objects::{check_config_map, check_namespace, check_secret};
+pub(super) use services::check_service;
 
 use super::ParseContext;
 use super::problems::Problems;
@@ -40,6 +46,15 @@ pub(super) fn check_pod(pod: &Pod, ctx: &ParseContext<'_>, problems: &mut Proble
         None => problems.required(&Path::of("spec"), "a pod needs a spec"),
     }
     check_start_first(pod, problems);
+    if restarts_on_config(pod) && !has_config(pod) {
+        let at = Path::of("metadata")
+            .key("annotations")
+            .key(keys::RESTART_ON);
+        problems.warn(
+            &at,
+            "has no effect: the pod refers to no ConfigMap or Secret",
+        );
+    }
 }
 
 /// Warns where no edit of the pod could be rolled out as it says.

@@ -12,6 +12,8 @@ const PORT_NAME_MAX: usize = 15;
 /// The rule for DNS-1123 labels, for messages.
 pub(super) const LABEL_RULE: &str =
     "use at most 63 lower-case letters, digits and `-`, with a letter or digit at both ends";
+/// The rule for DNS-1035 labels, for messages.
+pub(super) const SERVICE_RULE: &str = "use at most 63 lower-case letters, digits and `-`, with a letter at the beginning and a letter or digit at the end";
 /// The rule for DNS-1123 subdomains, for messages.
 pub(super) const SUBDOMAIN_RULE: &str = "use at most 253 lower-case letters, digits, `-` and `.`, with a letter or digit at both ends of each part";
 
@@ -28,6 +30,11 @@ fn is_dns_part(text: &str) -> bool {
 /// A container's, volume's or namespace's name.
 pub(super) fn is_label(text: &str) -> bool {
     text.len() <= LABEL_MAX && is_dns_part(text)
+}
+
+/// A service's name: a DNS-1035 label.
+pub(super) fn is_service_name(text: &str) -> bool {
+    is_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase())
 }
 
 /// A pod's name.
@@ -53,7 +60,8 @@ pub(super) fn is_header_name(name: &str) -> bool {
 }
 
 /// Key of a label or annotation.
-pub(super) fn is_qualified(key: &str) -> bool {
+#[must_use]
+pub fn is_qualified(key: &str) -> bool {
     match key.split_once('/') {
         Some((prefix, name)) => is_subdomain(prefix) && is_label_word(name),
         None => is_label_word(key),
@@ -61,7 +69,8 @@ pub(super) fn is_qualified(key: &str) -> bool {
 }
 
 /// Value of a label.
-pub(super) fn is_label_value(value: &str) -> bool {
+#[must_use]
+pub fn is_label_value(value: &str) -> bool {
     value.is_empty() || is_label_word(value)
 }
 
@@ -107,6 +116,7 @@ mod tests {
     fn names_follow_the_api() {
         assert!(is_label("a-1") && !is_label("a.b") && !is_label("A") && !is_label("-a"));
         assert!(!is_label("") && !is_label(&"a".repeat(64)) && is_label(&"a".repeat(63)));
+        assert!(is_service_name("a-1") && !is_service_name("1-a") && !is_service_name("a.b"));
         assert!(is_subdomain("a.b-c.1") && !is_subdomain("a..b") && !is_subdomain("a."));
         assert!(is_qualified("a.b/C_d.e") && is_qualified("App") && !is_qualified("a/b/c"));
         assert!(!is_qualified("/a") && !is_qualified("a/") && !is_qualified("a b"));

@@ -121,7 +121,7 @@ pub(super) fn check_keys<'a>(
     }
 }
 
-fn check_path<'a>(
+pub(super) fn check_path<'a>(
     text: &'a str,
     paths: &mut HashSet<&'a str>,
     at: &Path,

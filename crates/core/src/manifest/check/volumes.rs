@@ -48,7 +48,8 @@ fn check_source(volume: &Volume, spec: &PodSpec, at: &Path, problems: &mut Probl
         + usize::from(volume.config_map.is_some())
         + usize::from(volume.secret.is_some())
         + usize::from(volume.downward_api.is_some())
-        + usize::from(volume.projected.is_some());
+        + usize::from(volume.projected.is_some())
+        + usize::from(volume.persistent_volume_claim.is_some());
     if sources > 1 {
         problems.invalid(at, "a volume can have only one type");
     }
@@ -79,6 +80,10 @@ fn check_source(volume: &Volume, spec: &PodSpec, at: &Path, problems: &mut Probl
         );
         values::check_keys(items, &mut HashSet::new(), &at, problems);
     }
+    if let Some(source) = &volume.persistent_volume_claim {
+        let path = at.key("persistentVolumeClaim").key("claimName");
+        objects::check_reference(Some(&source.claim_name), &path, problems);
+    }
     if let Some(projected) = &volume.projected {
         values::check_projected(projected, spec, &at.key("projected"), problems);
     }
@@ -106,7 +111,11 @@ fn check_source(volume: &Volume, spec: &PodSpec, at: &Path, problems: &mut Probl
     }
 }
 
-fn check_host_path(source: &HostPathVolumeSource, at: &Path, problems: &mut Problems<'_>) {
+pub(super) fn check_host_path(
+    source: &HostPathVolumeSource,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
     let path = at.key("path");
     if source.path.is_empty() {
         problems.required(&path, "a hostPath volume needs a path");

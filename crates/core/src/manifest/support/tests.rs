@@ -40,7 +40,7 @@ fn what_an_api_pod_can_not_have_here_is_named() {
         unsupported_fields(&pod),
         [
             "spec.containers[0].volumeDevices: block devices are not supported yet",
-            "spec.volumes[1].persistentVolumeClaim: persistentvolumeclaims are not supported",
+            "spec.volumes[1].persistentVolumeClaim: persistentvolumeclaims of the API server are not supported",
             "spec.volumes[2].projected.sources[1].clusterTrustBundle: clustertrustbundles are not supported",
             "spec.volumes[3].nfs: volumes of this type are not supported",
         ]
@@ -90,7 +90,7 @@ fn is_whole(when: When) -> bool {
     matches!(when, Written | NonEmpty)
 }
 
-/// What becomes of a field in a manifest, in a pod of the API server, and why.
+/// The verdict on a field in a manifest and in a pod of the API server, and the reason.
 fn words(verdict: Verdict) -> (&'static str, &'static str, String) {
     match verdict {
         Unsupported(why) => ("refused", "refused", why.to_owned()),
@@ -101,6 +101,11 @@ fn words(verdict: Verdict) -> (&'static str, &'static str, String) {
         ),
         ForbiddenAndUnsupported(resource) => (
             "refused",
+            "refused",
+            format!("{resource} are not supported"),
+        ),
+        UnsupportedOfCluster(resource) => (
+            "honoured",
             "refused",
             format!("{resource} are not supported"),
         ),

@@ -1,4 +1,4 @@
-//! What holds whatever happens: verdicts are carried out on a small model of the API server.
+//! Invariants of mirrors: verdicts are carried out on a small model of the API server.
 
 use proptest::prelude::*;
 

@@ -10,6 +10,7 @@ use crate::api::{PodUid, meta};
 use crate::observed::{ContainerHash, ContainerStatus, SandboxStatus};
 
 mod apps;
+mod by_hand;
 mod ephemeral;
 mod inits;
 mod probes;
@@ -61,6 +62,7 @@ fn spec_of(pod: &mut Pod) -> &mut core::PodSpec {
 
 fn sandbox(attempt: u32, state: ContainerState) -> SandboxStatus {
     SandboxStatus {
+        by_hand: None,
         id: ContainerId::docker(format!("sandbox{attempt}")),
         attempt,
         state,
@@ -80,6 +82,7 @@ fn instance(pod: &Pod, name: &str, restart_count: u32, state: ContainerState) ->
     let (role, container) = spec::find_any_container(pod, name).unwrap();
     let exited = state == ContainerState::Exited;
     ContainerStatus {
+        by_hand: None,
         id: ContainerId::docker(format!("{name}-{restart_count}")),
         name: name.into(),
         role,

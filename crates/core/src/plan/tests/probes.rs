@@ -1,4 +1,4 @@
-//! What probes make of containers that run.
+//! Plans for running containers by the results of their probes.
 
 use super::*;
 use crate::probe::{ProbeKind, ProbeResult};

@@ -1,5 +1,5 @@
-//! What holds of every plan: plans are applied to a small model of a runtime in which things
-//! fail, end and get lost.
+//! Invariants of every plan: plans are applied to a small model of a runtime in which things fail,
+//! end and get lost.
 
 use proptest::prelude::*;
 
@@ -21,7 +21,7 @@ enum Fault {
     CannotRun,
 }
 
-/// What can happen to a pod.
+/// An operation on a pod.
 #[derive(Debug, Clone, Copy)]
 enum Op {
     /// Plan and carry out, with a fault in one of the steps.
@@ -140,7 +140,7 @@ struct World {
     pod: Pod,
     status: PodStatus,
     backoff: Backoff,
-    /// What its probes say.
+    /// Results of its probes.
     probes: ProbeResults,
     now: i64,
     ids: u32,
@@ -441,7 +441,7 @@ fn a_crash_loop_slows_down_and_forgets_after_ten_stable_minutes() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Whatever happened, a pod comes to rest in few rounds, and its invariants hold on the way.
+    /// A pod comes to rest within few rounds of any operations, and its invariants hold on the way.
     #[test]
     fn every_pod_settles(pod in any_pod(), ops in prop::collection::vec(op(), 0..40)) {
         let mut world = World::new(pod);

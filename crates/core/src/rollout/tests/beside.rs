@@ -1,3 +1,5 @@
+use crate::api::keys;
+
 use super::*;
 
 /// A story under `StartFirst` whose first revision, `a`, is healthy, and whose file says `b` now.
@@ -121,10 +123,14 @@ fn what_two_revisions_may_not_share_is_refused_by_name() {
     };
     let ports =
         |port: serde_json::Value| pod(json!({"containers": [{"name": "c", "ports": [port]}]}));
-    let claim = pod(json!({
-        "volumes": [{"name": "db", "persistentVolumeClaim": {"claimName": "db"}}],
-        "containers": [{"name": "c", "volumeMounts": [{"name": "db", "mountPath": "/d"}]}],
-    }));
+    let claim_of = |source: serde_json::Value| {
+        pod(json!({
+            "volumes": [{"name": "db", "persistentVolumeClaim": source}],
+            "containers": [{"name": "c", "volumeMounts": [{"name": "db", "mountPath": "/d"}]}],
+        }))
+    };
+    let claim = claim_of(json!({"claimName": "db"}));
+    let reader = claim_of(json!({"claimName": "db", "readOnly": true}));
     let web = ports(json!({"containerPort": 80, "hostPort": 80}));
     let table = [
         (&web, &web, None),
@@ -141,6 +147,9 @@ fn what_two_revisions_may_not_share_is_refused_by_name() {
             Some("data"),
         ),
         (&claim, &claim, Some("db")),
+        (&reader, &reader, None),
+        (&claim, &reader, Some("db")),
+        (&claim, &claim_of(json!({"claimName": "other"})), None),
         (
             &web,
             &ports(json!({"containerPort": 9, "hostPort": 9, "protocol": "SCTP"})),

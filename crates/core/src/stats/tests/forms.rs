@@ -1,4 +1,4 @@
-//! What is served, made of one look.
+//! The served documents, made from one look.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

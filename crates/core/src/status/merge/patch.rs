@@ -16,7 +16,7 @@ pub(super) fn patch(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value
         }
         let change = match key.as_str() {
             "conditions" => by_type(before, value),
-            // These lists are merged by address unless told otherwise.
+            // These lists are merged by address by default.
             "podIPs" | "hostIPs" => Some(replaced(value)),
             _ => Some(value.clone()),
         };

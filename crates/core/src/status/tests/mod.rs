@@ -57,6 +57,7 @@ fn observed(containers: Vec<ContainerStatus>) -> PodStatus {
         ips: vec!["10.0.0.2".parse().unwrap()],
         containers,
         sandboxes: vec![SandboxStatus {
+            by_hand: None,
             id: ContainerId::docker("sandbox0"),
             attempt: 0,
             state: ContainerState::Running,
@@ -79,6 +80,7 @@ fn instance(
 ) -> ContainerStatus {
     let (role, container) = spec::find_any_container(pod, name).unwrap();
     ContainerStatus {
+        by_hand: None,
         id: ContainerId::docker(format!("{name}-{count}")),
         name: name.into(),
         role,

@@ -1,6 +1,7 @@
 //! Phases by container statuses.
 
 use super::*;
+use crate::api::{ContainerId, keys};
 
 fn of(policy: &str, terminating: bool, is_static: bool, apps: &[ApiContainer]) -> &'static str {
     let pod = pod(policy, Vec::new(), &["a", "b"]);
@@ -234,5 +235,23 @@ fn a_containers_own_policy_decides_whether_it_is_over() {
         let apps = [end("a", codes[0]), end("b", codes[1])];
         let computed = phase::phase(&input(&pod, &seen), &[], &apps);
         assert_eq!(computed, phase, "{policy} {own:?} {codes:?}");
+    }
+}
+
+#[test]
+fn what_a_person_stopped_or_wants_again_is_not_over() {
+    for (key, value, expect) in [
+        (keys::STOPPED, "true", "Running"),
+        (keys::RESTART, "docker://a", "Running"),
+        (keys::RESTART, "docker://other", "Succeeded"),
+    ] {
+        let mut pod = pod("Never", Vec::new(), &["a"]);
+        let order = (key.to_owned(), value.to_owned());
+        pod.metadata.annotations = Some([order].into());
+        let mut ended = exited(&pod, "a", 0);
+        ended.id = ContainerId::docker("a");
+        let seen = observed(vec![ended]);
+        let status = compute_pod_status(&input(&pod, &seen));
+        assert_eq!(status.phase.as_deref(), Some(expect), "{key} {value}");
     }
 }

@@ -38,6 +38,9 @@ enum Came {
 /// Status codes of unavailable registries.
 const TROUBLE: [u16; 3] = [502, 503, 504];
 
+/// The code of the distribution protocol for credentials that are missing or wrong.
+const UNAUTHORIZED: &str = "unauthorized";
+
 impl Shop {
     /// Waits for a turn, pulls, and looks at what came.
     pub(super) async fn download(&self, image: &str, credentials: &Credentials) -> Outcome {
@@ -185,7 +188,7 @@ fn another_may_help(error: &EngineError) -> bool {
     }
 }
 
-/// The failures of all tries as one, each told once.
+/// The failures of all tries as one message, each once.
 ///
 /// Upstream: `NewAggregate` of `k8s.io/apimachinery/pkg/util/errors`.
 fn joined(failures: Vec<EngineError>, hindrances: &[String]) -> EngineError {
@@ -230,7 +233,20 @@ fn stalled(image: &str) -> EngineError {
     }
 }
 
-/// Whether the registry is in trouble, rather than without the image. The Engine tells by a code,
+/// Whether the registry has no image to offer: it is in trouble, can't be found, or doesn't know the
+/// image. False where credentials are refused or can't be read, which is mended by a look at them.
+///
+/// A registry that denies all access to an unknown repository, as Docker Hub does, counts as one that
+/// doesn't know it.
+pub(super) fn has_no_image(error: &EngineError) -> bool {
+    let EngineError::Api { status, message } = error else {
+        return false;
+    };
+    // The Engine passes most refusals on as errors of its own, with the registry's code in words.
+    *status != http::StatusCode::UNAUTHORIZED.as_u16() && !message.contains(UNAUTHORIZED)
+}
+
+/// Whether the registry is in trouble, rather than without the image. The Engine says so by a code,
 /// or in words with the code and its name in them.
 pub(super) fn is_registry_unavailable(error: &EngineError) -> bool {
     let EngineError::Api { status, message } = error else {

@@ -54,7 +54,8 @@ impl Failures {
         })
     }
 
-    /// Records the outcome of a pull.
+    /// Records the outcome of a pull. `is_present` is whether the pod may use the image as it is on
+    /// this machine, and only the policy asks for a pull.
     pub(super) fn settle(
         &mut self,
         key: String,
@@ -62,6 +63,7 @@ impl Failures {
         credentials: Result<Credentials, MalformedSecret>,
         outcome: Result<Arc<ImageFacts>, EngineError>,
         now: Timestamp,
+        is_present: bool,
     ) -> Result<Arc<ImageFacts>, SyncError> {
         let error = match outcome {
             Ok(facts) => {
@@ -79,7 +81,10 @@ impl Failures {
             self.backoff.reset(&key);
         }
         self.backoff.next(key.clone(), now, now);
-        let error = pull_error(image, &error, self.backoff.delay(&key));
+        let mut error = pull_error(image, &error, self.backoff.delay(&key));
+        if is_present {
+            error.message.push_str(ALWAYS_PULLS);
+        }
         let failure = Failure {
             error: error.clone(),
             credentials,
@@ -90,6 +95,9 @@ impl Failures {
         Err(error)
     }
 }
+
+/// Appended to the error of a pull that only the policy makes necessary.
+const ALWAYS_PULLS: &str = "; the image is present on this machine, but imagePullPolicy Always, the default for an image without a tag or with the tag latest, pulls it at each start: set imagePullPolicy to IfNotPresent to use it";
 
 /// A failed pull in upstream's words.
 fn pull_error(image: &str, error: &EngineError, delay: Duration) -> SyncError {

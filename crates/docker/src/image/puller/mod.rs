@@ -25,7 +25,7 @@ use super::access::ImageAccess;
 use super::credentials::NodeCredentials;
 use super::facts::{FactsCache, ImageFacts};
 use super::progress::{ProgressBoard, PullProgressReport};
-use super::pulled::PulledImages;
+use super::pulled::{PulledImages, named};
 use super::remove::remove_image;
 use crate::engine::{EngineError, SharedEngine};
 use mirrorlet_core::api::{PodUid, Timestamp};
@@ -45,12 +45,28 @@ pub const DEFAULT_PULLS: usize = 3;
 /// An image that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnsuredImage {
-    /// What to create the container from: the name with its tag or digest.
+    /// Image reference to create the container from: the name with its tag or digest.
     pub reference: String,
-    /// What is known of it.
+    /// Facts about it.
     pub facts: Arc<ImageFacts>,
     /// Whether it was pulled for this call.
     pub pulled: bool,
+}
+
+/// An image on the Engine.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ListedImage {
+    /// The Engine's id of it, `sha256:…`.
+    pub id: String,
+    /// Its names by tag.
+    pub tags: Vec<String>,
+    /// Its names by digest.
+    pub digests: Vec<String>,
+    /// Its size in bytes; shared layers count with each image.
+    pub size_bytes: u64,
+    /// When this agent, or one before it on the same root, pulled it last; none for an image of
+    /// somebody else.
+    pub pulled_at: Option<Timestamp>,
 }
 
 /// An image that was pulled, and the credentials that did it; none where none were needed.
@@ -60,13 +76,13 @@ struct Downloaded {
     with: Option<RegistryAuth>,
 }
 
-/// What a pull came to, for all who waited for it.
+/// The result of a pull, for everyone who waits for it.
 type Outcome = Result<Downloaded, EngineError>;
 type Pull = BoxFuture<'static, Outcome>;
-/// What a pull is tried with, in order.
+/// The credentials to try for a pull, in order.
 type Credentials = Arc<[Credential]>;
 
-/// What an [`ImagePuller`] is made with.
+/// Options of an [`ImagePuller`].
 #[derive(Debug, Clone)]
 pub struct PullerOptions {
     /// Pulls at a time; at least one.
@@ -94,7 +110,7 @@ impl Default for PullerOptions {
     }
 }
 
-/// What pulls share.
+/// State that pulls share.
 struct Shop {
     engine: SharedEngine,
     facts: FactsCache,
@@ -177,27 +193,16 @@ impl ImagePuller {
         })?;
         let present = match policy {
             // Its pull answers the question.
-            PullPolicy::Always => None,
+            PullPolicy::Always | PullPolicy::Ordered => None,
             PullPolicy::IfNotPresent | PullPolicy::Never => {
                 self.present(image, reference.as_str()).await?
             }
         };
-        // One that the pod may not use counts as absent, in upstream's words too: it is not told
+        // One that the pod may not use counts as absent, in upstream's words too: it is not said
         // that the image is here.
-        let is_absent = policy != PullPolicy::Always && present.is_none();
-        let present = match present {
-            Some(facts)
-                if !self
-                    .shop
-                    .access
-                    .may_use(&facts.id, &reference, secrets)
-                    .await =>
-            {
-                None
-            }
-            present => present,
-        };
-        match (present, policy) {
+        let is_looked_up = matches!(policy, PullPolicy::IfNotPresent | PullPolicy::Never);
+        let is_absent = is_looked_up && present.is_none();
+        match (self.usable(present, &reference, secrets).await, policy) {
             (Some(facts), _) => {
                 tracing::debug!(
                     image,
@@ -213,10 +218,12 @@ impl ImagePuller {
                 SyncErrorReason::ErrImageNeverPull,
                 format!("Container image {image:?} is not present with pull policy of Never"),
             )),
-            (None, PullPolicy::Always | PullPolicy::IfNotPresent) => {
+            (None, PullPolicy::Always | PullPolicy::IfNotPresent | PullPolicy::Ordered) => {
                 let key = format!("{pod_uid}_{image}");
                 let credentials = self.shop.credentials(&reference, secrets).await;
-                lock(&self.failures).check_backoff(&key, image, &credentials, now)?;
+                if policy != PullPolicy::Ordered {
+                    lock(&self.failures).check_backoff(&key, image, &credentials, now)?;
+                }
                 awaited();
                 let outcome = match &credentials {
                     Ok(credentials) => {
@@ -225,9 +232,18 @@ impl ImagePuller {
                     }
                     Err(error) => Err(unusable(error)),
                 };
+                let is_present = match &outcome {
+                    Err(error) if policy == PullPolicy::Always && download::has_no_image(error) => {
+                        let present = self.present(image, reference.as_str()).await;
+                        let present = present.unwrap_or_default();
+                        self.usable(present, &reference, secrets).await.is_some()
+                    }
+                    Ok(_) | Err(_) => false,
+                };
                 let now = now + began.elapsed();
                 let mut failures = lock(&self.failures);
-                let facts = failures.settle(key, image, credentials, outcome, now)?;
+                let settled = failures.settle(key, image, credentials, outcome, now, is_present);
+                let facts = settled?;
                 Ok(EnsuredImage {
                     reference: reference.as_str().to_owned(),
                     facts,
@@ -237,10 +253,23 @@ impl ImagePuller {
         }
     }
 
+    /// The image that is present, if the pod may use it.
+    async fn usable(
+        &self,
+        present: Option<Arc<ImageFacts>>,
+        reference: &Reference,
+        secrets: &PullSecrets,
+    ) -> Option<Arc<ImageFacts>> {
+        let facts = present?;
+        let access = &self.shop.access;
+        let may_use = access.may_use(&facts.id, reference, secrets).await;
+        may_use.then_some(facts)
+    }
+
     /// Pulls an image now, whatever is known of it.
     ///
     /// # Errors
-    /// What the Engine or the registry says, or that the name is not one.
+    /// An error of the Engine or the registry, or the name is invalid.
     pub async fn pull(
         &self,
         image: &str,
@@ -337,10 +366,29 @@ impl ImagePuller {
     /// All images that have a name. One Engine call.
     ///
     /// # Errors
-    /// What the Engine says.
+    /// An error of the Engine.
     pub async fn list(&self) -> Result<Vec<ImageSeen>, EngineError> {
         let images = self.shop.engine.list_images(false).await?;
         Ok(images.into_iter().map(super::facts::seen).collect())
+    }
+
+    /// All images, also those without a name, and when we pulled those that are ours. One Engine
+    /// call.
+    ///
+    /// # Errors
+    /// An error of the Engine.
+    pub async fn list_all(&self) -> Result<Vec<ListedImage>, EngineError> {
+        let at = Timestamp::now();
+        let images = self.shop.engine.list_images(false).await?;
+        let ours = self.pulled(&images, at).await;
+        let listed = |image: ImageSummary| ListedImage {
+            pulled_at: ours.get(&image.id).copied(),
+            tags: named(&image.repo_tags).cloned().collect(),
+            digests: named(&image.repo_digests).cloned().collect(),
+            size_bytes: image.size.try_into().unwrap_or(0),
+            id: image.id,
+        };
+        Ok(images.into_iter().map(listed).collect())
     }
 
     /// How far the pulls under way have come, by image.
@@ -379,7 +427,7 @@ impl ImagePuller {
 /// A pull that is not tried: its credentials can't be read.
 fn unusable(secret: &MalformedSecret) -> EngineError {
     EngineError::Api {
-        status: http::StatusCode::BAD_REQUEST.as_u16(),
+        status: http::StatusCode::UNAUTHORIZED.as_u16(),
         message: secret.to_string(),
     }
 }
@@ -389,7 +437,7 @@ fn away(error: &EngineError) -> SyncError {
 }
 
 impl Shop {
-    /// What a pull of that image is tried with.
+    /// Returns the credentials to try for a pull of that image.
     async fn credentials(
         &self,
         reference: &Reference,

@@ -68,9 +68,10 @@ fn puller(engine: &Arc<FakeEngine>) -> ImagePuller {
 #[tokio::test(start_paused = true)]
 async fn the_policy_decides_what_is_asked() {
     use Operation::{InspectImage, PullImage};
-    use PullPolicy::{Always, IfNotPresent, Never};
+    use PullPolicy::{Always, IfNotPresent, Never, Ordered};
     for (policy, present, expected, calls) in [
         (Always, false, None, vec![PullImage, InspectImage]),
+        (Ordered, true, None, vec![PullImage, InspectImage]),
         (Always, true, None, vec![PullImage, InspectImage]),
         (
             IfNotPresent,
@@ -108,6 +109,44 @@ async fn the_policy_decides_what_is_asked() {
         }
         // Never an all-tags pull.
         assert!(engine.calls().iter().all(|c| c.target == "app:latest"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pull_that_only_the_policy_makes_necessary_says_so() {
+    use PullPolicy::{Always, IfNotPresent, Ordered};
+    let denied = "pull access denied for app, repository does not exist or may require 'docker login': denied: requested access to the resource is denied";
+    let no_host = "dial tcp: lookup registry: no such host";
+    let no_answer = EngineError::Timeout {
+        operation: "pull",
+        after: Duration::from_mins(2),
+    };
+    for (policy, present, error, hint) in [
+        (Always, true, api(404, "manifest unknown"), true),
+        (Always, true, api(404, denied), true),
+        (Always, true, api(500, no_host), true),
+        (Always, true, api(503, "later"), true),
+        (Always, false, api(404, denied), false),
+        (IfNotPresent, false, api(404, denied), false),
+        // A person ordered it, not the policy.
+        (Ordered, true, api(404, denied), false),
+        // What is wrong are the credentials.
+        (Always, true, api(401, "login"), false),
+        (Always, true, api(500, "unauthorized: bad password"), false),
+        (Always, true, no_answer, false),
+    ] {
+        let engine = Arc::new(FakeEngine::new());
+        let row = format!("{policy:?} {present} {error}");
+        engine.script_pull("app:latest", fails(error));
+        if present {
+            engine.add_image("app:latest", FakeImage::default());
+        }
+        let puller = puller(&engine);
+        let uid = uid("u");
+        let ensure = puller.ensure_image(&uid, "app", policy, &NONE, at(0), || {});
+        let message = ensure.await.unwrap_err().message;
+        let hinted = message.ends_with("set imagePullPolicy to IfNotPresent to use it");
+        assert_eq!(hinted, hint, "{row}: {message}");
     }
 }
 

@@ -7,7 +7,7 @@ use super::*;
 use mirrorlet_core::gc::{Cause, PodLife};
 use mirrorlet_runtime::gc::PodStateProvider;
 
-/// What is known of pods: nothing of those that aren't named.
+/// States of pods; those that aren't named are unknown.
 #[derive(Default)]
 struct Known {
     lives: Mutex<HashMap<PodUid, PodLife>>,

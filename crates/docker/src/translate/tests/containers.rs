@@ -1,4 +1,4 @@
-//! What an app container is created with.
+//! Create requests of app containers.
 
 use proptest::prelude::*;
 
@@ -620,6 +620,7 @@ fn container_in(pod: &Pod, engine: &EngineFacts) -> Result<Request, ConfigError>
     let (node, volumes) = (node(), volumes());
     container_request(&ContainerInput {
         objects: &ObjectSet::default(),
+        env_files: None,
         owner: OWNER,
         pod,
         container: &spec::spec(pod).containers[0],

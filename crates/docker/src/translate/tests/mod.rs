@@ -100,6 +100,7 @@ fn container_with(
         pod_ips: &["172.17.0.2".parse().unwrap()],
         volumes: &volumes,
         objects: &objects,
+        env_files: None,
         image: Some(ImageFacts {
             id: "sha256:5678",
             name: "sha256:1234",

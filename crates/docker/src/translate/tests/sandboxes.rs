@@ -1,4 +1,4 @@
-//! What a sandbox is created with.
+//! Create requests of sandboxes.
 
 use super::*;
 

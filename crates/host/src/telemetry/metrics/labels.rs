@@ -154,7 +154,7 @@ pub enum EventOutcome {
     Created,
     /// It was counted up.
     Updated,
-    /// It was held back: its object tells too much.
+    /// It was held back: its object has too many.
     HeldBack,
     /// The API server refused it.
     Dropped,

@@ -91,6 +91,11 @@ impl Metrics {
             self.source_success.clone(),
         );
         r.register(
+            "source_up",
+            "Whether the last reads of all sources of the kind succeeded",
+            self.source_up.clone(),
+        );
+        r.register(
             "manifest_problems",
             "Present problems of manifests by code",
             self.problems.clone(),

@@ -69,7 +69,7 @@ pub fn mirror_refused(
     );
 }
 
-/// The problem told last about a pod's mirror is gone.
+/// The problem reported last about a pod's mirror is gone.
 pub fn mirror_mended(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, kind: &str) {
     let story = format!("mirror pod problem resolved: {kind}");
     telemetry
@@ -88,7 +88,7 @@ pub fn mirror_mended(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, kind: 
 }
 
 /// A pod's status was written to its object in the API. `uid` is the resolved one; `phase` and
-/// `changed` (conditions or containers by name, say) are what the story tells of it.
+/// `changed` (conditions or containers by name, say) are what the story says about it.
 pub fn status_written(
     telemetry: &Telemetry,
     pod: &FullName,
@@ -155,7 +155,7 @@ pub fn events_refused(namespace: &str, error: &str) {
     );
 }
 
-/// An event of our Node as upstream's kubelet tells them: `Starting`, `NodeReady`, `Rebooted`, say.
+/// An event of our Node as upstream's kubelet words them: `Starting`, `NodeReady`, `Rebooted`, say.
 pub fn node_event(telemetry: &Telemetry, event: &NodeEvent) {
     let kind = match event.kind {
         NodeEventKind::Normal => Kind::Normal,

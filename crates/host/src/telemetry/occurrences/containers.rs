@@ -8,6 +8,7 @@ use super::{Shown, Telemetry, millis};
 use crate::telemetry::journal::Kind;
 use crate::telemetry::metrics::PullOutcome;
 use mirrorlet_core::api::{ContainerId, FullName, PodUid};
+use mirrorlet_core::observed::Hand;
 use mirrorlet_core::plan::Reason;
 use mirrorlet_runtime::{SyncError, SyncErrorReason};
 
@@ -93,6 +94,25 @@ pub fn container_died(
         reason = reason,
         "container ended with exit code {exit_code}"
     );
+}
+
+/// A person stopped or started a container, or the sandbox when none, with docker.
+pub fn handled(
+    telemetry: &Telemetry,
+    pod: &FullName,
+    uid: &PodUid,
+    container: Option<&str>,
+    what: Hand,
+) {
+    let name = container.map_or_else(
+        || "the sandbox".to_owned(),
+        |container| format!("container {container}"),
+    );
+    let message = format!("A person {what} {name} with docker");
+    tracing::info!(pod = %Shown(pod), uid = %uid, container = container, "{message}");
+    telemetry
+        .journal
+        .pod(pod, uid, container, Kind::Normal, "ByHand", message);
 }
 
 /// A container is about to be stopped: alone for a reason, else with its whole pod.
@@ -378,7 +398,7 @@ pub fn image_failed(
             tell(Kind::Warning, "InspectFailed", &error.message);
             failed();
         }
-        // The Engine is away, which is told of the Node.
+        // The Engine is away, which is reported of the Node.
         _ => return,
     }
     tracing::warn!(

@@ -41,7 +41,7 @@ pub fn image_not_collected(image: &str, error: &str) {
     tracing::warn!(error = error, "failed to remove image {image}");
 }
 
-/// A pass failed. Upstream tells of it only when the one before failed too.
+/// A pass failed. Upstream reports it only when the one before failed too.
 ///
 /// Upstream: `StartGarbageCollection` of `pkg/kubelet/kubelet.go`.
 pub fn image_gc_failed(telemetry: &Telemetry, error: &str, repeatedly: bool) {

@@ -190,7 +190,7 @@ pub fn pod_gone(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, took: Durat
     );
 }
 
-/// The runtime can't tell what a pod does, though it answers. Call it when that begins, or its
+/// The runtime doesn't know what a pod does, though it answers. Call it when that begins, or its
 /// cause changes.
 ///
 /// Upstream: `podWorkerLoop` of `pkg/kubelet/pod_workers.go`.
@@ -313,8 +313,8 @@ pub fn sync_done(
     }
 }
 
-/// Tells what failed, as upstream's kubelet does where it happens. That the Engine is away is told
-/// of the Node, not of every pod; what is wrong with an image was told by its puller.
+/// Reports a failure, as upstream's kubelet does where it happens. That the Engine is away is reported
+/// of the Node, not of every pod; what is wrong with an image was reported by its puller.
 fn tell_failures(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, result: &PodSyncResult) {
     let warn = |container: Option<&str>, reason: &str, message: String| {
         telemetry
@@ -356,7 +356,7 @@ fn tell_failures(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, result: &P
     }
 }
 
-/// Whether a failure is one of an image, which is told where it happens.
+/// Whether a failure is one of an image, which is reported where it happens.
 fn is_of_image(reason: SyncErrorReason) -> bool {
     matches!(
         reason,

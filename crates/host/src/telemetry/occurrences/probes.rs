@@ -47,7 +47,7 @@ impl Probed<'_> {
     }
 }
 
-/// A probe was attempted. Every failure is told, not only those that count; a command's output
+/// A probe was attempted. Every failure is reported, not only those that count; a command's output
 /// is, as upstream's users expect.
 ///
 /// Upstream: `probe` of `pkg/kubelet/prober/prober.go`.
@@ -128,7 +128,7 @@ pub fn probes_not_kept(error: &str) {
 }
 
 /// A container's hook failed: which one is `PostStart` or `PreStop`. What it said or answered is
-/// not told.
+/// not reported.
 ///
 /// Upstream: `startContainer` and `executePreStopHook` of
 /// `pkg/kubelet/kuberuntime/kuberuntime_container.go`.

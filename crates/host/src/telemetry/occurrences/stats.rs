@@ -1,6 +1,6 @@
 //! Occurrences of resource usage requests.
 
-/// The machine could not be looked at. Who asked is told that it failed, not why.
+/// The machine could not be looked at. The caller learns that it failed, not why.
 pub fn stats_failed(error: &str) {
     tracing::warn!(
         error = error,

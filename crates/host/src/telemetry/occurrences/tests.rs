@@ -44,7 +44,7 @@ fn every_occurrence_moves_its_series() {
     }
 }
 
-/// What users see of the pod's story, as `Type Reason container: message`.
+/// The events that users see of a pod, as `Type Reason container: message`.
 fn events(telemetry: &Telemetry, pod: &FullName) -> Vec<String> {
     let story = telemetry.journal.story(pod);
     let told = story.iter().filter(|entry| entry.kind != Kind::Trace);

@@ -28,7 +28,7 @@ fn files(all: &[(&str, &str)]) -> Files {
         .collect()
 }
 
-/// What a container sees: files by path, through the links, and nothing of ours.
+/// The view of a container: files by path, through the links, and nothing of ours.
 fn seen(dir: &Path) -> Files {
     fn below(dir: &Path, prefix: &str, seen: &mut Files) {
         for (path, name) in entries(dir).unwrap() {

@@ -3,7 +3,7 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 
-/// What the agent sees of a host in a container: a directory with that host's files.
+/// The agent's view of a host from inside a container: a directory with that host's files.
 struct Host {
     dir: tempfile::TempDir,
     files: HostFiles,

@@ -137,8 +137,8 @@ fn frames() -> impl Strategy<Value = Frame> {
 }
 
 proptest! {
-    /// Whatever a client sends: what is told of a stream is opened first, ends once, and nothing
-    /// is told after its end or its reset.
+    /// Events of a stream begin with its opening, end once, and nothing follows its end or its
+    /// reset, for any frames of a client.
     #[test]
     fn events_of_a_stream_come_in_order(
         sent in prop::collection::vec((frames(), 0u8..6, 1u32..12), 0..200),

@@ -1,4 +1,4 @@
-//! Who may use an image that is here.
+//! Access of pods to images that are on the node.
 
 use std::fs;
 use std::path::Path;

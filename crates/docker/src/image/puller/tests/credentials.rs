@@ -1,4 +1,4 @@
-//! What pulls are tried with.
+//! Credentials of pulls.
 
 use super::*;
 use mirrorlet_core::credentials::{Keyring, MalformedConfig, RegistryAuth};

@@ -1,0 +1,364 @@
+//! What clients of a host port notice of an edit, beside Docker Compose's of the same container.
+//!
+//! Every request is a connection of its own, begun whether the ones before were answered or not.
+//! `make bench` runs it. Settings are environment variables, see `benches/README.md`.
+#![allow(unreachable_pub, reason = "a program's own modules")]
+#![expect(clippy::print_stdout, reason = "a bench prints its figures")]
+
+#[allow(dead_code, reason = "shared with another bench, which needs more")]
+#[path = "../agent/agent.rs"]
+mod agent;
+#[allow(dead_code, reason = "shared with another bench, which needs more")]
+#[path = "../agent/bed.rs"]
+mod bed;
+#[path = "../common/report.rs"]
+mod report;
+#[path = "../common/settings.rs"]
+mod settings;
+mod traffic;
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use agent::Agent;
+use bed::Bed;
+use report::{Figure, median};
+use settings::{binary, number};
+use traffic::{Seen, Traffic, ask};
+
+/// The program that is measured, and its Engine.
+pub struct Settings {
+    /// The program to measure.
+    pub binary: PathBuf,
+    /// Address of the Engine.
+    pub docker: String,
+    /// Edits of each kind.
+    edits: u64,
+    /// Compose, if it is there.
+    compose: Option<PathBuf>,
+}
+
+/// Requests a second.
+const RATE: u32 = 200;
+/// What a client waits beyond the stop and the start: until its kernel sends again.
+const RESEND_SECONDS: f64 = 1.1;
+/// Share of Compose's time without an answer.
+const COMPOSE_SHARE: f64 = 0.7;
+/// Engine calls of an edit but for the stops, the creates and the starts.
+const MORE_CALLS: f64 = 3.0;
+/// Longest wait for an edit to come to its end.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// How long traffic goes on before an edit and after it.
+const CALM: Duration = Duration::from_millis(1500);
+/// What the server does: it answers with the edition of its image, and ends as `END` says.
+const SCRIPT: &str =
+    "mkdir /w; echo $EDITION > /w/x; trap 'END' TERM; httpd -f -p 8080 -h /w & wait";
+/// It ends at once, as Compose's does.
+const AT_ONCE: &str = "exit 0";
+/// It finishes what it has begun.
+const IN_PEACE: &str = "sleep 1";
+
+fn main() -> anyhow::Result<()> {
+    // `cargo test --all-targets` runs bench programs too, without this flag.
+    if !std::env::args().any(|arg| arg == "--bench") {
+        return Ok(());
+    }
+    let settings = Settings {
+        binary: binary(),
+        docker: std::env::var("DOCKER_HOST")
+            .unwrap_or_else(|_| "unix:///var/run/docker.sock".to_owned()),
+        edits: number("BENCH_EDITS", 20)?,
+        compose: std::env::var_os("BENCH_COMPOSE").map(PathBuf::from),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let figures = runtime.block_on(measure(&settings))?;
+    println!("{}", report::table(&figures));
+    let with = serde_json::json!({"edits": settings.edits, "rate": RATE});
+    let path = report::store("rollouts", with, &figures)?;
+    println!("as JSON: {}", path.display());
+    Ok(())
+}
+
+async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
+    let bed = Bed::new(&settings.docker)?;
+    let agent = Agent::start(settings, &bed).await?;
+    let composed = match &settings.compose {
+        Some(program) => Some(compose_edits(settings, program, bed.root())?),
+        None => None,
+    };
+    let (recreated, calls) = edits(settings, &bed, &agent, "Recreate").await?;
+    let (first, first_calls) = edits(settings, &bed, &agent, "StartFirst").await?;
+    bed.remove("web")?;
+    agent.quiet().await?;
+    agent.stop()?;
+    let mut figures = recreate_figures(composed.as_deref(), &recreated, &calls);
+    figures.extend(start_first_figures(&first, &first_calls));
+    Ok(figures)
+}
+
+fn silent(seen: &[Seen]) -> f64 {
+    median(&seen.iter().map(|s| s.silent).collect::<Vec<_>>())
+}
+
+fn failed(seen: &[Seen]) -> f64 {
+    seen.iter().map(|s| f64::from(s.failed)).sum()
+}
+
+fn longest(seen: &[Seen]) -> f64 {
+    seen.iter().map(|s| s.longest).fold(0.0, f64::max)
+}
+
+fn figure(
+    name: &'static str,
+    unit: &'static str,
+    value: f64,
+    target: &'static str,
+    limit: f64,
+    note: String,
+) -> Figure {
+    Figure {
+        name,
+        value,
+        unit,
+        floor: None,
+        target,
+        limit,
+        note,
+    }
+}
+
+fn recreate_figures(
+    composed: Option<&[Seen]>,
+    recreated: &[Seen],
+    calls: &BTreeMap<String, f64>,
+) -> Vec<Figure> {
+    let of_compose = composed.map(silent);
+    let gap = silent(recreated);
+    let edits = recreated.len();
+    vec![
+        Figure {
+            floor: of_compose,
+            ..figure(
+                "Recreate: without an answer, median",
+                "s",
+                gap,
+                "0.7 x Compose's, the floor",
+                of_compose.map_or(f64::INFINITY, |floor| floor * COMPOSE_SHARE),
+                format!("{edits} edits"),
+            )
+        },
+        Figure {
+            floor: composed.map(failed),
+            ..figure(
+                "Recreate: requests failed",
+                "",
+                failed(recreated),
+                "0",
+                0.0,
+                causes(recreated),
+            )
+        },
+        figure(
+            "Recreate: longest wait",
+            "s",
+            longest(recreated),
+            "the stop + one start + 1.1 s",
+            recreated.iter().map(|s| s.silent).fold(0.0, f64::max) + RESEND_SECONDS,
+            String::new(),
+        ),
+        figure(
+            "Recreate: Engine calls beyond stop and start",
+            "",
+            beyond(calls),
+            "3",
+            MORE_CALLS,
+            format!("{calls:?}"),
+        ),
+    ]
+}
+
+fn start_first_figures(first: &[Seen], calls: &BTreeMap<String, f64>) -> Vec<Figure> {
+    let edits = first.len();
+    vec![
+        figure(
+            "StartFirst: requests failed",
+            "",
+            failed(first),
+            "0",
+            0.0,
+            format!("{edits} edits, {RATE} requests/s {}", causes(first)),
+        ),
+        figure(
+            "StartFirst: without an answer, median",
+            "s",
+            silent(first),
+            "none: a tenth of a second",
+            0.1,
+            String::new(),
+        ),
+        figure(
+            "StartFirst: Engine calls beyond stop and start",
+            "",
+            beyond(calls),
+            "3",
+            MORE_CALLS,
+            format!("{calls:?}"),
+        ),
+    ]
+}
+
+/// The failures of all edits, by their words.
+fn causes(seen: &[Seen]) -> String {
+    let mut causes = BTreeMap::new();
+    for cause in seen.iter().flat_map(|seen| &seen.causes) {
+        *causes.entry(cause.as_str()).or_insert(0) += 1;
+    }
+    format!("{causes:?}")
+}
+
+/// The calls of one edit that are neither a stop, nor a create, nor a start, nor a removal of what
+/// was stopped.
+fn beyond(calls: &BTreeMap<String, f64>) -> f64 {
+    let needed = |name: &str| {
+        ["create", "start", "stop", "remove"]
+            .iter()
+            .any(|verb| name.starts_with(verb))
+    };
+    let more = calls.iter().filter(|(name, _)| !needed(name));
+    more.map(|(_, count)| count).sum()
+}
+
+/// A port that nobody has at the moment.
+fn free_port() -> std::io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?
+        .local_addr()?
+        .port())
+}
+
+/// Waits until the server at `at` answers `says`.
+fn until_says(at: SocketAddr, says: &str) -> anyhow::Result<()> {
+    let end = Instant::now() + PATIENCE;
+    while ask(at).ok().as_deref() != Some(says) {
+        anyhow::ensure!(Instant::now() < end, "{at} does not say {says}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Edits the image of a pod to and fro; what clients saw, and the Engine calls of one edit.
+async fn edits(
+    settings: &Settings,
+    bed: &Bed,
+    agent: &Agent,
+    rollout: &str,
+) -> anyhow::Result<(Vec<Seen>, BTreeMap<String, f64>)> {
+    let port = free_port()?;
+    let at = (Ipv4Addr::LOCALHOST, port).into();
+    // Without a probe it is ready before it listens.
+    let (end, min_ready) = match rollout {
+        "StartFirst" => (IN_PEACE, 2),
+        _ => (AT_ONCE, 0),
+    };
+    let script = SCRIPT.replace("END", end);
+    let manifest = |edition: u64| {
+        format!(
+            r#"apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+  annotations: {{mirrorlet.dev/rollout: {rollout}, mirrorlet.dev/min-ready-seconds: "{min_ready}"}}
+spec:
+  containers:
+  - name: web
+    image: mirrorlet.test/busybox:{edition}
+    command: ["sh", "-c", "{script}"]
+    ports: [{{containerPort: 8080, hostPort: {port}}}]
+"#
+        )
+    };
+    let edit = |edition: u64| -> anyhow::Result<()> {
+        bed.prepare_as("web", &manifest(edition))?;
+        Ok(bed.save("web")?)
+    };
+    edit(1)?;
+    until_says(at, "1")?;
+    let mut seen = Vec::new();
+    let mut total: BTreeMap<String, u64> = BTreeMap::new();
+    for number in 0..settings.edits {
+        let before = agent.quiet().await?;
+        let edition = 2 - number % 2;
+        let traffic = Traffic::to(at, RATE);
+        tokio::time::sleep(CALM).await;
+        edit(edition)?;
+        until_says(at, &edition.to_string())?;
+        tokio::time::sleep(CALM).await;
+        seen.push(traffic.end());
+        for (name, count) in agent.quiet().await? {
+            let more = count - before.get(&name).copied().unwrap_or_default();
+            if more > 0 {
+                *total.entry(name).or_default() += more;
+            }
+        }
+    }
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    let mean = |count: u64| count as f64 / settings.edits as f64;
+    let calls = total.into_iter().map(|(name, n)| (name, mean(n)));
+    Ok((seen, calls.collect()))
+}
+
+/// The same edits made by Compose.
+fn compose_edits(settings: &Settings, program: &Path, dir: &Path) -> anyhow::Result<Vec<Seen>> {
+    let port = free_port()?;
+    let at = (Ipv4Addr::LOCALHOST, port).into();
+    let file = dir.join("compose.yaml");
+    let project = format!("mirrorlet-bench-{}", std::process::id());
+    let compose = |args: &[&str]| -> anyhow::Result<()> {
+        let mut command = Command::new(program);
+        command.env("DOCKER_HOST", &settings.docker);
+        command.args(["-p", &project, "-f"]).arg(&file).args(args);
+        let output = command.output().context("can't run Compose")?;
+        let words = String::from_utf8_lossy(&output.stderr);
+        anyhow::ensure!(output.status.success(), "compose {args:?}: {words}");
+        Ok(())
+    };
+    let up = |edition: u64| -> anyhow::Result<()> {
+        let script = SCRIPT.replace("END", AT_ONCE).replace('$', "$$");
+        let text = format!(
+            r#"services:
+  web:
+    image: mirrorlet.test/busybox:{edition}
+    pull_policy: never
+    command: ["sh", "-c", "{script}"]
+    ports: ["{port}:8080"]
+"#
+        );
+        std::fs::write(&file, text)?;
+        compose(&["up", "-d"])
+    };
+    let measured = || -> anyhow::Result<Vec<Seen>> {
+        up(1)?;
+        until_says(at, "1")?;
+        let mut seen = Vec::new();
+        for number in 0..settings.edits {
+            let edition = 2 - number % 2;
+            let traffic = Traffic::to(at, RATE);
+            std::thread::sleep(CALM);
+            up(edition)?;
+            until_says(at, &edition.to_string())?;
+            std::thread::sleep(CALM);
+            seen.push(traffic.end());
+        }
+        Ok(seen)
+    };
+    let seen = measured();
+    compose(&["down", "-t", "1"])?;
+    seen
+}

@@ -1,0 +1,66 @@
+//! What happened to pods and to the node.
+
+use serde::{Deserialize, Serialize};
+
+use super::PodReport;
+use crate::api::{PodUid, Timestamp};
+
+/// The story of one pod: the data behind `mirrorlet explain`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExplainReport {
+    /// Name with the node's suffix.
+    pub name: String,
+    /// Namespace.
+    pub namespace: String,
+    /// The pod as it is; none when it is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodReport>,
+    /// When its source was last read with success.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_read: Option<Timestamp>,
+    /// Whether older entries were forgotten.
+    pub truncated: bool,
+    /// Number that the next entry of the journal gets.
+    #[serde(default)]
+    pub next: u64,
+    /// The history of this pod and of earlier pods of the same name; oldest first. Only what this
+    /// run of the agent has seen.
+    pub story: Vec<StoryReport>,
+}
+
+/// One entry of a story.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoryReport {
+    /// When.
+    pub at: Timestamp,
+    /// `Normal` or `Warning` for what is an event as well, else `Trace`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Why, in one word.
+    pub reason: String,
+    /// Name of the container concerned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// One sentence.
+    pub message: String,
+    /// UID of the pod; another than the present one's before an edit. The name, for the node.
+    pub uid: PodUid,
+}
+
+/// An entry of the story of a pod or of the node: the data behind `mirrorlet events`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EventReport {
+    /// Position in the journal; later entries have higher numbers.
+    pub number: u64,
+    /// Namespace of the pod; none for the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Name of the pod with the node's suffix, or of the node.
+    pub name: String,
+    /// The entry.
+    #[serde(flatten)]
+    pub entry: StoryReport,
+}

@@ -1,0 +1,170 @@
+//! Create-validation of a `Service`, of which a name that leads to pods is honoured.
+//!
+//! Upstream: `pkg/apis/core/validation/validation.go` (`ValidateService`).
+
+use std::collections::{BTreeMap, HashSet};
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use crate::api::core::{Service, ServicePort, ServiceSpec};
+use crate::api::{Code, Severity};
+use crate::manifest::problems::Problems;
+use crate::path::Path;
+
+use super::handlers::check_number;
+use super::{meta, names, one_of};
+
+/// Help for a field that asks for an address of the Service's own.
+const NO_ADDRESS: &str =
+    "remove the field: the service's name leads to the addresses of the pods it selects";
+/// Help for a field that publishes a port of the node.
+const HOST_PORT: &str = "publish the port with hostPort in the pod";
+/// Help for a field that names a server outside the node's pods.
+const OTHER_NAME: &str = "use the external name itself, or hostAliases in the pod";
+/// Help for a field that sends a client to the same pod each time.
+const NO_AFFINITY: &str = "remove the field: each client chooses one of the pods' addresses";
+/// Why a field is refused.
+const NOT_HERE: &str = "a Service of a manifest can't have this field";
+
+/// Checks a `Service`.
+pub(in crate::manifest) fn check_service(object: &Service, problems: &mut Problems<'_>) {
+    meta::check_object_metadata(&object.metadata, problems);
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    if names::is_subdomain(name) && !names::is_service_name(name) {
+        let at = Path::of("metadata").key("name");
+        problems.invalid(&at, "must be a DNS-1035 label");
+        problems.help(names::SERVICE_RULE);
+    }
+    let at = Path::of("spec");
+    let Some(spec) = &object.spec else {
+        problems.required(&at, "a Service needs a spec");
+        return;
+    };
+    check_type(spec, &at, problems);
+    check_fields(spec, &at, problems);
+    let selector = at.key("selector");
+    if spec.selector.as_ref().is_none_or(BTreeMap::is_empty) && spec.external_name.is_none() {
+        problems.required(&selector, "a Service needs the labels of its pods");
+        problems.help("mirrorlet reads no Endpoints: a Service leads to the pods that it selects");
+    }
+    meta::check_label_map(spec.selector.as_ref(), &selector, problems);
+    check_ports(spec, &at.key("ports"), problems);
+}
+
+fn check_type(spec: &ServiceSpec, at: &Path, problems: &mut Problems<'_>) {
+    let path = at.key("type");
+    let (what, help) = match spec.type_.as_deref() {
+        None | Some("" | "ClusterIP") => return,
+        Some("NodePort") => ("NodePort", HOST_PORT),
+        Some("LoadBalancer") => ("LoadBalancer", HOST_PORT),
+        Some("ExternalName") => ("ExternalName", OTHER_NAME),
+        Some(_) => {
+            problems.invalid(&path, "this is not a type of services");
+            problems.help("remove it, or use ClusterIP");
+            return;
+        }
+    };
+    let message = format!("Services of type {what} are not supported");
+    unsupported(&path, message, help, problems);
+}
+
+/// Refuses what a name can't do.
+fn check_fields(spec: &ServiceSpec, at: &Path, problems: &mut Problems<'_>) {
+    let is_own = |address: &String| !address.is_empty() && address != "None";
+    let is_external = spec.external_name.as_ref().is_some_and(|n| !n.is_empty())
+        && spec.type_.as_deref() != Some("ExternalName");
+    let has_affinity = !matches!(spec.session_affinity.as_deref(), None | Some("" | "None"));
+    let cluster_ips = spec.cluster_ips.as_deref().unwrap_or_default();
+    let external_ips = spec.external_ips.as_deref().unwrap_or_default();
+    for (field, is_set, help) in [
+        (
+            "clusterIP",
+            spec.cluster_ip.as_ref().is_some_and(is_own),
+            NO_ADDRESS,
+        ),
+        ("clusterIPs", cluster_ips.iter().any(is_own), NO_ADDRESS),
+        ("externalIPs", !external_ips.is_empty(), HOST_PORT),
+        ("externalName", is_external, OTHER_NAME),
+        (
+            "externalTrafficPolicy",
+            spec.external_traffic_policy.is_some(),
+            HOST_PORT,
+        ),
+        (
+            "healthCheckNodePort",
+            spec.health_check_node_port.is_some(),
+            HOST_PORT,
+        ),
+        (
+            "loadBalancerClass",
+            spec.load_balancer_class.is_some(),
+            HOST_PORT,
+        ),
+        ("loadBalancerIP", spec.load_balancer_ip.is_some(), HOST_PORT),
+        (
+            "loadBalancerSourceRanges",
+            spec.load_balancer_source_ranges.is_some(),
+            HOST_PORT,
+        ),
+        ("sessionAffinity", has_affinity, NO_AFFINITY),
+        (
+            "sessionAffinityConfig",
+            spec.session_affinity_config.is_some(),
+            NO_AFFINITY,
+        ),
+    ] {
+        if is_set {
+            unsupported(&at.key(field), NOT_HERE.to_owned(), help, problems);
+        }
+    }
+}
+
+fn check_ports(spec: &ServiceSpec, at: &Path, problems: &mut Problems<'_>) {
+    let ports = spec.ports.as_deref().unwrap_or_default();
+    let mut seen = HashSet::new();
+    for (index, port) in ports.iter().enumerate() {
+        let path = at.index(index);
+        check_port(port, &path, problems);
+        let name = port.name.as_deref().unwrap_or_default();
+        if name.is_empty() && ports.len() > 1 {
+            let message = "each of several ports needs a name";
+            problems.required(&path.key("name"), message);
+        } else if !name.is_empty() && !names::is_label(name) {
+            problems.invalid(&path.key("name"), "must be a DNS-1123 label");
+            problems.help(names::LABEL_RULE);
+        } else if !name.is_empty() && !seen.insert(name) {
+            problems.duplicate(&path.key("name"), "another port has this name");
+        }
+    }
+}
+
+fn check_port(port: &ServicePort, at: &Path, problems: &mut Problems<'_>) {
+    check_number(port.port, &at.key("port"), problems);
+    one_of(
+        port.protocol.as_deref(),
+        &["TCP", "UDP", "SCTP"],
+        &at.key("protocol"),
+        problems,
+    );
+    if port.node_port.is_some_and(|port| port != 0) {
+        unsupported(
+            &at.key("nodePort"),
+            NOT_HERE.to_owned(),
+            HOST_PORT,
+            problems,
+        );
+    }
+    if matches!(port.target_port, Some(IntOrString::Int(target)) if target != port.port) {
+        unsupported(
+            &at.key("targetPort"),
+            "differs from port: a name leads to pods, and no port is translated".to_owned(),
+            "set port to the port that the container listens on",
+            problems,
+        );
+    }
+}
+
+fn unsupported(path: &Path, message: String, help: &str, problems: &mut Problems<'_>) {
+    problems.add(Severity::Error, Code::UnsupportedField, path, message);
+    problems.help(help);
+}

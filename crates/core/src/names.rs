@@ -1,0 +1,302 @@
+//! Names by which the pods of manifests reach one another, without a DNS server.
+//!
+//! [`Names`] is a table of names and addresses: each pod by its own names, and each `Service` of a
+//! manifest by the pods that it selects. Hosts files of pods hold the part of it that a pod of their
+//! namespace may use.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use crate::api::core::Service;
+use crate::api::{Code, Diagnostic, FullName, Pod, Severity};
+use crate::ending::is_api_pod;
+use crate::path::Path;
+use crate::spec;
+
+/// Most bytes of a line: musl reads hosts files in pieces of 511 bytes, and forgets what follows.
+const LINE_MAX: usize = 500;
+/// The comment above the names.
+const HEADER: &str = "\n# Pods and Services of manifests.\n";
+/// The protocol of a port that names none.
+const DEFAULT_PROTOCOL: &str = "TCP";
+
+/// A pod of a manifest that can be reached.
+#[derive(Debug, Clone)]
+pub struct NamedPod {
+    /// The pod.
+    pub pod: Arc<Pod>,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Whether it is Ready.
+    pub ready: bool,
+}
+
+/// Which of several claims to one name holds: the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Class {
+    /// Name of a `Service`.
+    Service,
+    /// `hostname` of a pod, in the `Service` that its `subdomain` names.
+    Record,
+    /// Name of a pod as its manifest has it.
+    Manifest,
+    /// Name of a pod, with the node's name.
+    Pod,
+}
+
+/// The addresses that names lead to, and their namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Target {
+    namespace: String,
+    addresses: Vec<IpAddr>,
+}
+
+/// One name of a target.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Claim {
+    class: Class,
+    /// Whether it is known outside the target's namespace, too.
+    is_global: bool,
+    name: String,
+    target: usize,
+}
+
+/// The names of all pods and Services of manifests.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Names {
+    targets: Vec<Target>,
+    /// In the order in which they hold.
+    claims: Vec<Claim>,
+}
+
+impl Names {
+    /// The names of these pods and Services. `cluster_domain` ends their longest form.
+    #[must_use]
+    pub fn new<'a>(
+        pods: &[NamedPod],
+        services: impl Iterator<Item = &'a Service>,
+        cluster_domain: &str,
+    ) -> Self {
+        let mut pods: Vec<&NamedPod> = pods.iter().collect();
+        pods.sort_by_key(|named| FullName::of(&named.pod));
+        let mut names = Self::default();
+        for service in services {
+            names.add_service(service, &pods, cluster_domain);
+        }
+        for named in &pods {
+            names.add_pod(named, cluster_domain);
+        }
+        names.claims.sort();
+        names
+    }
+
+    /// The lines for the hosts file of a pod in `namespace`, with a comment above them; empty where
+    /// there are none. Names that `text` has, the rest of the file, are left out.
+    #[must_use]
+    pub fn lines(&self, namespace: &str, text: &str) -> String {
+        let written: BTreeSet<&str> = text
+            .lines()
+            .filter_map(|line| line.split('#').next())
+            .flat_map(|line| line.split_whitespace().skip(1))
+            .collect();
+        let mut held: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut of_target: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
+        for claim in &self.claims {
+            let target = self.targets.get(claim.target);
+            let is_known = claim.is_global || target.is_some_and(|t| t.namespace == namespace);
+            let name = claim.name.as_str();
+            if is_known && !written.contains(name) && !held.contains_key(name) {
+                held.insert(name, claim.target);
+                of_target.entry(claim.target).or_default().push(name);
+            }
+        }
+        let mut lines = String::new();
+        for (target, names) in of_target {
+            for address in self.targets.get(target).iter().flat_map(|t| &t.addresses) {
+                write_lines(&mut lines, *address, &names);
+            }
+        }
+        if lines.is_empty() {
+            return lines;
+        }
+        format!("{HEADER}{lines}")
+    }
+
+    fn add_service(&mut self, service: &Service, pods: &[&NamedPod], cluster_domain: &str) {
+        let namespace = service.metadata.namespace.clone().unwrap_or_default();
+        let name = service.metadata.name.as_deref().unwrap_or_default();
+        let unready = service
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.publish_not_ready_addresses);
+        let selected = pods.iter().filter(|named| selects(service, &named.pod));
+        let reached = selected.filter(|named| named.ready || unready == Some(true));
+        let mut addresses = Vec::new();
+        for named in reached {
+            let record = spec::spec(&named.pod);
+            let hostname = record.hostname.as_deref().filter(|host| !host.is_empty());
+            if let Some(hostname) = hostname
+                && record.subdomain.as_deref() == Some(name)
+            {
+                let record = format!("{hostname}.{name}");
+                let target = self.add_target(&namespace, named.addresses.clone());
+                self.claim(Class::Record, &record, &namespace, cluster_domain, target);
+            }
+            addresses.extend(&named.addresses);
+        }
+        let target = self.add_target(&namespace, addresses);
+        self.claim(Class::Service, name, &namespace, cluster_domain, target);
+    }
+
+    fn add_pod(&mut self, named: &NamedPod, cluster_domain: &str) {
+        let name = FullName::of(&named.pod);
+        let target = self.add_target(&name.namespace, named.addresses.clone());
+        let manifest = manifest_name(&named.pod);
+        self.claim(
+            Class::Manifest,
+            manifest,
+            &name.namespace,
+            cluster_domain,
+            target,
+        );
+        self.claims.push(Claim {
+            class: Class::Pod,
+            is_global: false,
+            name: name.name.to_string(),
+            target,
+        });
+    }
+
+    fn add_target(&mut self, namespace: &str, addresses: Vec<IpAddr>) -> usize {
+        self.targets.push(Target {
+            namespace: namespace.to_owned(),
+            addresses,
+        });
+        self.targets.len() - 1
+    }
+
+    /// Claims a name in its short form and in those with the namespace.
+    fn claim(&mut self, class: Class, name: &str, namespace: &str, domain: &str, target: usize) {
+        let forms = [
+            (false, name.to_owned()),
+            (true, format!("{name}.{namespace}")),
+            (true, format!("{name}.{namespace}.svc")),
+            (true, format!("{name}.{namespace}.svc.{domain}")),
+        ];
+        let claims = forms.into_iter().map(|(is_global, name)| Claim {
+            class,
+            is_global,
+            name,
+            target,
+        });
+        self.claims.extend(claims);
+    }
+}
+
+/// Writes an address with its names, on as many lines as that takes.
+fn write_lines(into: &mut String, address: IpAddr, names: &[&str]) {
+    let mut line = String::new();
+    for name in names {
+        if !line.is_empty() && line.len() + 1 + name.len() > LINE_MAX {
+            into.push_str(&line);
+            into.push('\n');
+            line.clear();
+        }
+        if line.is_empty() {
+            // Writing to a String can't fail.
+            let _ = write!(line, "{address}");
+        }
+        line.push('\t');
+        line.push_str(name);
+    }
+    into.push_str(&line);
+    into.push('\n');
+}
+
+/// The name of a pod as its manifest has it: without the node's, which a static pod's ends with. A
+/// pod of which only its containers are left, and its source with them unknown, counts as static.
+#[must_use]
+pub fn manifest_name(pod: &Pod) -> &str {
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let node = spec::spec(pod).node_name.as_deref().unwrap_or_default();
+    let bare = name
+        .strip_suffix(&node.to_lowercase())
+        .and_then(|start| start.strip_suffix('-'));
+    match bare {
+        Some(bare) if !node.is_empty() && !is_api_pod(pod) => bare,
+        Some(_) | None => name,
+    }
+}
+
+/// Whether a Service of a manifest selects a pod.
+#[must_use]
+pub fn selects(service: &Service, pod: &Pod) -> bool {
+    let selector = service
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.selector.as_ref());
+    let labels = pod.metadata.labels.as_ref();
+    let has = |(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value);
+    let in_namespace = service.metadata.namespace == pod.metadata.namespace;
+    in_namespace && selector.is_some_and(|all| !all.is_empty() && all.iter().all(has))
+}
+
+/// The ports of a Service that its pods don't serve under the Service's number: a `targetPort` that
+/// is the name of another port of a container, or of none.
+#[must_use]
+pub fn port_problems<'a>(
+    service: &Service,
+    location: &str,
+    pods: impl Iterator<Item = &'a Pod>,
+) -> Vec<Diagnostic> {
+    let ports = service.spec.as_ref().and_then(|spec| spec.ports.as_ref());
+    let ports: Vec<_> = ports.into_iter().flatten().enumerate().collect();
+    let mut found = BTreeMap::new();
+    for pod in pods.filter(|pod| selects(service, pod)) {
+        for (index, port) in &ports {
+            let Some(target) = named_port(port.target_port.as_ref()) else {
+                continue;
+            };
+            let protocol = port.protocol.as_deref().unwrap_or(DEFAULT_PROTOCOL);
+            let number = container_port(pod, target, protocol);
+            if number != Some(port.port) {
+                found.entry(*index).or_insert_with(|| FullName::of(pod));
+            }
+        }
+    }
+    let diagnostic = |(index, pod): (usize, FullName)| {
+        let path = Path::of("spec").key("ports").index(index).key("targetPort");
+        let message = format!(
+            "pod {}/{} has no container port of this name with the number of port: a name leads to pods, and no port is translated",
+            pod.namespace, pod.name
+        );
+        Diagnostic::new(Severity::Warning, Code::UnsupportedField, location, message)
+            .field(path.to_string())
+            .help("set port to the port that the container listens on")
+    };
+    found.into_iter().map(diagnostic).collect()
+}
+
+fn named_port(port: Option<&IntOrString>) -> Option<&str> {
+    match port? {
+        IntOrString::String(name) => Some(name),
+        IntOrString::Int(_) => None,
+    }
+}
+
+fn container_port(pod: &Pod, name: &str, protocol: &str) -> Option<i32> {
+    let containers =
+        spec::containers(pod).flat_map(|(_, container)| container.ports.iter().flatten());
+    let mut named = containers.filter(|port| {
+        port.name.as_deref() == Some(name)
+            && port.protocol.as_deref().unwrap_or(DEFAULT_PROTOCOL) == protocol
+    });
+    named.next().map(|port| port.container_port)
+}
+
+#[cfg(test)]
+mod tests;

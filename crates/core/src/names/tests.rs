@@ -1,0 +1,225 @@
+//! Tables and properties of names.
+
+use serde_json::json;
+
+use super::*;
+use crate::api::keys;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// A pod of a manifest on node `Box`.
+fn pod(namespace: &str, name: &str, extra: &serde_json::Value) -> Arc<Pod> {
+    let mut pod: Pod = serde_json::from_value(json!({
+        "metadata": {
+            "namespace": namespace,
+            "name": format!("{name}-box"),
+            "labels": {"app": name.trim_end_matches(char::is_numeric)},
+            "annotations": {keys::CONFIG_SOURCE: "file"},
+        },
+        "spec": extra,
+    }))
+    .unwrap();
+    pod.spec.get_or_insert_default().node_name = Some("Box".into());
+    Arc::new(pod)
+}
+
+fn named(namespace: &str, name: &str, address: &str) -> NamedPod {
+    NamedPod {
+        pod: pod(namespace, name, &json!({"containers": []})),
+        addresses: vec![ip(address)],
+        ready: true,
+    }
+}
+
+fn service(namespace: &str, name: &str, spec: &serde_json::Value) -> Service {
+    serde_json::from_value(json!({
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": spec,
+    }))
+    .unwrap()
+}
+
+/// The addresses of a name in the hosts file of a pod of that namespace.
+fn resolve(names: &Names, namespace: &str, name: &str) -> Vec<String> {
+    let lines = names.lines(namespace, "");
+    let found = lines.lines().filter(|line| !line.starts_with('#'));
+    found
+        .filter(|line| line.split('\t').skip(1).any(|word| word == name))
+        .filter_map(|line| line.split('\t').next().map(str::to_owned))
+        .collect()
+}
+
+#[test]
+fn a_pod_is_known_by_its_names() {
+    let pods = [
+        named("a", "cache", "10.0.0.1"),
+        named("b", "web", "10.0.0.2"),
+    ];
+    let names = Names::new(&pods, [].into_iter(), "cluster.local");
+    // names 1
+    assert_eq!(
+        names.lines("a", ""),
+        "\n# Pods and Services of manifests.\n\
+         10.0.0.1\tcache\tcache.a\tcache.a.svc\tcache.a.svc.cluster.local\tcache-box\n\
+         10.0.0.2\tweb.b\tweb.b.svc\tweb.b.svc.cluster.local\n"
+    );
+    // Short names are those of the namespace.
+    assert_eq!(resolve(&names, "a", "web"), Vec::<String>::new());
+    assert_eq!(resolve(&names, "b", "web"), ["10.0.0.2"]);
+    assert_eq!(Names::default().lines("a", ""), "");
+}
+
+#[test]
+fn names_that_the_file_has_are_left_out() {
+    let pods = [
+        named("a", "cache", "10.0.0.1"),
+        named("a", "localhost", "10.0.0.2"),
+    ];
+    let names = Names::new(&pods, [].into_iter(), "d");
+    let text = "127.0.0.1\tlocalhost # not cache\n192.0.2.1  other cache\n";
+    let lines = names.lines("a", text);
+    let words: Vec<&str> = lines.split_whitespace().collect();
+    // names 2
+    assert!(
+        !words.contains(&"cache") && !words.contains(&"localhost"),
+        "{lines}"
+    );
+    assert!(
+        words.contains(&"cache.a") && words.contains(&"localhost.a"),
+        "{lines}"
+    );
+}
+
+#[test]
+fn a_service_leads_to_the_ready_pods_that_it_selects() {
+    let mut pods = vec![
+        named("a", "web2", "10.0.0.2"),
+        named("a", "web1", "10.0.0.1"),
+        named("a", "other", "10.0.0.3"),
+        named("b", "web1", "10.0.0.4"),
+    ];
+    let web = service("a", "web", &json!({"selector": {"app": "web"}}));
+    let of = |pods: &[NamedPod], service: &Service| {
+        resolve(
+            &Names::new(pods, [service].into_iter(), "d"),
+            "b",
+            "web.a.svc.d",
+        )
+    };
+    // names 3
+    assert_eq!(of(&pods, &web), ["10.0.0.1", "10.0.0.2"]);
+    pods[0].ready = false;
+    assert_eq!(of(&pods, &web), ["10.0.0.1"]);
+    let all = json!({"selector": {"app": "web"}, "publishNotReadyAddresses": true});
+    assert_eq!(of(&pods, &service("a", "web", &all)).len(), 2);
+    let none = service("a", "web", &json!({"selector": {}}));
+    assert_eq!(of(&pods, &none), Vec::<String>::new());
+}
+
+#[test]
+fn a_service_goes_before_a_pod_of_its_name() {
+    let pods = [named("a", "web", "10.0.0.1"), named("a", "db", "10.0.0.2")];
+    let web = service("a", "web", &json!({"selector": {"app": "db"}}));
+    let names = Names::new(&pods, [&web].into_iter(), "d");
+    // names 4
+    assert_eq!(resolve(&names, "a", "web"), ["10.0.0.2"]);
+    assert_eq!(resolve(&names, "a", "web-box"), ["10.0.0.1"]);
+    // Also where it leads to nobody.
+    let web = service("a", "web", &json!({"selector": {"app": "gone"}}));
+    let names = Names::new(&pods, [&web].into_iter(), "d");
+    assert_eq!(resolve(&names, "a", "web"), Vec::<String>::new());
+}
+
+#[test]
+fn a_host_name_in_a_subdomain_is_known_below_its_service() {
+    let of = |hostname: &str, address: &str| {
+        let spec = json!({"containers": [], "hostname": hostname, "subdomain": "db"});
+        NamedPod {
+            pod: pod("a", &format!("db{address}"), &spec),
+            addresses: vec![ip(&format!("10.0.0.{address}"))],
+            ready: true,
+        }
+    };
+    let pods = [of("db-0", "1"), of("db-1", "2")];
+    let db = service(
+        "a",
+        "db",
+        &json!({"selector": {"app": "db"}, "clusterIP": "None"}),
+    );
+    let names = Names::new(&pods, [&db].into_iter(), "d");
+    // names 5
+    assert_eq!(resolve(&names, "a", "db-0.db"), ["10.0.0.1"]);
+    assert_eq!(resolve(&names, "b", "db-1.db.a.svc.d"), ["10.0.0.2"]);
+    assert_eq!(resolve(&names, "b", "db.a").len(), 2);
+}
+
+#[test]
+fn a_line_is_short_enough_for_every_reader() {
+    let long = ["a".repeat(63), "b".repeat(63), "c".repeat(60)].join(".");
+    let mut both = named("a", &long, "10.0.0.1");
+    both.addresses.push(ip("fd00::1"));
+    let lines = Names::new(&[both], [].into_iter(), "cluster.local").lines("a", "");
+    // names 6
+    assert!(lines.lines().all(|line| line.len() < 512), "{lines}");
+    for address in ["10.0.0.1", "fd00::1"] {
+        let of = lines.lines().filter(|line| line.starts_with(address));
+        let words: usize = of.map(|line| line.split('\t').count() - 1).sum();
+        assert_eq!(words, 5, "{lines}");
+    }
+}
+
+#[test]
+fn a_pod_of_the_api_server_has_no_manifest() {
+    let mut pod = (*pod("a", "web", &json!({"containers": []}))).clone();
+    assert_eq!(manifest_name(&pod), "web");
+    let source = (keys::CONFIG_SOURCE.to_owned(), "api".to_owned());
+    pod.metadata.annotations = Some([source].into());
+    assert_eq!(manifest_name(&pod), "web-box");
+    // Known by its containers alone.
+    pod.metadata.annotations = None;
+    assert_eq!(manifest_name(&pod), "web");
+}
+
+#[test]
+fn a_port_that_would_be_translated_is_a_problem() {
+    let spec = json!({"containers": [{"name": "c", "ports": [
+        {"name": "http", "containerPort": 8080}, {"name": "dns", "containerPort": 53, "protocol": "UDP"}
+    ]}]});
+    let web = pod("a", "web", &spec);
+    let cases = [
+        (json!({"port": 8080, "targetPort": "http"}), None),
+        (
+            json!({"port": 80, "targetPort": "http"}),
+            Some("spec.ports[0].targetPort"),
+        ),
+        (
+            json!({"port": 80, "targetPort": "none"}),
+            Some("spec.ports[0].targetPort"),
+        ),
+        (
+            json!({"port": 53, "targetPort": "dns"}),
+            Some("spec.ports[0].targetPort"),
+        ),
+        (
+            json!({"port": 53, "targetPort": "dns", "protocol": "UDP"}),
+            None,
+        ),
+        (json!({"port": 80}), None),
+    ];
+    for (port, field) in cases {
+        let spec = json!({"selector": {"app": "web"}, "ports": [port]});
+        let found = port_problems(
+            &service("a", "web", &spec),
+            "/m/web.yaml",
+            [&*web].into_iter(),
+        );
+        // names 7
+        assert_eq!(
+            found.first().and_then(|p| p.field.as_deref()),
+            field,
+            "{port}"
+        );
+    }
+}

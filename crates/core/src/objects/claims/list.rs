@@ -1,0 +1,68 @@
+//! The volumes of claims, as `mirrorlet volumes` lists them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Bound, ClaimName, Claims, EngineVolume, Place};
+use crate::api::report::{VolumeReport, VolumeState};
+
+impl Claims<'_> {
+    /// A report of each volume that a claim is bound to, and of each that was `created` for a claim
+    /// which isn't bound to it: bindings can be lost. `users` are the pods that use each claim.
+    #[must_use]
+    pub fn volumes_report(
+        self,
+        users: &BTreeMap<ClaimName, BTreeSet<String>>,
+        created: &[(ClaimName, EngineVolume)],
+    ) -> Vec<VolumeReport> {
+        let is_created = |name: &str| created.iter().any(|(_, volume)| volume.name == name);
+        let report = |claim: &ClaimName, name: &str| VolumeReport {
+            name: name.to_owned(),
+            namespace: claim.namespace.clone(),
+            claim: claim.name.clone(),
+            state: match self.claim(claim) {
+                Some(_) => VolumeState::Bound,
+                None => VolumeState::Released,
+            },
+            driver: None,
+            path: None,
+            created: false,
+            pods: users.get(claim).into_iter().flatten().cloned().collect(),
+        };
+        let bound = self.bindings.iter().map(|(claim, bound)| match bound {
+            Bound::Engine(volume) => VolumeReport {
+                driver: Some(volume.driver.clone()),
+                created: is_created(&volume.name),
+                ..report(claim, &volume.name)
+            },
+            Bound::Volume(name) => {
+                let found = self.volume(name).map(|found| found.place(name.clone()));
+                VolumeReport {
+                    path: match found {
+                        Some(Ok(Place::Host { path, .. })) => Some(path),
+                        Some(Ok(Place::Engine(_)) | Err(_)) | None => None,
+                    },
+                    ..report(claim, name)
+                }
+            }
+        });
+        let is_bound = |volume: &EngineVolume| {
+            let mut bound = self.bindings.values();
+            bound.any(|bound| matches!(bound, Bound::Engine(other) if other.name == volume.name))
+        };
+        let unbound = created.iter().filter(|(_, volume)| !is_bound(volume));
+        let unbound = unbound.map(|(claim, volume)| VolumeReport {
+            driver: Some(volume.driver.clone()),
+            created: true,
+            // Another volume, or none, is the claim's now.
+            state: VolumeState::Released,
+            pods: Vec::new(),
+            ..report(claim, &volume.name)
+        });
+        let mut volumes: Vec<VolumeReport> = bound.chain(unbound).collect();
+        volumes.sort_by(|a, b| {
+            let key = |v: &VolumeReport| (v.namespace.clone(), v.claim.clone(), v.name.clone());
+            key(a).cmp(&key(b))
+        });
+        volumes
+    }
+}

@@ -1,0 +1,65 @@
+//! Whether connections to a host port wait while one revision of a pod takes another's place.
+
+use std::time::Duration;
+
+/// How long a container that was told to end is taken to be about to. One that still accepts
+/// connections after that serves until it is killed.
+const STOP_MAX: Duration = Duration::from_secs(2);
+/// How long before it is killed connections to it wait again.
+const KILL_MARGIN: Duration = Duration::from_secs(1);
+/// How long connections wait for the next step: the successor's network, and a process that
+/// accepts them.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// A host port between two revisions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gap {
+    /// The container that has it was told to end.
+    Stopping {
+        /// How long ago.
+        since: Duration,
+        /// Until when it may take.
+        left: Duration,
+        /// Whether it still accepts connections; asked for once [`is_overdue`](Self::is_overdue).
+        accepts: bool,
+    },
+    /// The container has ended; its successor doesn't accept connections yet.
+    Starting {
+        /// How long ago the last step was: the end of the one, the network of the other.
+        since: Duration,
+    },
+    /// The successor accepts connections, or there is none.
+    Over,
+}
+
+impl Gap {
+    /// Whether a container that was told to end that long ago should have ended.
+    #[must_use]
+    pub fn is_overdue(since: Duration) -> bool {
+        since >= STOP_MAX
+    }
+
+    /// Whether connections to the port wait.
+    #[must_use]
+    pub fn waits(self) -> bool {
+        match self {
+            Self::Stopping {
+                since,
+                left,
+                accepts,
+            } => !(accepts && Self::is_overdue(since) && left > KILL_MARGIN),
+            Self::Starting { since } => since < WAIT_MAX,
+            Self::Over => false,
+        }
+    }
+
+    /// Whether nothing is to be expected of it any more.
+    #[must_use]
+    pub fn is_over(self) -> bool {
+        match self {
+            Self::Stopping { .. } => false,
+            Self::Starting { .. } => !self.waits(),
+            Self::Over => true,
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The outcome of a decision: the pods to run, and the report of the rollout for people.
+
+use std::sync::Arc;
+
+use super::{Cause, Decision, Phase, beside_pod, progress_deadline};
+use crate::api::report::{RolloutPhase, RolloutReport};
+use crate::api::{Code, Diagnostic, FullName, Pod, keys};
+use crate::desired::SourcePod;
+
+/// Longest message in an annotation, in bytes.
+const HELD_MESSAGE_MAX: usize = 1024;
+
+impl Decision {
+    /// The pod to run: the newest revision, or the one that runs in its place, with what is wrong.
+    #[must_use]
+    pub fn pod(&self, wanted: &SourcePod) -> SourcePod {
+        let report = self.report(wanted);
+        let problem = report.as_ref().and_then(|report| problem(wanted, report));
+        let current = self.history.current();
+        let replaced = current.filter(|revision| revision.uid() != wanted.uid());
+        let config = replaced.map_or(&wanted.config, |revision| &revision.config);
+        let mut pod = Arc::clone(replaced.map_or(&wanted.pod, |revision| &revision.pod));
+        if let Some(report) = &report
+            && matches!(report.phase, RolloutPhase::Held | RolloutPhase::Restored)
+        {
+            annotate(Arc::make_mut(&mut pod), report);
+        }
+        self.history.annotate(&mut pod);
+        SourcePod {
+            pod,
+            origin: wanted.origin.clone(),
+            held: wanted.held || (replaced.is_some() && problem.is_some()),
+            problems: problem.into_iter().chain(wanted.problems.clone()).collect(),
+            rollout: report,
+            config: config.clone(),
+        }
+    }
+
+    /// The pod to run beside that one until it is judged, if there is one.
+    #[must_use]
+    pub fn beside(&self, wanted: &SourcePod) -> Option<SourcePod> {
+        let (uid, _) = self.history.beside.as_ref()?;
+        let revision = self.history.get(uid)?;
+        let mut pod = beside_pod(&revision.pod);
+        self.history.annotate(&mut pod);
+        Some(SourcePod {
+            pod,
+            origin: wanted.origin.clone(),
+            held: false,
+            problems: Vec::new(),
+            rollout: None,
+            config: revision.config.clone(),
+        })
+    }
+
+    /// How the rollout is told to people; none where the newest revision runs and is not judged.
+    fn report(&self, wanted: &SourcePod) -> Option<RolloutReport> {
+        let history = &self.history;
+        let (running, target) = (history.current()?, history.target()?);
+        let newest = history.get(&wanted.uid())?;
+        let (phase, cause) = match &self.phase {
+            Phase::Settled if target.number != newest.number => (RolloutPhase::Undone, None),
+            Phase::Settled => return None,
+            Phase::Judging => (RolloutPhase::Judging, None),
+            Phase::Preparing => (RolloutPhase::Preparing, None),
+            Phase::Paused => (RolloutPhase::Paused, None),
+            Phase::Held(cause) => (RolloutPhase::Held, Some(cause)),
+            Phase::Failed(cause) => (RolloutPhase::Failed, Some(cause)),
+            Phase::Restored(cause) => (RolloutPhase::Restored, Some(cause)),
+        };
+        let text = |of: fn(&Cause) -> &Arc<str>| cause.map(of).map_or("", |text| text).to_owned();
+        let (since, judged) = match &history.beside {
+            Some((_, since)) => (Some(*since), target),
+            None => (history.current.as_ref().map(|(_, since)| *since), running),
+        };
+        Some(RolloutReport {
+            phase,
+            revision: running.number,
+            target: target.number,
+            target_uid: target.uid(),
+            newest: newest.number,
+            reason: text(|cause| &cause.reason),
+            message: text(|cause| &cause.message),
+            since,
+            deadline_seconds: (self.phase == Phase::Judging)
+                .then(|| progress_deadline(&judged.pod).as_secs()),
+        })
+    }
+}
+
+/// Sets the annotations that name the held revision and the cause; the mirror pod copies them.
+fn annotate(pod: &mut Pod, rollout: &RolloutReport) {
+    let mut message = rollout.message.clone();
+    message.truncate(message.floor_char_boundary(HELD_MESSAGE_MAX));
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.extend(
+        [
+            (keys::HELD_REVISION, rollout.target_uid.to_string()),
+            (keys::HELD_REASON, rollout.reason.clone()),
+            (keys::HELD_MESSAGE, message),
+        ]
+        .map(|(key, value)| (key.to_owned(), value)),
+    );
+}
+
+/// A line for each pod whose newest revision is held, failed or was restored, for the Node's condition.
+#[must_use]
+pub fn problem_lines<'a>(pods: impl Iterator<Item = &'a SourcePod>) -> Vec<String> {
+    let line = |pod: &SourcePod| {
+        let report = pod.rollout.as_ref()?;
+        let word = match report.phase {
+            RolloutPhase::Held => "held",
+            RolloutPhase::Failed => "failed",
+            RolloutPhase::Restored => "restored",
+            RolloutPhase::Preparing
+            | RolloutPhase::Judging
+            | RolloutPhase::Undone
+            | RolloutPhase::Paused => return None,
+        };
+        let FullName { name, namespace } = pod.full_name();
+        let RolloutReport {
+            reason, message, ..
+        } = report;
+        Some(format!("{namespace}/{name}: {word}: {reason}: {message}"))
+    };
+    let mut lines: Vec<String> = pods.filter_map(line).collect();
+    lines.sort();
+    lines
+}
+
+/// The problem to report while another revision runs than the one in the manifest.
+fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
+    let name = wanted.full_name();
+    let RolloutReport {
+        revision,
+        target,
+        newest,
+        reason,
+        message,
+        ..
+    } = rollout;
+    let which = if target == newest {
+        "the new version".to_owned()
+    } else {
+        format!("revision {target}")
+    };
+    let location = wanted.origin.location.as_str();
+    let problem = match rollout.phase {
+        RolloutPhase::Preparing | RolloutPhase::Judging if target == newest => return None,
+        RolloutPhase::Held => {
+            let message = format!(
+                "{which} of pod {name} can't be started, the one before runs: {reason}: {message}"
+            );
+            let help = "mend the manifest, or what it needs: it is tried again by itself";
+            Diagnostic::error(Code::RolloutFailed, location, message).help(help)
+        }
+        RolloutPhase::Failed => {
+            let message = format!("{which} of pod {name} failed and runs on: {reason}: {message}");
+            let help = "mend the manifest, or go back to an older version: mirrorlet rollout undo";
+            Diagnostic::error(Code::RolloutFailed, location, message).help(help)
+        }
+        RolloutPhase::Restored => {
+            let message =
+                format!("{which} of pod {name} failed, the one before runs: {reason}: {message}");
+            let help = "mend the manifest: this version is not tried again until it changes, or by mirrorlet rollout retry";
+            Diagnostic::error(Code::RolloutFailed, location, message).help(help)
+        }
+        RolloutPhase::Preparing | RolloutPhase::Judging | RolloutPhase::Undone => {
+            let message = format!(
+                "pod {name} is to run revision {target}, by mirrorlet rollout undo; its manifest says revision {newest}"
+            );
+            let help = "change the manifest, or run mirrorlet rollout undo once more";
+            Diagnostic::warning(Code::RolloutUndone, location, message).help(help)
+        }
+        RolloutPhase::Paused => {
+            let message = format!(
+                "the rollouts of pod {name} are paused: revision {revision} runs, its manifest says revision {newest}"
+            );
+            let help = "go on with: mirrorlet rollout resume";
+            Diagnostic::warning(Code::RolloutPaused, location, message).help(help)
+        }
+    };
+    Some(Diagnostic {
+        position: wanted.origin.position,
+        ..problem
+    })
+}

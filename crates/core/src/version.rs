@@ -1,0 +1,51 @@
+//! Pods with the objects that are a part of their version.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use crate::api::{Pod, PodUid, keys};
+use crate::desired::SourcePod;
+use crate::manifest::uid_of;
+use crate::objects::{Config, Object, ObjectKey, has_config, restarts_on_config};
+
+/// First line of the hashed bytes, which are fixed for ever: a changed UID restarts the pod.
+const ENCODING: &str = "mirrorlet pod with its objects 1";
+/// Returns a pod of a manifest with its objects, if they are to be a part of its version: its UID
+/// is a hash of both. While an object is missing, the pod keeps the objects that `known` says it
+/// had last; without any it is the pod of its manifest alone, and waits for them.
+#[must_use]
+pub fn with_config(
+    pod: &SourcePod,
+    salt: &str,
+    find: impl Fn(&ObjectKey) -> Option<Object>,
+    complete: bool,
+    known: impl FnOnce(&PodUid) -> Option<(Arc<Pod>, Arc<Config>)>,
+) -> SourcePod {
+    let mut result = pod.clone();
+    if !restarts_on_config(&pod.pod) || !has_config(&pod.pod) {
+        return result;
+    }
+    if let Some(config) = Config::of(&pod.pod, find, complete) {
+        let uid = uid(&config, salt);
+        let metadata = &mut Arc::make_mut(&mut result.pod).metadata;
+        metadata.uid = Some(uid.to_string());
+        let annotations = metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::CONFIG_HASH.to_owned(), uid.to_string());
+        result.config = Some(Arc::new(config));
+    } else if let Some((known, config)) = known(&pod.uid()) {
+        result.pod = known;
+        result.config = Some(config);
+    }
+    result
+}
+
+/// The UID of a pod with these objects. `salt` is known on this machine alone: whoever sees the UID
+/// can't find out a Secret's value by trying.
+fn uid(config: &Config, salt: &str) -> PodUid {
+    let value = json!({"data": config.fields(), "manifest": config.manifest, "salt": salt});
+    uid_of(ENCODING, &value)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+//! Holding the attempts to connect to a port: their first packets are dropped, so that clients send
+//! them again, after a second, instead of being refused.
+//!
+//! A hold ends by itself. A process that dies leaves none, at most an empty table.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use netlink_packet_netfilter::NetfilterProtoFamily;
+use netlink_packet_netfilter::nftables::{
+    DataAttribute, Expressions, ListAttribute, NfTablesMessage, SetAttribute, SetElementAttribute,
+    SetElementList, SetElementMessage, SetFlags, SetMessage,
+};
+
+use super::expressions::{destination_is_local, drop_it, is_in, is_ipv4, is_syn};
+use super::netlink;
+use super::ruleset::{Chain, emptying, new_chain, new_rule, removing};
+
+/// Both of IP's versions: Docker publishes a port at all addresses of the host.
+const FAMILY: NetfilterProtoFamily = NetfilterProtoFamily::Inet;
+/// As `raw`: before connections are tracked and translated.
+const PRIORITY: i32 = -300;
+/// The set of the ports that are held.
+const SET: &str = "held";
+/// An address and a port, each in a register of four bytes.
+const KEY_BYTES: u32 = 8;
+/// How `nft` reads the keys: `ipv4_addr . inet_service`.
+const KEY_TYPE: u32 = 7 * 64 + 13;
+/// The set's number within a transaction.
+const SET_ID: u32 = 1;
+
+/// A TCP port of the host at which no connection begins for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HeldPort {
+    /// The address of the host; none for all.
+    pub host_ip: Option<Ipv4Addr>,
+    /// The port on the host.
+    pub host_port: u16,
+}
+
+impl HeldPort {
+    fn key(self) -> Vec<u8> {
+        let ip = self.host_ip.unwrap_or(Ipv4Addr::UNSPECIFIED);
+        let port = self.host_port.to_be_bytes();
+        [&ip.octets()[..], &port, &[0; 2]].concat()
+    }
+}
+
+/// Holds these ports for that long from now on, and no others, in one transaction. Without any the
+/// table is removed. Blocks for a moment.
+///
+/// # Errors
+/// As the kernel says: it lacks `nf_tables`, or this process lacks the right. Nothing has changed
+/// then.
+pub fn hold(table: &str, ports: &BTreeSet<HeldPort>, lease: Duration) -> io::Result<()> {
+    netlink::transact(FAMILY, &holding(table, ports, lease))
+}
+
+/// Asks the kernel whether it would hold ports, by a table that exists for a moment. Blocks.
+///
+/// # Errors
+/// It would not, or this process lacks the right.
+pub fn check_hold(table: &str) -> io::Result<()> {
+    let port = HeldPort {
+        // An address for documentation, which no host has.
+        host_ip: Some(Ipv4Addr::new(192, 0, 2, 1)),
+        host_port: 1,
+    };
+    let mut messages = holding(table, &[port].into(), Duration::from_secs(1));
+    messages.extend(removing(table));
+    netlink::transact(FAMILY, &messages)
+}
+
+fn holding(table: &str, ports: &BTreeSet<HeldPort>, lease: Duration) -> Vec<NfTablesMessage> {
+    if ports.is_empty() {
+        return removing(table);
+    }
+    let mut messages = emptying(table);
+    messages.push(new_set(table));
+    for chain in Chain::ALL {
+        messages.push(new_chain(table, chain, "filter", PRIORITY));
+        for of_address in [false, true] {
+            messages.push(new_rule(table, chain, rule(of_address), "held"));
+        }
+    }
+    messages.push(elements(table, ports, lease));
+    messages
+}
+
+fn rule(of_address: bool) -> Vec<Expressions> {
+    let mut rule: Vec<Expressions> = is_syn().into();
+    if of_address {
+        rule.extend(is_ipv4());
+    } else {
+        rule.extend(destination_is_local());
+    }
+    rule.extend(is_in(SET, of_address));
+    rule.extend(drop_it());
+    rule
+}
+
+fn new_set(table: &str) -> NfTablesMessage {
+    NfTablesMessage::NewSet(SetMessage {
+        attributes: vec![
+            SetAttribute::Table(table.to_owned()),
+            SetAttribute::Name(SET.to_owned()),
+            SetAttribute::Id(SET_ID),
+            SetAttribute::Flags(SetFlags::Timeout),
+            SetAttribute::KeyType(KEY_TYPE),
+            SetAttribute::KeyLen(KEY_BYTES),
+        ],
+    })
+}
+
+fn elements(table: &str, ports: &BTreeSet<HeldPort>, lease: Duration) -> NfTablesMessage {
+    let lease = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX).max(1);
+    let element = |port: &HeldPort| {
+        ListAttribute::Element(vec![
+            SetElementAttribute::Key(DataAttribute::Value(port.key())),
+            SetElementAttribute::Timeout(lease),
+        ])
+    };
+    NfTablesMessage::NewSetElement(SetElementMessage {
+        attributes: vec![
+            SetElementList::Table(table.to_owned()),
+            SetElementList::Set(SET.to_owned()),
+            SetElementList::SetId(SET_ID),
+            SetElementList::Elements(ports.iter().map(element).collect()),
+        ],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_an_address_and_a_port_in_registers() {
+        let port = HeldPort {
+            host_ip: Some(Ipv4Addr::new(10, 0, 0, 1)),
+            host_port: 0x1f90,
+        };
+        assert_eq!(port.key(), [10, 0, 0, 1, 0x1f, 0x90, 0, 0]);
+        let all = HeldPort {
+            host_ip: None,
+            ..port
+        };
+        assert_eq!(all.key(), [0, 0, 0, 0, 0x1f, 0x90, 0, 0]);
+        assert_eq!(KEY_BYTES as usize, all.key().len());
+    }
+
+    #[test]
+    fn nothing_to_hold_leaves_no_table() {
+        let none = holding("t", &BTreeSet::new(), Duration::from_secs(1));
+        assert_eq!(none, removing("t"));
+    }
+}

@@ -1,0 +1,142 @@
+//! The images on the Engine, for people.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::View;
+use crate::server::view::ViewError;
+use mirrorlet_core::api::report::{ImageReport, ImagesReport};
+use mirrorlet_core::api::{FullName, Pod};
+use mirrorlet_core::reference::Reference;
+use mirrorlet_core::spec;
+use mirrorlet_docker::ListedImage;
+
+/// Prefixes of the ids of images in statuses.
+const ID_PREFIXES: [&str; 2] = ["docker-pullable://", "docker://"];
+
+impl View {
+    /// See [`AgentView::images`](crate::server::view::AgentView::images).
+    pub(super) async fn list_images(&self) -> Result<ImagesReport, ViewError> {
+        let listed = self.images.list_all().await;
+        let listed = listed.map_err(|error| ViewError::Unavailable(error.to_string()))?;
+        let merged = self.merged.get();
+        let wanted = merged.pods.values().chain(merged.beside.values());
+        let wanted = wanted.map(|wanted| Arc::clone(&wanted.pod));
+        let views = self.board.all().into_iter();
+        // With the ids of the images that their containers run.
+        let known = views.filter_map(|view| {
+            let mut pod = Pod::clone(view.pod.as_deref()?);
+            pod.status = view.status.as_deref().cloned();
+            Some(Arc::new(pod))
+        });
+        let pods: Vec<_> = wanted.chain(known).collect();
+        Ok(report(listed, &pods))
+    }
+}
+
+/// The images, with the pods that name them in their specs or run them.
+fn report(listed: Vec<ListedImage>, pods: &[Arc<Pod>]) -> ImagesReport {
+    let mut users = BTreeMap::<String, BTreeSet<String>>::new();
+    for pod in pods {
+        let FullName { namespace, name } = FullName::of(pod);
+        let status = pod.status.iter();
+        let statuses = status.flat_map(|status| {
+            let init = status.init_container_statuses.iter().flatten();
+            init.chain(status.container_statuses.iter().flatten())
+        });
+        let ids = statuses.map(|container| {
+            let id = container.image_id.as_str();
+            let cut = ID_PREFIXES
+                .iter()
+                .find_map(|prefix| id.strip_prefix(prefix));
+            cut.unwrap_or(id).to_owned()
+        });
+        let names = spec::containers(pod).filter_map(|(_, c)| full(c.image.as_deref()?));
+        for image in names.chain(ids) {
+            let of_image = users.entry(image).or_default();
+            of_image.insert(format!("{namespace}/{name}"));
+        }
+    }
+    let mut images: Vec<_> = listed.into_iter().map(|image| one(image, &users)).collect();
+    images.sort_by(|a, b| {
+        (a.names.is_empty(), &a.names, &a.id).cmp(&(b.names.is_empty(), &b.names, &b.id))
+    });
+    ImagesReport { images }
+}
+
+fn one(image: ListedImage, users: &BTreeMap<String, BTreeSet<String>>) -> ImageReport {
+    let names = image.tags.iter().filter_map(|tag| full(tag));
+    let by_name = names.chain(image.digests.iter().cloned());
+    let keys = by_name.chain([image.id.clone()]);
+    let pods: BTreeSet<&String> = keys.filter_map(|key| users.get(&key)).flatten().collect();
+    ImageReport {
+        pods: pods.into_iter().cloned().collect(),
+        names: if image.tags.is_empty() {
+            image.digests
+        } else {
+            image.tags
+        },
+        id: image.id,
+        size_bytes: image.size_bytes,
+        pulled_at: image.pulled_at,
+    }
+}
+
+/// The whole name of an image.
+fn full(name: &str) -> Option<String> {
+    Some(Reference::parse(name).ok()?.full())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str, image: &str, id: &str) -> Arc<Pod> {
+        let pod = serde_json::json!({
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"containers": [{"name": "c", "image": image}]},
+            "status": {"containerStatuses": [{
+                "name": "c", "image": image, "imageID": id, "ready": true, "restartCount": 0,
+            }]},
+        });
+        Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    #[test]
+    fn images_have_the_pods_that_name_or_run_them() {
+        let image = |id: &str, tags: &[&str], digests: &[&str]| ListedImage {
+            id: format!("sha256:{id}"),
+            tags: tags.iter().copied().map(str::to_owned).collect(),
+            digests: digests.iter().copied().map(str::to_owned).collect(),
+            ..ListedImage::default()
+        };
+        let digest = format!("nginx@sha256:{}", "a".repeat(64));
+        let listed = vec![
+            image("old", &[], &[&digest]),
+            image("none", &[], &[]),
+            image("new", &["nginx:1", "nginx:latest"], &[]),
+            image("built", &["app:1"], &[]),
+        ];
+        let pods = [
+            pod("named", "docker.io/library/nginx", ""),
+            pod("pulled", "nginx:0", &format!("docker-pullable://{digest}")),
+            pod("both", "app:1", "docker://sha256:built"),
+        ];
+        let report = report(listed, &pods);
+        let told: Vec<_> = report
+            .images
+            .iter()
+            .map(|image| (image.id.as_str(), image.pods.join(" ")))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("sha256:built", "default/both".to_owned()),
+                ("sha256:new", "default/named".to_owned()),
+                ("sha256:old", "default/pulled".to_owned()),
+                ("sha256:none", String::new()),
+            ]
+        );
+        assert_eq!(report.images[2].names, [digest]);
+    }
+}

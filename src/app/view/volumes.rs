@@ -1,0 +1,88 @@
+//! The volumes of claims, for people.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::View;
+use crate::server::view::ViewError;
+use mirrorlet_core::api::FullName;
+use mirrorlet_core::api::report::VolumeReport;
+use mirrorlet_core::merge::Merged;
+use mirrorlet_core::objects::claims::ClaimName;
+use mirrorlet_core::objects::{ObjectKind, is_static, references};
+use mirrorlet_runtime::RuntimeError;
+
+impl View {
+    /// See [`AgentView::volumes`](crate::server::view::AgentView::volumes).
+    pub(super) async fn list_volumes(&self) -> Result<Vec<VolumeReport>, ViewError> {
+        let merged = self.merged.get();
+        if !merged.delivered.manifests {
+            // A claim without a document would count as released.
+            let message = "not every source of manifests has been read yet";
+            return Err(ViewError::Unavailable(message.to_owned()));
+        }
+        let created = self.runtime.list_volumes().await?;
+        let known = merged.known_objects();
+        let users = self.claim_users(&merged);
+        Ok(known.claims().volumes_report(&users, &created))
+    }
+
+    /// The pods that use each claim: those that are wanted, and those that are being stopped.
+    fn claim_users(&self, merged: &Merged) -> BTreeMap<ClaimName, BTreeSet<String>> {
+        let wanted = merged.pods.values().chain(merged.beside.values());
+        let wanted = wanted.map(|wanted| Arc::clone(&wanted.pod));
+        let stopping = self.board.all().into_iter().filter_map(|view| view.pod);
+        let mut users = BTreeMap::<_, BTreeSet<String>>::new();
+        for pod in wanted.chain(stopping).filter(|pod| is_static(pod)) {
+            let FullName { namespace, name } = FullName::of(&pod);
+            let keys = references(&pod).objects.into_iter();
+            for key in keys.filter(|key| key.kind == ObjectKind::Claim) {
+                let of_claim = users.entry(ClaimName::of(&key)).or_default();
+                of_claim.insert(format!("{namespace}/{name}"));
+            }
+        }
+        users
+    }
+
+    /// See [`AgentView::remove_volume`](crate::server::view::AgentView::remove_volume).
+    pub(super) async fn release_volume(&self, name: &str) -> Result<VolumeReport, ViewError> {
+        let volumes = self.list_volumes().await?.into_iter();
+        let mut named: Vec<_> = volumes.filter(|volume| volume.name == name).collect();
+        let Some(volume) = named.pop() else {
+            return Err(ViewError::NotFound {
+                message: format!("no claim has a volume {name}"),
+                help: Some("list the volumes with: mirrorlet volumes".to_owned()),
+            });
+        };
+        if let Some(pod) = volume.pods.first() {
+            return Err(ViewError::Conflict {
+                message: format!("volume {name} is used by pod {pod}"),
+                help: Some("remove the manifest of the pod first".to_owned()),
+            });
+        }
+        if let Some(other) = named.first() {
+            let (namespace, claim) = (&other.namespace, &other.claim);
+            return Err(ViewError::Conflict {
+                message: format!("claim {namespace}/{claim} has a volume of the same name"),
+                help: None,
+            });
+        }
+        if volume.created {
+            match self.runtime.remove_volume(name).await {
+                Ok(()) | Err(RuntimeError::NotFound(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let claim = ClaimName {
+            namespace: volume.namespace.clone(),
+            name: volume.claim.clone(),
+        };
+        let bound = self.merged.get().bindings.get(&claim).cloned();
+        let is_bound = bound.is_some_and(|bound| bound.name() == name);
+        if is_bound && !self.claims.release(claim).await {
+            let message = "its binding can't be removed from the disk; see the agent's log";
+            return Err(ViewError::Failed(format!("volume {name}: {message}")));
+        }
+        Ok(volume)
+    }
+}

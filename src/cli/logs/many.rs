@@ -1,0 +1,247 @@
+//! Logs of several containers: of pods that are named, that have certain labels, or of all pods.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::Path;
+
+use anstyle::AnsiColor;
+use futures::StreamExt as _;
+use futures::future::join_all;
+use futures::stream::FuturesUnordered;
+
+use super::{Lines, Query, log, prefix};
+use crate::cli::status::{self, watch_reports};
+use crate::cli::{Failure, Outcome, is_broken_pipe};
+use crate::config::args::LogsArgs;
+use mirrorlet_core::api::report::{PodReport, StatusReport};
+use mirrorlet_core::api::{PodUid, Timestamp};
+use mirrorlet_core::select::find_pod;
+
+/// Colours of prefixes on a terminal, one for each pod.
+const COLOURS: [AnsiColor; 6] = [
+    AnsiColor::Cyan,
+    AnsiColor::Yellow,
+    AnsiColor::Green,
+    AnsiColor::Magenta,
+    AnsiColor::Blue,
+    AnsiColor::Red,
+];
+
+/// One container whose log is printed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Target {
+    uid: PodUid,
+    container: String,
+    /// Its instance as of the report; none where no instance was started.
+    instance: Option<String>,
+    /// Empty where none is asked for.
+    prefix: String,
+}
+
+/// Prints the logs of several containers.
+pub(super) async fn logs(args: &LogsArgs, root: &Path) -> Outcome {
+    let is_selection = args.pods.is_empty();
+    if is_selection && args.follow && !args.previous {
+        return follow(args, root).await;
+    }
+    let mut targets = targets(args, &status::fetch(root).await?)?;
+    if is_selection {
+        targets.retain(|target| target.instance.is_some());
+        if targets.is_empty() {
+            writeln!(anstream::stderr(), "No logs found.")?;
+        }
+    }
+    let query = Query::of(args, Timestamp::now());
+    let streams = targets.iter().map(|target| print(target, &query, root));
+    let outcomes = if args.follow {
+        check_limit(targets.len(), args)?;
+        join_all(streams).await
+    } else {
+        let mut outcomes = Vec::new();
+        for stream in streams {
+            outcomes.push(stream.await);
+        }
+        outcomes
+    };
+    // A container without a log doesn't keep the others from being printed.
+    let mut failed: Vec<Failure> = outcomes.into_iter().filter_map(Result::err).collect();
+    let last = failed.pop();
+    failed.iter().for_each(report);
+    last.map_or(Ok(()), Err)
+}
+
+/// Prints the log of one container among those of others.
+async fn print(target: &Target, query: &Query, root: &Path) -> Outcome {
+    let path = query.path(target.uid.as_str(), Some(&target.container));
+    let lines = Lines::among_others(target.prefix.clone());
+    log(root, &path, Some(lines)).await
+}
+
+/// Follows the logs of the selected pods until interrupted: each instance of a container once, those
+/// that start later from their beginning.
+async fn follow(args: &LogsArgs, root: &Path) -> Outcome {
+    let limit = usize::from(args.max_log_requests);
+    let query = Query::of(args, Timestamp::now());
+    let mut reports = watch_reports(root).await?;
+    let mut known = Known::default();
+    let mut waiting: VecDeque<(Target, Query)> = VecDeque::new();
+    let mut streams = FuturesUnordered::new();
+    let mut is_first = true;
+    loop {
+        tokio::select! {
+            report = reports.next() => {
+                let found = targets(args, &report?)?;
+                let new = known.new_instances(found);
+                if is_first {
+                    check_limit(new.len(), args)?;
+                }
+                waiting.extend(new.into_iter().map(|target| {
+                    let mut query = query.clone();
+                    query.instance.clone_from(&target.instance);
+                    if !is_first {
+                        query.tail = None;
+                        query.since = None;
+                    }
+                    (target, query)
+                }));
+                is_first = false;
+            }
+            Some(outcome) = streams.next() => match outcome {
+                Err(Failure::Failed(error)) if is_broken_pipe(&error) => return Err(error.into()),
+                Err(failure) => report(&failure),
+                Ok(()) => {}
+            },
+        }
+        while streams.len() < limit
+            && let Some((target, query)) = waiting.pop_front()
+        {
+            streams.push(async move { print(&target, &query, root).await });
+        }
+    }
+}
+
+/// The instances whose logs were begun, of the pods that are there.
+#[derive(Debug, Default)]
+struct Known(BTreeMap<String, PodUid>);
+
+impl Known {
+    /// Those of the targets that have an instance which is new.
+    fn new_instances(&mut self, targets: Vec<Target>) -> Vec<Target> {
+        self.0
+            .retain(|_, uid| targets.iter().any(|target| target.uid == *uid));
+        let is_new = |target: &Target| {
+            let instance = target.instance.clone();
+            instance.is_some_and(|id| self.0.insert(id, target.uid.clone()).is_none())
+        };
+        targets.into_iter().filter(is_new).collect()
+    }
+}
+
+/// Refuses to follow more containers than allowed.
+fn check_limit(streams: usize, args: &LogsArgs) -> Outcome {
+    if streams <= usize::from(args.max_log_requests) {
+        return Ok(());
+    }
+    Err(Failure::Failed(anyhow::anyhow!(
+        "attempted to follow {streams} containers, but the maximum is {}; use --max-log-requests to raise it",
+        args.max_log_requests
+    )))
+}
+
+fn report(failure: &Failure) {
+    if let Some(error) = failure.error() {
+        // Standard error gone: the exit code must do.
+        let _ = writeln!(anstream::stderr(), "mirrorlet: {error:#}");
+    }
+}
+
+/// The containers whose logs are asked for, in the order of the report and of the manifests.
+fn targets(args: &LogsArgs, report: &StatusReport) -> Result<Vec<Target>, Failure> {
+    let mut targets = Vec::new();
+    let is_coloured = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    for pod in pods(args, report)? {
+        let is_asked = |name: &str| args.container.as_deref().is_none_or(|asked| asked == name);
+        let containers = pod.containers.iter().filter(|c| is_asked(&c.name));
+        targets.extend(containers.map(|container| Target {
+            uid: pod.uid.clone(),
+            container: container.name.clone(),
+            instance: container.id.clone(),
+            prefix: match (args.prefix || args.all_pods, is_coloured) {
+                (false, _) => String::new(),
+                (true, false) => prefix(pod, &container.name),
+                (true, true) => coloured(pod, &prefix(pod, &container.name)),
+            },
+        }));
+    }
+    if let (true, Some(asked)) = (targets.is_empty(), &args.container)
+        && !args.pods.is_empty()
+    {
+        let pods = args.pods.join(", ");
+        return Err(Failure::Failed(anyhow::anyhow!(
+            "no container {asked:?} in these pods: {pods}"
+        )));
+    }
+    Ok(targets)
+}
+
+fn pods<'a>(args: &LogsArgs, report: &'a StatusReport) -> Result<Vec<&'a PodReport>, Failure> {
+    if args.pods.is_empty() {
+        let selector = args.selector.clone().unwrap_or_default();
+        let selected = |pod: &&PodReport| selector.matches(&pod.labels);
+        return Ok(report.pods.iter().filter(selected).collect());
+    }
+    let mut pods: Vec<&PodReport> = Vec::new();
+    for name in &args.pods {
+        let pod = find_pod(&report.pods, name)?;
+        if !pods.contains(&pod) {
+            pods.push(pod);
+        }
+    }
+    Ok(pods)
+}
+
+/// The prefix in a colour that its pod always has.
+fn coloured(pod: &PodReport, prefix: &str) -> String {
+    let sum: usize = pod.name.bytes().map(usize::from).sum();
+    let style = COLOURS[sum % COLOURS.len()].on_default();
+    format!("{style}{prefix}{style:#}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(uid: &str, instance: Option<&str>) -> Target {
+        Target {
+            uid: uid.into(),
+            container: "c".to_owned(),
+            instance: instance.map(str::to_owned),
+            prefix: String::new(),
+        }
+    }
+
+    #[test]
+    fn each_instance_is_followed_once_while_its_pod_is_there() {
+        let mut known = Known::default();
+        for (targets, new) in [
+            (vec![target("a", None)], vec![]),
+            (vec![target("a", Some("1"))], vec!["1"]),
+            (
+                vec![target("a", Some("1")), target("b", Some("2"))],
+                vec!["2"],
+            ),
+            // A restart.
+            (
+                vec![target("a", Some("3")), target("b", Some("2"))],
+                vec!["3"],
+            ),
+            (vec![target("b", Some("2"))], vec![]),
+        ] {
+            let found = known.new_instances(targets);
+            let found: Vec<_> = found.into_iter().filter_map(|t| t.instance).collect();
+            // docker 52
+            assert_eq!(found, new);
+        }
+        assert_eq!(known.0.len(), 1);
+    }
+}

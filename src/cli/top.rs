@@ -1,0 +1,218 @@
+//! `mirrorlet top`: the CPU and memory that pods use.
+
+use std::cmp::Reverse;
+use std::io::{self, IsTerminal};
+use std::path::Path;
+
+use anstyle::Style;
+
+use super::status::CLEAR;
+use super::table::{self, Cell};
+use super::{Outcome, client, print, print_document, print_one, status};
+use crate::config::args::{DocumentOutput, TopArgs, TopOrder};
+use mirrorlet_core::api::report::{PodUsage, StatusReport, TopReport, UsageReport};
+use mirrorlet_core::select::find_pod;
+
+const BOLD: Style = Style::new().bold();
+
+/// Prints the usage once, or every two seconds.
+pub async fn top(args: &TopArgs, root: &Path) -> Outcome {
+    let is_selected = !args.pods.is_empty() || args.selector.is_some();
+    if !args.watch {
+        let body = client::get(root, "/v1/top").await?.whole().await?;
+        let mut report: TopReport = client::parse(&body)?;
+        if is_selected {
+            let known = status::fetch(root).await?;
+            for pod in &args.pods {
+                find_pod(&known.pods, pod)?;
+            }
+            select(&mut report, args, &known);
+        }
+        sort(&mut report, args.sort_by);
+        return print_document(args.output, &report, |report| {
+            render(report, args.containers)
+        });
+    }
+    let mut reports = client::Lines::<TopReport>::watch(root, "/v1/top?watch=true").await?;
+    let redraw = io::stdout().is_terminal() && args.output == DocumentOutput::Text;
+    loop {
+        let mut report = reports.next().await?;
+        if is_selected {
+            select(&mut report, args, &status::fetch(root).await?);
+        }
+        sort(&mut report, args.sort_by);
+        match args.output {
+            DocumentOutput::Text => {
+                let clear = if redraw { CLEAR } else { "" };
+                print(&format!("{clear}{}", render(&report, args.containers)))?;
+            }
+            output => print_one(output, &report)?,
+        }
+    }
+}
+
+/// Keeps the pods that are asked for.
+fn select(report: &mut TopReport, args: &TopArgs, known: &StatusReport) {
+    let named: Vec<_> = args
+        .pods
+        .iter()
+        .filter_map(|pod| find_pod(&known.pods, pod).ok())
+        .collect();
+    report.pods.retain(|usage| {
+        let is_it = |pod: &str, namespace: &str| usage.name == pod && usage.namespace == namespace;
+        let is_named = named.iter().any(|pod| is_it(&pod.name, &pod.namespace));
+        let has_labels = args.selector.as_ref().is_some_and(|selector| {
+            let mut pods = known.pods.iter();
+            let pod = pods.find(|pod| is_it(&pod.name, &pod.namespace));
+            pod.is_some_and(|pod| selector.matches(&pod.labels))
+        });
+        is_named || has_labels
+    });
+}
+
+fn sort(report: &mut TopReport, order: TopOrder) {
+    match order {
+        TopOrder::Name => {}
+        TopOrder::Cpu => report.pods.sort_by_key(|pod| Reverse(pod.usage.cpu_nanos)),
+        TopOrder::Memory => report
+            .pods
+            .sort_by_key(|pod| Reverse(pod.usage.memory_bytes)),
+    }
+}
+
+fn render(report: &TopReport, containers: bool) -> String {
+    let titles = |first: &str| -> Vec<Cell> {
+        let titles = [
+            first,
+            "CPU",
+            "CPU%",
+            "CPU LIMIT",
+            "MEMORY",
+            "MEMORY%",
+            "MEMORY LIMIT",
+        ];
+        titles
+            .iter()
+            .map(|title| Cell::styled(title, BOLD))
+            .collect()
+    };
+    let mut rows = vec![
+        titles("NODE"),
+        row(&report.node, &report.node_usage),
+        Vec::new(),
+        titles("POD"),
+    ];
+    for PodUsage {
+        namespace,
+        name,
+        usage,
+        containers: parts,
+    } in &report.pods
+    {
+        rows.push(row(&format!("{namespace}/{name}"), usage));
+        for container in parts.iter().filter(|_| containers) {
+            rows.push(row(&format!("  {}", container.name), &container.usage));
+        }
+    }
+    if report.pods.is_empty() {
+        rows.truncate(2);
+        return table::render(&rows) + "\nNo pods.\n";
+    }
+    table::render(&rows)
+}
+
+fn row(name: &str, usage: &UsageReport) -> Vec<Cell> {
+    let UsageReport {
+        cpu_nanos: cpu,
+        cpu_limit_nanos: cpu_limit,
+        memory_bytes: memory,
+        memory_limit_bytes: memory_limit,
+    } = *usage;
+    let or_dash = |text: Option<String>| Cell::from(text.unwrap_or_else(|| "-".to_owned()));
+    vec![
+        // Cells have no spaces at their ends.
+        Cell::indented(name),
+        or_dash(cpu.map(millicores)),
+        or_dash(percent(cpu, cpu_limit)),
+        or_dash(cpu_limit.map(millicores)),
+        or_dash(memory.map(mebibytes)),
+        or_dash(percent(memory, memory_limit)),
+        or_dash(memory_limit.map(mebibytes)),
+    ]
+}
+
+/// As `kubectl top` has it.
+fn millicores(nanos: u64) -> String {
+    format!("{}m", nanos.div_ceil(1_000_000))
+}
+
+/// As `kubectl top` has it.
+fn mebibytes(bytes: u64) -> String {
+    format!("{}Mi", bytes >> 20)
+}
+
+fn percent(part: Option<u64>, whole: Option<u64>) -> Option<String> {
+    let percent = (part?.saturating_mul(100)).checked_div(whole?)?;
+    Some(format!("{percent}%"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mirrorlet_core::api::report::ContainerUsage;
+
+    fn usage(cpu: Option<u64>, memory: u64, limits: Option<(u64, u64)>) -> UsageReport {
+        UsageReport {
+            cpu_nanos: cpu,
+            cpu_limit_nanos: limits.map(|(cpu, _)| cpu),
+            memory_bytes: Some(memory << 20),
+            memory_limit_bytes: limits.map(|(_, memory)| memory << 20),
+        }
+    }
+
+    fn report() -> TopReport {
+        let pod = |name: &str, usage: UsageReport| PodUsage {
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+            usage,
+            containers: vec![ContainerUsage {
+                name: "main".to_owned(),
+                usage,
+            }],
+        };
+        TopReport {
+            node: "box".to_owned(),
+            node_usage: usage(Some(1_234_567_890), 3000, Some((2_000_000_000, 24_000))),
+            pods: vec![
+                pod("cache-box", usage(None, 70, None)),
+                pod(
+                    "web-box",
+                    usage(Some(2_000_001), 12, Some((500_000_000, 64))),
+                ),
+            ],
+        }
+    }
+
+    #[test]
+    fn usage_is_a_table() {
+        let plain = |text: String| anstream::adapter::strip_str(&text).to_string();
+        insta::assert_snapshot!(plain(render(&report(), true)));
+        let none = TopReport {
+            pods: Vec::new(),
+            ..report()
+        };
+        assert!(plain(render(&none, false)).ends_with("\n\nNo pods.\n"));
+    }
+
+    #[test]
+    fn pods_are_sorted_by_what_they_use() {
+        let first = |order| {
+            let mut report = report();
+            sort(&mut report, order);
+            report.pods.swap_remove(0).name
+        };
+        assert_eq!(first(TopOrder::Name), "cache-box");
+        assert_eq!(first(TopOrder::Cpu), "web-box");
+        assert_eq!(first(TopOrder::Memory), "cache-box");
+    }
+}

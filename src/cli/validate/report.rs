@@ -1,0 +1,167 @@
+//! The result of a validation, as text and as JSON.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use mirrorlet_core::api::Diagnostic;
+use mirrorlet_core::manifest;
+
+/// How the result is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// For people: each problem with its source line, then a line that sums up.
+    Text,
+    /// For programs: one object with `diagnostics` and `summary`.
+    Json,
+}
+
+/// The problems of one file, with its text to draw them on.
+#[derive(Default)]
+pub(super) struct FileReport {
+    location: String,
+    source: Option<String>,
+    problems: Vec<Problem>,
+}
+
+/// A problem, and whether the line that it is about may be shown.
+struct Problem {
+    diagnostic: Diagnostic,
+    may_be_secret: bool,
+}
+
+impl FileReport {
+    /// The report of a file, which has no text if it can't be read.
+    pub(super) fn new(location: &str, source: Option<String>) -> Self {
+        Self {
+            location: location.to_owned(),
+            source,
+            problems: Vec::new(),
+        }
+    }
+
+    /// The path of the file.
+    pub(super) fn location(&self) -> &str {
+        &self.location
+    }
+
+    /// Whether the file has that text in it, as far as is known.
+    pub(super) fn mentions(&self, text: &str) -> bool {
+        let source = self.source.as_ref();
+        source.is_none_or(|source| source.contains(text))
+    }
+
+    /// Adds a problem that is drawn on its line.
+    pub(super) fn note(&mut self, diagnostic: Diagnostic) {
+        self.note_at(diagnostic, false);
+    }
+
+    /// Adds a problem whose line is drawn unless it may be a secret.
+    pub(super) fn note_at(&mut self, diagnostic: Diagnostic, may_be_secret: bool) {
+        self.problems.push(Problem {
+            diagnostic,
+            may_be_secret,
+        });
+    }
+}
+
+/// The result of a validation.
+pub(super) struct Report {
+    files: Vec<FileReport>,
+    summary: Summary,
+}
+
+/// The last line, as data.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Summary {
+    pub(super) files: usize,
+    pub(super) pods: usize,
+    pub(super) objects: usize,
+    errors: usize,
+    warnings: usize,
+    pub(super) ignored: Vec<String>,
+}
+
+/// The document of `-o json`.
+#[derive(Serialize)]
+struct Output<'a> {
+    diagnostics: Vec<&'a Diagnostic>,
+    summary: &'a Summary,
+}
+
+impl Report {
+    /// Counts the problems of all files.
+    pub(super) fn new(files: Vec<FileReport>, mut summary: Summary) -> Self {
+        let problems = || files.iter().flat_map(|file| &file.problems);
+        let errors = problems().filter(|p| p.diagnostic.is_error()).count();
+        summary.errors = errors;
+        summary.warnings = problems().count() - errors;
+        Self { files, summary }
+    }
+
+    pub(super) fn has_errors(&self) -> bool {
+        self.summary.errors > 0
+    }
+
+    pub(super) fn has_warnings(&self) -> bool {
+        self.summary.warnings > 0
+    }
+
+    /// Writes the report.
+    pub(super) fn write(
+        &self,
+        format: Format,
+        colour: bool,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        match format {
+            Format::Text => Ok(self.write_text(colour, out)?),
+            Format::Json => self.write_json(out),
+        }
+    }
+
+    fn write_text(&self, colour: bool, out: &mut dyn Write) -> io::Result<()> {
+        for file in &self.files {
+            for problem in &file.problems {
+                let source = file.source.as_deref().filter(|_| !problem.may_be_secret);
+                let drawn = manifest::render(&problem.diagnostic, source, colour);
+                writeln!(out, "{drawn}\n")?;
+            }
+        }
+        for name in &self.summary.ignored {
+            writeln!(
+                out,
+                "{name}: ignored: not a visible file that ends in .yaml, .yml or .json"
+            )?;
+        }
+        let summary = &self.summary;
+        let objects = match summary.objects {
+            0 => String::new(),
+            objects => format!(", {}", counted(objects, "object")),
+        };
+        writeln!(
+            out,
+            "{}, {}{objects}: {}, {}",
+            counted(summary.files, "file"),
+            counted(summary.pods, "valid pod"),
+            counted(summary.errors, "error"),
+            counted(summary.warnings, "warning")
+        )
+    }
+
+    fn write_json(&self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let diagnostics = self.files.iter().flat_map(|file| &file.problems);
+        let output = Output {
+            diagnostics: diagnostics.map(|problem| &problem.diagnostic).collect(),
+            summary: &self.summary,
+        };
+        serde_json::to_writer_pretty(&mut *out, &output)?;
+        writeln!(out)?;
+        Ok(())
+    }
+}
+
+fn counted(number: usize, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{plural}")
+}

@@ -1,0 +1,152 @@
+//! Runs of the validation: what is printed, and the exit code.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+
+const GOOD: &str =
+    "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [{name: a, image: a}]}}\n";
+
+fn run(paths: &[PathBuf], format: Format, stdin: &str) -> (Outcome, String) {
+    run_by(Rules::default(), paths, format, stdin)
+}
+
+fn run_by(rules: Rules, paths: &[PathBuf], format: Format, stdin: &str) -> (Outcome, String) {
+    let (node_name, mut out) = (NodeName::from("n"), Vec::new());
+    let stdin = &mut stdin.as_bytes();
+    let outcome = validate(paths, format, &node_name, rules, false, stdin, &mut out);
+    (outcome.unwrap(), String::from_utf8(out).unwrap())
+}
+
+#[test]
+fn strict_fails_on_warnings() {
+    let twice = GOOD.replace("kind: Pod,", "kind: Pod, kind: Pod,");
+    for (text, strict, expected) in [
+        (GOOD, true, Outcome::Fine),
+        (&twice, false, Outcome::Fine),
+        (&twice, true, Outcome::Problems),
+    ] {
+        let rules = Rules {
+            strict,
+            ..Rules::default()
+        };
+        let (outcome, _) = run_by(rules, &[PathBuf::from(STDIN)], Format::Text, text);
+        assert_eq!(outcome, expected, "strict: {strict}");
+    }
+}
+
+#[test]
+fn a_directory_is_read_as_the_agent_reads_it() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in [
+        ("a.yaml", GOOD),
+        ("b.yml", GOOD),
+        ("c.json", "{}"),
+        (".d.yaml", "?"),
+        ("e.yaml.bak", "?"),
+    ] {
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    fs::create_dir(dir.path().join("f.yaml")).unwrap();
+    let paths = [dir.path().to_path_buf()];
+    let (outcome, text) = run(&paths, Format::Text, "");
+    assert_eq!(outcome.exit_code(), 1);
+    let text = text.replace(&dir.path().display().to_string(), "DIR");
+    insta::assert_snapshot!(text);
+    let (_, json) = run(&paths, Format::Json, "");
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let codes: Vec<&str> = json["diagnostics"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|d| d["code"].as_str().unwrap())
+        .collect();
+    assert_eq!(codes, ["duplicate-pod", "wrong-kind", "wrong-kind"]);
+    assert_eq!(json["summary"]["errors"], 3);
+    assert_eq!(json["summary"]["ignored"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn a_profile_that_this_machine_does_not_enforce_is_warned_of() {
+    let text = GOOD.replace(
+        "spec: {",
+        "spec: {securityContext: {appArmorProfile: {type: RuntimeDefault}}, ",
+    );
+    let (outcome, text) = run(&[PathBuf::from(STDIN)], Format::Text, &text);
+    // tenants A1
+    assert_eq!(outcome.exit_code(), 0);
+    let words =
+        "an agent on this machine would refuse the pod: AppArmor is not enabled on the host";
+    assert!(text.contains(words) && text.contains("1 warning"), "{text}");
+}
+
+#[test]
+fn exit_codes_tell_fine_from_wrong_from_missing() {
+    let stdin = [PathBuf::from(STDIN)];
+    let (outcome, text) = run(&stdin, Format::Text, GOOD);
+    assert_eq!(outcome.exit_code(), 0);
+    assert_eq!(text, "1 file, 1 valid pod: 0 errors, 0 warnings\n");
+    let warned = GOOD.replace("spec: {", "spec: {nodeSelector: {a: b}, ");
+    let (outcome, text) = run(&stdin, Format::Text, &warned);
+    assert_eq!(outcome.exit_code(), 0);
+    assert!(text.ends_with("0 errors, 1 warning\n"), "{text}");
+    assert_eq!(run(&stdin, Format::Text, "").0.exit_code(), 1);
+    let missing = [PathBuf::from("no/such/file.yaml")];
+    assert_eq!(run(&missing, Format::Text, "").0.exit_code(), 2);
+}
+
+#[test]
+fn references_of_a_directory_are_followed_and_no_secret_is_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let web = "apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers:
+  - name: web
+    image: web:1
+    env:
+    - {name: A, valueFrom: {configMapKeyRef: {name: settings, key: port}}}
+    - {name: B, valueFrom: {secretKeyRef: {name: login, key: password}}}
+    - {name: C, valueFrom: {secretKeyRef: {name: other, key: k, optional: true}}}
+    envFrom:
+    - configMapRef: {name: nowhere}
+    - secretRef: {name: broken}
+";
+    let secrets = "apiVersion: v1
+kind: Secret
+metadata: {name: login}
+stringData: {password: hunter2, password: hunter2}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: broken}
+data: {password: hunter2!}
+";
+    let settings =
+        "{apiVersion: v1, kind: ConfigMap, metadata: {name: settings}, data: {colour: green}}\n";
+    for (name, text) in [
+        ("web.yaml", web),
+        ("secrets.yaml", secrets),
+        ("settings.yaml", settings),
+    ] {
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    let (outcome, text) = run(&[dir.path().to_path_buf()], Format::Text, "");
+    assert_eq!(outcome.exit_code(), 1);
+    let text = text.replace(&dir.path().display().to_string(), "DIR");
+    // box 1, box 4
+    assert!(!text.contains("hunter2"), "{text}");
+    insta::assert_snapshot!(text);
+    // Of a file that is named alone, others may define what it needs.
+    let (outcome, text) = run(&[dir.path().join("web.yaml")], Format::Text, "");
+    assert_eq!(outcome.exit_code(), 0, "{text}");
+    assert!(text.ends_with("0 errors, 4 warnings\n"), "{text}");
+    let hidden = format!("{secrets}---\n]");
+    let (_, text) = run(&[PathBuf::from(STDIN)], Format::Text, &hidden);
+    assert!(
+        text.contains("error[half-written]") && !text.contains("hunter2"),
+        "{text}"
+    );
+}

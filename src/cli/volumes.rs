@@ -1,0 +1,118 @@
+//! `mirrorlet volumes`: the volumes of claims, and their removal.
+
+use std::io::{self, BufRead as _};
+use std::path::Path;
+
+use super::logs::escape;
+use super::table::{self, Cell, one_line};
+use super::{Failure, Outcome, client, print, print_document};
+use crate::config::args::{AgentArgs, ListArgs, RemoveArgs, VolumesArgs, VolumesCommand};
+use mirrorlet_core::api::report::{VolumeReport, VolumeState, VolumesReport};
+
+/// The agent that a command line means.
+#[must_use]
+pub fn agent(args: &VolumesArgs) -> &AgentArgs {
+    match &args.command {
+        Some(VolumesCommand::Rm(args)) => &args.agent,
+        None => &args.list.agent,
+    }
+}
+
+/// Lists or removes volumes.
+pub async fn volumes(args: &VolumesArgs, root: &Path) -> Outcome {
+    match &args.command {
+        Some(VolumesCommand::Rm(args)) => remove(args, root).await,
+        None => list(&args.list, root).await,
+    }
+}
+
+async fn fetch(root: &Path) -> Result<VolumesReport, Failure> {
+    let body = client::get(root, "/v1/volumes").await?.whole().await?;
+    Ok(client::parse(&body)?)
+}
+
+async fn list(args: &ListArgs, root: &Path) -> Outcome {
+    print_document(args.output, &fetch(root).await?, |report| {
+        render(&report.volumes)
+    })
+}
+
+fn render(volumes: &[VolumeReport]) -> String {
+    if volumes.is_empty() {
+        return "no claim has a volume\n".to_owned();
+    }
+    let titles = ["NAME", "STATE", "CLAIM", "STORAGE", "PODS"].map(Cell::from);
+    let row = |volume: &VolumeReport| {
+        let driver = volume
+            .driver
+            .as_ref()
+            .map(|driver| format!("driver {driver}"));
+        vec![
+            Cell::from(&*volume.name),
+            format!("{:?}", volume.state).into(),
+            format!("{}/{}", volume.namespace, volume.claim).into(),
+            volume.path.clone().or(driver).unwrap_or_default().into(),
+            volume.pods.join(", ").into(),
+        ]
+    };
+    let rows: Vec<_> = std::iter::once(titles.to_vec())
+        .chain(volumes.iter().map(row))
+        .collect();
+    table::render(&rows)
+}
+
+async fn remove(args: &RemoveArgs, root: &Path) -> Outcome {
+    let VolumesReport { volumes } = fetch(root).await?;
+    let is_meant = |volume: &&VolumeReport| {
+        let is_unused = volume.state == VolumeState::Released && volume.pods.is_empty();
+        args.released && is_unused || args.names.contains(&volume.name)
+    };
+    let meant: Vec<&VolumeReport> = volumes.iter().filter(is_meant).collect();
+    let unknown = |name: &&String| !meant.iter().any(|volume| volume.name == **name);
+    if let Some(name) = args.names.iter().find(unknown) {
+        let name = one_line(name);
+        let error = anyhow::anyhow!("no claim has a volume {name}; see: mirrorlet volumes");
+        return Err(error.into());
+    }
+    if meant.is_empty() {
+        return print("no volume is released\n");
+    }
+    if !args.yes {
+        confirm(&meant)?;
+    }
+    for volume in meant {
+        let path = format!("/v1/volumes/remove?name={}", escape(&volume.name));
+        let removed: VolumeReport = client::parse(&client::post(root, &path).await?)?;
+        let name = one_line(&removed.name);
+        print(&if removed.created {
+            format!("volume {name}: removed\n")
+        } else {
+            format!("volume {name}: released, its data was kept\n")
+        })?;
+    }
+    Ok(())
+}
+
+/// Fails unless a person agrees.
+fn confirm(volumes: &[&VolumeReport]) -> Outcome {
+    for volume in volumes {
+        let (name, claim) = (one_line(&volume.name), one_line(&volume.claim));
+        let namespace = one_line(&volume.namespace);
+        let what = if volume.created {
+            "remove with its data"
+        } else {
+            "release, keep its data"
+        };
+        print(&format!("{name} (claim {namespace}/{claim}): {what}\n"))?;
+    }
+    print("Continue? [y/N] ")?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    if matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Ok(());
+    }
+    Err(anyhow::anyhow!("nothing was removed").into())
+}
+
+#[cfg(test)]
+mod tests;

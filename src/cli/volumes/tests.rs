@@ -1,0 +1,35 @@
+use super::*;
+
+#[test]
+fn volumes_are_listed_with_their_claims_and_pods() {
+    let volume = |name: &str, claim: &str, state| VolumeReport {
+        name: name.to_owned(),
+        namespace: "default".to_owned(),
+        claim: claim.to_owned(),
+        state,
+        driver: Some("local".to_owned()),
+        path: None,
+        created: true,
+        pods: Vec::new(),
+    };
+    let volumes = [
+        VolumeReport {
+            pods: vec!["default/db-box".to_owned(), "default/dump-box".to_owned()],
+            ..volume("mirrorlet_default_db", "db", VolumeState::Bound)
+        },
+        VolumeReport {
+            driver: None,
+            path: Some("/mnt/ssd".to_owned()),
+            created: false,
+            ..volume("ssd", "fast", VolumeState::Bound)
+        },
+        volume("mirrorlet_default_old", "old", VolumeState::Released),
+    ];
+    insta::assert_snapshot!(render(&volumes), @r"
+    NAME                   STATE     CLAIM         STORAGE       PODS
+    mirrorlet_default_db   Bound     default/db    driver local  default/db-box, default/dump-box
+    ssd                    Bound     default/fast  /mnt/ssd
+    mirrorlet_default_old  Released  default/old   driver local
+    ");
+    assert_eq!(render(&[]), "no claim has a volume\n");
+}

@@ -1,0 +1,31 @@
+//! A request on the agent's socket, as most handlers take it.
+
+use axum::extract::{FromRequestParts, Query};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use serde::de::DeserializeOwned;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::admin::{ApiError, Shared};
+
+/// A request with the query `Q` that was admitted. It counts as open until the permit is dropped.
+pub(super) struct Asked<Q> {
+    pub(super) shared: Shared,
+    pub(super) query: Q,
+    pub(super) permit: OwnedSemaphorePermit,
+}
+
+impl<Q: DeserializeOwned> FromRequestParts<Shared> for Asked<Q> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, ApiError> {
+        let query = Query::try_from_uri(&parts.uri);
+        let Query(query) =
+            query.map_err(|e| ApiError::new(StatusCode::BAD_REQUEST, e.body_text()))?;
+        Ok(Self {
+            permit: shared.admit()?,
+            shared: shared.clone(),
+            query,
+        })
+    }
+}

@@ -1,0 +1,66 @@
+//! The stories of pods and of the node, on the agent's socket.
+
+use std::io;
+
+use axum::body::Body;
+use axum::http::header;
+use axum::response::{IntoResponse, Json, Response};
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use serde::Deserialize;
+
+use super::admin::{ApiError, on_changes};
+use super::asked::Asked;
+use super::view::AgentView;
+use mirrorlet_core::api::report::ExplainReport;
+
+#[derive(Debug, Deserialize)]
+pub(super) struct ExplainQuery {
+    pod: String,
+}
+
+pub(super) async fn explain(asked: Asked<ExplainQuery>) -> Result<Json<ExplainReport>, ApiError> {
+    Ok(Json(asked.shared.view.explain(&asked.query.pod)?))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct EventsQuery {
+    /// Number of the first entry.
+    from: u64,
+    watch: bool,
+}
+
+/// The entries of the journal, one a line.
+pub(super) async fn events(asked: Asked<EventsQuery>) -> Response {
+    let Asked {
+        shared,
+        query,
+        permit,
+    } = asked;
+    let mut from = query.from;
+    let mut next = move |view: &dyn AgentView| lines(view, &mut from);
+    let lines = if query.watch {
+        let changes = shared.view.events_changed();
+        on_changes(shared, changes, next).left_stream()
+    } else {
+        stream::iter(next(&*shared.view)).right_stream()
+    };
+    let lines = lines.map(move |lines| {
+        let _held = &permit;
+        Ok::<_, io::Error>(lines)
+    });
+    let head = [(header::CONTENT_TYPE, "application/jsonl")];
+    (head, Body::from_stream(lines)).into_response()
+}
+
+/// The entries from that number on; the number moves behind them.
+fn lines(view: &dyn AgentView, from: &mut u64) -> Option<Bytes> {
+    let mut lines = Vec::new();
+    for event in view.events(*from) {
+        *from = event.number + 1;
+        serde_json::to_writer(&mut lines, &event).ok()?;
+        lines.push(b'\n');
+    }
+    Some(lines.into())
+}

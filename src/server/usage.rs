@@ -1,0 +1,51 @@
+//! The images on the Engine and the usage of pods, on the agent's socket.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Json, Response};
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt};
+use serde::Deserialize;
+
+use super::admin::{ApiError, Shared};
+use super::asked::Asked;
+use mirrorlet_core::api::report::ImagesReport;
+
+pub(super) async fn images(State(shared): State<Shared>) -> Result<Json<ImagesReport>, ApiError> {
+    let _permit = shared.admit()?;
+    Ok(Json(shared.view.images().await?))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct TopQuery {
+    watch: bool,
+}
+
+pub(super) async fn top(asked: Asked<TopQuery>) -> Result<Response, ApiError> {
+    let Asked {
+        shared,
+        query,
+        permit,
+    } = asked;
+    let mut samples = shared.view.top();
+    if !query.watch {
+        let first = samples.next().await.transpose()?;
+        return Ok(Json(first.unwrap_or_default()).into_response());
+    }
+    let lines = samples
+        .map_err(|error| std::io::Error::other(error.to_string()))
+        .and_then(async |report| {
+            let mut line = serde_json::to_vec(&report)?;
+            line.push(b'\n');
+            Ok(Bytes::from(line))
+        })
+        .map(move |line| {
+            let _held = &permit;
+            line
+        })
+        .take_until(shared.cancel.cancelled_owned());
+    let head = [(header::CONTENT_TYPE, "application/jsonl")];
+    Ok((head, Body::from_stream(lines)).into_response())
+}

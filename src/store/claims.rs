@@ -1,0 +1,164 @@
+//! The bindings of claims, on disk: one small file per claim under `<root>/claims/`. It stays when the
+//! claim's document is removed, so that the claim finds its data once the document is back.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio::sync::{mpsc, oneshot};
+
+use super::kept::{Claim, KeptDir, SUFFIX};
+use mirrorlet_core::api::{Code, Diagnostic, hex};
+use mirrorlet_core::objects::claims::{Bindings, Bound, ClaimName};
+use mirrorlet_host::disk;
+use mirrorlet_host::telemetry::occurrences;
+
+/// Name of the directory under the root.
+const DIRECTORY: &str = "claims";
+/// Version of the file format. A file of another version is set aside.
+const FORMAT_VERSION: u32 = 1;
+/// Largest file that is read, in bytes: names and driver options, which are part of a manifest.
+const STORED_BYTES_MAX: u64 = 1 << 20;
+
+/// Most claims that wait for their release.
+const RELEASES_MAX: usize = 16;
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    version: u32,
+    claim: ClaimName,
+    bound: Bound,
+}
+
+/// A claim that is to lose its binding.
+#[derive(Debug)]
+pub struct Release {
+    claim: ClaimName,
+    done: oneshot::Sender<bool>,
+}
+
+/// Releases claims.
+#[derive(Debug, Clone)]
+pub struct ClaimHandle(mpsc::Sender<Release>);
+
+impl ClaimHandle {
+    /// Removes the binding of a claim: the claim is bound again when a pod next uses it. Returns
+    /// whether it has none then.
+    pub async fn release(&self, claim: ClaimName) -> bool {
+        let (done, released) = oneshot::channel();
+        let sent = self.0.send(Release { claim, done }).await.is_ok();
+        sent && released.await == Ok(true)
+    }
+}
+
+/// The receiving end of a [`ClaimHandle`].
+pub type Releases = mpsc::Receiver<Release>;
+
+/// A way to release claims, and its receiving end.
+#[must_use]
+pub fn releases() -> (ClaimHandle, Releases) {
+    let (sender, receiver) = mpsc::channel(RELEASES_MAX);
+    (ClaimHandle(sender), receiver)
+}
+
+/// The bindings, and the directory that holds them.
+#[derive(Debug, Clone, Default)]
+pub struct ClaimStore {
+    kept: KeptDir,
+    saved: Bindings,
+}
+
+impl ClaimStore {
+    /// Reads the bindings. Blocks.
+    #[must_use]
+    pub fn load(root: &Path) -> Self {
+        let kept = KeptDir {
+            dir: root.join(DIRECTORY),
+            what: "binding of a claim",
+            version: FORMAT_VERSION,
+            bytes_max: STORED_BYTES_MAX,
+        };
+        let header = |stored: &Stored| Claim {
+            version: stored.version,
+            name: Some(file_name(&stored.claim)),
+        };
+        let mut saved = Bindings::new();
+        let problems = kept.read_all(header, |stored: Stored, _| {
+            saved.insert(stored.claim, stored.bound);
+        });
+        for problem in &problems {
+            occurrences::manifest_problem(problem);
+        }
+        Self { kept, saved }
+    }
+
+    /// The bindings on disk.
+    #[must_use]
+    pub fn bindings(&self) -> &Bindings {
+        &self.saved
+    }
+
+    /// Writes the bindings that are new, and removes those that are gone. Returns the bindings that
+    /// are on disk then: a claim whose binding can't be written isn't bound, until a later call.
+    pub async fn keep(&mut self, bindings: &Bindings) -> &Bindings {
+        let new = bindings
+            .iter()
+            .filter(|(name, bound)| self.saved.get(*name) != Some(*bound));
+        let new: Vec<_> = new
+            .map(|(name, bound)| (name.clone(), Some(bound.clone())))
+            .collect();
+        let gone = self
+            .saved
+            .keys()
+            .filter(|name| !bindings.contains_key(*name));
+        let changes: Vec<_> = gone.map(|name| (name.clone(), None)).chain(new).collect();
+        if changes.is_empty() {
+            return &self.saved;
+        }
+        let mut store = self.clone();
+        *self = disk::blocking(move || {
+            for (name, bound) in changes {
+                if let Err(error) = store.change(&name, bound) {
+                    let dir = store.kept.dir.display().to_string();
+                    let message = format!("failed to write the binding of claim {name}: {error}");
+                    let problem = Diagnostic::warning(Code::Unreadable, dir, message);
+                    occurrences::manifest_problem(&problem);
+                }
+            }
+            store
+        })
+        .await;
+        &self.saved
+    }
+
+    /// Removes the binding of a claim.
+    pub async fn release(&mut self, release: Release) {
+        let mut bindings = self.saved.clone();
+        bindings.remove(&release.claim);
+        let kept = self.keep(&bindings).await;
+        // Nobody waits for an answer any more once the client has gone.
+        let _ = release.done.send(!kept.contains_key(&release.claim));
+    }
+
+    fn change(&mut self, name: &ClaimName, bound: Option<Bound>) -> std::io::Result<()> {
+        let file = file_name(name);
+        if let Some(bound) = bound {
+            let stored = Stored {
+                version: FORMAT_VERSION,
+                claim: name.clone(),
+                bound,
+            };
+            self.kept.write(&file, &stored)?;
+            self.saved.insert(stored.claim, stored.bound);
+        } else {
+            self.kept.remove(&file)?;
+            self.saved.remove(name);
+        }
+        self.kept.sync()
+    }
+}
+
+fn file_name(name: &ClaimName) -> String {
+    let digest = Sha256::digest(name.to_string().as_bytes());
+    format!("{}{SUFFIX}", hex(&digest[..16]))
+}

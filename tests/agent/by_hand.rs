@@ -1,0 +1,145 @@
+//! A person's `docker restart`, `docker stop` and `docker start` on containers of pods, told from
+//! crashes.
+
+use crate::common::{Bed, Recorder, TestAgent, eventually, sleeper};
+use mirrorlet_core::api::report::PodReport;
+
+/// Waits until the pod runs in its only running instance, with that restart count.
+async fn until_settled(bed: &Bed, agent: &TestAgent, name: &str, restarts: u32) -> PodReport {
+    let settled = |pod: &PodReport| pod.restarts == restarts && pod.status == "Running";
+    let pod = agent.until_pod(name, settled).await;
+    let prefix = format!("k8s_{name}_");
+    eventually("one running instance", || {
+        let running = bed.running().into_keys();
+        (running.filter(|n| n.starts_with(&prefix)).count() == 1).then_some(())
+    })
+    .await;
+    // A pod that is new to the agent has been through its rounds by then, and so has this one.
+    bed.write("mark.yaml", &sleeper("mark"));
+    agent.until_running("mark").await;
+    bed.remove("mark.yaml");
+    agent.until_gone("mark").await;
+    assert_eq!(agent.until_pod(name, settled).await.uid, pod.uid);
+    pod
+}
+
+fn backed_off(agent: &TestAgent, pod: &str) -> bool {
+    let events = agent.events(pod);
+    events.iter().any(|event| event.starts_with("BackOff"))
+}
+
+fn assert_never_two(events: &Recorder, container: &str) {
+    let most = events.most_at_once(&format!("k8s_{container}_"));
+    assert!(most <= 1, "{:#?}", events.events());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_docker_restart_is_no_crash_and_ends_in_one_instance() {
+    let bed = Bed::new();
+    let agent = bed.agent_running(&[("web", sleeper("web"))]).await;
+    let events = bed.record();
+    let sandbox = bed.running_id("POD");
+    for restarts in 1..=3 {
+        bed.docker(&["restart", &bed.running_id("web")]);
+        until_settled(&bed, &agent, "web", restarts).await;
+    }
+    assert_never_two(&events, "web");
+    // box 12
+    assert!(!backed_off(&agent, "web-box"));
+    let told = agent.events("web-box");
+    let restarted = "ByHand A person restarted container web with docker";
+    assert!(told.iter().any(|event| event == restarted), "{told:#?}");
+    assert_eq!(bed.running_id("POD"), sandbox);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_container_comes_back_as_its_policy_says() {
+    let bed = Bed::new();
+    let once = sleeper("once").replace("spec:", "spec:\n  restartPolicy: Never");
+    let agent = bed
+        .agent_running(&[("web", sleeper("web")), ("once", once)])
+        .await;
+    for restarts in 1..=2 {
+        bed.docker(&["stop", &bed.running_id("web")]);
+        until_settled(&bed, &agent, "web", restarts).await;
+    }
+    assert!(!backed_off(&agent, "web-box"));
+    let stopped = "ByHand A person stopped container web with docker";
+    agent.until_event("web-box", stopped).await;
+    bed.docker(&["stop", &bed.running_id("once")]);
+    let over = |pod: &PodReport| pod.phase == "Succeeded";
+    // box 12
+    assert_eq!(agent.until_pod("once", over).await.restarts, 0);
+    let stopped = "ByHand A person stopped container once with docker";
+    agent.until_event("once-box", stopped).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ended_instance_that_is_started_again_is_stopped() {
+    let bed = Bed::new();
+    let agent = bed.agent_running(&[("web", sleeper("web"))]).await;
+    bed.docker(&["kill", &bed.running_id("web")]);
+    until_settled(&bed, &agent, "web", 1).await;
+    let instances = bed.instances("web");
+    bed.docker(&["start", &instances[&0]]);
+    eventually("the start to be noticed", || {
+        let mut events = agent.events("web-box").into_iter();
+        events.find(|event| event.starts_with("ByHand A person "))
+    })
+    .await;
+    until_settled(&bed, &agent, "web", 1).await;
+    // box 12
+    assert_eq!(bed.running_id("web"), instances[&1]);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_that_is_stopped_or_restarted_is_replaced_with_its_containers() {
+    let bed = Bed::new();
+    let agent = bed.agent_running(&[("web", sleeper("web"))]).await;
+    let events = bed.record();
+    for (restarts, verb, told) in [
+        (
+            1,
+            "restart",
+            "ByHand A person restarted the sandbox with docker",
+        ),
+        (2, "stop", "ByHand A person stopped the sandbox with docker"),
+    ] {
+        bed.docker(&[verb, &bed.running_id("POD")]);
+        until_settled(&bed, &agent, "web", restarts).await;
+        agent.until_event("web-box", told).await;
+        bed.running_id("POD");
+    }
+    assert_never_two(&events, "web");
+    assert_never_two(&events, "POD_web-box");
+    // box 12
+    assert!(!backed_off(&agent, "web-box"));
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn restarts_that_no_agent_saw_are_found_by_the_next() {
+    let bed = Bed::new();
+    let agent = bed
+        .agent_running(&[("a", sleeper("a")), ("b", sleeper("b"))])
+        .await;
+    let sandboxes = bed.running();
+    let sandbox = sandboxes
+        .iter()
+        .find(|(n, _)| n.starts_with("k8s_POD_b-box"));
+    agent.kill();
+    let events = bed.record();
+    bed.docker(&["restart", &bed.running_id("a")]);
+    bed.docker(&["restart", sandbox.unwrap().1]);
+    let agent = bed.agent().await;
+    until_settled(&bed, &agent, "a", 1).await;
+    until_settled(&bed, &agent, "b", 1).await;
+    for container in ["a", "b", "POD_a-box", "POD_b-box"] {
+        // box 12
+        assert_never_two(&events, container);
+    }
+    agent.stop().await;
+}

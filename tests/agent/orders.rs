@@ -1,0 +1,185 @@
+//! `mirrorlet restart`, `stop` and `start`: what a person wants of pods beside their manifests.
+
+use std::collections::BTreeMap;
+
+use crate::common::{Bed, IMAGE_2, TestAgent, eventually, sleeper, sleeper_of};
+use mirrorlet::server::view::{Order, Verb, ViewError};
+use mirrorlet_core::api::report::PodReport;
+
+fn order(pod: &str, verb: Verb) -> Order {
+    Order {
+        pod: pod.to_owned(),
+        verb,
+        container: None,
+        pull: false,
+    }
+}
+
+async fn give(agent: &TestAgent, order: Order) -> Result<Vec<String>, ViewError> {
+    let answer = agent.view().order(&order).await?;
+    Ok(answer.containers)
+}
+
+fn backed_off(agent: &TestAgent, pod: &str) -> bool {
+    let events = agent.events(pod);
+    events.iter().any(|event| event.starts_with("BackOff"))
+}
+
+/// Two containers and an init container.
+fn pair() -> String {
+    let app = sleeper("a");
+    let other = app
+        .split_once("  - name")
+        .unwrap()
+        .1
+        .replace("name: a", "name: b");
+    let other = format!("  - name{}", other.replacen(": a", ": b", 1));
+    let init = "  initContainers:\n  - {name: init, image: mirrorlet.test/busybox:1, command: [\"true\"]}\n";
+    app.replacen("name: a", "name: pair", 1).replacen(
+        "  containers:",
+        &format!("{init}  containers:"),
+        1,
+    ) + &other
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_makes_new_instances_without_back_off() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    bed.write("pair.yaml", &pair());
+    agent.until_running("pair").await;
+    let sandbox = bed.running_id("POD");
+    let events = bed.record();
+    for restarts in [2, 4, 6] {
+        let done = give(&agent, order("pair", Verb::Restart)).await;
+        assert_eq!(done.unwrap(), ["a", "b"]);
+        let again = |pod: &PodReport| pod.restarts == restarts && pod.ready == 2;
+        agent.until_pod("pair", again).await;
+    }
+    let one = Order {
+        container: Some("b".to_owned()),
+        ..order("pair", Verb::Restart)
+    };
+    assert_eq!(give(&agent, one).await.unwrap(), ["b"]);
+    let again = |pod: &PodReport| pod.restarts == 7 && pod.ready == 2;
+    agent.until_pod("pair", again).await;
+    assert!(!backed_off(&agent, "pair-box"));
+    agent
+        .until_event("pair-box", "PodRestarted A person restarted the pod")
+        .await;
+    assert_eq!(bed.running_id("POD"), sandbox);
+    assert_eq!(
+        (events.most_at_once("k8s_a_"), events.most_at_once("k8s_b_")),
+        (1, 1)
+    );
+    for (container, words) in [
+        ("init", "container init is an init container"),
+        ("c", "no container"),
+    ] {
+        let wrong = Order {
+            container: Some(container.to_owned()),
+            ..order("pair", Verb::Restart)
+        };
+        let error = give(&agent, wrong).await.unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_that_fails_restarts_nothing() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    // There is no such registry.
+    bed.write(
+        "web.yaml",
+        &sleeper("web").replace("image:", "imagePullPolicy: Never\n    image:"),
+    );
+    agent.until_running("web").await;
+    let id = bed.running_id("web");
+    let pull = Order {
+        pull: true,
+        ..order("web", Verb::Restart)
+    };
+    let error = give(&agent, pull).await.unwrap_err().to_string();
+    assert!(error.starts_with("nothing was restarted: "), "{error}");
+    assert_eq!(bed.running_id("web"), id);
+    assert_eq!(agent.pod("web").unwrap().restarts, 0);
+    agent.stop().await;
+}
+
+/// Containers of the pod, without the instances' ends.
+fn states(pod: &PodReport) -> BTreeMap<String, String> {
+    let all = pod.containers.iter();
+    all.map(|c| (c.name.clone(), format!("{} {}", c.state, c.reason)))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_pod_stays_stopped_until_it_is_started_or_edited() {
+    let bed = Bed::new();
+    let once = sleeper("once").replace("spec:", "spec:\n  restartPolicy: Never");
+    let agent = bed
+        .agent_running(&[("web", sleeper("web")), ("once", once)])
+        .await;
+    for pod in ["web", "once"] {
+        give(&agent, order(pod, Verb::Stop)).await.unwrap();
+        let stopped = |pod: &PodReport| pod.status == "Stopped";
+        agent.until_pod(pod, stopped).await;
+    }
+    let web = agent.pod("web").unwrap();
+    assert_eq!(states(&web)["web"], "waiting Stopped");
+    assert_eq!((web.phase.as_str(), web.ready), ("Running", 0));
+    let error = give(&agent, order("web", Verb::Stop)).await.unwrap_err();
+    assert_eq!(error.to_string(), "the pod is stopped");
+    agent
+        .until_event("web-box", "PodStopped A person stopped the pod")
+        .await;
+    assert!(bed.running().is_empty(), "{:?}", bed.running());
+    agent.kill();
+    let agent = bed.agent().await;
+    bed.write("mark.yaml", &sleeper("mark"));
+    agent.until_running("mark").await;
+    for pod in ["web", "once"] {
+        // box 13
+        assert_eq!(agent.pod(pod).unwrap().status, "Stopped");
+    }
+    let running = bed.running().into_keys();
+    assert!(running.into_iter().all(|name| name.contains("mark-box")));
+    for pod in ["web", "once"] {
+        give(&agent, order(pod, Verb::Start)).await.unwrap();
+        agent.until_running(pod).await;
+    }
+    assert!(!backed_off(&agent, "web-box"));
+    // An edit ends it, too.
+    give(&agent, order("web", Verb::Stop)).await.unwrap();
+    let stopped = |pod: &PodReport| pod.status == "Stopped";
+    agent.until_pod("web", stopped).await;
+    bed.write("web.yaml", &sleeper_of("web", IMAGE_2));
+    agent.until_running("web").await;
+    eventually("the new image", || {
+        let image = bed.inspect(&bed.running_id("web"))["Config"]["Image"].to_string();
+        image.contains("busybox:2").then_some(())
+    })
+    .await;
+    let error = give(&agent, order("web", Verb::Start)).await.unwrap_err();
+    assert_eq!(error.to_string(), "the pod is not stopped");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_is_killed_while_it_stops_a_pod_is_followed_by_one_that_does() {
+    let bed = Bed::new();
+    let agent = bed.agent_running(&[("web", sleeper("web"))]).await;
+    give(&agent, order("web", Verb::Stop)).await.unwrap();
+    agent.kill();
+    let agent = bed.agent().await;
+    let stopped = |pod: &PodReport| pod.status == "Stopped";
+    let pod = agent.until_pod("web", stopped).await;
+    // box 13
+    assert_eq!(pod.ready, 0);
+    assert!(bed.running().is_empty());
+    give(&agent, order("web", Verb::Start)).await.unwrap();
+    agent.until_running("web").await;
+    agent.stop().await;
+}
