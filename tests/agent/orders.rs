@@ -86,6 +86,45 @@ async fn a_restart_makes_new_instances_without_back_off() {
     agent.stop().await;
 }
 
+/// A sleeper that ends only once its file `/end` is there, or its grace is over.
+fn stubborn(name: &str) -> String {
+    sleeper(name)
+        .replace("'exit 0'", "'until test -e /end; do sleep 0.1; done; exit 0'")
+        .replace("PeriodSeconds: 1", "PeriodSeconds: 600")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_is_not_ready_from_an_order_on_until_it_is_executed() {
+    let bed = Bed::new();
+    let agent = bed.agent_running(&[("web", stubborn("web"))]).await;
+    bed.until_traps("web").await;
+    let id = bed.running_id("web");
+    assert!(agent.pod("web").unwrap().is_ready());
+    let end = |id: &str| bed.docker(&["exec", id, "touch", "/end"]);
+    give(&agent, order("web", Verb::Restart)).await.unwrap();
+    // Its worker may not have seen the order yet.
+    let pod = agent.pod("web").unwrap();
+    assert_eq!((pod.status.as_str(), pod.is_ready()), ("Restarting", false));
+    assert_eq!(bed.running_id("web"), id);
+    end(&id);
+    let pod = agent.until_pod("web", PodReport::is_ready).await;
+    assert_eq!((pod.status.as_str(), pod.restarts), ("Running", 1));
+    let second = bed.running_id("web");
+    assert_ne!(second, id);
+    bed.until_traps("web").await;
+    give(&agent, order("web", Verb::Stop)).await.unwrap();
+    let pod = agent.pod("web").unwrap();
+    assert_eq!((pod.status.as_str(), pod.is_ready()), ("Stopping", false));
+    end(&second);
+    let stopped = |pod: &PodReport| pod.status == "Stopped";
+    agent.until_pod("web", stopped).await;
+    give(&agent, order("web", Verb::Start)).await.unwrap();
+    assert_ne!(agent.pod("web").unwrap().status, "Stopped");
+    agent.until_pod("web", PodReport::is_ready).await;
+    assert!(![id, second].contains(&bed.running_id("web")));
+    agent.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pull_that_fails_restarts_nothing() {
     let bed = Bed::new();

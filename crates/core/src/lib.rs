@@ -42,6 +42,7 @@ pub mod names;
 pub mod node;
 pub mod objects;
 pub mod observed;
+pub mod order;
 mod path;
 pub mod payload;
 pub mod plan;

@@ -3,12 +3,14 @@
 use crate::observe::Reach;
 use crate::store::board::{Phase, PodView};
 use mirrorlet_core::api::report::{
-    ContainerReport, LastInstance, PodReport, PortReport, STOPPED, TERMINATING,
+    ContainerReport, LastInstance, PodReport, PortReport, RESTARTING, STARTING, STOPPED, STOPPING,
+    TERMINATING,
 };
 use mirrorlet_core::api::{Pod, PodUid, core};
 use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::names::manifest_name;
-use mirrorlet_core::observed::Role;
+use mirrorlet_core::observed::{PodStatus, Role};
+use mirrorlet_core::order::{Outstanding, outstanding};
 use mirrorlet_core::spec;
 use mirrorlet_core::status::printed_status;
 
@@ -42,13 +44,10 @@ pub(super) fn report(
         .unwrap_or(&empty);
     let (printed, message) = printed_status(pod, status);
     let phase = view.map(|view| view.phase);
-    let (printed, message) = if spec::is_stopped(pod) && phase == Some(Phase::Syncing) {
-        let runs = view.is_some_and(|view| view.observed.anything_running());
-        let printed = if runs { "Stopping" } else { STOPPED };
-        let message = "a person stopped it; start it with: mirrorlet start";
-        (printed.to_owned(), message.to_owned())
-    } else {
-        (printed, message)
+    let syncing = view.filter(|view| view.phase == Phase::Syncing);
+    let (printed, message) = match syncing {
+        Some(view) => ordered(pod, &view.observed, printed, message),
+        None => (printed, message),
     };
     let (printed, message) = waits_for(phase, view, reach, printed, message);
     let name = pod.metadata.name.clone().unwrap_or_default();
@@ -94,6 +93,28 @@ pub(super) fn report(
         containers,
         name,
     }
+}
+
+/// Says what a person wants of the pod, where it isn't done or holds on; its status may be older.
+fn ordered(
+    pod: &Pod,
+    observed: &PodStatus,
+    printed: String,
+    message: String,
+) -> (String, String) {
+    let stopped = "a person stopped it; start it with: mirrorlet start";
+    let (printed, message) = match outstanding(pod, observed) {
+        Some(Outstanding::Stop) => (STOPPING, stopped),
+        None if spec::is_stopped(pod) => (STOPPED, stopped),
+        Some(Outstanding::Restart) => (
+            RESTARTING,
+            "a person restarted it: instances of its containers are being replaced",
+        ),
+        Some(Outstanding::Start) if printed == STOPPED => (STARTING, "a person started it"),
+        // It is being started, or can't be.
+        Some(Outstanding::Start) | None => return (printed, message),
+    };
+    (printed.to_owned(), message.to_owned())
 }
 
 /// Says what a pod that isn't simply running waits for.

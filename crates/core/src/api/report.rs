@@ -348,6 +348,15 @@ pub const TERMINATING: &str = "Terminating";
 /// Status of a pod that a person stopped, and the reason for which its containers wait.
 pub const STOPPED: &str = "Stopped";
 
+/// Status of a pod that is being stopped, because a person wants it stopped.
+pub const STOPPING: &str = "Stopping";
+
+/// Status of a pod of which a person wants instances replaced that run.
+pub const RESTARTING: &str = "Restarting";
+
+/// Status of a pod that a person stopped and started again, of which nothing runs yet.
+pub const STARTING: &str = "Starting";
+
 impl PodReport {
     /// Whether the pod is being stopped, as the old version of an edited pod is.
     #[must_use]
@@ -361,10 +370,12 @@ impl PodReport {
         (&self.namespace, &self.name) == (&other.namespace, &other.name)
     }
 
-    /// Whether its containers that count are all ready.
+    /// Whether its containers that count are all ready, and stay: none has to stop by an order of a
+    /// person.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.ready == self.containers_total && self.ready > 0
+        let stays = ![STOPPING, RESTARTING].contains(&self.status.as_str());
+        stays && self.ready == self.containers_total && self.ready > 0
     }
 
     /// Whether it is as its manifest wants it: ready, or succeeded, or stopped by a person, and no

@@ -8,7 +8,8 @@ use super::{BAD, BOLD, GOOD, PENDING, age};
 use crate::cli::table::Cell;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{
-    MirrorReport, PodReport, RolloutPhase, RolloutReport, StatusReport,
+    MirrorReport, PodReport, RESTARTING, RolloutPhase, RolloutReport, STARTING, STOPPED, STOPPING,
+    StatusReport, TERMINATING,
 };
 
 /// Returns the titles, and a row for each pod.
@@ -112,7 +113,8 @@ fn status_style(pod: &PodReport) -> Style {
             PENDING
         }
         "Running" | "Completed" | "Succeeded" => GOOD,
-        "Pending" | "ContainerCreating" | "PodInitializing" | "Terminating" => PENDING,
+        "Pending" | "ContainerCreating" | "PodInitializing" | TERMINATING | STOPPING | STOPPED
+        | RESTARTING | STARTING => PENDING,
         status if status.starts_with("Init:") && !status.contains("Err") => PENDING,
         _ => BAD,
     }
