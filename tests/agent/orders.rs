@@ -89,7 +89,10 @@ async fn a_restart_makes_new_instances_without_back_off() {
 /// A sleeper that ends only once its file `/end` is there, or its grace is over.
 fn stubborn(name: &str) -> String {
     sleeper(name)
-        .replace("'exit 0'", "'until test -e /end; do sleep 0.1; done; exit 0'")
+        .replace(
+            "'exit 0'",
+            "'until test -e /end; do sleep 0.1; done; exit 0'",
+        )
         .replace("PeriodSeconds: 1", "PeriodSeconds: 600")
 }
 

@@ -77,19 +77,69 @@ mod tests {
         // The orders, the newest instances of containers a and b, the outstanding one.
         for (orders, a, b, expected) in [
             (&[][..], ("a0", Running), ("b0", Running), None),
-            (&[stop], ("a0", Running), ("b0", Exited), Some(Outstanding::Stop)),
-            (&[stop], ("a0", Unknown), ("b0", Exited), Some(Outstanding::Stop)),
+            (
+                &[stop],
+                ("a0", Running),
+                ("b0", Exited),
+                Some(Outstanding::Stop),
+            ),
+            (
+                &[stop],
+                ("a0", Unknown),
+                ("b0", Exited),
+                Some(Outstanding::Stop),
+            ),
             (&[stop], ("a0", Exited), ("b0", Exited), None),
             // One that was restarted before it was stopped.
-            (&[stop, restart("docker://a0")], ("a0", Exited), ("b0", Exited), None),
-            (&[restart("docker://a0")], ("a0", Running), ("b0", Running), Some(Outstanding::Restart)),
-            (&[restart("docker://a0,docker://b0")], ("a1", Running), ("b0", Running), Some(Outstanding::Restart)),
-            (&[restart("docker://a0,docker://b0")], ("a0", Exited), ("b0", Running), Some(Outstanding::Restart)),
-            (&[restart("docker://a0,docker://b0")], ("a0", Exited), ("b0", Exited), Some(Outstanding::Start)),
-            (&[restart("docker://a0,docker://b0")], ("a1", Created), ("b0", Exited), Some(Outstanding::Start)),
-            (&[restart("docker://a0,docker://b0")], ("a1", Running), ("b1", Created), None),
+            (
+                &[stop, restart("docker://a0")],
+                ("a0", Exited),
+                ("b0", Exited),
+                None,
+            ),
+            (
+                &[restart("docker://a0")],
+                ("a0", Running),
+                ("b0", Running),
+                Some(Outstanding::Restart),
+            ),
+            (
+                &[restart("docker://a0,docker://b0")],
+                ("a1", Running),
+                ("b0", Running),
+                Some(Outstanding::Restart),
+            ),
+            (
+                &[restart("docker://a0,docker://b0")],
+                ("a0", Exited),
+                ("b0", Running),
+                Some(Outstanding::Restart),
+            ),
+            (
+                &[restart("docker://a0,docker://b0")],
+                ("a0", Exited),
+                ("b0", Exited),
+                Some(Outstanding::Start),
+            ),
+            (
+                &[restart("docker://a0,docker://b0")],
+                ("a1", Created),
+                ("b0", Exited),
+                Some(Outstanding::Start),
+            ),
+            (
+                &[restart("docker://a0,docker://b0")],
+                ("a1", Running),
+                ("b1", Created),
+                None,
+            ),
             // Not in the pod any more.
-            (&[restart("docker://c0")], ("a0", Running), ("b0", Running), None),
+            (
+                &[restart("docker://c0")],
+                ("a0", Running),
+                ("b0", Running),
+                None,
+            ),
         ] {
             let annotations: serde_json::Map<_, _> = orders
                 .iter()
@@ -107,12 +157,19 @@ mod tests {
                 instance("b", b.0, b.1),
                 instance("a", "old", Exited),
             ];
-            assert_eq!(outstanding(&pod, &observed), expected, "{orders:?} {a:?} {b:?}");
+            assert_eq!(
+                outstanding(&pod, &observed),
+                expected,
+                "{orders:?} {a:?} {b:?}"
+            );
         }
         // Nothing is left of the instance that was to be replaced.
         let annotations = json!({keys::RESTART: "docker://a0"});
         let pod = json!({"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": [{"name": "a"}]}});
         let pod: Pod = serde_json::from_value(pod).unwrap();
-        assert_eq!(outstanding(&pod, &PodStatus::empty(PodUid::from("u"))), None);
+        assert_eq!(
+            outstanding(&pod, &PodStatus::empty(PodUid::from("u"))),
+            None
+        );
     }
 }

@@ -91,13 +91,21 @@ pub fn find_pod<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodReport, 
             }
         }
     }
-    if let Some(name) = KINDS.iter().find_map(|kind| text.strip_prefix(kind)) {
-        return find_pod(pods, name);
+    let without_kind = without_kind(text);
+    if without_kind != text {
+        return find_pod(pods, without_kind);
     }
     Err(PodNotFound::Unknown {
         text: text.to_owned(),
         near: near_names(pods, name),
     })
+}
+
+/// A pod's name as typed, without the kind before it.
+#[must_use]
+pub fn without_kind(text: &str) -> &str {
+    let found = KINDS.iter().find_map(|kind| text.strip_prefix(kind));
+    found.unwrap_or(text)
 }
 
 fn shown(pod: &PodReport) -> String {

@@ -96,12 +96,7 @@ pub(super) fn report(
 }
 
 /// Says what a person wants of the pod, where it isn't done or holds on; its status may be older.
-fn ordered(
-    pod: &Pod,
-    observed: &PodStatus,
-    printed: String,
-    message: String,
-) -> (String, String) {
+fn ordered(pod: &Pod, observed: &PodStatus, printed: String, message: String) -> (String, String) {
     let stopped = "a person stopped it; start it with: mirrorlet start";
     let (printed, message) = match outstanding(pod, observed) {
         Some(Outstanding::Stop) => (STOPPING, stopped),

@@ -1,6 +1,5 @@
 //! `mirrorlet restart`, `stop`, `start` and `wait` as people use them: output and exit codes.
 
-use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Output, Stdio};
 
@@ -61,7 +60,7 @@ async fn orders_say_what_is_done_or_fail() {
     // box 13
     prints(
         &ask(&bed, &["wait", "web", "--for", "stopped", "--timeout", "0"]),
-        "pod web: stopped\n",
+        "pod/web-box condition met\n",
     );
     fails(
         &ask(&bed, &["stop", "web"]),
@@ -72,10 +71,10 @@ async fn orders_say_what_is_done_or_fail() {
         &ask(&bed, &["start", "default/web-box"]),
         "pod default/web-box: starting\n",
     );
-    let both = ask(&bed, &["wait", "web", "db", "--timeout", "0"]);
-    let printed = text(&both.stdout);
-    let ready: BTreeSet<&str> = printed.lines().collect();
-    assert_eq!(ready, BTreeSet::from(["pod db: ready", "pod web: ready"]));
+    prints(
+        &ask(&bed, &["wait", "web", "pod/db", "--timeout", "0"]),
+        "pod/web-box condition met\npod/db-box condition met\n",
+    );
     for verb in ["restart", "stop", "start"] {
         fails(&ask(&bed, &[verb, "nobody"]), 1, "pod \"nobody\" not found");
         fails(&ask(&bed, &[verb]), 2, "required arguments");
@@ -104,8 +103,9 @@ async fn a_wait_ends_with_the_state_or_with_its_time() {
     let ready = begin(&["web"]);
     let healthy = begin(&["web", "--for", "healthy"]);
     bed.write("web.yaml", &sleeper("web"));
-    prints(&ready.wait_with_output().unwrap(), "pod web: ready\n");
-    prints(&healthy.wait_with_output().unwrap(), "pod web: healthy\n");
+    let met = "pod/web-box condition met\n";
+    prints(&ready.wait_with_output().unwrap(), met);
+    prints(&healthy.wait_with_output().unwrap(), met);
     // One that runs, but is never ready.
     let probe = "    readinessProbe: {exec: {command: [\"false\"]}}\n";
     bed.write("slow.yaml", &pod("slow", probe, SLEEPS));
@@ -118,23 +118,30 @@ async fn a_wait_ends_with_the_state_or_with_its_time() {
         &["nobody"],
     ] {
         let args = [&["wait"], states, &["--timeout", "300ms"]].concat();
-        fails(&ask(&bed, &args), 1, "mirrorlet: timed out after 0.3 s\n");
+        let pod = states[0];
+        let words = format!("timed out after 0.3 s waiting for the condition on pod/{pod}");
+        fails(&ask(&bed, &args), 1, &words);
     }
-    // Those that are as wanted are reported before the time is up.
-    let some = ask(&bed, &["wait", "web", "slow", "--timeout", "300ms"]);
-    assert_eq!(
-        (some.status.code(), text(&some.stdout).as_str()),
-        (Some(1), "pod web: ready\n")
-    );
+    // Those that are as wanted are reported, too.
+    for pods in [["web", "slow"], ["slow", "web"]] {
+        let some = ask(&bed, &[&["wait"], &pods[..], &["--timeout", "5s"]].concat());
+        assert_eq!(
+            (some.status.code(), text(&some.stdout).as_str()),
+            (Some(1), met)
+        );
+    }
     // It waits for the second one for ever.
     let mut left = begin(&["web", "nobody"]);
     let mut line = String::new();
     let mut out = BufReader::new(left.stdout.take().unwrap());
     out.read_line(&mut line).unwrap();
-    assert_eq!(line, "pod web: ready\n");
+    assert_eq!(line, met);
     let deleted = begin(&["web", "--for", "deleted"]);
     bed.remove("web.yaml");
-    prints(&deleted.wait_with_output().unwrap(), "pod web: deleted\n");
+    prints(
+        &deleted.wait_with_output().unwrap(),
+        "pod/web condition met\n",
+    );
     // box 13
     assert!(
         !bed.containers()
