@@ -86,7 +86,7 @@ async fn an_edit_that_can_not_be_started_stops_nothing() {
                 "",
                 &format!("    ports: [{{containerPort: 80, hostPort: {port}}}]"),
             ),
-            "is taken by another program",
+            "/tcp is in use by process ",
         ),
         (
             "path",

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use crate::common::{Bed, IMAGE, docker_host, eventually, free_port, reaper};
 use mirrorlet::config::Resolved;
+use mirrorlet_core::api::report::PodReport;
 
 /// A Docker network that goes with the test.
 struct Network(String);
@@ -182,6 +183,49 @@ async fn a_host_port_that_a_process_holds_is_told() {
     agent.until_running("web").await;
     bed.remove("web.yaml");
     agent.until_gone("web").await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_that_wants_a_port_in_use_names_who_has_it() {
+    let bed = Bed::new();
+    let (foreign, own) = (free_port(), free_port());
+    let holder = format!("holder-{foreign}");
+    let publish = format!("{foreign}:80");
+    let agent = bed.agent().await;
+    bed.write("web.yaml", &pod("web", ""));
+    bed.write("other.yaml", &publishing("other", own));
+    for name in ["web", "other"] {
+        agent.until_running(name).await;
+    }
+    bed.docker(&[
+        "run", "-d", "--name", &holder, "-p", &publish, IMAGE, "sleep", "1000000",
+    ]);
+    let told = async |port: u16, reason: &str| {
+        bed.write("web.yaml", &publishing("web", port));
+        let edited = |pod: &PodReport| pod.held && pod.problems[0].message.contains(reason);
+        let pod = agent.until_pod("web", edited).await;
+        pod.problems[0].message.clone()
+    };
+    let by_container = told(foreign, "CreatePodSandboxError").await;
+    let by_pod = told(own, "NodePorts").await;
+    bed.docker(&["rm", "-f", &holder]);
+    // docker 22b
+    assert!(
+        by_container.ends_with(&format!(
+            "host port {foreign}/tcp is in use by container {holder:?}"
+        )),
+        "{by_container}"
+    );
+    // docker 22b
+    assert!(
+        by_pod.ends_with(&format!(
+            "host port {own}/tcp is in use by pod default/other-box"
+        )),
+        "{by_pod}"
+    );
+    bed.write("web.yaml", &publishing("web", foreign));
+    agent.until_pod("web", |pod| !pod.held && pod.is_ready()).await;
     agent.stop().await;
 }
 

@@ -160,17 +160,23 @@ fn resource_names(pod: &Pod) -> BTreeSet<String> {
         .collect()
 }
 
-/// Whether a host port of the pod belongs to another.
-pub(super) fn host_port_taken(pod: &Pod, others: &[Arc<Pod>]) -> bool {
+/// The first host port of the pod that belongs to another, and the other.
+pub(super) fn host_port_taken<'a>(
+    pod: &'a Pod,
+    others: &'a [Arc<Pod>],
+) -> Option<(HostPort<'a>, &'a Pod)> {
     let wanted: Vec<_> = host_ports(pod).collect();
-    !wanted.is_empty()
-        && others
-            .iter()
-            .flat_map(|other| host_ports(other))
-            .any(|taken| wanted.iter().any(|port| collide(port, &taken)))
+    let mut taken = others
+        .iter()
+        .flat_map(|other| host_ports(other).map(move |port| (port, &**other)));
+    taken.find_map(|(taken, other)| {
+        let port = wanted.iter().find(|port| collide(port, &taken))?;
+        Some((*port, other))
+    })
 }
 
-type HostPort<'a> = (&'a str, i32, &'a str);
+/// Protocol, number and address of a host port.
+pub(super) type HostPort<'a> = (&'a str, i32, &'a str);
 
 fn host_ports(pod: &Pod) -> impl Iterator<Item = HostPort<'_>> {
     spec::containers(pod)

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::quantity::Quantity;
-use crate::api::{Pod, PodUid, Timestamp, core, meta};
+use crate::api::{FullName, Pod, PodUid, Timestamp, core, meta};
 use crate::ending::is_api_pod;
 use crate::pressure::{self, Pressure, Pressures};
 use crate::resources::QosClass;
@@ -281,11 +281,20 @@ fn mismatch(input: &AdmitInput<'_>) -> Option<Failure> {
             "node(s) didn't match the requested node name",
         ));
     }
-    if fit::host_port_taken(pod, input.others) {
-        return Some(failed(
-            "NodePorts",
-            "node(s) didn't have free ports for the requested pod ports",
-        ));
+    if let Some(((protocol, port, _), holder)) = fit::host_port_taken(pod, input.others) {
+        if is_api_pod(pod) {
+            let why = "node(s) didn't have free ports for the requested pod ports";
+            return Some(failed("NodePorts", why));
+        }
+        // Its author has one machine, and wants to know whom to ask.
+        let name = FullName::of(holder);
+        let message = format!(
+            "host port {port}/{} is in use by pod {}/{}",
+            protocol.to_lowercase(),
+            name.namespace,
+            name.name
+        );
+        return Some(Failure::refused("NodePorts", &message));
     }
     if is_api_pod(pod) && affinity::untolerated_no_execute(pod, &node.taints) {
         return Some(failed(

@@ -327,6 +327,22 @@ fn host_ports_collide_by_protocol_port_and_address() {
             "{port}"
         );
     }
+    // The author of a manifest learns whose it is; a pod of the API server has the words of upstream.
+    let wants = || with(json!([{"containerPort": 9, "hostPort": 53, "protocol": "UDP"}]));
+    let mut dns = named("dns", "file", json!(taken[0].spec));
+    dns.metadata.namespace = Some("default".to_owned());
+    let others = vec![Arc::new(dns)];
+    for (pod, words) in [
+        (named("a", "file", wants()), "host port 53/udp is in use by pod default/dns"),
+        (pod(wants()), "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"),
+    ] {
+        let (others, node) = (&others, &AdmitNode::default());
+        let verdict = admit(&AdmitInput { pod: &pod, others, node });
+        let Verdict::Refused(failure) = verdict else {
+            panic!("{verdict:?}");
+        };
+        assert_eq!(&*failure.message, words);
+    }
     let init =
         json!({"initContainers": [{"name": "i", "ports": [{"containerPort": 9, "hostPort": 80}]}]});
     // pods 61

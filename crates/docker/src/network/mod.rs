@@ -329,12 +329,28 @@ impl Networks {
                 conflict: None,
             };
         };
-        let holder = self.port_holder(&port).await;
-        let conflict = format!("host port {port} is in use by {holder}");
+        let conflict = self.in_use(&port).await;
         FailedStart {
             message: format!("{conflict}: {message}"),
             conflict: Some(conflict),
         }
+    }
+
+    /// Says that a host port is in use, and by which container or process. The protocol is the one
+    /// of a pod's port.
+    pub(super) async fn port_in_use(&self, number: u16, protocol: &str) -> String {
+        let protocol = match protocol {
+            "UDP" => "udp",
+            "SCTP" => "sctp",
+            _ => "tcp",
+        };
+        let protocol = Some(protocol);
+        self.in_use(&ports::HostPort { number, protocol }).await
+    }
+
+    async fn in_use(&self, port: &ports::HostPort) -> String {
+        let holder = self.port_holder(port).await;
+        format!("host port {port} is in use by {holder}")
     }
 
     /// Describes the holder of a host port.

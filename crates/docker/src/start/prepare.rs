@@ -160,7 +160,19 @@ impl Starter {
         let failed_mount = |error: String| SyncError::new(SyncErrorReason::FailedMount, error);
         let checked = checked.await.map_err(config_error)?;
         checked.map_err(|error| failed_mount(error.to_string()))?;
-        check_host_ports(&ports_to_bind(pod, replaces))
+        self.check_host_ports(&ports_to_bind(pod, replaces)).await
+    }
+
+    /// Fails where one of the host's ports is taken, with its holder.
+    async fn check_host_ports(&self, ports: &BTreeSet<HostPort>) -> Result<(), SyncError> {
+        let Some((at, protocol)) = taken(ports) else {
+            return Ok(());
+        };
+        let in_use = self.networks.port_in_use(at.port(), protocol).await;
+        Err(SyncError::new(
+            SyncErrorReason::CreatePodSandboxError,
+            in_use,
+        ))
     }
 
     /// Fails where the pod's sandbox could not be created.
@@ -267,21 +279,14 @@ fn ports_to_bind(pod: &Pod, replaces: Option<&Pod>) -> BTreeSet<HostPort> {
         .collect()
 }
 
-/// Fails where one of the host's ports is taken, as far as this process sees the host's network.
-fn check_host_ports(ports: &BTreeSet<HostPort>) -> Result<(), SyncError> {
-    for (at, protocol) in ports {
+/// The first of the host's ports that is taken, as far as this process sees the host's network.
+fn taken(ports: &BTreeSet<HostPort>) -> Option<&HostPort> {
+    ports.iter().find(|(at, protocol)| {
         let bound = match protocol.as_str() {
             "TCP" => TcpListener::bind(at).map(|_| ()),
             "UDP" => UdpSocket::bind(at).map(|_| ()),
             _ => Ok(()),
         };
-        if bound.is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse) {
-            let port = at.port();
-            return Err(SyncError::new(
-                SyncErrorReason::CreatePodSandboxError,
-                format!("host port {port}/{protocol} is taken by another program"),
-            ));
-        }
-    }
-    Ok(())
+        bound.is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+    })
 }
