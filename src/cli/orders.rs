@@ -68,7 +68,8 @@ async fn order(
 /// Waits until pods are as wanted, one after another, and says so in their order, as kubectl does.
 /// After the time, those that are as wanted are named, too.
 pub async fn wait(args: &WaitArgs, root: &Path) -> Outcome {
-    let mut waiting: VecDeque<Awaited> = args.pods.pods.iter().map(|pod| Awaited::new(pod)).collect();
+    let mut waiting: VecDeque<Awaited> =
+        args.pods.pods.iter().map(|pod| Awaited::new(pod)).collect();
     let follow = follow(&mut waiting, args.state, root);
     if args.timeout.is_zero() {
         return follow.await;

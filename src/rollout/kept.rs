@@ -39,8 +39,7 @@ pub(super) struct HistoryStore {
 }
 
 impl HistoryStore {
-    /// Reads the histories; those of pods whose manifests were gone at the last agent's end are
-    /// removed. Blocks.
+    /// Reads the histories. Blocks.
     pub(super) fn load(root: &Path) -> (Self, BTreeMap<FullName, History>) {
         let kept = KeptDir {
             dir: root.join(DIRECTORY),
@@ -57,19 +56,12 @@ impl HistoryStore {
             saved.insert(stored.full_name, stored.history);
         });
         tell(&problems);
-        saved.retain(|name, history: &mut History| {
-            let wanted = history.newest.is_some();
-            if !wanted {
-                let _ = kept.remove(&file_name(name));
-            }
-            wanted
-        });
         let histories = saved.clone();
         (Self { kept, saved }, histories)
     }
 
-    /// Writes the histories that have changed. One that can't be written is tried again with the
-    /// next change of any.
+    /// Writes the histories that have changed, and removes those that are forgotten. One that can't
+    /// be written is tried again with the next change of any.
     pub(super) async fn keep(&mut self, histories: &BTreeMap<FullName, History>) {
         let changed =
             |(name, history): &(&FullName, &History)| self.saved.get(*name) != Some(*history);
@@ -82,11 +74,20 @@ impl HistoryStore {
                 history: history.clone(),
             })
             .collect();
-        if changed.is_empty() {
+        let forgotten = |name: &&FullName| !histories.contains_key(*name);
+        let forgotten: Vec<FullName> = self.saved.keys().filter(forgotten).cloned().collect();
+        if changed.is_empty() && forgotten.is_empty() {
             return;
+        }
+        for name in &forgotten {
+            self.saved.remove(name);
         }
         let kept = self.kept.clone();
         let written = disk::blocking(move || {
+            for name in &forgotten {
+                // One that stays is read by the next agent, which forgets it again.
+                let _ = kept.remove(&file_name(name));
+            }
             let write = |stored: Stored| match kept.write(&file_name(&stored.full_name), &stored) {
                 Ok(()) => Ok((stored.full_name, stored.history)),
                 Err(error) => Err(error.to_string()),

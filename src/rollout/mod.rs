@@ -33,6 +33,7 @@ use mirrorlet_runtime::objects::ManifestObjects;
 use mirrorlet_runtime::{Runtime, ServingPods, SyncError, SyncErrorReason};
 
 mod commands;
+mod gone;
 mod handle;
 mod kept;
 mod plan;
@@ -226,7 +227,7 @@ impl Rollouts {
             .map(|pod| (pod.full_name(), pod.clone()))
             .collect();
         if merged.delivered.manifests {
-            self.forget_missing(&wanted);
+            self.forget_missing(&wanted, now);
         }
         for (name, newest) in wanted {
             let mut decision = self.decide(&name, &newest, before, listed, now);
@@ -414,17 +415,6 @@ impl Rollouts {
             history.take_running(newest);
         }
         history
-    }
-
-    /// A pod whose manifest has gone has no current revision any more; what was healthy stays known.
-    fn forget_missing(&mut self, wanted: &BTreeMap<FullName, SourcePod>) {
-        for (name, history) in &mut self.histories {
-            if !wanted.contains_key(name) {
-                history.end();
-            }
-        }
-        self.phases.retain(|name, _| wanted.contains_key(name));
-        self.preparations.retain(|name| wanted.contains_key(name));
     }
 
     fn look_in(&mut self, wait: Duration) {

@@ -225,7 +225,9 @@ async fn an_edit_that_wants_a_port_in_use_names_who_has_it() {
         "{by_pod}"
     );
     bed.write("web.yaml", &publishing("web", foreign));
-    agent.until_pod("web", |pod| !pod.held && pod.is_ready()).await;
+    agent
+        .until_pod("web", |pod| !pod.held && pod.is_ready())
+        .await;
     agent.stop().await;
 }
 

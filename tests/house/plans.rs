@@ -216,3 +216,48 @@ async fn what_restarts_nothing_is_no_change() {
     assert_eq!(planned(&handle, edited, &before).await, image);
     rollouts.shut_down().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_the_same_name_is_another_one_after_a_while() {
+    let root = tempfile::tempdir().unwrap();
+    let fake = FakeRuntime::new();
+    let name = FullName::new("pod0", "default");
+    let files = || std::fs::read_dir(root.path().join("rollouts")).map_or(0, Iterator::count);
+    // How long the manifest is away, whether the agent is restarted meanwhile, and the revision after.
+    for (minutes, restarts, number) in [(9, false, 2), (9, true, 2), (10, false, 1), (10, true, 1)]
+    {
+        let (mut rollouts, mut handle) = Rollouts::load(root.path(), options(&fake));
+        let mut before = merged(&BTreeMap::from([(0, 0)]), &Merged::default());
+        let none = Merged::default();
+        rollouts.apply(&mut before, &none, &Pods::default()).await;
+        let mut gone = merged(&BTreeMap::new(), &before);
+        rollouts.apply(&mut gone, &before, &Pods::default()).await;
+        rollouts.keep().await;
+        assert_eq!(files(), 1);
+        if restarts {
+            rollouts.shut_down().await;
+            (rollouts, handle) = Rollouts::load(root.path(), options(&fake));
+        }
+        tokio::time::advance(std::time::Duration::from_mins(minutes)).await;
+        let mut other = merged(&BTreeMap::from([(0, 1)]), &gone);
+        rollouts.apply(&mut other, &gone, &Pods::default()).await;
+        let histories = handle.histories();
+        // rollouts M4
+        assert_eq!(
+            histories[&name].current().unwrap().number,
+            number,
+            "{minutes} {restarts}"
+        );
+        let mut gone = merged(&BTreeMap::new(), &other);
+        rollouts.apply(&mut gone, &other, &Pods::default()).await;
+        tokio::time::advance(std::time::Duration::from_mins(10)).await;
+        // It is looked at again by itself.
+        rollouts.changed().await;
+        let mut still = merged(&BTreeMap::new(), &gone);
+        rollouts.apply(&mut still, &gone, &Pods::default()).await;
+        rollouts.keep().await;
+        // rollouts M4
+        assert_eq!((handle.histories().len(), files()), (0, 0));
+        rollouts.shut_down().await;
+    }
+}

@@ -333,11 +333,21 @@ fn host_ports_collide_by_protocol_port_and_address() {
     dns.metadata.namespace = Some("default".to_owned());
     let others = vec![Arc::new(dns)];
     for (pod, words) in [
-        (named("a", "file", wants()), "host port 53/udp is in use by pod default/dns"),
-        (pod(wants()), "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"),
+        (
+            named("a", "file", wants()),
+            "host port 53/udp is in use by pod default/dns",
+        ),
+        (
+            pod(wants()),
+            "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports",
+        ),
     ] {
         let (others, node) = (&others, &AdmitNode::default());
-        let verdict = admit(&AdmitInput { pod: &pod, others, node });
+        let verdict = admit(&AdmitInput {
+            pod: &pod,
+            others,
+            node,
+        });
         let Verdict::Refused(failure) = verdict else {
             panic!("{verdict:?}");
         };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,9 @@ use crate::spec;
 
 /// Most revisions of a pod that are kept.
 pub const REVISIONS_MAX: usize = 10;
+/// How long the revisions of a pod stay known whose manifest has gone. A manifest that is moved away
+/// and back is an edit for that long: `kubeadm upgrade` moves one back after 5 minutes at most.
+pub const GONE_KEPT: Duration = Duration::from_mins(10);
 /// Most data of objects that revisions are kept with, in bytes. Those that may still be started are
 /// kept with any.
 const CONFIG_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -87,6 +91,9 @@ pub struct History {
     /// The instances that a person wanted replaced last.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub restart: BTreeSet<ContainerId>,
+    /// Since when there is no manifest of the pod, if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gone_since: Option<Timestamp>,
 }
 
 impl History {
@@ -187,6 +194,7 @@ impl History {
             self.undone_to = None;
         }
         self.newest = Some(uid);
+        self.gone_since = None;
     }
 
     /// Makes a revision current that is found running at the agent's start: the last agent ended
@@ -259,12 +267,22 @@ impl History {
     }
 
     /// The pod's manifest has gone: nothing runs, and nothing is wanted. What was healthy stays
-    /// known.
-    pub fn end(&mut self) {
+    /// known for a while.
+    pub fn end(&mut self, now: Timestamp) {
         (self.current, self.newest, self.undone_to) = (None, None, None);
         self.beside = None;
         (self.paused, self.stopped) = (false, false);
         self.restart.clear();
+        self.gone_since.get_or_insert(now);
+    }
+
+    /// How long a pod without a manifest stays known; none with one. A later manifest of the same
+    /// name is another pod's, and is neither numbered on nor restored to this one.
+    #[must_use]
+    pub fn forgotten_in(&self, now: Timestamp) -> Option<Duration> {
+        // A clock that was set back far must not keep it for ever.
+        let passed = now.duration_since(self.gone_since?).unsigned_abs();
+        Some(GONE_KEPT.saturating_sub(passed))
     }
 
     /// Tells the workers what a person wants of the pod.

@@ -39,7 +39,7 @@ pub use changes::{Version, changed_fields, compared_fields};
 pub use command::{Command, Refused};
 pub use gap::Gap;
 pub use health::{Health, Seen, assess, progress_deadline};
-pub use history::{History, Outcome, REVISIONS_MAX, Revision};
+pub use history::{GONE_KEPT, History, Outcome, REVISIONS_MAX, Revision};
 pub use report::problem_lines;
 pub use settings::{ANNOTATION_PREFIX, ROLLOUT, RolloutStrategy, Settings, is_rollout_annotation};
 

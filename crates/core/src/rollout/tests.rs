@@ -384,7 +384,7 @@ fn what_may_be_started_keeps_its_images() {
     story.decide(Some(&ready(61)));
     // rollouts M2
     assert_eq!(images(&story), "web:b web:d");
-    story.history.end();
+    story.history.end(at(story.now));
     assert_eq!(images(&story), "");
 }
 
@@ -644,7 +644,7 @@ fn a_pause_keeps_what_runs() {
     );
     // A pod that is gone takes its pause along.
     story.history.obey(Command::Pause).unwrap();
-    story.history.end();
+    story.history.end(at(story.now));
     assert!(!story.history.paused);
 }
 
@@ -699,8 +699,29 @@ fn a_stop_lasts_until_a_start_or_an_edit_and_is_judged_by_nobody() {
         assert!(!story.history.stopped, "{keeps_uid}");
     }
     story.history.obey(Command::Stop).unwrap();
-    story.history.end();
+    story.history.end(at(story.now));
     assert!(!story.history.stopped && story.history.restart.is_empty());
+}
+
+#[test]
+fn a_pod_without_a_manifest_is_forgotten_after_a_while() {
+    let minutes = |minutes: i64| at(minutes * 60);
+    let mut story = two_healthy();
+    assert_eq!(story.history.forgotten_in(minutes(100)), None);
+    story.history.end(minutes(0));
+    // Once more at each look.
+    story.history.end(minutes(3));
+    for (now, left) in [(0, 10), (4, 6), (10, 0), (30, 0), (-4, 6), (-60, 0)] {
+        let left = Some(Duration::from_mins(left));
+        // rollouts M4
+        assert_eq!(story.history.forgotten_in(minutes(now)), left, "{now}");
+    }
+    // In time, it is an edit.
+    story.edit("c");
+    story.decide(None);
+    assert_eq!(story.history.forgotten_in(minutes(100)), None);
+    let newest = story.history.revisions.last().unwrap();
+    assert_eq!(newest.number, 3);
 }
 
 #[test]
