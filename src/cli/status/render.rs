@@ -46,7 +46,7 @@ pub fn render(report: &StatusReport, now: Timestamp, wide: bool) -> String {
         image_gc(&mut out, gc, now, wide);
     }
     problems(&mut out, report);
-    sources(&mut out, &report.sources, now);
+    sources(&mut out, report, now, wide);
     node(&mut out, report, now);
     out
 }
@@ -245,8 +245,14 @@ fn image_gc(out: &mut String, gc: &ImageGcReport, now: Timestamp, wide: bool) {
     }
 }
 
-fn sources(out: &mut String, sources: &[SourceReport], now: Timestamp) {
-    if sources.is_empty() {
+/// With `-o wide`, or without pods, all; else those with something to look at.
+fn sources(out: &mut String, report: &StatusReport, now: Timestamp, wide: bool) {
+    let all = wide || report.pods.is_empty();
+    let shown = |source: &&SourceReport| {
+        all || !source.synced || !source.problems.is_empty() || !source.ignored.is_empty()
+    };
+    let mut sources = report.sources.iter().filter(shown).peekable();
+    if sources.peek().is_none() {
         return;
     }
     line(out, &format!("\n{}", styled("SOURCES", BOLD)));
@@ -320,7 +326,8 @@ fn node_state(node: &NodeReport, now: Timestamp) -> String {
     }
     // Every other condition is good while it is False, but for ours.
     let worrying = node.conditions.iter().filter(|c| {
-        let good = if c.condition == "MirrorPodsHealthy" {
+        let ours = ["MirrorPodsHealthy", "RolloutsHealthy"];
+        let good = if ours.contains(&c.condition.as_str()) {
             "True"
         } else {
             "False"

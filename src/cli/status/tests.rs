@@ -149,6 +149,37 @@ fn an_error_names_the_pod_of_its_document() {
 }
 
 #[test]
+fn a_source_is_shown_where_there_is_something_to_look_at() {
+    type Edit = fn(&mut SourceReport);
+    let edits: [(Edit, bool); 4] = [
+        (|_| {}, false),
+        (|source| source.synced = false, true),
+        (|source| source.ignored.push("web.bak".to_owned()), true),
+        (
+            |source| {
+                let problem = Diagnostic::error(Code::InvalidValue, "/m/bad.yaml", "not good");
+                source.problems.push(problem);
+            },
+            true,
+        ),
+    ];
+    for (edit, shown) in edits {
+        let mut report = report(vec![pod("default", "web", "Running")]);
+        report.sources.truncate(1);
+        report.sources[0].problems.clear();
+        report.sources[0].ignored.clear();
+        report.sources[0].synced = true;
+        edit(&mut report.sources[0]);
+        let has = |text: &str| text.contains("SOURCES\n");
+        assert_eq!(has(&plain(&report, false)), shown);
+        assert!(has(&plain(&report, true)));
+        // Without pods, it is the place to look at.
+        report.pods.clear();
+        assert!(has(&plain(&report, false)));
+    }
+}
+
+#[test]
 fn what_a_rollout_does_is_said_beside_the_status() {
     let rollout = |phase, target, deadline_seconds| PodReport {
         held: true,
@@ -270,6 +301,7 @@ fn of_a_node() -> StatusReport {
                 "1 static pod has no mirror pod",
             ),
             condition("Ready", "True", "all is well"),
+            condition("RolloutsHealthy", "True", "no version is held"),
         ],
         lease_renewed: Some(at(326)),
         ..NodeReport::default()
