@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::Metadata;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::api::diagnostic::Position;
 use crate::api::meta::ObjectMeta;
@@ -177,6 +177,13 @@ fn check_kind(json: &Value, is_item: bool, problems: &mut Problems<'_>) -> Optio
         );
         return None;
     };
+    if is_compose(map) {
+        let message = "this is a Docker Compose file; mirrorlet runs Kubernetes manifests";
+        let at = Path::of("services");
+        problems.add_at_key(Severity::Error, Code::WrongKind, &at, message.to_owned());
+        problems.help(format!("write its services as pods: {COMPOSE_PAGE}"));
+        return None;
+    }
     let mut wrong = |key: &str, message: String| {
         let listed = KINDS.map(|(name, _)| name).join(", ");
         problems.add(Severity::Error, Code::WrongKind, &Path::of(key), message);
@@ -218,6 +225,18 @@ fn check_kind(json: &Value, is_item: bool, problems: &mut Problems<'_>) -> Optio
         ),
     }
     None
+}
+
+/// The page for those who come from Docker Compose.
+const COMPOSE_PAGE: &str = concat!(
+    env!("CARGO_PKG_REPOSITORY"),
+    "/blob/main/docs/start/compose.md"
+);
+
+/// Whether a document is a Docker Compose file: Kubernetes' have a kind, and no services.
+fn is_compose(map: &Map<String, Value>) -> bool {
+    let lacks = |key: &str| !map.contains_key(key);
+    map.get("services").is_some_and(Value::is_object) && lacks("kind") && lacks("apiVersion")
 }
 
 /// Whether a text is fit to be shown as a kind.
