@@ -9,7 +9,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory as _, Parser};
 
 use crate::app::approve::{self, ApproveOptions};
 use crate::cluster::ConnectError;
@@ -129,7 +130,7 @@ pub fn main() -> ExitCode {
         Ok(false) => {}
         Err(error) => error.exit(),
     }
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| explained(error).exit());
     match dispatch(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of our output has gone, as `head` does: nobody reads the rest.
@@ -142,6 +143,26 @@ pub fn main() -> ExitCode {
             }
             ExitCode::from(failure.exit_code())
         }
+    }
+}
+
+/// An error of the command line, in kubectl's words where there is no `--` before the command of
+/// `exec`.
+fn explained(error: clap::Error) -> clap::Error {
+    let is_exec = std::env::args_os().nth(1).is_some_and(|arg| arg == "exec");
+    let is_word = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(argument)) => !argument.starts_with('-'),
+        _ => false,
+    };
+    if !(is_exec && is_word && error.kind() == ErrorKind::UnknownArgument) {
+        return error;
+    }
+    let mut program = Cli::command();
+    program.build();
+    let message = "exec POD COMMAND is not supported. Use exec POD -- COMMAND instead";
+    match program.find_subcommand_mut("exec") {
+        Some(exec) => exec.error(ErrorKind::UnknownArgument, message),
+        None => error,
     }
 }
 

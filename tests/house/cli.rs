@@ -37,6 +37,15 @@ fn usage_errors_exit_with_2() {
     let root = text(dir.path());
     for (args, words) in [
         (&["status", "--bogus"][..], "--bogus"),
+        (&["exec", "--bogus", "web", "--", "ls"], "--bogus"),
+        (
+            &["exec", "web", "ls", "-la"],
+            "exec POD COMMAND is not supported. Use exec POD -- COMMAND instead",
+        ),
+        (
+            &["exec", "-it", "web", "sh"],
+            "Usage: mirrorlet exec [OPTIONS] <POD> -- <COMMAND>...",
+        ),
         (
             &["run", "--root", root, "--settle", "3s"],
             "--settle: 3s is out of bounds",
