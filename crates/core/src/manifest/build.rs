@@ -300,8 +300,8 @@ fn decode_noting<T: DeserializeOwned>(
             continue;
         }
         problems.add(Severity::Error, code, &fault.path, fault.message.clone());
-        if fault.is_scalar_for_text {
-            problems.help("quote it to make it a string");
+        if let Some(help) = fault.help {
+            problems.help(help);
         }
     }
     let causes = decoded.faults.into_iter().map(|fault| fault.path).collect();

@@ -22,6 +22,11 @@ const FAULTS_MAX: usize = 50;
 /// The message for a value that its type refuses for a reason of its own.
 pub(super) const UNFIT: &str = "this value can't be used here";
 
+/// Help for a number in quotes.
+const UNQUOTE: &str = "write the number without quotes: in quotes it is a string";
+/// A boolean in plain words.
+const BOOLEAN: &str = "true or false";
+
 /// A field its type doesn't know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct UnknownField {
@@ -34,7 +39,8 @@ pub(super) struct UnknownField {
 pub(super) struct Fault {
     pub(super) path: Path,
     pub(super) message: String,
-    pub(super) is_scalar_for_text: bool,
+    /// How the value is mended, where that is clear.
+    pub(super) help: Option<&'static str>,
 }
 
 /// Outcome of [`decode`].
@@ -78,7 +84,7 @@ pub(super) fn decode<T: DeserializeOwned>(value: &Value) -> Decoded<T> {
         faults.push(Fault {
             path,
             message: error.message,
-            is_scalar_for_text: error.is_scalar_for_text,
+            help: error.help,
         });
         if !removed || faults.len() >= FAULTS_MAX {
             return Decoded {
@@ -145,7 +151,7 @@ impl State {
 #[derive(Debug)]
 struct Error {
     message: String,
-    is_scalar_for_text: bool,
+    help: Option<&'static str>,
 }
 
 impl fmt::Display for Error {
@@ -160,23 +166,15 @@ impl serde::de::Error for Error {
     fn custom<T: fmt::Display>(_: T) -> Self {
         Self {
             message: UNFIT.to_owned(),
-            is_scalar_for_text: false,
+            help: None,
         }
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
         let expected = plain(&expected.to_string());
-        let is_scalar_for_text = expected == "a text"
-            && matches!(
-                found,
-                Unexpected::Bool(_)
-                    | Unexpected::Unsigned(_)
-                    | Unexpected::Signed(_)
-                    | Unexpected::Float(_)
-            );
         Self {
+            help: mended(&found, &expected),
             message: format!("expected {expected}, found {}", name_of(found)),
-            is_scalar_for_text,
         }
     }
 
@@ -187,19 +185,38 @@ impl serde::de::Error for Error {
                 plain(&expected.to_string()),
                 name_of(found)
             ),
-            is_scalar_for_text: false,
+            help: None,
         }
+    }
+}
+
+/// How a value of a wrong type is mended, where its quotes are what is wrong.
+fn mended(found: &Unexpected<'_>, expected: &str) -> Option<&'static str> {
+    match (found, expected) {
+        (
+            Unexpected::Bool(_)
+            | Unexpected::Unsigned(_)
+            | Unexpected::Signed(_)
+            | Unexpected::Float(_),
+            "a string",
+        ) => Some("quote it to make it a string"),
+        (Unexpected::Str(text), BOOLEAN) => matches!(*text, "true" | "false")
+            .then_some("write it without quotes: in quotes it is a string"),
+        (Unexpected::Str(text), "a number") => text.parse::<f64>().is_ok().then_some(UNQUOTE),
+        (Unexpected::Str(text), expected) if expected.starts_with("a whole number") => {
+            text.parse::<i64>().is_ok().then_some(UNQUOTE)
+        }
+        _ => None,
     }
 }
 
 /// The expected type in plain words.
 fn plain(expected: &str) -> String {
     match expected {
-        "a string" => "a text".to_owned(),
         "i32" => "a whole number of at most 32 bits".to_owned(),
         "i64" => "a whole number".to_owned(),
         "f64" => "a number".to_owned(),
-        "a boolean" => "true or false".to_owned(),
+        "a boolean" => BOOLEAN.to_owned(),
         "a sequence" => "a list".to_owned(),
         "a map" => "a mapping".to_owned(),
         other if other.starts_with(char::is_uppercase) => format!("a mapping ({other})"),
@@ -212,7 +229,7 @@ fn name_of(found: Unexpected<'_>) -> &'static str {
         Unexpected::Bool(_) => "a boolean",
         Unexpected::Float(_) => "a number with a fraction",
         Unexpected::Unsigned(_) | Unexpected::Signed(_) => "a number",
-        Unexpected::Char(_) | Unexpected::Str(_) => "a text",
+        Unexpected::Char(_) | Unexpected::Str(_) => "a string",
         Unexpected::Unit | Unexpected::Option => "nothing",
         Unexpected::Seq => "a list",
         Unexpected::Map => "a mapping",
