@@ -8,6 +8,9 @@ use crate::api::{Diagnostic, Severity};
 /// Longest line drawn, in bytes; of a longer one nothing is shown.
 const LINE_BYTES_MAX: usize = 400;
 
+/// Before the place of a diagnostic.
+const ARROW: &str = "--> ";
+
 /// Draws a diagnostic with the line of `source` it is about. The text ends without a newline.
 ///
 /// The line may hold secrets: this is for `mirrorlet validate` only, never for logs.
@@ -50,7 +53,25 @@ pub fn render(diagnostic: &Diagnostic, source: Option<&str>, colour: bool) -> St
     } else {
         Renderer::plain()
     };
-    renderer.render(&report)
+    let drawn = renderer.render(&report);
+    match line {
+        Some(_) => drawn,
+        None => with_margin(&drawn),
+    }
+}
+
+/// Indents the line of the place as it is where a source line is drawn below it: without one, the
+/// renderer leaves no margin for its number.
+fn with_margin(drawn: &str) -> String {
+    // Below the title.
+    let title = drawn.find('\n').unwrap_or_default();
+    let Some(arrow) = drawn[title..].find(ARROW).map(|at| title + at) else {
+        return drawn.to_owned();
+    };
+    // The style of the arrow begins before it.
+    let begin = drawn[..arrow].rfind('\n').map_or(0, |newline| newline + 1);
+    let (before, rest) = drawn.split_at(begin);
+    format!("{before} {rest}")
 }
 
 /// The part of a source that is drawn.
