@@ -167,12 +167,25 @@ pub struct PodCheck {
 }
 
 /// The versions of static pods that serve, and those that don't yet.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct ServingPods {
     /// The version of each pod that its host ports are to lead to.
     pub serving: BTreeMap<FullName, Arc<Pod>>,
     /// The versions that run beside those until they are judged.
     pub beside: BTreeSet<PodUid>,
+}
+
+impl ServingPods {
+    /// Whether host ports lead to the same versions.
+    #[must_use]
+    pub fn has_same_versions(&self, other: &Self) -> bool {
+        let mut pairs = self.serving.iter().zip(&other.serving);
+        self.beside == other.beside
+            && self.serving.len() == other.serving.len()
+            && pairs.all(|((name, pod), (other_name, other))| {
+                name == other_name && PodUid::of(pod) == PodUid::of(other)
+            })
+    }
 }
 
 /// The operations of a container runtime.

@@ -29,7 +29,7 @@ pub(crate) struct Record {
     pub(crate) ours: Arc<OurContainer>,
     pub(crate) state: ContainerState,
     pub(crate) created_at: Timestamp,
-    pub(super) started_at: Option<Timestamp>,
+    pub(crate) started_at: Option<Timestamp>,
     pub(super) finished_at: Option<Timestamp>,
     pub(super) exit_code: Option<i32>,
     pub(super) image: Arc<str>,

@@ -49,6 +49,24 @@ struct State {
     pods: ServingPods,
     /// The rules in the kernel; unknown at first.
     applied: Option<BTreeSet<Forward>>,
+    /// What was last seen of sandboxes, by their ids.
+    seen: HashMap<Arc<str>, Seen>,
+}
+
+/// What was seen of a sandbox: it holds until the sandbox is started again.
+#[derive(Debug, Clone)]
+struct Seen {
+    started_at: Timestamp,
+    led: Option<LedSandbox>,
+}
+
+impl Seen {
+    /// Whether a sandbox runs as it did then. A record that is stale may have missed its end.
+    fn holds(&self, record: &Record) -> bool {
+        record.state == ContainerState::Running
+            && !record.stale
+            && record.started_at == Some(self.started_at)
+    }
 }
 
 /// A sandbox whose host ports can be led to it.
@@ -78,7 +96,7 @@ impl HostPorts {
     pub(crate) async fn serve(&self, pods: ServingPods) -> Result<(), SyncError> {
         self.holds.serve(&pods.serving);
         let mut state = self.state.lock().await;
-        if state.pods == pods && state.applied.is_some() {
+        if state.pods.has_same_versions(&pods) && state.applied.is_some() {
             return Ok(());
         }
         let before = std::mem::replace(&mut state.pods, pods);
@@ -158,25 +176,10 @@ impl HostPorts {
 
     async fn apply(&self, state: &mut State) -> Result<(), SyncError> {
         let records: Vec<Record> = self.containers.index.led_sandboxes();
-        let forwards = if records.is_empty() {
-            BTreeSet::new()
-        } else {
-            // Names of interfaces go into the rules: as they are now.
-            self.forget();
-            let side = self.host_side().await?;
-            let mut sandboxes = Vec::new();
-            for record in &records {
-                let inspected = self.containers.engine.inspect_container(&record.id).await;
-                match inspected {
-                    Ok(inspected) => sandboxes.extend(led_sandbox(record, inspected, &side)),
-                    Err(error) if error.is_not_found() => {}
-                    Err(error) => return Err(engine_error(&error)),
-                }
-            }
-            let index = &self.containers.index;
-            let published = |pod: &Pod| is_published(&index.of_pod(&PodUid::of(pod)));
-            forwards(&state.pods, published, sandboxes)
-        };
+        let sandboxes = self.look(&mut state.seen, &records).await?;
+        let index = &self.containers.index;
+        let published = |pod: &Pod| is_published(&index.of_pod(&PodUid::of(pod)));
+        let forwards = forwards(&state.pods, published, sandboxes);
         if state.applied.as_ref() == Some(&forwards) {
             return Ok(());
         }
@@ -192,6 +195,42 @@ impl HostPorts {
         replaced.map_err(|error| refused(&format!("the kernel says: {error}")))?;
         state.applied = Some(forwards);
         Ok(())
+    }
+
+    /// Returns the sandboxes that host ports can be led to. The Engine is asked only for those that
+    /// were started since the last look.
+    async fn look(
+        &self,
+        seen: &mut HashMap<Arc<str>, Seen>,
+        records: &[Record],
+    ) -> Result<Vec<LedSandbox>, SyncError> {
+        seen.retain(|id, seen| records.iter().any(|r| r.id == *id && seen.holds(r)));
+        if records.iter().any(|record| !seen.contains_key(&record.id)) {
+            // Names of interfaces go into the rules: as they are now.
+            self.forget();
+        }
+        let mut sandboxes = Vec::new();
+        for record in records {
+            if let Some(known) = seen.get(&record.id) {
+                sandboxes.extend(known.led.clone());
+                continue;
+            }
+            let side = self.host_side().await?;
+            let inspected = self.containers.engine.inspect_container(&record.id).await;
+            let led = match inspected {
+                Ok(inspected) => led_sandbox(record, inspected, &side),
+                Err(error) if error.is_not_found() => continue,
+                Err(error) => return Err(engine_error(&error)),
+            };
+            sandboxes.extend(led.clone());
+            if let Some(started_at) = record.started_at {
+                let now = Seen { started_at, led };
+                if now.holds(record) {
+                    seen.insert(Arc::clone(&record.id), now);
+                }
+            }
+        }
+        Ok(sandboxes)
     }
 }
 
