@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::cgroups::{Buffer, Cgroups};
 use super::disks::{Disks, Target};
+use super::usages::Usages;
 use super::{StatsError, StatsOptions, machine};
 use crate::store::board::PodView;
 use mirrorlet_core::api::{Pod, PodUid, Timestamp, core, keys};
@@ -17,13 +18,10 @@ use mirrorlet_core::resources::qos_class;
 use mirrorlet_core::spec;
 use mirrorlet_core::stats::{
     ContainerReading, Disk, Network, PodReading, Reading, Scope, SystemReading, Usage,
-    VolumeReading, cgroup, nano_cores, place, proc, sum,
+    VolumeReading, cgroup, place, proc, sum,
 };
 use mirrorlet_core::volumes::PodPaths;
 use mirrorlet_host::telemetry::occurrences;
-
-/// The same of a sandbox, whose one process sleeps for ever.
-const SANDBOX_FRESH: Duration = Duration::from_mins(1);
 
 /// Shortest time between two searches of all cgroups for those that aren't where they should be.
 const SEARCH_WAIT: Duration = Duration::from_mins(1);
@@ -39,16 +37,6 @@ pub(super) struct Asked<'a> {
     /// The Engine's root directory, where it is this machine's.
     pub(super) engine_root: Option<&'a Path>,
     pub(super) now: Timestamp,
-}
-
-/// The last reading of a cgroup.
-struct Kept {
-    usage: Usage,
-    scope: Scope,
-    /// The start of the next rate's window.
-    base: Option<Edge>,
-    /// The look that it was last a part of.
-    look: u64,
 }
 
 /// The paths of a container.
@@ -68,19 +56,13 @@ enum Upper {
     At(PathBuf),
 }
 
-/// The end of a window: when, and how many nanoseconds had been used by then.
-type Edge = (Timestamp, u64);
-
 /// Looks, and remembers what rates and the next search need.
 pub(super) struct Looker {
     cgroups: Cgroups,
     buffer: Buffer,
-    kept: HashMap<Arc<str>, Kept>,
+    usages: Usages,
     places: HashMap<Arc<str>, Place>,
     searched: Option<Timestamp>,
-    look: u64,
-    /// How long a reading is served again, and the shortest window of a rate.
-    fresh: Duration,
     /// Whether the disks of all pods were known at the last look.
     pub(super) is_measured: bool,
     created_at: Timestamp,
@@ -91,11 +73,9 @@ impl Looker {
         Self {
             cgroups: Cgroups::new(&options.kernel.cgroup),
             buffer: Buffer::default(),
-            kept: HashMap::new(),
+            usages: Usages::new(fresh),
             places: HashMap::new(),
             searched: None,
-            look: 0,
-            fresh,
             is_measured: false,
             created_at: (options.now)(),
         }
@@ -110,7 +90,7 @@ impl Looker {
         asked: &Asked<'_>,
         views: &[PodView],
     ) -> Result<Reading, StatsError> {
-        self.look += 1;
+        self.usages.begin();
         let options = asked.options;
         let mut node = machine::read(
             &options.kernel,
@@ -120,7 +100,7 @@ impl Looker {
             asked.now,
             &mut self.buffer,
         )?;
-        node.usage = self.rated("".into(), node.usage, asked);
+        node.usage = self.usages.rated("".into(), node.usage, asked);
         if let Some(root) = asked.engine_root
             && let Some(disk) = machine::file_system(root, asked.now)
         {
@@ -141,7 +121,7 @@ impl Looker {
 
     /// Looks at these pods, and forgets all others. Blocks.
     pub(super) fn look_at_pods(&mut self, asked: &Asked<'_>, views: &[PodView]) -> Vec<PodReading> {
-        self.look += 1;
+        self.usages.begin();
         self.pods(asked, views)
     }
 
@@ -156,8 +136,7 @@ impl Looker {
         if asked.scope > Scope::CpuAndMemory {
             self.measure(&mut pods, views, asked);
         }
-        let look = self.look;
-        self.kept.retain(|_, kept| kept.look == look);
+        self.usages.forget_unread();
         pods
     }
 
@@ -207,64 +186,10 @@ impl Looker {
 
     /// The usage of a cgroup, read now or cached; `None` if it is gone.
     fn usage(&mut self, path: &Arc<str>, asked: &Asked<'_>) -> Option<Usage> {
-        self.usage_within(self.fresh, path, asked)
-    }
-
-    /// The same of a sandbox: seldom, once it has a rate, without which its pod has none.
-    fn sandbox_usage(&mut self, path: &Arc<str>, asked: &Asked<'_>) -> Option<Usage> {
-        let kept = self.kept.get(path);
-        let is_rated = kept.is_some_and(|kept| kept.usage.nano_cores.is_some());
-        let fresh = if is_rated { SANDBOX_FRESH } else { self.fresh };
-        self.usage_within(fresh, path, asked)
-    }
-
-    fn usage_within(
-        &mut self,
-        fresh: Duration,
-        path: &Arc<str>,
-        asked: &Asked<'_>,
-    ) -> Option<Usage> {
-        if let Some(kept) = self.kept.get_mut(path)
-            && kept.scope >= asked.scope
-            && kept.usage.time <= asked.now
-            && elapsed(kept.usage.time, asked.now) < fresh
-        {
-            kept.look = self.look;
-            return Some(kept.usage.clone());
-        }
-        let version = self.cgroups.version;
-        let mut files = self.cgroups.open(path, &mut self.buffer);
-        let detailed = asked.scope == Scope::Detailed;
-        let mut usage = Usage {
-            time: asked.now,
-            cpu: cgroup::cpu(version, &mut files, detailed),
-            memory: cgroup::memory(version, &mut files),
-            ..Usage::default()
-        };
-        if usage.cpu.is_none() && usage.memory.is_none() {
-            return None;
-        }
-        if asked.scope > Scope::CpuAndMemory {
-            usage.processes = cgroup::processes(&mut files);
-        }
-        if detailed {
-            usage.detail = Some(cgroup::detail(version, &mut files));
-        }
-        Some(self.rated(Arc::clone(path), usage, asked))
-    }
-
-    /// Remembers what was read of a cgroup, and adds its rate.
-    fn rated(&mut self, path: Arc<str>, mut usage: Usage, asked: &Asked<'_>) -> Usage {
-        let (base, rate) = rate(self.kept.get(&path), &usage, self.fresh);
-        usage.nano_cores = rate;
-        let kept = Kept {
-            usage: usage.clone(),
-            scope: asked.scope,
-            base,
-            look: self.look,
-        };
-        self.kept.insert(path, kept);
-        usage
+        let Self {
+            cgroups, buffer, ..
+        } = self;
+        self.usages.read(cgroups, buffer, path, asked)
     }
 
     fn pod(&mut self, view: &PodView, asked: &Asked<'_>) -> Option<PodReading> {
@@ -287,7 +212,10 @@ impl Looker {
         let own = own.and_then(|parent| Some((parent, self.usage(&parent.into(), asked)?)));
         let with_sandbox = asked.scope == Scope::Detailed;
         let sandbox_usage = match &sandbox {
-            Some((_, path)) if with_sandbox || own.is_none() => self.sandbox_usage(path, asked),
+            Some((_, path)) if with_sandbox || own.is_none() => {
+                let (cgroups, buffer) = (&mut self.cgroups, &mut self.buffer);
+                self.usages.read_sandbox(cgroups, buffer, path, asked)
+            }
             _ => None,
         };
         let parts = containers.iter().map(|container| &container.usage);
@@ -497,22 +425,6 @@ impl Targets {
             .values()
             .chain(self.logs.values())
             .chain(volumes)
-    }
-}
-
-/// The window of the next rate, and the rate of this one. A window that is too short goes on.
-fn rate(before: Option<&Kept>, usage: &Usage, fresh: Duration) -> (Option<Edge>, Option<u64>) {
-    let now = usage.cpu.map(|cpu| (usage.time, cpu.usage_nanos));
-    let Some((kept, now)) = before.zip(now) else {
-        return (now, None);
-    };
-    let known = kept.usage.nano_cores;
-    match kept.base {
-        Some(base) if base.0 <= now.0 && elapsed(base.0, now.0) < fresh && base.1 <= now.1 => {
-            (Some(base), known)
-        }
-        Some(base) => (Some(now), nano_cores(base, now)),
-        None => (Some(now), None),
     }
 }
 

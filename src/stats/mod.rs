@@ -14,6 +14,7 @@ mod cgroups;
 mod disks;
 mod look;
 mod machine;
+mod usages;
 
 #[cfg(test)]
 mod tests;
