@@ -20,13 +20,11 @@ use mirrorlet_core::admit::{AdmitInput, AdmitNode, Verdict, admit};
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::merge::Merged;
-use mirrorlet_core::objects::ObjectKey;
 use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout::{
     Cause, Change, Decision, History, Input, Outcome, Phase, Preparation, RolloutStrategy,
     Settings, View, beside_pod, beside_refused, decide, is_beside, without_host_ports,
 };
-use mirrorlet_core::version::with_config;
 use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_host::telemetry::occurrences::{self, RolloutSetback};
 use mirrorlet_runtime::objects::ManifestObjects;
@@ -38,6 +36,7 @@ mod handle;
 mod kept;
 mod plan;
 mod prepare;
+mod versions;
 
 pub use handle::{CommandError, Histories, RolloutHandle};
 use handle::{Obeyed, Request};
@@ -79,18 +78,6 @@ pub struct RolloutOptions {
 }
 
 impl RolloutOptions {
-    /// A pod with the objects that are a part of its version.
-    fn with_config(
-        &self,
-        pod: &SourcePod,
-        history: Option<&History>,
-        newest: &Merged,
-    ) -> SourcePod {
-        let find = |key: &ObjectKey| newest.objects.get(key).map(|known| known.object.clone());
-        let known = |manifest: &PodUid| history?.of_manifest(manifest);
-        with_config(pod, &self.salt, find, newest.delivered.manifests, known)
-    }
-
     /// Why the node wouldn't take a revision in the place of the one that runs, or beside it.
     fn refused(&self, revision: &Pod, running: Option<&Pod>, before: &Merged) -> Option<Cause> {
         let name = FullName::of(revision);
@@ -115,9 +102,7 @@ impl RolloutOptions {
             Verdict::Refused(failure) => Some(Cause::new(failure.reason, failure.message)),
         }
     }
-}
 
-impl RolloutOptions {
     async fn serve(&self, pods: ServingPods) -> Result<(), SyncError> {
         let serving = self.runtime.serve_host_ports(pods);
         let served = tokio::time::timeout(SERVE_DEADLINE, serving).await;
@@ -170,44 +155,6 @@ impl Rollouts {
             options,
         };
         (rollouts, handle)
-    }
-
-    /// Gives pods whose objects are a part of their version the UID of that version, and has every
-    /// version that may be prepared or started find its objects.
-    pub fn add_configs(&self, merged: &mut Merged) {
-        let statics = merged.pods.iter().filter(|(_, pod)| !pod.is_api());
-        let versions: Vec<(PodUid, SourcePod)> = statics
-            .map(|(uid, pod)| {
-                let history = self.histories.get(&pod.full_name());
-                let version = self.options.with_config(pod, history, merged);
-                (uid.clone(), version)
-            })
-            .collect();
-        for (uid, version) in versions {
-            merged.pods.remove(&uid);
-            merged.pods.insert(version.uid(), version);
-        }
-        let known = self
-            .histories
-            .values()
-            .flat_map(|history| &history.revisions);
-        let known = known.filter_map(|known| Some((known.uid(), known.config.clone()?)));
-        let wanted = merged.pods.iter();
-        let wanted = wanted.filter_map(|(uid, pod)| Some((uid.clone(), pod.config.clone()?)));
-        self.options
-            .objects
-            .publish_configs(known.chain(wanted).collect());
-    }
-
-    /// The UID of the manifest of a version, without its objects.
-    #[must_use]
-    pub fn manifest_uid(&self, name: &FullName, uid: &PodUid) -> PodUid {
-        let known = self
-            .histories
-            .get(name)
-            .and_then(|history| history.get(uid));
-        let config = known.and_then(|known| known.config.as_ref());
-        config.map_or_else(|| uid.clone(), |config| config.manifest.clone())
     }
 
     /// Puts in the place of each static pod the revision of it that is to run. `before` is what was

@@ -33,10 +33,11 @@ impl RolloutHandle {
         };
         let (histories, objects) = (self.histories(), newest.known_objects());
         let wanted: Vec<SourcePod> = statics(newest)
-            .iter()
+            .into_iter()
             .map(|pod| {
                 let history = histories.get(&pod.full_name());
-                self.options.with_config(pod, history, newest)
+                let with_config = self.options.with_config(&pod, history, newest);
+                with_config.unwrap_or(pod)
             })
             .collect();
         let plans: Vec<BoxFuture<'_, PlannedPod>> = wanted

@@ -11,6 +11,7 @@ use crate::objects::{Config, Object, ObjectKey, has_config, restarts_on_config};
 
 /// First line of the hashed bytes, which are fixed for ever: a changed UID restarts the pod.
 const ENCODING: &str = "mirrorlet pod with its objects 1";
+
 /// Returns a pod of a manifest with its objects, if they are to be a part of its version: its UID
 /// is a hash of both. While an object is missing, the pod keeps the objects that `known` says it
 /// had last; without any it is the pod of its manifest alone, and waits for them.
@@ -21,23 +22,26 @@ pub fn with_config(
     find: impl Fn(&ObjectKey) -> Option<Object>,
     complete: bool,
     known: impl FnOnce(&PodUid) -> Option<(Arc<Pod>, Arc<Config>)>,
-) -> SourcePod {
-    let mut result = pod.clone();
+) -> Option<SourcePod> {
     if !restarts_on_config(&pod.pod) || !has_config(&pod.pod) {
-        return result;
+        return None;
     }
-    if let Some(config) = Config::of(&pod.pod, find, complete) {
-        let uid = uid(&config, salt);
-        let metadata = &mut Arc::make_mut(&mut result.pod).metadata;
-        metadata.uid = Some(uid.to_string());
-        let annotations = metadata.annotations.get_or_insert_default();
-        annotations.insert(keys::CONFIG_HASH.to_owned(), uid.to_string());
-        result.config = Some(Arc::new(config));
-    } else if let Some((known, config)) = known(&pod.uid()) {
-        result.pod = known;
-        result.config = Some(config);
-    }
-    result
+    let (pod_with, config) = match Config::of(&pod.pod, find, complete) {
+        Some(config) => {
+            let uid = uid(&config, salt);
+            let mut pod_with = Pod::clone(&pod.pod);
+            pod_with.metadata.uid = Some(uid.to_string());
+            let annotations = pod_with.metadata.annotations.get_or_insert_default();
+            annotations.insert(keys::CONFIG_HASH.to_owned(), uid.to_string());
+            (Arc::new(pod_with), Arc::new(config))
+        }
+        None => known(&pod.uid())?,
+    };
+    Some(SourcePod {
+        pod: pod_with,
+        config: Some(config),
+        ..pod.clone()
+    })
 }
 
 /// The UID of a pod with these objects. `salt` is known on this machine alone: whoever sees the UID

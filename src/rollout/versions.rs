@@ -1,0 +1,64 @@
+//! Pods with the objects that are a part of their version.
+
+use mirrorlet_core::api::{FullName, PodUid};
+use mirrorlet_core::desired::SourcePod;
+use mirrorlet_core::merge::Merged;
+use mirrorlet_core::objects::ObjectKey;
+use mirrorlet_core::rollout::History;
+use mirrorlet_core::version::with_config;
+
+use super::{RolloutOptions, Rollouts};
+
+impl RolloutOptions {
+    /// A pod with the objects that are a part of its version; none if there are none.
+    pub(super) fn with_config(
+        &self,
+        pod: &SourcePod,
+        history: Option<&History>,
+        newest: &Merged,
+    ) -> Option<SourcePod> {
+        let find = |key: &ObjectKey| newest.objects.get(key).map(|known| known.object.clone());
+        let known = |manifest: &PodUid| history?.of_manifest(manifest);
+        with_config(pod, &self.salt, find, newest.delivered.manifests, known)
+    }
+}
+
+impl Rollouts {
+    /// Gives pods whose objects are a part of their version the UID of that version, and has every
+    /// version that may be prepared or started find its objects.
+    pub fn add_configs(&self, merged: &mut Merged) {
+        let statics = merged.pods.iter().filter(|(_, pod)| !pod.is_api());
+        let versions: Vec<(PodUid, SourcePod)> = statics
+            .filter_map(|(uid, pod)| {
+                let history = self.histories.get(&pod.full_name());
+                let version = self.options.with_config(pod, history, merged)?;
+                Some((uid.clone(), version))
+            })
+            .collect();
+        for (uid, version) in versions {
+            merged.pods.remove(&uid);
+            merged.pods.insert(version.uid(), version);
+        }
+        let known = self
+            .histories
+            .values()
+            .flat_map(|history| &history.revisions);
+        let known = known.filter_map(|known| Some((known.uid(), known.config.clone()?)));
+        let wanted = merged.pods.iter();
+        let wanted = wanted.filter_map(|(uid, pod)| Some((uid.clone(), pod.config.clone()?)));
+        self.options
+            .objects
+            .publish_configs(known.chain(wanted).collect());
+    }
+
+    /// The UID of the manifest of a version, without its objects.
+    #[must_use]
+    pub fn manifest_uid(&self, name: &FullName, uid: &PodUid) -> PodUid {
+        let known = self
+            .histories
+            .get(name)
+            .and_then(|history| history.get(uid));
+        let config = known.and_then(|known| known.config.as_ref());
+        config.map_or_else(|| uid.clone(), |config| config.manifest.clone())
+    }
+}
