@@ -125,8 +125,8 @@ fn names(report: &StatusReport) -> String {
     out
 }
 
-/// The pods with these names.
-fn named(
+/// The pods with these names. While watching, they may appear and disappear.
+pub(super) fn named(
     report: &StatusReport,
     wanted: &[String],
     watching: bool,

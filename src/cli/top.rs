@@ -8,10 +8,9 @@ use anstyle::Style;
 
 use super::status::CLEAR;
 use super::table::{self, Cell};
-use super::{Outcome, client, print, print_document, print_one, status};
+use super::{Failure, Outcome, client, print, print_document, print_one, status};
 use crate::config::args::{DocumentOutput, TopArgs, TopOrder};
-use mirrorlet_core::api::report::{PodUsage, StatusReport, TopReport, UsageReport};
-use mirrorlet_core::select::find_pod;
+use mirrorlet_core::api::report::{PodReport, PodUsage, StatusReport, TopReport, UsageReport};
 
 const BOLD: Style = Style::new().bold();
 
@@ -22,11 +21,7 @@ pub async fn top(args: &TopArgs, root: &Path) -> Outcome {
         let body = client::get(root, "/v1/top").await?.whole().await?;
         let mut report: TopReport = client::parse(&body)?;
         if is_selected {
-            let known = status::fetch(root).await?;
-            for pod in &args.pods {
-                find_pod(&known.pods, pod)?;
-            }
-            select(&mut report, args, &known);
+            select(&mut report, args, &status::fetch(root).await?)?;
         }
         sort(&mut report, args.sort_by);
         return print_document(args.output, &report, |report| {
@@ -38,7 +33,7 @@ pub async fn top(args: &TopArgs, root: &Path) -> Outcome {
     loop {
         let mut report = reports.next().await?;
         if is_selected {
-            select(&mut report, args, &status::fetch(root).await?);
+            select(&mut report, args, &status::fetch(root).await?)?;
         }
         sort(&mut report, args.sort_by);
         match args.output {
@@ -52,22 +47,17 @@ pub async fn top(args: &TopArgs, root: &Path) -> Outcome {
 }
 
 /// Keeps the pods that are asked for.
-fn select(report: &mut TopReport, args: &TopArgs, known: &StatusReport) {
-    let named: Vec<_> = args
-        .pods
-        .iter()
-        .filter_map(|pod| find_pod(&known.pods, pod).ok())
-        .collect();
+fn select(report: &mut TopReport, args: &TopArgs, known: &StatusReport) -> Result<(), Failure> {
+    let mut pods = status::named(known, &args.pods, args.watch)?;
+    if let Some(selector) = &args.selector {
+        let has_labels = |pod: &&PodReport| selector.matches(&pod.labels);
+        pods.extend(known.pods.iter().filter(has_labels).cloned());
+    }
     report.pods.retain(|usage| {
-        let is_it = |pod: &str, namespace: &str| usage.name == pod && usage.namespace == namespace;
-        let is_named = named.iter().any(|pod| is_it(&pod.name, &pod.namespace));
-        let has_labels = args.selector.as_ref().is_some_and(|selector| {
-            let mut pods = known.pods.iter();
-            let pod = pods.find(|pod| is_it(&pod.name, &pod.namespace));
-            pod.is_some_and(|pod| selector.matches(&pod.labels))
-        });
-        is_named || has_labels
+        pods.iter()
+            .any(|pod| pod.name == usage.name && pod.namespace == usage.namespace)
     });
+    Ok(())
 }
 
 fn sort(report: &mut TopReport, order: TopOrder) {

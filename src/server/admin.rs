@@ -23,7 +23,7 @@ use futures::{Stream, StreamExt, stream};
 use mirrorlet_streaming::gather::gathered;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixListener;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -267,15 +267,26 @@ async fn status(asked: Asked<StatusQuery>) -> Result<Response, ApiError> {
     if !query.watch {
         return Ok(Json(shared.view.status()).into_response());
     }
-    let lines = watch_lines(shared).map(move |line| {
+    Ok(json_lines(watch_lines(shared).map(Ok), permit))
+}
+
+/// An answer of lines of JSON, which holds `permit` until its end.
+pub(super) fn json_lines(
+    lines: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+    permit: OwnedSemaphorePermit,
+) -> Response {
+    let lines = lines.inspect(move |_| {
         let _held = &permit;
-        Ok::<_, io::Error>(line)
     });
-    Ok((
-        [(header::CONTENT_TYPE, "application/jsonl")],
-        Body::from_stream(lines),
-    )
-        .into_response())
+    let head = [(header::CONTENT_TYPE, "application/jsonl")];
+    (head, Body::from_stream(lines)).into_response()
+}
+
+/// A value as a line of JSON.
+pub(super) fn json_line(value: &impl Serialize) -> serde_json::Result<Bytes> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    Ok(line.into())
 }
 
 /// One line now and one after each change, equal ones left out, until the agent stops.
@@ -283,9 +294,7 @@ fn watch_lines(shared: Shared) -> impl Stream<Item = Bytes> + Send + 'static {
     let changes = shared.view.changed();
     let mut last = Bytes::new();
     on_changes(shared, changes, move |view| {
-        let mut line = serde_json::to_vec(&view.status()).ok()?;
-        line.push(b'\n');
-        let line = Bytes::from(line);
+        let line = json_line(&view.status()).ok()?;
         let is_new = line != last;
         last.clone_from(&line);
         Some(if is_new { line } else { Bytes::new() })

@@ -1,15 +1,11 @@
 //! The stories of pods and of the node, on the agent's socket.
 
-use std::io;
-
-use axum::body::Body;
-use axum::http::header;
-use axum::response::{IntoResponse, Json, Response};
+use axum::response::{Json, Response};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use serde::Deserialize;
 
-use super::admin::{ApiError, on_changes};
+use super::admin::{ApiError, json_line, json_lines, on_changes};
 use super::asked::Asked;
 use super::view::AgentView;
 use mirrorlet_core::api::report::ExplainReport;
@@ -46,12 +42,7 @@ pub(super) async fn events(asked: Asked<EventsQuery>) -> Response {
     } else {
         stream::iter(next(&*shared.view)).right_stream()
     };
-    let lines = lines.map(move |lines| {
-        let _held = &permit;
-        Ok::<_, io::Error>(lines)
-    });
-    let head = [(header::CONTENT_TYPE, "application/jsonl")];
-    (head, Body::from_stream(lines)).into_response()
+    json_lines(lines.map(Ok), permit)
 }
 
 /// The entries from that number on; the number moves behind them.
@@ -59,8 +50,7 @@ fn lines(view: &dyn AgentView, from: &mut u64) -> Option<Bytes> {
     let mut lines = Vec::new();
     for event in view.events(*from) {
         *from = event.number + 1;
-        serde_json::to_writer(&mut lines, &event).ok()?;
-        lines.push(b'\n');
+        lines.extend_from_slice(&json_line(&event).ok()?);
     }
     Some(lines.into())
 }

@@ -1,14 +1,11 @@
 //! The images on the Engine and the usage of pods, on the agent's socket.
 
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::header;
 use axum::response::{IntoResponse, Json, Response};
-use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use serde::Deserialize;
 
-use super::admin::{ApiError, Shared};
+use super::admin::{ApiError, Shared, json_line, json_lines};
 use super::asked::Asked;
 use mirrorlet_core::api::report::ImagesReport;
 
@@ -36,16 +33,7 @@ pub(super) async fn top(asked: Asked<TopQuery>) -> Result<Response, ApiError> {
     }
     let lines = samples
         .map_err(|error| std::io::Error::other(error.to_string()))
-        .and_then(async |report| {
-            let mut line = serde_json::to_vec(&report)?;
-            line.push(b'\n');
-            Ok(Bytes::from(line))
-        })
-        .map(move |line| {
-            let _held = &permit;
-            line
-        })
+        .and_then(async |report| Ok(json_line(&report)?))
         .take_until(shared.cancel.cancelled_owned());
-    let head = [(header::CONTENT_TYPE, "application/jsonl")];
-    Ok((head, Body::from_stream(lines)).into_response())
+    Ok(json_lines(lines, permit))
 }

@@ -11,9 +11,6 @@ use mirrorlet_core::reference::Reference;
 use mirrorlet_core::spec;
 use mirrorlet_docker::ListedImage;
 
-/// Prefixes of the ids of images in statuses.
-const ID_PREFIXES: [&str; 2] = ["docker-pullable://", "docker://"];
-
 impl View {
     /// See [`AgentView::images`](crate::server::view::AgentView::images).
     pub(super) async fn list_images(&self) -> Result<ImagesReport, ViewError> {
@@ -44,13 +41,7 @@ fn report(listed: Vec<ListedImage>, pods: &[Arc<Pod>]) -> ImagesReport {
             let init = status.init_container_statuses.iter().flatten();
             init.chain(status.container_statuses.iter().flatten())
         });
-        let ids = statuses.map(|container| {
-            let id = container.image_id.as_str();
-            let cut = ID_PREFIXES
-                .iter()
-                .find_map(|prefix| id.strip_prefix(prefix));
-            cut.unwrap_or(id).to_owned()
-        });
+        let ids = statuses.map(|container| container.image_id.clone());
         let names = spec::containers(pod).filter_map(|(_, c)| full(c.image.as_deref()?));
         for image in names.chain(ids) {
             let of_image = users.entry(image).or_default();
@@ -67,7 +58,7 @@ fn report(listed: Vec<ListedImage>, pods: &[Arc<Pod>]) -> ImagesReport {
 fn one(image: ListedImage, users: &BTreeMap<String, BTreeSet<String>>) -> ImageReport {
     let names = image.tags.iter().filter_map(|tag| full(tag));
     let by_name = names.chain(image.digests.iter().cloned());
-    let keys = by_name.chain([image.id.clone()]);
+    let keys = by_name.chain(image.image_ids());
     let pods: BTreeSet<&String> = keys.filter_map(|key| users.get(&key)).flatten().collect();
     ImageReport {
         pods: pods.into_iter().cloned().collect(),

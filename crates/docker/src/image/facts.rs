@@ -34,10 +34,20 @@ impl ImageFacts {
     #[must_use]
     pub fn image_id(&self) -> String {
         match &self.repo_digest {
-            Some(digest) => format!("docker-pullable://{digest}"),
-            None => format!("docker://{}", self.id),
+            Some(digest) => id_of_pulled(digest),
+            None => id_of_local(&self.id),
         }
     }
+}
+
+/// The id of an image in statuses, by its repository digest.
+pub(super) fn id_of_pulled(digest: &str) -> String {
+    format!("docker-pullable://{digest}")
+}
+
+/// The id in statuses of an image without repository digests, by the Engine's id.
+pub(super) fn id_of_local(id: &str) -> String {
+    format!("docker://{id}")
 }
 
 impl From<ImageInspect> for ImageFacts {

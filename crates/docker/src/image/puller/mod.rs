@@ -23,7 +23,7 @@ use self::failures::Failures;
 use super::PullPolicy;
 use super::access::ImageAccess;
 use super::credentials::NodeCredentials;
-use super::facts::{FactsCache, ImageFacts};
+use super::facts::{FactsCache, ImageFacts, id_of_local, id_of_pulled};
 use super::progress::{ProgressBoard, PullProgressReport};
 use super::pulled::{PulledImages, named};
 use super::remove::remove_image;
@@ -67,6 +67,14 @@ pub struct ListedImage {
     /// When this agent, or one before it on the same root, pulled it last; none for an image of
     /// somebody else.
     pub pulled_at: Option<Timestamp>,
+}
+
+impl ListedImage {
+    /// The ids that statuses of containers may name it by, as [`ImageFacts::image_id`].
+    pub fn image_ids(&self) -> impl Iterator<Item = String> {
+        let pulled = self.digests.iter().map(|digest| id_of_pulled(digest));
+        pulled.chain([id_of_local(&self.id)])
+    }
 }
 
 /// An image that was pulled, and the credentials that did it; none where none were needed.
