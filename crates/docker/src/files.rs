@@ -399,9 +399,7 @@ impl PodFiles {
         .await
         .map_err(config_error)
     }
-}
 
-impl PodFiles {
     /// The files that variables of a container come from, as they are now.
     pub(super) async fn env_files(
         &self,

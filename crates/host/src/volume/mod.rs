@@ -246,7 +246,7 @@ impl VolumeManager {
         subpath::ensure(pod, container, environment, &paths, &self.host, map)
     }
 
-    /// Reads the files in emptyDir volumes that variables come from.
+    /// Reads the files in emptyDir volumes that variables come from, each once.
     pub fn env_files(&self, uid: &PodUid, wanted: &[FileKeySelector]) -> Result<EnvFiles> {
         let paths = self.paths(uid)?;
         let mut files = EnvFiles::new();
@@ -255,8 +255,9 @@ impl VolumeManager {
         } in wanted
         {
             checked_name(volume_name)?;
-            let text = env_file::read(&paths.empty_dir(volume_name), path);
-            files.insert((volume_name.clone(), path.clone()), text);
+            let file = (volume_name.clone(), path.clone());
+            let read = || env_file::read(&paths.empty_dir(volume_name), path);
+            files.entry(file).or_insert_with(read);
         }
         Ok(files)
     }
