@@ -34,15 +34,7 @@ pub async fn measure(settings: &Settings, agent: Agent) -> anyhow::Result<Vec<Fi
     tokio::time::sleep(window).await;
     let engine_without = (engine_cpu() - engine_before) / seconds * 100.0;
 
-    let figure = |name, value, unit, target, limit, note| Figure {
-        name,
-        value,
-        unit,
-        floor: None,
-        target,
-        limit,
-        note,
-    };
+    let figure = Figure::new;
     let per_minute = f64::from(u32::try_from(calls)?) / seconds * 60.0;
     Ok(vec![
         figure(

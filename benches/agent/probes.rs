@@ -53,24 +53,22 @@ pub async fn idle(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
         .sum();
     let note = format!("{} pods, {seconds} s", settings.pods);
     Ok(vec![
-        Figure {
-            name: "an HTTP probe a second each: CPU of the agent",
-            value: percent,
-            unit: "%",
-            floor: None,
-            target: "below 3 % of a core",
-            limit: CPU_PERCENT,
-            note: note.clone(),
-        },
-        Figure {
-            name: "an HTTP probe a second each: Engine calls",
-            value: f64::from(u32::try_from(calls)?),
-            unit: "calls",
-            floor: None,
-            target: "0",
-            limit: 0.0,
+        Figure::new(
+            "an HTTP probe a second each: CPU of the agent",
+            percent,
+            "%",
+            "below 3 % of a core",
+            CPU_PERCENT,
+            note.clone(),
+        ),
+        Figure::new(
+            "an HTTP probe a second each: Engine calls",
+            f64::from(u32::try_from(calls)?),
+            "calls",
+            "0",
+            0.0,
             note,
-        },
+        ),
     ])
 }
 

@@ -30,13 +30,12 @@ pub async fn measure(settings: &Settings, agent: &Agent) -> anyhow::Result<Figur
         tokio::time::sleep(PAUSE).await;
     }
     let pods = f64::from(u32::try_from(settings.pods)?);
-    Ok(Figure {
-        name: "/stats/summary: CPU of the agent",
-        value: (cpu_seconds(pid) - before) * 1000.0 / f64::from(ROUNDS),
-        unit: "ms",
-        floor: None,
-        target: "at most 15 ms at 110 pods",
-        limit: TARGET_MILLIS * pods / TARGET_PODS,
-        note: format!("{pods} pods, {} KiB", bytes / 1024),
-    })
+    Ok(Figure::new(
+        "/stats/summary: CPU of the agent",
+        (cpu_seconds(pid) - before) * 1000.0 / f64::from(ROUNDS),
+        "ms",
+        "at most 15 ms at 110 pods",
+        TARGET_MILLIS * pods / TARGET_PODS,
+        format!("{pods} pods, {} KiB", bytes / 1024),
+    ))
 }

@@ -65,15 +65,14 @@ async fn mirrors(settings: &Settings, cluster: &Cluster) -> anyhow::Result<Vec<F
                 median(&starts)
             ),
         },
-        Figure {
-            name: "mirror force-deleted → back",
-            value: median(&returns),
-            unit: "ms",
-            floor: None,
-            target: "at most 200 ms",
-            limit: 200.0,
-            note: format!("median of {}", settings.rounds),
-        },
+        Figure::new(
+            "mirror force-deleted → back",
+            median(&returns),
+            "ms",
+            "at most 200 ms",
+            200.0,
+            format!("median of {}", settings.rounds),
+        ),
     ])
 }
 
@@ -134,15 +133,14 @@ async fn burst(settings: &Settings, cluster: &Cluster) -> anyhow::Result<Figure>
     quiet(cluster, &agent.node).await;
     let mut writes = requests(cluster, &agent.node, before);
     writes.retain(|e| e.writes() && e.resource == "pods");
-    Ok(Figure {
-        name: "API writes per static pod, many at once",
-        value: writes.len() as f64 / settings.burst as f64,
-        unit: "writes",
-        floor: None,
-        target: "at most 5",
-        limit: 5.0,
-        note: format!("{} pods: {}", settings.burst, by_kind(&writes)),
-    })
+    Ok(Figure::new(
+        "API writes per static pod, many at once",
+        writes.len() as f64 / settings.burst as f64,
+        "writes",
+        "at most 5",
+        5.0,
+        format!("{} pods: {}", settings.burst, by_kind(&writes)),
+    ))
 }
 
 async fn all_running(agent: &Agent, watching: &Watching, pods: usize) {
@@ -181,14 +179,13 @@ async fn idle(settings: &Settings, cluster: &Cluster) -> anyhow::Result<Vec<Figu
                 by_kind(&made)
             ),
         },
-        Figure {
-            name: "idle: RSS with an API server",
-            value: rss,
-            unit: "MiB",
-            floor: None,
-            target: "below 30 MiB",
-            limit: 30.0,
-            note: format!("{} static pods", settings.pods),
-        },
+        Figure::new(
+            "idle: RSS with an API server",
+            rss,
+            "MiB",
+            "below 30 MiB",
+            30.0,
+            format!("{} static pods", settings.pods),
+        ),
     ])
 }

@@ -25,6 +25,26 @@ pub struct Figure {
 }
 
 impl Figure {
+    /// A figure without a floor.
+    pub const fn new(
+        name: &'static str,
+        value: f64,
+        unit: &'static str,
+        target: &'static str,
+        limit: f64,
+        note: String,
+    ) -> Self {
+        Self {
+            name,
+            value,
+            unit,
+            floor: None,
+            target,
+            limit,
+            note,
+        }
+    }
+
     fn met(&self) -> bool {
         self.value <= self.limit
     }

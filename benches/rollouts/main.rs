@@ -11,6 +11,8 @@ mod agent;
 #[allow(dead_code, reason = "shared with another bench, which needs more")]
 #[path = "../agent/bed.rs"]
 mod bed;
+#[path = "../../tests/common/http.rs"]
+mod http;
 #[path = "../common/report.rs"]
 mod report;
 #[path = "../common/settings.rs"]
@@ -116,25 +118,6 @@ fn longest(seen: &[Seen]) -> f64 {
     seen.iter().map(|s| s.longest).fold(0.0, f64::max)
 }
 
-fn figure(
-    name: &'static str,
-    unit: &'static str,
-    value: f64,
-    target: &'static str,
-    limit: f64,
-    note: String,
-) -> Figure {
-    Figure {
-        name,
-        value,
-        unit,
-        floor: None,
-        target,
-        limit,
-        note,
-    }
-}
-
 fn recreate_figures(
     composed: Option<&[Seen]>,
     recreated: &[Seen],
@@ -146,10 +129,10 @@ fn recreate_figures(
     vec![
         Figure {
             floor: of_compose,
-            ..figure(
+            ..Figure::new(
                 "Recreate: without an answer, median",
-                "s",
                 gap,
+                "s",
                 "0.7 x Compose's, the floor",
                 of_compose.map_or(f64::INFINITY, |floor| floor * COMPOSE_SHARE),
                 format!("{edits} edits"),
@@ -157,27 +140,27 @@ fn recreate_figures(
         },
         Figure {
             floor: composed.map(failed),
-            ..figure(
+            ..Figure::new(
                 "Recreate: requests failed",
-                "",
                 failed(recreated),
+                "",
                 "0",
                 0.0,
                 causes(recreated),
             )
         },
-        figure(
+        Figure::new(
             "Recreate: longest wait",
-            "s",
             longest(recreated),
+            "s",
             "the stop + one start + 1.1 s",
             recreated.iter().map(|s| s.silent).fold(0.0, f64::max) + RESEND_SECONDS,
             String::new(),
         ),
-        figure(
+        Figure::new(
             "Recreate: Engine calls beyond stop and start",
-            "",
             beyond(calls),
+            "",
             "3",
             MORE_CALLS,
             format!("{calls:?}"),
@@ -188,26 +171,26 @@ fn recreate_figures(
 fn start_first_figures(first: &[Seen], calls: &BTreeMap<String, f64>) -> Vec<Figure> {
     let edits = first.len();
     vec![
-        figure(
+        Figure::new(
             "StartFirst: requests failed",
-            "",
             failed(first),
+            "",
             "0",
             0.0,
             format!("{edits} edits, {RATE} requests/s {}", causes(first)),
         ),
-        figure(
+        Figure::new(
             "StartFirst: without an answer, median",
-            "s",
             silent(first),
+            "s",
             "none: a tenth of a second",
             0.1,
             String::new(),
         ),
-        figure(
+        Figure::new(
             "StartFirst: Engine calls beyond stop and start",
-            "",
             beyond(calls),
+            "",
             "3",
             MORE_CALLS,
             format!("{calls:?}"),

@@ -1,11 +1,12 @@
 //! Requests at a steady rate.
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use crate::http;
 
 /// How long a client waits for a connection, and for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -14,18 +15,7 @@ const STACK: usize = 128 << 10;
 
 /// The answer of the server at `at`, on a connection of its own.
 pub fn ask(at: SocketAddr) -> Result<String, String> {
-    let failed = |error: std::io::Error| error.kind().to_string();
-    let mut stream = TcpStream::connect_timeout(&at, PATIENCE).map_err(failed)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-    stream
-        .write_all(b"GET /x HTTP/1.0\r\n\r\n")
-        .map_err(failed)?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).map_err(failed)?;
-    match answer.split_once("\r\n\r\n") {
-        Some((head, body)) if head.contains(" 200 ") => Ok(body.trim().to_owned()),
-        _ => Err("no answer".to_owned()),
-    }
+    http::ask(at, PATIENCE)
 }
 
 /// What clients saw of one edit.

@@ -145,19 +145,7 @@ impl Bed {
         let parsed = parse_manifest(manifest.as_bytes(), &context);
         let accepted = parsed.documents[0].pod().unwrap();
         let pod = Arc::clone(&accepted.pod);
-        let source = SourcePod {
-            pod: Arc::clone(&pod),
-            origin: Origin {
-                source: PodSource::File,
-                location: "web.yaml".into(),
-                document: 0,
-                position: None,
-            },
-            held: false,
-            problems: Vec::new(),
-            rollout: None,
-            config: None,
-        };
+        let source = SourcePod::new(Arc::clone(&pod), Origin::whole(PodSource::File, "web.yaml"));
         self.wanted.set_pods([Arc::clone(&pod)]);
         self.merged.publish(Merged {
             pods: BTreeMap::from([(PodUid::of(&pod), source)]),

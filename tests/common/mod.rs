@@ -19,6 +19,7 @@
 pub mod cluster;
 pub mod dockerd;
 pub mod history;
+pub mod http;
 pub mod intercept;
 pub mod link;
 pub mod node;
@@ -753,22 +754,11 @@ pub async fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> 
 }
 
 /// The answer of the server at `at` to a request for `/x`, on a connection of its own.
+///
+/// A connection that waits during an edit is tried again by the kernel after 1, 3, 7, 15 s: on a
+/// busy machine that is long, and how long is not a test's matter.
 pub fn ask(at: std::net::SocketAddr) -> Result<String, String> {
-    use std::io::{Read as _, Write as _};
-    let failed = |error: std::io::Error| error.to_string();
-    // A connection that waits during an edit is tried again by the kernel after 1, 3, 7, 15 s: on a
-    // busy machine that is long, and how long is not a test's matter.
-    let mut stream = std::net::TcpStream::connect_timeout(&at, PATIENCE).map_err(failed)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-    stream
-        .write_all(b"GET /x HTTP/1.0\r\n\r\n")
-        .map_err(failed)?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).map_err(failed)?;
-    match answer.split_once("\r\n\r\n") {
-        Some((head, body)) if head.contains(" 200 ") => Ok(body.trim().to_owned()),
-        _ => Err(format!("answered {answer:?}")),
-    }
+    http::ask(at, PATIENCE)
 }
 
 /// A port of the host that nobody has, and that nobody is given who doesn't ask for it by number:

@@ -31,19 +31,10 @@ fn pod(name: u8, version: u8) -> SourcePod {
         "spec": {"containers": [{"name": "c", "image": format!("image:{version}")}]},
     }))
     .unwrap();
-    SourcePod {
-        pod: Arc::new(pod),
-        origin: Origin {
-            source: PodSource::File,
-            location: format!("/m/{name}.yaml"),
-            document: 0,
-            position: None,
-        },
-        held: false,
-        problems: Vec::new(),
-        rollout: None,
-        config: None,
-    }
+    SourcePod::new(
+        Arc::new(pod),
+        Origin::whole(PodSource::File, format!("/m/{name}.yaml")),
+    )
 }
 
 fn merged(wanted: &BTreeMap<u8, u8>, before: &Merged) -> Merged {

@@ -46,6 +46,19 @@ pub struct Origin {
     pub position: Option<Position>,
 }
 
+impl Origin {
+    /// The origin of all that stands at a location: its first document.
+    #[must_use]
+    pub fn whole(source: PodSource, location: impl Into<String>) -> Self {
+        Self {
+            source,
+            location: location.into(),
+            document: 0,
+            position: None,
+        }
+    }
+}
+
 /// A pod as its source wants it: defaulted, validated, with name, namespace, node and UID set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SourcePod {
@@ -64,6 +77,19 @@ pub struct SourcePod {
 }
 
 impl SourcePod {
+    /// The present version of a pod, without problems or a rollout.
+    #[must_use]
+    pub fn new(pod: Arc<Pod>, origin: Origin) -> Self {
+        Self {
+            pod,
+            origin,
+            held: false,
+            problems: Vec::new(),
+            rollout: None,
+            config: None,
+        }
+    }
+
     /// UID of the pod.
     #[must_use]
     pub fn uid(&self) -> PodUid {

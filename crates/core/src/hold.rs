@@ -148,12 +148,9 @@ impl FileDecision {
                     return;
                 }
                 self.pods.push(SourcePod {
-                    pod: Arc::clone(&accepted.pod),
-                    origin,
                     held: true,
                     problems: problems.to_vec(),
-                    rollout: None,
-                    config: None,
+                    ..SourcePod::new(Arc::clone(&accepted.pod), origin)
                 });
             }
             Accepted::Object(object) => {
@@ -177,12 +174,8 @@ impl FileDecision {
         let problems = document.problems.iter().cloned();
         match content {
             Accepted::Pod(accepted) => self.pods.push(SourcePod {
-                pod: Arc::clone(&accepted.pod),
-                origin,
-                held: false,
                 problems: problems.collect(),
-                rollout: None,
-                config: None,
+                ..SourcePod::new(Arc::clone(&accepted.pod), origin)
             }),
             Accepted::Object(object) => {
                 self.problems.extend(problems);

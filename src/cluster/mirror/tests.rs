@@ -78,20 +78,8 @@ impl Bed {
     fn want(&mut self, pods: &[&Arc<Pod>]) {
         self.api.want(pods);
         let pods = pods.iter().map(|pod| {
-            let origin = Origin {
-                source: PodSource::File,
-                location: "web.yaml".into(),
-                document: 0,
-                position: None,
-            };
-            let pod = SourcePod {
-                pod: Arc::clone(pod),
-                origin,
-                held: false,
-                problems: Vec::new(),
-                rollout: None,
-                config: None,
-            };
+            let origin = Origin::whole(PodSource::File, "web.yaml");
+            let pod = SourcePod::new(Arc::clone(pod), origin);
             (pod.uid(), pod)
         });
         self.merged.publish(Merged {

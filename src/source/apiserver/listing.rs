@@ -126,19 +126,9 @@ pub(super) fn source_set<'a>(
         let created = pod.metadata.creation_timestamp.as_ref().map(|t| t.0);
         (created, PodUid::of(pod))
     });
-    let pods = pods.into_iter().map(|pod| SourcePod {
-        pod,
-        origin: Origin {
-            source: PodSource::Api,
-            location: LOCATION.to_owned(),
-            document: 0,
-            position: None,
-        },
-        held: false,
-        problems: Vec::new(),
-        rollout: None,
-        config: None,
-    });
+    let pods = pods
+        .into_iter()
+        .map(|pod| SourcePod::new(pod, Origin::whole(PodSource::Api, LOCATION)));
     SourceSet {
         pods: pods.collect(),
         problems,

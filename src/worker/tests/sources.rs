@@ -27,19 +27,9 @@ enum Server {
 const SERVERS: [Server; 3] = [Server::LastKnown, Server::NeverReached, Server::Delivered];
 
 fn state(source: PodSource, pods: &[Arc<Pod>], server: Server) -> SourceState {
-    let pods = pods.iter().map(|pod| SourcePod {
-        pod: Arc::clone(pod),
-        origin: Origin {
-            source,
-            location: String::new(),
-            document: 0,
-            position: None,
-        },
-        held: false,
-        problems: Vec::new(),
-        rollout: None,
-        config: None,
-    });
+    let pods = pods
+        .iter()
+        .map(|pod| SourcePod::new(Arc::clone(pod), Origin::whole(source, "")));
     let set = Arc::new(SourceSet {
         pods: pods.collect(),
         ..SourceSet::default()

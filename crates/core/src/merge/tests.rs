@@ -19,19 +19,11 @@ fn pod(source: PodSource, location: &str, document: u32, name: &str, uid: &str) 
     pod.metadata.name = Some(name.into());
     pod.metadata.namespace = Some("ns".into());
     pod.metadata.uid = Some(uid.into());
-    SourcePod {
-        pod: Arc::new(pod),
-        origin: Origin {
-            source,
-            location: location.into(),
-            document,
-            position: None,
-        },
-        held: false,
-        problems: Vec::new(),
-        rollout: None,
-        config: None,
-    }
+    let origin = Origin {
+        document,
+        ..Origin::whole(source, location)
+    };
+    SourcePod::new(Arc::new(pod), origin)
 }
 
 fn file(location: &str, name: &str, uid: &str) -> SourcePod {

@@ -44,12 +44,8 @@ impl Decision {
         let mut pod = beside_pod(&revision.pod);
         self.history.annotate(&mut pod);
         Some(SourcePod {
-            pod,
-            origin: wanted.origin.clone(),
-            held: false,
-            problems: Vec::new(),
-            rollout: None,
             config: revision.config.clone(),
+            ..SourcePod::new(pod, wanted.origin.clone())
         })
     }
 

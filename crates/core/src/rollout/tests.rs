@@ -21,19 +21,10 @@ fn revision(uid: &str) -> SourcePod {
         "metadata": {"name": "web-box", "namespace": "default", "uid": uid},
         "spec": {"containers": [{"name": "web", "image": format!("web:{uid}")}]},
     });
-    SourcePod {
-        pod: Arc::new(serde_json::from_value(pod).unwrap()),
-        origin: Origin {
-            source: PodSource::File,
-            location: "/m/web.yaml".to_owned(),
-            document: 0,
-            position: None,
-        },
-        held: false,
-        problems: Vec::new(),
-        rollout: None,
-        config: None,
-    }
+    SourcePod::new(
+        Arc::new(serde_json::from_value(pod).unwrap()),
+        Origin::whole(PodSource::File, "/m/web.yaml"),
+    )
 }
 
 fn ready(since: i64) -> core::PodStatus {
