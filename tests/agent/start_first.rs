@@ -13,15 +13,18 @@ use mirrorlet::app::cleanup::{Left, cleanup};
 use mirrorlet_core::api::report::PodReport;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// A web server that answers `says`, with a host port. It finishes what it has begun when it is told
-/// to end.
+/// What a web server does that is told to end: it accepts the connections that were made before,
+/// then no more, and finishes what it has begun.
+const END: &str = "sleep 1; kill $server; sleep 2; exit 0";
+
+/// A web server that answers `says`, with a host port.
 fn web(says: &str, port: u16, rollout: &str) -> String {
     web_with(says, port, rollout, IMAGE, "")
 }
 
 fn web_with(says: &str, port: u16, rollout: &str, image: &str, container: &str) -> String {
     let script = format!(
-        "mkdir -p /w; echo {says} > /w/x; trap 'sleep 3; exit 0' TERM; httpd -f -p 8080 -h /w & wait $!; wait"
+        "mkdir -p /w; echo {says} > /w/x; trap '{END}' TERM; httpd -f -p 8080 -h /w & server=$!; wait $server; wait"
     );
     format!(
         r#"apiVersion: v1
@@ -108,15 +111,17 @@ async fn until_says(agent: &mut TestAgent, at: SocketAddr, says: &str) -> PodRep
         .await
 }
 
-/// The host's own address in the Engine's default network.
+/// The host's own address in the Engine's default network. An Engine that has just made its bridge
+/// names no gateway: it is the first address of the subnet then.
 fn gateway(bed: &Bed) -> Ipv4Addr {
-    let of = "{{(index .IPAM.Config 0).Gateway}} {{(index .IPAM.Config 0).Subnet}}";
-    let told = bed.docker(&["network", "inspect", "bridge", "--format", of]);
-    let (gateway, subnet) = told.split_once(' ').unwrap();
-    gateway.parse().unwrap_or_else(|_| {
-        let network: Ipv4Addr = subnet.split_once('/').unwrap().0.parse().unwrap();
-        Ipv4Addr::from_bits(network.to_bits() + 1)
-    })
+    let of = "{{(index .IPAM.Config 0).Subnet}} {{(index .IPAM.Config 0).Gateway}}";
+    let printed = bed.docker(&["network", "inspect", "bridge", "--format", of]);
+    let mut words = printed.split_whitespace();
+    let (network, _) = words.next().unwrap().split_once('/').unwrap();
+    words.next().map_or_else(
+        || Ipv4Addr::from_bits(network.parse::<Ipv4Addr>().unwrap().to_bits() + 1),
+        |gateway| gateway.parse().unwrap(),
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -215,7 +220,7 @@ async fn an_agent_that_dies_leaves_no_port_that_waits() {
     let mut agent = bed.agent().await;
     let at = (Ipv4Addr::LOCALHOST, port).into();
     let deaf = |says: &str| {
-        let text = web(says, port, "Recreate").replace("sleep 3; exit 0", ":; sleep 1000");
+        let text = web(says, port, "Recreate").replace(END, ":; sleep 1000");
         text.replace("GracePeriodSeconds: 5", "GracePeriodSeconds: 300")
     };
     bed.write("web.yaml", &deaf("one"));
