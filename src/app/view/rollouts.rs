@@ -127,7 +127,9 @@ pub(super) fn view_error(error: CommandError) -> ViewError {
     };
     let help = match refused {
         Refused::UnknownRevision { .. } => Some("see mirrorlet rollout history"),
-        Refused::NoneBefore { .. } => Some("name one with --to-revision"),
+        Refused::NoneBefore { .. } => {
+            Some("see mirrorlet rollout history; --to-revision names any of them")
+        }
         Refused::Paused => Some("end the pause first, with: mirrorlet rollout resume"),
         Refused::Stopped => Some("start it with: mirrorlet start"),
         Refused::NotStopped => Some("restart its containers with: mirrorlet restart"),

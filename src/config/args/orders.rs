@@ -59,11 +59,13 @@ fn timeout(text: &str) -> Result<Duration, duration::InvalidDuration> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum WaitFor {
     /// Every container is ready.
+    #[value(aliases = ["condition=Ready", "condition=ready"])]
     Ready,
     /// Ready, and the version of the manifest has passed its rollout.
     Healthy,
     /// Stopped with mirrorlet stop, and nothing of it runs.
     Stopped,
     /// The pod is gone.
+    #[value(alias = "delete")]
     Deleted,
 }

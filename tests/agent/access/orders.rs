@@ -100,7 +100,7 @@ async fn a_wait_ends_with_the_state_or_with_its_time() {
             .stderr(Stdio::piped());
         piped.spawn().unwrap()
     };
-    let ready = begin(&["web"]);
+    let ready = begin(&["web", "--for=condition=Ready"]);
     let healthy = begin(&["web", "--for", "healthy"]);
     bed.write("web.yaml", &sleeper("web"));
     let met = "pod/web-box condition met\n";
@@ -136,7 +136,7 @@ async fn a_wait_ends_with_the_state_or_with_its_time() {
     let mut out = BufReader::new(left.stdout.take().unwrap());
     out.read_line(&mut line).unwrap();
     assert_eq!(line, met);
-    let deleted = begin(&["web", "--for", "deleted"]);
+    let deleted = begin(&["web", "--for", "delete"]);
     bed.remove("web.yaml");
     prints(
         &deleted.wait_with_output().unwrap(),
