@@ -15,7 +15,7 @@ use mirrorlet_core::api::core::Service;
 use mirrorlet_core::api::diagnostic::Position;
 use mirrorlet_core::api::{Code, Diagnostic, NodeName, Pod, Severity};
 use mirrorlet_core::app_armor;
-use mirrorlet_core::desired::PodSource;
+use mirrorlet_core::desired::{Places, PodSource};
 use mirrorlet_core::manifest::{
     self, Accepted, Document, DocumentKey, MANIFEST_BYTES_MAX, ParseContext, is_manifest_name,
 };
@@ -107,7 +107,7 @@ struct Run {
 struct Found {
     file: FileReport,
     /// Its pods that refer to objects, with the place of each reference.
-    pods: Vec<(Arc<Pod>, BTreeMap<String, Position>)>,
+    pods: Vec<(Arc<Pod>, Places)>,
     /// Its Services, with the place of each.
     services: Vec<(Arc<Service>, Option<Position>)>,
     /// Whether it was read as part of a directory, which defines all objects that its pods need.
@@ -203,7 +203,7 @@ impl Run {
                     found.file.note(refused);
                 }
                 let pod = Arc::clone(&accepted.pod);
-                found.pods.push((pod, document.places.clone()));
+                found.pods.push((pod, Arc::clone(&document.places)));
             }
             if let Some(Accepted::Object(Object::Service(service))) = &document.accepted {
                 let place = document.position;

@@ -99,7 +99,9 @@ impl RolloutOptions {
         });
         match verdict {
             Verdict::Admitted { .. } => None,
-            Verdict::Refused(failure) => Some(Cause::new(failure.reason, failure.message)),
+            Verdict::Refused(failure) => {
+                Some(Cause::new(failure.reason, failure.message).of_field(failure.field))
+            }
         }
     }
 
@@ -406,7 +408,9 @@ impl Rollouts {
             | Phase::Failed(_)
             | Phase::Restored(_) => return,
         };
-        let Cause { reason, message } = cause;
+        let Cause {
+            reason, message, ..
+        } = cause;
         occurrences::rollout_setback(telemetry, name, &uid, setback, reason, message);
     }
 

@@ -103,7 +103,9 @@ impl RolloutOptions {
             }
             known => known,
         };
-        let told = |Cause { reason, message }| (reason.to_string(), message.to_string());
+        let told = |Cause {
+                        reason, message, ..
+                    }| (reason.to_string(), message.to_string());
         let (reason, message) = cause.map_or_else(Default::default, told);
         let check = check.unwrap_or_default();
         let before = running.filter(|_| content).map(Revision::version);

@@ -163,7 +163,10 @@ fn outcome(prepared: Result<(), SyncError>) -> (Preparation, Option<Duration>) {
             let retry = error.retry_after.unwrap_or(RETRY).max(RETRY_MIN);
             let outcome = match error.reason {
                 SyncErrorReason::RuntimeUnavailable => Preparation::UnderWay,
-                reason => Preparation::Failed(Cause::new(reason.to_string(), error.message)),
+                reason => {
+                    let cause = Cause::new(reason.to_string(), error.message);
+                    Preparation::Failed(cause.of_field(error.field))
+                }
             };
             (outcome, Some(retry))
         }

@@ -52,6 +52,23 @@ fn ids(bed: &Bed) -> BTreeMap<String, String> {
     bed.running().into_iter().collect()
 }
 
+/// The fields that the problems of edits are about, with a word of their lines.
+const FIELDS: [(&str, &str, &str); 5] = [
+    (
+        "tag",
+        "spec.containers[0].image",
+        "image: mirrorlet.test/nowhere:1",
+    ),
+    ("port", "spec.containers[0].ports[0].hostPort", "hostPort"),
+    ("path", "spec.volumes[0]", "- name: v"),
+    ("root", "spec.containers[0]", "- name: root"),
+    (
+        "second",
+        "spec.containers[1].image",
+        "image: mirrorlet.test/nowhere:1",
+    ),
+];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_edit_that_can_not_be_started_stops_nothing() {
     let taken = TcpListener::bind("0.0.0.0:0").unwrap();
@@ -141,7 +158,7 @@ async fn an_edit_that_can_not_be_started_stops_nothing() {
         bed.write(&format!("{name}.yaml"), edit);
     }
     for life in ["the agent that saw the edit", "the one after it"] {
-        for (name, _, cause) in &edits {
+        for (name, edit, cause) in &edits {
             let held = |pod: &PodReport| pod.held && told(pod).contains(cause);
             let pod = agent.until_pod(name, held).await;
             // rollouts 1, rollouts 2, rollouts 8, rollouts 9, rollouts 10, rollouts 11, rollouts 12
@@ -151,6 +168,16 @@ async fn an_edit_that_can_not_be_started_stops_nothing() {
             let file = bed.manifest(&format!("{name}.yaml"));
             assert_eq!(problem.file, file.display().to_string());
             assert!(problem.message.contains("the one before runs"), "{problem}");
+            if let Some((field, word)) = FIELDS
+                .iter()
+                .find(|(of, ..)| of == name)
+                .map(|f| (f.1, f.2))
+            {
+                assert_eq!(problem.field.as_deref(), Some(field), "{problem}");
+                let line = usize::try_from(problem.position.unwrap().line).unwrap();
+                let line = edit.lines().nth(line - 1).unwrap();
+                assert!(line.contains(word), "{problem}: {line}");
+            }
         }
         assert_eq!(ids(&bed), before, "{life}");
         agent.stop().await;

@@ -224,6 +224,7 @@ impl World {
             problems: Vec::new(),
             rollout: None,
             config: None,
+            places: Arc::default(),
         });
         let set = SourceSet {
             pods: pods.collect(),

@@ -59,6 +59,9 @@ impl Origin {
     }
 }
 
+/// Where fields of a manifest are in its text, by path.
+pub type Places = Arc<BTreeMap<String, Position>>;
+
 /// A pod as its source wants it: defaulted, validated, with name, namespace, node and UID set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SourcePod {
@@ -74,6 +77,8 @@ pub struct SourcePod {
     pub rollout: Option<RolloutReport>,
     /// The data of the objects that are a part of this version.
     pub config: Option<Arc<Config>>,
+    /// Where its fields are; empty where the text is not at hand.
+    pub places: Places,
 }
 
 impl SourcePod {
@@ -87,6 +92,7 @@ impl SourcePod {
             problems: Vec::new(),
             rollout: None,
             config: None,
+            places: Places::default(),
         }
     }
 

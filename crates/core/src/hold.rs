@@ -175,6 +175,7 @@ impl FileDecision {
         match content {
             Accepted::Pod(accepted) => self.pods.push(SourcePod {
                 problems: problems.collect(),
+                places: Arc::clone(&document.places),
                 ..SourcePod::new(Arc::clone(&accepted.pod), origin)
             }),
             Accepted::Object(object) => {

@@ -25,6 +25,7 @@ pub mod env;
 pub mod events;
 pub mod eviction;
 pub mod expand;
+pub mod fields;
 pub mod gc;
 pub mod handler;
 pub mod hold;

@@ -15,6 +15,7 @@ use mirrorlet_core::api::core::{Container, FileKeySelector};
 use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp, keys};
 use mirrorlet_core::credentials::{PullSecrets, pull_secrets};
 use mirrorlet_core::env::{EnvFiles, env_files};
+use mirrorlet_core::fields;
 use mirrorlet_core::names::{NamedPod, Names};
 use mirrorlet_core::objects::claims::{ClaimName, EngineVolume, LOCAL_DRIVER, Place, Storage};
 use mirrorlet_core::objects::{ObjectSet, is_static, references};
@@ -234,10 +235,12 @@ impl PodFiles {
             return Ok(());
         }
         let for_disk = Arc::clone(pod);
-        let checked = self.on_disk(move |volumes| volumes.check(&for_disk, &payloads));
-        checked
-            .await
-            .map_err(|error| SyncError::new(SyncErrorReason::FailedMount, error.to_string()))
+        let checked = self.on_disk(move |volumes| Ok(volumes.check(&for_disk, &payloads)));
+        let checked = checked.await.map_err(config_error)?;
+        checked.map_err(|error| {
+            let volume = error.volume();
+            mount_error(&error).of_field(|| fields::volume(pod, volume?))
+        })
     }
 
     /// The storage of the pod's claims by the names of its volumes.

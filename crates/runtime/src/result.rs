@@ -72,6 +72,8 @@ pub struct SyncError {
     pub message: String,
     /// When it makes sense to try again, where that is known.
     pub retry_after: Option<Duration>,
+    /// The field of the pod that it is about, where there is one: `spec.containers[0].image`.
+    pub field: Option<String>,
 }
 
 impl SyncError {
@@ -81,7 +83,15 @@ impl SyncError {
             reason,
             message: message.into(),
             retry_after: None,
+            field: None,
         }
+    }
+
+    /// The same, about that field, unless one is known already.
+    #[must_use]
+    pub fn of_field(mut self, field: impl FnOnce() -> Option<String>) -> Self {
+        self.field = self.field.or_else(field);
+        self
     }
 }
 

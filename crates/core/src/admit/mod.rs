@@ -17,7 +17,7 @@ use crate::api::{FullName, Pod, PodUid, Timestamp, core, meta};
 use crate::ending::is_api_pod;
 use crate::pressure::{self, Pressure, Pressures};
 use crate::resources::QosClass;
-use crate::{app_armor, resources, spec};
+use crate::{app_armor, fields, resources, spec};
 
 mod affinity;
 mod fit;
@@ -109,6 +109,8 @@ pub struct Failure {
     pub message: Arc<str>,
     /// The cause of the failure.
     pub cause: FailureCause,
+    /// The field of the pod that it is about, where there is one.
+    pub field: Option<Arc<str>>,
 }
 
 /// The cause of a failure.
@@ -133,6 +135,7 @@ impl Failure {
             reason: reason.into(),
             message: message.into(),
             cause: FailureCause::Refused,
+            field: None,
         }
     }
 
@@ -143,6 +146,7 @@ impl Failure {
             reason: pressure::EVICTED.into(),
             message: message.into(),
             cause: FailureCause::Evicted { grace, for_node },
+            field: None,
         }
     }
 
@@ -161,6 +165,7 @@ impl Failure {
             reason: "Preempting".into(),
             message: "Preempted in order to admit critical pod".into(),
             cause: FailureCause::Preempted,
+            field: None,
         }
     }
 }
@@ -294,7 +299,11 @@ fn mismatch(input: &AdmitInput<'_>) -> Option<Failure> {
             name.namespace,
             name.name
         );
-        return Some(Failure::refused("NodePorts", &message));
+        let field = fields::host_port(pod, port, protocol);
+        return Some(Failure {
+            field: field.map(Into::into),
+            ..Failure::refused("NodePorts", &message)
+        });
     }
     if is_api_pod(pod) && affinity::untolerated_no_execute(pod, &node.taints) {
         return Some(failed(

@@ -352,6 +352,8 @@ fn host_ports_collide_by_protocol_port_and_address() {
             panic!("{verdict:?}");
         };
         assert_eq!(&*failure.message, words);
+        let field = (!is_api_pod(&pod)).then_some("spec.containers[0].ports[0].hostPort");
+        assert_eq!(failure.field.as_deref(), field);
     }
     let init =
         json!({"initContainers": [{"name": "i", "ports": [{"containerPort": 9, "hostPort": 80}]}]});

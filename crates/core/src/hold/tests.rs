@@ -1,5 +1,3 @@
-use std::collections::BTreeMap;
-
 use super::*;
 use crate::api::{FullName, Pod};
 use crate::manifest::AcceptedPod;
@@ -55,7 +53,7 @@ fn accepted(number: u32, name: &str, version: &str) -> Document {
         key: Some(DocumentKey::Pod(FullName::new(name, "ns"))),
         may_be_secret: false,
         accepted: Some(content(name, version)),
-        places: BTreeMap::new(),
+        places: Arc::default(),
         problems: vec![Diagnostic::warning(Code::UnknownField, LOCATION, "hm")],
     }
 }
@@ -67,7 +65,7 @@ fn rejected(number: u32, name: Option<&str>) -> Document {
         key: name.map(|name| DocumentKey::Pod(FullName::new(name, "ns"))),
         may_be_secret: false,
         accepted: None,
-        places: BTreeMap::new(),
+        places: Arc::default(),
         problems: vec![Diagnostic::error(
             Code::InvalidValue,
             LOCATION,

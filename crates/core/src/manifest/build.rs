@@ -1,15 +1,15 @@
 //! Puts the steps together: one document → one pod or object.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::Metadata;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::api::diagnostic::Position;
 use crate::api::meta::ObjectMeta;
 use crate::api::{Code, Diagnostic, FullName, Pod, PodUid, Severity, keys};
+use crate::desired::Places;
+use crate::fields;
 use crate::objects::{Object, ObjectKey, ObjectKind, ObjectUse, uses};
 
 use super::problems::Problems;
@@ -137,7 +137,7 @@ fn read_one(
     let built = built.unwrap_or_default();
     let places = match &built.accepted {
         Some(Accepted::Pod(accepted)) => places(&accepted.pod, &problems),
-        Some(Accepted::Object(_) | Accepted::Namespace) | None => BTreeMap::new(),
+        Some(Accepted::Object(_) | Accepted::Namespace) | None => Places::default(),
     };
     let mut problems = problems.into_sorted();
     if let Some(DocumentKey::Pod(name)) = &built.key {
@@ -156,13 +156,12 @@ fn read_one(
     }
 }
 
-/// Where a pod names objects, by field.
-fn places(pod: &Pod, problems: &Problems<'_>) -> BTreeMap<String, Position> {
-    let uses = uses(pod);
-    let paths = uses.iter().flat_map(ObjectUse::paths);
-    paths
-        .filter_map(|path| Some((path.to_string(), problems.locate(path)?)))
-        .collect()
+/// Where a pod names objects, and what else of it may fail, by field.
+fn places(pod: &Pod, problems: &Problems<'_>) -> Places {
+    let (uses, fields) = (uses(pod), fields::all(pod));
+    let paths = uses.iter().flat_map(ObjectUse::paths).chain(&fields);
+    let places = paths.filter_map(|path| Some((path.to_string(), problems.locate(path)?)));
+    Arc::new(places.collect())
 }
 
 /// The kind of a document; none, with what is wrong noted, if it is not read.

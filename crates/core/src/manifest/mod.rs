@@ -15,12 +15,11 @@ mod text;
 mod tree;
 mod uid;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::api::diagnostic::Position;
 use crate::api::{Code, Diagnostic, FullName, NodeName, Pod};
-use crate::desired::PodSource;
+use crate::desired::{Places, PodSource};
 use crate::objects::{Object, ObjectKey, ObjectKind};
 
 pub use build::{document_from_canonical, parse_manifest};
@@ -96,7 +95,7 @@ pub struct Document {
     /// Its content; none when it is rejected.
     pub accepted: Option<Accepted>,
     /// Where it names objects, by field.
-    pub places: BTreeMap<String, Position>,
+    pub places: Places,
     /// Errors (then it is rejected) and warnings.
     pub problems: Vec<Diagnostic>,
 }

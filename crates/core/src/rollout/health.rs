@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Cause, Settings};
 use crate::api::core::{ContainerStatus, PodStatus};
 use crate::api::{Pod, Timestamp};
-use crate::spec;
+use crate::{fields, spec};
 
 /// Reasons for which a container waits that no wait mends: the Engine refused to create or start
 /// it, or its image is gone.
@@ -106,7 +106,7 @@ fn failure(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Option<Cause> {
         let init = seen.status.init_container_statuses.iter().flatten();
         init.chain(seen.status.container_statuses.iter().flatten())
     };
-    if let Some(cause) = all().find_map(refused) {
+    if let Some(cause) = all().find_map(|container| refused(pod, container)) {
         return Some(cause);
     }
     // The neighbours of what the node itself needs may be restarting, too.
@@ -117,22 +117,22 @@ fn failure(pod: &Pod, seen: &Seen<'_>, settings: &Settings) -> Option<Cause> {
     let mut all = all();
     let often = all.find(|container| container.restart_count >= settings.max_restarts);
     often
-        .map(crashed)
+        .map(|container| crashed(pod, container))
         .or_else(|| Some(Cause::new("Unhealthy", seen.failed_probe?)))
 }
 
 /// Why a container can't run, where that is for good.
-fn refused(container: &ContainerStatus) -> Option<Cause> {
+fn refused(pod: &Pod, container: &ContainerStatus) -> Option<Cause> {
     let waiting = container.state.as_ref()?.waiting.as_ref()?;
     let reason = waiting.reason.as_deref()?;
     let message = waiting.message.as_deref().unwrap_or_default();
     let message = format!("container {}: {message}", container.name);
     REFUSED
         .contains(&reason)
-        .then(|| Cause::new(reason, message))
+        .then(|| Cause::new(reason, message).of_field(fields::container(pod, &container.name)))
 }
 
-fn crashed(container: &ContainerStatus) -> Cause {
+fn crashed(pod: &Pod, container: &ContainerStatus) -> Cause {
     let (name, restarts) = (&container.name, container.restart_count);
     let last = container
         .last_state
@@ -148,7 +148,7 @@ fn crashed(container: &ContainerStatus) -> Cause {
         format!("{restarts} times")
     };
     let message = format!("container {name} was restarted {times}{last}");
-    Cause::new("CrashLoopBackOff", message)
+    Cause::new("CrashLoopBackOff", message).of_field(fields::container(pod, name))
 }
 
 /// Since when the pod is ready.

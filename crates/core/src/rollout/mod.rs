@@ -50,6 +50,9 @@ pub struct Cause {
     pub reason: Arc<str>,
     /// One sentence.
     pub message: Arc<str>,
+    /// The field of the pod that it is about, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<Arc<str>>,
 }
 
 impl Cause {
@@ -58,7 +61,15 @@ impl Cause {
         Self {
             reason: reason.into(),
             message: message.into(),
+            field: None,
         }
+    }
+
+    /// The same, about that field.
+    #[must_use]
+    pub fn of_field(self, field: Option<impl Into<Arc<str>>>) -> Self {
+        let field = field.map(Into::into);
+        Self { field, ..self }
     }
 }
 

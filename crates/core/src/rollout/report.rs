@@ -15,7 +15,10 @@ impl Decision {
     #[must_use]
     pub fn pod(&self, wanted: &SourcePod) -> SourcePod {
         let report = self.report(wanted);
-        let problem = report.as_ref().and_then(|report| problem(wanted, report));
+        let problem = report.as_ref().and_then(|report| {
+            let problem = problem(wanted, report)?;
+            Some(self.placed(problem, wanted, report))
+        });
         let current = self.history.current();
         let replaced = current.filter(|revision| revision.uid() != wanted.uid());
         let config = replaced.map_or(&wanted.config, |revision| &revision.config);
@@ -33,6 +36,7 @@ impl Decision {
             problems: problem.into_iter().chain(wanted.problems.clone()).collect(),
             rollout: report,
             config: config.clone(),
+            places: Arc::clone(&wanted.places),
         }
     }
 
@@ -47,6 +51,30 @@ impl Decision {
             config: revision.config.clone(),
             ..SourcePod::new(pod, wanted.origin.clone())
         })
+    }
+
+    /// A problem at its field, where that is known and the text is the version's that it is about;
+    /// else at the pod's document.
+    fn placed(
+        &self,
+        problem: Diagnostic,
+        wanted: &SourcePod,
+        report: &RolloutReport,
+    ) -> Diagnostic {
+        let cause = match &self.phase {
+            Phase::Held(cause) | Phase::Failed(cause) | Phase::Restored(cause) => Some(cause),
+            Phase::Settled | Phase::Preparing | Phase::Paused | Phase::Judging => None,
+        };
+        let field = cause.filter(|_| report.target == report.newest);
+        let field = field.and_then(|cause| cause.field.as_deref());
+        let found = field.and_then(|field| Some((field, wanted.places.get(field)?)));
+        match found {
+            Some((field, position)) => problem.at(*position).field(field),
+            None => Diagnostic {
+                position: wanted.origin.position,
+                ..problem
+            },
+        }
     }
 
     /// How the rollout is told to people; none where the newest revision runs and is not judged.
@@ -176,8 +204,5 @@ fn problem(wanted: &SourcePod, rollout: &RolloutReport) -> Option<Diagnostic> {
             Diagnostic::warning(Code::RolloutPaused, location, message).help(help)
         }
     };
-    Some(Diagnostic {
-        position: wanted.origin.position,
-        ..problem
-    })
+    Some(problem)
 }

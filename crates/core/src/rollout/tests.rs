@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::api::ContainerId;
+use crate::api::diagnostic::Position;
 use crate::api::report::RolloutPhase;
 use crate::desired::{Origin, PodSource};
 use crate::spec;
@@ -221,6 +222,31 @@ fn a_failed_probe_fails_a_revision() {
             (Phase::Judging, None) => {}
             (phase, _) => panic!("{class:?}: {phase:?}"),
         }
+    }
+}
+
+#[test]
+fn a_problem_is_at_its_field_where_that_is_known() {
+    let mut story = Story::edited();
+    let image = "spec.containers[0].image";
+    let position = Position {
+        line: 7,
+        column: 14,
+        offset: 90,
+        length: 5,
+    };
+    story.wanted.places = Arc::new([(image.to_owned(), position)].into());
+    for (field, found) in [
+        (Some(image), true),
+        (Some("spec.volumes[0]"), false),
+        (None, false),
+    ] {
+        story.preparation = Preparation::Failed(cause().of_field(field));
+        let decision = story.decide(Some(&ready(0)));
+        let problem = &decision.pod(&story.wanted).problems[0];
+        let at = (problem.position, problem.field.as_deref());
+        let expected = (Some(position), Some(image));
+        assert_eq!(at, if found { expected } else { (None, None) }, "{field:?}");
     }
 }
 

@@ -19,6 +19,7 @@ use super::{Starter, runtime_error};
 use mirrorlet_core::api::core::Container;
 use mirrorlet_core::api::{Pod, PodUid, Timestamp};
 use mirrorlet_core::credentials::pull_secrets;
+use mirrorlet_core::fields;
 use mirrorlet_core::objects::ObjectSet;
 use mirrorlet_core::observed::Role;
 use mirrorlet_core::rollout::is_beside;
@@ -59,7 +60,8 @@ impl Starter {
             let policy = PullPolicy::of(container);
             let (secrets, objects, facts) = (&secrets, &objects, &facts);
             async move {
-                let image = self.image(pod, container, policy, secrets).await?;
+                let image = self.image(pod, container, policy, secrets).await;
+                let image = image.map_err(|error| of_image(error, pod, container))?;
                 self.check_container(pod, role, container, &image, objects, facts)
                     .await
             }
@@ -113,7 +115,7 @@ impl Starter {
                     check.pulls.push(name.to_owned());
                     continue;
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(of_image(error, pod, container)),
             };
             if policy == PullPolicy::Always {
                 let what = format!("what the registry has as {name} by now");
@@ -157,22 +159,27 @@ impl Starter {
         let checked = self
             .files
             .on_disk(move |volumes| Ok(volumes.check_host_paths(&for_disk)));
-        let failed_mount = |error: String| SyncError::new(SyncErrorReason::FailedMount, error);
         let checked = checked.await.map_err(config_error)?;
-        checked.map_err(|error| failed_mount(error.to_string()))?;
-        self.check_host_ports(&ports_to_bind(pod, replaces)).await
+        checked.map_err(|(volume, error)| {
+            SyncError::new(SyncErrorReason::FailedMount, error.to_string())
+                .of_field(|| fields::volume(pod, &volume))
+        })?;
+        self.check_host_ports(pod, &ports_to_bind(pod, replaces))
+            .await
     }
 
     /// Fails where one of the host's ports is taken, with its holder.
-    async fn check_host_ports(&self, ports: &BTreeSet<HostPort>) -> Result<(), SyncError> {
+    async fn check_host_ports(
+        &self,
+        pod: &Pod,
+        ports: &BTreeSet<HostPort>,
+    ) -> Result<(), SyncError> {
         let Some((at, protocol)) = taken(ports) else {
             return Ok(());
         };
         let in_use = self.networks.port_in_use(at.port(), protocol).await;
-        Err(SyncError::new(
-            SyncErrorReason::CreatePodSandboxError,
-            in_use,
-        ))
+        let field = || fields::host_port(pod, i32::from(at.port()), protocol);
+        Err(SyncError::new(SyncErrorReason::CreatePodSandboxError, in_use).of_field(field))
     }
 
     /// Fails where the pod's sandbox could not be created.
@@ -232,8 +239,16 @@ impl Starter {
             node: &self.files.node,
             engine: facts,
         });
-        request.map(|_| ()).map_err(config_error)
+        let of_container = || fields::container(pod, &container.name);
+        request
+            .map(|_| ())
+            .map_err(|error| config_error(error).of_field(of_container))
     }
+}
+
+/// The failure of a container's image.
+fn of_image(error: SyncError, pod: &Pod, container: &Container) -> SyncError {
+    error.of_field(|| fields::image(pod, &container.name))
 }
 
 /// The container's volumes as if they were made.

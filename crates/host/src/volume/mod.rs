@@ -124,6 +124,23 @@ pub enum VolumeError {
 }
 
 impl VolumeError {
+    /// Name of the volume that it is about, where it is about one.
+    #[must_use]
+    pub fn volume(&self) -> Option<&str> {
+        match self {
+            Self::Volume { volume, .. }
+            | Self::SubPath { volume, .. }
+            | Self::SetUp { volume, .. }
+            | Self::MountNotPermitted { volume, .. } => Some(volume),
+            Self::Io { .. }
+            | Self::HostPathType { .. }
+            | Self::Claim(_)
+            | Self::Payload(_)
+            | Self::Busy { .. }
+            | Self::InvalidName(_) => None,
+        }
+    }
+
     fn io(attempt: &'static str, path: &Path, cause: impl Into<io::Error>) -> Self {
         Self::Io {
             attempt,
@@ -200,10 +217,11 @@ impl VolumeManager {
 
     /// Fails if a host path is not what its volume asks for, and making it wouldn't help. Changes
     /// nothing.
-    pub fn check_host_paths(&self, pod: &Pod) -> Result<()> {
+    pub fn check_host_paths(&self, pod: &Pod) -> std::result::Result<(), (String, VolumeError)> {
         for volume in spec::spec(pod).volumes.iter().flatten() {
             if let Some(source) = &volume.host_path {
-                host_path::check(&volume.name, source, &self.host)?;
+                host_path::check(&volume.name, source, &self.host)
+                    .map_err(|error| (volume.name.clone(), error))?;
             }
         }
         Ok(())

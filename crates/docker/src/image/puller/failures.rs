@@ -48,9 +48,8 @@ impl Failures {
             message = format!("{message}: {}", last.error);
         }
         Err(SyncError {
-            reason: SyncErrorReason::ImagePullBackOff,
-            message,
             retry_after: Some(remaining),
+            ..SyncError::new(SyncErrorReason::ImagePullBackOff, message)
         })
     }
 
@@ -110,8 +109,10 @@ fn pull_error(image: &str, error: &EngineError, delay: Duration) -> SyncError {
         (SyncErrorReason::ErrImagePull, "")
     };
     SyncError {
-        reason,
-        message: format!("Failed to pull image {image:?}: {prefix}{error}"),
         retry_after: Some(delay),
+        ..SyncError::new(
+            reason,
+            format!("Failed to pull image {image:?}: {prefix}{error}"),
+        )
     }
 }
