@@ -1,0 +1,118 @@
+//! A node's life, thrown by dice: the real merge task, workers, observer and cache over the
+//! runtime in memory, on paused time.
+//!
+//! Every seed is one life: manifests come, change and go, containers exit, sandboxes die, events
+//! get lost, calls are refused, the runtime goes away, the agent is restarted. After every turn
+//! nothing may be there twice; whenever peace returns, what is wanted runs and nothing else does.
+//!
+//! Lives are played on all cores. `SIMULATION_SEEDS=10000` plays more of them, `SIMULATION_SEED=7`
+//! plays that one and prints its story.
+
+mod agent;
+mod dice;
+mod invariants;
+mod story;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use story::Story;
+use world::World;
+
+/// Lives played unless `SIMULATION_SEEDS` names another number.
+const SEEDS: u64 = 200;
+/// Turns of a life, and after how many there is peace.
+const TURNS: u64 = 60;
+const PEACE_EVERY: u64 = 15;
+
+/// Plays one life to its end.
+fn play(seed: u64, story: &Story) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let mut world = World::new(seed, story.clone());
+        for turn in 1..=TURNS {
+            world.turn().await;
+            if turn % PEACE_EVERY == 0 {
+                world.peace().await;
+            }
+        }
+        world.end().await;
+    });
+}
+
+/// Plays one life to its end. Returns its story, or the story of its failure.
+fn try_play(seed: u64) -> Result<String, String> {
+    let story = Story::default();
+    let ended = catch_unwind(AssertUnwindSafe(|| play(seed, &story)));
+    let Err(panic) = ended else {
+        return Ok(story.text());
+    };
+    let words = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("a panic without words");
+    Err(format!(
+        "the life of seed {seed}:\n{}{words}\n\nto play it again:\n  \
+         SIMULATION_SEED={seed} cargo test --test house simulation::whatever -- --nocapture\n",
+        story.text()
+    ))
+}
+
+/// Plays lives on all cores, until one fails. Returns how many were played, and the failures.
+fn play_all(seeds: u64) -> (u64, Vec<String>) {
+    let next = AtomicU64::new(0);
+    let failures = Mutex::new(Vec::new());
+    let player = || {
+        while failures.lock().unwrap().is_empty() {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                return;
+            }
+            if let Err(failure) = try_play(seed) {
+                failures.lock().unwrap().push(failure);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(player);
+        }
+    });
+    let played = next.load(Ordering::Relaxed).min(seeds);
+    (played, failures.into_inner().unwrap())
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().expect("a number"))
+}
+
+#[test]
+fn whatever_the_dice_say_peace_finds_everything_in_order() {
+    if let Some(seed) = number("SIMULATION_SEED") {
+        match try_play(seed) {
+            Ok(story) => println!("{story}"),
+            Err(failure) => panic!("{failure}"),
+        }
+        return;
+    }
+    let began = Instant::now();
+    let (played, failures) = play_all(number("SIMULATION_SEEDS").unwrap_or(SEEDS));
+    println!("{played} lives in {:.1} s", began.elapsed().as_secs_f64());
+    // rollouts 19
+    assert!(failures.is_empty(), "{}", failures.concat());
+}
+
+#[test]
+fn a_seed_is_one_story() {
+    assert_eq!(try_play(4711), try_play(4711));
+}
