@@ -16,18 +16,18 @@ use tokio_util::sync::CancellationToken;
 use mirrorlet_core::api::{ContainerId, FullName, Pod, PodUid};
 use mirrorlet_core::gc::{ContainerGcPolicy, GcInput, compute_container_gc};
 use mirrorlet_core::objects::ObjectSet;
-use mirrorlet_core::observed::{PodStatus, Pods, Role, RunningPod};
+use mirrorlet_core::observed::{PodStatus, Pods, RunningPod};
 use mirrorlet_core::plan::{Plan, Step};
 use mirrorlet_core::spec;
 use mirrorlet_runtime::copy::{PathStat, TarInput, TarStream};
 use mirrorlet_runtime::gc::{GcOutcome, PodStateProvider};
 use mirrorlet_runtime::{
     CommandOutput, DuplexStream, ExecOptions, LogChunk, LogOptions, LogStream, PodCheck, PodEvent,
-    PodEventKind, PodSyncResult, Result, Runtime, RuntimeError, RuntimeStatus, Session,
-    SessionControl, StreamOptions, SyncAction, SyncError, SyncErrorReason, SyncResult,
-    TerminalSize, Version,
+    PodEventKind, PodSyncResult, Result, Runtime, RuntimeError, RuntimeStatus, ServingPods,
+    Session, SessionControl, StreamOptions, SyncError, SyncErrorReason, TerminalSize, Version,
 };
 
+use super::steps::{is_independent, unavailable};
 use super::{FakeRuntime, healthy};
 
 /// Version it claims to be by default.
@@ -170,17 +170,12 @@ impl Runtime for FakeRuntime {
         let grace = grace_override
             .or_else(|| pod.map(|p| spec::termination_grace(p)))
             .unwrap_or(spec::DEFAULT_GRACE);
-        if !running.containers.is_empty() {
-            self.stop(grace).await;
+        let (fake, running) = (self.clone(), running.clone());
+        let call = async move { fake.kill(&running, grace).await };
+        round.add_sync_result(self.outliving(call).await);
+        if let Some(error) = self.lost_answer("kill_pod") {
+            round.fail(unavailable(&error));
         }
-        let now = self.now();
-        self.change(|s| {
-            let outcome = s.model.kill(running, now);
-            round.add_sync_result(outcome.results);
-            for event in outcome.events {
-                s.tell(&running.uid, event);
-            }
-        });
         round
     }
 
@@ -263,10 +258,19 @@ impl Runtime for FakeRuntime {
             if pod.anything_running() {
                 return Err(RuntimeError::Conflict(format!("pod {uid} is running")));
             }
+            s.witness(&format!("{uid}: deleted"));
             s.model.pods.remove(uid);
             s.tell(uid, PodEventKind::ContainerRemoved);
             Ok(())
-        })
+        })?;
+        self.lost_answer("delete_pod").map_or(Ok(()), Err)
+    }
+
+    async fn serve_host_ports(&self, serving: ServingPods) -> Result<(), SyncError> {
+        let served = self.refuse("serve_host_ports").await;
+        served.map_err(|error| unavailable(&error))?;
+        self.change(|s| s.serving = serving);
+        Ok(())
     }
 
     async fn run_in_container(
@@ -367,61 +371,6 @@ impl FakeRuntime {
         let canned = self.state().version.clone();
         canned.unwrap_or_else(|| Version::new(DEFAULT_VERSION))
     }
-
-    /// Takes the time a container takes to stop.
-    async fn stop(&self, grace: Duration) {
-        let time = self.state().stop_takes.min(grace);
-        if !time.is_zero() {
-            tokio::time::sleep(time).await;
-        }
-    }
-
-    /// Carries out one step of a plan.
-    async fn step(&self, pod: &Arc<Pod>, step: &Step) -> Vec<SyncResult> {
-        let uid = PodUid::of(pod);
-        match step {
-            Step::KillPod { .. } | Step::KillContainer { .. } => {
-                self.stop(spec::termination_grace(pod)).await;
-            }
-            Step::CreateSandbox { .. }
-            | Step::StartContainer { .. }
-            | Step::RemoveContainer { .. } => {}
-        }
-        let now = self.now();
-        self.change(|s| {
-            if let Step::StartContainer {
-                name,
-                role,
-                restart_count,
-                ..
-            } = step
-                && let Some(error) = s.start_fault(name)
-            {
-                if error.reason == SyncErrorReason::RunContainerError {
-                    s.model.fail_start(pod, name, *role, *restart_count, now);
-                    s.tell(&uid, PodEventKind::ContainerDied);
-                }
-                let action = SyncAction::StartContainer;
-                return vec![SyncResult::failed(action, &**name, error)];
-            }
-            let outcome = s.model.apply(pod, step, now);
-            for result in outcome.results.iter().filter(|r| r.error.is_none()) {
-                match result.action {
-                    SyncAction::StartContainer => s.started_containers.push(result.target.clone()),
-                    SyncAction::KillContainer => s.killed_containers.push(result.target.clone()),
-                    SyncAction::SetupNetwork
-                    | SyncAction::TeardownNetwork
-                    | SyncAction::InitContainer
-                    | SyncAction::CreatePodSandbox
-                    | SyncAction::KillPodSandbox => {}
-                }
-            }
-            for event in outcome.events {
-                s.tell(&uid, event);
-            }
-            outcome.results
-        })
-    }
 }
 
 /// Most bytes on their way through an echo.
@@ -450,19 +399,4 @@ impl SessionControl for Canned {
     async fn exit_code(&self) -> Result<Option<i32>> {
         Ok(Some(self.0))
     }
-}
-
-/// Whether the round goes on when this step fails.
-fn is_independent(step: &Step) -> bool {
-    match step {
-        Step::StartContainer { role, .. } => *role != Role::Init,
-        Step::KillPod { .. }
-        | Step::KillContainer { .. }
-        | Step::CreateSandbox { .. }
-        | Step::RemoveContainer { .. } => false,
-    }
-}
-
-fn unavailable(error: &RuntimeError) -> SyncError {
-    SyncError::new(SyncErrorReason::RuntimeUnavailable, error.to_string())
 }

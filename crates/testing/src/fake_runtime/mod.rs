@@ -7,7 +7,9 @@
 //!
 //! Upstream: `pkg/kubelet/container/testing/fake_runtime.go`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,18 +20,21 @@ use mirrorlet_core::api::{ContainerId, PodUid, Timestamp};
 use mirrorlet_core::observed::{PodStatus, Pods};
 use mirrorlet_runtime::{
     CommandOutput, NETWORK_READY, PodEvent, PodEventKind, RUNTIME_READY, Result, RuntimeCondition,
-    RuntimeError, RuntimeStatus, SyncError, Version,
+    RuntimeError, RuntimeStatus, ServingPods, SyncError, Version,
 };
 
 mod calls;
+mod faults;
 mod model;
+mod recorded;
 mod script;
+mod steps;
 #[cfg(test)]
 mod tests;
 
 use model::Model;
-pub use script::Hold;
-use script::HoldRule;
+pub use script::{CallFault, EventFate, Hold};
+use script::{CallRule, HoldRule};
 
 /// A scriptable, recording runtime in memory. Clones share everything.
 #[derive(Debug, Clone)]
@@ -46,6 +51,8 @@ struct Shared {
     references: watch::Sender<u64>,
     epoch: Timestamp,
     start: Instant,
+    /// By how many seconds its clock was set forward, in all.
+    clock_jumps: AtomicI64,
 }
 
 #[derive(Debug, Default)]
@@ -67,25 +74,42 @@ struct State {
     command_results: BTreeMap<Vec<String>, Result<CommandOutput>>,
 
     err: Option<RuntimeError>,
-    refusals: Vec<Refusal>,
+    call_rules: Vec<CallRule>,
+    crashes: BTreeMap<PodUid, Crash>,
     start_faults: Vec<StartFault>,
     preparation_faults: BTreeMap<PodUid, SyncError>,
     holds: Vec<HoldRule>,
     stop_takes: Duration,
     latency: Duration,
-    events_to_lose: usize,
+    step_takes: Duration,
+    calls_outlive_callers: bool,
+    event_fates: VecDeque<EventFate>,
     refresh_after: Option<Duration>,
 
+    serving: ServingPods,
+    witness: Witness,
     model: Model,
     watchers: Vec<mpsc::UnboundedSender<PodEvent>>,
 }
 
-/// The next calls that are refused.
-#[derive(Debug)]
-struct Refusal {
-    call: String,
-    left: usize,
-    error: RuntimeError,
+/// Is told what is done to pods.
+#[derive(Clone, Default)]
+struct Witness(Option<Arc<TellWitness>>);
+
+type TellWitness = dyn Fn(&str) + Send + Sync;
+
+impl fmt::Debug for Witness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Witness").field(&self.0.is_some()).finish()
+    }
+}
+
+/// How the containers of a pod crash.
+#[derive(Debug, Clone)]
+struct Crash {
+    container: String,
+    after: Duration,
+    exit_code: i32,
 }
 
 /// The next starts of a container that fail.
@@ -114,6 +138,7 @@ impl FakeRuntime {
                 references: watch::Sender::new(0),
                 epoch: Timestamp::now(),
                 start: Instant::now(),
+                clock_jumps: AtomicI64::new(0),
             }),
         }
     }
@@ -121,10 +146,17 @@ impl FakeRuntime {
     /// The time by its clock.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        self.shared
-            .epoch
-            .checked_add(self.shared.start.elapsed())
-            .unwrap_or(self.shared.epoch)
+        let jumps = self.shared.clock_jumps.load(Ordering::Relaxed);
+        let by = Duration::from_secs(jumps.unsigned_abs());
+        let now = self.shared.epoch.checked_add(self.shared.start.elapsed());
+        let jumped = |now: Timestamp| {
+            if jumps < 0 {
+                now.checked_sub(by)
+            } else {
+                now.checked_add(by)
+            }
+        };
+        now.and_then(jumped).unwrap_or(self.shared.epoch)
     }
 
     /// Tells all pods that something they refer to has changed.
@@ -199,14 +231,7 @@ impl FakeRuntime {
 
     /// The next `count` calls of that name (`"sync_pod"`) are refused.
     pub fn refuse_next(&self, call: &str, count: usize, error: RuntimeError) {
-        let call = call.to_owned();
-        self.change(|s| {
-            s.refusals.push(Refusal {
-                call,
-                left: count,
-                error,
-            });
-        });
+        self.fail_next_calls(call, count, CallFault::Refused(error));
     }
 
     /// The next `count` starts of a container of that name fail. With `RunContainerError` the
@@ -257,7 +282,7 @@ impl FakeRuntime {
 
     /// The next `count` events reach nobody.
     pub fn lose_events(&self, count: usize) {
-        self.change(|s| s.events_to_lose = count);
+        self.script_events(std::iter::repeat_n(EventFate::Lost, count));
     }
 
     /// Ends every watch stream.
@@ -273,6 +298,12 @@ impl FakeRuntime {
     pub fn pod(&self, uid: &PodUid) -> PodStatus {
         let model = |s: &State| s.model.pods.get(uid).cloned();
         model(&self.state()).unwrap_or_else(|| PodStatus::empty(uid.clone()))
+    }
+
+    /// The versions that host ports lead to, as last said.
+    #[must_use]
+    pub fn serving(&self) -> ServingPods {
+        self.state().serving.clone()
     }
 
     /// Lets the running instance of a container exit.
@@ -329,133 +360,6 @@ impl FakeRuntime {
     }
 }
 
-/// The recorded calls.
-impl FakeRuntime {
-    /// Names of the functions called, in order.
-    #[must_use]
-    pub fn called_functions(&self) -> Vec<String> {
-        self.state().called_functions.clone()
-    }
-
-    /// How often a function was called.
-    #[must_use]
-    pub fn call_count(&self, call: &str) -> usize {
-        let state = self.state();
-        state.called_functions.iter().filter(|c| *c == call).count()
-    }
-
-    /// Pods a plan with a sandbox or a start was carried out for, in order.
-    #[must_use]
-    pub fn started_pods(&self) -> Vec<PodUid> {
-        self.state().started_pods.clone()
-    }
-
-    /// Pods `kill_pod` was called for, in order.
-    #[must_use]
-    pub fn killed_pods(&self) -> Vec<PodUid> {
-        self.state().killed_pods.clone()
-    }
-
-    /// Names of the containers started, in order.
-    #[must_use]
-    pub fn started_containers(&self) -> Vec<String> {
-        self.state().started_containers.clone()
-    }
-
-    /// Names of the containers killed, in order.
-    #[must_use]
-    pub fn killed_containers(&self) -> Vec<String> {
-        self.state().killed_containers.clone()
-    }
-
-    /// Commands run in containers, in order.
-    #[must_use]
-    pub fn commands(&self) -> Vec<(ContainerId, Vec<String>)> {
-        self.state().commands.clone()
-    }
-
-    /// Forgets what was recorded; the pods stay.
-    pub fn clear_calls(&self) {
-        self.change(|s| {
-            s.called_functions.clear();
-            s.started_pods.clear();
-            s.killed_pods.clear();
-            s.started_containers.clear();
-            s.killed_containers.clear();
-            s.commands.clear();
-        });
-    }
-
-    /// Checks all calls and their order.
-    ///
-    /// # Panics
-    /// They are others.
-    #[track_caller]
-    pub fn assert_calls(&self, calls: &[&str]) {
-        assert_eq!(self.called_functions(), calls, "calls");
-    }
-
-    /// Checks how often a function was called.
-    ///
-    /// # Panics
-    /// It is another number.
-    #[track_caller]
-    pub fn assert_call_counts(&self, call: &str, count: usize) {
-        assert_eq!(self.call_count(call), count, "calls of {call}");
-    }
-
-    /// Checks [`started_pods`](Self::started_pods).
-    ///
-    /// # Panics
-    /// They are others.
-    #[track_caller]
-    pub fn assert_started_pods(&self, uids: &[&str]) {
-        let started = self.started_pods();
-        let started: Vec<&str> = started.iter().map(PodUid::as_str).collect();
-        assert_eq!(started, uids, "started pods");
-    }
-
-    /// Checks [`killed_pods`](Self::killed_pods).
-    ///
-    /// # Panics
-    /// They are others.
-    #[track_caller]
-    pub fn assert_killed_pods(&self, uids: &[&str]) {
-        let killed = self.killed_pods();
-        let killed: Vec<&str> = killed.iter().map(PodUid::as_str).collect();
-        assert_eq!(killed, uids, "killed pods");
-    }
-
-    /// Checks [`started_containers`](Self::started_containers).
-    ///
-    /// # Panics
-    /// They are others.
-    #[track_caller]
-    pub fn assert_started_containers(&self, names: &[&str]) {
-        assert_eq!(self.started_containers(), names, "started containers");
-    }
-
-    /// Checks [`killed_containers`](Self::killed_containers).
-    ///
-    /// # Panics
-    /// They are others.
-    #[track_caller]
-    pub fn assert_killed_containers(&self, names: &[&str]) {
-        assert_eq!(self.killed_containers(), names, "killed containers");
-    }
-
-    /// Checks that nobody asked for what must never be: two running instances of a container, two
-    /// running sandboxes of a pod, the removal of something running.
-    ///
-    /// # Panics
-    /// Somebody did.
-    #[track_caller]
-    pub fn assert_no_violations(&self) {
-        let violations = self.state().model.violations.clone();
-        assert!(violations.is_empty(), "{violations:#?}");
-    }
-}
-
 impl FakeRuntime {
     fn state(&self) -> MutexGuard<'_, State> {
         self.shared
@@ -485,23 +389,11 @@ impl FakeRuntime {
         if !latency.is_zero() {
             tokio::time::sleep(latency).await;
         }
-        self.change(|s| s.refuse(call))
+        self.refuse(call).await
     }
 }
 
 impl State {
-    fn refuse(&mut self, call: &str) -> Result<()> {
-        let refusal = self
-            .refusals
-            .iter_mut()
-            .find(|r| r.call == call && r.left > 0);
-        if let Some(refusal) = refusal {
-            refusal.left -= 1;
-            return Err(refusal.error.clone());
-        }
-        self.err.clone().map_or(Ok(()), Err)
-    }
-
     fn start_fault(&mut self, container: &str) -> Option<SyncError> {
         let fault = self
             .start_faults
@@ -511,19 +403,18 @@ impl State {
         Some(fault.error.clone())
     }
 
+    /// Reports something that was done to a pod.
+    fn witness(&self, line: &str) {
+        if let Some(witness) = &self.witness.0 {
+            witness(line);
+        }
+    }
+
     fn tell(&mut self, uid: &PodUid, what: PodEventKind) {
         self.send(&PodEvent::Changed {
             uid: uid.clone(),
             what,
         });
-    }
-
-    fn send(&mut self, event: &PodEvent) {
-        if self.events_to_lose > 0 {
-            self.events_to_lose -= 1;
-            return;
-        }
-        self.watchers.retain(|w| w.send(event.clone()).is_ok());
     }
 }
 

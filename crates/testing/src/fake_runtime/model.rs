@@ -1,6 +1,6 @@
 //! The pods a [`FakeRuntime`](super::FakeRuntime) holds, and what steps do to them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -9,11 +9,14 @@ use mirrorlet_core::observed::{
     ContainerState, ContainerStatus, PodStatus, Pods, Role, RunningPod, SandboxStatus,
 };
 use mirrorlet_core::plan::Step;
+use mirrorlet_core::rollout::is_beside;
 use mirrorlet_core::spec;
 use mirrorlet_runtime::{PodEventKind, SyncAction, SyncError, SyncErrorReason, SyncResult};
 
 /// Exit code of a container ended by SIGTERM.
 pub(super) const TERMINATED: i32 = 143;
+/// Exit code of a container ended by SIGKILL.
+const KILLED: i32 = 137;
 /// Exit code the Engine gives a container whose command can't be run.
 const CANNOT_RUN: i32 = 127;
 
@@ -49,6 +52,12 @@ pub(super) struct Model {
     pub(super) pods: BTreeMap<PodUid, PodStatus>,
     /// Things no runtime should be asked to do, as found.
     pub(super) violations: Vec<String>,
+    /// Whether the start of what runs already succeeds, and does nothing.
+    pub(super) starts_are_idempotent: bool,
+    /// Pods that run beside another of their full name, or did when they started.
+    beside: BTreeSet<PodUid>,
+    /// Pods that were started by a call that nobody awaited any more.
+    posthumous: BTreeSet<PodUid>,
     next_id: u32,
 }
 
@@ -81,6 +90,61 @@ impl Model {
     fn new_id(&mut self) -> ContainerId {
         self.next_id += 1;
         ContainerId::docker(format!("{:064x}", self.next_id))
+    }
+
+    /// Notes a start beside another, and one that nobody awaits. A version that isn't to run beside
+    /// another must not be started while another runs.
+    pub(super) fn note_versions(&mut self, pod: &Pod, step: &Step, is_awaited: bool) {
+        if !matches!(
+            step,
+            Step::CreateSandbox { .. } | Step::StartContainer { .. }
+        ) {
+            return;
+        }
+        let (uid, full_name) = (PodUid::of(pod), FullName::of(pod));
+        let runs = self.pods.get(&uid).is_some_and(PodStatus::anything_running);
+        if !is_awaited {
+            self.posthumous.insert(uid.clone());
+        }
+        if is_beside(pod) {
+            self.beside.insert(uid);
+            return;
+        }
+        // One that runs already was looked at when it started.
+        if runs || self.posthumous.contains(&uid) {
+            return;
+        }
+        let other = self.pods.values().find(|other| {
+            other.full_name == full_name
+                && other.uid != uid
+                && other.anything_running()
+                && !self.beside.contains(&other.uid)
+                && !self.posthumous.contains(&other.uid)
+        });
+        if let Some(other) = other {
+            let violation = format!("started {uid} while {} runs", other.uid);
+            self.violations.push(violation);
+        }
+    }
+
+    /// Every container and sandbox ends.
+    pub(super) fn end_everything(&mut self, now: Timestamp) {
+        let all: Vec<(PodUid, Vec<ContainerId>)> = self
+            .pods
+            .values()
+            .map(|pod| {
+                (
+                    pod.uid.clone(),
+                    pod.running_containers().map(|c| c.id.clone()).collect(),
+                )
+            })
+            .collect();
+        for (uid, ids) in all {
+            for id in ids {
+                self.end(&uid, &id, KILLED, now);
+            }
+            self.lose_sandbox(&uid);
+        }
     }
 
     /// Carries out a step that takes no time.
@@ -128,6 +192,7 @@ impl Model {
     }
 
     fn create_sandbox(&mut self, pod: &Pod, attempt: u32, now: Timestamp) -> Outcome {
+        let idempotent = self.starts_are_idempotent;
         let id = self.new_id();
         let uid = PodUid::of(pod);
         let full_name = FullName::of(pod);
@@ -143,7 +208,16 @@ impl Model {
         let taken_over =
             |s: &SandboxStatus| s.attempt == attempt && s.state == ContainerState::Created;
         seen.sandboxes.retain(|s| !taken_over(s));
-        if seen.sandboxes.iter().any(|s| s.attempt == attempt) {
+        if let Some(known) = seen.sandboxes.iter().find(|s| s.attempt == attempt) {
+            if idempotent && known.state == ContainerState::Running {
+                return Outcome {
+                    results: vec![SyncResult::new(
+                        SyncAction::CreatePodSandbox,
+                        full_name.to_string(),
+                    )],
+                    events: Vec::new(),
+                };
+            }
             let message = format!("the name of sandbox {attempt} of {full_name} is in use");
             let error = SyncError::new(SyncErrorReason::CreatePodSandboxError, message);
             return Outcome::failed(SyncAction::CreatePodSandbox, full_name.to_string(), error);
@@ -187,6 +261,16 @@ impl Model {
     ) -> Outcome {
         let uid = PodUid::of(pod);
         let target = name.to_string();
+        let runs_already = |pod: &PodStatus| {
+            let mut running = pod.running_containers();
+            running.any(|c| c.name == *name && c.restart_count == restart_count)
+        };
+        if self.starts_are_idempotent && self.pods.get(&uid).is_some_and(runs_already) {
+            return Outcome {
+                results: vec![SyncResult::new(SyncAction::StartContainer, target)],
+                events: Vec::new(),
+            };
+        }
         if let Err(error) = self.may_start(&uid, name) {
             return Outcome::failed(SyncAction::StartContainer, target, error);
         }

@@ -1,10 +1,42 @@
 //! Scripted faults: what a [`FakeRuntime`](super::FakeRuntime) is set to do wrong.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 
 use mirrorlet_core::api::PodUid;
+use mirrorlet_runtime::RuntimeError;
+
+/// What becomes of an event on its way to the watchers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventFate {
+    /// It reaches nobody.
+    Lost,
+    /// It arrives twice.
+    Doubled,
+    /// It arrives after that time, and so perhaps after younger ones.
+    Late(Duration),
+}
+
+/// How a call fails.
+#[derive(Debug, Clone)]
+pub enum CallFault {
+    /// Before it has any effect.
+    Refused(RuntimeError),
+    /// After its effect: only the answer is lost. A call that only reads is refused.
+    AnswerLost(RuntimeError),
+    /// Before it has any effect, and only after that time.
+    Hangs(Duration),
+}
+
+/// The next calls that fail.
+#[derive(Debug)]
+pub(super) struct CallRule {
+    pub(super) call: String,
+    pub(super) left: usize,
+    pub(super) fault: CallFault,
+}
 
 /// Holds back matching calls until released or dropped.
 ///

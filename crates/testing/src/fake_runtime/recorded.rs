@@ -1,0 +1,132 @@
+//! The recorded calls of a [`FakeRuntime`].
+
+use mirrorlet_core::api::{ContainerId, PodUid};
+
+use super::FakeRuntime;
+
+/// The recorded calls.
+impl FakeRuntime {
+    /// Names of the functions called, in order.
+    #[must_use]
+    pub fn called_functions(&self) -> Vec<String> {
+        self.state().called_functions.clone()
+    }
+
+    /// How often a function was called.
+    #[must_use]
+    pub fn call_count(&self, call: &str) -> usize {
+        let state = self.state();
+        state.called_functions.iter().filter(|c| *c == call).count()
+    }
+
+    /// Pods a plan with a sandbox or a start was carried out for, in order.
+    #[must_use]
+    pub fn started_pods(&self) -> Vec<PodUid> {
+        self.state().started_pods.clone()
+    }
+
+    /// Pods `kill_pod` was called for, in order.
+    #[must_use]
+    pub fn killed_pods(&self) -> Vec<PodUid> {
+        self.state().killed_pods.clone()
+    }
+
+    /// Names of the containers started, in order.
+    #[must_use]
+    pub fn started_containers(&self) -> Vec<String> {
+        self.state().started_containers.clone()
+    }
+
+    /// Names of the containers killed, in order.
+    #[must_use]
+    pub fn killed_containers(&self) -> Vec<String> {
+        self.state().killed_containers.clone()
+    }
+
+    /// Commands run in containers, in order.
+    #[must_use]
+    pub fn commands(&self) -> Vec<(ContainerId, Vec<String>)> {
+        self.state().commands.clone()
+    }
+
+    /// Forgets what was recorded; the pods stay.
+    pub fn clear_calls(&self) {
+        self.change(|s| {
+            s.called_functions.clear();
+            s.started_pods.clear();
+            s.killed_pods.clear();
+            s.started_containers.clear();
+            s.killed_containers.clear();
+            s.commands.clear();
+        });
+    }
+
+    /// Checks all calls and their order.
+    ///
+    /// # Panics
+    /// They are others.
+    #[track_caller]
+    pub fn assert_calls(&self, calls: &[&str]) {
+        assert_eq!(self.called_functions(), calls, "calls");
+    }
+
+    /// Checks how often a function was called.
+    ///
+    /// # Panics
+    /// It is another number.
+    #[track_caller]
+    pub fn assert_call_counts(&self, call: &str, count: usize) {
+        assert_eq!(self.call_count(call), count, "calls of {call}");
+    }
+
+    /// Checks [`started_pods`](Self::started_pods).
+    ///
+    /// # Panics
+    /// They are others.
+    #[track_caller]
+    pub fn assert_started_pods(&self, uids: &[&str]) {
+        let started = self.started_pods();
+        let started: Vec<&str> = started.iter().map(PodUid::as_str).collect();
+        assert_eq!(started, uids, "started pods");
+    }
+
+    /// Checks [`killed_pods`](Self::killed_pods).
+    ///
+    /// # Panics
+    /// They are others.
+    #[track_caller]
+    pub fn assert_killed_pods(&self, uids: &[&str]) {
+        let killed = self.killed_pods();
+        let killed: Vec<&str> = killed.iter().map(PodUid::as_str).collect();
+        assert_eq!(killed, uids, "killed pods");
+    }
+
+    /// Checks [`started_containers`](Self::started_containers).
+    ///
+    /// # Panics
+    /// They are others.
+    #[track_caller]
+    pub fn assert_started_containers(&self, names: &[&str]) {
+        assert_eq!(self.started_containers(), names, "started containers");
+    }
+
+    /// Checks [`killed_containers`](Self::killed_containers).
+    ///
+    /// # Panics
+    /// They are others.
+    #[track_caller]
+    pub fn assert_killed_containers(&self, names: &[&str]) {
+        assert_eq!(self.killed_containers(), names, "killed containers");
+    }
+
+    /// Checks that nobody asked for what must never be: two running instances of a container, two
+    /// running sandboxes of a pod, the removal of something running.
+    ///
+    /// # Panics
+    /// Somebody did.
+    #[track_caller]
+    pub fn assert_no_violations(&self) {
+        let violations = self.state().model.violations.clone();
+        assert!(violations.is_empty(), "{violations:#?}");
+    }
+}
