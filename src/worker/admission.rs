@@ -13,6 +13,7 @@ use mirrorlet_core::admit::{AdmitInput, AdmitNode, Failure, Verdict, admit, turn
 use mirrorlet_core::api::{FullName, Pod, PodUid};
 use mirrorlet_core::ending::{Ending, ending, is_api_pod};
 use mirrorlet_core::eviction::Pressures;
+use mirrorlet_core::observed::ContainerState;
 use mirrorlet_core::rollout::{admitted_pod, is_beside};
 use mirrorlet_host::telemetry::occurrences;
 
@@ -31,8 +32,27 @@ impl PodWorkers {
         for pod in pods {
             let runs = held.contains_key(&PodUid::of(pod));
             let verdict = self.ask(pod, &node, &active, runs);
+            if !is_api_pod(pod) && !is_beside(pod) && self.runs(&PodUid::of(pod)) {
+                // It waits for nobody: it runs, and has to be stopped before another starts.
+                self.locks
+                    .with(|locks| locks.adopt(&FullName::of(pod), &PodUid::of(pod)));
+            }
             self.admit_one(pod, verdict, &mut active, Duration::ZERO, cancel);
         }
+    }
+
+    /// Whether anything of a pod may run, by the newest look at it, or else by the newest list.
+    fn runs(&self, uid: &PodUid) -> bool {
+        let seen = self.context.cache.get(uid);
+        if seen.modified.is_some() || self.gone.contains(uid) {
+            return seen.status.anything_running();
+        }
+        let listed = self.listed.borrow();
+        let mut listed = listed.iter().flat_map(|pods| &pods.0);
+        listed.any(|pod| {
+            let mut all = pod.containers.iter().chain(&pod.sandboxes);
+            pod.uid == *uid && all.any(|container| container.state == ContainerState::Running)
+        })
     }
 
     /// Whether the node takes a pod. A static pod that runs already stays: the machine it would be

@@ -65,6 +65,29 @@ async fn a_kill_is_never_lost_and_the_same_pod_starts_again_after_it() {
     bed.fake.assert_no_violations();
 }
 
+/// An agent was killed while a version was judged beside another: both run. An edit follows before
+/// the next agent has stopped the one beside.
+#[tokio::test(start_paused = true)]
+async fn what_runs_at_the_start_is_stopped_before_another_version_starts() {
+    let fake = FakeRuntime::new();
+    let [old, beside, next] = ["old", "beside", "next"].map(|uid| named(uid, "web"));
+    left_behind(&fake, &old);
+    left_behind(&fake, &beside);
+    fake.set_stop_takes(Duration::from_secs(3));
+    let bed = Bed::on(fake);
+    bed.want(&[&old]);
+    bed.until("the one beside is being stopped", |fake| {
+        fake.killed_pods() == ["beside".into()]
+    })
+    .await;
+    bed.want(&[&next]);
+    bed.until_runs("next").await;
+    // rollouts 19
+    bed.fake.assert_no_violations();
+    assert!(bed.fake.pod(&"old".into()).is_empty());
+    assert!(bed.fake.pod(&"beside".into()).is_empty());
+}
+
 /// A create that an agent before this one had sent is carried out while the pod is being removed, or
 /// after it: nobody wants the pod any more, and nothing may be left of it. Each moment is tried, from
 /// the first step of the stop to long after the worker has ended.
