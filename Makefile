@@ -111,6 +111,13 @@ test-unit: ## tests that need no Docker
 	$(CARGO) test --locked --workspace --lib --bins --test house
 	$(CARGO) test --locked --package mirrorlet-streaming --package mirrorlet-runtime
 
+# Lives that `make simulate` plays.
+SIMULATION_SEEDS ?= 10000
+
+.PHONY: simulate
+simulate: ## 10,000 lives of a node in memory, thrown by dice (SIMULATION_SEEDS=… for more)
+	SIMULATION_SEEDS=$(SIMULATION_SEEDS) $(CARGO) test --locked --profile quick --test house simulation:: -- --nocapture
+
 book: ## the documents as a book, into target/book (mdBook, built once)
 	"$$(hack/tool.sh mdbook 0.5.4 --no-default-features --features search)" build
 

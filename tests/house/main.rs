@@ -5,7 +5,6 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    clippy::print_stdout,
     reason = "helpers of tests fail loudly, as tests do"
 )]
 #![expect(clippy::too_many_lines, reason = "a test is one story")]

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use mirrorlet::app::desired::{MergeOutputs, MergeTask};
 use mirrorlet::observe::Observer;
+use mirrorlet::prober::{KEPT_FILE, ProbeManager};
 use mirrorlet::rollout::{RolloutOptions, Rollouts};
 use mirrorlet::source::SourceReader;
-use mirrorlet::store::board::board;
-use mirrorlet::store::cache::cache;
+use mirrorlet::store::board::{Board, board};
+use mirrorlet::store::cache::{CacheReader, cache};
 use mirrorlet::store::cell::cell;
 use mirrorlet::store::claims::ClaimStore;
 use mirrorlet::store::looks::look_requests;
@@ -19,6 +20,7 @@ use mirrorlet::worker::{Clock, Context, PodWorkers, Wanted};
 use mirrorlet_core::admit::AdmitNode;
 use mirrorlet_core::gc::ContainerGcPolicy;
 use mirrorlet_core::merge::Merged;
+use mirrorlet_host::probe::Client;
 use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_runtime::Runtime;
 use mirrorlet_testing::fake_runtime::FakeRuntime;
@@ -34,6 +36,8 @@ const BACKOFF_MAX: Duration = Duration::from_mins(5);
 pub(super) struct Agent {
     cancel: CancellationToken,
     parts: JoinSet<()>,
+    pub(super) cache: CacheReader,
+    pub(super) board: Board,
 }
 
 impl Agent {
@@ -57,6 +61,7 @@ impl Agent {
         let (merged, _) = cell(Merged::default());
         let (wanted, wanted_reader) = watch::channel(Arc::new(Wanted::default()));
         let (board_writer, board) = board();
+        let (probe_writer, probes) = probe_results();
         let node = cell(AdmitNode::default()).1;
         let clock = fake.clone();
         let (rollouts, _) = Rollouts::load(
@@ -65,7 +70,7 @@ impl Agent {
                 runtime: Arc::clone(&runtime),
                 objects: Arc::default(),
                 salt: String::new(),
-                board,
+                board: board.clone(),
                 node: node.clone(),
                 restore,
                 needed_images: watch::Sender::default(),
@@ -89,9 +94,9 @@ impl Agent {
         let clock = fake.clone();
         let context = Arc::new(Context {
             runtime,
-            cache: reader,
+            cache: reader.clone(),
             looks,
-            probes: probe_results().1,
+            probes,
             board: board_writer,
             telemetry,
             node_ips: Vec::new(),
@@ -101,13 +106,43 @@ impl Agent {
             node,
             unsupported: |_| Vec::new(),
         });
+        let clock = fake.clone();
+        let probing = ProbeManager::new(
+            Arc::new(fake.clone()),
+            Client::new(),
+            board.clone(),
+            probe_writer,
+            Telemetry::new(),
+            Arc::new(move || clock.now()),
+            Some(root.join(KEPT_FILE)),
+        );
         let workers = PodWorkers::new(context, wanted_reader, listed);
         let cancel = CancellationToken::new();
         let mut parts = JoinSet::new();
         parts.spawn(observer.run(cancel.clone()));
         parts.spawn(merge.run(cancel.clone()));
         parts.spawn(workers.run(cancel.clone()));
-        Self { cancel, parts }
+        parts.spawn(probing.run(cancel.clone()));
+        Self {
+            cancel,
+            parts,
+            cache: reader,
+            board,
+        }
+    }
+
+    /// Whether a part has ended, which none does by itself.
+    pub(super) fn has_ended_part(&mut self) -> bool {
+        self.parts.try_join_next().is_some()
+    }
+
+    /// Kills it: each of its tasks ends at the await where it is. `dead` is called when the first have.
+    pub(super) async fn kill(mut self, dead: impl FnOnce()) {
+        self.parts.abort_all();
+        dead();
+        while self.parts.join_next().await.is_some() {}
+        // The tasks of parts end with them, each when it is polled next.
+        tokio::time::sleep(Duration::from_nanos(1)).await;
     }
 
     pub(super) async fn stop(mut self) {

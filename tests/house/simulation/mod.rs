@@ -1,17 +1,24 @@
 //! A node's life, thrown by dice: the real merge task, workers, observer and cache over the
 //! runtime in memory, on paused time.
 //!
-//! Every seed is one life: manifests come, change and go, containers exit, sandboxes die, events
-//! get lost, calls are refused, the runtime goes away, the agent is restarted. After every turn
-//! nothing may be there twice; whenever peace returns, what is wanted runs and nothing else does.
+//! Every seed is one life: manifests come, change and go, good ones and bad ones; containers exit,
+//! sandboxes die, events are lost, doubled and late, calls fail before or after their effect, or hang,
+//! the runtime restarts, the clock jumps, the disk is full, the agent is killed at any await. All along
+//! nothing runs twice, and nothing is restarted to which nothing has happened. Whenever peace returns,
+//! the right versions run, nothing else is left, and the agent is idle.
 //!
 //! Lives are played on all cores. `SIMULATION_SEEDS=10000` plays more of them, `SIMULATION_SEED=7`
-//! plays that one and prints its story.
+//! plays that one, twenty times or until it fails, and prints its story.
 
 mod agent;
 mod dice;
+mod disk;
+mod faults;
 mod invariants;
+mod known;
+mod panics;
 mod story;
+mod versions;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,7 +31,10 @@ use story::Story;
 use world::World;
 
 /// Lives played unless `SIMULATION_SEEDS` names another number.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 60;
+/// How often `SIMULATION_SEED` plays its life. A seed is one story, but tasks that are ready at the
+/// same moment run in any order: that of `select!` and of hash maps is thrown anew each time.
+const REPLAYS: usize = 20;
 /// Turns of a life, and after how many there is peace.
 const TURNS: u64 = 60;
 const PEACE_EVERY: u64 = 15;
@@ -39,6 +49,9 @@ fn play(seed: u64, story: &Story) {
     runtime.block_on(async {
         let mut world = World::new(seed, story.clone());
         for turn in 1..=TURNS {
+            if turn % PEACE_EVERY == 1 {
+                world.forecast();
+            }
             world.turn().await;
             if turn % PEACE_EVERY == 0 {
                 world.peace().await;
@@ -51,6 +64,7 @@ fn play(seed: u64, story: &Story) {
 /// Plays one life to its end. Returns its story, or the story of its failure.
 fn try_play(seed: u64) -> Result<String, String> {
     let story = Story::default();
+    panics::begin();
     let ended = catch_unwind(AssertUnwindSafe(|| play(seed, &story)));
     let Err(panic) = ended else {
         return Ok(story.text());
@@ -87,8 +101,8 @@ fn play_all(seeds: u64) -> (u64, Vec<String>) {
             scope.spawn(player);
         }
     });
-    let played = next.load(Ordering::Relaxed).min(seeds);
-    (played, failures.into_inner().unwrap())
+    let lives = next.load(Ordering::Relaxed).min(seeds);
+    (lives, failures.into_inner().unwrap())
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -99,20 +113,30 @@ fn number(variable: &str) -> Option<u64> {
 #[test]
 fn whatever_the_dice_say_peace_finds_everything_in_order() {
     if let Some(seed) = number("SIMULATION_SEED") {
-        match try_play(seed) {
-            Ok(story) => println!("{story}"),
-            Err(failure) => panic!("{failure}"),
+        for _ in 0..REPLAYS {
+            match try_play(seed) {
+                Ok(story) => println!("{story}"),
+                Err(failure) => panic!("{failure}"),
+            }
         }
         return;
     }
     let began = Instant::now();
-    let (played, failures) = play_all(number("SIMULATION_SEEDS").unwrap_or(SEEDS));
-    println!("{played} lives in {:.1} s", began.elapsed().as_secs_f64());
+    let (lives, failures) = play_all(number("SIMULATION_SEEDS").unwrap_or(SEEDS));
+    println!("{lives} lives in {:.1} s", began.elapsed().as_secs_f64());
     // rollouts 19
     assert!(failures.is_empty(), "{}", failures.concat());
 }
 
+/// What happens in a life; what the agent does about it may be up to the order of tasks.
+fn happenings(story: &str) -> Vec<&str> {
+    let lines = story.lines();
+    let lines = lines.filter_map(|line| Some(line.split_once(" s  ")?.1));
+    lines.filter(|line| !line.starts_with(' ')).collect()
+}
+
 #[test]
 fn a_seed_is_one_story() {
-    assert_eq!(try_play(4711), try_play(4711));
+    let [once, again] = [4711, 4711].map(|seed| try_play(seed).unwrap());
+    assert_eq!(happenings(&once), happenings(&again));
 }

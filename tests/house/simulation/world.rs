@@ -1,66 +1,75 @@
 //! One life: a runtime in memory, manifests, an agent, and what happens to them.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mirrorlet::source::{SourceHealth, SourceReader};
 use mirrorlet::store::cell::{Writer, cell};
-use mirrorlet_core::api::{Pod, PodUid};
 use mirrorlet_core::desired::{Origin, PodSource, SourcePod, SourceSet, SourceState};
 use mirrorlet_core::merge::SourceName;
-use mirrorlet_runtime::{RuntimeError, SyncError, SyncErrorReason};
 use mirrorlet_testing::fake_runtime::FakeRuntime;
 
 use super::agent::Agent;
 use super::dice::Dice;
-use super::invariants::{has_sandbox, runs};
+use super::disk;
+use super::known::Known;
 use super::story::Story;
+use super::versions::{Temper, Version};
 
 /// Full names in play: few, so that versions of one name meet.
-const NAMES: u64 = 4;
+pub(super) const NAMES: u64 = 4;
+/// Time of every call of the runtime, and of every step of a plan.
+const LATENCY: Duration = Duration::from_millis(1);
+const STEP_TAKES: Duration = Duration::from_millis(2);
+
+/// Which things may happen between two times of peace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Weather {
+    /// Everything.
+    Storm,
+    /// Nothing that may cost a good version its judgement.
+    Fair,
+    /// No edits.
+    Still,
+}
 
 /// One life.
 pub(super) struct World {
     pub(super) dice: Dice,
-    pub(super) root: tempfile::TempDir,
+    pub(super) weather: Weather,
+    /// Whether the clock may jump, and whether the disk may be full.
+    pub(super) jumps: bool,
+    pub(super) fills: bool,
     /// Whether failed revisions are replaced by the last healthy one.
     pub(super) restore: bool,
     pub(super) fake: FakeRuntime,
     pub(super) agent: Option<Agent>,
-    pub(super) source: SourceReader,
-    pub(super) set: Writer<SourceState>,
-    /// The manifests, by name.
-    pub(super) manifests: BTreeMap<u64, Arc<Pod>>,
-    /// Every pod there ever was.
-    pub(super) ever: Vec<Arc<Pod>>,
+    pub(super) known: Known,
+    /// Every version there ever was, and those that the manifests have, by name.
+    pub(super) ever: Vec<Version>,
+    pub(super) manifests: BTreeMap<u64, usize>,
+    /// One directory for each agent that was not killed: a dead one writes nothing any more.
+    roots: tempfile::TempDir,
+    root: PathBuf,
+    source: SourceReader,
+    set: Writer<SourceState>,
     story: Story,
-}
-
-/// A directory in memory, where there is one: agents of lives write often.
-fn root() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
-}
-
-fn pod(name: u64, version: usize, containers: u64) -> Arc<Pod> {
-    let containers: Vec<_> = (0..containers)
-        .map(|n| serde_json::json!({"name": format!("c{n}"), "image": format!("app:{version}")}))
-        .collect();
-    let pod = serde_json::json!({
-        "metadata": {
-            "name": format!("pod-{name}"),
-            "namespace": "ns",
-            "uid": format!("pod-{name}-v{version}"),
-        },
-        "spec": {"containers": containers, "terminationGracePeriodSeconds": 20},
-    });
-    Arc::new(serde_json::from_value(pod).unwrap())
 }
 
 impl World {
     pub(super) fn new(seed: u64, story: Story) -> Self {
         let fake = FakeRuntime::new();
-        fake.set_latency(Duration::from_millis(1));
+        fake.set_latency(LATENCY);
+        fake.set_step_takes(STEP_TAKES);
+        fake.let_calls_outlive_callers();
+        let witness = story.clone();
+        fake.set_witness(move |line| witness.note(&format!("    {line}")));
+        let mut dice = Dice::new(seed);
+        if dice.roll(2) == 0 {
+            fake.set_stop_takes(Duration::from_secs(3));
+        }
         let (set, state) = cell(SourceState::NotSynced);
         let (_, health) = cell(SourceHealth::default());
         let source = SourceReader {
@@ -68,19 +77,25 @@ impl World {
             state,
             health,
         };
-        let root = root();
+        let roots = disk::in_memory();
+        let root = roots.path().join("0");
         let restore = seed % 2 == 1;
-        let agent = Agent::start(&fake, &source, root.path(), restore);
+        let agent = Agent::start(&fake, &source, &root, restore);
         Self {
-            dice: Dice::new(seed),
-            root,
+            jumps: dice.roll(4) == 0,
+            fills: dice.roll(4) == 0,
+            dice,
+            weather: Weather::Storm,
             restore,
             fake,
             agent: Some(agent),
+            known: Known::default(),
+            ever: Vec::new(),
+            manifests: BTreeMap::new(),
+            roots,
+            root,
             source,
             set,
-            manifests: BTreeMap::new(),
-            ever: Vec::new(),
             story,
         }
     }
@@ -89,11 +104,49 @@ impl World {
         self.story.note(line);
     }
 
-    pub(super) fn publish(&mut self) {
-        let pods = self.manifests.iter().map(|(name, pod)| {
+    /// The weather until the next peace.
+    pub(super) fn forecast(&mut self) {
+        let kinds = [Weather::Storm, Weather::Fair, Weather::Fair, Weather::Still];
+        self.weather = self.dice.one_of(&kinds);
+        self.note(&format!("weather: {:?}", self.weather));
+    }
+
+    /// A new version of a pod.
+    pub(super) fn throw(&mut self, name: u64, temper: Temper) -> usize {
+        let number = self.ever.len();
+        let version = Version::throw(&mut self.dice, &self.fake, name, number, temper);
+        self.ever.push(version);
+        number
+    }
+
+    /// Writes a manifest.
+    pub(super) fn write(&mut self, number: usize) {
+        let version = &self.ever[number];
+        self.known.wants(version, number);
+        self.manifests.insert(version.name, number);
+        self.publish();
+    }
+
+    /// Writes a manifest of a version that can't be prepared.
+    pub(super) fn write_unprepared(&mut self, number: usize) {
+        let version = &self.ever[number];
+        self.known.wants_unprepared(version, number);
+        self.manifests.insert(version.name, number);
+        self.publish();
+    }
+
+    /// Removes a manifest.
+    pub(super) fn remove(&mut self, name: u64) {
+        self.known.removes(name);
+        self.manifests.remove(&name);
+        self.publish();
+    }
+
+    fn publish(&mut self) {
+        let pods = self.manifests.iter().map(|(name, number)| {
             let location = format!("manifests/{name}.yaml");
             let origin = Origin::whole(PodSource::File, location);
-            SourcePod::new(Arc::clone(pod), origin)
+            SourcePod::new(Arc::clone(&self.ever[*number].pod), origin)
         });
         let set = SourceSet {
             pods: pods.collect(),
@@ -102,106 +155,40 @@ impl World {
         self.set.publish(SourceState::Synced(Arc::new(set)));
     }
 
-    /// One thing happens. The dice never look at the state, so that a seed is one story.
-    pub(super) async fn turn(&mut self) {
-        let (what, name, n) = (self.dice.roll(17), self.dice.roll(NAMES), self.dice.roll(3));
-        let container = format!("c{n}");
-        let uid = self.manifests.get(&name).map(|pod| PodUid::of(pod));
-        match what {
-            0..=3 => {
-                self.note(&format!("write {name} with {} containers", n + 1));
-                let pod = pod(name, self.ever.len(), n + 1);
-                self.ever.push(Arc::clone(&pod));
-                self.manifests.insert(name, pod);
-                self.publish();
-            }
-            4 | 5 => {
-                self.note(&format!("remove {name}"));
-                self.manifests.remove(&name);
-                self.publish();
-            }
-            6..=8 => {
-                self.note(&format!("{container} of {name} exits"));
-                let code = i32::try_from(n).unwrap();
-                if let Some(uid) = uid.filter(|uid| runs(&self.fake.pod(uid), &container)) {
-                    self.fake.exit_container(&uid, &container, code);
-                }
-            }
-            9 => {
-                self.note(&format!("the sandbox of {name} dies"));
-                if let Some(uid) = uid.filter(|uid| has_sandbox(&self.fake.pod(uid))) {
-                    self.fake.lose_sandbox(&uid);
-                }
-            }
-            10 => {
-                self.note("events get lost");
-                self.fake.lose_events(usize::try_from(n).unwrap() + 1);
-            }
-            11 => {
-                let calls = [
-                    "sync_pod",
-                    "kill_pod",
-                    "delete_pod",
-                    "get_pod_status",
-                    "get_pods",
-                ];
-                let call = calls[usize::try_from(self.dice.roll(5)).unwrap()];
-                self.note(&format!("{call} is refused"));
-                let error = RuntimeError::Refused {
-                    status: 500,
-                    message: "dice".to_owned(),
-                };
-                self.fake
-                    .refuse_next(call, usize::try_from(n).unwrap() + 1, error);
-            }
-            12 => {
-                self.note(&format!("{container} does not start"));
-                let reasons = [
-                    SyncErrorReason::RunContainerError,
-                    SyncErrorReason::ErrImagePull,
-                    SyncErrorReason::RuntimeUnavailable,
-                ];
-                let reason = reasons[usize::try_from(self.dice.roll(3)).unwrap()];
-                self.fake
-                    .fail_next_starts(&container, 1, SyncError::new(reason, "dice"));
-            }
-            13 => {
-                self.note("the runtime goes away");
-                let gone = RuntimeError::Unavailable("dice".to_owned());
-                self.fake.set_err(Some(gone));
-                self.fake.break_watches();
-            }
-            14 => {
-                self.note("the runtime is back");
-                self.fake.set_err(None);
-            }
-            15 => {
-                self.note("the newest version can't be prepared");
-                if let Some(pod) = self.ever.last() {
-                    let error = SyncError::new(SyncErrorReason::ErrImagePull, "dice");
-                    self.fake
-                        .set_preparation_fault(&PodUid::of(pod), Some(error));
-                }
-            }
-            _ => {
-                self.note("the agent is restarted");
-                // Strictly one after the other: the root's lock sees to that in life.
-                if let Some(agent) = self.agent.take() {
-                    agent.stop().await;
-                }
-                let root = self.root.path();
-                self.agent = Some(Agent::start(&self.fake, &self.source, root, self.restore));
-            }
-        }
-        let pauses = [0, 10, 300, 3_000, 20_000, 90_000];
-        let pause = pauses[usize::try_from(self.dice.roll(6)).unwrap()];
-        tokio::time::sleep(Duration::from_millis(pause)).await;
-        self.check_now();
-    }
-
-    pub(super) async fn end(mut self) {
+    /// Stops the agent as `systemctl stop` does.
+    pub(super) async fn stop_agent(&mut self) {
         if let Some(agent) = self.agent.take() {
             agent.stop().await;
         }
+    }
+
+    /// Kills the agent: every task ends at the await where it is. What the disk has at that moment is
+    /// all that the next agent finds.
+    pub(super) async fn kill_agent(&mut self) {
+        let Some(agent) = self.agent.take() else {
+            return;
+        };
+        self.known.agents += 1;
+        let next = self.roots.path().join(self.known.agents.to_string());
+        agent.kill(|| disk::copy(&self.root, &next)).await;
+        self.root = next;
+    }
+
+    /// Starts an agent where the last one was. Strictly one after the other: the root's lock sees to
+    /// that in life.
+    pub(super) fn start_agent(&mut self) {
+        let agent = Agent::start(&self.fake, &self.source, &self.root, self.restore);
+        self.agent = Some(agent);
+    }
+
+    pub(super) fn set_disk_full(&mut self, full: bool) {
+        let names = self.ever.iter().map(Version::full_name);
+        disk::set_full(&self.root, names, full);
+        self.known.disk_was_full |= full;
+    }
+
+    /// Ends the life.
+    pub(super) async fn end(mut self) {
+        self.stop_agent().await;
     }
 }

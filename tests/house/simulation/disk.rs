@@ -1,0 +1,48 @@
+//! The agent's directory: full, and as a killed agent leaves it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use mirrorlet_core::api::{FullName, hex};
+use mirrorlet_host::disk::NEXT_DOOR;
+use sha2::{Digest, Sha256};
+
+/// A directory in memory, where there is one: agents of lives write often.
+pub(super) fn in_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
+}
+
+/// Copies a directory. What goes meanwhile is left out.
+pub(super) fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    let Ok(entries) = fs::read_dir(from) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let (path, to) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy(&path, &to);
+        } else {
+            let _ = fs::copy(&path, &to);
+        }
+    }
+}
+
+/// Lets every write of histories fail, or succeed again. A file is written next door first, and there
+/// is a directory then.
+pub(super) fn set_full(root: &Path, names: impl Iterator<Item = FullName>, full: bool) {
+    for name in names {
+        let door = next_door(root, &name);
+        if full {
+            fs::create_dir_all(door).unwrap();
+        } else {
+            let _ = fs::remove_dir(door);
+        }
+    }
+}
+
+fn next_door(root: &Path, name: &FullName) -> PathBuf {
+    let digest = Sha256::digest(name.to_string().as_bytes());
+    let file = format!("{}.json{NEXT_DOOR}", hex(&digest[..16]));
+    root.join("rollouts").join(file)
+}

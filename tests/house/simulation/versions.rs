@@ -1,0 +1,125 @@
+//! The versions of pods in play, and what is wrong with them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mirrorlet_core::api::{FullName, Pod, PodUid};
+use mirrorlet_runtime::CommandOutput;
+use mirrorlet_testing::fake_runtime::FakeRuntime;
+
+use super::dice::Dice;
+
+/// The container that crashes, and that is probed.
+pub(super) const FIRST: &str = "c0";
+/// Times after which a bad version crashes: at once, and before it can be taken for healthy.
+const CRASHES_AFTER: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(4)];
+
+/// How a version does once it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Temper {
+    /// It runs, and is ready.
+    Good,
+    /// Its first container exits again and again.
+    Crashes,
+    /// It runs, and is never ready.
+    NeverReady,
+}
+
+/// One version of a pod.
+#[derive(Debug, Clone)]
+pub(super) struct Version {
+    /// The number of its full name.
+    pub(super) name: u64,
+    pub(super) temper: Temper,
+    pub(super) starts_first: bool,
+    pub(super) pod: Arc<Pod>,
+}
+
+impl Version {
+    /// Throws a version, the `number`th of all, and has the runtime treat it as its temper is.
+    pub(super) fn throw(
+        dice: &mut Dice,
+        fake: &FakeRuntime,
+        name: u64,
+        number: usize,
+        temper: Temper,
+    ) -> Self {
+        let containers = 1 + dice.roll(3);
+        let starts_first = dice.roll(2) == 0;
+        let probed = dice.roll(3) == 0 || temper == Temper::NeverReady;
+        let ready = format!("ready-{number}");
+        let containers: Vec<_> = (0..containers)
+            .map(|n| {
+                let mut container = serde_json::json!({
+                    "name": format!("c{n}"),
+                    "image": format!("app:{number}"),
+                });
+                if n == 0 && probed {
+                    container["readinessProbe"] = serde_json::json!({
+                        "exec": {"command": [&ready]}, "periodSeconds": 30,
+                    });
+                }
+                container
+            })
+            .collect();
+        let pod = serde_json::json!({
+            "metadata": {
+                "name": format!("pod-{name}"),
+                "namespace": "ns",
+                "uid": format!("pod-{name}-v{number}"),
+                "annotations": {"mirrorlet.dev/rollout": strategy(starts_first)},
+            },
+            "spec": {"containers": containers, "terminationGracePeriodSeconds": 20},
+        });
+        let version = Self {
+            name,
+            temper,
+            starts_first,
+            pod: Arc::new(serde_json::from_value(pod).unwrap()),
+        };
+        match temper {
+            Temper::Good => {}
+            Temper::Crashes => {
+                let after = dice.one_of(&CRASHES_AFTER);
+                fake.set_crash(&version.uid(), FIRST, after, 1);
+            }
+            Temper::NeverReady => {
+                let no = CommandOutput {
+                    exit_code: 1,
+                    ..CommandOutput::default()
+                };
+                fake.set_command_result(&[&ready], Ok(no));
+            }
+        }
+        version
+    }
+
+    pub(super) fn strategy(&self) -> &'static str {
+        strategy(self.starts_first)
+    }
+
+    pub(super) fn uid(&self) -> PodUid {
+        PodUid::of(&self.pod)
+    }
+
+    pub(super) fn full_name(&self) -> FullName {
+        FullName::of(&self.pod)
+    }
+
+    /// The names of the containers that run when it does as well as it can.
+    pub(super) fn running_containers(&self) -> impl Iterator<Item = &str> {
+        let containers = self.pod.spec.iter().flat_map(|spec| &spec.containers);
+        let crashes = self.temper == Temper::Crashes;
+        containers
+            .map(|container| container.name.as_str())
+            .filter(move |name| !(crashes && *name == FIRST))
+    }
+}
+
+fn strategy(starts_first: bool) -> &'static str {
+    if starts_first {
+        "StartFirst"
+    } else {
+        "Recreate"
+    }
+}
