@@ -219,6 +219,8 @@ fn should_be_started(input: &StatusInput<'_>, role: Role, name: &str) -> bool {
 }
 
 /// Sets `started` and `ready`.
+///
+/// Upstream: `pkg/kubelet/prober/prober_manager.go` (`UpdatePodStatus`).
 fn judge(
     input: &StatusInput<'_>,
     role: Role,
@@ -236,7 +238,8 @@ fn judge(
         .filter(|_| running);
     match role {
         Role::Init => {
-            status.started = Some(false);
+            // It has no startup probe.
+            status.started = Some(running);
             status.ready = succeeded;
         }
         Role::Ephemeral => {}

@@ -326,6 +326,20 @@ fn a_done_pod_is_completed() {
 }
 
 #[test]
+fn an_init_container_is_started_while_it_runs_and_ready_once_it_succeeded() {
+    let pod = pod("Always", vec![container("init")], &["web"]);
+    let init = |seen| {
+        let status = compute_pod_status(&input(&pod, &observed(seen)));
+        let init = status.init_container_statuses.unwrap().remove(0);
+        (init.started, init.ready)
+    };
+    assert_eq!(init(vec![]), (Some(false), false));
+    assert_eq!(init(vec![running(&pod, "init")]), (Some(true), false));
+    assert_eq!(init(vec![exited(&pod, "init", 0)]), (Some(false), true));
+    assert_eq!(init(vec![exited(&pod, "init", 1)]), (Some(false), false));
+}
+
+#[test]
 fn an_initialising_pod_says_what_is_incomplete() {
     let pod = pod(
         "Always",
