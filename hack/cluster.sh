@@ -12,6 +12,8 @@ CLUSTER_NUMBER="${CLUSTER_NUMBER:-255}"
 CLUSTER_ADDRESS="198.18.$CLUSTER_NUMBER.1"
 # etcd's: no container reaches it.
 CLUSTER_ETCD="127.18.$CLUSTER_NUMBER.1"
+# More arguments of its API server.
+CLUSTER_API_ARGUMENTS=()
 CLUSTER_START_SECONDS=120
 CLUSTER_STOP_SECONDS=30
 # Longest wait for another script that has a cluster on the same addresses.
@@ -141,7 +143,7 @@ cluster_apiserver() {
         --service-account-issuer=https://kubernetes.default.svc.cluster.local \
         --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction \
         --kubelet-client-certificate="$pki/kubelet-client.crt" --kubelet-client-key="$pki/kubelet-client.key" \
-        --kubelet-preferred-address-types=InternalIP --allow-privileged=true
+        --kubelet-preferred-address-types=InternalIP --allow-privileged=true "${CLUSTER_API_ARGUMENTS[@]}"
     wait_for "$CLUSTER_START_SECONDS" "kube-apiserver to be ready" cluster_ready_or_ended
     cluster_runs kube-apiserver \
         || { tail -n 20 "$CLUSTER_DIR/kube-apiserver.log" >&2; die "kube-apiserver ended at once"; }

@@ -4,7 +4,7 @@
 # again, so a second run takes no time. Cold, on two cores, the four take about nine minutes.
 #
 #   hack/kube-build.sh            etcd (a Debian package), kube-apiserver, kube-controller-manager, kube-scheduler, kubectl
-#   hack/kube-build.sh NAME…      these besides: kubelet, and Kubernetes' own test programs e2e.test, ginkgo, agnhost
+#   hack/kube-build.sh NAME…      these besides: kubelet, and Kubernetes' own test programs e2e.test, e2e_node.test, ginkgo, agnhost
 #   hack/kube-build.sh --only NAME…   these and nothing else
 #
 # And streamclient, a client of exec and port-forward of this repository (hack/kube/streamclient),
@@ -42,6 +42,7 @@ build() {
         ginkgo) package=github.com/onsi/ginkgo/v2/ginkgo ;;
         agnhost) package=k8s.io/kubernetes/test/images/agnhost ;;
         e2e.test) package=k8s.io/kubernetes/test/e2e command=test flags=(-c) ;;
+        e2e_node.test) package=k8s.io/kubernetes/test/e2e_node command=test flags=(-c) ;;
         streamclient) package=./streamclient ;;
         *) package="k8s.io/kubernetes/cmd/$program" ;;
     esac

@@ -14,7 +14,6 @@ set -euo pipefail
 # shellcheck source=hack/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 
-NODE=conformance
 AREA="${AREA:-}"
 FOCUS="${FOCUS:-\[NodeConformance\]}"
 SKIP="${SKIP:-}"
@@ -39,56 +38,16 @@ fi
 "$REPO/hack/kube-build.sh" agnhost ginkgo e2e.test
 "$here/images.sh"
 
-# shellcheck source=hack/demo-lib.sh
-. "$REPO/hack/demo-lib.sh"
-root_with_disk
-CLUSTER_DIR="$root/cluster"
-# The demo's: both don't run at once.
-CLUSTER_NUMBER=254
-# shellcheck source=hack/cluster.sh
-. "$REPO/hack/cluster.sh"
-registry=""
-clean_up_more() {
-    export PATH="$PATH:/usr/sbin:/sbin"
-    [ -z "$registry" ] || kill -TERM "$registry" 2>/dev/null
-    cp "$log" "$OUT/agent.log" 2>/dev/null
-    cluster_down
-}
-
-mkdir -p "$OUT" "$manifests"
+# shellcheck source=hack/conformance/bed.sh
+. "$here/bed.sh"
+clean_up_more() { bed_down; }
+bed_up
 rm -f "$OUT"/junit.xml
-say "bringing up Kubernetes $KUBE_VERSION …"
-cluster_up
-
-# The API server asks the Node there for logs and streams. The bridge knows its address always, the
-# Engine not before its second start.
-bridge="$(docker network inspect bridge --format '{{index .Options "com.docker.network.bridge.name"}}')"
-node_ip="$(ip -4 -o addr show "$bridge" | awk '{ sub("/.*", "", $4); print $4; exit }')"
-[ -n "$node_ip" ] || die "the Engine's bridge ${bridge:-of no name} has no address"
-agent_arguments=(--kubeconfig "$(cluster_node_kubeconfig "$NODE")" --register-with-taints none
-    --node-ip "$node_ip" --client-ca-file "$CLUSTER_DIR/pki/ca.crt")
-# shellcheck disable=SC2206 # words
-agent_arguments+=(${AGENT_ARGUMENTS:-})
-start_agent
-kubectl wait --for=create "node/$NODE" --timeout="${START_SECONDS}s" >/dev/null
-kubectl wait --for=condition=Ready "node/$NODE" --timeout="${START_SECONDS}s" >/dev/null
-# Nothing would be scheduled, and the specs wait for it in vain for very long.
-for pressure in DiskPressure MemoryPressure PIDPressure; do
-    [ "$(kubectl get node "$NODE" --output "jsonpath={.status.conditions[?(@.type==\"$pressure\")].status}")" = False ] \
-        || die "the Node has $pressure: $(kubectl get node "$NODE" --output "jsonpath={.status.conditions[?(@.type==\"$pressure\")].message}")"
-done
 
 # The spec that pulls from registry.k8s.io gets it from here. It is none of the short ones, which
 # change nothing outside their directory.
 if [ "$SHORT" != 1 ]; then
-    "$here/registry.py" registry.k8s.io/e2e-test-images/agnhost:2.59 >"$OUT/registry.log" 2>&1 &
-    registry=$!
-    registry_answers() {
-        curl --silent --insecure --output /dev/null --resolve registry.k8s.io:443:127.0.0.1 https://registry.k8s.io/v2/ \
-            || ! kill -0 "$registry" 2>/dev/null
-    }
-    wait_for 60 "the registry to answer" registry_answers
-    kill -0 "$registry" 2>/dev/null || { cat "$OUT/registry.log" >&2; die "the registry ended at once"; }
+    bed_registry
 fi
 
 what="that match $FOCUS${SKIP:+, without $SKIP}"
@@ -102,6 +61,5 @@ began=$SECONDS
     --allowed-not-ready-nodes=0 --num-nodes=1 --minStartupPods=0 --disable-log-dump --node-os-distro=custom \
     --report-dir="$OUT/reports" >"$OUT/e2e.log" 2>&1 || true
 [ -s "$OUT/junit.xml" ] || { tail -n 20 "$OUT/e2e.log" >&2; die "the specs made no report; whole log: $OUT/e2e.log"; }
-printf 'wall time %s s, Node %s\n' "$((SECONDS - began))" \
-    "$(kubectl get node "$NODE" --output 'jsonpath={.status.nodeInfo.kubeletVersion}, {.status.nodeInfo.containerRuntimeVersion}')"
+bed_facts "$((SECONDS - began))"
 "$here/table.py" "${verdict[@]}" "$OUT/junit.xml"

@@ -19,6 +19,13 @@ import xml.etree.ElementTree as ET
 
 # The first that matches a spec's name is its area.
 AREAS = [
+    ("mirror pods", r"MirrorPod"),
+    ("order of containers", r"Containers Lifecycle"),
+    ("deleted pods", r"Deleted pods|Pod SIGKILL"),
+    ("hostname", r"Hostname of Pod"),
+    ("metrics and logs", r"Summary API|ContainerMetrics|ContainerLogPath"),
+    ("devices and cpus", r"Device Plugin|CPU Manager|POD Resources|Swap"),
+    ("garbage collection", r"GarbageCollect"),
     ("probes of sidecars", r"Probing restartable init container"),
     ("probes", r"Probing container"),
     ("hooks of sidecars", r"Restartable Init Container Lifecycle Hook"),

@@ -14,5 +14,6 @@ import (
 	// Its own word on a Node (hack/conformance).
 	_ "github.com/onsi/ginkgo/v2/ginkgo/command"
 	_ "k8s.io/kubernetes/test/e2e"
+	_ "k8s.io/kubernetes/test/e2e_node"
 	_ "k8s.io/kubernetes/test/images/agnhost/netexec"
 )

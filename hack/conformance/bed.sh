@@ -1,0 +1,65 @@
+# Sourced after lib.sh by the scripts that have Kubernetes judge a Node: a control plane, the agent as
+# its only Node. Not to be run. Set before: OUT.
+# shellcheck shell=bash
+
+NODE=conformance
+# shellcheck source=hack/demo-lib.sh
+. "$REPO/hack/demo-lib.sh"
+root_with_disk
+CLUSTER_DIR="$root/cluster"
+# The demo's: both don't run at once.
+CLUSTER_NUMBER=254
+# shellcheck source=hack/cluster.sh
+. "$REPO/hack/cluster.sh"
+
+# bed_up: the control plane, then the agent with agent_arguments, until its Node is Ready.
+bed_up() {
+    local bridge node_ip pressure
+    mkdir -p "$OUT" "$manifests"
+    say "bringing up Kubernetes $KUBE_VERSION …"
+    cluster_up
+    # The API server asks the Node there for logs and streams. The bridge knows its address always,
+    # the Engine not before its second start.
+    bridge="$(docker network inspect bridge --format '{{index .Options "com.docker.network.bridge.name"}}')"
+    node_ip="$(ip -4 -o addr show "$bridge" | awk '{ sub("/.*", "", $4); print $4; exit }')"
+    [ -n "$node_ip" ] || die "the Engine's bridge ${bridge:-of no name} has no address"
+    agent_arguments+=(--kubeconfig "$(cluster_node_kubeconfig "$NODE")" --register-with-taints none
+        --node-ip "$node_ip" --client-ca-file "$CLUSTER_DIR/pki/ca.crt")
+    # shellcheck disable=SC2206 # words
+    agent_arguments+=(${AGENT_ARGUMENTS:-})
+    start_agent
+    kubectl wait --for=create "node/$NODE" --timeout="${START_SECONDS}s" >/dev/null
+    kubectl wait --for=condition=Ready "node/$NODE" --timeout="${START_SECONDS}s" >/dev/null
+    # Nothing would be scheduled, and the specs wait for it in vain for very long.
+    for pressure in DiskPressure MemoryPressure PIDPressure; do
+        [ "$(kubectl get node "$NODE" --output "jsonpath={.status.conditions[?(@.type==\"$pressure\")].status}")" = False ] \
+            || die "the Node has $pressure: $(kubectl get node "$NODE" --output "jsonpath={.status.conditions[?(@.type==\"$pressure\")].message}")"
+    done
+}
+
+registry=""
+registry_answers() {
+    curl --silent --insecure --output /dev/null --resolve registry.k8s.io:443:127.0.0.1 https://registry.k8s.io/v2/ \
+        || ! kill -0 "$registry" 2>/dev/null
+}
+# bed_registry: a registry.k8s.io on this machine, for specs that pull what isn't there.
+bed_registry() {
+    "$REPO/hack/conformance/registry.py" registry.k8s.io/e2e-test-images/agnhost:2.59 >"$OUT/registry.log" 2>&1 &
+    registry=$!
+    wait_for 60 "the registry to answer" registry_answers
+    kill -0 "$registry" 2>/dev/null || { cat "$OUT/registry.log" >&2; die "the registry ended at once"; }
+}
+
+# Ends what bed_up and bed_registry began, and keeps the agent's log.
+bed_down() {
+    export PATH="$PATH:/usr/sbin:/sbin"
+    [ -z "$registry" ] || kill -TERM "$registry" 2>/dev/null
+    cp "$log" "$OUT/agent.log" 2>/dev/null
+    cluster_down
+}
+
+# What the specs ran on, and for how long.
+bed_facts() {
+    printf 'wall time %s s, Node %s\n' "$1" \
+        "$(kubectl get node "$NODE" --output 'jsonpath={.status.nodeInfo.kubeletVersion}, {.status.nodeInfo.containerRuntimeVersion}')"
+}

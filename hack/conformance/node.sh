@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Kubernetes' second judgement: the specs labelled [NodeConformance] of test/e2e_node, which judge a
+# kubelet on its own machine, mirror pods and static pods among them. They run against an agent that
+# is the only Node of a real API server, on the Engine of DOCKER_HOST. Prints the score, the areas and
+# the specs that failed.
+#
+#   hack/conformance/node.sh
+#
+# FOCUS, SKIP: regular expressions. SERIAL=1 runs those that want the machine for themselves, too.
+# PROCS: specs at a time (4). OUT: where reports and logs go. MIRRORLET: the binary to judge, instead
+# of building one.
+set -euo pipefail
+# shellcheck source=hack/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+
+FOCUS="${FOCUS:-\[NodeConformance\]}"
+SKIP="${SKIP:-}"
+SERIAL="${SERIAL:-0}"
+PROCS="${PROCS:-4}"
+# Longest time that the specs may take altogether.
+TIMEOUT="${TIMEOUT:-2h}"
+OUT="${OUT:-$REPO/target/conformance-node}"
+here="$REPO/hack/conformance"
+
+need python3 python3
+[ "$SERIAL" = 1 ] || SKIP="${SKIP:+$SKIP|}\[Serial\]|\[Disruptive\]"
+
+"$REPO/hack/kube-build.sh" agnhost ginkgo e2e_node.test
+"$here/images.sh"
+
+# shellcheck source=hack/conformance/bed.sh
+. "$here/bed.sh"
+clean_up_more() { bed_down; }
+# The suite makes pods at once in namespaces that are new, and knows the API server by a bearer token.
+token="$(openssl rand -hex 16)"
+printf '%s,admin,admin,system:masters\n' "$token" >"$root/tokens.csv"
+CLUSTER_API_ARGUMENTS=(--disable-admission-plugins=ServiceAccount --token-auth-file="$root/tokens.csv")
+bed_up
+bed_registry
+
+rm -f "$OUT"/junit.xml
+say "running the specs that match $FOCUS${SKIP:+, without $SKIP}; log in $OUT/e2e.log …"
+began=$SECONDS
+# Its verdict is in the report; what it says besides is in the log.
+(cd "$OUT" && "$KUBE_BIN/ginkgo" --procs="$PROCS" --timeout="$TIMEOUT" --no-color --silence-skips --keep-going \
+    --focus="$FOCUS" ${SKIP:+--skip="$SKIP"} --output-dir="$OUT" --junit-report=junit.xml \
+    "$KUBE_BIN/e2e_node.test" -- --start-services=false --stop-services=false --prepull-images=false \
+    --node-name="$NODE" --host="https://$CLUSTER_ADDRESS:443" --bearer-token="$token" \
+    --dns-domain=cluster.local --container-runtime-endpoint=unix:///none --report-dir="$OUT/reports") >"$OUT/e2e.log" 2>&1 || true
+[ -s "$OUT/junit.xml" ] || { tail -n 20 "$OUT/e2e.log" >&2; die "the specs made no report; whole log: $OUT/e2e.log"; }
+bed_facts "$((SECONDS - began))"
+"$here/table.py" --areas "$OUT/junit.xml"
