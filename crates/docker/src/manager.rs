@@ -455,6 +455,7 @@ impl Runtime for DockerManager {
         self.containers.index.begin_gap();
         self.facts.forget();
         self.networks.plugin.forget();
+        self.networks.host_ports.forget();
         self.facts.engine_facts().await?;
         if let Err(error) = self.networks.plugin.status().await {
             occurrences::network_not_ready(&self.telemetry, &error.to_string());

@@ -205,14 +205,19 @@ impl HostPorts {
         records: &[Record],
     ) -> Result<Vec<LedSandbox>, SyncError> {
         seen.retain(|id, seen| records.iter().any(|r| r.id == *id && seen.holds(r)));
-        if records.iter().any(|record| !seen.contains_key(&record.id)) {
-            // Names of interfaces go into the rules: as they are now.
+        if seen.is_empty() {
+            // A network that one of them is in can't be made anew; else names of interfaces, which
+            // go into the rules, are asked for as they are now.
             self.forget();
         }
         let mut sandboxes = Vec::new();
         for record in records {
             if let Some(known) = seen.get(&record.id) {
                 sandboxes.extend(known.led.clone());
+                continue;
+            }
+            if record.state == ContainerState::Created {
+                // It has no address before it is started.
                 continue;
             }
             let side = self.host_side().await?;
