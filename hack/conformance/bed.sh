@@ -42,9 +42,9 @@ registry_answers() {
     curl --silent --insecure --output /dev/null --resolve registry.k8s.io:443:127.0.0.1 https://registry.k8s.io/v2/ \
         || ! kill -0 "$registry" 2>/dev/null
 }
-# bed_registry: a registry.k8s.io on this machine, for specs that pull what isn't there.
+# bed_registry IMAGE…: a registry.k8s.io on this machine that has these, for specs that pull.
 bed_registry() {
-    "$REPO/hack/conformance/registry.py" registry.k8s.io/e2e-test-images/agnhost:2.59 >"$OUT/registry.log" 2>&1 &
+    "$REPO/hack/conformance/registry.py" "$@" >"$OUT/registry.log" 2>&1 &
     registry=$!
     wait_for 60 "the registry to answer" registry_answers
     kill -0 "$registry" 2>/dev/null || { cat "$OUT/registry.log" >&2; die "the registry ended at once"; }
