@@ -1,4 +1,5 @@
-//! What clients of a host port notice of an edit, beside Docker Compose's of the same container.
+//! Edits as clients of a host port see them: failed requests, and the time without an answer. The same
+//! edits of Docker Compose are measured beside.
 //!
 //! Every request is a connection of its own, begun whether the ones before were answered or not.
 //! `make bench` runs it. Settings are environment variables, see `benches/README.md`.
@@ -47,7 +48,8 @@ pub struct Settings {
 
 /// Requests a second.
 const RATE: u32 = 200;
-/// What a client waits beyond the stop and the start: until its kernel sends again.
+/// Seconds until a client's kernel sends its first packet again. A wait is that much longer than the stop
+/// and the start.
 const RESEND_SECONDS: f64 = 1.1;
 /// Share of Compose's time without an answer.
 const COMPOSE_SHARE: f64 = 0.7;
@@ -57,7 +59,7 @@ const MORE_CALLS: f64 = 3.0;
 const PATIENCE: Duration = Duration::from_mins(1);
 /// How long traffic goes on before an edit and after it.
 const CALM: Duration = Duration::from_millis(1500);
-/// What the server does: it answers with the edition of its image, and ends as `END` says.
+/// The script of the server: it answers with the edition of its image, and runs `END` on SIGTERM.
 const SCRIPT: &str =
     "mkdir /w; echo $EDITION > /w/x; trap 'END' TERM; httpd -f -p 8080 -h /w & wait";
 /// It ends at once, as Compose's does.

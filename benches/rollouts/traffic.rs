@@ -18,7 +18,7 @@ pub fn ask(at: SocketAddr) -> Result<String, String> {
     http::ask(at, PATIENCE)
 }
 
-/// What clients saw of one edit.
+/// The answers to the requests of one edit.
 pub struct Seen {
     /// The longest time without an answer, in seconds.
     pub silent: f64,

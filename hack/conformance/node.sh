@@ -49,15 +49,8 @@ CLUSTER_API_ARGUMENTS=(--disable-admission-plugins=ServiceAccount --token-auth-f
 bed_up
 bed_registry registry.k8s.io/e2e-test-images/{agnhost:2.59,busybox:1.37.0-1}
 
-rm -f "$OUT"/junit.xml
 say "running the specs that match $FOCUS${SKIP:+, without $SKIP}; log in $OUT/e2e.log …"
-began=$SECONDS
-# Its verdict is in the report; what it says besides is in the log.
-(cd "$OUT" && "$KUBE_BIN/ginkgo" --procs="$PROCS" --timeout="$TIMEOUT" --no-color --silence-skips --keep-going \
-    --focus="$FOCUS" ${SKIP:+--skip="$SKIP"} --output-dir="$OUT" --junit-report=junit.xml \
-    "$KUBE_BIN/e2e_node.test" -- --start-services=false --stop-services=false --prepull-images=false \
+bed_judge e2e_node.test --start-services=false --stop-services=false --prepull-images=false \
     --node-name="$NODE" --host="https://$CLUSTER_ADDRESS:443" --bearer-token="$token" \
-    --dns-domain=cluster.local --container-runtime-endpoint=unix:///none --report-dir="$OUT/reports") >"$OUT/e2e.log" 2>&1 || true
-[ -s "$OUT/junit.xml" ] || { tail -n 20 "$OUT/e2e.log" >&2; die "the specs made no report; whole log: $OUT/e2e.log"; }
-bed_facts "$((SECONDS - began))"
+    --dns-domain=cluster.local --container-runtime-endpoint=unix:///none
 "$here/table.py" --areas "$OUT/junit.xml"

@@ -42,7 +42,6 @@ fi
 . "$here/bed.sh"
 clean_up_more() { bed_down; }
 bed_up
-rm -f "$OUT"/junit.xml
 
 # The spec that pulls from registry.k8s.io gets it from here. It is none of the short ones, which
 # change nothing outside their directory.
@@ -53,13 +52,6 @@ fi
 what="that match $FOCUS${SKIP:+, without $SKIP}"
 [ "$SHORT" != 1 ] || what="of hack/conformance/short.txt"
 say "running the specs $what; log in $OUT/e2e.log …"
-began=$SECONDS
-# Its verdict is in the report; what it says besides is in the log.
-"$KUBE_BIN/ginkgo" --procs="$PROCS" --repeat="$REPEAT" --timeout="$TIMEOUT" --no-color --silence-skips --keep-going \
-    --focus="$FOCUS" ${SKIP:+--skip="$SKIP"} --output-dir="$OUT" --junit-report=junit.xml \
-    "$KUBE_BIN/e2e.test" -- --kubeconfig="$CLUSTER_DIR/admin.kubeconfig" --provider=skeleton \
-    --allowed-not-ready-nodes=0 --num-nodes=1 --minStartupPods=0 --disable-log-dump --node-os-distro=custom \
-    --report-dir="$OUT/reports" >"$OUT/e2e.log" 2>&1 || true
-[ -s "$OUT/junit.xml" ] || { tail -n 20 "$OUT/e2e.log" >&2; die "the specs made no report; whole log: $OUT/e2e.log"; }
-bed_facts "$((SECONDS - began))"
+bed_judge e2e.test --kubeconfig="$CLUSTER_DIR/admin.kubeconfig" --provider=skeleton \
+    --allowed-not-ready-nodes=0 --num-nodes=1 --minStartupPods=0 --disable-log-dump --node-os-distro=custom
 "$here/table.py" "${verdict[@]}" "$OUT/junit.xml"

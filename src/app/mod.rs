@@ -86,12 +86,13 @@ pub async fn run(resolved: Resolved) -> anyhow::Result<()> {
     let cancel = CancellationToken::new();
     let engine = BollardEngine::connect(&resolved.config.docker)?;
     let mut agent = Agent::start(resolved, Arc::new(engine), &cancel).await?;
+    // First, so that no notification of the watchdog comes before it.
+    systemd::ready();
     spawn(
         &mut agent.parts,
         "watchdog",
         systemd::keep_alive(cancel.clone()),
     );
-    systemd::ready();
     agent.run_until_told(cancel).await
 }
 

@@ -13,8 +13,8 @@ use mirrorlet::app::cleanup::{Left, cleanup};
 use mirrorlet_core::api::report::PodReport;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// What a web server does that is told to end: it accepts the connections that were made before,
-/// then no more, and finishes what it has begun.
+/// The end of a web server on SIGTERM: it accepts the connections that were made before, then closes
+/// its port, and finishes the answers that it has begun.
 const END: &str = "sleep 1; kill $server; sleep 2; exit 0";
 
 /// A web server that answers `says`, with a host port.

@@ -232,10 +232,10 @@ const COMPOSE_PAGE: &str = concat!(
     "/blob/main/docs/start/compose.md"
 );
 
-/// Whether a document is a Docker Compose file: Kubernetes' have a kind, and no services.
+/// Whether a document is a Docker Compose file: it has services, and neither a kind nor an API version.
 fn is_compose(map: &Map<String, Value>) -> bool {
-    let lacks = |key: &str| !map.contains_key(key);
-    map.get("services").is_some_and(Value::is_object) && lacks("kind") && lacks("apiVersion")
+    let is_kubernetes = map.contains_key("kind") || map.contains_key("apiVersion");
+    !is_kubernetes && map.get("services").is_some_and(Value::is_object)
 }
 
 /// Whether a text is fit to be shown as a kind.

@@ -1,5 +1,7 @@
 //! The files of a cgroup, of version 1 and 2, as values.
 //!
+//! Both versions are in one file: each figure is read from one or the other, side by side.
+//!
 //! Upstream: cAdvisor's `container/libcontainer/handler.go` (`setCPUStats`, `setMemoryStats`) and
 //! `container/common/helpers.go`, and the library below it, `github.com/opencontainers/cgroups`.
 

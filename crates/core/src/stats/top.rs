@@ -1,4 +1,4 @@
-//! What pods use and may use, for `mirrorlet top`.
+//! The CPU and memory that pods use, and their limits, for `mirrorlet top`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

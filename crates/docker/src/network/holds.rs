@@ -72,7 +72,7 @@ struct Between {
     waits: bool,
 }
 
-/// What the kernel was last asked for.
+/// The ports that the kernel was last asked to hold, and when.
 #[derive(Default)]
 struct Kernel {
     held: BTreeSet<HeldPort>,

@@ -49,11 +49,11 @@ struct State {
     pods: ServingPods,
     /// The rules in the kernel; unknown at first.
     applied: Option<BTreeSet<Forward>>,
-    /// What was last seen of sandboxes, by their ids.
+    /// The sandboxes as they were last inspected, by their ids.
     seen: HashMap<Arc<str>, Seen>,
 }
 
-/// What was seen of a sandbox: it holds until the sandbox is started again.
+/// A sandbox as it was last inspected, which holds until it is started again.
 #[derive(Debug, Clone)]
 struct Seen {
     started_at: Timestamp,

@@ -31,7 +31,7 @@ impl FakeRuntime {
         });
     }
 
-    /// What becomes of the next events, one after the other, instead of what was said before.
+    /// Sets the fates of the next events, in order. Fates that were set before are forgotten.
     pub fn script_events(&self, fates: impl IntoIterator<Item = EventFate>) {
         self.change(|s| s.event_fates = fates.into_iter().collect());
     }

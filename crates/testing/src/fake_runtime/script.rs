@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, watch};
 use mirrorlet_core::api::PodUid;
 use mirrorlet_runtime::RuntimeError;
 
-/// What becomes of an event on its way to the watchers.
+/// The fate of an event on its way to the watchers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventFate {
     /// It reaches nobody.

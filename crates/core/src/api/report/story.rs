@@ -1,4 +1,4 @@
-//! What happened to pods and to the node.
+//! The stories of pods, and the events of pods and the node.
 
 use serde::{Deserialize, Serialize};
 
