@@ -22,8 +22,9 @@ use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout::{
-    Cause, Change, Decision, History, Input, Outcome, Phase, Preparation, RolloutStrategy,
-    Settings, View, beside_pod, beside_refused, decide, is_beside, without_host_ports,
+    Cause, Change, Decision, History, Input, Outcome, Phase, Preparation, Revision,
+    RolloutStrategy, Settings, View, beside_pod, beside_refused, decide, is_beside,
+    without_host_ports,
 };
 use mirrorlet_host::telemetry::Telemetry;
 use mirrorlet_host::telemetry::occurrences::{self, RolloutSetback};
@@ -387,6 +388,9 @@ impl Rollouts {
         if succeeded && history.revisions.len() > 1 {
             occurrences::rollout_succeeded(telemetry, name, &uid);
         }
+        if decision.change == Some(Change::FellBack) {
+            self.tell_fallen_back(name, decision);
+        }
         // What fails and runs on fails again and again, in other words each time.
         let failed = |phase: &Phase| matches!(phase, Phase::Failed(_));
         let fails_on = known.is_some_and(failed) && failed(&decision.phase);
@@ -414,11 +418,25 @@ impl Rollouts {
         occurrences::rollout_setback(telemetry, name, &uid, setback, reason, message);
     }
 
+    /// Tells that the version that ran so far has failed, which is not the newest any more.
+    fn tell_fallen_back(&self, name: &FullName, decision: &Decision) {
+        let before = self.histories.get(name).and_then(History::current);
+        let Some(uid) = before.map(Revision::uid) else {
+            return;
+        };
+        if let Some(Outcome::Failed(cause)) = decision.history.get(&uid).map(|r| &r.outcome) {
+            let (telemetry, setback) = (&self.options.telemetry, RolloutSetback::Restored);
+            let (reason, message) = (&cause.reason, &cause.message);
+            occurrences::rollout_setback(telemetry, name, &uid, setback, reason, message);
+        }
+    }
+
     /// Ends when what was decided may have to be decided anew.
     pub async fn changed(&mut self) {
         let open =
             |phase: &Phase| matches!(phase, Phase::Judging | Phase::Preparing | Phase::Failed(_));
-        let watched = self.phases.values().any(open);
+        let watched =
+            self.phases.values().any(open) || self.histories.values().any(History::is_open);
         let (board, mut node) = (&mut self.changed, self.options.node.clone());
         let waits = self
             .phases

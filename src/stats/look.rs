@@ -11,7 +11,7 @@ use super::usages::Usages;
 use super::{StatsError, StatsOptions, machine};
 use crate::store::board::PodView;
 use mirrorlet_core::api::{Pod, PodUid, Timestamp, core, keys};
-use mirrorlet_core::backoff::elapsed;
+use mirrorlet_core::clock::since;
 use mirrorlet_core::observed::{ContainerState, PodStatus};
 use mirrorlet_core::payload;
 use mirrorlet_core::resources::qos_class;
@@ -162,7 +162,7 @@ impl Looker {
             }
         }
         self.places.retain(|id, _| running.contains(&**id));
-        let may_search = |at: Timestamp| elapsed(at, now) >= SEARCH_WAIT;
+        let may_search = |at: Timestamp| since(at, now) >= SEARCH_WAIT;
         if missing.is_empty() || !self.searched.is_none_or(may_search) {
             return;
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::cgroups::{Buffer, Cgroups};
 use super::look::Asked;
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::backoff::elapsed;
+use mirrorlet_core::clock::elapsed;
 use mirrorlet_core::stats::{Scope, Usage, cgroup, nano_cores};
 
 /// How long a reading of a sandbox, whose one process sleeps for ever, is served again.

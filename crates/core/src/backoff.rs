@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::Timestamp;
+use crate::clock::{elapsed, since};
 use crate::observed::ContainerHash;
 
 pub use self::exponential::ExponentialBackoff;
@@ -137,16 +138,10 @@ impl<K: Ord> Backoff<K> {
     }
 }
 
-fn remaining(delay: Duration, since: Timestamp, now: Timestamp) -> Option<Duration> {
+fn remaining(delay: Duration, from: Timestamp, now: Timestamp) -> Option<Duration> {
     delay
-        .checked_sub(elapsed(since, now))
+        .checked_sub(since(from, now))
         .filter(|left| !left.is_zero())
-}
-
-/// Time from one moment to a later one; zero when the second is the earlier one.
-#[must_use]
-pub fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
-    Duration::try_from(to.duration_since(from)).unwrap_or_default()
 }
 
 /// A duration in whole seconds as Go prints it: `10s`, `1m20s`, `5m0s`, `1h0m0s`.
@@ -267,13 +262,13 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_jumps_back_waits_at_most_the_delay() {
+    fn a_clock_that_jumps_back_makes_nothing_wait_until_it_has_caught_up() {
         let mut backoff = Backoff::default();
         backoff.next(key(1), at(1000), at(1000));
-        assert_eq!(
-            backoff.is_in_backoff_since(&key(1), at(1000), at(0)),
-            Some(Duration::from_secs(10))
-        );
+        for (now, left) in [(1002, Some(8)), (998, Some(8)), (990, None), (0, None)] {
+            let waits = backoff.is_in_backoff_since(&key(1), at(1000), at(now));
+            assert_eq!(waits, left.map(Duration::from_secs), "{now}");
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub mod api;
 pub mod app_armor;
 pub mod backoff;
 pub mod certificate;
+pub mod clock;
 pub mod credentials;
 pub mod desired;
 pub mod downward;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::api::{ContainerId, FullName, PodUid, Timestamp};
+use crate::clock::since;
 
 /// The state of a container. A container of ours only moves down this list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -122,9 +123,7 @@ impl ByHand {
     pub fn settles(&self, now: Timestamp) -> Option<Duration> {
         match self.what {
             Hand::Signalled | Hand::Stopped => {
-                // A clock that was set back counts as no time.
-                let passed = Duration::try_from(now.duration_since(self.at)).unwrap_or_default();
-                let left = BY_HAND_SETTLES.checked_sub(passed);
+                let left = BY_HAND_SETTLES.checked_sub(since(self.at, now));
                 left.filter(|left| !left.is_zero())
             }
             Hand::Restarted | Hand::Started => None,

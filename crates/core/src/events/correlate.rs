@@ -12,7 +12,7 @@ use super::recent::Recent;
 use super::{Happening, make_event};
 use crate::api::meta::Time;
 use crate::api::{Timestamp, core};
-use crate::backoff::elapsed;
+use crate::clock::elapsed;
 
 /// Keys remembered of each kind; upstream's `maxLruCacheEntries`.
 const REMEMBERED: usize = 4096;

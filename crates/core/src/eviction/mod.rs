@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use crate::api::Timestamp;
 use crate::api::quantity::{Quantity, binary_text};
-use crate::backoff::elapsed;
+use crate::clock::elapsed;
 
 pub use crate::pressure::{Pressure, Pressures, listed};
 pub use local_storage::{LocalLimit, Overuse, has_local_limits, local_storage};

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use crate::api::keys::SANDBOX_NAME;
 use crate::api::{ContainerId, FullName, PodUid, Timestamp};
+use crate::clock::since;
 use crate::observed::{ContainerState, ContainerStatus, PodStatus};
 
 #[cfg(test)]
@@ -50,8 +51,7 @@ impl ContainerGcPolicy {
 
     /// Whether an instance created then is old enough to go.
     fn is_old_enough(&self, created_at: Timestamp, now: Timestamp) -> bool {
-        let age = Duration::try_from(now.duration_since(created_at)).unwrap_or_default();
-        age >= self.min_age
+        since(created_at, now) >= self.min_age
     }
 }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::api::Timestamp;
-use crate::backoff::elapsed;
+use crate::clock::elapsed;
 
 /// When images are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::api::{Pod, Timestamp};
-use crate::backoff::elapsed;
+use crate::clock::elapsed;
 use crate::observed::PodStatus;
 use crate::spec;
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::api::{ContainerId, Timestamp};
+use crate::clock::since;
 use crate::observed::{ContainerState, ContainerStatus};
 
 use super::{ProbeKind, ProbeResult, ProbeSpec};
@@ -148,9 +149,7 @@ fn is_due(
     instance: &ContainerStatus,
     now: Timestamp,
 ) -> bool {
-    let ran = instance
-        .started_at
-        .map(|at| Duration::try_from(now.duration_since(at)).unwrap_or_default());
+    let ran = instance.started_at.map(|at| since(at, now));
     // Whether it has started is the startup probe's question until it is answered, and after that
     // the others' turn.
     let turn = seen.has_started != (kind == ProbeKind::Startup);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Cause, Settings};
 use crate::api::core::{ContainerStatus, PodStatus};
 use crate::api::{Pod, Timestamp};
-use crate::{fields, spec};
+use crate::{clock, fields, spec};
 
 /// Reasons for which a container waits that no wait mends: the Engine refused to create or start
 /// it, or its image is gone.
@@ -48,8 +48,8 @@ pub struct Seen<'a> {
 impl Seen<'_> {
     /// The rest of a span that began at `from`; none once it has passed.
     fn left(&self, from: Timestamp, span: Duration) -> Option<Duration> {
-        let passed = Duration::try_from(self.now.duration_since(from)).unwrap_or_default();
-        span.checked_sub(passed).filter(|left| !left.is_zero())
+        span.checked_sub(clock::since(from, self.now))
+            .filter(|left| !left.is_zero())
     }
 
     /// Time until it has been ready for long enough, if it stays ready; none if it is not ready, or has

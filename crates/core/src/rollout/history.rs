@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Cause, Version};
 use crate::api::{ContainerId, Pod, PodUid, Timestamp, keys};
+use crate::clock::since;
 use crate::desired::{Origin, SourcePod};
 use crate::objects::Config;
 use crate::spec;
@@ -109,6 +110,13 @@ impl History {
     #[must_use]
     pub fn current(&self) -> Option<&Revision> {
         self.current.as_ref().and_then(|(uid, _)| self.get(uid))
+    }
+
+    /// Whether the revision that is run has no verdict yet.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        let current = self.current();
+        current.is_some_and(|revision| revision.outcome == Outcome::Open)
     }
 
     /// The revision that is to run, if all goes well: the newest, or the one that was asked for.
@@ -215,6 +223,15 @@ impl History {
         self.beside = None;
     }
 
+    /// Begins the time anew for which a revision has run, where the clock was set back. A deadline
+    /// must neither pass at once nor wait until the clock has caught up.
+    pub(super) fn take_clock(&mut self, now: Timestamp) {
+        let times = self.current.iter_mut().chain(&mut self.beside);
+        for (_, since) in times.filter(|(_, since)| *since > now) {
+            *since = now;
+        }
+    }
+
     /// Since when the target, whose UID is `uid`, runs beside the current revision, if it does. What
     /// isn't the target any more stops to.
     pub(super) fn beside_since(&mut self, uid: &PodUid) -> Option<Timestamp> {
@@ -280,9 +297,7 @@ impl History {
     /// name is another pod's, and is neither numbered on nor restored to this one.
     #[must_use]
     pub fn forgotten_in(&self, now: Timestamp) -> Option<Duration> {
-        // A clock that was set back far must not keep it for ever.
-        let passed = now.duration_since(self.gone_since?).unsigned_abs();
-        Some(GONE_KEPT.saturating_sub(passed))
+        Some(GONE_KEPT.saturating_sub(since(self.gone_since?, now)))
     }
 
     /// Tells the workers what a person wants of the pod.

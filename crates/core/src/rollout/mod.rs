@@ -145,6 +145,9 @@ pub enum Change {
     Succeeded,
     /// The newest revision failed, and the healthy one takes its place.
     Restored,
+    /// The current revision failed, which is not the newest any more, and the healthy one takes its
+    /// place.
+    FellBack,
 }
 
 /// A decision about one pod.
@@ -164,12 +167,14 @@ pub struct Decision {
 ///
 /// The newest one, or the one that an undo asked for, takes the place of another only once it is
 /// prepared; while it can't be, or rollouts are paused, the other runs on. It is judged where a
-/// healthy one is known to go back to; under `StartFirst`, before it takes the other's place. What failed is not tried again until its source wants
-/// something else; nothing is judged after a restore.
+/// healthy one is known to go back to; under `StartFirst`, before it takes the other's place. A
+/// revision that runs is judged also after a newer edit, until that edit takes its place. What failed
+/// is not tried again until its source wants something else; nothing is judged after a restore.
 #[must_use]
 pub fn decide(history: &History, input: &Input<'_>) -> Decision {
     let now = input.now;
     let mut history = history.clone();
+    history.take_clock(now);
     history.take_newest(input.wanted, now);
     let (uid, pod) = match history.target() {
         Some(target) => (target.uid(), Arc::clone(&target.pod)),
@@ -185,10 +190,11 @@ pub fn decide(history: &History, input: &Input<'_>) -> Decision {
             // What neither runs nor ever did well is not worth waiting for.
             let did_well = matches!(running.outcome, Outcome::Healthy | Outcome::Ended);
             let worth_keeping = input.runs || did_well;
-            match beside {
+            let step = match beside {
                 Some(since) => judge_beside(&mut history, &uid, &pod, input, since),
                 None => instead_of(worth_keeping, &mut history, &uid, &pod, input),
-            }
+            };
+            judge_current(&mut history, step, input)
         }
         // What runs is not known any more, or nothing does.
         _ => {
@@ -270,7 +276,8 @@ fn judge_beside(
         Health::Failed(cause) => {
             history.set_outcome(uid, Outcome::Failed(cause.clone()));
             history.beside = None;
-            return (Phase::Restored(cause), Some(Change::Restored), None);
+            let look_again = Some(Duration::ZERO);
+            return (Phase::Restored(cause), Some(Change::Restored), look_again);
         }
         Health::Healthy => Outcome::Healthy,
         Health::Ended => Outcome::Ended,
@@ -280,7 +287,25 @@ fn judge_beside(
     (Phase::Settled, Some(Change::HandedOver), None)
 }
 
-/// The target runs, `pod` with UID `uid`.
+/// Judges the current revision where it runs on instead of the target: the edit to the target came
+/// before the verdict on it. `step` is the decision about the target.
+fn judge_current(history: &mut History, step: Step, input: &Input<'_>) -> Step {
+    let (phase, None, look_again) = step else {
+        return step;
+    };
+    let Some((uid, since)) = history.current.clone().filter(|_| history.beside.is_none()) else {
+        return (phase, None, look_again);
+    };
+    let Some(pod) = history.current().map(|revision| Arc::clone(&revision.pod)) else {
+        return (phase, None, look_again);
+    };
+    let (_, change, judged_again) = judge(history, &uid, &pod, input, since);
+    let look_again = look_again.into_iter().chain(judged_again).min();
+    let fell_back = change == Some(Change::Restored);
+    (phase, fell_back.then_some(Change::FellBack), look_again)
+}
+
+/// Judges `pod`, whose UID is `uid`: it runs, and is the current revision.
 fn judge(
     history: &mut History,
     uid: &PodUid,

@@ -300,6 +300,70 @@ fn what_runs_badly_and_is_not_there_is_not_waited_for() {
     assert_eq!(story.decide(None).phase, Phase::Preparing);
 }
 
+/// Revision `b` takes the place of `a`, and an edit to `c` comes before the verdict on it.
+#[test]
+fn a_revision_is_judged_also_after_a_newer_edit() {
+    let prepared_as = |preparation: Preparation, paused: bool| {
+        let mut story = Story::edited();
+        (story.preparation, story.now) = (Preparation::Done, 60);
+        assert_eq!(story.decide(Some(&ready(0))).change, Some(Change::Switched));
+        story.edit("c");
+        (story.preparation, story.history.paused) = (preparation, paused);
+        (story.now, story)
+    };
+    for (preparation, paused, phase) in [
+        (Preparation::UnderWay, false, Phase::Preparing),
+        (Preparation::Failed(cause()), false, Phase::Held(cause())),
+        (Preparation::Done, true, Phase::Paused),
+    ] {
+        let (began, mut story) = prepared_as(preparation.clone(), paused);
+        let decision = story.decide(Some(&crashing(2)));
+        let seen = (decision.phase, decision.change, decision.look_again);
+        let deadline = Some(Duration::from_mins(5));
+        assert_eq!(seen, (phase.clone(), None, deadline), "not failed yet");
+        let decision = story.decide(Some(&crashing(3)));
+        let seen = (decision.phase, decision.change);
+        // rollouts 13
+        assert_eq!(seen, (phase.clone(), Some(Change::FellBack)));
+        assert_eq!(story.runs(), "a");
+        let failed = &story.history.get(&"b".into()).unwrap().outcome;
+        assert!(matches!(failed, Outcome::Failed(_)), "{failed:?}");
+
+        let (_, mut story) = prepared_as(preparation, paused);
+        story.now = began + 20;
+        let decision = story.decide(Some(&ready(began + 1)));
+        assert_eq!((decision.phase, decision.change), (phase, None));
+        assert_eq!(story.runs(), "b");
+        let healthy = &story.history.get(&"b".into()).unwrap().outcome;
+        assert_eq!(
+            *healthy,
+            Outcome::Healthy,
+            "from now on, `b` is gone back to"
+        );
+    }
+}
+
+/// The clock is set back by an hour once `b` has taken the place of `a`: its deadline begins anew.
+#[test]
+fn a_clock_that_is_set_back_delays_no_verdict_and_hastens_none() {
+    let unready: core::PodStatus = serde_json::from_value(json!({"phase": "Running"})).unwrap();
+    let mut story = Story::edited();
+    (story.preparation, story.now) = (Preparation::Done, 3660);
+    story.decide(Some(&ready(0)));
+    for (now, phase) in [
+        (70, None),
+        (369, None),
+        (370, Some("ProgressDeadlineExceeded")),
+    ] {
+        story.now = now;
+        match (story.decide(Some(&unready)).phase, phase) {
+            (Phase::Judging, None) => {}
+            (Phase::Restored(cause), Some(reason)) => assert_eq!(&*cause.reason, reason),
+            (phase, _) => panic!("{now}: {phase:?}"),
+        }
+    }
+}
+
 /// Each way to fail, for a revision that was switched to at 60.
 #[test]
 fn a_revision_that_fails_is_replaced_by_the_healthy_one() {
@@ -860,6 +924,13 @@ proptest! {
                 prop_assert!(matches!(decision.phase, Phase::Restored(_)));
                 prop_assert!(current != wanted);
             }
+            // Also one that an edit came after is gone back from only once it failed.
+            if decision.change == Some(Change::FellBack) {
+                prop_assert!(was_healthy(&before, &current));
+                let (old, _) = before.current.unwrap();
+                let failed = &story.history.get(&old).unwrap().outcome;
+                prop_assert!(matches!(failed, Outcome::Failed(_)));
+            }
             // What is held or restored is told.
             let told = decision.pod(&story.wanted).held;
             prop_assert_eq!(told, matches!(decision.phase, Phase::Held(_) | Phase::Restored(_)));
@@ -889,7 +960,7 @@ proptest! {
             prop_assert_eq!(pod.uid(), current.clone());
             // A pause keeps what runs, but for a judgement that is under way.
             if let (true, Some((old, _))) = (before.paused, &before.current)
-                && decision.change != Some(Change::Restored)
+                && !matches!(decision.change, Some(Change::Restored | Change::FellBack))
             {
                 prop_assert_eq!(old, &current);
             }

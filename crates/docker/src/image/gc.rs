@@ -26,7 +26,7 @@ use super::{ImagePuller, SANDBOX_IMAGE};
 use crate::engine::{EngineError, SharedEngine};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::ImageGcReport;
-use mirrorlet_core::backoff::elapsed;
+use mirrorlet_core::clock::elapsed;
 use mirrorlet_core::image_gc::{DiskUsage, Evictable, ImageGcPolicy, ImageLedger, SeenImage};
 use mirrorlet_core::reference::Reference;
 use mirrorlet_host::telemetry::{ImageGcCause, Telemetry, occurrences};

@@ -15,7 +15,7 @@ use bollard::models::{
 use super::super::termination;
 use super::super::translate::{Kind, OurContainer};
 use mirrorlet_core::api::Timestamp;
-use mirrorlet_core::backoff::elapsed;
+use mirrorlet_core::clock::elapsed;
 use mirrorlet_core::observed::{ByHand, ContainerState, Hand};
 
 /// Longest time between the end of a container and its next start by the same `docker restart`, on

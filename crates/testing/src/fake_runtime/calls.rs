@@ -260,6 +260,7 @@ impl Runtime for FakeRuntime {
             }
             s.witness(&format!("{uid}: deleted"));
             s.model.pods.remove(uid);
+            s.model.beside.remove(uid);
             s.tell(uid, PodEventKind::ContainerRemoved);
             Ok(())
         })?;

@@ -54,8 +54,9 @@ pub(super) struct Model {
     pub(super) violations: Vec<String>,
     /// Whether the start of what runs already succeeds, and does nothing.
     pub(super) starts_are_idempotent: bool,
-    /// Pods that run beside another of their full name, or did when they started.
-    beside: BTreeSet<PodUid>,
+    /// Pods that run beside another of their full name, or did when they started, until they are
+    /// deleted.
+    pub(super) beside: BTreeSet<PodUid>,
     /// Pods that were started by a call that nobody awaited any more.
     posthumous: BTreeSet<PodUid>,
     next_id: u32,
@@ -110,8 +111,9 @@ impl Model {
             self.beside.insert(uid);
             return;
         }
-        // One that runs already was looked at when it started.
-        if runs || self.posthumous.contains(&uid) {
+        // One that runs already was looked at when it started. One that was started beside another is
+        // restarted also while that one is still being stopped.
+        if runs || self.posthumous.contains(&uid) || self.beside.contains(&uid) {
             return;
         }
         let other = self.pods.values().find(|other| {

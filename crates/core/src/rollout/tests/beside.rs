@@ -81,6 +81,31 @@ fn a_revision_that_fails_beside_the_old_one_is_stopped_and_not_tried_again() {
     assert_eq!(&*cause.reason, "ProgressDeadlineExceeded");
 }
 
+/// Revision `c` runs beside `b`, which took the place of `a` and was not judged before the edit to `c`.
+#[test]
+fn when_both_fail_the_last_healthy_revision_runs() {
+    let mut story = Story::edited();
+    story.preparation = Preparation::Done;
+    assert_eq!(story.decide(Some(&ready(0))).change, Some(Change::Switched));
+    story.start_first = true;
+    story.edit("c");
+    story.preparation = Preparation::Done;
+    let decision = story.decide(Some(&crashing(2)));
+    assert_eq!(decision.change, Some(Change::StartedBeside));
+    let decision = story.decide_with(Some(&crashing(3)), Some(&crashing(2)));
+    assert_eq!(decision.change, None, "`c` may be better");
+    let decision = story.decide_with(Some(&crashing(3)), Some(&crashing(3)));
+    assert_eq!(decision.change, Some(Change::Restored));
+    assert_eq!(decision.look_again, Some(Duration::ZERO));
+    assert_eq!(story.runs(), "b");
+    let decision = story.decide(Some(&crashing(3)));
+    // rollouts 13
+    assert_eq!(decision.change, Some(Change::FellBack));
+    assert!(matches!(decision.phase, Phase::Restored(_)));
+    assert_eq!(story.runs(), "a");
+    assert_eq!(story.decide(Some(&ready(30))).change, None);
+}
+
 #[test]
 fn the_newest_edit_ends_what_runs_beside() {
     let mut story = started();
