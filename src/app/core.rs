@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::desired::{MergeOutputs, MergeTask};
+use super::desired::{MergeHandles, MergeOutputs, MergeTask};
 use super::{Parts, counts, gc, spawn};
 use crate::config::Config;
 use crate::names::PodNames;
@@ -19,7 +19,7 @@ use crate::source::SourceReader;
 use crate::store::board::{Board, board};
 use crate::store::cache::{CacheReader, cache};
 use crate::store::cell::{Reader, cell};
-use crate::store::claims::{ClaimHandle, ClaimStore};
+use crate::store::claims::ClaimStore;
 use crate::store::evictions::Evict;
 use crate::store::looks::{LookRequests, Request};
 use crate::store::pods::PodWriter;
@@ -81,8 +81,8 @@ pub(super) struct Core {
     pub(super) board: Board,
     /// The rollouts of static pods.
     pub(super) rollouts: RolloutHandle,
-    /// Releases claims.
-    pub(super) claims: ClaimHandle,
+    /// The ways to reach the merge task.
+    pub(super) merge: MergeHandles,
     /// Collects dead containers.
     pub(super) collector: Arc<ContainerGc>,
 }
@@ -113,7 +113,7 @@ impl Core {
         let (merged_writer, merged) = cell(Merged::default());
         let (wanted_writer, wanted) = watch::channel(Arc::new(Wanted::default()));
         let watched = sources.clone();
-        let (merge, claims) = MergeTask::new(
+        let (merging, merge) = MergeTask::new(
             sources,
             listed.clone(),
             MergeOutputs {
@@ -126,7 +126,7 @@ impl Core {
             ClaimStore::load(&config.root),
             telemetry.clone(),
         );
-        spawn(parts, "merge", merge.run(cancel.clone()));
+        spawn(parts, "merge", merging.run(cancel.clone()));
 
         let client = options.probe_client;
         let probes = start_probers(config, runtime, client, &board, &telemetry, parts, cancel);
@@ -167,7 +167,7 @@ impl Core {
             merged,
             board,
             rollouts: rollout_handle,
-            claims,
+            merge,
             collector,
         }
     }

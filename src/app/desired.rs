@@ -13,6 +13,7 @@ use crate::source::SourceReader;
 use crate::store::cell::Writer;
 use crate::store::claims::{ClaimHandle, ClaimStore, Releases, releases};
 use crate::store::pods::PodWriter;
+use crate::store::refresh::{RefreshHandle, Refreshes, refreshes};
 use crate::worker::Wanted;
 use mirrorlet_core::api::{Diagnostic, FullName, PodUid, Timestamp};
 use mirrorlet_core::desired::SourceState;
@@ -35,6 +36,15 @@ pub struct MergeOutputs {
     pub objects: Arc<ManifestObjects>,
 }
 
+/// The ways to reach the task.
+#[derive(Debug, Clone)]
+pub struct MergeHandles {
+    /// Releases claims.
+    pub claims: ClaimHandle,
+    /// Has the newest sets of the sources merged.
+    pub refresh: RefreshHandle,
+}
+
 /// Merges until cancelled.
 pub struct MergeTask {
     sources: Vec<SourceReader>,
@@ -46,6 +56,7 @@ pub struct MergeTask {
     rollouts: Rollouts,
     claims: ClaimStore,
     releases: Releases,
+    refreshes: Refreshes,
     /// Whether a merge knew what runs already. Nothing is wanted before: which of two pods with
     /// one name is the incumbent can't be told.
     settled: bool,
@@ -53,7 +64,7 @@ pub struct MergeTask {
 
 impl MergeTask {
     /// A task that merges `sources`. What runs by the newest list goes before a newcomer of the
-    /// same full name. The handle releases claims.
+    /// same full name.
     #[must_use]
     pub fn new(
         sources: Vec<SourceReader>,
@@ -62,8 +73,9 @@ impl MergeTask {
         rollouts: Rollouts,
         claims: ClaimStore,
         telemetry: Telemetry,
-    ) -> (Self, ClaimHandle) {
-        let (handle, releases) = releases();
+    ) -> (Self, MergeHandles) {
+        let (claims_handle, releases) = releases();
+        let (refresh, refreshes) = refreshes();
         let task = Self {
             sources,
             listed,
@@ -74,9 +86,14 @@ impl MergeTask {
             rollouts,
             claims,
             releases,
+            refreshes,
             settled: false,
         };
-        (task, handle)
+        let handles = MergeHandles {
+            claims: claims_handle,
+            refresh,
+        };
+        (task, handles)
     }
 
     /// Merges until cancelled.
@@ -84,6 +101,7 @@ impl MergeTask {
         loop {
             self.merge().await;
             self.rollouts.keep().await;
+            self.refreshes.done();
             let mut readers: Vec<_> = self.sources.iter().map(|s| s.state.clone()).collect();
             let changed = select_all(readers.iter_mut().map(|reader| Box::pin(reader.changed())));
             let mut listed = self.listed.clone();
@@ -94,6 +112,7 @@ impl MergeTask {
                     continue;
                 }
                 () = self.rollouts.changed() => continue,
+                () = self.refreshes.requested() => continue,
                 Some(release) = self.releases.recv() => (None, Some(release)),
                 (changed, index, _) = changed => if changed.is_ok() { (Some(index), None) } else { break },
             };

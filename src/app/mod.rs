@@ -55,6 +55,7 @@ use crate::source::{SourceReader, source};
 use crate::store::cell::{Reader, cell};
 use crate::store::looks::{LookRequests, look_requests};
 use crate::store::pods::{ApiPodsWriter, PodManager, pod_manager};
+use crate::store::refresh::{RefreshHandle, refreshes};
 use crate::worker::Clock;
 use cluster::{Cluster, Links};
 use docker::{Docker, DockerInputs};
@@ -134,7 +135,7 @@ impl Agent {
         let mut parts = Parts::new();
         occurrences::agent_started(&config.root, config.node_name.as_str(), &config.docker);
 
-        let mut sources = start_sources(&config, &mut parts, cancel)?;
+        let (mut sources, files) = start_sources(&config, &mut parts, cancel)?;
         let machine = Machine::read(&config);
         let (pods, api, manager) = pod_manager();
         let (cluster, node, node_listener) = start_cluster(
@@ -176,6 +177,7 @@ impl Agent {
             owner,
             engine,
             sources,
+            files,
             docker,
             core,
             manager,
@@ -293,23 +295,26 @@ fn make_default_manifests_dir(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Starts the manifest directory and the URLs. The handle has the directory read.
 fn start_sources(
     config: &Config,
     parts: &mut Parts,
     cancel: &CancellationToken,
-) -> anyhow::Result<Vec<SourceReader>> {
+) -> anyhow::Result<(Vec<SourceReader>, RefreshHandle)> {
     let mut readers = Vec::new();
     let files = FileSource::new(config);
     let (writer, reader) = source(files.name());
     readers.push(reader);
-    spawn(parts, "file source", files.run(writer, cancel.clone()));
+    let (handle, refreshes) = refreshes();
+    let reading = files.run(writer, refreshes, cancel.clone());
+    spawn(parts, "file source", reading);
     for url in &config.manifest_urls {
         let http = HttpSource::new(HttpOptions::new(config, url))?;
         let (writer, reader) = source(http.name());
         readers.push(reader);
         spawn(parts, "URL source", http.run(writer, cancel.clone()));
     }
-    Ok(readers)
+    Ok((readers, handle))
 }
 
 /// The listener of the node API and the API server's side, where there is one, and what our Node
@@ -347,6 +352,7 @@ struct Wired {
     owner: String,
     engine: SharedEngine,
     sources: Vec<SourceReader>,
+    files: RefreshHandle,
     docker: Docker,
     core: Core,
     manager: PodManager,
@@ -426,7 +432,8 @@ impl Wired {
                 manager: self.manager,
                 board: core.board,
                 rollouts: core.rollouts,
-                claims: core.claims,
+                claims: core.merge.claims,
+                refreshes: [self.files, core.merge.refresh],
                 cache: core.cache,
                 reach: core.reach,
                 engine: engine_reader,

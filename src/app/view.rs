@@ -11,6 +11,7 @@ mod volumes;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt;
@@ -29,6 +30,7 @@ use crate::store::cache::CacheReader;
 use crate::store::cell::Reader;
 use crate::store::claims::ClaimHandle;
 use crate::store::pods::PodManager;
+use crate::store::refresh::RefreshHandle;
 use mirrorlet_core::api::report::{
     AgentReport, EngineReport, EventReport, ExplainReport, HistoryReport, ImageGcReport,
     ImagesReport, LackReport, PlanReport, PodReport, StatusReport, TopReport, VolumeReport,
@@ -49,6 +51,9 @@ use mirrorlet_runtime::{
 
 pub(super) use cluster::ClusterView;
 
+/// Longest time for reading the manifest directory and taking in what is in it.
+const REFRESH_DEADLINE: Duration = Duration::from_secs(2);
+
 /// The agent as its servers see it.
 pub(super) struct View {
     pub(super) resolved: Resolved,
@@ -60,6 +65,8 @@ pub(super) struct View {
     pub(super) board: Board,
     pub(super) rollouts: RolloutHandle,
     pub(super) claims: ClaimHandle,
+    /// The manifest directory, then the merge.
+    pub(super) refreshes: [RefreshHandle; 2],
     pub(super) cache: CacheReader,
     pub(super) reach: watch::Receiver<Reach>,
     pub(super) engine: watch::Receiver<EngineReport>,
@@ -175,6 +182,21 @@ impl AgentView for View {
             sources,
             pods: self.pods(&merged),
             problems: problems.into_iter().collect(),
+        }
+    }
+
+    async fn refresh(&self) {
+        let refreshed = async {
+            for task in &self.refreshes {
+                task.refresh().await;
+            }
+        };
+        // A disk that hangs must not keep anybody from an answer about what runs.
+        if tokio::time::timeout(REFRESH_DEADLINE, refreshed)
+            .await
+            .is_err()
+        {
+            tracing::debug!("what changed in the manifest directory is not taken in yet");
         }
     }
 

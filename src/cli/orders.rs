@@ -91,7 +91,7 @@ fn not_in_time(limit: Duration, waiting: &VecDeque<Awaited>) -> Outcome {
 }
 
 async fn follow(waiting: &mut VecDeque<Awaited>, state: WaitFor, root: &Path) -> Outcome {
-    let mut reports = watch_reports(root).await?;
+    let mut reports = watch_reports(root, true).await?;
     while !waiting.is_empty() {
         let report = reports.next().await?;
         for pod in waiting.iter_mut() {

@@ -67,7 +67,7 @@ fn tell(line: &str) -> Outcome {
 }
 
 async fn fetch(pod: &str, root: &Path) -> Result<HistoryReport, Failure> {
-    let path = format!("/v1/rollouts?pod={}", escape(pod));
+    let path = format!("/v1/rollouts?pod={}&fresh=true", escape(pod));
     let body = client::get(root, &path).await?.whole().await?;
     Ok(client::parse(&body)?)
 }
@@ -147,7 +147,7 @@ async fn follow(args: &RolloutStatusArgs, root: &Path) -> Outcome {
     let HistoryReport {
         name, namespace, ..
     } = fetch(&args.pod.pod, root).await?;
-    let mut reports = watch_reports(root).await?;
+    let mut reports = watch_reports(root, false).await?;
     let mut last = String::new();
     loop {
         let report = reports.next().await?;

@@ -37,17 +37,24 @@ pub async fn status(args: &StatusArgs, root: &Path) -> Outcome {
 
 /// One look at the agent that runs on `root`.
 pub async fn fetch(root: &Path) -> Result<StatusReport, Failure> {
-    let body = client::get(root, "/v1/status").await?.whole().await?;
+    let body = client::get(root, "/v1/status?fresh=true")
+        .await?
+        .whole()
+        .await?;
     Ok(client::parse(&body)?)
 }
 
-/// The report as it is, and after each change.
-pub(super) async fn watch_reports(root: &Path) -> Result<client::Lines<StatusReport>, Failure> {
-    client::Lines::watch(root, "/v1/status?watch=true").await
+/// The report as it is, and after each change. A fresh one has what was saved before.
+pub(super) async fn watch_reports(
+    root: &Path,
+    fresh: bool,
+) -> Result<client::Lines<StatusReport>, Failure> {
+    let path = format!("/v1/status?watch=true&fresh={fresh}");
+    client::Lines::watch(root, &path).await
 }
 
 async fn watch(args: &StatusArgs, root: &Path) -> Outcome {
-    let mut reports = watch_reports(root).await?;
+    let mut reports = watch_reports(root, true).await?;
     let redraw = io::stdout().is_terminal()
         && matches!(args.output, StatusOutput::Table | StatusOutput::Wide);
     let mut report = reports.next().await?;

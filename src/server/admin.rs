@@ -1,6 +1,6 @@
 //! The agent's own API, on a Unix socket under the root that only root may open.
 //!
-//! `GET /v1/status[?watch=true]`, `GET /v1/pods/{uid}/logs[/{container}]`,
+//! `GET /v1/status[?watch=true][&fresh=true]`, `GET /v1/pods/{uid}/logs[/{container}]`,
 //! `GET /v1/explain?pod=…`, `GET /v1/events[?watch=true]`, `GET` and `POST /v1/rollouts?pod=…`, `POST /v1/plan`, `POST /v1/orders?pod=…&verb=…`,
 //! `GET /v1/images`, `GET /v1/top[?watch=true]`, `GET /v1/volumes`, `POST /v1/volumes/remove?name=…`, `GET /v1/config`; and what goes both ways, in [`access`](super::access):
 //! `GET /v1/pods/{uid}/exec`, `…/attach`, `…/portforward`; and files, in [`files`](super::files):
@@ -256,6 +256,7 @@ impl Shared {
 #[serde(default)]
 struct StatusQuery {
     watch: bool,
+    fresh: bool,
 }
 
 async fn status(asked: Asked<StatusQuery>) -> Result<Response, ApiError> {
@@ -264,6 +265,9 @@ async fn status(asked: Asked<StatusQuery>) -> Result<Response, ApiError> {
         query,
         permit,
     } = asked;
+    if query.fresh {
+        shared.view.refresh().await;
+    }
     if !query.watch {
         return Ok(Json(shared.view.status()).into_response());
     }

@@ -41,6 +41,8 @@ pub(crate) struct FakeView {
     pub(crate) dropped: watch::Sender<u64>,
     /// How many logs without end are read.
     pub(crate) logs_open: watch::Sender<u64>,
+    /// How often the manifests were to be read.
+    pub(crate) refreshed: Mutex<u64>,
     /// The last lines of those.
     said: watch::Sender<String>,
 }
@@ -115,6 +117,7 @@ impl FakeView {
             asked: Mutex::default(),
             sizes: Arc::default(),
             uploaded: Mutex::default(),
+            refreshed: Mutex::default(),
             dropped: watch::Sender::new(0),
             logs_open: watch::Sender::new(0),
             said: watch::Sender::default(),
@@ -137,6 +140,10 @@ impl FakeView {
 impl AgentView for FakeView {
     fn status(&self) -> StatusReport {
         self.report.lock().unwrap().clone()
+    }
+
+    async fn refresh(&self) {
+        *self.refreshed.lock().unwrap() += 1;
     }
 
     fn changed(&self) -> watch::Receiver<u64> {

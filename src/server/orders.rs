@@ -7,5 +7,6 @@ use super::asked::Asked;
 use super::view::{Order, OrderAnswer};
 
 pub(super) async fn order(asked: Asked<Order>) -> Result<Json<OrderAnswer>, ApiError> {
+    asked.shared.view.refresh().await;
     Ok(Json(asked.shared.view.order(&asked.query).await?))
 }

@@ -15,9 +15,14 @@ use mirrorlet_core::rollout::Command;
 #[derive(Debug, Deserialize)]
 pub(super) struct HistoryQuery {
     pod: String,
+    #[serde(default)]
+    fresh: bool,
 }
 
 pub(super) async fn history(asked: Asked<HistoryQuery>) -> Result<Json<HistoryReport>, ApiError> {
+    if asked.query.fresh {
+        asked.shared.view.refresh().await;
+    }
     Ok(Json(asked.shared.view.rollout_history(&asked.query.pod)?))
 }
 
@@ -76,6 +81,7 @@ pub(super) async fn command(asked: Asked<CommandQuery>) -> Result<Json<CommandAn
         (CommandName::Pause, None) => Command::Pause,
         (CommandName::Resume, None) => Command::Resume,
     };
+    shared.view.refresh().await;
     let revision = shared.view.command_rollout(&query.pod, command).await?;
     Ok(Json(CommandAnswer { revision }))
 }

@@ -189,6 +189,10 @@ pub trait AgentView: Send + Sync + 'static {
     /// One look at everything.
     fn status(&self) -> StatusReport;
 
+    /// Has the manifest directory read, and what is in it taken in, so that what is asked next is
+    /// answered about files that were just saved. Returns within a second or two, done or not.
+    async fn refresh(&self);
+
     /// Changes value whenever [`status`](Self::status) may have changed. A burst may count once.
     fn changed(&self) -> watch::Receiver<u64>;
 

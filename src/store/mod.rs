@@ -10,3 +10,4 @@ pub mod kept;
 pub mod looks;
 pub mod pods;
 pub mod probes;
+pub mod refresh;

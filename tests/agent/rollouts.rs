@@ -394,6 +394,9 @@ async fn rollouts_are_followed_undone_paused_and_tried_again() {
     );
 
     bed.write("web.yaml", &pod_of_second_image("web"));
+    // The file that was just saved is read before the answer.
+    let (_, text) = rollout(&bed, &["history", "web"]).await;
+    assert!(text.lines().any(|line| line.starts_with("2 ")), "{text}");
     let runs = |uid: &PodUid| {
         let uid = uid.clone();
         move |pod: &PodReport| pod.uid == uid && pod.ready == 1

@@ -82,7 +82,7 @@ async fn print(target: &Target, query: &Query, root: &Path) -> Outcome {
 async fn follow(args: &LogsArgs, root: &Path) -> Outcome {
     let limit = usize::from(args.max_log_requests);
     let query = Query::of(args, Timestamp::now());
-    let mut reports = watch_reports(root).await?;
+    let mut reports = watch_reports(root, false).await?;
     let mut known = Known::default();
     let mut waiting: VecDeque<(Target, Query)> = VecDeque::new();
     let mut streams = FuturesUnordered::new();

@@ -60,6 +60,11 @@ async fn status_and_config_are_told() {
     let agent = Agent::start();
     let report = crate::cli::status::fetch(agent.root.path()).await.unwrap();
     assert_eq!(report, agent.view.status());
+    assert_eq!(
+        *agent.view.refreshed.lock().unwrap(),
+        1,
+        "manifests are read"
+    );
     let config = agent
         .get("/v1/config")
         .await

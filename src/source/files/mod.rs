@@ -20,6 +20,7 @@ use self::directory::{Directory, FilesMissing, Look};
 use self::watch::Watch;
 use crate::config::Config;
 use crate::source::SourceWriter;
+use crate::store::refresh::Refreshes;
 use mirrorlet_core::api::{Code, Diagnostic, NodeName, Timestamp};
 use mirrorlet_core::desired::{PodSource, SourceSet};
 use mirrorlet_core::merge::SourceName;
@@ -82,18 +83,18 @@ impl FileSource {
     }
 
     /// Delivers sets until cancelled. The first one comes as soon as the directory was looked at,
-    /// even when it can't be read.
-    pub async fn run(self, writer: SourceWriter, cancel: CancellationToken) {
+    /// even when it can't be read. A refresh has it looked at as soon as it is quiet.
+    pub async fn run(self, writer: SourceWriter, refreshes: Refreshes, cancel: CancellationToken) {
         // Cancel safety: after cancellation nothing of this source is used any more, and a look
         // that is under way only reads, or renames whole files in.
         tokio::select! {
             biased;
             () = cancel.cancelled() => {}
-            () = self.deliver(writer) => {}
+            () = self.deliver(writer, refreshes) => {}
         }
     }
 
-    async fn deliver(self, mut writer: SourceWriter) {
+    async fn deliver(self, mut writer: SourceWriter, mut refreshes: Refreshes) {
         let wake = Arc::new(Notify::new());
         let mut eye = {
             let (path, root, node) = (
@@ -112,9 +113,11 @@ impl FileSource {
         loop {
             let (seen_by, next) = self.look(eye, &mut writer).await;
             eye = seen_by;
-            // Cancel safety: a wake-up not taken here stays stored.
+            refreshes.done();
+            // Cancel safety: a wake-up or a request not taken here stays stored.
             tokio::select! {
                 () = wake.notified() => settle(&wake, self.settle).await,
+                () = refreshes.requested() => settle(&wake, self.settle).await,
                 () = sleep_until(next) => {}
             }
         }

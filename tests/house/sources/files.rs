@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use mirrorlet::source::files::FileSource;
 use mirrorlet::source::{SourceReader, source};
+use mirrorlet::store::refresh::{RefreshHandle, refreshes};
 use mirrorlet_core::desired::SourceState;
 use mirrorlet_host::disk::NEXT_DOOR;
 use tempfile::TempDir;
@@ -18,6 +19,7 @@ use super::{PATIENCE, expect, pod};
 struct Bench {
     temp: TempDir,
     reader: SourceReader,
+    refresh: RefreshHandle,
     cancel: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -42,11 +44,13 @@ impl Bench {
             rescan_period: Duration::from_hours(1),
         };
         let (writer, reader) = source(files.name());
+        let (refresh, refreshes) = refreshes();
         let cancel = CancellationToken::new();
-        let task = tokio::spawn(files.run(writer, cancel.clone()));
+        let task = tokio::spawn(files.run(writer, refreshes, cancel.clone()));
         Self {
             temp,
             reader,
+            refresh,
             cancel,
             task,
         }
@@ -113,6 +117,19 @@ impl Bench {
             }
         };
         tokio::time::timeout(PATIENCE, poll).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn after_a_refresh_a_file_that_was_saved_is_read() {
+    let bench = Bench::start(|_| {});
+    for image in ["a:1", "a:2", "a:3"] {
+        bench.write("web.yaml", &pod("web", image));
+        bench.refresh.refresh().await;
+        let state = bench.reader.state.get();
+        let pods = &state.set().unwrap().pods;
+        let containers = &pods[0].pod.spec.as_ref().unwrap().containers;
+        assert_eq!(containers[0].image.as_deref(), Some(image));
     }
 }
 

@@ -1,0 +1,79 @@
+//! Requests to take in at once what has changed: whoever saves a file and asks about its pod next is
+//! answered about the new file.
+
+use tokio::sync::{mpsc, oneshot};
+
+/// Most requests that wait. More wait for a place.
+const REQUESTS_MAX: usize = 16;
+
+/// Asks a task to take in what has changed.
+#[derive(Debug, Clone)]
+pub struct RefreshHandle(mpsc::Sender<oneshot::Sender<()>>);
+
+impl RefreshHandle {
+    /// Returns once the task has taken in all that had changed before the call, or has ended.
+    pub async fn refresh(&self) {
+        let (done, refreshed) = oneshot::channel();
+        if self.0.send(done).await.is_ok() {
+            // A task that has ended takes in nothing more.
+            let _ = refreshed.await;
+        }
+    }
+}
+
+/// The receiving end of a [`RefreshHandle`].
+#[derive(Debug)]
+pub struct Refreshes {
+    requests: mpsc::Receiver<oneshot::Sender<()>>,
+    taken: Vec<oneshot::Sender<()>>,
+}
+
+impl Refreshes {
+    /// Waits for a request, and keeps it until [`done`](Self::done). Waits for ever once nobody can
+    /// ask any more.
+    ///
+    /// # Cancel safety
+    /// No request is lost when the future is dropped before it is ready.
+    pub async fn requested(&mut self) {
+        match self.requests.recv().await {
+            Some(request) => self.taken.push(request),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Answers the requests that were taken: all that had changed before them is taken in.
+    pub fn done(&mut self) {
+        for request in self.taken.drain(..) {
+            // Whoever asked may have gone.
+            let _ = request.send(());
+        }
+    }
+}
+
+/// A handle, and its receiving end.
+#[must_use]
+pub fn refreshes() -> (RefreshHandle, Refreshes) {
+    let (sender, requests) = mpsc::channel(REQUESTS_MAX);
+    let taken = Vec::new();
+    (RefreshHandle(sender), Refreshes { requests, taken })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_is_answered_once_it_is_done_or_its_task_has_ended() {
+        let (handle, mut refreshes) = refreshes();
+        let asking = tokio::spawn({
+            let handle = handle.clone();
+            async move { handle.refresh().await }
+        });
+        refreshes.requested().await;
+        assert!(!asking.is_finished());
+        refreshes.done();
+        asking.await.unwrap();
+        drop(refreshes);
+        handle.refresh().await;
+    }
+}
