@@ -7,8 +7,6 @@ use crate::common::{Bed, IMAGE, eventually};
 
 /// Runs until it is told to stop.
 const WAIT: &str = r#"["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done"]"#;
-/// Runs on though it is told to stop.
-const DEAF: &str = r#"["sh", "-c", "trap true TERM; while :; do sleep 1 & wait $!; done"]"#;
 
 /// A directory of the host that outlives containers.
 fn out(bed: &Bed) -> PathBuf {
@@ -127,19 +125,28 @@ async fn a_pre_stop_hook_comes_before_the_stop() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pre_stop_hook_that_outlives_the_grace_is_cut_off() {
+async fn a_pre_stop_hook_that_outlives_the_grace_ends_with_its_container() {
     let bed = Bed::new();
     let agent = bed.agent().await;
-    // Longer than any test waits, as is what it then still has to do.
-    let hook = "lifecycle: {preStop: {exec: {command: [sh, -c, 'touch /out/began; sleep 1000']}}}";
+    // At SIGTERM it looks whether the hook runs. It runs on itself, until SIGKILL.
+    let command = r#"["sh", "-c", "trap 'kill -0 $(cat /out/hook) && touch /out/together' TERM; while :; do sleep 1 & wait $!; done"]"#;
+    // Longer than any test waits.
+    let hook = "lifecycle: {preStop: {exec: {command: [sh, -c, 'echo $$ > /out/hook; while :; do sleep 1; done']}}}";
     // Time enough for a loaded machine to begin with the hook.
-    let manifest = manifest(&bed, "deaf", 15, &[], &[("deaf", DEAF, hook)]);
+    let manifest = manifest(&bed, "deaf", 15, &[], &[("deaf", command, hook)]);
     bed.write("deaf.yaml", &manifest);
     agent.until_running("deaf").await;
+    bed.until_traps("deaf").await;
+    let recorder = bed.record();
     bed.remove("deaf.yaml");
     agent.until_gone("deaf").await;
     // pods 60
-    assert!(read(&bed, "began").is_some());
+    assert!(read(&bed, "together").is_some());
+    let killed = recorder.until("die", "k8s_deaf_").await;
+    assert_eq!(killed.attributes["exitCode"], "137");
+    let failed = "FailedPreStopHook PreStopHook failed";
+    let events = agent.events("deaf-box");
+    assert!(events.iter().any(|event| event == failed), "{events:?}");
     agent.stop().await;
 }
 

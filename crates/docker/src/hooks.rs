@@ -1,7 +1,8 @@
 //! Lifecycle hooks: `postStart` right after a container's start, `preStop` before its stop.
 //!
 //! A hook runs at least once: an agent that dies meanwhile, or a stop that is tried again, runs a
-//! `preStop` again. Its output and answer reach nobody.
+//! `preStop` again. Its output and answer reach nobody. A `preStop` hook that outlives the grace of
+//! its container runs on beside SIGTERM, and ends with the container.
 //!
 //! Upstream: `pkg/kubelet/lifecycle/handlers.go`, and `executePreStopHook` of
 //! `pkg/kubelet/kuberuntime/kuberuntime_container.go`.
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::containers::Containers;
 use super::exec::Execs;
@@ -27,6 +29,10 @@ use mirrorlet_runtime::RuntimeError;
 /// Longest time of a `postStart` hook. Upstream has none: a hook that hangs holds its pod back for
 /// ever. Nobody who waits for one waits that long; a pod that is stopped meanwhile does not wait.
 pub(super) const POST_START_MAX: Duration = Duration::from_hours(1);
+/// Time that a `preStop` hook has beyond the grace: longer than any stop takes. The stop ends it.
+const BEYOND_GRACE: Duration = Duration::from_hours(1);
+/// Longest wait for the end of a hook's command whose container has stopped.
+const COMMAND_END_WAIT: Duration = Duration::from_secs(10);
 
 /// Why a hook did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,6 +57,9 @@ pub(super) enum HookError {
     /// Its time was over.
     #[error("timed out after {} s", .0.as_secs())]
     Timeout(Duration),
+    /// Its container stopped first.
+    #[error("its container stopped before the hook had ended")]
+    Stopped,
 }
 
 /// The hooks of containers.
@@ -175,14 +184,15 @@ impl Hooks {
         ran
     }
 
-    /// Runs a container's `preStop` hook, if it has one, for `within` at most. Where the pod isn't
-    /// known any more, the hook is what the container's labels say.
+    /// Runs a container's `preStop` hook, if it has one, to its end, or until the container has
+    /// `stopped`. Where the pod isn't known any more, the hook is what the container's labels say.
     pub(super) async fn pre_stop(
         &self,
         pod: Option<&Arc<Pod>>,
         name: &str,
         id: &str,
-        within: Duration,
+        grace: Duration,
+        stopped: &CancellationToken,
     ) {
         let Some(record) = self.containers.index.get(id) else {
             return;
@@ -204,7 +214,13 @@ impl Hooks {
             container: &container,
             id,
         };
-        if let Err(error) = runner.run(hook, within).await {
+        let run = runner.run(hook, grace + BEYOND_GRACE);
+        let ran = tokio::select! {
+            biased;
+            ran = run => ran,
+            over = outlived(hook, stopped) => over,
+        };
+        if let Err(error) = ran {
             let (full_name, uid) = (&record.ours.full_name, &record.ours.uid);
             let (telemetry, why) = (&self.telemetry, error.to_string());
             occurrences::hook_failed(telemetry, full_name, uid, name, "PreStop", &why);
@@ -234,4 +250,17 @@ impl Hooks {
         }
         sandbox()?.ips().first().copied()
     }
+}
+
+/// Waits until a `preStop` hook has nothing to wait for any more: what it has come to then. A
+/// command ends with its container, and says so itself.
+async fn outlived(hook: &LifecycleHandler, stopped: &CancellationToken) -> Result<(), HookError> {
+    stopped.cancelled().await;
+    if hook.sleep.is_some() {
+        return Ok(());
+    }
+    if hook.exec.is_some() {
+        tokio::time::sleep(COMMAND_END_WAIT).await;
+    }
+    Err(HookError::Stopped)
 }

@@ -3,16 +3,18 @@
 //! Upstream: `pkg/kubelet/kuberuntime/kuberuntime_container.go` (`killContainersWithSyncResult`)
 //! and `kuberuntime_termination_order.go`.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::future::{Either, join_all, maybe_done, select};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::containers::Containers;
 use super::engine::EngineError;
 use super::hooks::Hooks;
+use super::index::Record;
 use super::network::Networks;
 use super::translate::Kind;
 use mirrorlet_core::api::{ContainerId, FullName, Pod};
@@ -146,7 +148,8 @@ impl Killer {
     }
 
     /// Stops one container: with its whole pod, or alone for a reason. Its preStop hook comes
-    /// first and, like waiting for others, uses up its grace.
+    /// first and, like waiting for others, uses up its grace. A hook that takes longer runs on
+    /// until the container has stopped.
     pub(super) async fn stop_container(&self, stop: Stop<'_>) -> SyncResult {
         let Stop {
             pod,
@@ -154,7 +157,7 @@ impl Killer {
             name,
             grace,
             reason,
-            after,
+            ..
         } = stop;
         let mut result = SyncResult::new(SyncAction::KillContainer, name);
         let record = self.containers.index.get(id);
@@ -169,23 +172,29 @@ impl Killer {
                 reason,
             );
         }
-        if !grace.is_zero() {
-            // On the heap: it is large, and most containers have no hook.
-            Box::pin(self.hooks.pre_stop(pod, name, id, grace)).await;
-        }
-        let turn = join_all(after.iter().map(CancellationToken::cancelled));
-        let _ = timeout(grace.saturating_sub(began.elapsed()), turn).await;
-        let left = grace.saturating_sub(began.elapsed()).max(GRACE_MIN);
-        let holds = &self.networks.host_ports.holds;
-        let held = match (&record, reason) {
-            (Some(record), None) => holds.begin(&record.ours, pod, name, left).await,
-            _ => None,
+        let over = CancellationToken::new();
+        let hook = async {
+            if !grace.is_zero() {
+                // On the heap: it is large, and most containers have no hook.
+                Box::pin(self.hooks.pre_stop(pod, name, id, grace, &over)).await;
+            }
         };
-        let stopped = self.containers.stop(id, left).await;
-        drop(held);
+        let mut hook = pin!(maybe_done(hook));
+        let _ = timeout(grace, &mut hook).await;
+        let stopping = pin!(self.stop_in_turn(&stop, record.as_ref(), began));
+        let stopped = match select(stopping, hook).await {
+            Either::Left((Ok(()), hook)) => {
+                over.cancel();
+                hook.await;
+                Ok(())
+            }
+            // The next attempt runs the hook again.
+            Either::Left((failed, _)) => failed,
+            Either::Right(((), stopping)) => stopping.await,
+        };
         match stopped {
             Ok(()) => {
-                if let Some(record) = record {
+                if let Some(record) = &record {
                     let reason = reason.map_or_else(|| POD_STOPS.to_owned(), ToString::to_string);
                     occurrences::container_killed(
                         &self.telemetry,
@@ -204,6 +213,24 @@ impl Killer {
             )),
         }
         result
+    }
+
+    /// Waits within the grace for those that stop before it, and stops it with what is left.
+    async fn stop_in_turn(
+        &self,
+        stop: &Stop<'_>,
+        record: Option<&Record>,
+        began: Instant,
+    ) -> Result<(), EngineError> {
+        let turn = join_all(stop.after.iter().map(CancellationToken::cancelled));
+        let _ = timeout(stop.grace.saturating_sub(began.elapsed()), turn).await;
+        let left = stop.grace.saturating_sub(began.elapsed()).max(GRACE_MIN);
+        let holds = &self.networks.host_ports.holds;
+        let _held = match (record, stop.reason) {
+            (Some(record), None) => holds.begin(&record.ours, stop.pod, stop.name, left).await,
+            _ => None,
+        };
+        self.containers.stop(stop.id, left).await
     }
 
     /// Grace of a container: the pod's where it is known, else what its labels say.

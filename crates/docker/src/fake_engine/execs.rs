@@ -17,7 +17,7 @@ pub struct ExecScript {
     pub output: Vec<LogChunk>,
     /// Its exit code.
     pub exit_code: i32,
-    /// Whether it never ends after that.
+    /// Whether it ends only with its container after that.
     pub hangs: bool,
     /// Its process id; none where the fake has no process to show.
     pub pid: Option<i32>,
@@ -32,6 +32,8 @@ pub(super) struct Execs {
 
 #[derive(Debug)]
 struct FakeExec {
+    /// Id of its container.
+    container: String,
     options: ExecOptions,
     script: ExecScript,
     state: ExecState,
@@ -47,8 +49,10 @@ impl State {
             let id = &container.id;
             return Err(api_error(409, format!("Container {id} is not running")));
         }
+        let container = container.id.clone();
         let program = options.command.first().cloned().unwrap_or_default();
         self.execs.made.push(FakeExec {
+            container,
             options: options.clone(),
             script: self
                 .execs
@@ -114,9 +118,22 @@ impl State {
     /// Ends what was written, or leaves the stream open.
     pub(super) fn written(&mut self, exec: &str, pipe: Pipe) {
         if let Ok(found) = self.exec(exec)
-            && found.script.hangs
+            && found.state.running
         {
             found.held = Some(pipe);
+        }
+    }
+
+    /// Ends what still runs in a container that has ended.
+    pub(super) fn end_execs(&mut self, container: &str) {
+        let made = self.execs.made.iter_mut();
+        for exec in made.filter(|exec| exec.state.running && exec.container == container) {
+            exec.state = ExecState {
+                running: false,
+                exit_code: Some(137),
+                pid: None,
+            };
+            exec.held = None;
         }
     }
 

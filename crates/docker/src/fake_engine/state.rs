@@ -356,6 +356,8 @@ impl State {
         container.oom_killed = oom;
         container.pid = 0;
         container.ip = None;
+        let id = container.id.clone();
+        self.end_execs(&id);
         if told {
             if oom {
                 self.emit(index, "oom", &[]);

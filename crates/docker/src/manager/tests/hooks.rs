@@ -54,14 +54,9 @@ async fn a_pre_stop_hook_uses_up_the_grace() {
     for (hook, given, stop, commands, warning) in [
         (sleep(15), None, 30, 0, ""),
         (sleep(44), None, 2, 0, ""),
-        // Longer than the grace: cut off, and the container has its minimum still.
-        (
-            sleep(1000),
-            None,
-            2,
-            0,
-            "FailedPreStopHook PreStopHook failed",
-        ),
+        // Longer than the grace: it ends with its container, which has its minimum still. What
+        // slept has not failed, and a command has.
+        (sleep(1000), None, 2, 0, ""),
         (
             exec("hangs"),
             None,
@@ -108,6 +103,47 @@ async fn a_pre_stop_hook_uses_up_the_grace() {
         let warnings = events(&bed.manager, &pod);
         let expected = Some(warning.to_owned()).filter(|text| !text.is_empty());
         assert_eq!(warnings.first().cloned(), expected, "{hook}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pre_stop_hook_ends_with_its_container_and_with_a_stop_that_fails() {
+    // Accepts connections and answers none.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let silent = json!({"httpGet": {"host": "127.0.0.1", "port": port}});
+    let failed = ["FailedPreStopHook PreStopHook failed"];
+    for (hook, away, warnings) in [
+        (exec("hangs"), false, &failed[..]),
+        (exec("hangs"), true, &[]),
+        (silent, false, &failed),
+        (sleep(1000), true, &[]),
+    ] {
+        let bed = Bed::warm().await;
+        let hangs = ExecScript {
+            hangs: true,
+            ..ExecScript::default()
+        };
+        bed.engine.script_exec("hangs", hangs);
+        let pod = pod(
+            "a",
+            &json!({"containers": [app("app", &json!({"preStop": hook}))]}),
+        );
+        bed.up(&pod).await;
+        if away {
+            let error = EngineError::Unavailable {
+                endpoint: "e".to_owned(),
+                cause: "c".to_owned(),
+            };
+            let operation = Operation::StopContainer;
+            bed.engine.fail(operation, None, FaultPoint::Before, error);
+        }
+        let began = Instant::now();
+        let running = bed.status(&pod).await.to_running_pod();
+        let killed = bed.manager.kill_pod(Some(&pod), &running, None).await;
+        assert_eq!(killed.error().is_some(), away, "{hook}");
+        assert_eq!(began.elapsed().as_secs(), 45, "{hook}");
+        assert_eq!(events(&bed.manager, &pod), warnings, "{hook}");
     }
 }
 
