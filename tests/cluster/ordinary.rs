@@ -57,6 +57,58 @@ async fn a_bound_pod_runs_and_ends_by_a_service_account() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn statuses_of_containers_have_resources_and_mounts() {
+    let bed = NodeBed::new().await;
+    let agent = bed.joined().await;
+    // The API server writes `500m`; what has no request has its limit as request.
+    let resources =
+        json!({"limits": {"cpu": "0.5", "memory": "65536Ki"}, "requests": {"cpu": ".1"}});
+    let mounts = json!([
+        {"name": "v", "mountPath": "/rw"},
+        {"name": "v", "mountPath": "/ro", "readOnly": true},
+    ]);
+    let mut pod = bound(&bed, "bound", IMAGE, QUIET);
+    pod["spec"]["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+    pod["spec"]["automountServiceAccountToken"] = json!(false);
+    pod["spec"]["containers"][0]["resources"] = resources;
+    pod["spec"]["containers"][0]["volumeMounts"] = mounts;
+    bed.cluster.apply(&pod.to_string());
+    pod["metadata"]["name"] = json!("static");
+    let spec = pod["spec"].as_object_mut().unwrap();
+    spec.remove("nodeName");
+    bed.write("static.json", &pod.to_string());
+    let of_api = bed.until_pod("bound", is_ready).await;
+    let of_mirror = bed.until_mirror("static", is_ready).await;
+    for pod in [&of_api, &of_mirror] {
+        let status = &pod["status"]["containerStatuses"][0];
+        let requests = json!({"cpu": "100m", "memory": "64Mi"});
+        let limits = json!({"cpu": "500m", "memory": "64Mi"});
+        // pods 49a
+        assert_eq!(
+            status["resources"],
+            json!({"limits": limits, "requests": requests})
+        );
+        assert_eq!(status["allocatedResources"], requests);
+        assert_eq!(
+            status["volumeMounts"],
+            json!([
+                {"name": "v", "mountPath": "/rw"},
+                {"name": "v", "mountPath": "/ro", "readOnly": true, "recursiveReadOnly": "Disabled"},
+            ])
+        );
+    }
+    // What comes later is written, and these are not written again.
+    bed.sleeper("later");
+    bed.until_mirrored("later").await;
+    let version = |pod: &Value| pod["metadata"]["resourceVersion"].clone();
+    let now = [bed.api_pod("bound").await, bed.mirror("static").await];
+    let now = now.map(|pod| version(&pod.unwrap()));
+    // pods 49a
+    assert_eq!(now, [version(&of_api), version(&of_mirror)]);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_tolerates_the_taint_is_scheduled_here() {
     let bed = NodeBed::new().await;
     let agent = bed.joined().await;

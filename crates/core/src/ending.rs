@@ -94,6 +94,16 @@ pub fn remains(mut pod: Pod) -> Pod {
         readiness_gates: spec.readiness_gates,
         ..core::PodSpec::default()
     });
+    if let Some(status) = &mut pod.status {
+        let apps = status.container_statuses.iter_mut().flatten();
+        let inits = status.init_container_statuses.iter_mut().flatten();
+        let added = status.ephemeral_container_statuses.iter_mut().flatten();
+        for container in apps.chain(inits).chain(added) {
+            container.resources = None;
+            container.allocated_resources = None;
+            container.volume_mounts = None;
+        }
+    }
     pod
 }
 

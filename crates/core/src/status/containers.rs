@@ -4,7 +4,7 @@
 //! `pkg/kubelet/prober/prober_manager.go` (`UpdatePodStatus`).
 
 use crate::api::core::{
-    self, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
+    self, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, VolumeMountStatus,
 };
 use crate::observed::{ContainerState, ContainerStatus, Role};
 use crate::spec;
@@ -93,6 +93,8 @@ fn status(
         return absent(input, container, before);
     };
     let mut status = of_instance(newest, before);
+    status.volume_mounts = mounts(container);
+    set_resources(&mut status, container, before);
     // Made by the image's id: of the same container the spec knows its name.
     if newest.image.starts_with(IMAGE_ID) && newest.hash == spec::container_hash(container) {
         status.image = container.image.clone().unwrap_or_default();
@@ -119,6 +121,7 @@ fn absent(
         name: container.name.clone(),
         image: container.image.clone().unwrap_or_default(),
         state: Some(waiting_state(reason, "")),
+        volume_mounts: mounts(container),
         ..core::ContainerStatus::default()
     };
     let Some(before) = before else {
@@ -179,6 +182,46 @@ fn of_instance(
         state: Some(state),
         ..core::ContainerStatus::default()
     }
+}
+
+/// The container's mounts. None of them is recursively read-only: that is refused.
+fn mounts(container: &core::Container) -> Option<Vec<VolumeMountStatus>> {
+    let mounts = container.volume_mounts.iter().flatten();
+    let status = |mount: &core::VolumeMount| {
+        let read_only = mount.read_only.filter(|read_only| *read_only);
+        VolumeMountStatus {
+            name: mount.name.clone(),
+            mount_path: mount.mount_path.clone(),
+            read_only,
+            recursive_read_only: read_only.map(|_| "Disabled".to_owned()),
+            ..VolumeMountStatus::default()
+        }
+    };
+    super::non_empty(mounts.map(status).collect())
+}
+
+/// Sets the resources of an instance: those that a running one was started with, also where the
+/// spec has changed since; else the spec's.
+fn set_resources(
+    status: &mut core::ContainerStatus,
+    container: &core::Container,
+    before: Option<&core::ContainerStatus>,
+) {
+    let runs = status.state.as_ref().is_some_and(|s| s.running.is_some());
+    let same = before.filter(|before| {
+        runs && before.container_id == status.container_id && before.resources.is_some()
+    });
+    if let Some(before) = same {
+        status.resources.clone_from(&before.resources);
+        status
+            .allocated_resources
+            .clone_from(&before.allocated_resources);
+        return;
+    }
+    let resources = container.resources.clone().unwrap_or_default();
+    let requests = resources.requests.clone();
+    status.allocated_resources = requests.filter(|requests| !requests.is_empty());
+    status.resources = Some(resources);
 }
 
 /// Says why a container that is to be started isn't.

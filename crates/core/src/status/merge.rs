@@ -10,6 +10,7 @@
 )]
 mod apply;
 mod patch;
+mod reported;
 #[cfg(test)]
 mod tests;
 
@@ -221,6 +222,7 @@ fn overlay(new: &mut PodStatus, old: &PodStatus, input: &MergeInput<'_>) {
         |s| &mut s.ephemeral_container_statuses,
         &computed.ephemeral_container_statuses,
     );
+    reported::keep(new, old);
     if computed.host_ip.is_some() {
         new.host_ip.clone_from(&computed.host_ip);
         new.host_ips.clone_from(&computed.host_ips);

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::reported::same_but_dropped;
 use crate::api::core::PodStatus;
 
 /// The patch from `old` to `new`, on condition that the object still has that UID; none when they
@@ -16,6 +17,10 @@ pub(super) fn patch(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value
         }
         let change = match key.as_str() {
             "conditions" => by_type(before, value),
+            "containerStatuses" | "initContainerStatuses" | "ephemeralContainerStatuses" => {
+                let same = before.is_some_and(|before| same_but_dropped(before, value));
+                (!same).then(|| value.clone())
+            }
             // These lists are merged by address by default.
             "podIPs" | "hostIPs" => Some(replaced(value)),
             _ => Some(value.clone()),
@@ -40,14 +45,17 @@ fn object(status: &PodStatus) -> Map<String, Value> {
     }
 }
 
-/// The same without nulls and empty objects.
+/// The same without nulls and empty objects. Empty resources say something: that the container
+/// has none.
 fn bare(value: Value) -> Value {
     match value {
         Value::Object(map) => {
             let fields = map.into_iter().map(|(key, value)| (key, bare(value)));
-            let says =
-                |value: &Value| !value.is_null() && value.as_object().is_none_or(|o| !o.is_empty());
-            Value::Object(fields.filter(|(_, value)| says(value)).collect())
+            let says = |(key, value): &(String, Value)| {
+                let is_empty = value.as_object().is_some_and(Map::is_empty);
+                !value.is_null() && (!is_empty || key == "resources")
+            };
+            Value::Object(fields.filter(says).collect())
         }
         Value::Array(items) => items.into_iter().map(bare).collect(),
         other => other,

@@ -133,6 +133,53 @@ fn what_the_api_server_writes_out_empty_is_no_change() {
 }
 
 #[test]
+fn quantities_in_other_words_and_dropped_fields_are_no_change() {
+    let of = |more: Value| {
+        let mut container = json!({
+            "name": "web", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+            "containerID": "docker://a", "state": {"running": {"startedAt": "2026-01-01T00:00:01Z"}},
+        });
+        for (key, value) in more.as_object().unwrap() {
+            container[key] = value.clone();
+        }
+        json!({"phase": "Running", "observedGeneration": 3, "containerStatuses": [container]})
+    };
+    let all = |cpu: &str| {
+        json!({
+            "resources": {"limits": {"cpu": cpu}, "requests": {"cpu": cpu}},
+            "allocatedResources": {"cpu": cpu},
+            "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+        })
+    };
+    let mut other = all("1");
+    other["containerID"] = json!("docker://b");
+    let mut not_ready = all("0.5");
+    not_ready["ready"] = json!(false);
+    for (api, ours, sent) in [
+        (all("500m"), all("0.5"), None),
+        (all("500m"), all("1"), Some(all("1"))),
+        // As an API server has it that doesn't know these fields.
+        (json!({}), all("0.5"), None),
+        (json!({}), not_ready.clone(), Some(not_ready.clone())),
+        (json!({"resources": {}}), json!({"resources": {}}), None),
+        (json!({}), json!({"resources": {}}), None),
+        // Of a pod that is over the spec isn't known any more.
+        (all("500m"), json!({"resources": {}}), None),
+        (all("500m"), json!({}), None),
+        (all("500m"), other.clone(), Some(other.clone())),
+    ] {
+        let pod = with_status(pod("Always"), of(api.clone()));
+        let change = patched(&pod, of(ours.clone()), false);
+        let expected = sent.map_or(
+            Value::Null,
+            |sent| json!({"containerStatuses": of(sent)["containerStatuses"]}),
+        );
+        // pods 49a
+        assert_eq!(change, expected, "{api} → {ours}");
+    }
+}
+
+#[test]
 fn a_first_status_is_sent_whole() {
     let api = with_status(
         pod("Always"),

@@ -1,5 +1,7 @@
 //! Whole statuses.
 
+use serde_json::{Value, json};
+
 use super::*;
 
 fn state_of<'a>(status: &'a core::PodStatus, name: &str) -> &'a ApiContainer {
@@ -558,4 +560,77 @@ fn addresses_are_one_a_family_and_the_nodes_primary_family_comes_first() {
     let v4 = ips(&["10.0.0.2"]);
     assert_eq!(one_per_family(&v4, &ips(&["2001:db8::1"])), v4);
     assert!(one_per_family(&[], &v4).is_empty());
+}
+
+#[test]
+fn a_container_has_the_resources_it_was_started_with_and_its_mounts() {
+    let with = |cpu: &str| {
+        let mut pod = pod("Always", vec![], &["web"]);
+        let resources = json!({"limits": {"cpu": cpu, "memory": "64Mi"}, "requests": {"cpu": cpu}});
+        let mounts = json!([
+            {"name": "v", "mountPath": "/rw"},
+            {"name": "v", "mountPath": "/ro", "readOnly": true},
+            {"name": "v", "mountPath": "/no", "readOnly": false, "subPath": "s"},
+        ]);
+        let container = &mut pod.spec.as_mut().unwrap().containers[0];
+        container.resources = serde_json::from_value(resources).unwrap();
+        container.volume_mounts = serde_json::from_value(mounts).unwrap();
+        pod
+    };
+    let before = with("0.5");
+    let previous = compute_pod_status(&input(&before, &observed(vec![running(&before, "web")])));
+    let bare = pod("Always", vec![], &["web"]);
+    let anew = |pod: &Pod| instance(pod, "web", 1, ContainerState::Running, None);
+    let now = with("2");
+    let exited = |pod: &Pod| exited(pod, "web", 1);
+    let amounts = |cpu: &str| Some((cpu.to_owned(), cpu.to_owned()));
+    for (pod, seen, previous, cpu) in [
+        (&before, vec![running(&before, "web")], None, amounts("0.5")),
+        // Changed in the spec: the instance that runs has what it had.
+        (
+            &now,
+            vec![running(&now, "web")],
+            Some(&previous),
+            amounts("0.5"),
+        ),
+        (&now, vec![anew(&now)], Some(&previous), amounts("2")),
+        (&now, vec![exited(&now)], Some(&previous), amounts("2")),
+        (&now, vec![], None, None),
+        (
+            &bare,
+            vec![running(&bare, "web")],
+            None,
+            Some((String::new(), String::new())),
+        ),
+    ] {
+        let seen = observed(seen);
+        let status = compute_pod_status(&StatusInput {
+            previous,
+            ..input(pod, &seen)
+        });
+        let web = serde_json::to_value(state_of(&status, "web")).unwrap();
+        let text = |at: &str| {
+            let value = web.pointer(at).map(|value| value.as_str().unwrap());
+            value.unwrap_or_default().to_owned()
+        };
+        let found = web.get("resources").map(|_| {
+            (
+                text("/resources/limits/cpu"),
+                text("/allocatedResources/cpu"),
+            )
+        });
+        // pods 49a
+        assert_eq!(found, cpu, "{web}");
+        let mounts = if std::ptr::eq(pod, &raw const bare) {
+            Value::Null
+        } else {
+            json!([
+                {"name": "v", "mountPath": "/rw"},
+                {"name": "v", "mountPath": "/ro", "readOnly": true, "recursiveReadOnly": "Disabled"},
+                {"name": "v", "mountPath": "/no"},
+            ])
+        };
+        // pods 49a
+        assert_eq!(web["volumeMounts"], mounts);
+    }
 }
