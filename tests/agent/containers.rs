@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 
-use crate::common::{Bed, TestAgent, eventually, free_port};
+use crate::common::{Bed, IMAGE, TestAgent, eventually, free_port};
 
 /// Start of the part of a hosts file that follows the pod's own.
 const NAMES: &str = "\n\n# Pods and Services of manifests.\n";
@@ -357,6 +357,38 @@ async fn resources_and_security_reach_the_kernel() {
         bed.exec("loose", "id -u; touch /data/g 2>/dev/null || echo refused"),
         "0\nrefused"
     );
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strict_groups_leave_out_those_of_the_image() {
+    let bed = Bed::new();
+    let grow = "echo 'extra:x:5000:app' >> /etc/group";
+    let seed = bed.docker(&["create", IMAGE, "sh", "-c", grow]);
+    bed.docker(&["start", "-a", &seed]);
+    let image = format!("mirrorlet.test/groups:{}", &seed[..12]);
+    bed.docker(&["commit", &seed, &image]);
+    bed.docker(&["rm", &seed]);
+    let agent = bed.agent().await;
+    let spec = |context: &str| {
+        format!(
+            "  securityContext: {{runAsUser: 1234, supplementalGroups: [6000], {context}}}\n  containers:\n  - name: c\n    image: {image}\n    command: [\"sleep\", \"1000000\"]\n"
+        )
+    };
+    for (name, context, groups) in [
+        ("merge", "supplementalGroupsPolicy: Merge", "1234 5000 6000"),
+        (
+            "strict",
+            "supplementalGroupsPolicy: Strict, runAsGroup: 1234",
+            "1234 6000",
+        ),
+    ] {
+        let manifest = spec(context).replace("name: c", &format!("name: {name}"));
+        run(&bed, &agent, name, &manifest).await;
+        let found = bed.exec(name, "sed -n 's/^Groups:[[:space:]]*//p' /proc/1/status");
+        // tenants A6
+        assert_eq!(found.trim(), groups, "{name}");
+    }
     agent.stop().await;
 }
 

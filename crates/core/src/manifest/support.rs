@@ -41,6 +41,8 @@ enum When {
     Begins(&'static str),
     /// A text, other than this and the empty one.
     IsNot(&'static str),
+    /// `Strict`, of a pod with a container that no `runAsGroup` is set for.
+    StrictWithoutGroup,
 }
 
 /// One row: a field, the values concerned, what is said about it.
@@ -53,7 +55,7 @@ use Verdict::{
     Forbidden, ForbiddenAndUnsupported, NoEffect, NotInManifest, OnNode, Unsupported,
     UnsupportedOfCluster,
 };
-use When::{Begins, IsFalse, IsNot, NonEmpty, Written};
+use When::{Begins, IsFalse, IsNot, NonEmpty, StrictWithoutGroup, Written};
 
 const HTTP_1: Verdict = Unsupported("only HTTP/1.1 is supported; remove this field");
 const SCHEDULING: Verdict =
@@ -161,8 +163,10 @@ const RULES: &[Rule] = &[
     ),
     Rule(
         "spec.securityContext.supplementalGroupsPolicy",
-        Begins("Strict"),
-        Unsupported("the Docker Engine always adds the groups of the image's /etc/group"),
+        StrictWithoutGroup,
+        Unsupported(
+            "the Docker Engine adds the groups of the image's /etc/group to a user without a group; set runAsGroup for the pod or each container",
+        ),
     ),
     // Containers
     Rule("spec.C.livenessProbe.httpGet.protocol", NonEmpty, HTTP_1),
@@ -278,7 +282,7 @@ pub(super) fn for_each_special(pod: &Value, found: &mut dyn FnMut(Path, Verdict)
     for Rule(pattern, when, verdict) in RULES {
         let parts: Vec<&str> = pattern.split('.').collect();
         walk(pod, &parts, &Path::default(), &mut |path, value| {
-            if when.holds(value) {
+            if when.holds(value, pod) {
                 found(path.clone(), *verdict);
             }
         });
@@ -304,7 +308,7 @@ pub fn unsupported_fields(pod: &Pod) -> Vec<String> {
 }
 
 impl When {
-    fn holds(self, value: &Value) -> bool {
+    fn holds(self, value: &Value, pod: &Value) -> bool {
         let is_empty = match value {
             Value::Null | Value::Bool(false) => true,
             Value::Bool(true) | Value::Number(_) => false,
@@ -320,8 +324,21 @@ impl When {
             IsFalse => value.as_bool() == Some(false),
             Begins(start) => value.as_str().is_some_and(|text| text.starts_with(start)),
             IsNot(word) => !is_empty && value.as_str().is_some_and(|text| text != word),
+            StrictWithoutGroup => value.as_str() == Some("Strict") && has_no_group(pod),
         }
     }
+}
+
+/// Whether neither the pod nor one of its containers sets a group for that container.
+fn has_no_group(pod: &Value) -> bool {
+    let group = |at: &Value| {
+        let group = at.pointer("/securityContext/runAsGroup");
+        group.is_some_and(|group| !group.is_null())
+    };
+    let spec = &pod["spec"];
+    let lists = [&spec["initContainers"], &spec["containers"]];
+    let mut containers = lists.into_iter().filter_map(Value::as_array).flatten();
+    !group(spec) && containers.any(|container| !group(container))
 }
 
 fn walk(value: &Value, pattern: &[&str], path: &Path, found: &mut dyn FnMut(&Path, &Value)) {

@@ -10,7 +10,7 @@ use super::{NodeFacts, Readings, kubelet_version};
 use crate::amounts::Amounts;
 use crate::api::core::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints,
-    NodeSpec, NodeStatus, NodeSystemInfo,
+    NodeFeatures, NodeSpec, NodeStatus, NodeSystemInfo,
 };
 use crate::api::meta::ObjectMeta;
 use crate::api::{Timestamp, keys};
@@ -80,6 +80,13 @@ pub(super) fn labels(facts: &NodeFacts) -> BTreeMap<String, String> {
 /// Upstream: `ExtendWebSocketsToKubelet`, KEP-4006.
 const EXTEND_WEBSOCKETS: &str = "ExtendWebSocketsToKubelet";
 
+/// The features of our runtime. The Engine leaves the image's groups out only of a user with a
+/// group: `supplementalGroupsPolicy: Strict` is honoured where `runAsGroup` is set, and the feature
+/// is all of it.
+const FEATURES: NodeFeatures = NodeFeatures {
+    supplemental_groups_policy: Some(false),
+};
+
 /// Annotations that our Node has whatever else it has.
 pub(super) fn annotations(facts: &NodeFacts) -> BTreeMap<String, String> {
     BTreeMap::from([
@@ -109,6 +116,7 @@ pub fn compute_node_status(
         declared_features: facts
             .node_api_port
             .map(|_| vec![EXTEND_WEBSOCKETS.to_owned()]),
+        features: Some(FEATURES),
         node_info: Some(node_info(facts)),
         images: Some(images(facts)).filter(|images| !images.is_empty()),
         ..NodeStatus::default()

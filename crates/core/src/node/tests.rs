@@ -309,9 +309,12 @@ fn the_node_api_is_told_and_what_it_speaks_too() {
     // An API server that drops the features is not told again for their sake alone.
     let mut kept = desired.clone();
     kept.declared_features = None;
+    kept.features = None;
     assert_eq!(write(&kept, &desired, Some(9), 10), None);
     let patch = write(&kept, &desired, Some(0), 300).unwrap();
     assert_eq!(patch["status"]["declaredFeatures"], features);
+    let features = json!({"supplementalGroupsPolicy": false});
+    assert_eq!(patch["status"]["features"], features);
     // Without the node API nothing is said of it.
     assert_eq!(first().declared_features, None);
 }

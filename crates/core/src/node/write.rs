@@ -66,6 +66,9 @@ pub fn decide_write(
         return None;
     }
     // No reason to write: an API server that does not know the field would never have it.
+    if base.features != desired.features {
+        status.insert("features".to_owned(), json!(desired.features));
+    }
     if base.declared_features != desired.declared_features {
         let features = json!(desired.declared_features);
         status.insert("declaredFeatures".to_owned(), features);

@@ -122,6 +122,7 @@ pub fn container_request(input: &ContainerInput<'_>) -> Result<Request, ConfigEr
     }
     let image_user = input.image.map(|image| image.user);
     security::verify_run_as_non_root(pod, container, image_user)?;
+    security::verify_groups(pod, container)?;
     let environment = input.environment()?;
     let (command, args) = environment
         .command_and_args(container)

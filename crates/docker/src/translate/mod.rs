@@ -161,6 +161,11 @@ pub enum ConfigError {
     /// `runAsNonRoot` can't be shown to hold.
     #[error("{0}")]
     RunAsNonRoot(String),
+    /// `supplementalGroupsPolicy: Strict` of a container without a group.
+    #[error(
+        "supplementalGroupsPolicy: Strict is not supported without runAsGroup: the Docker Engine adds the groups of the image's /etc/group (container: {0})"
+    )]
+    GroupsOfImage(String),
     /// A seccomp profile is missing or isn't JSON.
     #[error("seccomp profile {profile:?}: {problem}")]
     Seccomp {

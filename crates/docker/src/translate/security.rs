@@ -216,6 +216,17 @@ fn run_as_group(pod: &Pod, container: &Container) -> Option<i64> {
         .or_else(|| of_pod(pod).and_then(|s| s.run_as_group))
 }
 
+/// Checks that a container of a pod with `supplementalGroupsPolicy: Strict` has a group: only then
+/// the Engine leaves the image's groups out. Containers that are added to a running pod are
+/// checked nowhere else.
+pub(super) fn verify_groups(pod: &Pod, container: &Container) -> Result<(), ConfigError> {
+    let policy = of_pod(pod).and_then(|s| s.supplemental_groups_policy.as_deref());
+    if policy == Some("Strict") && run_as_group(pod, container).is_none() {
+        return Err(ConfigError::GroupsOfImage(container.name.clone()));
+    }
+    Ok(())
+}
+
 fn user_part(image_user: &str) -> &str {
     image_user.split(':').next().unwrap_or_default()
 }

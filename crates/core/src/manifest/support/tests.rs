@@ -134,6 +134,9 @@ fn page() -> String {
                 (None, IsFalse) => Some("`false`".to_owned()),
                 (None, Begins(start)) => Some(format!("`{start}…`")),
                 (None, IsNot(word)) => Some(format!("other than `{word}`")),
+                (None, StrictWithoutGroup) => {
+                    Some("`Strict` with a container without `runAsGroup`".to_owned())
+                }
             };
             if let Some(value) = value {
                 notes.push(format!("{value}: {in_manifest}, {why}"));
@@ -187,6 +190,7 @@ fn sample(pattern: &str, when: When) -> Value {
     match (when, kinds.get(&*listed(pattern)).copied()) {
         (IsFalse, _) => json!(false),
         (Begins(start), _) => json!(format!("{start}x")),
+        (StrictWithoutGroup, _) => json!("Strict"),
         (IsNot(_), _) | (_, Some("string")) => json!("x"),
         (_, None) => json!("1Mi"),
         _ if listed(pattern).ends_with("[]") => json!([{"name": "x"}]),
@@ -327,4 +331,34 @@ fn every_honoured_field_of_the_pod_spec_is_named_by_the_product() {
         silent.is_empty(),
         "honoured, and no code names them: {silent:#?}"
     );
+}
+
+#[test]
+fn strict_groups_need_a_group_for_each_container() {
+    let with = |group: bool| {
+        let group = group.then_some(0);
+        json!({"name": "c", "image": "i", "securityContext": {"runAsGroup": group}})
+    };
+    for (policy, pod, init, app, refused) in [
+        ("Strict", true, false, false, false),
+        ("Strict", false, true, true, false),
+        ("Strict", false, true, false, true),
+        ("Strict", false, false, true, true),
+        ("Strict", false, false, false, true),
+        ("Merge", false, false, false, false),
+    ] {
+        let mut context = json!({"supplementalGroupsPolicy": policy, "runAsUser": 1000});
+        if pod {
+            context["runAsGroup"] = json!(7);
+        }
+        let pod = serde_json::from_value(json!({"spec": {
+            "securityContext": context, "initContainers": [with(init)], "containers": [with(app)],
+        }}))
+        .unwrap();
+        let found = unsupported_fields(&pod);
+        // tenants A6
+        assert_eq!(found.len(), usize::from(refused), "{pod:?}");
+        let field = "spec.securityContext.supplementalGroupsPolicy: ";
+        assert!(found.iter().all(|found| found.starts_with(field)));
+    }
 }

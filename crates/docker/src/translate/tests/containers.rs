@@ -331,6 +331,24 @@ fn run_as_non_root_is_shown_to_hold_or_refused() {
     assert!(matches!(request, Err(ConfigError::RunAsNonRoot(_))));
 }
 
+#[test]
+fn strict_groups_are_refused_without_a_group() {
+    for (policy, group, refused) in [
+        ("Strict", null(), true),
+        ("Strict", json!(0), false),
+        ("Merge", null(), false),
+    ] {
+        let pod = one(
+            &json!({"securityContext": {"runAsGroup": group}}),
+            &json!({"securityContext": {"supplementalGroupsPolicy": policy}}),
+        );
+        let answer = container_of(&pod).err();
+        let is_refused = answer == Some(ConfigError::GroupsOfImage("c".to_owned()));
+        // tenants A6
+        assert_eq!(is_refused, refused, "{policy} {group}: {answer:?}");
+    }
+}
+
 fn null() -> Value {
     json!(null)
 }
