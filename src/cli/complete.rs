@@ -116,7 +116,7 @@ fn known_pods(words: &[OsString]) -> Vec<PodReport> {
     };
     let mut pods = Vec::new();
     let asking = async {
-        let asked = tokio::time::timeout(DEADLINE, status::fetch(&root_of(&args)?)).await;
+        let asked = tokio::time::timeout(DEADLINE, status::fetch(&root_of(&args)?, false)).await;
         pods = asked??.pods;
         Ok(())
     };

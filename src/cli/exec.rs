@@ -22,7 +22,7 @@ const SIGNALLED: u8 = 128;
 /// Runs a command in a container; its exit code becomes ours.
 pub async fn exec(args: &ExecArgs, root: &Path) -> Outcome {
     let talk = Talk::new(args.stdin, args.tty);
-    let report = status::fetch(root).await?;
+    let report = status::fetch(root, false).await?;
     let pod = find_pod(&report.pods, &args.pod)?;
     let mut path = talk.path(pod.uid.as_str(), "exec", args.container.as_deref());
     for word in &args.command {
@@ -35,7 +35,7 @@ pub async fn exec(args: &ExecArgs, root: &Path) -> Outcome {
 /// Attaches to the main process of a container.
 pub async fn attach(args: &AttachArgs, root: &Path) -> Outcome {
     let talk = Talk::new(args.stdin, args.tty);
-    let report = status::fetch(root).await?;
+    let report = status::fetch(root, false).await?;
     let pod = find_pod(&report.pods, &args.pod)?;
     let path = talk.path(pod.uid.as_str(), "attach", args.container.as_deref());
     talk.over(client::upgrade(root, &path).await?).await

@@ -27,7 +27,7 @@ pub async fn logs(args: &LogsArgs, root: &Path) -> Outcome {
     if args.all_containers {
         return many::logs(args, root).await;
     }
-    let report = status::fetch(root).await?;
+    let report = status::fetch(root, false).await?;
     let pod = find_pod(&report.pods, pod)?;
     let query = Query::of(args, Timestamp::now());
     let path = query.path(pod.uid.as_str(), args.container.as_deref());

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use super::channels::{self, Received, Receiver, Sender};
 use super::{Failure, Outcome, client, status};
 use crate::config::args::PortForwardArgs;
+use mirrorlet_core::api::report::PodReport;
 use mirrorlet_core::select::find_pod;
 
 /// Most connections at a time; further ones wait in the listener's queue. The agent takes as
@@ -75,8 +76,12 @@ pub async fn port_forward(args: &PortForwardArgs, root: &Path) -> Outcome {
         .iter()
         .map(|a| parse_address(a))
         .collect::<Result<_, _>>()?;
-    let report = status::fetch(root).await?;
-    let uid = find_pod(&report.pods, &args.pod)?.uid.to_string();
+    let report = status::fetch(root, false).await?;
+    let pod = find_pod(&report.pods, &args.pod)?;
+    if pod.phase != "Running" {
+        return Err(not_running(pod));
+    }
+    let uid = pod.uid.to_string();
     let target = Arc::new(Target {
         root: root.to_owned(),
         uid,
@@ -95,6 +100,16 @@ pub async fn port_forward(args: &PortForwardArgs, root: &Path) -> Outcome {
         Some(Err(error)) => Err(error.into()),
         None => Ok(()),
     }
+}
+
+/// Upstream: `k8s.io/kubectl/pkg/cmd/portforward/portforward.go` (`RunPortForwardContext`).
+fn not_running(pod: &PodReport) -> Failure {
+    Failure::Failed(anyhow::anyhow!(
+        "unable to forward port because pod {}/{} is not running: its phase is {}",
+        pod.namespace,
+        pod.name,
+        pod.phase
+    ))
 }
 
 /// Listens on a port of each address. Of the two of localhost one is enough.

@@ -21,7 +21,7 @@ pub async fn top(args: &TopArgs, root: &Path) -> Outcome {
         let body = client::get(root, "/v1/top").await?.whole().await?;
         let mut report: TopReport = client::parse(&body)?;
         if is_selected {
-            select(&mut report, args, &status::fetch(root).await?)?;
+            select(&mut report, args, &status::fetch(root, false).await?)?;
         }
         sort(&mut report, args.sort_by);
         return print_document(args.output, &report, |report| {
@@ -33,7 +33,7 @@ pub async fn top(args: &TopArgs, root: &Path) -> Outcome {
     loop {
         let mut report = reports.next().await?;
         if is_selected {
-            select(&mut report, args, &status::fetch(root).await?)?;
+            select(&mut report, args, &status::fetch(root, false).await?)?;
         }
         sort(&mut report, args.sort_by);
         match args.output {

@@ -110,7 +110,7 @@ struct Container<'a> {
 
 impl<'a> Container<'a> {
     async fn find(args: &'a CpArgs, root: &'a Path, pod: &str) -> Result<Self, Failure> {
-        let report = status::fetch(root).await?;
+        let report = status::fetch(root, false).await?;
         let pod = find_pod(&report.pods, pod)?;
         Ok(Self {
             root,

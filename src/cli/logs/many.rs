@@ -44,7 +44,7 @@ pub(super) async fn logs(args: &LogsArgs, root: &Path) -> Outcome {
     if is_selection && args.follow && !args.previous {
         return follow(args, root).await;
     }
-    let mut targets = targets(args, &status::fetch(root).await?)?;
+    let mut targets = targets(args, &status::fetch(root, false).await?)?;
     if is_selection {
         targets.retain(|target| target.instance.is_some());
         if targets.is_empty() {

@@ -58,7 +58,9 @@ async fn line(answer: &mut Answer) -> serde_json::Value {
 #[tokio::test]
 async fn status_and_config_are_told() {
     let agent = Agent::start();
-    let report = crate::cli::status::fetch(agent.root.path()).await.unwrap();
+    let report = crate::cli::status::fetch(agent.root.path(), true)
+        .await
+        .unwrap();
     assert_eq!(report, agent.view.status());
     assert_eq!(
         *agent.view.refreshed.lock().unwrap(),

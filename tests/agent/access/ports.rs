@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::{Guarded, SLEEPS, mirrorlet, pod, sh, started, text};
+use super::{Guarded, SLEEPS, ask, mirrorlet, pod, sh, started, text};
 use crate::common::{Bed, PATIENCE, eventually};
 
 /// A running `port-forward` of one port of a pod.
@@ -189,12 +189,15 @@ async fn ports_of_a_pod_on_the_hosts_network_are_the_hosts() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_does_not_run_has_no_ports() {
     let bed = Bed::new();
-    bed.write("over.yaml", &pod("over", "", "exit 0"));
+    let waits = "until [ -e /tmp/end ]; do sleep 0.1; done";
+    bed.write("over.yaml", &pod("over", "", waits));
     let agent = bed.agent().await;
+    agent.until_running("over").await;
+    let forward = Forward::of(&bed, "over", 80);
+    bed.exec("c", "touch /tmp/end");
     agent
         .until_pod("over", |pod| pod.phase == "Succeeded")
         .await;
-    let forward = Forward::of(&bed, "over", 80);
     // It is over a moment before its sandbox is stopped, and that is removed some time after.
     eventually("words", || {
         let refused = forward.exchange(b"x");
@@ -204,5 +207,11 @@ async fn a_pod_that_does_not_run_has_no_ports() {
         (said.contains("container not running (") || said.contains("has no sandbox")).then_some(())
     })
     .await;
+    let refused = ask(&bed, &["port-forward", "over", ":80"]);
+    let said = text(&refused.stderr);
+    assert!(
+        !refused.status.success() && said.contains("not running: its phase is Succeeded"),
+        "{said}"
+    );
     agent.stop().await;
 }
