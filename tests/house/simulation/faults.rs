@@ -250,16 +250,23 @@ impl World {
         }
     }
 
+    /// In fair weather no event is lost, and none comes so late that a version passes its judgement
+    /// before the agent hears that it has crashed.
     fn disturb_events(&mut self) {
+        let is_fair = self.weather == Weather::Fair;
+        let delays: &[u64] = if is_fair {
+            &[1, 20, 700]
+        } else {
+            &[1, 20, 700, 40_000]
+        };
         let fates: Vec<EventFate> = (0..=self.dice.roll(6))
             .map(|_| match self.dice.roll(4) {
-                0 => EventFate::Lost,
+                0 if !is_fair => EventFate::Lost,
                 1 => EventFate::Doubled,
-                _ => EventFate::Late(Duration::from_millis(
-                    self.dice.one_of(&[1, 20, 700, 40_000]),
-                )),
+                _ => EventFate::Late(Duration::from_millis(self.dice.one_of(delays))),
             })
             .collect();
+        self.known.disturbed |= !is_fair;
         self.note(&format!("the next events: {fates:?}"));
         self.fake.script_events(fates);
     }

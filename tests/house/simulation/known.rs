@@ -30,7 +30,7 @@ pub(super) struct Known {
     wanted_good: BTreeSet<u64>,
     /// Containers that may have been restarted for good reason.
     touched: BTreeSet<(u64, String)>,
-    /// Whether a good version may have failed its judgement.
+    /// Whether a good version may have failed its judgement, or a bad one passed it.
     pub(super) disturbed: bool,
 
     /// Versions that were wanted while something disturbed their judgement, ever.

@@ -29,7 +29,7 @@ const STEP_TAKES: Duration = Duration::from_millis(2);
 pub(super) enum Weather {
     /// Everything.
     Storm,
-    /// Nothing that may cost a good version its judgement.
+    /// Nothing that may change the judgement of a version.
     Fair,
     /// No edits.
     Still,
