@@ -41,7 +41,7 @@ pub(crate) struct FakeView {
     pub(crate) dropped: watch::Sender<u64>,
     /// How many logs without end are read.
     pub(crate) logs_open: watch::Sender<u64>,
-    /// How often the manifests were to be read.
+    /// Count of requests to read the manifests.
     pub(crate) refreshed: Mutex<u64>,
     /// The last lines of those.
     said: watch::Sender<String>,

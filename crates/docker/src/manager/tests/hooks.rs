@@ -48,6 +48,19 @@ fn events(manager: &DockerManager, pod: &Pod) -> Vec<String> {
         .collect()
 }
 
+/// Starts a pod with that preStop hook. The command `hangs` ends with its container only.
+async fn up_with_hook(bed: &Bed, hook: &Value) -> Arc<Pod> {
+    let hangs = ExecScript {
+        hangs: true,
+        ..ExecScript::default()
+    };
+    bed.engine.script_exec("hangs", hangs);
+    let container = app("app", &json!({"preStop": hook}));
+    let pod = pod("a", &json!({"containers": [container]}));
+    bed.up(&pod).await;
+    pod
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pre_stop_hook_uses_up_the_grace() {
     let none = Duration::ZERO;
@@ -85,16 +98,7 @@ async fn a_pre_stop_hook_uses_up_the_grace() {
     ] {
         let bed = Bed::warm().await;
         bed.engine.script_exec("bad", exits(3));
-        let hangs = ExecScript {
-            hangs: true,
-            ..ExecScript::default()
-        };
-        bed.engine.script_exec("hangs", hangs);
-        let pod = pod(
-            "a",
-            &json!({"containers": [app("app", &json!({"preStop": hook}))]}),
-        );
-        bed.up(&pod).await;
+        let pod = up_with_hook(&bed, &hook).await;
         bed.engine.clear_calls();
         bed.kill(&pod, given).await;
         // docker 32
@@ -120,16 +124,7 @@ async fn a_pre_stop_hook_ends_with_its_container_and_with_a_stop_that_fails() {
         (sleep(1000), true, &[]),
     ] {
         let bed = Bed::warm().await;
-        let hangs = ExecScript {
-            hangs: true,
-            ..ExecScript::default()
-        };
-        bed.engine.script_exec("hangs", hangs);
-        let pod = pod(
-            "a",
-            &json!({"containers": [app("app", &json!({"preStop": hook}))]}),
-        );
-        bed.up(&pod).await;
+        let pod = up_with_hook(&bed, &hook).await;
         if away {
             let error = EngineError::Unavailable {
                 endpoint: "e".to_owned(),
