@@ -83,10 +83,48 @@ fn pods(begun: &OsStr) -> Vec<CompletionCandidate> {
     let Some(begun) = begun.to_str() else {
         return Vec::new();
     };
-    let names = pod_names(&known_pods(&words()), begun).into_iter();
+    let words = words();
+    let pods = known_pods(&words);
+    let mut names = pod_names(&pods, begun);
+    if takes_workloads(&words) {
+        names.extend(workload_names(&pods, begun));
+    }
     let candidate =
         |(name, status): (String, String)| CompletionCandidate::new(name).help(Some(status.into()));
-    names.map(candidate).collect()
+    names.into_iter().map(candidate).collect()
+}
+
+/// Whether the command of a line takes a workload for its pods.
+fn takes_workloads(words: &[OsString]) -> bool {
+    const COMMANDS: [&str; 3] = ["logs", "status", "top"];
+    let command = words.get(1).and_then(|word| word.to_str());
+    command.is_some_and(|command| COMMANDS.contains(&command))
+}
+
+/// The workloads that begin so, as `deployment/web`, each with the number of its pods.
+fn workload_names(pods: &[PodReport], begun: &str) -> BTreeMap<String, String> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let owners = pods.iter().filter(|pod| !pod.is_ending());
+    for owner in owners.filter_map(|pod| pod.workload.as_ref()) {
+        if let Some((kind, name)) = owner.split_once('/') {
+            let name = format!("{}/{name}", kind.to_ascii_lowercase());
+            *counts.entry(name).or_default() += 1;
+        }
+    }
+    counts.retain(|name, _| name.starts_with(begun));
+    counts
+        .into_iter()
+        .map(|(name, count)| {
+            (
+                name,
+                if count == 1 {
+                    "1 pod".to_owned()
+                } else {
+                    format!("{count} pods")
+                },
+            )
+        })
+        .collect()
 }
 
 fn containers(begun: &OsStr) -> Vec<CompletionCandidate> {
@@ -223,6 +261,38 @@ mod tests {
             assert_eq!(names.join(" "), expected, "{begun}");
         }
         assert_eq!(pod_names(&pods(), "shop")["shop/web"], "Pending");
+    }
+
+    #[test]
+    fn workloads_are_named_with_their_kinds() {
+        let of = |name: &str, status: &str, owner: &str| PodReport {
+            workload: Some(owner.to_owned()),
+            ..pod("default", name, status, &["main"])
+        };
+        let pods = [
+            of("web-0", "Running", "Deployment/web"),
+            of("web-1", "Running", "Deployment/web"),
+            of("web-2", "Terminating", "Deployment/web"),
+            of("agent", "Running", "DaemonSet/agent"),
+            pod("default", "db", "Running", &["db"]),
+        ];
+        let names = workload_names(&pods, "d");
+        let names: Vec<_> = names
+            .iter()
+            .map(|(name, pods)| (&**name, &**pods))
+            .collect();
+        let expected = [("daemonset/agent", "1 pod"), ("deployment/web", "2 pods")];
+        assert_eq!(names, expected);
+        assert!(workload_names(&pods, "web").is_empty());
+        for (line, expected) in [
+            ("mirrorlet logs dep", true),
+            ("mirrorlet status d", true),
+            ("mirrorlet exec d", false),
+            ("mirrorlet", false),
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            assert_eq!(takes_workloads(&words), expected, "{line}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::config::args::LogsArgs;
 use crate::server::frame::{Frame, FrameReader};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::PodReport;
-use mirrorlet_core::select::find_pod;
+use mirrorlet_core::select::find_pods;
 
 mod lines;
 mod many;
@@ -28,7 +28,10 @@ pub async fn logs(args: &LogsArgs, root: &Path) -> Outcome {
         return many::logs(args, root).await;
     }
     let report = status::fetch(root, false).await?;
-    let pod = find_pod(&report.pods, pod)?;
+    let found = find_pods(&report.pods, pod)?;
+    let [pod] = found[..] else {
+        return many::logs(args, root).await;
+    };
     let query = Query::of(args, Timestamp::now());
     let path = query.path(pod.uid.as_str(), args.container.as_deref());
     let prefix = args.prefix.then(|| prefix(pod, &chosen_name(args, pod)));

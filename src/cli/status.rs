@@ -12,7 +12,7 @@ use crate::config::args::{StatusArgs, StatusOrder, StatusOutput};
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{PodReport, StatusReport};
 use mirrorlet_core::labels::LabelSelector;
-use mirrorlet_core::select::find_pod;
+use mirrorlet_core::select::find_pods;
 
 pub mod render;
 
@@ -139,16 +139,16 @@ pub(super) fn named(
 ) -> Result<Vec<PodReport>, Failure> {
     let mut pods = Vec::new();
     for text in wanted {
-        match find_pod(&report.pods, text) {
-            Ok(pod) if pods.contains(pod) => {}
+        match find_pods(&report.pods, text) {
             // With the old version of an edited pod, as long as it is there.
-            Ok(found) => pods.extend(
-                report
-                    .pods
-                    .iter()
-                    .filter(|pod| pod.is_same_pod(found))
-                    .cloned(),
-            ),
+            Ok(found) => {
+                for pod in &report.pods {
+                    let is_meant = found.iter().any(|found| pod.is_same_pod(found));
+                    if is_meant && !pods.contains(pod) {
+                        pods.push(pod.clone());
+                    }
+                }
+            }
             Err(_) if watching => {}
             Err(error) => return Err(error.into()),
         }

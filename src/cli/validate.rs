@@ -13,7 +13,7 @@ use anyhow::Context as _;
 
 use mirrorlet_core::api::core::Service;
 use mirrorlet_core::api::diagnostic::Position;
-use mirrorlet_core::api::{Code, Diagnostic, NodeName, Pod, Severity};
+use mirrorlet_core::api::{Code, Diagnostic, FullName, NodeName, Pod, Severity};
 use mirrorlet_core::app_armor;
 use mirrorlet_core::desired::{Places, PodSource};
 use mirrorlet_core::manifest::{
@@ -194,23 +194,26 @@ impl Run {
         let mut is_secret = false;
         for document in parsed.documents {
             is_secret |= document.is_secret();
-            if let Some(accepted) = document.pod() {
-                self.summary.pods += 1;
-                if let Some(why) = app_armor::refusal(&accepted.pod, self.rules.app_armor) {
+            // The pods of a workload differ in their names alone.
+            if let Some(pod) = document.pods().first() {
+                if let Some(why) = app_armor::refusal(pod, self.rules.app_armor) {
                     let message = format!("an agent on this machine would refuse the pod: {why}");
                     let mut refused = Diagnostic::warning(Code::InvalidValue, location, message);
                     refused.position = document.position;
                     found.file.note(refused);
                 }
-                let pod = Arc::clone(&accepted.pod);
+                let pod = Arc::clone(pod);
                 found.pods.push((pod, Arc::clone(&document.places)));
             }
+            self.summary.pods += document.pods().len();
             if let Some(Accepted::Object(Object::Service(service))) = &document.accepted {
                 let place = document.position;
                 found.services.push((Arc::clone(service), place));
             }
-            let duplicate = document.key.as_ref();
-            let duplicate = duplicate.and_then(|key| self.note_key(key, &document, location));
+            let key = document.key.as_ref();
+            let duplicate = key
+                .and_then(|key| self.note_key(key, &document, location))
+                .or_else(|| self.note_pods(&document, location));
             let may_be_secret = document.may_be_secret;
             for diagnostic in document.problems {
                 // A line with a kind is no secret.
@@ -248,6 +251,11 @@ impl Run {
                     format!("pod {name}"),
                     "the first one runs; give this one another name or namespace",
                 ),
+                DocumentKey::Workload(key) => (
+                    Code::DuplicatePod,
+                    key.to_string(),
+                    "the pods of the first one run; give this one another name or namespace",
+                ),
                 DocumentKey::Object(key) => (
                     Code::DuplicateObject,
                     key.words(),
@@ -263,12 +271,28 @@ impl Run {
         if let DocumentKey::Object(key) = key {
             let object = match &document.accepted {
                 Some(Accepted::Object(object)) => Some(object.clone()),
-                Some(Accepted::Pod(_) | Accepted::Namespace) | None => None,
+                Some(Accepted::Pod(_) | Accepted::Workload(_) | Accepted::Namespace) | None => None,
             };
             self.summary.objects += usize::from(object.is_some());
             self.objects.insert(key.clone(), object);
         }
         None
+    }
+
+    /// Remembers the pods of a workload; fails with what is wrong if another document defines one.
+    fn note_pods(&mut self, document: &Document, location: &str) -> Option<Diagnostic> {
+        let Some(Accepted::Workload(workload)) = &document.accepted else {
+            return None;
+        };
+        let keys = workload
+            .pods
+            .iter()
+            .map(|pod| DocumentKey::Pod(FullName::of(pod)));
+        // All are remembered.
+        let duplicates: Vec<_> = keys
+            .filter_map(|key| self.note_key(&key, document, location))
+            .collect();
+        duplicates.into_iter().next()
     }
 
     /// Notes the references that lead nowhere, once everything is read. What a file lacks that was

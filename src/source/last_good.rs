@@ -222,6 +222,11 @@ fn stored_document(document: &LastGoodDocument) -> Option<StoredDocument> {
             PodUid::from(""),
             object.canonical()?,
         ),
+        (Accepted::Workload(workload), _) => (
+            FullName::new(workload.key.name.as_str(), workload.key.namespace.as_str()),
+            PodUid::from(""),
+            workload.canonical.clone(),
+        ),
         (Accepted::Object(_) | Accepted::Namespace, _) => return None,
     };
     Some(StoredDocument {

@@ -28,3 +28,4 @@ mod rollouts;
 mod start_first;
 mod stats;
 mod watching;
+mod workloads;

@@ -143,8 +143,7 @@ impl Bed {
             node_name: &node_name,
         };
         let parsed = parse_manifest(manifest.as_bytes(), &context);
-        let accepted = parsed.documents[0].pod().unwrap();
-        let pod = Arc::clone(&accepted.pod);
+        let pod = Arc::clone(&parsed.documents[0].pods()[0]);
         let source = SourcePod::new(Arc::clone(&pod), Origin::whole(PodSource::File, "web.yaml"));
         self.wanted.set_pods([Arc::clone(&pod)]);
         self.merged.publish(Merged {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{self, Bed, TestAgent};
 use mirrorlet_core::api::report::StatusReport;
-use mirrorlet_core::api::{Diagnostic, NodeName};
+use mirrorlet_core::api::{Diagnostic, NodeName, PodUid};
 use mirrorlet_core::desired::PodSource;
 use mirrorlet_core::manifest::{Accepted, Document, ParseContext, Parsed, parse_manifest};
 
@@ -163,7 +163,7 @@ impl Example {
     }
 
     /// The pods of the good text.
-    fn pods(&self, node: &NodeName) -> Vec<serde_json::Value> {
+    fn pods(&self, node: &NodeName) -> Vec<PodUid> {
         pods(&self.parsed(&self.good, node))
     }
 
@@ -209,9 +209,9 @@ impl Example {
     }
 }
 
-fn pods(parsed: &Parsed) -> Vec<serde_json::Value> {
-    let pods = parsed.documents.iter().filter_map(Document::pod);
-    pods.map(|pod| pod.canonical.clone()).collect()
+fn pods(parsed: &Parsed) -> Vec<PodUid> {
+    let pods = parsed.documents.iter().flat_map(Document::pods);
+    pods.map(|pod| PodUid::of(pod)).collect()
 }
 
 /// Everything that would show a restart: which containers there are, dead ones too.

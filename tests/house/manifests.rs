@@ -53,6 +53,7 @@ fn canonical(document: &Document, bytes: &[u8]) -> Option<Value> {
         Accepted::Object(object) => object
             .canonical()
             .or_else(|| serde_json::from_slice(bytes).ok()),
+        Accepted::Workload(workload) => Some(workload.canonical.clone()),
         Accepted::Namespace => None,
     }
 }
@@ -64,6 +65,7 @@ fn told(parsed: &Parsed, source: &[u8]) -> String {
         let name = document.key.as_ref().map(|key| match key {
             DocumentKey::Pod(name) => name.to_string(),
             DocumentKey::Object(key) => key.to_string(),
+            DocumentKey::Workload(key) => key.to_string(),
         });
         let verdict = match document.accepted {
             Some(_) => "accepted",
@@ -149,7 +151,7 @@ fn a_static_pod_looks_as_upstream_makes_it() {
         omit_expression => true,
     }, {
         // pods 18
-        insta::assert_json_snapshot!("good-rich", parsed.documents[0].pod().unwrap().pod);
+        insta::assert_json_snapshot!("good-rich", parsed.documents[0].pods()[0]);
     });
 }
 
@@ -173,7 +175,7 @@ fn the_toleration_is_for_files_and_only_once() {
             location: "x",
         };
         let parsed = parse_manifest(manifest, &ctx);
-        let pod = &parsed.documents[0].pod().unwrap().pod;
+        let pod = &parsed.documents[0].pods()[0];
         // pods 21
         assert_eq!(
             pod.spec

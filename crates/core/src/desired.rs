@@ -57,6 +57,13 @@ impl Origin {
             position: None,
         }
     }
+
+    /// Whether it is the same document, wherever it begins.
+    #[must_use]
+    pub fn is_same_document(&self, other: &Self) -> bool {
+        let document = |origin: &Self| (origin.source, origin.document);
+        document(self) == document(other) && self.location == other.location
+    }
 }
 
 /// Where fields of a manifest are in its text, by path.

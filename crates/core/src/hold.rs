@@ -1,5 +1,5 @@
-//! A bad edit never hurts: what a source location's present text means for the pods and objects it
-//! described.
+//! A bad edit never hurts: what a source location's present text means for the pods, workloads and
+//! objects it described.
 //!
 //! Only removing a file, or a document from a file that is otherwise sound, takes a pod or an object
 //! away. Everything else that is wrong with a text leaves what it described before in force, as its
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::diagnostic::Position;
-use crate::api::{Code, Diagnostic};
+use crate::api::{Code, Diagnostic, Pod};
 use crate::desired::{Origin, PodSource, SourceObject, SourcePod};
 use crate::manifest::{Accepted, Document, DocumentKey, Parsed};
 
@@ -141,17 +141,10 @@ impl FileDecision {
     fn hold(&mut self, present: Present<'_>, good: &LastGoodDocument, problems: &[Diagnostic]) {
         let origin = origin(present, good.number, None);
         match &good.content {
-            Accepted::Pod(accepted) => {
-                let same = |held: &&mut SourcePod| held.held && held.pod == accepted.pod;
-                if let Some(held) = self.pods.iter_mut().find(same) {
-                    held.problems.extend_from_slice(problems);
-                    return;
+            Accepted::Pod(_) | Accepted::Workload(_) => {
+                for pod in good.content.pods() {
+                    self.hold_pod(pod, &origin, problems);
                 }
-                self.pods.push(SourcePod {
-                    held: true,
-                    problems: problems.to_vec(),
-                    ..SourcePod::new(Arc::clone(&accepted.pod), origin)
-                });
             }
             Accepted::Object(object) => {
                 let same = |known: &SourceObject| known.held && known.object.key() == object.key();
@@ -168,16 +161,36 @@ impl FileDecision {
         }
     }
 
+    fn hold_pod(&mut self, pod: &Arc<Pod>, origin: &Origin, problems: &[Diagnostic]) {
+        let same = |held: &&mut SourcePod| held.held && held.pod == *pod;
+        if let Some(held) = self.pods.iter_mut().find(same) {
+            held.problems.extend_from_slice(problems);
+            return;
+        }
+        self.pods.push(SourcePod {
+            held: true,
+            problems: problems.to_vec(),
+            ..SourcePod::new(Arc::clone(pod), origin.clone())
+        });
+    }
+
     /// Puts an accepted document in force.
     fn accept(&mut self, present: Present<'_>, document: &Document, content: &Accepted) {
         let origin = origin(present, document.number, document.position);
         let problems = document.problems.iter().cloned();
         match content {
-            Accepted::Pod(accepted) => self.pods.push(SourcePod {
-                problems: problems.collect(),
-                places: Arc::clone(&document.places),
-                ..SourcePod::new(Arc::clone(&accepted.pod), origin)
-            }),
+            // Nowhere else would a workload without pods show them.
+            Accepted::Workload(workload) if workload.pods.is_empty() => {
+                self.problems.extend(problems);
+            }
+            Accepted::Pod(_) | Accepted::Workload(_) => {
+                let pods = content.pods().iter().map(|pod| SourcePod {
+                    problems: document.problems.clone(),
+                    places: Arc::clone(&document.places),
+                    ..SourcePod::new(Arc::clone(pod), origin.clone())
+                });
+                self.pods.extend(pods);
+            }
             Accepted::Object(object) => {
                 self.problems.extend(problems);
                 let object = object.clone();
@@ -268,8 +281,8 @@ fn decide_documents(present: Present<'_>, known: &[LastGoodDocument]) -> FileDec
         if !is_known_name || is_short {
             stand_ins = known.iter().filter(free).collect();
         }
-        let is_pod = |g: &&LastGoodDocument| matches!(g.content, Accepted::Pod(_));
-        if !stand_ins.iter().any(is_pod) {
+        let has_pods = |g: &&LastGoodDocument| !g.content.pods().is_empty();
+        if !stand_ins.iter().any(has_pods) {
             decision.problems.extend(document.problems.iter().cloned());
         }
         for stand_in in stand_ins {
@@ -301,7 +314,7 @@ fn unless_immutable<'a>(
     };
     let forbids = |good: &LastGoodDocument| match &good.content {
         Accepted::Object(old) => good.key == *key && old.forbids(new),
-        Accepted::Pod(_) | Accepted::Namespace => false,
+        Accepted::Pod(_) | Accepted::Workload(_) | Accepted::Namespace => false,
     };
     if !known.iter().any(forbids) {
         return Cow::Borrowed(document);

@@ -60,3 +60,4 @@ pub mod stats;
 pub mod status;
 pub mod version;
 pub mod volumes;
+pub mod workload;

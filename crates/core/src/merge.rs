@@ -11,6 +11,7 @@ use crate::desired::{Delivered, Origin, PodSource, SourceObject, SourcePod, Sour
 use crate::names::port_problems;
 use crate::objects::claims::{Bindings, ClaimName};
 use crate::objects::{KnownObjects, Object, ObjectKey, ObjectKind, references, unmet};
+use crate::workload::WorkloadKey;
 
 /// Name of a configured source. Orders as sources win over one another: files, URLs, API server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -122,8 +123,21 @@ pub fn merge_sources(
     candidates.sort_by(|a, b| a.rank(incumbents).cmp(&b.rank(incumbents)));
 
     let mut owners: BTreeMap<FullName, &Origin> = BTreeMap::new();
+    let mut workloads: BTreeMap<WorkloadKey, &Origin> = BTreeMap::new();
+    let mut second: BTreeSet<(WorkloadKey, &Origin)> = BTreeSet::new();
     for candidate in candidates {
         let Candidate { pod, uid, name } = candidate;
+        if !pod.is_api()
+            && let Some(key) = WorkloadKey::of(&pod.pod)
+        {
+            let winner = *workloads.entry(key.clone()).or_insert(&pod.origin);
+            if !winner.is_same_document(&pod.origin) {
+                if second.insert((key.clone(), &pod.origin)) {
+                    merged.conflicts.push(same_workload(pod, &key, winner));
+                }
+                continue;
+            }
+        }
         if let Some(winner) = owners.get(&name)
             && !pod.is_api()
         {
@@ -257,6 +271,16 @@ fn same_name(loser: &SourcePod, name: &FullName, winner: &Origin) -> Diagnostic 
         .help("rename one of the two pods or remove one of the manifests")
 }
 
+fn same_workload(loser: &SourcePod, key: &WorkloadKey, winner: &Origin) -> Diagnostic {
+    let message = format!(
+        "document {} is ignored: {key} is already defined by {}",
+        loser.origin.document,
+        place(winner)
+    );
+    at_origin(loser, "metadata.name", message)
+        .help("rename one of the two workloads or remove one of the documents")
+}
+
 fn same_uid(loser: &SourcePod, name: &FullName, winner: &SourcePod) -> Diagnostic {
     let message = format!(
         "pod {name} has the same UID as pod {}, defined by {}",
@@ -268,8 +292,16 @@ fn same_uid(loser: &SourcePod, name: &FullName, winner: &SourcePod) -> Diagnosti
 }
 
 fn conflict(loser: &SourcePod, field: &str, message: &str) -> Diagnostic {
+    let document = loser.origin.document;
+    let message = match WorkloadKey::of(&loser.pod) {
+        Some(key) => format!("a pod of {key} (document {document}) does not run: {message}"),
+        None => format!("document {document} is ignored: {message}"),
+    };
+    at_origin(loser, field, message)
+}
+
+fn at_origin(loser: &SourcePod, field: &str, message: String) -> Diagnostic {
     let origin = &loser.origin;
-    let message = format!("document {} is ignored: {message}", origin.document);
     let mut diagnostic =
         Diagnostic::error(Code::DuplicatePod, origin.location.as_str(), message).field(field);
     diagnostic.position = origin.position;

@@ -3,6 +3,7 @@
 use crate::api::report::PodReport;
 use crate::api::{FullName, Pod};
 use crate::spec::all_container_names;
+use crate::workload::WorkloadKind;
 
 /// Shortest beginning of a UID that is taken for one; shorter ones collide, or are names.
 pub const UID_PREFIX_MIN: usize = 6;
@@ -99,6 +100,24 @@ pub fn find_pod<'a>(pods: &'a [PodReport], text: &str) -> Result<&'a PodReport, 
         text: text.to_owned(),
         near: near_names(pods, name),
     })
+}
+
+/// The pods a text means: the one that [`find_pod`] finds, or all those of a workload, named as
+/// `deployment/web` or `ds/agent`, in all namespaces.
+///
+/// # Errors
+/// No pod, or more than one by its name, is meant.
+pub fn find_pods<'a>(pods: &'a [PodReport], text: &str) -> Result<Vec<&'a PodReport>, PodNotFound> {
+    let found = find_pod(pods, text);
+    let Some(owner) = WorkloadKind::owner(text).filter(|_| found.is_err()) else {
+        return found.map(|pod| vec![pod]);
+    };
+    let is_its = |pod: &&PodReport| pod.workload.as_deref() == Some(&*owner);
+    let of_workload: Vec<_> = pods.iter().filter(is_its).collect();
+    if of_workload.is_empty() {
+        return found.map(|pod| vec![pod]);
+    }
+    Ok(of_workload)
 }
 
 /// A pod's name as typed, without the kind before it.
@@ -225,6 +244,7 @@ mod tests {
             name: format!("{manifest_name}-box-docker"),
             manifest_name: manifest_name.to_owned(),
             namespace: namespace.to_owned(),
+            workload: None,
             uid: uid.into(),
             source: String::new(),
             status: "Running".to_owned(),
@@ -242,6 +262,44 @@ mod tests {
             held: false,
             rollout: None,
             problems: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_workload_means_its_pods() {
+        let of = |namespace: &str, name: &str, owner: Option<&str>| PodReport {
+            workload: owner.map(str::to_owned),
+            ..pod(namespace, name, name)
+        };
+        let pods = [
+            of("default", "web", None),
+            of("default", "web-0", Some("Deployment/web")),
+            of("shop", "web-1", Some("Deployment/web")),
+            of("default", "agent", Some("DaemonSet/agent")),
+            of("ds", "log", None),
+        ];
+        for (text, expected) in [
+            ("web", "web"),
+            ("deployment/web", "web-0 web-1"),
+            ("deploy/web", "web-0 web-1"),
+            ("deployments/web", "web-0 web-1"),
+            ("Deployment/web", "web-0 web-1"),
+            ("ds/agent", "agent"),
+            // A namespace of this name wins.
+            ("ds/log", "log"),
+            ("pod/web", "web"),
+            ("ds/web", "pod \"ds/web\" not found"),
+            ("deployment/db", "pod \"deployment/db\" not found"),
+        ] {
+            let found = match find_pods(&pods, text) {
+                Ok(pods) => pods
+                    .iter()
+                    .map(|pod| pod.manifest_name.as_str())
+                    .collect::<Vec<_>>()
+                    .join(" "),
+                Err(error) => error.to_string(),
+            };
+            assert!(found.starts_with(expected), "{text}: {found}");
         }
     }
 

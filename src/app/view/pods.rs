@@ -13,6 +13,7 @@ use mirrorlet_core::observed::{PodStatus, Role};
 use mirrorlet_core::order::{Outstanding, outstanding};
 use mirrorlet_core::spec;
 use mirrorlet_core::status::printed_status;
+use mirrorlet_core::workload::WorkloadKey;
 
 /// A pod of which only the name is known: it runs on this node, but no source wants it.
 pub(super) fn named(view: &PodView, node: &str) -> Pod {
@@ -62,6 +63,7 @@ pub(super) fn report(
     PodReport {
         manifest_name,
         namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+        workload: WorkloadKey::of(pod).map(|key| key.owner()),
         uid: PodUid::of(pod),
         source: wanted
             .map(|wanted| wanted.origin.location.clone())

@@ -24,6 +24,7 @@ fn pod() -> PodReport {
         name: "web-box-docker".to_owned(),
         manifest_name: "web".to_owned(),
         namespace: "default".to_owned(),
+        workload: None,
         uid: "3f1c0de5".into(),
         source: "/m/web.yaml".to_owned(),
         status: "Running".to_owned(),

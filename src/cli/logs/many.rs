@@ -15,7 +15,7 @@ use crate::cli::{Failure, Outcome, is_broken_pipe};
 use crate::config::args::LogsArgs;
 use mirrorlet_core::api::report::{PodReport, StatusReport};
 use mirrorlet_core::api::{PodUid, Timestamp};
-use mirrorlet_core::select::find_pod;
+use mirrorlet_core::select::find_pods;
 
 /// Colours of prefixes on a terminal, one for each pod.
 const COLOURS: [AnsiColor; 6] = [
@@ -192,9 +192,10 @@ fn pods<'a>(args: &LogsArgs, report: &'a StatusReport) -> Result<Vec<&'a PodRepo
     }
     let mut pods: Vec<&PodReport> = Vec::new();
     for name in &args.pods {
-        let pod = find_pod(&report.pods, name)?;
-        if !pods.contains(&pod) {
-            pods.push(pod);
+        for pod in find_pods(&report.pods, name)? {
+            if !pods.contains(&pod) {
+                pods.push(pod);
+            }
         }
     }
     Ok(pods)

@@ -18,6 +18,7 @@ fn pod(namespace: &str, name: &str, status: &str) -> PodReport {
         name: format!("{name}-box-docker"),
         manifest_name: name.to_owned(),
         namespace: namespace.to_owned(),
+        workload: None,
         uid: format!("{name}-uid-0123456789").into(),
         source: format!("/m/{name}.yaml"),
         status: status.to_owned(),

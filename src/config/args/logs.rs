@@ -12,7 +12,8 @@ use mirrorlet_core::labels::LabelSelector;
 #[expect(clippy::struct_excessive_bools, reason = "one a flag")]
 #[derive(Debug, Clone, Args)]
 pub struct LogsArgs {
-    /// The pods, by name, namespace/name, UID, or UID of their mirror pods.
+    /// The pods, by name, namespace/name, UID, or UID of their mirror pods, or all pods of a
+    /// workload, as deployment/web.
     #[arg(value_name = "POD", required_unless_present_any = ["selector", "all_pods"])]
     pub pods: Vec<String>,
     /// Print the logs of the pods with these labels, for example app=web,tier!=test.

@@ -8,7 +8,8 @@ use mirrorlet_core::labels::LabelSelector;
 /// Arguments of `top`.
 #[derive(Debug, Clone, Args)]
 pub struct TopArgs {
-    /// Pods to show, by name, namespace/name, UID, or UID of the mirror pod [default: all].
+    /// Pods to show, by name, namespace/name, UID, or UID of the mirror pod, or all pods of a
+    /// workload, as deployment/web [default: all].
     #[arg(value_name = "POD")]
     pub pods: Vec<String>,
     /// The agent to connect to.

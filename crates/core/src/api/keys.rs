@@ -67,6 +67,9 @@ pub const STOPPED: &str = "mirrorlet.dev/stopped";
 pub const RESTART: &str = "mirrorlet.dev/restart";
 /// Annotation of a static pod that makes the objects that it refers to a part of its version.
 pub const RESTART_ON: &str = "mirrorlet.dev/restart-on";
+/// Our annotation of a pod that a workload of a manifest wants: that one, as `Deployment/web`. Never
+/// in a manifest.
+pub const WORKLOAD: &str = "mirrorlet.dev/workload";
 /// The annotations that only the agent sets, and only for itself.
 pub const OWN: [&str; 3] = [BESIDE, STOPPED, RESTART];
 /// Our label telling `sandbox` from `container`.

@@ -297,6 +297,10 @@ pub struct PodReport {
     pub manifest_name: String,
     /// Namespace.
     pub namespace: String,
+    /// The workload that it belongs to, as `Deployment/web`; none of a pod with a document of its
+    /// own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
     /// UID: of a static pod the hash of its manifest.
     pub uid: PodUid,
     /// Its source: file path, URL, or the API server.

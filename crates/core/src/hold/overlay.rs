@@ -1,11 +1,16 @@
 //! The documents that a manifest directory would deliver with changed files.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::{LastGood, LastGoodDocument, Present, decide_file};
-use crate::api::NodeName;
-use crate::desired::{Origin, PodSource, SourceSet};
-use crate::manifest::{Accepted, AcceptedPod, ParseContext, parse_manifest};
+use crate::api::{NodeName, Pod};
+use crate::desired::{Origin, PodSource, SourcePod, SourceSet};
+use crate::manifest::{Accepted, AcceptedPod, AcceptedWorkload, ParseContext, parse_manifest};
+use crate::workload::WorkloadKey;
 
 /// A manifest file to put into the directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,11 +75,27 @@ pub fn with_files(
 
 /// The documents of one file of a set.
 fn known(set: &SourceSet, location: &str) -> Vec<LastGoodDocument> {
-    let pods = set.pods.iter().map(|pod| {
-        let (pod, origin) = (pod.pod.clone(), &pod.origin);
-        let canonical = serde_json::Value::Null;
-        (origin, Accepted::Pod(AcceptedPod { pod, canonical }))
+    let mut workloads: BTreeMap<(&Origin, WorkloadKey), Vec<Arc<Pod>>> = BTreeMap::new();
+    let mut pods = Vec::new();
+    for SourcePod { pod, origin, .. } in &set.pods {
+        if let Some(key) = WorkloadKey::of(pod) {
+            let of_workload = workloads.entry((origin, key)).or_default();
+            of_workload.push(Arc::clone(pod));
+        } else {
+            let (pod, canonical) = (Arc::clone(pod), Value::Null);
+            pods.push((origin, Accepted::Pod(AcceptedPod { pod, canonical })));
+        }
+    }
+    let workloads = workloads.into_iter().map(|((origin, key), pods)| {
+        let canonical = Value::Null;
+        let workload = AcceptedWorkload {
+            key,
+            pods,
+            canonical,
+        };
+        (origin, Accepted::Workload(workload))
     });
+    let pods = pods.into_iter().chain(workloads);
     let objects = set.objects.iter();
     let objects = objects.map(|known| (&known.origin, Accepted::Object(known.object.clone())));
     let here = |(origin, _): &(&Origin, _)| origin.location == location;

@@ -1,6 +1,7 @@
 use super::*;
-use crate::api::{FullName, Pod};
-use crate::manifest::AcceptedPod;
+use crate::api::{FullName, Pod, keys};
+use crate::manifest::{AcceptedPod, AcceptedWorkload};
+use crate::workload::{WorkloadKey, WorkloadKind};
 
 const LOCATION: &str = "/m/web.yaml";
 /// The text of the documents below, as far as these tests care.
@@ -34,6 +35,7 @@ fn uid(good: &LastGoodDocument) -> String {
     match &good.content {
         Accepted::Pod(accepted) => accepted.pod.metadata.uid.clone().unwrap(),
         Accepted::Object(object) => object.key().to_string(),
+        Accepted::Workload(workload) => workload.key.to_string(),
         Accepted::Namespace => unreachable!("it is not kept"),
     }
 }
@@ -535,4 +537,63 @@ fn objects_are_held_as_pods_are() {
             "{text}"
         );
     }
+}
+
+/// A Deployment's document with one pod for each version.
+fn workload(versions: &[&str]) -> Document {
+    let key = WorkloadKey {
+        kind: WorkloadKind::Deployment,
+        namespace: "ns".to_owned(),
+        name: "web".to_owned(),
+    };
+    let pods = versions.iter().enumerate();
+    let pods = pods.map(|(number, version)| {
+        let mut pod = pod(&format!("web-{number}"), version);
+        let owner = (keys::WORKLOAD.to_owned(), key.owner());
+        Arc::make_mut(&mut pod).metadata.annotations = Some([owner].into());
+        pod
+    });
+    Document {
+        key: Some(DocumentKey::Workload(key.clone())),
+        accepted: Some(Accepted::Workload(AcceptedWorkload {
+            pods: pods.collect(),
+            key,
+            canonical: versions.join(" ").into(),
+        })),
+        ..accepted(0, "web", "v")
+    }
+}
+
+#[test]
+fn a_broken_workload_keeps_all_its_pods() {
+    let good = workload(&["1", "1"]);
+    let kept = |decision: &FileDecision| decision.last_good.clone().unwrap().documents;
+    let decision = decide("x", &documents(std::slice::from_ref(&good)), LONG_AGO, &[]);
+    let known = kept(&decision);
+    assert_eq!(told(&decision), ["web-0-1", "web-1-1"]);
+    let rejected = Document {
+        accepted: None,
+        problems: vec![Diagnostic::error(Code::InvalidValue, LOCATION, "bad")],
+        ..good.clone()
+    };
+    for parsed in [documents(&[rejected]), broken(Code::Syntax)] {
+        let decision = decide("longer than before", &parsed, LONG_AGO, &known);
+        let held = decision.pods.iter().filter(|pod| pod.held).count();
+        // workloads 6
+        assert_eq!((held, decision.pods.len()), (2, 2));
+        assert_eq!(decision.problems, []);
+        assert!(decision.pods.iter().all(|pod| pod.problems.len() == 1));
+        if let Some(good) = decision.last_good {
+            assert_eq!(good.documents, known);
+        }
+    }
+    // Scaled down, and to none: what is wrong is told all the same.
+    let decision = decide("x", &documents(&[workload(&["1"])]), LONG_AGO, &known);
+    assert_eq!(told(&decision), ["web-0-1"]);
+    let decision = decide("x", &documents(&[workload(&[])]), LONG_AGO, &known);
+    assert_eq!(decision.pods, []);
+    assert_eq!(decision.problems.len(), 1);
+    // With no document, there is no pod.
+    let decision = decide("x", &documents(&[]), LONG_AGO, &known);
+    assert_eq!(decision.pods, []);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::Metadata;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::api::meta::ObjectMeta;
 use crate::api::{Code, Diagnostic, FullName, Pod, PodUid, Severity, keys};
@@ -12,33 +12,16 @@ use crate::desired::Places;
 use crate::fields;
 use crate::objects::{Object, ObjectKey, ObjectKind, ObjectUse, uses};
 
+use super::kind::{Kind, check_kind};
 use super::problems::Problems;
 use super::support::Verdict;
 use super::tree::Node;
+use super::workload::{build_workload, workload_key};
 use super::{
     Accepted, AcceptedPod, Document, DocumentKey, ParseContext, Parsed, check, decode, defaults,
     support, text, uid,
 };
 use crate::path::{Path, Segment};
-
-/// The kind of a document that is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Pod,
-    Object(ObjectKind),
-    Namespace,
-}
-
-/// Every kind that is read, beside lists of them.
-const KINDS: [(&str, Kind); 7] = [
-    ("Pod", Kind::Pod),
-    ("ConfigMap", Kind::Object(ObjectKind::ConfigMap)),
-    ("Secret", Kind::Object(ObjectKind::Secret)),
-    ("Service", Kind::Object(ObjectKind::Service)),
-    ("PersistentVolumeClaim", Kind::Object(ObjectKind::Claim)),
-    ("PersistentVolume", Kind::Object(ObjectKind::Volume)),
-    ("Namespace", Kind::Namespace),
-];
 
 /// Reads all documents of a manifest, YAML or JSON, and the items of lists.
 ///
@@ -128,17 +111,19 @@ fn read_one(
     let mut canonical = node.to_json();
     let kind = check_kind(&canonical, is_item, &mut problems);
     let built = kind.map(|kind| {
-        if let (Kind::Pod, Some(map)) = (kind, canonical.as_object_mut()) {
-            map.entry("apiVersion").or_insert_with(|| "v1".into());
+        if let (Kind::Pod | Kind::Workload(_), Some(map)) = (kind, canonical.as_object_mut()) {
+            let version = kind.api_version();
+            map.entry("apiVersion").or_insert_with(|| version.into());
             map.entry("kind").or_insert_with(|| "Pod".into());
         }
         build(kind, &canonical, ctx, &mut problems)
     });
     let built = built.unwrap_or_default();
-    let places = match &built.accepted {
-        Some(Accepted::Pod(accepted)) => places(&accepted.pod, &problems),
-        Some(Accepted::Object(_) | Accepted::Namespace) | None => Places::default(),
-    };
+    let pods = built.accepted.as_ref().map_or(&[][..], Accepted::pods);
+    // All pods of a workload have the fields of its template.
+    let places = pods
+        .first()
+        .map_or_else(Places::default, |pod| places(pod, &problems));
     let mut problems = problems.into_sorted();
     if let Some(DocumentKey::Pod(name)) = &built.key {
         for problem in &mut problems {
@@ -162,86 +147,6 @@ fn places(pod: &Pod, problems: &Problems<'_>) -> Places {
     let paths = uses.iter().flat_map(ObjectUse::paths).chain(&fields);
     let places = paths.filter_map(|path| Some((path.to_string(), problems.locate(path)?)));
     Arc::new(places.collect())
-}
-
-/// The kind of a document; none, with what is wrong noted, if it is not read.
-fn check_kind(json: &Value, is_item: bool, problems: &mut Problems<'_>) -> Option<Kind> {
-    let Some(map) = json.as_object() else {
-        let message = "a manifest must be a mapping with apiVersion, kind, metadata and spec";
-        problems.add(
-            Severity::Error,
-            Code::WrongKind,
-            &Path::default(),
-            message.to_owned(),
-        );
-        return None;
-    };
-    if is_compose(map) {
-        let message = "this is a Docker Compose file; mirrorlet runs Kubernetes manifests";
-        let at = Path::of("services");
-        problems.add_at_key(Severity::Error, Code::WrongKind, &at, message.to_owned());
-        problems.help(format!("write its services as pods: {COMPOSE_PAGE}"));
-        return None;
-    }
-    let mut wrong = |key: &str, message: String| {
-        let listed = KINDS.map(|(name, _)| name).join(", ");
-        problems.add(Severity::Error, Code::WrongKind, &Path::of(key), message);
-        problems.help(format!(
-            "mirrorlet reads documents of apiVersion v1 and the kinds {listed}, and List"
-        ));
-    };
-    let kind = match map.get("kind") {
-        None if is_item => Some(Kind::Pod),
-        None => {
-            wrong("kind", "kind is missing".to_owned());
-            None
-        }
-        Some(Value::String(name)) => {
-            let known = KINDS.iter().find(|(known, _)| known == name);
-            if known.is_none() {
-                let message = if is_kind_name(name) {
-                    format!("documents of kind {name} are not read")
-                } else {
-                    "this is not a kind".to_owned()
-                };
-                wrong("kind", message);
-                return None;
-            }
-            known.map(|(_, kind)| *kind)
-        }
-        Some(_) => {
-            wrong("kind", "this is not a kind".to_owned());
-            return None;
-        }
-    };
-    match map.get("apiVersion") {
-        Some(Value::String(version)) if version == "v1" => return kind,
-        None if is_item => return kind,
-        Some(_) => wrong("apiVersion", "must be v1".to_owned()),
-        None => wrong(
-            "apiVersion",
-            "apiVersion is missing; it must be v1".to_owned(),
-        ),
-    }
-    None
-}
-
-/// The page for those who come from Docker Compose.
-const COMPOSE_PAGE: &str = concat!(
-    env!("CARGO_PKG_REPOSITORY"),
-    "/blob/main/docs/start/compose.md"
-);
-
-/// Whether a document is a Docker Compose file: it has services, and neither a kind nor an API version.
-fn is_compose(map: &Map<String, Value>) -> bool {
-    let is_kubernetes = map.contains_key("kind") || map.contains_key("apiVersion");
-    !is_kubernetes && map.get("services").is_some_and(Value::is_object)
-}
-
-/// Whether a text is fit to be shown as a kind.
-fn is_kind_name(text: &str) -> bool {
-    const KIND_MAX: usize = 63;
-    text.len() <= KIND_MAX && text.chars().all(|c| c.is_ascii_alphanumeric())
 }
 
 /// Result of [`build`].
@@ -270,6 +175,10 @@ fn build(
             key: object_key(canonical, kind).map(DocumentKey::Object),
             accepted: build_object(kind, canonical, problems).map(Accepted::Object),
         },
+        Kind::Workload(kind) => Built {
+            key: workload_key(canonical, kind).map(DocumentKey::Workload),
+            accepted: build_workload(kind, canonical, ctx, problems).map(Accepted::Workload),
+        },
         Kind::Namespace => {
             decode_checked(canonical, |_| (), check::check_namespace, problems);
             Built {
@@ -281,7 +190,7 @@ fn build(
 }
 
 /// JSON → typed object, with what is wrong noted, and the places of wrong values.
-fn decode_noting<T: DeserializeOwned>(
+pub(super) fn decode_noting<T: DeserializeOwned>(
     canonical: &Value,
     problems: &mut Problems<'_>,
 ) -> (Option<T>, Vec<Path>) {
@@ -410,13 +319,13 @@ fn note_unknown(unknown: &decode::UnknownField, problems: &mut Problems<'_>) {
     }
 }
 
-/// Whether this is a field of an entry of `spec.volumes`.
+/// Whether this is a field of an entry of a pod's or a template's `spec.volumes`.
 fn is_volume_source(path: &Path) -> bool {
-    matches!(path.0.as_slice(), [Segment::Key(spec), Segment::Key(volumes), Segment::Index(_), Segment::Key(_)]
+    matches!(path.0.as_slice(), [.., Segment::Key(spec), Segment::Key(volumes), Segment::Index(_), Segment::Key(_)]
         if spec == "spec" && volumes == "volumes")
 }
 
-fn note_special(path: &Path, verdict: Verdict, problems: &mut Problems<'_>) {
+pub(super) fn note_special(path: &Path, verdict: Verdict, problems: &mut Problems<'_>) {
     let (severity, code, message) = match verdict {
         Verdict::UnsupportedOfCluster(_) => return,
         Verdict::Unsupported(why) | Verdict::NotInManifest(why) => {
@@ -465,7 +374,7 @@ fn object_key(json: &Value, kind: ObjectKind) -> Option<ObjectKey> {
 }
 
 /// Name and namespace, as far as the metadata can be read.
-fn names(json: &Value) -> Option<(&str, &str)> {
+pub(super) fn names(json: &Value) -> Option<(&str, &str)> {
     let meta = json.get("metadata")?;
     let name = meta.get("name")?.as_str().filter(|name| !name.is_empty())?;
     let namespace = match meta.get("namespace") {

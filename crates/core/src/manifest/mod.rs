@@ -1,4 +1,4 @@
-//! Bytes → pods and the objects they refer to, or diagnostics that say what, where and what to do.
+//! Bytes → pods, workloads and the objects they refer to, or diagnostics that say what, where and what to do.
 //!
 //! The way is *bytes → [`text`] → [`tree`] (values with places) → JSON → [`decode`] (typed) →
 //! [`defaults`] → [`check`] → static pod or object*. Beside it [`support`] lists the fields that are
@@ -8,12 +8,14 @@ mod build;
 mod check;
 mod decode;
 mod defaults;
+mod kind;
 mod problems;
 mod render;
 mod support;
 mod text;
 mod tree;
 mod uid;
+mod workload;
 
 use std::sync::Arc;
 
@@ -21,6 +23,7 @@ use crate::api::diagnostic::Position;
 use crate::api::{Code, Diagnostic, FullName, NodeName, Pod};
 use crate::desired::{Places, PodSource};
 use crate::objects::{Object, ObjectKey, ObjectKind};
+use crate::workload::WorkloadKey;
 
 pub use build::{document_from_canonical, parse_manifest};
 pub use check::{is_label_value, is_qualified};
@@ -107,17 +110,14 @@ impl Document {
         let key = self.key.as_ref();
         key.is_some_and(|key| match key {
             DocumentKey::Object(key) => key.kind == ObjectKind::Secret,
-            DocumentKey::Pod(_) => false,
+            DocumentKey::Pod(_) | DocumentKey::Workload(_) => false,
         })
     }
 
-    /// The pod; none when it is rejected, or describes something else.
+    /// The pods that it wants; none when it is rejected, or describes something else.
     #[must_use]
-    pub fn pod(&self) -> Option<&AcceptedPod> {
-        match self.accepted.as_ref()? {
-            Accepted::Pod(pod) => Some(pod),
-            Accepted::Object(_) | Accepted::Namespace => None,
-        }
+    pub fn pods(&self) -> &[Arc<Pod>] {
+        self.accepted.as_ref().map_or(&[], Accepted::pods)
     }
 }
 
@@ -128,6 +128,8 @@ pub enum DocumentKey {
     Pod(FullName),
     /// An object that pods refer to.
     Object(ObjectKey),
+    /// A workload.
+    Workload(WorkloadKey),
 }
 
 /// The content of a document that can be used.
@@ -137,6 +139,8 @@ pub enum Accepted {
     Pod(AcceptedPod),
     /// An object that pods refer to.
     Object(Object),
+    /// A workload, with the pods it wants.
+    Workload(AcceptedWorkload),
     /// A namespace: read, without effect.
     Namespace,
 }
@@ -148,7 +152,18 @@ impl Accepted {
         match self {
             Self::Pod(accepted) => Some(DocumentKey::Pod(FullName::of(&accepted.pod))),
             Self::Object(object) => Some(DocumentKey::Object(object.key())),
+            Self::Workload(workload) => Some(DocumentKey::Workload(workload.key.clone())),
             Self::Namespace => None,
+        }
+    }
+
+    /// The pods that it wants.
+    #[must_use]
+    pub fn pods(&self) -> &[Arc<Pod>] {
+        match self {
+            Self::Pod(accepted) => std::slice::from_ref(&accepted.pod),
+            Self::Workload(workload) => &workload.pods,
+            Self::Object(_) | Self::Namespace => &[],
         }
     }
 }
@@ -160,5 +175,18 @@ pub struct AcceptedPod {
     pub pod: Arc<Pod>,
     /// The manifest as JSON with ordered keys: the input of the UID's hash, and what the
     /// last-good store keeps.
+    pub canonical: serde_json::Value,
+}
+
+/// A workload with pods that can run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AcceptedWorkload {
+    /// Its kind and name.
+    pub key: WorkloadKey,
+    /// The pods that it wants, as [`AcceptedPod::pod`] is, each with [`WORKLOAD`] set.
+    ///
+    /// [`WORKLOAD`]: crate::api::keys::WORKLOAD
+    pub pods: Vec<Arc<Pod>>,
+    /// The document as JSON with ordered keys: what the last-good store keeps.
     pub canonical: serde_json::Value,
 }

@@ -11,6 +11,8 @@ pub(super) struct Problems<'a> {
     location: &'a str,
     root: Option<&'a Node>,
     prefix: Path,
+    /// The way from the document's object to the part of it that is looked at.
+    base: Path,
     found: Vec<(Path, Diagnostic)>,
 }
 
@@ -22,8 +24,15 @@ impl<'a> Problems<'a> {
             location,
             root,
             prefix,
+            base: Path::default(),
             found: Vec::new(),
         }
+    }
+
+    /// Has the paths that come be those within the part of the object at `base`: a pod's template
+    /// is looked at as the pod is.
+    pub(super) fn within(&mut self, base: Path) {
+        self.base = base;
     }
 
     /// Something at the value of `path`.
@@ -106,7 +115,7 @@ impl<'a> Problems<'a> {
 
     fn full(&self, path: &Path) -> Path {
         let mut full = self.prefix.clone();
-        full.0.extend(path.0.iter().cloned());
+        full.0.extend(self.base.0.iter().chain(&path.0).cloned());
         full
     }
 
@@ -123,9 +132,11 @@ impl<'a> Problems<'a> {
         if let Some(position) = position {
             diagnostic = diagnostic.at(position);
         }
-        if !path.0.is_empty() {
-            diagnostic = diagnostic.field(path.to_string());
+        let mut field = self.base.clone();
+        field.0.extend(path.0.iter().cloned());
+        if !field.0.is_empty() {
+            diagnostic = diagnostic.field(field.to_string());
         }
-        self.found.push((path.clone(), diagnostic));
+        self.found.push((field, diagnostic));
     }
 }

@@ -564,3 +564,49 @@ fn references_that_lead_nowhere_are_told_once_everything_is_known() {
             .is_not_found()
     );
 }
+
+/// A pod of a Deployment in a file.
+fn replica(location: &str, deployment: &str, number: u32, uid: &str) -> SourcePod {
+    let mut pod = file(location, &format!("{deployment}-{number}"), uid);
+    let owner = format!("Deployment/{deployment}");
+    Arc::make_mut(&mut pod.pod).metadata.annotations =
+        Some([(keys::WORKLOAD.to_owned(), owner)].into());
+    pod
+}
+
+#[test]
+fn two_documents_of_one_workload_are_never_mixed() {
+    let a = |uids: [&str; 2]| [0, 1].map(|n: u32| replica("/m/a", "web", n, uids[n as usize]));
+    let b = || [0, 1, 2].map(|n: u32| replica("/m/b", "web", n, ["4", "5", "6"][n as usize]));
+    for (running, expected) in [
+        (&[][..], &["1", "2"][..]),
+        (&[("web-0", "1")], &["1", "2"]),
+        (&[("web-0", "4")], &["4", "5", "6"]),
+        // One pod that runs is enough, whichever it is.
+        (&[("web-2", "6")], &["4", "5", "6"]),
+    ] {
+        let files = a(["1", "2"]).into_iter().chain(b()).collect();
+        let merged = merge_sources(
+            &sources(files, SourceState::NotSynced),
+            &incumbents(running),
+        );
+        // workloads 5
+        assert_eq!(uids(&merged), expected, "{running:?}");
+        let conflicts: Vec<_> = merged.conflicts.iter().map(|c| &*c.message).collect();
+        assert_eq!(conflicts.len(), 1, "{conflicts:?}");
+        assert!(conflicts[0].contains("Deployment ns/web is already defined by /m/"));
+    }
+    // A pod of the same name keeps only that one from running.
+    let files = [file("/m/0", "web-1", "9")]
+        .into_iter()
+        .chain(a(["1", "2"]));
+    let merged = merge_sources(
+        &sources(files.collect(), SourceState::NotSynced),
+        &incumbents(&[]),
+    );
+    assert_eq!(uids(&merged), ["1", "9"]);
+    assert_eq!(
+        merged.conflicts[0].message,
+        "a pod of Deployment ns/web (document 0) does not run: pod web-1_ns is already defined by /m/0 document 0"
+    );
+}

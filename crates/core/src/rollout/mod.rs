@@ -41,7 +41,10 @@ pub use gap::Gap;
 pub use health::{Health, Seen, assess, progress_deadline};
 pub use history::{GONE_KEPT, History, Outcome, REVISIONS_MAX, Revision};
 pub use report::problem_lines;
-pub use settings::{ANNOTATION_PREFIX, ROLLOUT, RolloutStrategy, Settings, is_rollout_annotation};
+pub use settings::{
+    ANNOTATION_PREFIX, MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS, ROLLOUT, RolloutStrategy,
+    Settings, is_rollout_annotation,
+};
 
 /// Why a revision does not run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,8 +12,10 @@ pub const ANNOTATION_PREFIX: &str = "mirrorlet.dev/";
 pub const ROLLOUT: &str = "mirrorlet.dev/rollout";
 const SHARE_VOLUMES: &str = "mirrorlet.dev/rollout-share-volumes";
 const RESTORE: &str = "mirrorlet.dev/rollout-restore";
-const MIN_READY_SECONDS: &str = "mirrorlet.dev/min-ready-seconds";
-const PROGRESS_DEADLINE_SECONDS: &str = "mirrorlet.dev/progress-deadline-seconds";
+/// The annotation that says how long a revision has to be ready.
+pub const MIN_READY_SECONDS: &str = "mirrorlet.dev/min-ready-seconds";
+/// The annotation that says within what time a revision has to be healthy.
+pub const PROGRESS_DEADLINE_SECONDS: &str = "mirrorlet.dev/progress-deadline-seconds";
 const MAX_RESTARTS: &str = "mirrorlet.dev/max-restarts";
 
 /// All annotations about rollouts.

@@ -16,7 +16,9 @@ use mirrorlet_core::api::report::{
 pub(super) fn pods(report: &StatusReport, now: Timestamp, wide: bool) -> Vec<Vec<Cell>> {
     let titles = ["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE"];
     let mirror_title = report.api.is_some().then_some("MIRROR");
-    let wide_titles = ["IP", "PORTS", "UID", "SOURCE", "IMAGE", "MESSAGE"];
+    let wide_titles = [
+        "IP", "PORTS", "UID", "WORKLOAD", "SOURCE", "IMAGE", "MESSAGE",
+    ];
     let titles = titles
         .iter()
         .chain(mirror_title.iter())
@@ -62,6 +64,7 @@ fn row(pod: &PodReport, mirror: Option<Cell>, now: Timestamp, wide: bool) -> Vec
         row.push(or_dash(&list(pod.ips.iter().map(ToString::to_string))));
         row.push(or_dash(&list(pod.ports.iter().map(ToString::to_string))));
         row.push(pod.uid.as_str().into());
+        row.push(or_dash(pod.workload.as_deref().unwrap_or_default()));
         row.push(or_dash(&pod.source));
         let images = pod.containers.iter().map(|c| c.image.clone());
         row.push(or_dash(&list(images)));

@@ -28,6 +28,12 @@ pub(super) fn check_metadata(
     let at = Path::of("metadata");
     check_name(meta, ctx.node_name, &at, problems);
     check_namespace_name(meta, &at, problems);
+    check_shown(meta, problems);
+}
+
+/// Checks the metadata that a pod's template has, too: all but its names.
+pub(super) fn check_shown(meta: &ObjectMeta, problems: &mut Problems<'_>) {
+    let at = Path::of("metadata");
     let uid = meta.uid.as_deref().unwrap_or_default();
     let uid_ok = |c: char| c.is_ascii_alphanumeric() || c == '-';
     if uid.len() > UID_MAX || !uid.chars().all(uid_ok) {
@@ -154,7 +160,7 @@ fn check_annotations(meta: &ObjectMeta, at: &Path, problems: &mut Problems<'_>) 
         );
         problems.help("in a manifest exported from the API server, remove this annotation, the uid and the status");
     }
-    for key in keys::OWN {
+    for key in keys::OWN.into_iter().chain([keys::WORKLOAD]) {
         if annotations.contains_key(key) {
             problems.invalid(&at.key(key), "only the agent sets this annotation");
         }

@@ -18,6 +18,7 @@ mod security;
 mod services;
 mod values;
 mod volumes;
+mod workloads;
 
 use std::collections::HashSet;
 
@@ -30,6 +31,7 @@ pub(super) use claims::{check_claim, check_volume, unsupported_source};
 pub use names::{is_label_value, is_qualified};
 pub(super) use objects::{check_config_map, check_namespace, check_secret};
 pub(super) use services::check_service;
+pub(super) use workloads::check_workload;
 
 use super::ParseContext;
 use super::problems::Problems;
@@ -41,6 +43,16 @@ const DEADLINE_SECONDS_MAX: i64 = i32::MAX as i64;
 /// Checks a defaulted pod that isn't a static pod yet.
 pub(super) fn check_pod(pod: &Pod, ctx: &ParseContext<'_>, problems: &mut Problems<'_>) {
     meta::check_metadata(&pod.metadata, ctx, problems);
+    check_described(pod, problems);
+}
+
+/// Checks a defaulted pod of a workload's template, which has no name.
+pub(super) fn check_template(pod: &Pod, problems: &mut Problems<'_>) {
+    meta::check_shown(&pod.metadata, problems);
+    check_described(pod, problems);
+}
+
+fn check_described(pod: &Pod, problems: &mut Problems<'_>) {
     match &pod.spec {
         Some(spec) => check_spec(spec, problems),
         None => problems.required(&Path::of("spec"), "a pod needs a spec"),

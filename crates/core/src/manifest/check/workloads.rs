@@ -1,0 +1,413 @@
+//! Create-validation of workloads: Deployments and `DaemonSet`s.
+//!
+//! Upstream: `pkg/apis/apps/validation/validation.go` (`ValidateDeployment`, `ValidateDaemonSet`).
+
+use k8s_openapi::api::apps::v1::{
+    DaemonSetSpec, DaemonSetUpdateStrategy, DeploymentSpec, DeploymentStrategy,
+};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde_json::Value;
+
+use crate::api::meta::{LabelSelector, LabelSelectorRequirement, ObjectMeta};
+use crate::api::requirement::{DOES_NOT_EXIST, EXISTS, IN, NOT_IN, meets};
+use crate::api::{Code, Pod, Severity};
+use crate::manifest::defaults::static_name;
+use crate::manifest::problems::Problems;
+use crate::manifest::{MANIFEST_BYTES_MAX, ParseContext};
+use crate::path::Path;
+use crate::rollout::{ANNOTATION_PREFIX, ROLLOUT, RolloutStrategy};
+use crate::workload::{
+    RECREATE, REPLICAS_MAX, ROLLING_UPDATE, Workload, progress_deadline_seconds, scaled,
+};
+
+use super::{meta, names, one_of};
+
+/// Most bytes of all pods of a workload together, as their author would have to write them.
+const EXPANDED_BYTES_MAX: usize = 4 * MANIFEST_BYTES_MAX;
+
+/// Versions of a Deployment or `DaemonSet` that upstream keeps unless told otherwise, and that
+/// exported documents therefore ask for.
+const HISTORY_DEFAULT: i32 = 10;
+
+/// Fields of a template's metadata that name the pod.
+const NAMES: [&str; 4] = ["name", "generateName", "namespace", "uid"];
+
+/// Checks a workload's document, but not its template. `pod` is the template with defaults,
+/// `written` the document.
+pub(in crate::manifest) fn check_workload(
+    metadata: &ObjectMeta,
+    workload: &Workload,
+    pod: &Pod,
+    written: &Value,
+    ctx: &ParseContext<'_>,
+    problems: &mut Problems<'_>,
+) {
+    let kind = workload.kind();
+    let at = Path::of("spec");
+    check_metadata(metadata, workload, ctx, problems);
+    if written.get("spec").is_none() {
+        problems.required(&at, format!("a {kind} needs a spec"));
+        return;
+    }
+    let has_template = written.pointer("/spec/template").is_some();
+    check_selector(workload, pod, has_template, &at, problems);
+    if !has_template {
+        let message = format!("a {kind} needs the template of its pods");
+        problems.required(&at.key("template"), message);
+        return;
+    }
+    check_template_fields(workload, pod, written, &at.key("template"), problems);
+    match workload {
+        Workload::Deployment(spec) => check_deployment(spec, pod, written, &at, problems),
+        Workload::DaemonSet(spec) => check_daemon_set(spec, &at, problems),
+    }
+    check_order(workload, pod, &at, problems);
+}
+
+fn check_metadata(
+    metadata: &ObjectMeta,
+    workload: &Workload,
+    ctx: &ParseContext<'_>,
+    problems: &mut Problems<'_>,
+) {
+    meta::check_object_metadata(metadata, problems);
+    let at = Path::of("metadata");
+    let name = metadata.name.as_deref().unwrap_or_default();
+    if names::is_subdomain(name) {
+        let last = workload.pod_name(name, workload.replicas().max(1) - 1);
+        let full = static_name(&last, ctx.node_name);
+        if !names::is_subdomain(&full) {
+            let message = "pods of this name can't run on this node: the node's name is appended";
+            problems.invalid(&at.key("name"), message);
+            problems.help(format!(
+                "with the node's name a pod's name has {} characters; {}",
+                full.len(),
+                names::SUBDOMAIN_RULE
+            ));
+        }
+    }
+    for key in metadata.annotations.iter().flat_map(|all| all.keys()) {
+        if key.starts_with(ANNOTATION_PREFIX) {
+            let message = format!("has no effect on a {}", workload.kind());
+            problems.warn(&at.key("annotations").key(key), message);
+            problems.help("write it in spec.template.metadata.annotations");
+        }
+    }
+}
+
+fn check_selector(
+    workload: &Workload,
+    pod: &Pod,
+    has_template: bool,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    let selector = workload.selector();
+    let path = at.key("selector");
+    let kind = workload.kind();
+    let labels = selector.match_labels.iter().flatten();
+    let expressions = selector.match_expressions.as_deref().unwrap_or_default();
+    if labels.clone().next().is_none() && expressions.is_empty() {
+        problems.required(&path, format!("a {kind} needs a selector of its pods"));
+        problems.help("write the labels of spec.template.metadata in spec.selector.matchLabels");
+        return;
+    }
+    let before = problems.len();
+    meta::check_label_map(
+        selector.match_labels.as_ref(),
+        &path.key("matchLabels"),
+        problems,
+    );
+    for (index, requirement) in expressions.iter().enumerate() {
+        let path = path.key("matchExpressions").index(index);
+        check_requirement(requirement, &path, problems);
+    }
+    if problems.len() == before && has_template && !selects(selector, pod) {
+        let path = at.dotted("template.metadata.labels");
+        problems.invalid(&path, "spec.selector does not match these labels");
+        problems.help("give the template the labels that the selector wants");
+    }
+}
+
+fn check_requirement(
+    requirement: &LabelSelectorRequirement,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    let operators = [IN, NOT_IN, EXISTS, DOES_NOT_EXIST];
+    let operator = requirement.operator.as_str();
+    one_of(Some(operator), &operators, &at.key("operator"), problems);
+    if !names::is_qualified(&requirement.key) {
+        problems.invalid(&at.key("key"), "this is not a label's key");
+    }
+    let has_values = requirement.values.as_ref().is_some_and(|v| !v.is_empty());
+    let wants_values = [IN, NOT_IN].contains(&operator);
+    if operators.contains(&operator) && has_values != wants_values {
+        let words = if wants_values {
+            "needs"
+        } else {
+            "must not have"
+        };
+        let message = format!("the operator {operator} {words} values");
+        problems.invalid(&at.key("values"), message);
+    }
+}
+
+/// Whether a selector selects the pods of a template.
+fn selects(selector: &LabelSelector, pod: &Pod) -> bool {
+    let label = |key: &String| pod.metadata.labels.as_ref()?.get(key).map(String::as_str);
+    let mut equal = selector.match_labels.iter().flatten();
+    let mut expressions = selector.match_expressions.iter().flatten();
+    equal.all(|(key, value)| label(key) == Some(value))
+        && expressions.all(|expression| {
+            let values = expression.values.as_deref().unwrap_or_default();
+            meets(&expression.operator, values, label(&expression.key))
+        })
+}
+
+/// The fields of the template that a pod may have, and a workload's pods may not.
+fn check_template_fields(
+    workload: &Workload,
+    pod: &Pod,
+    written: &Value,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    let kind = workload.kind();
+    let metadata = written.pointer("/spec/template/metadata");
+    for key in NAMES {
+        if metadata.and_then(|metadata| metadata.get(key)).is_some() {
+            let message = format!("has no effect: the pods are named after the {kind}");
+            problems.warn(&at.key("metadata").key(key), message);
+        }
+    }
+    let Some(spec) = &pod.spec else { return };
+    let at = at.key("spec");
+    if spec.restart_policy.as_deref() != Some("Always") {
+        let message = format!("must be Always in a {kind}");
+        problems.invalid(&at.key("restartPolicy"), message);
+        problems.help("remove it; a pod that is to end by itself is a document of kind Pod");
+    }
+    if spec.active_deadline_seconds.is_some() {
+        let message = format!("a {kind} can't have this field");
+        problems.invalid(&at.key("activeDeadlineSeconds"), message);
+    }
+}
+
+fn check_deployment(
+    spec: &DeploymentSpec,
+    pod: &Pod,
+    written: &Value,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    let replicas = spec.replicas.unwrap_or(1);
+    not_negative(Some(replicas), &at.key("replicas"), problems);
+    let template = written.pointer("/spec/template").map(Value::to_string);
+    let bytes = template.map_or(0, |template| template.len());
+    let expanded = usize::try_from(replicas)
+        .unwrap_or_default()
+        .saturating_mul(bytes);
+    if replicas > REPLICAS_MAX {
+        let message = format!("one node runs at most {REPLICAS_MAX} pods of a Deployment");
+        problems.invalid(&at.key("replicas"), message);
+    } else if expanded > EXPANDED_BYTES_MAX {
+        let message = "too many pods for a template of this size";
+        problems.invalid(&at.key("replicas"), message);
+    }
+    if replicas > 1 {
+        check_host_ports(pod, at, problems);
+    }
+    check_strategy(spec.strategy.as_ref(), &at.key("strategy"), problems);
+    check_seconds(
+        spec.min_ready_seconds,
+        spec.revision_history_limit,
+        at,
+        problems,
+    );
+    let deadline = at.key("progressDeadlineSeconds");
+    let seconds = progress_deadline_seconds(spec);
+    not_negative(Some(seconds), &deadline, problems);
+    if seconds >= 0 && seconds <= spec.min_ready_seconds.unwrap_or(0) {
+        problems.invalid(&deadline, "must be greater than minReadySeconds");
+    }
+    if spec.paused == Some(true) {
+        let path = at.key("paused");
+        let message = "a Deployment can't be paused by its document";
+        problems.add_at_key(
+            Severity::Error,
+            Code::UnsupportedField,
+            &path,
+            message.to_owned(),
+        );
+        problems.help("remove the field, and pause its pods: mirrorlet rollout pause POD");
+    }
+}
+
+/// No two pods can have the same host port.
+fn check_host_ports(pod: &Pod, at: &Path, problems: &mut Problems<'_>) {
+    const HELP: &str = "let one pod have the port: set replicas to 1, or write a pod of its own that forwards to the others by the name of a Service";
+    let at = at.dotted("template.spec");
+    let Some(spec) = &pod.spec else { return };
+    let init = spec.init_containers.as_deref().unwrap_or_default();
+    for (list, containers) in [("initContainers", init), ("containers", &spec.containers)] {
+        for (index, container) in containers.iter().enumerate() {
+            for (number, port) in container.ports.iter().flatten().enumerate() {
+                if port.host_port.unwrap_or(0) == 0 {
+                    continue;
+                }
+                let path = at.key(list).index(index).key("ports").index(number);
+                let message = if spec.host_network == Some(true) {
+                    "with hostNetwork this is a port of the host, and only one of the Deployment's pods could have it"
+                } else {
+                    "only one of the Deployment's pods could have this port of the host"
+                };
+                problems.invalid(&path.key("hostPort"), message);
+                problems.help(HELP);
+            }
+        }
+    }
+}
+
+fn check_strategy(strategy: Option<&DeploymentStrategy>, at: &Path, problems: &mut Problems<'_>) {
+    let Some(strategy) = strategy else { return };
+    let kind = strategy.type_.as_deref();
+    let kinds = ["", RECREATE, ROLLING_UPDATE];
+    one_of(kind, &kinds, &at.key("type"), problems);
+    let Some(update) = &strategy.rolling_update else {
+        return;
+    };
+    let path = at.key("rollingUpdate");
+    if kind == Some(RECREATE) {
+        problems.invalid(&path, "must not be set when the type is Recreate");
+        return;
+    }
+    let (surge, unavailable) = (&update.max_surge, &update.max_unavailable);
+    let surge_path = path.key("maxSurge");
+    let unavailable_path = path.key("maxUnavailable");
+    check_scaled(surge.as_ref(), &surge_path, problems);
+    check_scaled(unavailable.as_ref(), &unavailable_path, problems);
+    if unavailable.as_ref().and_then(|value| scaled(value, 100)) > Some(100)
+        && matches!(unavailable, Some(IntOrString::String(_)))
+    {
+        problems.invalid(&unavailable_path, "must not be greater than 100%");
+    }
+    let is_zero = |value: &Option<IntOrString>| {
+        let value = value.as_ref().and_then(|value| scaled(value, 100));
+        value == Some(0)
+    };
+    if is_zero(surge) && is_zero(unavailable) {
+        problems.invalid(&unavailable_path, "must not be 0 when maxSurge is 0");
+    }
+}
+
+fn check_daemon_set(spec: &DaemonSetSpec, at: &Path, problems: &mut Problems<'_>) {
+    check_seconds(
+        spec.min_ready_seconds,
+        spec.revision_history_limit,
+        at,
+        problems,
+    );
+    if let Some(strategy) = &spec.update_strategy {
+        check_update_strategy(strategy, &at.key("updateStrategy"), problems);
+    }
+}
+
+fn check_update_strategy(
+    strategy: &DaemonSetUpdateStrategy,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    let path = at.key("type");
+    if strategy.type_.as_deref() == Some("OnDelete") {
+        let message = "an edit always replaces the pod: OnDelete is not supported";
+        let code = Code::UnsupportedField;
+        problems.add(Severity::Error, code, &path, message.to_owned());
+        problems.help("use RollingUpdate; mirrorlet rollout pause POD holds edits back");
+        return;
+    }
+    let kinds = ["", ROLLING_UPDATE];
+    one_of(strategy.type_.as_deref(), &kinds, &path, problems);
+    let Some(update) = &strategy.rolling_update else {
+        return;
+    };
+    let (surge, unavailable) = (&update.max_surge, &update.max_unavailable);
+    let path = at.key("rollingUpdate");
+    check_scaled(surge.as_ref(), &path.key("maxSurge"), problems);
+    let unavailable_path = path.key("maxUnavailable");
+    check_scaled(unavailable.as_ref(), &unavailable_path, problems);
+    let of = |value: &Option<IntOrString>, default| {
+        let value = value.as_ref();
+        value.map_or(Some(default), |value| scaled(value, 100))
+    };
+    match (of(surge, 0), of(unavailable, 1)) {
+        (Some(0), Some(0)) => {
+            problems.invalid(&unavailable_path, "must not be 0 when maxSurge is 0");
+        }
+        (Some(1..), Some(1..)) => {
+            let message = "must be 0 unless maxUnavailable is 0";
+            problems.invalid(&path.key("maxSurge"), message);
+            problems
+                .help("set maxUnavailable: 0 to start the new pod before the old one is stopped");
+        }
+        _ => {}
+    }
+}
+
+/// Checks fields that both kinds have.
+fn check_seconds(
+    min_ready: Option<i32>,
+    history: Option<i32>,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    not_negative(min_ready, &at.key("minReadySeconds"), problems);
+    let path = at.key("revisionHistoryLimit");
+    not_negative(history, &path, problems);
+    if history.is_some_and(|limit| limit >= 0 && limit != HISTORY_DEFAULT) {
+        problems.warn(
+            &path,
+            "has no effect: the last 10 revisions of each pod are kept",
+        );
+    }
+}
+
+fn not_negative(value: Option<i32>, at: &Path, problems: &mut Problems<'_>) {
+    if value.is_some_and(|value| value < 0) {
+        problems.invalid(at, "must not be negative");
+    }
+}
+
+/// Checks a number of pods, or a percentage of them.
+fn check_scaled(value: Option<&IntOrString>, at: &Path, problems: &mut Problems<'_>) {
+    match value {
+        Some(IntOrString::Int(number)) => not_negative(Some(*number), at, problems),
+        Some(value @ IntOrString::String(_)) if scaled(value, 100).is_none() => {
+            problems.invalid(at, "must be a number of pods, or a percentage like \"25%\"");
+        }
+        Some(IntOrString::String(_)) | None => {}
+    }
+}
+
+/// Warns where the pods can't be replaced as the document says.
+fn check_order(workload: &Workload, pod: &Pod, at: &Path, problems: &mut Problems<'_>) {
+    // The pod's own annotation wins, and is checked as a pod's.
+    let annotations = pod.metadata.annotations.as_ref();
+    if annotations.is_some_and(|annotations| annotations.contains_key(ROLLOUT)) {
+        return;
+    }
+    let order = workload.order(pod);
+    let Some(cause) = order.refused else { return };
+    let (path, stop_first) = match workload {
+        Workload::Deployment(_) => (at.key("strategy"), "strategy: {type: Recreate}"),
+        Workload::DaemonSet(_) => (at.key("updateStrategy"), "maxSurge: 0"),
+    };
+    let consequence = match order.strategy {
+        RolloutStrategy::StartFirst => "edits will be held",
+        RolloutStrategy::Recreate => "each pod is stopped before its new version starts",
+    };
+    problems.warn(&path, format!("{consequence}: {}", cause.message));
+    problems.help(format!(
+        "write {stop_first}, or remove what two versions of a pod can't share"
+    ));
+}

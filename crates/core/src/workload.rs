@@ -1,0 +1,331 @@
+//! Workloads of manifests: documents that describe pods by a template, and the pods they want.
+//!
+//! A workload is expanded where it is read: its pods are static pods from then on, each with its
+//! own UID, rollout and mirror. Which pods a document wants is a function of the document alone
+//! (`Deployment`, `DaemonSet`); nothing of a workload is stored but its document.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use k8s_openapi::api::apps::v1::{
+    DaemonSetSpec, DaemonSetUpdateStrategy, DeploymentSpec, DeploymentStrategy,
+};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use crate::api::core::PodTemplateSpec;
+use crate::api::meta::LabelSelector;
+use crate::api::{Pod, keys};
+use crate::rollout::{
+    Cause, MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS, ROLLOUT, RolloutStrategy, Settings,
+    beside_refused,
+};
+
+/// API version of every workload that is read.
+pub const API_VERSION: &str = "apps/v1";
+
+/// Most pods of one workload: ten times as many as a kubelet runs on a node.
+pub const REPLICAS_MAX: i32 = 1100;
+
+/// `progressDeadlineSeconds` of a Deployment that says none, as upstream's default.
+const PROGRESS_DEADLINE_DEFAULT: i32 = 600;
+
+/// Seconds that the pod of a `DaemonSet` may take until it is ready.
+const DEADLINE_SECONDS: i32 = 300;
+
+/// Word for an update that replaces the pods by and by.
+pub(crate) const ROLLING_UPDATE: &str = "RollingUpdate";
+/// Word for an update that stops the old pods first.
+pub(crate) const RECREATE: &str = "Recreate";
+
+/// Kind of a workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WorkloadKind {
+    /// A number of equal pods.
+    Deployment,
+    /// One pod on each node.
+    DaemonSet,
+}
+
+impl WorkloadKind {
+    /// Every kind.
+    pub const ALL: [Self; 2] = [Self::Deployment, Self::DaemonSet];
+
+    /// Its name in a document.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Deployment => "Deployment",
+            Self::DaemonSet => "DaemonSet",
+        }
+    }
+
+    /// The words before a name that mean it, as kubectl takes them, in lower case.
+    fn words(self) -> [&'static str; 3] {
+        match self {
+            Self::Deployment => ["deployment", "deployments", "deploy"],
+            Self::DaemonSet => ["daemonset", "daemonsets", "ds"],
+        }
+    }
+
+    /// Returns the value of [`keys::WORKLOAD`] that a text means: `deploy/web` is `Deployment/web`.
+    #[must_use]
+    pub fn owner(text: &str) -> Option<String> {
+        let (word, name) = text.split_once('/')?;
+        let word = word.to_ascii_lowercase();
+        let mut kinds = Self::ALL.into_iter();
+        let kind = kinds.find(|kind| kind.words().contains(&word.as_str()))?;
+        Some(format!("{kind}/{name}"))
+    }
+}
+
+impl fmt::Display for WorkloadKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Identifies a workload among all documents. Displays as `Deployment default/web`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkloadKey {
+    /// Its kind.
+    pub kind: WorkloadKind,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl WorkloadKey {
+    /// Returns the workload that a pod of a manifest belongs to; none of a pod with a document of
+    /// its own.
+    #[must_use]
+    pub fn of(pod: &Pod) -> Option<Self> {
+        let owner = pod.metadata.annotations.as_ref()?.get(keys::WORKLOAD)?;
+        let (kind, name) = owner.split_once('/')?;
+        let kind = WorkloadKind::ALL.into_iter().find(|k| k.as_str() == kind)?;
+        let namespace = pod.metadata.namespace.as_deref();
+        Some(Self {
+            kind,
+            namespace: namespace.unwrap_or(keys::DEFAULT_NAMESPACE).to_owned(),
+            name: name.to_owned(),
+        })
+    }
+
+    /// The value of [`keys::WORKLOAD`] on its pods: `Deployment/web`.
+    #[must_use]
+    pub fn owner(&self) -> String {
+        format!("{}/{}", self.kind, self.name)
+    }
+}
+
+impl fmt::Display for WorkloadKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+    }
+}
+
+/// The pods that a workload wants.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Expansion {
+    /// Their names, without the node's suffix.
+    pub names: Vec<String>,
+    /// The annotations about rollouts that the document's own fields stand for. An annotation of
+    /// the template wins.
+    pub annotations: BTreeMap<&'static str, String>,
+}
+
+/// A workload, as its document describes it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Workload {
+    /// A number of equal pods.
+    Deployment(DeploymentSpec),
+    /// One pod.
+    DaemonSet(DaemonSetSpec),
+}
+
+impl Workload {
+    /// Its kind.
+    #[must_use]
+    pub fn kind(&self) -> WorkloadKind {
+        match self {
+            Self::Deployment(_) => WorkloadKind::Deployment,
+            Self::DaemonSet(_) => WorkloadKind::DaemonSet,
+        }
+    }
+
+    /// The template of its pods.
+    #[must_use]
+    pub fn template(&self) -> &PodTemplateSpec {
+        match self {
+            Self::Deployment(spec) => &spec.template,
+            Self::DaemonSet(spec) => &spec.template,
+        }
+    }
+
+    /// The selector of its pods, which must select those of its template.
+    #[must_use]
+    pub fn selector(&self) -> &LabelSelector {
+        match self {
+            Self::Deployment(spec) => &spec.selector,
+            Self::DaemonSet(spec) => &spec.selector,
+        }
+    }
+
+    /// How many pods it wants.
+    #[must_use]
+    pub fn replicas(&self) -> i32 {
+        match self {
+            Self::Deployment(spec) => spec.replicas.unwrap_or(1),
+            Self::DaemonSet(_) => 1,
+        }
+    }
+
+    /// Name of its pod of a number, from 0, without the node's suffix. It never depends on how many
+    /// pods there are: scaling touches no other pod.
+    #[must_use]
+    pub fn pod_name(&self, name: &str, number: i32) -> String {
+        match self {
+            Self::Deployment(_) => format!("{name}-{number}"),
+            Self::DaemonSet(_) => name.to_owned(),
+        }
+    }
+
+    /// Returns the pods that a checked workload of a name wants. `pod` is its template with
+    /// defaults.
+    #[must_use]
+    pub fn expand(&self, name: &str, pod: &Pod) -> Expansion {
+        let (min_ready, deadline) = match self {
+            Self::Deployment(spec) => (
+                spec.min_ready_seconds,
+                Some(progress_deadline_seconds(spec)),
+            ),
+            Self::DaemonSet(spec) => {
+                let in_addition = |seconds: i32| seconds.saturating_add(DEADLINE_SECONDS);
+                let deadline = spec.min_ready_seconds.map(in_addition);
+                (spec.min_ready_seconds, deadline)
+            }
+        };
+        let numbers = 0..self.replicas();
+        Expansion {
+            names: numbers.map(|number| self.pod_name(name, number)).collect(),
+            annotations: annotations(self.order(pod).strategy, min_ready, deadline),
+        }
+    }
+
+    /// In which order the versions of its pods change places.
+    #[must_use]
+    pub fn order(&self, pod: &Pod) -> Order {
+        match self {
+            Self::Deployment(spec) => deployment_order(spec, pod),
+            Self::DaemonSet(spec) => daemon_set_order(spec.update_strategy.as_ref(), pod),
+        }
+    }
+}
+
+/// Within how many seconds an update of a Deployment's pod has to be healthy.
+pub(crate) fn progress_deadline_seconds(spec: &DeploymentSpec) -> i32 {
+    spec.progress_deadline_seconds
+        .unwrap_or(PROGRESS_DEADLINE_DEFAULT)
+}
+
+/// In which order the versions of a workload's pods change places.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// The order.
+    pub strategy: RolloutStrategy,
+    /// Why two versions of a pod can't run at a time, where the document asks for that.
+    pub refused: Option<Cause>,
+}
+
+/// A rolling update keeps every pod available: each new version starts first. Where two versions of
+/// a pod can't run at a time, the old one is stopped first instead, unless the document says that no
+/// pod may be unavailable.
+fn deployment_order(spec: &DeploymentSpec, pod: &Pod) -> Order {
+    let strategy = spec.strategy.as_ref();
+    if strategy.and_then(|s| s.type_.as_deref()) == Some(RECREATE) {
+        return Order {
+            strategy: RolloutStrategy::Recreate,
+            refused: None,
+        };
+    }
+    let refused = beside_refused(pod, pod, &Settings::of(pod));
+    let may_stop =
+        refused.is_some() && max_unavailable(strategy, spec.replicas.unwrap_or(1)) != Some(0);
+    Order {
+        strategy: if may_stop {
+            RolloutStrategy::Recreate
+        } else {
+            RolloutStrategy::StartFirst
+        },
+        refused,
+    }
+}
+
+/// How many pods may be unavailable during an update, as far as the document says so.
+fn max_unavailable(strategy: Option<&DeploymentStrategy>, replicas: i32) -> Option<i32> {
+    let written = strategy?
+        .rolling_update
+        .as_ref()?
+        .max_unavailable
+        .as_ref()?;
+    scaled(written, replicas)
+}
+
+/// A number, or a percentage of `total` rounded down; none of any other text.
+///
+/// Upstream: `GetScaledValueFromIntOrPercent` of `k8s.io/apimachinery/pkg/util/intstr`.
+pub(crate) fn scaled(value: &IntOrString, total: i32) -> Option<i32> {
+    match value {
+        IntOrString::Int(number) => Some(*number),
+        IntOrString::String(text) => {
+            let percent: u32 = text.strip_suffix('%')?.parse().ok()?;
+            let scaled = i64::from(percent).checked_mul(i64::from(total))? / 100;
+            i32::try_from(scaled).ok()
+        }
+    }
+}
+
+/// As upstream, the new pod starts first if it may surge.
+fn daemon_set_order(strategy: Option<&DaemonSetUpdateStrategy>, pod: &Pod) -> Order {
+    let update = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
+    let surge = update.and_then(|update| update.max_surge.as_ref());
+    // Of one pod, any percentage but 0 is the whole of it.
+    let surges = surge
+        .and_then(|surge| scaled(surge, 100))
+        .is_some_and(|surge| surge > 0);
+    if surges {
+        Order {
+            strategy: RolloutStrategy::StartFirst,
+            refused: beside_refused(pod, pod, &Settings::of(pod)),
+        }
+    } else {
+        Order {
+            strategy: RolloutStrategy::Recreate,
+            refused: None,
+        }
+    }
+}
+
+fn annotations(
+    order: RolloutStrategy,
+    min_ready: Option<i32>,
+    deadline: Option<i32>,
+) -> BTreeMap<&'static str, String> {
+    let order = match order {
+        RolloutStrategy::Recreate => RECREATE,
+        RolloutStrategy::StartFirst => "StartFirst",
+    };
+    let seconds = [
+        (MIN_READY_SECONDS, min_ready),
+        (PROGRESS_DEADLINE_SECONDS, deadline),
+    ];
+    let seconds = seconds
+        .into_iter()
+        .filter_map(|(key, seconds)| Some((key, seconds?.to_string())));
+    std::iter::once((ROLLOUT, order.to_owned()))
+        .chain(seconds)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! Workloads of manifests, under a whole agent.
+
+use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent};
+use mirrorlet_core::api::PodUid;
+
+/// A workload of one container, judged as soon as it is ready.
+fn workload(kind: &str, image: &str, more: &str) -> String {
+    format!(
+        r#"apiVersion: apps/v1
+kind: {kind}
+metadata: {{name: web}}
+spec:
+  minReadySeconds: 0
+  {more}
+  selector: {{matchLabels: {{app: web}}}}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec:
+      terminationGracePeriodSeconds: 5
+      containers:
+      - name: web
+        image: {image}
+        command: ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done"]
+"#
+    )
+}
+
+fn deployment(replicas: u32, image: &str, strategy: &str) -> String {
+    let more = format!("replicas: {replicas}\n  strategy: {{type: {strategy}}}");
+    workload("Deployment", image, &more)
+}
+
+/// Waits until these pods alone are there and run, and returns their UIDs.
+async fn until_alone(agent: &TestAgent, names: &[&str]) -> Vec<PodUid> {
+    let report = agent
+        .until("the pods of the workload alone", |report| {
+            let runs = report.pods.iter().filter(|pod| pod.is_ready());
+            runs.map(|pod| pod.manifest_name.as_str())
+                .eq(names.iter().copied())
+                && report.pods.len() == names.len()
+        })
+        .await;
+    report.pods.into_iter().map(|pod| pod.uid).collect()
+}
+
+/// The image edition of a pod.
+fn edition(bed: &Bed, pod: &str) -> String {
+    bed.exec(&format!("web_{pod}-box"), "echo $EDITION")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deployment_is_its_pods() {
+    let bed = Bed::new();
+    let agent = bed.agent().await;
+    bed.write("web.yaml", &deployment(2, IMAGE, "RollingUpdate"));
+    let both = ["web-0", "web-1"];
+    let old = until_alone(&agent, &both).await;
+    for name in both {
+        let pod = agent.pod(name).unwrap();
+        // workloads 1
+        assert_eq!(pod.workload.as_deref(), Some("Deployment/web"));
+        assert_eq!(pod.labels["app"], "web");
+    }
+    bed.until_healthy(2).await;
+    // An edit of the image replaces both.
+    bed.write("web.yaml", &deployment(2, IMAGE_2, "RollingUpdate"));
+    for name in both {
+        let is_new = |uid: &PodUid| !old.contains(uid);
+        agent
+            .until_pod(name, |pod| is_new(&pod.uid) && pod.is_ready())
+            .await;
+    }
+    let new = until_alone(&agent, &both).await;
+    for name in both {
+        assert_eq!(edition(&bed, name), "2", "{name}");
+    }
+    bed.until_healthy(2).await;
+    let running = bed.running();
+    // A broken one harms none of them, nor does a restart of the agent with it.
+    let broken = deployment(2, "mirrorlet.test/other:1", "RollingUpdate");
+    bed.write(
+        "web.yaml",
+        &broken.replace("minReadySeconds: 0", "minReadySeconds: -1"),
+    );
+    for name in both {
+        let held = agent.until_pod(name, |pod| pod.held).await;
+        let problem = &held.problems[0];
+        // workloads 6
+        assert_eq!(problem.field.as_deref(), Some("spec.minReadySeconds"));
+        assert_eq!(problem.position.unwrap().line, 5);
+    }
+    agent.stop().await;
+    let agent = bed.agent().await;
+    // workloads 6
+    assert_eq!(until_alone(&agent, &both).await, new);
+    assert!(agent.pod("web-1").unwrap().held);
+    assert_eq!(bed.running(), running);
+    // Scaled down, the last one ends, and the other one is not touched.
+    bed.write("web.yaml", &deployment(1, IMAGE_2, "RollingUpdate"));
+    // workloads 1
+    assert_eq!(until_alone(&agent, &["web-0"]).await, new[..1]);
+    let left = bed.running();
+    assert_eq!(left.len(), 2, "{left:?}");
+    assert!(left.iter().all(|(name, id)| running.get(name) == Some(id)));
+    // Scaled up, the second one is as it was.
+    bed.write("web.yaml", &deployment(2, IMAGE_2, "RollingUpdate"));
+    assert_eq!(until_alone(&agent, &both).await, new);
+    bed.remove("web.yaml");
+    agent.until_gone("web-0").await;
+    agent.until_gone("web-1").await;
+    assert!(bed.containers().is_empty(), "{:?}", bed.containers());
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_strategy_says_whether_two_versions_of_a_pod_run_at_a_time() {
+    for (name, strategy, at_once) in [
+        ("web-0", Some("RollingUpdate"), 2),
+        ("web-0", Some("Recreate"), 1),
+        ("web", None, 1),
+    ] {
+        let document = |image: &str| match strategy {
+            Some(strategy) => deployment(1, image, strategy),
+            None => workload("DaemonSet", image, ""),
+        };
+        let bed = Bed::new();
+        let agent = bed.agent().await;
+        let events = bed.record();
+        bed.write("web.yaml", &document(IMAGE));
+        let old = until_alone(&agent, &[name]).await;
+        bed.until_traps("web").await;
+        bed.until_healthy(1).await;
+        bed.write("web.yaml", &document(IMAGE_2));
+        agent
+            .until_pod(name, |pod| !old.contains(&pod.uid) && pod.is_ready())
+            .await;
+        until_alone(&agent, &[name]).await;
+        assert_eq!(edition(&bed, name), "2");
+        events
+            .until("die", &format!("k8s_web_{name}-box_default_{}", old[0]))
+            .await;
+        // workloads 3
+        assert_eq!(events.most_at_once("k8s_web_"), at_once, "{name}");
+        agent.stop().await;
+    }
+}
