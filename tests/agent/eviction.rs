@@ -1,14 +1,21 @@
 //! A machine that runs short, and pods that use more than they may, on a real Engine.
 
+use std::path::Path;
 use std::time::Duration;
 
-use crate::common::{Bed, IMAGE, eventually, sleeper};
+use crate::common::{Bed, IMAGE, TestAgent, eventually, sleeper};
 use mirrorlet_core::eviction::{Amount, Signal};
 
 const MIB: u64 = 1 << 20;
 
 /// A pod with an emptyDir of that source, which a script fills the first time it runs here.
 fn filler(bed: &Bed, name: &str, source: &str, mebibytes: u64) -> String {
+    let fill = format!("dd if=/dev/zero of=/data/file bs=1M count={mebibytes}");
+    once(bed, name, source, &fill)
+}
+
+/// A pod with an emptyDir of that source that runs a command the first time it runs here.
+fn once(bed: &Bed, name: &str, source: &str, command: &str) -> String {
     let marks = bed.path().join("marks");
     std::fs::create_dir_all(&marks).unwrap();
     let marks = marks.display();
@@ -29,7 +36,7 @@ spec:
       trap 'exit 0' TERM
       if ! [ -e /marks/{name} ]; then
         touch /marks/{name}
-        dd if=/dev/zero of=/data/file bs=1M count={mebibytes}
+        {command}
       fi
       while :; do sleep 1 & wait $!; done
     volumeMounts:
@@ -42,6 +49,17 @@ spec:
     hostPath: {{path: {marks}}}
 "
     )
+}
+
+/// Waits for the Event of the pod's eviction.
+async fn until_evicted(agent: &TestAgent, pod: &str) -> String {
+    eventually("the eviction", || {
+        let events = agent.events(pod);
+        events
+            .into_iter()
+            .find(|event| event.starts_with("Evicted "))
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -97,13 +115,7 @@ async fn what_fills_a_small_disk_is_evicted_and_comes_back_once_there_is_space()
         report.pressures["DiskPressure"].starts_with("nodefs.available is "),
         "{report:?}"
     );
-    let evicted = eventually("the eviction", || {
-        let events = agent.events("large-box");
-        events
-            .into_iter()
-            .find(|event| event.starts_with("Evicted "))
-    })
-    .await;
+    let evicted = until_evicted(&agent, "large-box").await;
     // eviction 9
     assert!(
         evicted.contains(
@@ -117,6 +129,77 @@ async fn what_fills_a_small_disk_is_evicted_and_comes_back_once_there_is_space()
     // eviction 8
     agent.until_running("large").await;
     assert_eq!(bed.running_id("small"), small, "it holds next to nothing");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_takes_all_inodes_is_evicted_and_comes_back_once_there_are_some() {
+    let bed = Bed::with_inodes(2000);
+    let mut resolved = bed.resolved();
+    let half = Amount::parse("50%").unwrap();
+    resolved.config.eviction_hard = vec![(Signal::NodeFsInodesFree, half)];
+    resolved.config.eviction_pressure_transition_period = Duration::from_secs(1);
+    bed.write("small.yaml", &sleeper("small"));
+    let agent = bed.agent_as(resolved).await;
+    agent.until_running("small").await;
+    let small = bed.running_id("small");
+    let fill = "i=0; while [ $i -lt 1200 ]; do : > /data/$i; i=$((i + 1)); done";
+    bed.write("large.yaml", &once(&bed, "large", "{}", fill));
+    let report = agent
+        .until("pressure", |report| !report.pressures.is_empty())
+        .await;
+    // eviction 13
+    assert!(
+        report.pressures["DiskPressure"].starts_with("nodefs.inodesFree is "),
+        "{report:?}"
+    );
+    let evicted = until_evicted(&agent, "large-box").await;
+    // eviction 13
+    assert!(
+        evicted.contains(
+            "The node was low on resource: inodes. Threshold quantity: 1000, available: "
+        ),
+        "{evicted}"
+    );
+    agent
+        .until("inodes", |report| report.pressures.is_empty())
+        .await;
+    // eviction 13
+    agent.until_running("large").await;
+    assert_eq!(bed.running_id("small"), small, "it holds next to nothing");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_takes_process_numbers_is_evicted() {
+    let of = |file: &str| -> u64 {
+        let text = std::fs::read_to_string(Path::new("/proc/sys/kernel").join(file)).unwrap();
+        text.trim().parse().unwrap()
+    };
+    let capacity = of("pid_max").min(of("threads-max"));
+    let bed = Bed::new();
+    let mut resolved = bed.resolved();
+    // No machine has all of them left: the pod that has most processes goes.
+    resolved.config.eviction_hard = vec![(Signal::PidAvailable, Amount::Units(capacity))];
+    bed.write("small.yaml", &sleeper("small"));
+    // A static pod goes only for a hundredth of what is short.
+    let count = capacity / 100 + 20;
+    let fork = format!("i=0; while [ $i -lt {count} ]; do sleep 100000 & i=$((i + 1)); done");
+    bed.write("large.yaml", &once(&bed, "large", "{}", &fork));
+    let agent = bed.agent_as(resolved).await;
+    let evicted = until_evicted(&agent, "large-box").await;
+    // eviction 13
+    assert!(
+        evicted.contains("The node was low on resource: pids. "),
+        "{evicted}"
+    );
+    let pod = agent
+        .until_pod("large", |pod| pod.status == "Evicted")
+        .await;
+    assert_eq!(pod.ready, 0);
+    agent.until_running("small").await;
+    // eviction 13
+    assert!(agent.status().pressures.contains_key("PIDPressure"));
     agent.stop().await;
 }
 
@@ -139,13 +222,7 @@ async fn what_fills_memory_is_evicted() {
         &filler(&bed, "large", "{medium: Memory}", share),
     );
     let agent = bed.agent_as(resolved).await;
-    let evicted = eventually("the eviction", || {
-        let events = agent.events("large-box");
-        events
-            .into_iter()
-            .find(|event| event.starts_with("Evicted "))
-    })
-    .await;
+    let evicted = until_evicted(&agent, "large-box").await;
     // eviction 9
     assert!(
         evicted.contains("The node was low on resource: memory. "),

@@ -92,9 +92,18 @@ impl Bed {
 
     /// A fresh bed whose root is a file system of its own, in memory, of that size.
     pub fn with_disk(size: &str) -> Self {
+        Self::on_disk(&format!("size={size}"))
+    }
+
+    /// A bed with its root on a file system of its own, of that many inodes.
+    pub fn with_inodes(inodes: u32) -> Self {
+        Self::on_disk(&format!("nr_inodes={inodes}"))
+    }
+
+    fn on_disk(limit: &str) -> Self {
         let root = directory();
         let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("mode=0700,size={size}")])
+            .args(["-t", "tmpfs", "-o", &format!("mode=0700,{limit}")])
             .arg("mirrorlet-test")
             .arg(root.path())
             .output()
