@@ -1,6 +1,6 @@
 //! The remembered state of one object's status.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -75,8 +75,9 @@ pub(super) struct Entry {
     answer: Option<Arc<Pod>>,
     /// The last written status, and its time.
     sent: Option<(Value, Instant)>,
-    /// The pod and the status of the last write.
-    written_for: Option<(Arc<Pod>, Arc<core::PodStatus>)>,
+    /// The pod and the status of the last write. The pod is only compared: a refused one is as large
+    /// as its author likes, and what is kept of it is small.
+    written_for: Option<(Weak<Pod>, Arc<core::PodStatus>)>,
     /// How often that was written again, for nothing.
     repeats: u32,
     /// The problem reported last.
@@ -117,8 +118,9 @@ impl Entry {
             Deed::Patch(patch) => {
                 let version = &seen.api.metadata.resource_version;
                 let answers = |answer: &Arc<Pod>| answer.metadata.resource_version == *version;
-                let same = |(pod, status): &(Arc<Pod>, Arc<core::PodStatus>)| {
-                    Arc::ptr_eq(pod, &seen.pod) && Arc::ptr_eq(status, &seen.status)
+                let same = |(pod, status): &(Weak<Pod>, Arc<core::PodStatus>)| {
+                    let pod_is = std::ptr::eq(pod.as_ptr(), Arc::as_ptr(&seen.pod));
+                    pod_is && Arc::ptr_eq(status, &seen.status)
                 };
                 let is_rest = self.answer.as_ref().is_some_and(answers)
                     && self.written_for.as_ref().is_some_and(same);
@@ -179,9 +181,9 @@ impl Entry {
         &mut self,
         patch: Value,
         object: Arc<Pod>,
-        of: (Arc<Pod>, Arc<core::PodStatus>),
+        (pod, status): (Arc<Pod>, Arc<core::PodStatus>),
     ) {
-        self.written_for = Some(of);
+        self.written_for = Some((Arc::downgrade(&pod), status));
         self.done();
         let again = self.sent.as_ref().is_some_and(|(sent, _)| *sent == patch);
         self.repeats = if again {

@@ -424,3 +424,14 @@ async fn many_changes_of_many_pods_are_few_writes() {
     );
     bed.stop().await;
 }
+
+#[test]
+fn a_pod_is_not_kept_for_its_last_write() {
+    let pod = Arc::new(Pod::default());
+    let held = Arc::downgrade(&pod);
+    let mut entry = super::entry::Entry::default();
+    let of = (pod, Arc::new(core::PodStatus::default()));
+    entry.written(json!({}), Arc::new(Pod::default()), of);
+    // tenants M5
+    assert!(held.upgrade().is_none());
+}
