@@ -14,6 +14,7 @@ mod common;
 mod api_forms;
 mod api_pods;
 mod approval;
+mod attacks;
 mod bed;
 mod bootstrap;
 mod events;

@@ -17,6 +17,7 @@
 )]
 
 pub mod cluster;
+pub mod confined;
 pub mod dockerd;
 pub mod history;
 pub mod http;

@@ -7,6 +7,7 @@
 #   dir DIR                 with all that is mounted below it
 #   dockerd DIR             an Engine of a test's own: its processes, and the directory
 #   link NAME               a network interface
+#   cgroup DIR              a control group, whose programs have ended
 #   address CIDR LABEL      on lo
 #
 # What is reused is removed only where it still is this program's: an address, which the next cluster
@@ -14,7 +15,7 @@
 # nobody listens at the registry's port.
 export PATH="$PATH:/usr/sbin:/sbin"
 trap '' INT HUP TERM
-owners="" containers="" images="" networks="" volumes="" dirs="" dockerds="" links="" addresses=""
+owners="" containers="" images="" networks="" volumes="" dirs="" dockerds="" links="" addresses="" cgroups=""
 while IFS=$'\t' read -r kind one two; do
     case "$kind" in
     bed) dirs+="$two"$'\n' owners+="$one"$'\t'"$two/owner"$'\n' ;;
@@ -26,6 +27,7 @@ while IFS=$'\t' read -r kind one two; do
     dir) dirs+="$one"$'\n' ;;
     dockerd) dirs+="$one"$'\n' dockerds+="$one"$'\n' ;;
     link) links+="$one"$'\n' ;;
+    cgroup) cgroups+="$one"$'\n' ;;
     address) addresses+="$one"$'\t'"$two"$'\n' ;;
     esac
 done
@@ -89,6 +91,7 @@ while IFS=$'\t' read -r host name; do [ -z "$name" ] || engine "$host" network r
 while IFS=$'\t' read -r host name; do [ -z "$name" ] || engine "$host" volume rm "$name"; done <<<"$volumes"
 
 while read -r link; do [ -z "$link" ] || ip link del "$link" 2>/dev/null; done <<<"$links"
+while read -r group; do [ -z "$group" ] || rmdir "$group" 2>/dev/null; done <<<"$cgroups"
 # The kernel compares the label, too.
 while IFS=$'\t' read -r address label; do
     [ -z "$label" ] || ip addr del "$address" dev lo label "$label" 2>/dev/null

@@ -1,0 +1,301 @@
+//! Tenants attack the program itself, with as much memory as the chart gives it: it lives on, and
+//! serves others.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{ListParams, PostParams};
+use mirrorlet::config::node::ApiAccess;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::common::confined::Confined;
+use crate::common::node::{NodeBed, QUIET, bound, is_ready, uid, until};
+use crate::common::{IMAGE, eventually, free_port};
+
+/// The limit of memory in the chart, in MiB.
+const LIMIT_MIB: u64 = 256;
+/// Links in a volume: their names alone don't fit into the limit.
+const LINKS: u32 = 900_000;
+/// Pods that are refused, and the bytes of an annotation of each.
+const REFUSED: usize = 320;
+/// How many of them come at once.
+const BATCH: usize = 32;
+const ANNOTATION_BYTES: usize = 250_000;
+/// Connections with a message that never ends, and its bytes so far.
+const CONNECTIONS: usize = 9;
+const MESSAGE_BYTES: usize = 30 << 20;
+
+struct Victim {
+    bed: NodeBed,
+    agent: Confined,
+    port: u16,
+    /// The container of a pod that has nothing to do with any attack.
+    bystander: String,
+}
+
+impl Victim {
+    async fn new() -> Self {
+        let bed = NodeBed::new().await;
+        let port = free_port();
+        let resolved = bed.resolved().config;
+        let ApiAccess::Kubeconfig(kubeconfig) = resolved.kubeconfig else {
+            panic!("a bed without a kubeconfig");
+        };
+        let path = |path: PathBuf| path.display().to_string();
+        let args = [
+            ("--root", path(resolved.root)),
+            ("--manifests", path(resolved.manifests)),
+            ("--docker", resolved.docker),
+            ("--node-name", bed.node.clone()),
+            ("--kubeconfig", path(kubeconfig)),
+            ("--client-ca-file", path(bed.cluster.authority())),
+            ("--node-api-address", "127.0.0.1".to_owned()),
+            ("--node-api-port", port.to_string()),
+            ("--metrics-address", "none".to_owned()),
+            ("--eviction-hard", "none".to_owned()),
+        ];
+        let args = args.map(|(flag, value)| format!("{flag}={value}"));
+        let args: Vec<String> = std::iter::once("run".to_owned()).chain(args).collect();
+        let program = env!("CARGO_BIN_EXE_mirrorlet");
+        let agent = Confined::start(program, &args, bed.path(), LIMIT_MIB);
+        bed.sleeper("bystander");
+        bed.until_mirrored("bystander").await;
+        let bystander = bed.running_id("bystander");
+        Self {
+            bed,
+            agent,
+            port,
+            bystander,
+        }
+    }
+
+    /// Fails unless the agent that was started is unharmed and serves others.
+    fn assert_serves(&mut self, attack: &str) {
+        self.agent.assert_unharmed();
+        let served = Command::new(env!("CARGO_BIN_EXE_mirrorlet"))
+            .args(["exec", "bystander", "--root"])
+            .arg(self.bed.path())
+            .args(["--", "echo", "served"])
+            .output()
+            .unwrap();
+        // tenants R1
+        assert_eq!(
+            String::from_utf8_lossy(&served.stdout),
+            "served\n",
+            "{attack}"
+        );
+        assert_eq!(self.bed.running_id("bystander"), self.bystander, "{attack}");
+    }
+
+    /// Applies a pod, and waits until it is ready.
+    async fn ready(&self, pod: &Value) -> Value {
+        self.bed.cluster.apply(&pod.to_string());
+        let name = pod["metadata"]["name"].as_str().unwrap();
+        self.bed.until_pod(name, is_ready).await
+    }
+
+    /// The directory of an emptyDir.
+    fn volume(&self, pod: &Value, name: &str) -> PathBuf {
+        let volumes = format!("pods/{}/volumes/kubernetes.io~empty-dir", uid(pod));
+        self.bed.path().join(volumes).join(name)
+    }
+
+    /// Begins an exec in the pod `shell`, over TLS to the node API itself, and a message that
+    /// doesn't end.
+    fn unfinished(&self, number: usize) -> Unfinished {
+        let taken = MESSAGE_BYTES - 1;
+        let script = format!("head -c {taken} > /dev/null; touch /tmp/took-{number}; sleep 100000");
+        let command = ["sh", "-c", &script].map(|word| ("command", word));
+        let streams = [("input", "1"), ("output", "1")];
+        let query = form_urlencoded::Serializer::new(String::new())
+            .extend_pairs(command.into_iter().chain(streams))
+            .finish();
+        let path = format!("/exec/{}/shell/shell?{query}", self.bed.namespace);
+        let certificate = self.bed.cluster.authority().with_file_name("admin");
+        let mut client = Command::new("openssl")
+            .args(["s_client", "-quiet", "-connect"])
+            .arg(format!("127.0.0.1:{}", self.port))
+            .arg("-cert")
+            .arg(certificate.with_extension("crt"))
+            .arg("-key")
+            .arg(certificate.with_extension("key"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("openssl is installed");
+        let stdin = client.stdin.as_mut().unwrap();
+        write!(
+            stdin,
+            "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+             Sec-WebSocket-Protocol: v5.channel.k8s.io\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        let mut stdout = BufReader::new(client.stdout.take().unwrap());
+        stdout.read_line(&mut answer).unwrap();
+        assert!(answer.contains(" 101 "), "{answer}");
+        let mut stdin = client.stdin.take().unwrap();
+        let writing = std::thread::spawn(move || {
+            /// The second byte of a fragment's head: that its payload is masked (by zeros), and
+            /// that its length is in the next two bytes.
+            const MASKED: u8 = 0x80;
+            const TWO_BYTES: u8 = 0x7e;
+            // Fragments of one message, none of which is the last; the first byte is the channel.
+            let mut fragment = vec![0_u8; 32 << 10];
+            let mut opcode = 2;
+            for _ in 0..MESSAGE_BYTES / fragment.len() {
+                let mut head = vec![opcode, MASKED | TWO_BYTES];
+                head.extend(u16::try_from(fragment.len()).unwrap().to_be_bytes());
+                head.extend([0; 4]);
+                stdin.write_all(&head)?;
+                stdin.write_all(&fragment)?;
+                fragment[0] = b'x';
+                opcode = 0;
+            }
+            stdin.flush()?;
+            std::io::Result::Ok(stdin)
+        });
+        Unfinished {
+            client,
+            _writing: writing,
+            _stdout: stdout,
+        }
+    }
+}
+
+/// A connection whose client waits with the rest of its message.
+struct Unfinished {
+    client: Child,
+    _writing: std::thread::JoinHandle<std::io::Result<std::process::ChildStdin>>,
+    _stdout: BufReader<std::process::ChildStdout>,
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let _ = self.client.kill();
+        let _ = self.client.wait();
+    }
+}
+
+/// Fills a directory with links of names as long as they may be.
+fn link(dir: &Path) {
+    let file = dir.join("file");
+    std::fs::write(&file, "").unwrap();
+    for number in 0..LINKS {
+        std::fs::hard_link(&file, dir.join(format!("{number:0>255}"))).unwrap();
+    }
+}
+
+/// Creates pods that the node refuses, each batch after the one before was.
+async fn create_refused(victim: &mut Victim) {
+    let bed = &victim.bed;
+    let pods: Api<Pod> = Api::namespaced(bed.cluster.admin().await, &bed.namespace);
+    let note = "x".repeat(ANNOTATION_BYTES);
+    let rest = ListParams::default()
+        .labels("is=refused")
+        .fields("status.phase!=Failed")
+        .limit(1);
+    for batch in 0..REFUSED / BATCH {
+        let mut creating = JoinSet::new();
+        for number in 0..BATCH {
+            let bed = &victim.bed;
+            let mut pod = bound(bed, &format!("refused-{batch}-{number}"), IMAGE, QUIET);
+            pod["metadata"]["labels"] = json!({"is": "refused"});
+            pod["metadata"]["annotations"] = json!({"note": note});
+            pod["spec"]["nodeSelector"] = json!({"no": "such"});
+            let (pods, pod) = (pods.clone(), serde_json::from_value(pod).unwrap());
+            creating.spawn(async move { pods.create(&PostParams::default(), &pod).await });
+        }
+        for created in creating.join_all().await {
+            created.unwrap();
+        }
+        let agent = &mut victim.agent;
+        until("all of them to be refused", async || {
+            agent.assert_unharmed();
+            let rest = pods.list_metadata(&rest).await.unwrap().items;
+            rest.is_empty().then_some(()).ok_or(rest.len())
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_attack_of_a_tenant_leaves_the_program_serving_others() {
+    let mut victim = Victim::new().await;
+    let bed = &victim.bed;
+
+    let mut links = bound(bed, "links", IMAGE, QUIET);
+    links["spec"]["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+    let mounts = json!([{"name": "v", "mountPath": "/v"}]);
+    links["spec"]["containers"][0]["volumeMounts"] = mounts;
+    let links = victim.ready(&links).await;
+    let dir = victim.volume(&links, "v");
+    let linking = tokio::task::spawn_blocking({
+        let dir = dir.clone();
+        move || link(&dir)
+    });
+
+    // Five variables, each 56 times the one before.
+    let mut greedy = bound(bed, "greedy", IMAGE, QUIET);
+    let variable = |number: u32| {
+        let value = match number {
+            0 => "x".to_owned(),
+            number => format!("$(V{})", number - 1).repeat(56),
+        };
+        json!({"name": format!("V{number}"), "value": value})
+    };
+    let variables: Vec<Value> = (0..=5).map(variable).collect();
+    greedy["spec"]["containers"][0]["env"] = json!(variables);
+    bed.cluster.apply(&greedy.to_string());
+    bed.until_pod("greedy", |pod| {
+        let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
+        waiting["reason"] == "CreateContainerConfigError"
+    })
+    .await;
+    victim.assert_serves("variables that expand");
+
+    let bed = &victim.bed;
+    victim.ready(&bound(bed, "shell", IMAGE, QUIET)).await;
+    let unfinished: Vec<Unfinished> = (0..CONNECTIONS).map(|n| victim.unfinished(n)).collect();
+    eventually("all that was sent to arrive", || {
+        let all = (0..CONNECTIONS).map(|n| format!("/tmp/took-{n}"));
+        let test = all.collect::<Vec<_>>().join(" -a -e ");
+        let seen = bed.exec("shell", &format!("test -e {test} && echo all || true"));
+        (seen == "all").then_some(())
+    })
+    .await;
+    victim.assert_serves("messages that don't end");
+    drop(unfinished);
+
+    create_refused(&mut victim).await;
+    victim.assert_serves("pods that are refused");
+
+    // Larger than the limit many times over, and read when other pods come.
+    let bed = &victim.bed;
+    bed.exec("shell", "truncate -s 3G /etc/hosts");
+    bed.sleeper("full");
+    bed.until_mirrored("full").await;
+    bed.exec("full", "truncate -s 3G /etc/hosts");
+    bed.sleeper("later");
+    bed.until_mirrored("later").await;
+    let name = bed.name("later");
+    eventually("names to be written", || {
+        bed.exec("bystander", "cat /etc/hosts")
+            .contains(&name)
+            .then_some(())
+    })
+    .await;
+    victim.assert_serves("hosts files that are filled");
+
+    linking.await.unwrap();
+    victim.bed.delete_pod("links", false).await;
+    victim.bed.until_pod_gone("links").await;
+    eventually("the volume to be removed", || (!dir.exists()).then_some(())).await;
+    victim.assert_serves("links in a volume");
+}
