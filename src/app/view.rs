@@ -370,7 +370,8 @@ impl AgentView for View {
         let before = self.merged.get();
         let mut newest = merge_sources(&states, &before.incumbents(), &before.objects);
         newest.bind_claims(&before.bindings);
-        let mut problems = newest.conflicts.clone();
+        // A set: the pods of a workload have the same problems.
+        let mut problems: BTreeSet<Diagnostic> = newest.conflicts.iter().cloned().collect();
         problems.extend(
             states
                 .values()
@@ -382,7 +383,7 @@ impl AgentView for View {
         );
         PlanReport {
             pods: self.rollouts.plan(&newest, &before, request.content).await,
-            problems,
+            problems: problems.into_iter().collect(),
         }
     }
 
