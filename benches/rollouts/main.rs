@@ -83,7 +83,10 @@ fn main() -> anyhow::Result<()> {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    let figures = runtime.block_on(measure(&settings))?;
+    let bed = Bed::new(&settings.docker)?;
+    let measured = runtime.block_on(measure(&settings, &bed));
+    clean_up(&settings, &bed)?;
+    let figures = measured?;
     println!("{}", report::table(&figures));
     let with = serde_json::json!({"edits": settings.edits, "rate": RATE});
     let path = report::store("rollouts", with, &figures)?;
@@ -91,15 +94,24 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn measure(settings: &Settings) -> anyhow::Result<Vec<Figure>> {
-    let bed = Bed::new(&settings.docker)?;
-    let agent = Agent::start(settings, &bed).await?;
+/// Removes what the agent left, however the measurement ended: rules for host ports outlive it.
+fn clean_up(settings: &Settings, bed: &Bed) -> anyhow::Result<()> {
+    let mut command = Command::new(&settings.binary);
+    command.args(["cleanup", "--yes", "--docker", &settings.docker]);
+    let cleaned = command.arg("--root").arg(bed.root()).output()?;
+    let said = String::from_utf8_lossy(&cleaned.stderr);
+    anyhow::ensure!(cleaned.status.success(), "failed to clean up: {said}");
+    Ok(())
+}
+
+async fn measure(settings: &Settings, bed: &Bed) -> anyhow::Result<Vec<Figure>> {
+    let agent = Agent::start(settings, bed).await?;
     let composed = match &settings.compose {
         Some(program) => Some(compose_edits(settings, program, bed.root())?),
         None => None,
     };
-    let (recreated, calls) = edits(settings, &bed, &agent, "Recreate").await?;
-    let (first, first_calls) = edits(settings, &bed, &agent, "StartFirst").await?;
+    let (recreated, calls) = edits(settings, bed, &agent, "Recreate").await?;
+    let (first, first_calls) = edits(settings, bed, &agent, "StartFirst").await?;
     bed.remove("web")?;
     agent.quiet().await?;
     agent.stop()?;

@@ -36,6 +36,8 @@ struct Stored {
 pub(super) struct HistoryStore {
     kept: KeptDir,
     saved: BTreeMap<FullName, History>,
+    /// Whether the newest attempt to write failed.
+    failing: bool,
 }
 
 impl HistoryStore {
@@ -57,12 +59,17 @@ impl HistoryStore {
         });
         tell(&problems);
         let histories = saved.clone();
-        (Self { kept, saved }, histories)
+        let store = Self {
+            kept,
+            saved,
+            failing: false,
+        };
+        (store, histories)
     }
 
-    /// Writes the histories that have changed, and removes those that are forgotten. One that can't
-    /// be written is tried again with the next change of any.
-    pub(super) async fn keep(&mut self, histories: &BTreeMap<FullName, History>) {
+    /// Writes the histories that have changed, and removes those that are forgotten. Returns whether
+    /// the disk has all of them now.
+    pub(super) async fn keep(&mut self, histories: &BTreeMap<FullName, History>) -> bool {
         let changed =
             |(name, history): &(&FullName, &History)| self.saved.get(*name) != Some(*history);
         let changed: Vec<Stored> = histories
@@ -77,7 +84,7 @@ impl HistoryStore {
         let forgotten = |name: &&FullName| !histories.contains_key(*name);
         let forgotten: Vec<FullName> = self.saved.keys().filter(forgotten).cloned().collect();
         if changed.is_empty() && forgotten.is_empty() {
-            return;
+            return true;
         }
         for name in &forgotten {
             self.saved.remove(name);
@@ -94,18 +101,22 @@ impl HistoryStore {
             };
             changed.into_iter().map(write).collect::<Vec<_>>()
         });
+        let mut failed = None;
         for result in written.await {
             match result {
                 Ok((name, history)) => {
                     self.saved.insert(name, history);
                 }
-                Err(error) => {
-                    let dir = self.kept.dir.display().to_string();
-                    let message = format!("a rollout history can't be kept on disk: {error}");
-                    tell(&[Diagnostic::warning(Code::Unreadable, dir, message)]);
-                }
+                Err(error) => failed = Some(error),
             }
         }
+        let was_failing = std::mem::replace(&mut self.failing, failed.is_some());
+        if let Some(error) = failed.filter(|_| !was_failing) {
+            let dir = self.kept.dir.display().to_string();
+            let message = format!("rollout histories can't be kept on disk, for now: {error}");
+            tell(&[Diagnostic::warning(Code::Unreadable, dir, message)]);
+        }
+        !self.failing
     }
 }
 
@@ -118,4 +129,26 @@ fn tell(problems: &[Diagnostic]) {
 fn file_name(name: &FullName) -> String {
     let digest = Sha256::digest(name.to_string().as_bytes());
     format!("{}{SUFFIX}", hex(&digest[..16]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_history_that_could_not_be_written_is_written_once_there_is_room() {
+        let root = tempfile::tempdir().unwrap();
+        let (mut store, mut histories) = HistoryStore::load(root.path());
+        let name = FullName::new("web", "default");
+        histories.insert(name.clone(), History::default());
+        // A file in the place of the directory.
+        let directory = root.path().join(DIRECTORY);
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::write(&directory, "").unwrap();
+        assert!(!store.keep(&histories).await);
+        std::fs::remove_file(&directory).unwrap();
+        assert!(store.keep(&histories).await);
+        let (_, kept) = HistoryStore::load(root.path());
+        assert_eq!(kept.keys().collect::<Vec<_>>(), [&name]);
+    }
 }

@@ -53,6 +53,8 @@ const ADMIT_PERIOD: Duration = Duration::from_secs(10);
 const SERVE_DEADLINE: Duration = Duration::from_secs(20);
 /// Pause after that has failed.
 const SERVE_RETRY: Duration = Duration::from_secs(5);
+/// Pause after histories could not be written.
+const KEEP_RETRY: Duration = Duration::from_secs(30);
 /// Reason of the note that host ports could not be handed over.
 const HAND_OVER_FAILED: &str = "HandOverFailed";
 
@@ -464,9 +466,11 @@ impl Rollouts {
     }
 
     /// Brings the disk up to date with what was decided, then answers commands. What can't be
-    /// written costs history, never a pod.
+    /// written is tried again, and costs history, never a pod.
     pub async fn keep(&mut self) {
-        self.store.keep(&self.histories).await;
+        if !self.store.keep(&self.histories).await {
+            self.look_in(KEEP_RETRY);
+        }
         for (sender, answer) in self.answers.drain(..) {
             // Whoever asked may have gone.
             let _ = sender.send(answer);
