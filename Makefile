@@ -38,6 +38,7 @@ core: ## the decisions alone and their tests: no async runtime, no Engine, no HT
 
 scripts:
 	@for script in hack/*.sh hack/conformance/*.sh tests/common/*.sh .ci/run .ci/check; do bash -n "$$script"; done
+	@hack/mutants.sh --check
 
 versions: ## the chart and manifests say the version of Cargo.toml
 	@hack/versions.sh >/dev/null
@@ -117,6 +118,10 @@ SIMULATION_SEEDS ?= 10000
 .PHONY: simulate
 simulate: ## 10,000 lives of a node in memory, thrown by dice (SIMULATION_SEEDS=… for more)
 	SIMULATION_SEEDS=$(SIMULATION_SEEDS) $(CARGO) test --locked --profile quick --test house simulation:: -- --nocapture
+
+.PHONY: mutants
+mutants: ## plants faults in a copy of the program, and has the simulation find each of them
+	hack/mutants.sh
 
 book: ## the documents as a book, into target/book (mdBook, built once)
 	"$$(hack/tool.sh mdbook 0.5.4 --no-default-features --features search)" build

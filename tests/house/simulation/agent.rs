@@ -28,9 +28,21 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+/// Time between two sweeps, and in lives without sweeps.
 const SWEEP: Duration = Duration::from_mins(5);
+const NO_SWEEP: Duration = Duration::from_hours(10_000);
 /// Longest crash-loop back-off.
 const BACKOFF_MAX: Duration = Duration::from_mins(5);
+
+/// The settings of the agents of a life.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ways {
+    /// Whether failed revisions are replaced by the last healthy one.
+    pub(super) restore: bool,
+    /// Whether everything is listed now and then. Where it isn't, no event is lost: all else has to be
+    /// found without.
+    pub(super) sweeps: bool,
+}
 
 /// A running agent.
 pub(super) struct Agent {
@@ -45,7 +57,7 @@ impl Agent {
         fake: &FakeRuntime,
         source: &SourceReader,
         root: &Path,
-        restore: bool,
+        Ways { restore, sweeps }: Ways,
     ) -> Self {
         let runtime: Arc<dyn Runtime> = Arc::new(fake.clone());
         let telemetry = Telemetry::new();
@@ -55,7 +67,7 @@ impl Agent {
             Arc::clone(&runtime),
             writer,
             requests,
-            SWEEP,
+            if sweeps { SWEEP } else { NO_SWEEP },
             telemetry.clone(),
         );
         let (merged, _) = cell(Merged::default());

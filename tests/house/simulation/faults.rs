@@ -254,6 +254,7 @@ impl World {
     /// before the agent hears that it has crashed.
     fn disturb_events(&mut self) {
         let is_fair = self.weather == Weather::Fair;
+        let loses = !is_fair && self.ways.sweeps;
         let delays: &[u64] = if is_fair {
             &[1, 20, 700]
         } else {
@@ -261,7 +262,7 @@ impl World {
         };
         let fates: Vec<EventFate> = (0..=self.dice.roll(6))
             .map(|_| match self.dice.roll(4) {
-                0 if !is_fair => EventFate::Lost,
+                0 if loses => EventFate::Lost,
                 1 => EventFate::Doubled,
                 _ => EventFate::Late(Duration::from_millis(self.dice.one_of(delays))),
             })

@@ -78,7 +78,7 @@ impl World {
             };
             let expected = self
                 .known
-                .expected(newest, *number, self.restore, self.jumps);
+                .expected(newest, *number, self.ways.restore, self.jumps);
             if let Some(expected) = expected {
                 assert_eq!(runs.uid(), expected, "another version of {name} should run");
             }
@@ -111,10 +111,11 @@ impl World {
         let agent = self.agent.as_ref().unwrap();
         let shown: BTreeSet<PodUid> = agent.board.all().into_iter().map(|v| v.uid).collect();
         assert_eq!(shown, uids, "the board shows other pods than run");
-        let cached = agent
-            .cache
-            .all()
-            .into_iter()
+        // An empty entry stays until the next sweep.
+        let sweeps = self.ways.sweeps;
+        let cached = agent.cache.all().into_iter();
+        let cached = cached
+            .filter(|entry| sweeps || !entry.status.is_empty())
             .map(|entry| entry.status.uid.clone());
         let cached: BTreeSet<PodUid> = cached.collect();
         assert_eq!(cached, uids, "the cache has other pods than run");

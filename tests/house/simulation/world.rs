@@ -11,7 +11,7 @@ use mirrorlet_core::desired::{Origin, PodSource, SourcePod, SourceSet, SourceSta
 use mirrorlet_core::merge::SourceName;
 use mirrorlet_testing::fake_runtime::FakeRuntime;
 
-use super::agent::Agent;
+use super::agent::{Agent, Ways};
 use super::dice::Dice;
 use super::disk;
 use super::known::Known;
@@ -42,8 +42,7 @@ pub(super) struct World {
     /// Whether the clock may jump, and whether the disk may be full.
     pub(super) jumps: bool,
     pub(super) fills: bool,
-    /// Whether failed revisions are replaced by the last healthy one.
-    pub(super) restore: bool,
+    pub(super) ways: Ways,
     pub(super) fake: FakeRuntime,
     pub(super) agent: Option<Agent>,
     pub(super) known: Known,
@@ -79,14 +78,17 @@ impl World {
         };
         let roots = disk::in_memory();
         let root = roots.path().join("0");
-        let restore = seed % 2 == 1;
-        let agent = Agent::start(&fake, &source, &root, restore);
+        let ways = Ways {
+            restore: seed % 2 == 1,
+            sweeps: dice.roll(3) > 0,
+        };
+        let agent = Agent::start(&fake, &source, &root, ways);
         Self {
             jumps: dice.roll(4) == 0,
             fills: dice.roll(4) == 0,
             dice,
             weather: Weather::Storm,
-            restore,
+            ways,
             fake,
             agent: Some(agent),
             known: Known::default(),
@@ -177,7 +179,7 @@ impl World {
     /// Starts an agent where the last one was. Strictly one after the other: the root's lock sees to
     /// that in life.
     pub(super) fn start_agent(&mut self) {
-        let agent = Agent::start(&self.fake, &self.source, &self.root, self.restore);
+        let agent = Agent::start(&self.fake, &self.source, &self.root, self.ways);
         self.agent = Some(agent);
     }
 
