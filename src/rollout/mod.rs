@@ -22,12 +22,11 @@ use mirrorlet_core::desired::SourcePod;
 use mirrorlet_core::merge::Merged;
 use mirrorlet_core::observed::Pods;
 use mirrorlet_core::rollout::{
-    Cause, Change, Decision, History, Input, Outcome, Phase, Preparation, Revision,
-    RolloutStrategy, Settings, View, beside_pod, beside_refused, decide, is_beside,
-    without_host_ports,
+    Cause, Change, Decision, History, Input, Outcome, Phase, Preparation, RolloutStrategy,
+    Settings, View, beside_pod, beside_refused, decide, is_beside, without_host_ports,
 };
 use mirrorlet_host::telemetry::Telemetry;
-use mirrorlet_host::telemetry::occurrences::{self, RolloutSetback};
+use mirrorlet_host::telemetry::occurrences;
 use mirrorlet_runtime::objects::ManifestObjects;
 use mirrorlet_runtime::{Runtime, ServingPods, SyncError, SyncErrorReason};
 
@@ -37,6 +36,7 @@ mod handle;
 mod kept;
 mod plan;
 mod prepare;
+mod tell;
 mod versions;
 
 pub use handle::{CommandError, Histories, RolloutHandle};
@@ -372,65 +372,6 @@ impl Rollouts {
     fn look_in(&mut self, wait: Duration) {
         let at = Instant::now() + wait;
         self.look_at = Some(self.look_at.map_or(at, |known| known.min(at)));
-    }
-
-    /// Tells what has changed about a rollout, by the UID of the pod that runs.
-    fn tell(&self, name: &FullName, newest: &SourcePod, decision: &Decision) {
-        let telemetry = &self.options.telemetry;
-        let history = &decision.history;
-        let uid = history
-            .current
-            .as_ref()
-            .map_or_else(|| newest.uid(), |(uid, _)| uid.clone());
-        let known = self.phases.get(name);
-        let succeeded = matches!(
-            decision.change,
-            Some(Change::Succeeded | Change::HandedOver)
-        );
-        if succeeded && history.revisions.len() > 1 {
-            occurrences::rollout_succeeded(telemetry, name, &uid);
-        }
-        if decision.change == Some(Change::FellBack) {
-            self.tell_fallen_back(name, decision);
-        }
-        // What fails and runs on fails again and again, in other words each time.
-        let failed = |phase: &Phase| matches!(phase, Phase::Failed(_));
-        let fails_on = known.is_some_and(failed) && failed(&decision.phase);
-        if known == Some(&decision.phase) || fails_on {
-            return;
-        }
-        // What failed before this agent's life is no news.
-        let (setback, cause) = match &decision.phase {
-            Phase::Preparing => {
-                occurrences::rollout_started(telemetry, name, &uid, &newest.uid());
-                return;
-            }
-            Phase::Held(cause) => (RolloutSetback::Held, cause),
-            Phase::Failed(cause) if known.is_some() => (RolloutSetback::Failed, cause),
-            Phase::Restored(cause) if known.is_some() => (RolloutSetback::Restored, cause),
-            Phase::Settled
-            | Phase::Judging
-            | Phase::Paused
-            | Phase::Failed(_)
-            | Phase::Restored(_) => return,
-        };
-        let Cause {
-            reason, message, ..
-        } = cause;
-        occurrences::rollout_setback(telemetry, name, &uid, setback, reason, message);
-    }
-
-    /// Tells that the version that ran so far has failed, which is not the newest any more.
-    fn tell_fallen_back(&self, name: &FullName, decision: &Decision) {
-        let before = self.histories.get(name).and_then(History::current);
-        let Some(uid) = before.map(Revision::uid) else {
-            return;
-        };
-        if let Some(Outcome::Failed(cause)) = decision.history.get(&uid).map(|r| &r.outcome) {
-            let (telemetry, setback) = (&self.options.telemetry, RolloutSetback::Restored);
-            let (reason, message) = (&cause.reason, &cause.message);
-            occurrences::rollout_setback(telemetry, name, &uid, setback, reason, message);
-        }
     }
 
     /// Ends when what was decided may have to be decided anew.

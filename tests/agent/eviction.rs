@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::common::{Bed, IMAGE, TestAgent, eventually, sleeper};
+use mirrorlet::config::Resolved;
 use mirrorlet_core::eviction::{Amount, Signal};
 
 const MIB: u64 = 1 << 20;
@@ -94,28 +95,42 @@ async fn a_pod_over_its_size_limit_is_evicted_and_comes_back_with_an_empty_volum
     agent.stop().await;
 }
 
+/// An agent on a disk of which half is to stay free.
+fn keeps_half(bed: &Bed, signal: Signal) -> Resolved {
+    let mut resolved = bed.resolved();
+    let half = Amount::parse("50%").unwrap();
+    resolved.config.eviction_hard = vec![(signal, half)];
+    resolved.config.eviction_pressure_transition_period = Duration::from_secs(1);
+    resolved
+}
+
+/// Waits until `large` was evicted for pressure on the disk, and the pressure has passed. Returns the
+/// words of the node and those of the pod.
+async fn until_relieved(agent: &TestAgent) -> (String, String) {
+    let report = agent
+        .until("pressure", |report| !report.pressures.is_empty())
+        .await;
+    let evicted = until_evicted(agent, "large-box").await;
+    agent
+        .until("no pressure", |report| report.pressures.is_empty())
+        .await;
+    (report.pressures["DiskPressure"].clone(), evicted)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_fills_a_small_disk_is_evicted_and_comes_back_once_there_is_space() {
     let bed = Bed::with_disk("64m");
-    let mut resolved = bed.resolved();
-    let half = Amount::parse("50%").unwrap();
-    resolved.config.eviction_hard = vec![(Signal::NodeFsAvailable, half)];
-    resolved.config.eviction_pressure_transition_period = Duration::from_secs(1);
     bed.write("small.yaml", &sleeper("small"));
-    let agent = bed.agent_as(resolved).await;
+    let agent = bed
+        .agent_as(keeps_half(&bed, Signal::NodeFsAvailable))
+        .await;
     agent.until_running("small").await;
     let small = bed.running_id("small");
     bed.write("large.yaml", &filler(&bed, "large", "{}", 40));
 
-    let report = agent
-        .until("pressure", |report| !report.pressures.is_empty())
-        .await;
+    let (pressure, evicted) = until_relieved(&agent).await;
     // eviction 9
-    assert!(
-        report.pressures["DiskPressure"].starts_with("nodefs.available is "),
-        "{report:?}"
-    );
-    let evicted = until_evicted(&agent, "large-box").await;
+    assert!(pressure.starts_with("nodefs.available is "), "{pressure}");
     // eviction 9
     assert!(
         evicted.contains(
@@ -123,9 +138,6 @@ async fn what_fills_a_small_disk_is_evicted_and_comes_back_once_there_is_space()
         ),
         "{evicted}"
     );
-    agent
-        .until("space", |report| report.pressures.is_empty())
-        .await;
     // eviction 8
     agent.until_running("large").await;
     assert_eq!(bed.running_id("small"), small, "it holds next to nothing");
@@ -135,25 +147,17 @@ async fn what_fills_a_small_disk_is_evicted_and_comes_back_once_there_is_space()
 #[tokio::test(flavor = "multi_thread")]
 async fn what_takes_all_inodes_is_evicted_and_comes_back_once_there_are_some() {
     let bed = Bed::with_inodes(2000);
-    let mut resolved = bed.resolved();
-    let half = Amount::parse("50%").unwrap();
-    resolved.config.eviction_hard = vec![(Signal::NodeFsInodesFree, half)];
-    resolved.config.eviction_pressure_transition_period = Duration::from_secs(1);
     bed.write("small.yaml", &sleeper("small"));
-    let agent = bed.agent_as(resolved).await;
+    let agent = bed
+        .agent_as(keeps_half(&bed, Signal::NodeFsInodesFree))
+        .await;
     agent.until_running("small").await;
     let small = bed.running_id("small");
     let fill = "i=0; while [ $i -lt 1200 ]; do : > /data/$i; i=$((i + 1)); done";
     bed.write("large.yaml", &once(&bed, "large", "{}", fill));
-    let report = agent
-        .until("pressure", |report| !report.pressures.is_empty())
-        .await;
+    let (pressure, evicted) = until_relieved(&agent).await;
     // eviction 13
-    assert!(
-        report.pressures["DiskPressure"].starts_with("nodefs.inodesFree is "),
-        "{report:?}"
-    );
-    let evicted = until_evicted(&agent, "large-box").await;
+    assert!(pressure.starts_with("nodefs.inodesFree is "), "{pressure}");
     // eviction 13
     assert!(
         evicted.contains(
@@ -161,9 +165,6 @@ async fn what_takes_all_inodes_is_evicted_and_comes_back_once_there_are_some() {
         ),
         "{evicted}"
     );
-    agent
-        .until("inodes", |report| report.pressures.is_empty())
-        .await;
     // eviction 13
     agent.until_running("large").await;
     assert_eq!(bed.running_id("small"), small, "it holds next to nothing");

@@ -226,9 +226,8 @@ impl History {
     /// Begins the time anew for which a revision has run, where the clock was set back. A deadline
     /// must neither pass at once nor wait until the clock has caught up.
     pub(super) fn take_clock(&mut self, now: Timestamp) {
-        let times = self.current.iter_mut().chain(&mut self.beside);
-        for (_, since) in times.filter(|(_, since)| *since > now) {
-            *since = now;
+        for (_, since) in self.current.iter_mut().chain(&mut self.beside) {
+            *since = (*since).min(now);
         }
     }
 
