@@ -15,7 +15,8 @@ use clap::{CommandFactory as _, Parser};
 use crate::app::approve::{self, ApproveOptions};
 use crate::cluster::ConnectError;
 use crate::config::args::{
-    ApproveArgs, CONFIG_ENV, Cli, Cmd, DocumentOutput, SettingArgs, ValidateArgs, ValidateOutput,
+    ApproveArgs, CONFIG_ENV, Cli, Cmd, DocumentOutput, ImportCommand, SettingArgs, ValidateArgs,
+    ValidateOutput,
 };
 use crate::config::file::{self, LocatedFile};
 use crate::config::kinds::default_node_name;
@@ -33,6 +34,7 @@ pub mod events;
 pub mod exec;
 pub mod explain;
 pub mod images;
+pub mod import;
 pub mod logs;
 pub mod orders;
 mod pager;
@@ -176,6 +178,9 @@ fn dispatch(command: Cmd) -> Outcome {
     match command {
         Cmd::Run(args) => run(&args),
         Cmd::Validate(args) => validate_command(&args),
+        Cmd::Import(args) => match args.command {
+            ImportCommand::Compose(args) => import::compose(&args),
+        },
         Cmd::Status(args) => block_on(status::status(&args, &root_of(&args.agent.0)?)),
         Cmd::Explain(args) => block_on(explain::explain(&args, &root_of(&args.agent.0)?)),
         Cmd::Events(args) => block_on(events::events(&args, &root_of(&args.agent.0)?)),

@@ -17,6 +17,7 @@ use super::table::{Key, ROWS, Setting, SettingRow};
 mod access;
 mod approve;
 mod events;
+mod import;
 mod logs;
 mod orders;
 mod rollout;
@@ -27,6 +28,7 @@ mod volumes;
 pub use access::{AttachArgs, CpArgs, ExecArgs, PortForwardArgs};
 pub use approve::ApproveArgs;
 pub use events::{EventKind, EventsArgs};
+pub use import::{ComposeArgs, ImportArgs, ImportCommand};
 pub use logs::LogsArgs;
 pub use orders::{OrderArgs, RestartArgs, WaitArgs, WaitFor};
 pub use rollout::{
@@ -86,6 +88,8 @@ pub enum Cmd {
     /// Check manifests. Needs neither an agent nor an Engine.
     #[command(after_help = EXIT_CODES)]
     Validate(ValidateArgs),
+    /// Make manifests of what other programs run.
+    Import(ImportArgs),
     /// Show the pods of the running agent, and problems.
     #[command(after_help = EXIT_CODES)]
     Status(Box<StatusArgs>),

@@ -14,6 +14,7 @@ mod access;
 mod binary;
 mod by_hand;
 mod claims;
+mod compose;
 mod containers;
 mod edits;
 mod eviction;

@@ -2,8 +2,8 @@
 //!
 //! Between crates the arrows are the dependencies in `Cargo.toml`. Read off the sources here: the
 //! arrows between the modules of the agent and of `host`, which crates a module of the agent may
-//! name, that those of `core`, `docker`, `host` and `cluster` import one another in no circle, and that `core`
-//! uses nothing of `std` that has a clock, a disk or a socket. A violation is printed as `file:line` with the rule it breaks. Test code (`tests.rs`, `tests/`, and what follows
+//! name, that those of `core`, `compose`, `docker`, `host` and `cluster` import one another in no circle, and that
+//! `core` and `compose` use nothing of `std` that has a clock, a disk or a socket. A violation is printed as `file:line` with the rule it breaks. Test code (`tests.rs`, `tests/`, and what follows
 //! `#[cfg(test)]`) is exempt, as are comments.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,6 +81,7 @@ const ROOT_FILES: &[&str] = &["src/lib.rs", "src/main.rs", "crates/host/src/lib.
 const ONLY_IN: &[(&str, &[&str])] = &[
     // The wiring chooses the runtime; everybody else knows the trait.
     ("mirrorlet_docker", &["src/app", "crates/"]),
+    ("mirrorlet_compose", &["src/cli"]),
     ("mirrorlet_streaming", &["src/cli", "src/server"]),
     ("axum", &["src/server"]),
     ("kube", &["src/cluster", "src/source/apiserver"]),
@@ -94,12 +95,12 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("tracing_subscriber", &["src/logging"]),
 ];
 
-/// Crates that `core` must not depend on, however indirectly: no async runtime, no wire.
+/// Crates that `core` and `compose` must not depend on, however indirectly: no async runtime, no wire.
 const CORE_FORBIDS: &[&str] = &[
     "tokio", "futures", "bollard", "kube", "hyper", "http", "axum", "tracing", "notify",
 ];
 
-/// Modules of `std` that `core` must not use: clock, disk, network, threads, process.
+/// Modules of `std` that `core` and `compose` must not use: clock, disk, network, threads, process.
 const PURE_FORBIDS_STD: &[&str] = &[
     "std::time::Instant",
     "std::time::SystemTime",
@@ -119,8 +120,11 @@ const PURE_FORBIDS_STD: &[&str] = &[
     "std::os::unix::net",
 ];
 
-/// Where the decisions are.
-const PURE: &str = "crates/core/src/";
+/// Crates of decisions alone, with where they are.
+const PURE: &[(&str, &str)] = &[
+    ("core", "crates/core/src/"),
+    ("compose", "crates/compose/src/"),
+];
 
 /// One broken arrow.
 #[derive(Debug, PartialEq, Eq)]
@@ -323,9 +327,9 @@ fn violations_in(file: &str, source: &str) -> Vec<Violation> {
                 );
             }
         }
-        if file.starts_with(PURE) {
+        for (name, _) in PURE.iter().filter(|(_, home)| file.starts_with(home)) {
             for path in PURE_FORBIDS_STD.iter().filter(|path| names(&code, path)) {
-                report(line, format!("`core` is pure and must not use `{path}`"));
+                report(line, format!("`{name}` is pure and must not use `{path}`"));
             }
         }
         if ROOT_FILES.contains(&file) {
@@ -382,6 +386,7 @@ pub(crate) fn sources() -> Vec<(String, String)> {
     let mut files = Vec::new();
     for crate_dir in [
         "",
+        "crates/compose",
         "crates/core",
         "crates/docker",
         "crates/host",
@@ -425,6 +430,7 @@ fn modules() -> Vec<String> {
 /// Directories whose modules import one another in one direction only.
 const WITHOUT_CIRCLES: &[&str] = &[
     "src/cluster/",
+    "crates/compose/src/",
     "crates/core/src/",
     "crates/docker/src/",
     "crates/host/src/",
@@ -565,33 +571,30 @@ fn no_patch_is_unused() {
 }
 
 #[test]
-fn core_depends_on_no_runtime_and_no_wire() {
-    let tree = Command::new(env!("CARGO"))
-        .args([
-            "tree",
-            "--locked",
-            "--offline",
-            "--package",
-            "mirrorlet-core",
-        ])
-        .args([
-            "--edges",
-            "normal,dev",
-            "--prefix",
-            "none",
-            "--format",
-            "{lib}",
-        ])
-        .current_dir(root())
-        .output()
-        .unwrap();
-    let tree = String::from_utf8(tree.stdout).unwrap();
-    assert!(tree.lines().any(|lib| lib == "serde"), "not read: {tree}");
-    for forbidden in CORE_FORBIDS {
-        assert!(
-            !tree.lines().any(|lib| lib == *forbidden),
-            "mirrorlet-core depends on {forbidden}"
-        );
+fn pure_crates_depend_on_no_runtime_and_no_wire() {
+    for (name, _) in PURE {
+        let package = format!("mirrorlet-{name}");
+        let tree = Command::new(env!("CARGO"))
+            .args(["tree", "--locked", "--offline", "--package", &package])
+            .args([
+                "--edges",
+                "normal,dev",
+                "--prefix",
+                "none",
+                "--format",
+                "{lib}",
+            ])
+            .current_dir(root())
+            .output()
+            .unwrap();
+        let tree = String::from_utf8(tree.stdout).unwrap();
+        assert!(tree.lines().any(|lib| lib == "serde"), "not read: {tree}");
+        for forbidden in CORE_FORBIDS {
+            assert!(
+                !tree.lines().any(|lib| lib == *forbidden),
+                "{package} depends on {forbidden}"
+            );
+        }
     }
 }
 
@@ -601,6 +604,8 @@ fn a_planted_violation_is_caught() {
         ("crates/core/src/plan/x.rs", "use std::time::Instant;"),
         ("crates/core/src/x.rs", "let now = jiff::Timestamp::now();"),
         ("crates/core/src/lib.rs", "use std::fs;"),
+        ("crates/compose/src/load.rs", "use std::fs;"),
+        ("src/app/x.rs", "use mirrorlet_compose::import;"),
         ("crates/host/src/volume/x.rs", "use crate::disk::replace;"),
         (
             "crates/host/src/telemetry/x.rs",

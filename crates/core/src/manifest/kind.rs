@@ -56,7 +56,9 @@ pub(super) fn check_kind(json: &Value, is_item: bool, problems: &mut Problems<'_
         let message = "this is a Docker Compose file; mirrorlet runs Kubernetes manifests";
         let at = Path::of("services");
         problems.add_at_key(Severity::Error, Code::WrongKind, &at, message.to_owned());
-        problems.help(format!("write its services as pods: {COMPOSE_PAGE}"));
+        problems.help(format!(
+            "mirrorlet import compose FILE makes manifests of it: {COMPOSE_PAGE}"
+        ));
         return None;
     }
     let mut wrong = |key: &str, message: String| {

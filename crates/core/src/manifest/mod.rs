@@ -54,6 +54,14 @@ pub fn secret_open_to_others(location: &str) -> Diagnostic {
         .help(format!("let only its owner read it: chmod 600 {location}"))
 }
 
+/// Returns the problem that keeps a text from being read as YAML, in the words that
+/// [`parse_manifest`] has for it; none if it is YAML. `location` is named in it.
+#[must_use]
+pub fn yaml_problem(bytes: &[u8], location: &str) -> Option<Diagnostic> {
+    let read = text::documents(bytes, location, &mut Vec::new());
+    read.err().map(|problem| *problem)
+}
+
 /// The inputs of parsing besides the manifest's bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct ParseContext<'a> {

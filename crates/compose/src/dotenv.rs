@@ -1,0 +1,174 @@
+//! Files of variables: `.env`, and those of `env_file`.
+//!
+//! Upstream: `dotenv/parser.go` of compose-go.
+
+use std::collections::BTreeSet;
+
+use crate::interpolate::{Variables, Wrong, substitute};
+
+/// A line that is no variable, by its number from 1. Never quotes what stands there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BadLine {
+    pub(crate) line: usize,
+    pub(crate) why: String,
+}
+
+/// Reads a file of variables, in order. `known` are the variables that its values may refer to, and
+/// those that a name without a value takes. The names of variables that aren't set are added to
+/// `unset`.
+pub(crate) fn parse(
+    text: &str,
+    known: &Variables,
+    unset: &mut BTreeSet<String>,
+) -> Result<Vec<(String, String)>, BadLine> {
+    let mut found: Vec<(String, String)> = Vec::new();
+    let mut scope = known.clone();
+    let mut rest = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut line = 1;
+    while !rest.is_empty() {
+        let (current, next) = rest.split_once('\n').unwrap_or((rest, ""));
+        let trimmed = current.trim();
+        if trimmed.is_empty() || trimmed.starts_with('#') {
+            rest = next;
+            line += 1;
+            continue;
+        }
+        let bad = |why: &str| BadLine {
+            line,
+            why: why.to_owned(),
+        };
+        let start = trimmed
+            .strip_prefix("export ")
+            .map_or(trimmed, str::trim_start);
+        let name_end = start.find(['=', ':']).unwrap_or(start.len());
+        let name = start[..name_end].trim_end();
+        if name.is_empty() || name.contains(char::is_whitespace) {
+            return Err(bad("this is not a variable: write NAME=value"));
+        }
+        let written = start.get(name_end + 1..).map(str::trim_start);
+        let (value, after, lines) = match written {
+            // A name alone takes the value that is known, if any.
+            None => {
+                if let Some(value) = known.get(name) {
+                    found.push((name.to_owned(), value.clone()));
+                }
+                rest = next;
+                line += 1;
+                continue;
+            }
+            Some(value) if value.starts_with(['"', '\'']) => {
+                let offset = value.as_ptr() as usize - rest.as_ptr() as usize;
+                quoted(&rest[offset..]).ok_or_else(|| bad("the quote is not closed"))?
+            }
+            Some(value) => (Value::Open(unquoted(value).to_owned()), next, 1),
+        };
+        let value = match value {
+            Value::Raw(value) => value,
+            Value::Open(value) => {
+                substitute(&value, &scope, unset).map_err(|wrong| match wrong {
+                    Wrong::Required { name, .. } => bad(&format!("the variable {name} isn't set")),
+                    Wrong::Invalid => bad("this is not a form of variables: write $$ for a $"),
+                })?
+            }
+        };
+        scope
+            .entry(name.to_owned())
+            .or_insert_with(|| value.clone());
+        found.push((name.to_owned(), value));
+        rest = after;
+        line += lines;
+    }
+    Ok(found)
+}
+
+enum Value {
+    /// As it is.
+    Raw(String),
+    /// With variables.
+    Open(String),
+}
+
+/// A value without quotes ends at a comment.
+fn unquoted(value: &str) -> &str {
+    let comment = value
+        .char_indices()
+        .find(|(at, c)| *c == '#' && (*at == 0 || value[..*at].ends_with(char::is_whitespace)));
+    value[..comment.map_or(value.len(), |(at, _)| at)].trim_end()
+}
+
+/// The value in quotes that a text begins with, the text behind its last line, and how many lines
+/// it takes.
+fn quoted(text: &str) -> Option<(Value, &str, usize)> {
+    let quote = text.chars().next()?;
+    let inner = &text[1..];
+    let mut value = String::new();
+    let mut chars = inner.char_indices();
+    let end = loop {
+        let (at, c) = chars.next()?;
+        if c == quote {
+            break at;
+        }
+        if c != '\\' || quote == '\'' {
+            value.push(c);
+            continue;
+        }
+        let (_, escaped) = chars.next()?;
+        match escaped {
+            'n' => value.push('\n'),
+            'r' => value.push('\r'),
+            't' => value.push('\t'),
+            '"' | '\\' => value.push(escaped),
+            '$' => value.push_str("$$"),
+            other => value.extend(['\\', other]),
+        }
+    };
+    let behind = &inner[end + 1..];
+    let next = behind.split_once('\n').map_or("", |(_, next)| next);
+    let lines = inner[..end].matches('\n').count() + 1;
+    let value = if quote == '\'' {
+        Value::Raw(value)
+    } else {
+        Value::Open(value)
+    };
+    Some((value, next, lines))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_variables_are_read_as_compose_reads_them() {
+        let known: Variables = [("HOST".to_owned(), "h".to_owned())].into();
+        let text = "# comment\n\nA=1\nexport B = two words # c\nC='raw $A #x'\nD=\"$A\\n${HOST}\"\nHOST\nNOT\n\
+                    E=a#b\nF=\nG: yaml\nH=\"two\nlines\"\nI=${NONE:-d}$NONE\nJ=\"a\\$b\"\n";
+        let mut unset = BTreeSet::new();
+        let found = parse(text, &known, &mut unset).unwrap();
+        let found: Vec<(&str, &str)> = found.iter().map(|(n, v)| (&**n, &**v)).collect();
+        assert_eq!(
+            found,
+            [
+                ("A", "1"),
+                ("B", "two words"),
+                ("C", "raw $A #x"),
+                ("D", "1\nh"),
+                ("HOST", "h"),
+                ("E", "a#b"),
+                ("F", ""),
+                ("G", "yaml"),
+                ("H", "two\nlines"),
+                ("I", "d"),
+                ("J", "a$b"),
+            ]
+        );
+        assert_eq!(unset, BTreeSet::from(["NONE".to_owned()]));
+        for (text, line) in [
+            ("A=1\nB C=2", 2),
+            ("\nA=\"x\n\n", 2),
+            ("=x", 1),
+            ("A=${", 1),
+        ] {
+            assert_eq!(parse(text, &known, &mut unset).unwrap_err().line, line);
+        }
+    }
+}

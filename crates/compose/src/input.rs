@@ -1,0 +1,69 @@
+//! What goes in: the command's arguments, the environment, and the files that were read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+/// A path's content, as the caller found it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// The bytes of the file.
+    Bytes(Vec<u8>),
+    /// Nothing is there.
+    Missing,
+    /// It can't be read; the reason, without the path.
+    Failed(String),
+}
+
+/// What is at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PathKind {
+    /// A directory.
+    Directory,
+    /// A file.
+    File,
+    /// A Unix socket.
+    Socket,
+    /// A device.
+    Device,
+    /// Nothing, or nothing that can be seen.
+    Missing,
+}
+
+/// Something of the disk that an import asks its caller for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Need {
+    /// The content of a file.
+    Content(PathBuf),
+    /// What is at a path.
+    Kind(PathBuf),
+}
+
+/// The disk, as far as it was asked for. Paths are absolute.
+#[derive(Debug, Clone, Default)]
+pub struct Disk {
+    /// Contents of files.
+    pub contents: BTreeMap<PathBuf, Content>,
+    /// What is at paths.
+    pub kinds: BTreeMap<PathBuf, PathKind>,
+}
+
+/// The arguments of an import, and the environment.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The compose files, absolute; later ones are laid over earlier ones.
+    pub files: Vec<PathBuf>,
+    /// Prefix of paths that messages leave out: the current directory.
+    pub current_dir: PathBuf,
+    /// The home directory, which `~` means.
+    pub home: Option<String>,
+    /// Variables of the environment.
+    pub environment: BTreeMap<String, String>,
+    /// Files of variables, absolute; `.env` beside the first file if there are none.
+    pub env_files: Vec<PathBuf>,
+    /// The active profiles; `*` is every one.
+    pub profiles: BTreeSet<String>,
+    /// The project's name, in place of the one that the files give.
+    pub project_name: Option<String>,
+    /// Namespace of the manifests; none means that they don't name one.
+    pub namespace: Option<String>,
+}

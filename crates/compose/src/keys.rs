@@ -1,0 +1,159 @@
+//! Every key of the compose specification, and what becomes of it.
+//!
+//! `docs/from-compose.md` shows this table; a test holds the two equal.
+
+use mirrorlet_core::api::diagnostic::Severity;
+use mirrorlet_core::api::{Code, Diagnostic};
+
+use crate::project::Project;
+use crate::tree::{Entry, Kind, Node};
+
+mod table;
+
+pub use table::KEYS;
+
+/// What becomes of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// The manifests say the same.
+    Carried,
+    /// The manifests say the same of most values. Each value that they don't is reported.
+    Partly,
+    /// It is reported wherever it stands.
+    Lost,
+    /// It has no effect on what runs, in compose neither.
+    NoEffect,
+}
+
+impl Fate {
+    /// Its word in the documentation.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Carried => "carried over",
+            Self::Partly => "in part",
+            Self::Lost => "not carried over",
+            Self::NoEffect => "no effect",
+        }
+    }
+}
+
+/// A key of the compose specification.
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    /// Its path: names are `*`, items of lists `[]`.
+    pub path: &'static str,
+    /// What becomes of it.
+    pub fate: Fate,
+    /// How it is carried over, or why it isn't.
+    pub text: &'static str,
+}
+
+/// Returns the row of a path.
+fn row(path: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.path == path)
+}
+
+/// Whether the table has rows below a path.
+fn has_below(path: &str) -> bool {
+    KEYS.iter().any(|key| {
+        key.path
+            .strip_prefix(path)
+            .is_some_and(|rest| rest.starts_with('.') || rest.starts_with('['))
+    })
+}
+
+/// Reports the keys of a project that aren't carried over, and those that no specification knows.
+/// Services that are left out are not looked at.
+pub(crate) fn report(project: &Project, problems: &mut Vec<Diagnostic>) {
+    for section in project.root.entries() {
+        if section.key == "services" {
+            for service in &project.services {
+                let field = format!("services.{}", service.name);
+                below(&service.node, "services.*", &field, problems);
+            }
+        } else {
+            entry(section, "", "", problems);
+        }
+    }
+}
+
+fn below(node: &Node, path: &str, field: &str, problems: &mut Vec<Diagnostic>) {
+    match &node.kind {
+        Kind::Map(entries) => {
+            for child in entries {
+                entry(child, path, field, problems);
+            }
+        }
+        Kind::List(items) => {
+            let path = format!("{path}[]");
+            for item in items.iter().filter(|_| has_below(&path)) {
+                below(item, &path, field, problems);
+            }
+        }
+        Kind::Null | Kind::Bool(_) | Kind::Int(_) | Kind::Float(_) | Kind::Text(_) => {}
+    }
+}
+
+fn entry(entry: &Entry, path: &str, field: &str, problems: &mut Vec<Diagnostic>) {
+    if entry.key.starts_with("x-") {
+        return;
+    }
+    let join = |path: &str, key: &str| {
+        if path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{path}.{key}")
+        }
+    };
+    let (named, any) = (join(path, &entry.key), join(path, "*"));
+    let field = join(field, &entry.key);
+    let (path, row) = match row(&named) {
+        Some(found) => (named, Some(found)),
+        None => match row(&any) {
+            Some(found) => (any, Some(found)),
+            // The sections have no row of their own.
+            None if has_below(&named) => (named, None),
+            None => {
+                let message = "this is not a key of the compose specification";
+                problems.push(warning(
+                    entry,
+                    &field,
+                    Code::UnknownField,
+                    message.to_owned(),
+                ));
+                return;
+            }
+        },
+    };
+    match row.map(|row| (row.fate, row.text)) {
+        Some((Fate::Lost, text)) => {
+            if !is_default(&entry.value) {
+                let message = format!("not carried over: {text}");
+                problems.push(warning(entry, &field, Code::UnsupportedField, message));
+            }
+        }
+        Some((Fate::NoEffect, _)) => {}
+        Some((Fate::Carried | Fate::Partly, _)) | None => {
+            if has_below(&path) {
+                below(&entry.value, &path, &field, problems);
+            }
+        }
+    }
+}
+
+/// Whether a value asks for nothing.
+fn is_default(node: &Node) -> bool {
+    match &node.kind {
+        Kind::Null | Kind::Bool(false) => true,
+        Kind::List(items) => items.is_empty(),
+        Kind::Map(entries) => entries.is_empty(),
+        Kind::Text(text) => matches!(text.as_str(), "" | "false" | "default"),
+        Kind::Bool(true) | Kind::Int(_) | Kind::Float(_) => false,
+    }
+}
+
+fn warning(entry: &Entry, field: &str, code: Code, message: String) -> Diagnostic {
+    let problem = Diagnostic::new(Severity::Warning, code, "", message).field(field);
+    entry.place.mark(problem)
+}

@@ -1,0 +1,134 @@
+//! Compose projects as manifests. PURE: options, environment and contents of files in, manifests
+//! and diagnostics out.
+//!
+//! The way is *bytes → [`tree`] (values with file and place) → [`interpolate`] → [`canonical`]
+//! (long forms) → [`load`] (`extends`, `include`, several files) → [`project`] → [`manifests`]*.
+//! [`KEYS`] lists every key of the specification with what becomes of it; a key that isn't carried
+//! over is a diagnostic with its file and line.
+//!
+//! An import never looks at the disk: it answers which paths it needs, and is asked again with
+//! what is there. Diagnostics hold no values of variables, secrets or configs.
+
+use std::collections::BTreeSet;
+
+use mirrorlet_core::api::Diagnostic;
+
+mod canonical;
+mod dotenv;
+mod input;
+mod interpolate;
+mod keys;
+mod load;
+mod manifests;
+mod merge;
+mod paths;
+mod project;
+mod tree;
+mod value;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+pub use input::{Content, Disk, Need, Options, PathKind};
+pub use keys::{Fate, KEYS, Key};
+
+use load::Loader;
+use manifests::Document;
+use project::Project;
+
+/// The result of [`import`].
+#[derive(Debug)]
+pub enum Import {
+    /// More has to be read: add it to the disk, and ask again.
+    Needs(BTreeSet<Need>),
+    /// The manifests, and what is to be said about them.
+    Done(Imported),
+}
+
+/// Manifests of a project.
+#[derive(Debug)]
+pub struct Imported {
+    /// The files, in the order of the project; none if there are errors.
+    pub files: Vec<ManifestFile>,
+    /// How many services they are of.
+    pub services: usize,
+    /// Errors, and what isn't carried over, by file and line.
+    pub problems: Vec<Diagnostic>,
+}
+
+impl Imported {
+    /// Whether there are no manifests because of errors.
+    #[must_use]
+    pub fn has_errors(&self) -> bool {
+        self.problems.iter().any(Diagnostic::is_error)
+    }
+}
+
+/// A file of manifests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ManifestFile {
+    /// Its name.
+    pub name: String,
+    /// Its documents, as YAML.
+    pub text: String,
+    /// How many documents it has.
+    pub documents: usize,
+    /// Whether one of them is a Secret: others than its owner must not read it.
+    pub is_secret: bool,
+}
+
+/// Imports a compose project.
+#[must_use]
+pub fn import(options: &Options, disk: &Disk) -> Import {
+    let mut loader = Loader::new(options, disk);
+    let project = Project::load(&mut loader);
+    if !loader.needs().is_empty() {
+        return Import::Needs(loader.needs());
+    }
+    let documents = manifests::build(&mut loader, &project);
+    if !loader.needs().is_empty() {
+        return Import::Needs(loader.needs());
+    }
+    let mut problems = loader.problems;
+    problems.sort_by(|one, other| {
+        let place = |problem: &Diagnostic| problem.position.map(|at| (at.line, at.column));
+        (&one.file, place(one), &one.message).cmp(&(&other.file, place(other), &other.message))
+    });
+    problems.dedup();
+    let has_errors = problems.iter().any(Diagnostic::is_error);
+    Import::Done(Imported {
+        files: if has_errors {
+            Vec::new()
+        } else {
+            files(&documents)
+        },
+        services: project.services.len(),
+        problems,
+    })
+}
+
+/// The documents by file, files in the order of their first document.
+fn files(documents: &[Document]) -> Vec<ManifestFile> {
+    let mut files: Vec<ManifestFile> = Vec::new();
+    for document in documents {
+        let name = format!("{}.yaml", document.file);
+        let text = serde_saphyr::to_string(&document.value).unwrap_or_default();
+        let is_secret = document.kind() == "Secret";
+        match files.iter_mut().find(|file| file.name == name) {
+            Some(file) => {
+                file.text.push_str("---\n");
+                file.text.push_str(&text);
+                file.documents += 1;
+                file.is_secret |= is_secret;
+            }
+            None => files.push(ManifestFile {
+                name,
+                text,
+                documents: 1,
+                is_secret,
+            }),
+        }
+    }
+    files
+}

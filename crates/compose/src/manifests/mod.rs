@@ -1,0 +1,347 @@
+//! A resolved project → manifests.
+//!
+//! Each service is a pod of one container; those that share another's network are containers of
+//! that one's pod, and one that has to have completed before a single other one starts is an init
+//! container of it.
+
+use mirrorlet_core::api::diagnostic::Severity;
+use mirrorlet_core::api::{Code, Diagnostic};
+
+use crate::input::Options;
+use crate::keys;
+use crate::load::Loader;
+use crate::project::{Project, Service, is_service_name};
+use crate::tree::{Node, Place};
+use crate::value::{Map, Value};
+
+mod container;
+mod groups;
+mod objects;
+mod pod;
+mod ports;
+mod probe;
+mod resources;
+mod security;
+mod volumes;
+mod workload;
+
+use groups::Groups;
+use pod::Pod;
+
+/// A manifest, and the file that it belongs into.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Document {
+    /// Name of the file, without its ending.
+    pub(crate) file: String,
+    /// The manifest.
+    pub(crate) value: Map,
+}
+
+impl Document {
+    fn text_at(&self, keys: [&str; 2]) -> &str {
+        let [first, second] = keys;
+        let found = match self.value.get(first) {
+            Some(Value::Map(map)) => map.get(second),
+            other => other,
+        };
+        match found {
+            Some(Value::Text(text)) => text,
+            _ => "",
+        }
+    }
+
+    pub(crate) fn kind(&self) -> &str {
+        self.text_at(["kind", ""])
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.text_at(["metadata", "name"])
+    }
+}
+
+/// Makes the manifests of a project.
+pub(crate) struct Build<'a, 'b> {
+    pub(crate) loader: &'b mut Loader<'a>,
+    pub(crate) project: &'b Project,
+    pub(crate) documents: Vec<Document>,
+}
+
+/// Makes the manifests of a project. What isn't carried over is added to the loader's problems.
+pub(crate) fn build(loader: &mut Loader<'_>, project: &Project) -> Vec<Document> {
+    keys::report(project, &mut loader.problems);
+    let groups = Groups::of(project);
+    let mut build = Build {
+        loader,
+        project,
+        documents: Vec::new(),
+    };
+    for service in &project.services {
+        if groups.has_own_pod(&service.name) {
+            build.workload(service, &groups);
+        }
+        build.dependencies(service, &groups);
+    }
+    for service in &project.services {
+        build.names(service, &groups);
+    }
+    build.claims();
+    build.configs();
+    build.networks();
+    build.unique();
+    build.documents
+}
+
+impl Build<'_, '_> {
+    fn options(&self) -> &Options {
+        self.loader.options
+    }
+
+    /// Reports something that isn't carried over.
+    fn lost(&mut self, place: &Place, field: impl Into<String>, why: &str, help: &str) {
+        let message = format!("not carried over: {why}");
+        let mut problem = Diagnostic::new(Severity::Warning, Code::UnsupportedField, "", message)
+            .field(field.into());
+        if !help.is_empty() {
+            problem = problem.help(help);
+        }
+        self.loader.problems.push(place.mark(problem));
+    }
+
+    /// Reports a key of a service that isn't carried over.
+    fn lost_key(&mut self, service: &Service, key: &str, why: &str, help: &str) {
+        let place = match service.node.entry(key) {
+            Some(entry) => entry.place.clone(),
+            None => service.place.clone(),
+        };
+        self.lost(&place, field(service, key), why, help);
+    }
+
+    /// Reports a value that can't be read.
+    fn invalid(&mut self, node: &Node, field: impl Into<String>, message: &str) {
+        self.loader
+            .error(&node.place.clone(), &field.into(), message);
+    }
+
+    fn metadata(&self, name: &str) -> Map {
+        let namespace = self.options().namespace.clone();
+        Map::new()
+            .with("name", name)
+            .with_some("namespace", namespace)
+    }
+
+    fn add(&mut self, file: &str, api: &str, kind: &str, metadata: Map, rest: Map) {
+        let mut value = Map::new()
+            .with("apiVersion", api)
+            .with("kind", kind)
+            .with("metadata", metadata);
+        for (key, entry) in rest.0 {
+            value.put(&key, entry);
+        }
+        self.documents.push(Document {
+            file: file.to_owned(),
+            value,
+        });
+    }
+
+    /// The names by which a service is called that its pod doesn't have by itself.
+    fn names(&mut self, service: &Service, groups: &Groups) {
+        let owner = groups.owner(&service.name);
+        let Some(owner) = self.project.service(&owner).cloned() else {
+            return;
+        };
+        if groups.is_init(&service.name) {
+            return;
+        }
+        let mut names: Vec<(String, Place, String)> = Vec::new();
+        // The pod of a Pod document has its name by itself.
+        let has_name = owner.name == service.name && self.is_pod(&owner) && replicas(&owner) == 1;
+        if !has_name {
+            names.push((service.name.clone(), service.place.clone(), String::new()));
+        } else if service.id != service.name {
+            self.renamed(service);
+        }
+        if let Some(name) = service.node.entry("container_name") {
+            let text = name.value.text().unwrap_or_default();
+            names.push((text, name.place.clone(), field(service, "container_name")));
+        }
+        let networks = service
+            .node
+            .get("networks")
+            .map(Node::entries)
+            .unwrap_or_default();
+        for network in networks {
+            for alias in network
+                .value
+                .get("aliases")
+                .map(Node::items)
+                .unwrap_or_default()
+            {
+                let path = field(service, &format!("networks.{}.aliases", network.key));
+                names.push((alias.text().unwrap_or_default(), alias.place.clone(), path));
+            }
+        }
+        for other in &self.project.services {
+            for link in other.node.get("links").map(Node::items).unwrap_or_default() {
+                let text = link.text().unwrap_or_default();
+                if let Some((target, alias)) = text.split_once(':')
+                    && target == service.name
+                {
+                    names.push((alias.to_owned(), link.place.clone(), field(other, "links")));
+                }
+            }
+        }
+        for (name, place, path) in names {
+            self.name(service, &owner, &name, &place, path);
+        }
+    }
+
+    fn renamed(&mut self, service: &Service) {
+        let why = format!("its name is no DNS label; it is called {}", service.id);
+        let place = service.place.clone();
+        self.lost(&place, format!("services.{}", service.name), &why, RENAME);
+    }
+
+    fn name(&mut self, service: &Service, owner: &Service, name: &str, at: &Place, path: String) {
+        let is_main = name == service.name;
+        let id = if is_main { &service.id } else { name };
+        if !is_service_name(id) {
+            let path = if path.is_empty() {
+                format!("services.{name}")
+            } else {
+                path
+            };
+            self.lost(
+                at,
+                path,
+                "the name is no DNS label that begins with a letter",
+                RENAME,
+            );
+            return;
+        }
+        if is_main && service.id != service.name {
+            self.renamed(service);
+        }
+        let is_known = self
+            .documents
+            .iter()
+            .any(|document| document.kind() == "Service" && document.name() == id);
+        let is_other = !is_main && self.project.services.iter().any(|other| other.id == *id);
+        if is_known || is_other {
+            return;
+        }
+        let selector = Map::new().with("app", &*owner.id);
+        let ports = ports::service_ports(service);
+        let spec = Map::new()
+            .with("clusterIP", "None")
+            .with("publishNotReadyAddresses", true)
+            .with("selector", selector)
+            .with_some("ports", Some(ports));
+        let (id, metadata) = (id.to_owned(), self.metadata(id));
+        let file = owner.id.clone();
+        let _ = id;
+        self.add(
+            &file,
+            "v1",
+            "Service",
+            metadata,
+            Map::new().with("spec", spec),
+        );
+    }
+
+    /// Networks separate services; names of manifests don't.
+    fn networks(&mut self) {
+        let networks = self.project.root.get("networks").cloned();
+        let networks = networks.as_ref().map(Node::entries).unwrap_or_default();
+        let mut used: Vec<&str> = Vec::new();
+        for service in &self.project.services {
+            let own = service
+                .node
+                .get("networks")
+                .map(Node::entries)
+                .unwrap_or_default();
+            let names: Vec<&str> = match own {
+                [] => vec!["default"],
+                own => own.iter().map(|entry| &*entry.key).collect(),
+            };
+            for name in names {
+                if !used.contains(&name) {
+                    used.push(name);
+                }
+            }
+        }
+        if used.len() < 2 {
+            return;
+        }
+        for network in networks
+            .iter()
+            .filter(|network| used.contains(&&*network.key))
+        {
+            let why =
+                "networks don't separate the services: all pods of a namespace reach one another";
+            self.lost(&network.place, format!("networks.{}", network.key), why, "");
+        }
+    }
+
+    /// Two objects can't have the same kind and name.
+    fn unique(&mut self) {
+        let mut seen: Vec<(String, String)> = Vec::new();
+        let mut twice = Vec::new();
+        for document in &self.documents {
+            let key = (document.kind().to_owned(), document.name().to_owned());
+            if seen.contains(&key) {
+                twice.push(key);
+            } else {
+                seen.push(key);
+            }
+        }
+        for (kind, name) in twice {
+            let place = self.project.root.place.clone();
+            self.loader.error(
+                &place,
+                &name,
+                format!("two things of the project would be {kind} {name}"),
+            );
+        }
+    }
+}
+
+/// What to do about a name that can't be carried over.
+const RENAME: &str = "rename it: letters a to z, digits and -, a letter first";
+
+/// The field of a service's key in messages.
+fn field(service: &Service, key: &str) -> String {
+    format!("services.{}.{key}", service.name)
+}
+
+/// How many containers a service wants.
+fn replicas(service: &Service) -> i64 {
+    let node = &service.node;
+    let scale = node
+        .set("scale")
+        .or_else(|| node.at(&["deploy", "replicas"]));
+    scale.and_then(Node::int).unwrap_or(1).max(0)
+}
+
+impl Build<'_, '_> {
+    /// A pod of a service's containers.
+    fn pod(&mut self, service: &Service, groups: &Groups) -> Pod {
+        let mut pod = Pod::default();
+        for init in groups.inits(&service.name) {
+            if let Some(init) = self.project.service(&init).cloned() {
+                let container = self.container(&init, &mut pod, true);
+                pod.init.push(container);
+            }
+        }
+        self.pod_settings(service, &mut pod);
+        let container = self.container(service, &mut pod, false);
+        pod.containers.push(container);
+        for other in groups.joined(&service.name) {
+            if let Some(other) = self.project.service(&other).cloned() {
+                self.pod_settings(&other, &mut pod);
+                let container = self.container(&other, &mut pod, false);
+                pod.containers.push(container);
+            }
+        }
+        pod
+    }
+}

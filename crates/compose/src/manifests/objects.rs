@@ -1,0 +1,301 @@
+//! `ConfigMap`s and `Secret`s: configs, secrets and files of variables.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::input::Content;
+use crate::project::{Service, label};
+use crate::tree::{Entry, Node};
+use crate::value::{Map, Value};
+
+use super::pod::Pod;
+use super::volumes::{mode_of, mount_at};
+use super::{Build, field};
+
+/// Directory in which compose mounts secrets.
+const SECRETS_DIR: &str = "/run/secrets";
+
+/// The variables of a service that come from files.
+#[derive(Default)]
+pub(super) struct FromFiles {
+    /// The `ConfigMap` with most of them.
+    pub(super) object: Option<String>,
+    /// Those that a `ConfigMap` can't have.
+    pub(super) literals: Vec<Map>,
+}
+
+/// Whether a name can be a key of a `ConfigMap`.
+fn is_key(name: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !name.is_empty() && name.len() < 254 && name.chars().all(is_part) && name != "." && name != ".."
+}
+
+/// The key of a config or secret in its object.
+fn key_of(name: &str) -> String {
+    let sign = |c: char| {
+        if is_key(&c.to_string()) || c == '.' {
+            c
+        } else {
+            '-'
+        }
+    };
+    name.chars().map(sign).collect()
+}
+
+impl Build<'_, '_> {
+    /// Reads the `env_file`s of a service; later ones win.
+    pub(super) fn env_files(&mut self, service: &Service) -> FromFiles {
+        let mut all: BTreeMap<String, String> = BTreeMap::new();
+        for item in service
+            .node
+            .get("env_file")
+            .map(Node::items)
+            .unwrap_or_default()
+        {
+            let Some(path) = item.get("path").and_then(Node::text) else {
+                self.invalid(item, field(service, "env_file"), "names no path");
+                continue;
+            };
+            let path = Path::new(&path);
+            let is_required = item.get("required").and_then(Node::bool) != Some(false);
+            let place = item.place.clone();
+            let is_raw = item.get("format").and_then(Node::text).as_deref() == Some("raw");
+            let values = if is_raw {
+                let text = self.loader.text(path, is_required, Some(&place));
+                text.map(|text| raw_variables(&text))
+            } else {
+                let variables = self.project.variables.clone();
+                self.loader
+                    .env_file(path, &variables, is_required, Some(&place))
+            };
+            all.extend(values.unwrap_or_default());
+        }
+        let written = service
+            .node
+            .get("environment")
+            .map(Node::entries)
+            .unwrap_or_default();
+        all.retain(|name, _| !written.iter().any(|entry| entry.key == *name));
+        let (keys, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(name, _)| is_key(name));
+        let literals = others
+            .into_iter()
+            .map(|(name, value)| {
+                let value = super::container::literal(&value);
+                Map::new().with("name", name).with("value", value)
+            })
+            .collect();
+        if keys.is_empty() {
+            return FromFiles {
+                object: None,
+                literals,
+            };
+        }
+        let name = format!("{}-env", service.id);
+        let data = Map(keys
+            .into_iter()
+            .map(|(key, value)| (key, Value::Text(value)))
+            .collect());
+        let metadata = self.metadata(&name);
+        self.add(
+            &service.id,
+            "v1",
+            "ConfigMap",
+            metadata,
+            Map::new().with("data", data),
+        );
+        FromFiles {
+            object: Some(name),
+            literals,
+        }
+    }
+
+    /// The mounts of the configs and secrets of a service.
+    pub(super) fn files(&mut self, service: &Service, pod: &mut Pod) -> Vec<Map> {
+        let mut mounts = Vec::new();
+        let mut projected: Vec<Map> = Vec::new();
+        for (section, kind) in [("configs", "configMap"), ("secrets", "secret")] {
+            for item in service
+                .node
+                .get(section)
+                .map(Node::items)
+                .unwrap_or_default()
+            {
+                let path = field(service, section);
+                let Some(source) = item.set("source").and_then(Node::text) else {
+                    self.invalid(item, path, "names no source");
+                    continue;
+                };
+                let Some(object) = self.object_name(section, &source) else {
+                    let message = format!("{source} is not defined below {section}");
+                    self.invalid(item, path, &message);
+                    continue;
+                };
+                if item
+                    .set("gid")
+                    .is_some_and(|gid| gid.text().as_deref() != Some("0"))
+                {
+                    self.lost(&item.place, path, "the group of a file: its mode is", "");
+                }
+                let target = item.set("target").and_then(Node::text);
+                let target = target.unwrap_or_else(|| source.clone());
+                let target = match (target.starts_with('/'), section) {
+                    (true, _) => target,
+                    (false, "secrets") => format!("{SECRETS_DIR}/{target}"),
+                    (false, _) => format!("/{target}"),
+                };
+                let (dir, file) = target.rsplit_once('/').unwrap_or(("", &target));
+                let entry = Map::new()
+                    .with("key", key_of(&source))
+                    .with("path", file)
+                    .with_some("mode", item.set("mode").and_then(mode_of))
+                    .with_some(
+                        "user",
+                        item.set("uid").and_then(Node::int).filter(|uid| *uid > 0),
+                    );
+                if dir == SECRETS_DIR {
+                    let source = Map::new().with("name", object).with("items", vec![entry]);
+                    projected.push(Map::new().with(kind, source));
+                    continue;
+                }
+                let name_key = if kind == "secret" {
+                    "secretName"
+                } else {
+                    "name"
+                };
+                let volume = Map::new()
+                    .with(name_key, &*object)
+                    .with("items", vec![entry]);
+                let name = pod.volume(&object, (kind, volume), true);
+                let mount = mount_at(&name, &target)
+                    .with("subPath", file)
+                    .with("readOnly", true);
+                mounts.push(mount);
+            }
+        }
+        if !projected.is_empty() {
+            let volume = Map::new().with("sources", projected);
+            let name = pod.volume("run-secrets", ("projected", volume), true);
+            mounts.push(mount_at(&name, SECRETS_DIR).with("readOnly", true));
+        }
+        mounts
+    }
+
+    fn top_level(&self, section: &str, key: &str) -> Option<Entry> {
+        self.project.root.get(section)?.entry(key).cloned()
+    }
+
+    /// The name of the object of a config or secret.
+    fn object_name(&self, section: &str, key: &str) -> Option<String> {
+        let entry = self.top_level(section, key)?;
+        let external = entry
+            .value
+            .set("external")
+            .filter(|e| e.bool() != Some(false));
+        let name = entry.value.set("name").and_then(Node::text);
+        let own = entry.value.at(&["external", "name"]).and_then(Node::text);
+        Some(match external {
+            Some(_) => label(&name.or(own).unwrap_or_else(|| key.to_owned())),
+            None => label(key),
+        })
+    }
+
+    /// The objects of the configs and secrets that services use.
+    pub(super) fn configs(&mut self) {
+        for (section, kind) in [("configs", "ConfigMap"), ("secrets", "Secret")] {
+            let entries = self.project.root.get(section).cloned();
+            for entry in entries.as_ref().map(Node::entries).unwrap_or_default() {
+                let is_used = self.project.services.iter().any(|service| {
+                    let items = service
+                        .node
+                        .get(section)
+                        .map(Node::items)
+                        .unwrap_or_default();
+                    items.iter().any(|item| {
+                        item.get("source").and_then(Node::text).as_ref() == Some(&entry.key)
+                    })
+                });
+                if is_used {
+                    self.object(section, kind, entry);
+                }
+            }
+        }
+    }
+
+    fn object(&mut self, section: &str, kind: &str, entry: &Entry) {
+        let (key, node) = (&entry.key, &entry.value);
+        let path = format!("{section}.{key}");
+        let text = |key: &str| node.set(key).and_then(Node::text);
+        if node
+            .set("external")
+            .is_some_and(|e| e.bool() != Some(false))
+        {
+            let name = self.object_name(section, key).unwrap_or_default();
+            let why = "it is external: its content isn't in the project";
+            let help = format!("add a {kind} {name} with the key {}", key_of(key));
+            self.lost(&entry.place, path, why, &help);
+            return;
+        }
+        let bytes: Option<Vec<u8>> = if let Some(file) = text("file") {
+            match self.loader.content(file.as_ref()) {
+                Some(Content::Bytes(bytes)) => Some(bytes.clone()),
+                Some(Content::Missing) => {
+                    self.loader
+                        .unreadable(file.as_ref(), "does not exist", Some(&entry.place));
+                    return;
+                }
+                Some(Content::Failed(why)) => {
+                    let why = format!("can't be read: {why}");
+                    self.loader
+                        .unreadable(file.as_ref(), &why, Some(&entry.place));
+                    return;
+                }
+                None => return,
+            }
+        } else if let Some(variable) = text("environment") {
+            let value = self.project.variables.get(&variable).cloned();
+            if value.is_none() {
+                let message = format!("the variable {variable} isn't set");
+                self.invalid(node, path, &message);
+                return;
+            }
+            value.map(String::into_bytes)
+        } else {
+            text("content").map(String::into_bytes)
+        };
+        let Some(bytes) = bytes else {
+            self.invalid(node, path, "has neither file, environment nor content");
+            return;
+        };
+        let data_key = key_of(key);
+        let rest = match (String::from_utf8(bytes), kind) {
+            (Ok(text), "Secret") => Map::new().with("stringData", Map::new().with(&data_key, text)),
+            (Ok(text), _) => Map::new().with("data", Map::new().with(&data_key, text)),
+            (Err(bytes), _) => {
+                let text = STANDARD.encode(bytes.as_bytes());
+                let name = if kind == "Secret" {
+                    "data"
+                } else {
+                    "binaryData"
+                };
+                Map::new().with(name, Map::new().with(&data_key, text))
+            }
+        };
+        let metadata = self.metadata(&label(key));
+        let file = format!("{}.{section}", self.project.name);
+        self.add(&file, "v1", kind, metadata, rest);
+    }
+}
+
+/// The variables of a file whose values are taken as they are.
+fn raw_variables(text: &str) -> Vec<(String, String)> {
+    let lines = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with('#'));
+    let pairs = lines.filter_map(|line| line.split_once('='));
+    pairs
+        .map(|(name, value)| (name.trim().to_owned(), value.to_owned()))
+        .collect()
+}

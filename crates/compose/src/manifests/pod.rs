@@ -1,0 +1,357 @@
+//! The parts of a service that concern its whole pod.
+
+use std::net::IpAddr;
+
+use mirrorlet_core::manifest::is_qualified;
+
+use crate::project::{Service, label};
+use crate::tree::Node;
+use crate::value::{Map, Value};
+use crate::words;
+
+use super::{Build, field};
+
+/// How long compose waits for a container to stop, in seconds.
+const GRACE_SECONDS: i64 = 10;
+
+/// Annotations for the limits of a container's log.
+const LOG_MAX_SIZE: &str = "mirrorlet.dev/container-log-max-size";
+const LOG_MAX_FILES: &str = "mirrorlet.dev/container-log-max-files";
+
+/// A pod as it is put together.
+#[derive(Debug, Default)]
+pub(super) struct Pod {
+    pub(super) annotations: Map,
+    pub(super) init: Vec<Map>,
+    pub(super) containers: Vec<Map>,
+    pub(super) volumes: Vec<Map>,
+    pub(super) has_stop_signal: bool,
+    /// Every other entry of the spec.
+    settings: Map,
+    security: Map,
+    groups: Vec<i64>,
+    grace: Option<i64>,
+}
+
+impl Pod {
+    /// Its spec.
+    pub(super) fn spec(&self) -> Map {
+        let mut security = self.security.clone();
+        security.put_filled("supplementalGroups", self.groups.clone());
+        let os = self
+            .has_stop_signal
+            .then(|| Map::new().with("name", "linux"));
+        let mut spec = Map::new().with(
+            "terminationGracePeriodSeconds",
+            self.grace.unwrap_or(GRACE_SECONDS),
+        );
+        for (key, value) in &self.settings.0 {
+            spec.put(key, value.clone());
+        }
+        spec.with_some("os", os)
+            .with_some("securityContext", Some(security))
+            .with_some("initContainers", Some(self.init.clone()))
+            .with("containers", self.containers.clone())
+            .with_some("volumes", Some(self.volumes.clone()))
+    }
+
+    /// Whether it has the host's network.
+    pub(super) fn has_host_network(&self) -> bool {
+        self.settings.get("hostNetwork").is_some()
+    }
+
+    /// Adds a volume, or finds the one with the same source; returns its name.
+    pub(super) fn volume(&mut self, name: &str, source: (&str, Map), is_shared: bool) -> String {
+        let (kind, content) = source;
+        let wanted = Value::Map(content);
+        let same = self
+            .volumes
+            .iter()
+            .find(|known| known.get(kind) == Some(&wanted));
+        if let (Some(Value::Text(known)), true) =
+            (same.and_then(|known| known.get("name")), is_shared)
+        {
+            return known.clone();
+        }
+        let base = label(name);
+        let is_taken = |name: &str| {
+            let wanted = Value::from(name);
+            self.volumes
+                .iter()
+                .any(|known| known.get("name") == Some(&wanted))
+        };
+        let mut free = base.clone();
+        let mut number = 2;
+        while is_taken(&free) {
+            free = format!("{base}-{number}");
+            number += 1;
+        }
+        self.volumes
+            .push(Map::new().with("name", &*free).with(kind, wanted));
+        free
+    }
+}
+
+impl Build<'_, '_> {
+    /// Takes in what a service says of its pod.
+    pub(super) fn pod_settings(&mut self, service: &Service, pod: &mut Pod) {
+        self.namespaces(service, pod);
+        self.hosts(service, pod);
+        dns(service, pod);
+        self.hostname(service, pod);
+        sysctls(service, pod);
+        self.groups(service, pod);
+        for key in ["labels", "annotations"] {
+            if let Some(node) = service.node.set(key).cloned() {
+                let found = self.annotations(service, &node, key);
+                found
+                    .0
+                    .into_iter()
+                    .for_each(|(key, value)| pod.annotations.put(&key, value));
+            }
+        }
+        self.label_files(service, pod);
+        self.logging(service, pod);
+        if let Some(grace) = service.node.set("stop_grace_period") {
+            if let Some(seconds) = grace.text().and_then(|text| words::seconds(&text)) {
+                pod.grace = Some(pod.grace.unwrap_or_default().max(seconds));
+            } else {
+                let path = field(service, "stop_grace_period");
+                self.invalid(&grace.clone(), path, "this is not a duration");
+            }
+        }
+        if service.node.get("init").and_then(Node::bool) == Some(true) {
+            pod.settings.put("shareProcessNamespace", true);
+        }
+    }
+
+    fn namespaces(&mut self, service: &Service, pod: &mut Pod) {
+        let text = |key: &str| service.node.set(key).and_then(Node::text);
+        match text("network_mode").as_deref() {
+            None | Some("bridge" | "default") => {}
+            Some("host") => pod.settings.put("hostNetwork", true),
+            Some(mode) if mode.starts_with("service:") => {
+                let name = &mode["service:".len()..];
+                if self.project.service(name).is_none() {
+                    self.lost_key(service, "network_mode", "that service isn't imported", "");
+                }
+            }
+            Some(_) => {
+                let why = "a pod has a network of its own, or the host's";
+                self.lost_key(service, "network_mode", why, "");
+            }
+        }
+        for (key, entry) in [("pid", "hostPID"), ("ipc", "hostIPC")] {
+            match text(key).as_deref() {
+                None | Some("" | "private" | "shareable") => {}
+                Some("host") => pod.settings.put(entry, true),
+                Some(_) => {
+                    let why = "a pod has namespaces of its own, or the host's";
+                    self.lost_key(service, key, why, "");
+                }
+            }
+        }
+    }
+
+    fn hosts(&mut self, service: &Service, pod: &mut Pod) {
+        let mut aliases: Vec<(String, Vec<String>)> = Vec::new();
+        for item in service
+            .node
+            .get("extra_hosts")
+            .map(Node::items)
+            .unwrap_or_default()
+        {
+            let text = item.text().unwrap_or_default();
+            let split = text.split_once('=').or_else(|| text.split_once(':'));
+            let path = field(service, "extra_hosts");
+            let Some((name, address)) = split else {
+                self.invalid(item, path, "this is not NAME=ADDRESS");
+                continue;
+            };
+            let address = address.trim_matches(['[', ']']);
+            if address == "host-gateway" {
+                let why = "a manifest can't name the host's address by itself";
+                self.lost(
+                    &item.place,
+                    path,
+                    why,
+                    "add hostAliases with the host's address",
+                );
+            } else if address.parse::<IpAddr>().is_err() {
+                self.invalid(item, path, "this is not an IP address");
+            } else {
+                match aliases.iter_mut().find(|(known, _)| known == address) {
+                    Some((_, names)) => names.push(name.to_owned()),
+                    None => aliases.push((address.to_owned(), vec![name.to_owned()])),
+                }
+            }
+        }
+        let aliases = aliases
+            .into_iter()
+            .map(|(address, names)| Map::new().with("ip", address).with("hostnames", names));
+        pod.settings
+            .put_filled("hostAliases", aliases.collect::<Vec<_>>());
+    }
+
+    fn hostname(&mut self, service: &Service, pod: &mut Pod) {
+        let Some(name) = service.node.set("hostname").and_then(Node::text) else {
+            return;
+        };
+        let first = name.split('.').next().unwrap_or_default().to_owned();
+        if label(&first) != first {
+            self.lost_key(service, "hostname", "the name is no DNS label", "");
+            return;
+        }
+        if first != name {
+            self.lost_key(service, "hostname", "the domain behind the name", "");
+        }
+        pod.settings.put("hostname", first);
+    }
+
+    fn groups(&mut self, service: &Service, pod: &mut Pod) {
+        for item in service
+            .node
+            .get("group_add")
+            .map(Node::items)
+            .unwrap_or_default()
+        {
+            match item.int() {
+                Some(group) if !pod.groups.contains(&group) => pod.groups.push(group),
+                Some(_) => {}
+                None => {
+                    let why = "a group's name: a manifest has numbers";
+                    self.lost(
+                        &item.place,
+                        field(service, "group_add"),
+                        why,
+                        "write the group's number",
+                    );
+                }
+            }
+        }
+    }
+
+    /// Labels as annotations; `key` is that of the service that they stand at.
+    pub(super) fn annotations(&mut self, service: &Service, labels: &Node, key: &str) -> Map {
+        let mut found = Map::new();
+        for entry in labels.entries() {
+            if is_qualified(&entry.key) {
+                found.put(&entry.key, entry.value.text().unwrap_or_default());
+            } else {
+                let path = field(service, &format!("{key}.{}", entry.key));
+                let why = "this is no name of an annotation: up to 63 letters, digits, -, _ and .";
+                self.lost(&entry.place, path, why, "");
+            }
+        }
+        found
+    }
+
+    fn label_files(&mut self, service: &Service, pod: &mut Pod) {
+        for item in service
+            .node
+            .get("label_file")
+            .map(Node::items)
+            .unwrap_or_default()
+        {
+            let Some(path) = item.get("path").and_then(Node::text) else {
+                continue;
+            };
+            let variables = self.project.variables.clone();
+            let place = item.place.clone();
+            let values = self
+                .loader
+                .env_file(path.as_ref(), &variables, true, Some(&place));
+            for (key, value) in values.unwrap_or_default() {
+                if is_qualified(&key) && pod.annotations.get(&key).is_none() {
+                    pod.annotations.put(&key, value);
+                }
+            }
+        }
+    }
+
+    /// Limits of the log; the driver is the Engine's.
+    fn logging(&mut self, service: &Service, pod: &mut Pod) {
+        let Some(logging) = service.node.set("logging").cloned() else {
+            return;
+        };
+        let driver = logging.set("driver").and_then(Node::text);
+        if !matches!(driver.as_deref(), None | Some("json-file" | "local")) {
+            let why = "the Engine's own log driver is used";
+            self.lost_key(
+                service,
+                "logging",
+                why,
+                "set the driver in the Engine's daemon.json",
+            );
+            return;
+        }
+        for entry in logging
+            .get("options")
+            .map(Node::entries)
+            .unwrap_or_default()
+        {
+            let text = entry.value.text().unwrap_or_default();
+            let size = words::bytes(&text).filter(|size| *size >= 32 << 10);
+            match entry.key.as_str() {
+                "max-size" if size.is_some() => {
+                    let size = words::quantity(size.unwrap_or_default());
+                    pod.annotations.put(LOG_MAX_SIZE, size);
+                }
+                "max-file"
+                    if entry
+                        .value
+                        .int()
+                        .is_some_and(|files| (2..=1000).contains(&files)) =>
+                {
+                    pod.annotations.put(LOG_MAX_FILES, text);
+                }
+                key => {
+                    let path = field(service, &format!("logging.options.{key}"));
+                    let why = "a log has max-size, of at least 32k, and max-file, of 2 to 1000";
+                    self.lost(&entry.place, path, why, "");
+                }
+            }
+        }
+    }
+}
+
+fn dns(service: &Service, pod: &mut Pod) {
+    let list = |key: &str| service.node.set(key).map(Node::texts).unwrap_or_default();
+    let servers = list("dns");
+    let options = list("dns_opt").into_iter().map(|option| {
+        let (name, value) = match option.split_once(':') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (&*option, None),
+        };
+        Map::new().with("name", name).with_some("value", value)
+    });
+    let config = Map::new()
+        .with_some("nameservers", Some(servers.clone()))
+        .with_some("searches", Some(list("dns_search")))
+        .with_some("options", Some(options.collect::<Vec<_>>()));
+    if config.is_empty() {
+        return;
+    }
+    // Servers that are named replace those of the node.
+    let policy = if servers.is_empty() {
+        "Default"
+    } else {
+        "None"
+    };
+    pod.settings.put("dnsPolicy", policy);
+    pod.settings.put("dnsConfig", config);
+}
+
+fn sysctls(service: &Service, pod: &mut Pod) {
+    let entries = service
+        .node
+        .get("sysctls")
+        .map(Node::entries)
+        .unwrap_or_default();
+    let sysctls = entries.iter().filter_map(|entry| {
+        let value = entry.value.text()?;
+        Some(Map::new().with("name", &*entry.key).with("value", value))
+    });
+    pod.security
+        .put_filled("sysctls", sysctls.collect::<Vec<_>>());
+}

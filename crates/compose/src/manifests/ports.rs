@@ -1,0 +1,162 @@
+//! Published and exposed ports.
+
+use crate::project::Service;
+use crate::tree::Node;
+use crate::value::{Map, Value};
+
+use super::{Build, field, replicas};
+
+/// A port of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Port {
+    number: i64,
+    protocol: String,
+    app_protocol: Option<String>,
+}
+
+impl Port {
+    fn of(number: i64, protocol: Option<String>, app_protocol: Option<String>) -> Self {
+        Self {
+            number,
+            protocol: protocol
+                .unwrap_or_else(|| "tcp".to_owned())
+                .to_ascii_uppercase(),
+            app_protocol,
+        }
+    }
+
+    fn protocol(&self) -> Option<String> {
+        (self.protocol != "TCP").then(|| self.protocol.clone())
+    }
+}
+
+fn port_of(item: &Node) -> Option<Port> {
+    let text = |key: &str| item.set(key).and_then(Node::text);
+    let number = item.set("target").and_then(Node::int)?;
+    Some(Port::of(number, text("protocol"), text("app_protocol")))
+}
+
+/// The ports that `expose` names.
+fn exposed(service: &Service) -> Vec<Port> {
+    let items = service
+        .node
+        .get("expose")
+        .map(Node::texts)
+        .unwrap_or_default();
+    let ports = items.iter().flat_map(|text| {
+        let (numbers, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
+        let (first, last) = numbers.split_once('-').unwrap_or((numbers, numbers));
+        let range = first
+            .trim()
+            .parse::<i64>()
+            .ok()
+            .zip(last.trim().parse::<i64>().ok());
+        let range = range.map(|(first, last)| first..=last.min(first.saturating_add(999)));
+        let protocol = protocol.to_owned();
+        let of = move |number| Port::of(number, Some(protocol.clone()), None);
+        range.into_iter().flatten().map(of)
+    });
+    ports.collect()
+}
+
+impl Build<'_, '_> {
+    /// The ports of a service's container, those that are published with their host port.
+    pub(super) fn container_ports(&mut self, service: &Service) -> Vec<Map> {
+        let mut found: Vec<Map> = Vec::new();
+        let many = replicas(service) > 1;
+        for item in service
+            .node
+            .get("ports")
+            .map(Node::items)
+            .unwrap_or_default()
+        {
+            let path = field(service, "ports");
+            let Some(port) = port_of(item) else {
+                self.invalid(item, path, "names no port of the container as target");
+                continue;
+            };
+            let published = item.set("published").and_then(Node::text);
+            let mut host = None;
+            match published.as_deref() {
+                None | Some("" | "0") => {
+                    let why = "no free port of the host is chosen";
+                    self.lost(&item.place, path, why, "write HOST:CONTAINER");
+                }
+                Some(_) if many => {
+                    let why = "a host port can belong to one of several replicas only";
+                    self.lost(
+                        &item.place,
+                        path,
+                        why,
+                        "put a proxy before them, or run one replica",
+                    );
+                }
+                Some(text) => {
+                    let (first, last) = text.split_once('-').unwrap_or((text, text));
+                    if first != last {
+                        let why =
+                            format!("of a range of host ports the first one, {first}, is used");
+                        self.lost(&item.place, path.clone(), &why, "");
+                    }
+                    host = first.trim().parse::<i64>().ok();
+                    if host.is_none() {
+                        self.invalid(item, path, "this is not a port of the host");
+                    }
+                }
+            }
+            let address = item
+                .set("host_ip")
+                .and_then(Node::text)
+                .filter(|_| host.is_some());
+            let container = Map::new()
+                .with("containerPort", port.number)
+                .with_some("hostPort", host)
+                .with_some("hostIP", address)
+                .with_some("protocol", port.protocol());
+            if !found.contains(&container) {
+                found.push(container);
+            }
+        }
+        for port in exposed(service) {
+            let number = Value::Int(port.number);
+            let protocol = port.protocol().map(Value::Text);
+            let is_known = found.iter().any(|known| {
+                known.get("containerPort") == Some(&number)
+                    && known.get("protocol") == protocol.as_ref()
+            });
+            if !is_known {
+                let port = Map::new()
+                    .with("containerPort", port.number)
+                    .with_some("protocol", port.protocol());
+                found.push(port);
+            }
+        }
+        found
+    }
+}
+
+/// The ports of the `Service` of a service.
+pub(super) fn service_ports(service: &Service) -> Vec<Map> {
+    let items = service
+        .node
+        .get("ports")
+        .map(Node::items)
+        .unwrap_or_default();
+    let mut ports: Vec<Port> = Vec::new();
+    for port in items.iter().filter_map(port_of).chain(exposed(service)) {
+        let is_same = |known: &Port| known.number == port.number && known.protocol == port.protocol;
+        if !ports.iter().any(is_same) {
+            ports.push(port);
+        }
+    }
+    let many = ports.len() > 1;
+    let map = |port: Port| {
+        let name = format!("{}-{}", port.protocol.to_ascii_lowercase(), port.number);
+        Map::new()
+            .with_some("name", many.then_some(name))
+            .with("port", port.number)
+            .with_some("protocol", port.protocol())
+            .with_some("appProtocol", port.app_protocol)
+    };
+    ports.into_iter().map(map).collect()
+}

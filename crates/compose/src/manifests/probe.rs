@@ -1,0 +1,129 @@
+//! Health checks and hooks.
+
+use crate::project::Service;
+use crate::tree::{Kind, Node};
+use crate::value::Map;
+use crate::words;
+
+use super::container::literal;
+use super::pod::Pod;
+use super::{Build, field};
+
+/// Seconds between two checks, as compose's default.
+const INTERVAL_SECONDS: i64 = 30;
+/// Seconds that a check may take, as compose's default.
+const TIMEOUT_SECONDS: i64 = 30;
+
+impl Build<'_, '_> {
+    /// The readiness probe of a service. A container that fails its health check is shown as
+    /// unhealthy by compose, and is not restarted: so is one that isn't ready.
+    pub(super) fn probe(&mut self, service: &Service) -> Map {
+        let Some(check) = service.node.set("healthcheck").cloned() else {
+            return Map::new();
+        };
+        let is_off = check.get("disable").and_then(Node::bool) == Some(true);
+        let command = check.set("test").and_then(|test| self.test(service, test));
+        let Some(command) = command.filter(|_| !is_off) else {
+            return Map::new();
+        };
+        let exec = Map::new().with("command", command);
+        let interval = self.seconds(service, &check, "interval", INTERVAL_SECONDS);
+        let timeout = self.seconds(service, &check, "timeout", TIMEOUT_SECONDS);
+        let retries = check.set("retries").and_then(Node::int).unwrap_or(3).max(1);
+        Map::new()
+            .with("exec", exec)
+            .with("periodSeconds", interval)
+            .with("timeoutSeconds", timeout)
+            .with("failureThreshold", retries)
+    }
+
+    fn seconds(&mut self, service: &Service, check: &Node, key: &str, default: i64) -> i64 {
+        let Some(node) = check.set(key) else {
+            return default;
+        };
+        let found = node.text().and_then(|text| words::seconds(&text));
+        if found.is_none() {
+            let path = field(service, &format!("healthcheck.{key}"));
+            self.invalid(node, path, "this is not a duration");
+        }
+        // Compose takes zero for its default.
+        found.filter(|seconds| *seconds > 0).unwrap_or(default)
+    }
+
+    fn test(&mut self, service: &Service, test: &Node) -> Option<Vec<String>> {
+        let shell = |line: &str| vec!["/bin/sh".to_owned(), "-c".to_owned(), line.to_owned()];
+        if !matches!(test.kind, Kind::List(_)) {
+            return Some(shell(&literal(&test.text()?)));
+        }
+        let words: Vec<String> = test.texts().iter().map(|word| literal(word)).collect();
+        match words.split_first() {
+            Some((first, rest)) if first == "CMD" && !rest.is_empty() => Some(rest.to_vec()),
+            Some((first, [line])) if first == "CMD-SHELL" => Some(shell(line)),
+            Some((first, _)) if first == "NONE" => None,
+            None => None,
+            Some(_) => {
+                let path = field(service, "healthcheck.test");
+                self.invalid(test, path, "begins with none of CMD, CMD-SHELL and NONE");
+                None
+            }
+        }
+    }
+
+    /// Hooks, and the signal that stops the container.
+    pub(super) fn lifecycle(&mut self, service: &Service, pod: &mut Pod) -> Map {
+        let mut lifecycle = Map::new();
+        for (key, hook) in [("post_start", "postStart"), ("pre_stop", "preStop")] {
+            let items = service.node.get(key).map(Node::items).unwrap_or_default();
+            if let [item] = items {
+                let path = field(service, &format!("{key}.command"));
+                let command = item.get("command").and_then(|node| self.words(node, path));
+                if let Some(command) = command {
+                    let exec = Map::new().with("command", command);
+                    lifecycle.put(hook, Map::new().with("exec", exec));
+                }
+            } else if !items.is_empty() {
+                let why = "a container has one hook";
+                self.lost_key(service, key, why, "write one command that runs them all");
+            }
+        }
+        if let Some(signal) = service.node.set("stop_signal").and_then(Node::text) {
+            match signal_name(&signal) {
+                Some(name) => {
+                    lifecycle.put("stopSignal", name);
+                    pod.has_stop_signal = true;
+                }
+                None => self.lost_key(
+                    service,
+                    "stop_signal",
+                    "the signal has no name",
+                    "write SIGTERM, SIGINT, …",
+                ),
+            }
+        }
+        lifecycle
+    }
+}
+
+/// A signal's name as Kubernetes has it.
+fn signal_name(signal: &str) -> Option<String> {
+    let numbers = [
+        ("1", "SIGHUP"),
+        ("2", "SIGINT"),
+        ("3", "SIGQUIT"),
+        ("9", "SIGKILL"),
+        ("10", "SIGUSR1"),
+        ("12", "SIGUSR2"),
+        ("15", "SIGTERM"),
+        ("28", "SIGWINCH"),
+    ];
+    if signal.starts_with(|c: char| c.is_ascii_digit()) {
+        let found = numbers.iter().find(|(number, _)| *number == signal);
+        return found.map(|(_, name)| (*name).to_owned());
+    }
+    let upper = signal.to_ascii_uppercase();
+    Some(if upper.starts_with("SIG") {
+        upper
+    } else {
+        format!("SIG{upper}")
+    })
+}

@@ -1,0 +1,123 @@
+//! User, capabilities and profiles of a service's container.
+
+use crate::project::Service;
+use crate::tree::Node;
+use crate::value::Map;
+
+use super::{Build, field};
+
+impl Build<'_, '_> {
+    /// The security context of a service's container.
+    pub(super) fn security(&mut self, service: &Service) -> Map {
+        let mut security = Map::new();
+        self.user(service, &mut security);
+        for (key, entry) in [
+            ("privileged", "privileged"),
+            ("read_only", "readOnlyRootFilesystem"),
+        ] {
+            if service.node.get(key).and_then(Node::bool) == Some(true) {
+                security.put(entry, true);
+            }
+        }
+        let mut capabilities = Map::new();
+        for (key, entry) in [("cap_add", "add"), ("cap_drop", "drop")] {
+            let names = service.node.get(key).map(Node::texts).unwrap_or_default();
+            let names = names.iter().map(|name| {
+                let name = name.to_ascii_uppercase();
+                name.strip_prefix("CAP_").unwrap_or(&name).to_owned()
+            });
+            capabilities.put_filled(entry, names.collect::<Vec<_>>());
+        }
+        security.put_filled("capabilities", capabilities);
+        self.options_of(service, &mut security);
+        security
+    }
+
+    fn user(&mut self, service: &Service, security: &mut Map) {
+        let Some(user) = service.node.set("user").and_then(Node::text) else {
+            return;
+        };
+        let (user, group) = match user.split_once(':') {
+            Some((user, group)) => (user.to_owned(), Some(group.to_owned())),
+            None => (user, None),
+        };
+        let number = |text: &str| text.trim().parse::<i64>().ok();
+        if let Some(user) = number(&user) {
+            security.put("runAsUser", user);
+        } else {
+            let why = "a user's name: a manifest has numbers";
+            self.lost_key(
+                service,
+                "user",
+                why,
+                "write the user's number, UID or UID:GID",
+            );
+            return;
+        }
+        match group.map(|group| number(&group)) {
+            Some(Some(group)) => security.put("runAsGroup", group),
+            Some(None) => {
+                let why = "a group's name: a manifest has numbers";
+                self.lost_key(service, "user", why, "write the group's number, UID:GID");
+            }
+            None => {}
+        }
+    }
+
+    fn options_of(&mut self, service: &Service, security: &mut Map) {
+        let mut selinux = Map::new();
+        let is_privileged = security.get("privileged").is_some();
+        for item in service
+            .node
+            .get("security_opt")
+            .map(Node::items)
+            .unwrap_or_default()
+        {
+            let text = item.text().unwrap_or_default();
+            let (name, value) = text
+                .split_once('=')
+                .or_else(|| text.split_once(':'))
+                .unwrap_or((&text, "true"));
+            let path = field(service, "security_opt");
+            let profile = |kind: &str| Map::new().with("type", kind);
+            match (name, value) {
+                ("no-new-privileges", "false") => {}
+                ("no-new-privileges", _) if is_privileged => {
+                    let why = "a privileged container can gain privileges";
+                    self.lost(&item.place, path, why, "");
+                }
+                ("no-new-privileges", _) => security.put("allowPrivilegeEscalation", false),
+                ("seccomp", "unconfined") => security.put("seccompProfile", profile("Unconfined")),
+                ("seccomp", _) => {
+                    let why =
+                        "a manifest names a profile below seccomp/ in mirrorlet's root directory";
+                    let help = "copy it there, and write seccompProfile: {type: Localhost, localhostProfile: NAME}";
+                    self.lost(&item.place, path, why, help);
+                }
+                ("apparmor", "unconfined") => {
+                    security.put("appArmorProfile", profile("Unconfined"));
+                }
+                ("apparmor", "docker-default") => {
+                    security.put("appArmorProfile", profile("RuntimeDefault"));
+                }
+                ("apparmor", name) => {
+                    let profile = profile("Localhost").with("localhostProfile", name);
+                    security.put("appArmorProfile", profile);
+                }
+                ("label", label) => match label.split_once(':') {
+                    Some((key @ ("user" | "role" | "type" | "level"), value)) => {
+                        selinux.put(key, value);
+                    }
+                    _ => self.lost(
+                        &item.place,
+                        path,
+                        "only user, role, type and level of a label are",
+                        "",
+                    ),
+                },
+                _ => self.lost(&item.place, path, "a manifest has no such option", ""),
+            }
+        }
+        security.put_filled("seLinuxOptions", selinux);
+    }
+}

@@ -1,0 +1,321 @@
+//! Mounts of a service, and the claims of a project's volumes.
+
+use mirrorlet_core::api::keys::{VOLUME_DRIVER, VOLUME_NAME, VOLUME_OPTIONS};
+
+use crate::input::PathKind;
+use crate::project::{Service, label};
+use crate::tree::{Entry, Node};
+use crate::value::{Map, Value};
+use crate::words;
+
+use super::pod::Pod;
+use super::{Build, field};
+
+/// Size that a claim asks for; no driver of the Engine holds it.
+const CLAIM_SIZE: &str = "1Gi";
+
+/// Services whose volumes are taken over from others whose volumes are taken over.
+const FROM_MAX: usize = 8;
+
+impl Build<'_, '_> {
+    /// The mounts of a service's container. The volumes are added to the pod.
+    pub(super) fn mounts(&mut self, service: &Service, pod: &mut Pod) -> Vec<Map> {
+        let mut mounts = Vec::new();
+        for (item, read_only) in self.volume_items(service, 0) {
+            let mount = self.mount(service, &item, pod);
+            mounts.extend(mount.map(|mount| {
+                if read_only {
+                    mount.with("readOnly", true)
+                } else {
+                    mount
+                }
+            }));
+        }
+        for item in service
+            .node
+            .get("tmpfs")
+            .map(Node::items)
+            .unwrap_or_default()
+        {
+            mounts.extend(self.tmpfs(service, item, pod));
+        }
+        if let Some(size) = service.node.set("shm_size") {
+            match size.text().and_then(|text| words::bytes(&text)) {
+                Some(bytes) => {
+                    let memory = memory(Some(bytes), None);
+                    let name = pod.volume("shm", ("emptyDir", memory), false);
+                    mounts.push(mount_at(&name, "/dev/shm"));
+                }
+                None => self.invalid(size, field(service, "shm_size"), "this is not a size"),
+            }
+        }
+        mounts.extend(self.files(service, pod));
+        let mut seen: Vec<Value> = Vec::new();
+        mounts.retain(|mount| {
+            let path = mount
+                .get("mountPath")
+                .cloned()
+                .unwrap_or(Value::Bool(false));
+            let is_new = !seen.contains(&path);
+            seen.push(path);
+            is_new
+        });
+        mounts
+    }
+
+    /// The volumes of a service with those of the services in `volumes_from`, each with whether it
+    /// is mounted read-only.
+    fn volume_items(&mut self, service: &Service, depth: usize) -> Vec<(Node, bool)> {
+        let own = service
+            .node
+            .get("volumes")
+            .map(Node::items)
+            .unwrap_or_default();
+        let mut found: Vec<(Node, bool)> = own.iter().map(|item| (item.clone(), false)).collect();
+        for from in service
+            .node
+            .get("volumes_from")
+            .map(Node::items)
+            .unwrap_or_default()
+        {
+            let text = from.text().unwrap_or_default();
+            let (name, mode) = text.split_once(':').unwrap_or((&text, "rw"));
+            match self.project.service(name).cloned() {
+                Some(other) if depth < FROM_MAX => {
+                    let items = self.volume_items(&other, depth + 1);
+                    let read_only = |(item, own): (Node, bool)| (item, own || mode == "ro");
+                    found.extend(items.into_iter().map(read_only));
+                }
+                _ => {
+                    let why = "only volumes of services of the project are";
+                    self.lost(&from.place, field(service, "volumes_from"), why, "");
+                }
+            }
+        }
+        found
+    }
+
+    fn mount(&mut self, service: &Service, item: &Node, pod: &mut Pod) -> Option<Map> {
+        let path = field(service, "volumes");
+        let text = |key: &str| item.set(key).and_then(Node::text);
+        let Some(target) = text("target") else {
+            self.invalid(item, path, "names no target");
+            return None;
+        };
+        let kind = text("type").unwrap_or_else(|| "volume".to_owned());
+        let source = text("source");
+        let name = match (kind.as_str(), source) {
+            ("volume", Some(source)) => self.claim_volume(&source, item, path, pod)?,
+            ("volume", None) => {
+                let why = "an anonymous volume: it is empty at first, and an edit of the pod removes its files";
+                self.lost(&item.place, path, why, "name the volume to keep them");
+                pod.volume("anonymous", ("emptyDir", Map::new()), false)
+            }
+            ("bind", Some(source)) => self.host_path(&source, item, pod),
+            ("tmpfs", _) => {
+                let bytes = item.at(&["tmpfs", "size"]).and_then(Node::text);
+                let bytes = bytes.and_then(|text| words::bytes(&text));
+                let mode = item.at(&["tmpfs", "mode"]).and_then(mode_of);
+                pod.volume("tmpfs", ("emptyDir", memory(bytes, mode)), false)
+            }
+            (kind, _) => {
+                let why = format!("a pod has no volumes of type {kind}");
+                self.lost(&item.place, path, &why, "");
+                return None;
+            }
+        };
+        let mut mount = mount_at(&name, &target);
+        if item.get("read_only").and_then(Node::bool) == Some(true) {
+            mount.put("readOnly", true);
+        }
+        if let Some(below) = item.at(&["volume", "subpath"]).and_then(Node::text) {
+            mount.put("subPath", below);
+        }
+        self.propagation(service, item, &mut mount);
+        Some(mount)
+    }
+
+    fn claim_volume(
+        &mut self,
+        source: &str,
+        item: &Node,
+        path: String,
+        pod: &mut Pod,
+    ) -> Option<String> {
+        let is_known = self
+            .project
+            .root
+            .get("volumes")
+            .is_some_and(|volumes| volumes.entry(source).is_some());
+        if !is_known {
+            let message = format!("the volume {source} is not defined below volumes");
+            self.invalid(item, path, &message);
+            return None;
+        }
+        let claim = Map::new().with("claimName", label(source));
+        Some(pod.volume(source, ("persistentVolumeClaim", claim), true))
+    }
+
+    fn host_path(&mut self, source: &str, item: &Node, pod: &mut Pod) -> String {
+        let creates = item.at(&["bind", "create_host_path"]).and_then(Node::bool) != Some(false);
+        let kind = match self.loader.kind(source.as_ref()) {
+            Some(PathKind::Directory) => Some("Directory"),
+            Some(PathKind::File) => Some("File"),
+            Some(PathKind::Socket) => Some("Socket"),
+            Some(PathKind::Missing) if creates => Some("DirectoryOrCreate"),
+            Some(PathKind::Missing | PathKind::Device) | None => None,
+        };
+        let path = Map::new().with("path", source).with_some("type", kind);
+        let base = source
+            .rsplit('/')
+            .find(|part| !part.is_empty())
+            .unwrap_or("root");
+        pod.volume(base, ("hostPath", path), true)
+    }
+
+    fn propagation(&mut self, service: &Service, item: &Node, mount: &mut Map) {
+        let Some(node) = item.at(&["bind", "propagation"]) else {
+            return;
+        };
+        match node.text().as_deref() {
+            Some("rprivate") => {}
+            Some("rslave") => mount.put("mountPropagation", "HostToContainer"),
+            Some("rshared")
+                if service.node.get("privileged").and_then(Node::bool) == Some(true) =>
+            {
+                mount.put("mountPropagation", "Bidirectional");
+            }
+            _ => {
+                let why = "a mount has the propagation rprivate, rslave or, in a privileged container, rshared";
+                self.lost(
+                    &node.place.clone(),
+                    field(service, "volumes.bind.propagation"),
+                    why,
+                    "",
+                );
+            }
+        }
+    }
+
+    fn tmpfs(&mut self, service: &Service, item: &Node, pod: &mut Pod) -> Option<Map> {
+        let text = item.text()?;
+        let (target, options) = text.split_once(':').unwrap_or((&text, ""));
+        let (mut size, mut mode) = (None, None);
+        for option in options.split(',').filter(|option| !option.is_empty()) {
+            match option.split_once('=') {
+                Some(("size", text)) if words::bytes(text).is_some() => size = words::bytes(text),
+                Some(("mode", text)) => mode = i64::from_str_radix(text, 8).ok(),
+                _ => {
+                    let why =
+                        format!("a volume in memory has size and mode, and no option {option}");
+                    self.lost(&item.place, field(service, "tmpfs"), &why, "");
+                }
+            }
+        }
+        let name = pod.volume("tmpfs", ("emptyDir", memory(size, mode)), false);
+        Some(mount_at(&name, target))
+    }
+
+    /// The claims of the volumes that services mount.
+    pub(super) fn claims(&mut self) {
+        let used: Vec<String> = self
+            .documents
+            .iter()
+            .flat_map(|document| claims_in(&Value::Map(document.value.clone())))
+            .collect();
+        let volumes = self.project.root.get("volumes").cloned();
+        let mut is_said = false;
+        for entry in volumes.as_ref().map(Node::entries).unwrap_or_default() {
+            if used.contains(&label(&entry.key)) {
+                self.claim(entry);
+                if !is_said && entry.value.set("external").is_none() {
+                    is_said = true;
+                    let why = "new volumes are empty: files that an image has at their paths are not copied into them";
+                    let help =
+                        "volumes that the compose project has made are used with their files";
+                    self.lost(&entry.place, format!("volumes.{}", entry.key), why, help);
+                }
+            }
+        }
+    }
+
+    fn claim(&mut self, entry: &Entry) {
+        let (key, node) = (&entry.key, &entry.value);
+        let text = |key: &str| node.set(key).and_then(Node::text);
+        let is_external = node
+            .set("external")
+            .is_some_and(|e| e.bool() != Some(false));
+        let own = node.at(&["external", "name"]).and_then(Node::text);
+        let name = text("name").or(own).unwrap_or_else(|| {
+            if is_external {
+                key.clone()
+            } else {
+                format!("{}_{key}", self.project.name)
+            }
+        });
+        let mut annotations = Map::new().with(VOLUME_NAME, name);
+        if let Some(driver) = text("driver").filter(|driver| driver != "local") {
+            annotations.put(VOLUME_DRIVER, driver);
+        }
+        let mut options = Vec::new();
+        for option in node
+            .get("driver_opts")
+            .map(Node::entries)
+            .unwrap_or_default()
+        {
+            let value = option.value.text().unwrap_or_default();
+            if value.contains(char::is_whitespace) {
+                let path = format!("volumes.{key}.driver_opts.{}", option.key);
+                self.lost(&option.place, path, "an option has no spaces", "");
+            } else if !value.is_empty() {
+                options.push(format!("{}={value}", option.key));
+            }
+        }
+        if !options.is_empty() {
+            annotations.put(VOLUME_OPTIONS, options.join(" "));
+        }
+        let storage = Map::new().with("storage", CLAIM_SIZE);
+        let spec = Map::new()
+            .with("accessModes", vec!["ReadWriteOnce"])
+            .with("resources", Map::new().with("requests", storage));
+        let metadata = self.metadata(&label(key)).with("annotations", annotations);
+        let file = format!("{}.volumes", self.project.name);
+        let rest = Map::new().with("spec", spec);
+        self.add(&file, "v1", "PersistentVolumeClaim", metadata, rest);
+    }
+}
+
+/// A file mode, which compose writes as an octal number.
+pub(super) fn mode_of(node: &Node) -> Option<i64> {
+    match &node.kind {
+        crate::tree::Kind::Text(text) => i64::from_str_radix(text.trim_start_matches("0o"), 8).ok(),
+        _ => node.int(),
+    }
+}
+
+fn memory(bytes: Option<i64>, mode: Option<i64>) -> Map {
+    Map::new()
+        .with("medium", "Memory")
+        .with_some("sizeLimit", bytes.filter(|b| *b > 0).map(words::quantity))
+        .with_some("mode", mode)
+}
+
+pub(super) fn mount_at(name: &str, path: &str) -> Map {
+    Map::new().with("name", name).with("mountPath", path)
+}
+
+/// The claims that a manifest names.
+fn claims_in(value: &Value) -> Vec<String> {
+    match value {
+        Value::Map(map) => {
+            let own = match map.get("claimName") {
+                Some(Value::Text(name)) => Some(name.clone()),
+                _ => None,
+            };
+            let below = map.0.iter().flat_map(|(_, value)| claims_in(value));
+            own.into_iter().chain(below).collect()
+        }
+        Value::List(items) => items.iter().flat_map(claims_in).collect(),
+        Value::Bool(_) | Value::Int(_) | Value::Text(_) => Vec::new(),
+    }
+}

@@ -1,0 +1,127 @@
+//! The rules by which one file's values are laid over another's.
+//!
+//! Upstream: `override/merge.go` and `override/uncity.go` of compose-go. Both sides are canonical.
+
+use crate::tree::{Entry, Kind, Node, Tag};
+
+/// Keys of a service that are replaced as a whole.
+const REPLACED: [&str; 4] = [
+    "services.*.command",
+    "services.*.entrypoint",
+    "services.*.healthcheck.test",
+    "services.*.provider",
+];
+
+/// The path of a child: names of services, volumes and so on are `*`.
+fn below(path: &str, key: &str) -> String {
+    match path {
+        "" => key.to_owned(),
+        "services" | "volumes" | "networks" | "configs" | "secrets" | "models" => {
+            format!("{path}.*")
+        }
+        _ => format!("{path}.{key}"),
+    }
+}
+
+/// Lays `over` over `base`. `path` is that of both, with `*` for names; the root's is empty.
+pub(crate) fn merge(base: Node, over: Node, path: &str) -> Node {
+    // A variable without a value is taken from the environment: no value to be merged.
+    let is_variable = path.starts_with("services.*.environment.");
+    if over.tag != Tag::None || REPLACED.contains(&path) || is_variable {
+        return over;
+    }
+    if path == "services.*.logging" && has_other_driver(&base, &over) {
+        return over;
+    }
+    let Node { kind, place, tag } = base;
+    let kind = match (kind, over.kind) {
+        (kind, Kind::Null) => kind,
+        (Kind::Map(mut entries), Kind::Map(others)) => {
+            for other in others {
+                lay(&mut entries, other, path);
+            }
+            Kind::Map(entries)
+        }
+        (Kind::List(mut items), Kind::List(others)) => {
+            for other in others {
+                add(&mut items, other, path);
+            }
+            Kind::List(items)
+        }
+        (_, kind) => {
+            return Node {
+                kind,
+                place: over.place,
+                tag,
+            };
+        }
+    };
+    Node { kind, place, tag }
+}
+
+fn lay(entries: &mut Vec<Entry>, other: Entry, path: &str) {
+    let Some(at) = entries.iter().position(|entry| entry.key == other.key) else {
+        entries.push(other);
+        return;
+    };
+    let old = entries[at].value.clone();
+    let child = below(path, &other.key);
+    let is_scalar = !matches!(other.value.kind, Kind::Map(_) | Kind::List(_) | Kind::Null);
+    if is_scalar {
+        entries[at].place = other.place.clone();
+    }
+    entries[at].value = merge(old, other.value, &child);
+}
+
+/// Adds an item to a list, in place of the one that it redefines.
+fn add(items: &mut Vec<Node>, other: Node, path: &str) {
+    let same = identity(&other, path);
+    let old = items
+        .iter_mut()
+        .find(|item| same.is_some() && identity(item, path) == same);
+    match old {
+        Some(old) => *old = other,
+        None => items.push(other),
+    }
+}
+
+/// By what an item of a list is known; none if it never redefines another.
+fn identity(item: &Node, path: &str) -> Option<String> {
+    let of = |key: &str| item.get(key).and_then(Node::text);
+    match path {
+        "services.*.volumes" => of("target"),
+        "services.*.env_file" | "services.*.label_file" => of("path"),
+        "services.*.ports" => Some(format!(
+            "{}:{}:{}/{}",
+            of("host_ip").unwrap_or_default(),
+            of("published").unwrap_or_default(),
+            of("target").unwrap_or_default(),
+            of("protocol").unwrap_or_else(|| "tcp".to_owned()),
+        )),
+        "services.*.configs" | "services.*.secrets" => of("target").or_else(|| of("source")),
+        _ => item.text(),
+    }
+}
+
+fn has_other_driver(base: &Node, over: &Node) -> bool {
+    let driver = |node: &Node| node.get("driver").and_then(Node::text);
+    matches!((driver(base), driver(over)), (Some(one), Some(two)) if one != two)
+}
+
+/// Removes what `!reset` stands at, everywhere.
+pub(crate) fn without_resets(node: &mut Node) {
+    match &mut node.kind {
+        Kind::Map(entries) => {
+            entries.retain(|entry| entry.value.tag != Tag::Reset);
+            for entry in entries {
+                without_resets(&mut entry.value);
+            }
+        }
+        Kind::List(items) => {
+            items.retain(|item| item.tag != Tag::Reset);
+            items.iter_mut().for_each(without_resets);
+        }
+        Kind::Null | Kind::Bool(_) | Kind::Int(_) | Kind::Float(_) | Kind::Text(_) => {}
+    }
+    node.tag = Tag::None;
+}

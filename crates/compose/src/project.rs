@@ -1,0 +1,149 @@
+//! A resolved project: the services that its profiles leave, with names and directory.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use mirrorlet_core::api::{Code, Diagnostic};
+
+use crate::interpolate::Variables;
+use crate::load::Loader;
+use crate::tree::{Node, Place};
+
+/// A project, as its files describe it.
+#[derive(Debug)]
+pub(crate) struct Project {
+    /// Its name.
+    pub(crate) name: String,
+    /// The variables of its files.
+    pub(crate) variables: Variables,
+    /// Its files as one tree, in long forms.
+    pub(crate) root: Node,
+    /// Its active services, in the order of the files.
+    pub(crate) services: Vec<Service>,
+}
+
+/// A service of a project.
+#[derive(Debug, Clone)]
+pub(crate) struct Service {
+    /// Its name in the file.
+    pub(crate) name: String,
+    /// Its name as one of Kubernetes: a DNS label.
+    pub(crate) id: String,
+    /// Where its name is written.
+    pub(crate) place: Place,
+    /// Its keys.
+    pub(crate) node: Node,
+}
+
+impl Project {
+    /// Reads the project that the options describe.
+    pub(crate) fn load(loader: &mut Loader<'_>) -> Self {
+        let options = loader.options;
+        let first = options.files.first().and_then(|file| file.parent());
+        let dir = first.map_or_else(PathBuf::new, Path::to_owned);
+        let variables = loader.variables(&options.environment, &options.env_files, &dir);
+        let root = loader.project(&dir, &variables);
+        let name = name_of(loader, &root, &variables, &dir);
+        let mut active = options.profiles.clone();
+        if let Some(profiles) = variables
+            .get("COMPOSE_PROFILES")
+            .filter(|_| active.is_empty())
+        {
+            active.extend(profiles.split(',').map(|name| name.trim().to_owned()));
+        }
+        let services = services(loader, &root, &active);
+        Self {
+            name,
+            variables,
+            root,
+            services,
+        }
+    }
+
+    /// The active service of a name.
+    pub(crate) fn service(&self, name: &str) -> Option<&Service> {
+        self.services.iter().find(|service| service.name == name)
+    }
+}
+
+fn name_of(loader: &Loader<'_>, root: &Node, variables: &Variables, dir: &Path) -> String {
+    let written = loader.options.project_name.clone();
+    let written = written
+        .or_else(|| variables.get("COMPOSE_PROJECT_NAME").cloned())
+        .filter(|name| !name.is_empty())
+        .or_else(|| root.get("name").and_then(Node::text));
+    let name = written.unwrap_or_else(|| {
+        let base = dir.file_name().unwrap_or_default();
+        base.to_string_lossy().into_owned()
+    });
+    let is_allowed = |c: &char| c.is_ascii_alphanumeric() || *c == '_' || *c == '-';
+    let name: String = name
+        .to_ascii_lowercase()
+        .chars()
+        .filter(is_allowed)
+        .collect();
+    let name = name.trim_start_matches(['_', '-']);
+    if name.is_empty() { "default" } else { name }.to_owned()
+}
+
+fn services(loader: &mut Loader<'_>, root: &Node, active: &BTreeSet<String>) -> Vec<Service> {
+    let mut found: Vec<Service> = Vec::new();
+    let all = root.get("services").map(Node::entries).unwrap_or_default();
+    for entry in all {
+        let profiles = entry
+            .value
+            .get("profiles")
+            .map(Node::texts)
+            .unwrap_or_default();
+        let is_active = profiles.is_empty()
+            || active.contains("*")
+            || profiles.iter().any(|name| active.contains(name));
+        if !is_active {
+            let message = "left out: none of its profiles is active";
+            let problem = Diagnostic::warning(Code::Ignored, "", message)
+                .field(format!("services.{}", entry.key))
+                .help(format!(
+                    "to import it, add --profile {}",
+                    profiles.join(" or --profile ")
+                ));
+            loader.problems.push(entry.place.mark(problem));
+            continue;
+        }
+        let id = label(&entry.key);
+        if let Some(other) = found.iter().find(|other| other.id == id) {
+            let message = format!("has the same name as {} in Kubernetes: {id}", other.name);
+            loader.error(&entry.place, &format!("services.{}", entry.key), message);
+            continue;
+        }
+        found.push(Service {
+            name: entry.key.clone(),
+            id,
+            place: entry.place.clone(),
+            node: entry.value.clone(),
+        });
+    }
+    if all.is_empty() && loader.problems.iter().all(|problem| !problem.is_error()) {
+        let file = loader.options.files.first();
+        let file = file.map(|file| loader.shown(file)).unwrap_or_default();
+        let problem = Diagnostic::error(Code::Required, file, "the project has no services");
+        loader.problems.push(problem);
+    }
+    found
+}
+
+/// Longest name of a service: with a number and the node's name behind it, it is a pod's.
+const LABEL_MAX: usize = 50;
+
+/// The DNS label that is nearest to a name.
+pub(crate) fn label(name: &str) -> String {
+    let lower = name.to_ascii_lowercase();
+    let sign = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let label: String = lower.chars().map(sign).take(LABEL_MAX).collect();
+    let label = label.trim_matches('-');
+    if label.is_empty() { "x" } else { label }.to_owned()
+}
+
+/// Whether a name can be that of a Kubernetes `Service`.
+pub(crate) fn is_service_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_lowercase()) && label(name) == name
+}

@@ -1,0 +1,471 @@
+//! A YAML value that remembers file and place of each of its parts, and the tags of compose.
+//!
+//! Scalars follow YAML 1.2, as compose reads them: `yes` and `on` are texts.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::options::DuplicateKeyPolicy;
+use serde_saphyr::{Location, Spanned, Tagged};
+
+use mirrorlet_core::api::diagnostic::Position;
+use mirrorlet_core::api::{Code, Diagnostic};
+
+/// Bounds of what a file may ask of the parser: far above any real one.
+const NODES_MAX: usize = 200_000;
+/// Events replayed by all aliases of a file together.
+const ALIAS_EVENTS_MAX: usize = 100_000;
+/// Aliases inside aliases.
+const ALIAS_DEPTH_MAX: usize = 16;
+/// Sequences and mappings inside one another.
+const DEPTH_MAX: usize = 48;
+
+/// Where something is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) file: Arc<str>,
+    pub(crate) position: Option<Position>,
+}
+
+/// What a tag of compose asks of the merge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tag {
+    /// To be merged by the rules.
+    None,
+    /// `!reset`: the key is removed.
+    Reset,
+    /// `!override`: the value replaces what was there.
+    Override,
+}
+
+/// A value and its place.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub(crate) kind: Kind,
+    pub(crate) place: Place,
+    pub(crate) tag: Tag,
+}
+
+/// The content of a [`Node`].
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Kind {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<Entry>),
+}
+
+/// A key of a mapping with its value.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) place: Place,
+    pub(crate) value: Node,
+}
+
+/// Two nodes are equal if their contents are, wherever they are written.
+impl PartialEq for Node {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.kind, &other.kind) {
+            (Kind::Map(one), Kind::Map(two)) => {
+                one.len() == two.len()
+                    && one.iter().all(|entry| {
+                        two.iter()
+                            .any(|e| e.key == entry.key && e.value == entry.value)
+                    })
+            }
+            (one, two) => one == two,
+        }
+    }
+}
+
+impl Node {
+    pub(crate) fn new(kind: Kind, place: &Place) -> Self {
+        Self {
+            kind,
+            place: place.clone(),
+            tag: Tag::None,
+        }
+    }
+
+    pub(crate) fn of_text(text: impl Into<String>, place: &Place) -> Self {
+        Self::new(Kind::Text(text.into()), place)
+    }
+
+    /// The value of `key`, when this is a mapping that has it.
+    pub(crate) fn get(&self, key: &str) -> Option<&Node> {
+        self.entry(key).map(|entry| &entry.value)
+    }
+
+    /// As [`get`](Self::get), but none for null.
+    pub(crate) fn set(&self, key: &str) -> Option<&Node> {
+        self.get(key).filter(|node| node.kind != Kind::Null)
+    }
+
+    /// The value below several keys.
+    pub(crate) fn at(&self, keys: &[&str]) -> Option<&Node> {
+        keys.iter().try_fold(self, |node, key| node.set(key))
+    }
+
+    pub(crate) fn entry(&self, key: &str) -> Option<&Entry> {
+        self.entries().iter().find(|entry| entry.key == key)
+    }
+
+    pub(crate) fn entries(&self) -> &[Entry] {
+        match &self.kind {
+            Kind::Map(entries) => entries,
+            _ => &[],
+        }
+    }
+
+    pub(crate) fn entries_mut(&mut self) -> Option<&mut Vec<Entry>> {
+        match &mut self.kind {
+            Kind::Map(entries) => Some(entries),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn items(&self) -> &[Node] {
+        match &self.kind {
+            Kind::List(items) => items,
+            _ => &[],
+        }
+    }
+
+    /// The scalar as text, whatever it is written as; none for null, lists and mappings.
+    pub(crate) fn text(&self) -> Option<String> {
+        match &self.kind {
+            Kind::Bool(value) => Some(value.to_string()),
+            Kind::Int(value) => Some(value.to_string()),
+            Kind::Float(value) => Some(value.to_string()),
+            Kind::Text(value) => Some(value.clone()),
+            Kind::Null | Kind::List(_) | Kind::Map(_) => None,
+        }
+    }
+
+    /// The boolean, also of a text, which a variable leaves.
+    pub(crate) fn bool(&self) -> Option<bool> {
+        match &self.kind {
+            Kind::Bool(value) => Some(*value),
+            Kind::Text(text) => match text.to_ascii_lowercase().as_str() {
+                "true" | "yes" | "y" | "on" | "1" => Some(true),
+                "false" | "no" | "n" | "off" | "0" | "" => Some(false),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// The whole number, also of a text.
+    pub(crate) fn int(&self) -> Option<i64> {
+        match &self.kind {
+            Kind::Int(value) => Some(*value),
+            Kind::Text(text) => text.trim().parse().ok(),
+            _ => None,
+        }
+    }
+
+    /// The number, also of a text.
+    pub(crate) fn number(&self) -> Option<f64> {
+        self.text()?.trim().parse().ok()
+    }
+
+    /// The texts of a list, or the one text.
+    pub(crate) fn texts(&self) -> Vec<String> {
+        match &self.kind {
+            Kind::List(items) => items.iter().filter_map(Node::text).collect(),
+            _ => self.text().into_iter().collect(),
+        }
+    }
+
+    /// Replaces or adds an entry.
+    pub(crate) fn put(&mut self, entry: Entry) {
+        if let Some(entries) = self.entries_mut() {
+            match entries.iter_mut().find(|e| e.key == entry.key) {
+                Some(old) => *old = entry,
+                None => entries.push(entry),
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: &str) -> Option<Entry> {
+        let entries = self.entries_mut()?;
+        let at = entries.iter().position(|entry| entry.key == key)?;
+        Some(entries.remove(at))
+    }
+}
+
+impl Entry {
+    pub(crate) fn new(key: impl Into<String>, value: Node) -> Self {
+        Self {
+            key: key.into(),
+            place: value.place.clone(),
+            value,
+        }
+    }
+}
+
+/// Reads a file; one that is empty is an empty mapping.
+pub(crate) fn parse(bytes: &[u8], file: &Arc<str>) -> Result<Node, Box<Diagnostic>> {
+    let text = std::str::from_utf8(bytes).ok();
+    let options = serde_saphyr::options! {
+        legacy_octal_numbers: true,
+        strict_booleans: true,
+        duplicate_keys: DuplicateKeyPolicy::Error,
+        with_snippet: false,
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: ALIAS_EVENTS_MAX,
+            max_replay_stack_depth: ALIAS_DEPTH_MAX,
+        },
+        budget: serde_saphyr::budget! {
+            max_depth: DEPTH_MAX,
+            flow_nesting_limit: DEPTH_MAX,
+            max_nodes: NODES_MAX,
+            max_recorded_anchor_events: NODES_MAX,
+        },
+    };
+    let place = Place {
+        file: file.clone(),
+        position: None,
+    };
+    let read = text.map(|text| serde_saphyr::from_multiple_with_options::<Raw>(text, options));
+    match read {
+        Some(Ok(documents)) => {
+            let mut documents = documents.into_iter();
+            match (documents.next(), documents.next()) {
+                (Some(first), None) => Ok(first.at(file)),
+                (None, _) => Ok(Node::new(Kind::Map(Vec::new()), &place)),
+                (Some(_), Some(second)) => {
+                    let message = "a compose file is one document";
+                    let problem = Diagnostic::error(Code::Syntax, &**file, message);
+                    Err(Box::new(second.at(file).place.mark(problem)))
+                }
+            }
+        }
+        Some(Err(error)) => Err(Box::new(syntax(bytes, file, &error))),
+        None => Err(Box::new(syntax_of(bytes, file))),
+    }
+}
+
+impl Place {
+    /// A diagnostic at this place.
+    pub(crate) fn mark(&self, mut problem: Diagnostic) -> Diagnostic {
+        problem.file = self.file.to_string();
+        problem.position = self.position;
+        problem
+    }
+}
+
+fn syntax_of(bytes: &[u8], file: &Arc<str>) -> Diagnostic {
+    let found = mirrorlet_core::manifest::yaml_problem(bytes, file);
+    found.unwrap_or_else(|| Diagnostic::error(Code::Syntax, &**file, "this is not valid YAML"))
+}
+
+fn syntax(bytes: &[u8], file: &Arc<str>, error: &serde_saphyr::Error) -> Diagnostic {
+    let mut problem = syntax_of(bytes, file);
+    if problem.position.is_none() {
+        problem.position = error.without_snippet().location().and_then(position);
+    }
+    if matches!(
+        error.without_snippet(),
+        serde_saphyr::Error::DuplicateMappingKey { .. }
+    ) {
+        "this mapping has the same key twice".clone_into(&mut problem.message);
+    }
+    problem
+}
+
+fn position(location: Location) -> Option<Position> {
+    if location.line() == 0 {
+        return None;
+    }
+    let span = location.span();
+    Some(Position {
+        line: u32::try_from(location.line()).unwrap_or(u32::MAX),
+        column: u32::try_from(location.column()).unwrap_or(u32::MAX),
+        offset: span
+            .byte_offset()
+            .and_then(|offset| usize::try_from(offset).ok())
+            .unwrap_or_default(),
+        length: span
+            .byte_len()
+            .and_then(|length| usize::try_from(length).ok())
+            .unwrap_or_default(),
+    })
+}
+
+/// A value as parsed, before it knows its file.
+struct Raw {
+    kind: RawKind,
+    position: Option<Position>,
+    tag: Tag,
+}
+
+enum RawKind {
+    Scalar(Kind),
+    List(Vec<Raw>),
+    Map(Vec<(String, Option<Position>, Raw)>),
+}
+
+impl Raw {
+    fn at(self, file: &Arc<str>) -> Node {
+        let place = Place {
+            file: file.clone(),
+            position: self.position,
+        };
+        let kind = match self.kind {
+            RawKind::Scalar(kind) => kind,
+            RawKind::List(items) => {
+                Kind::List(items.into_iter().map(|item| item.at(file)).collect())
+            }
+            RawKind::Map(entries) => Kind::Map(
+                entries
+                    .into_iter()
+                    .map(|(key, position, value)| Entry {
+                        key,
+                        place: Place {
+                            file: file.clone(),
+                            position: position.or(value.position),
+                        },
+                        value: value.at(file),
+                    })
+                    .collect(),
+            ),
+        };
+        Node {
+            kind,
+            place,
+            tag: self.tag,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Raw {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let spanned = Spanned::<Tagged<RawKind>>::deserialize(deserializer)?;
+        let Tagged(kind, tag) = spanned.value;
+        Ok(Self {
+            kind,
+            position: position(spanned.defined).or_else(|| position(spanned.referenced)),
+            tag: match tag.as_deref() {
+                Some("!reset") => Tag::Reset,
+                Some("!override") => Tag::Override,
+                _ => Tag::None,
+            },
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for RawKind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(KindVisitor)
+    }
+}
+
+struct KindVisitor;
+
+impl<'de> Visitor<'de> for KindVisitor {
+    type Value = RawKind;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a YAML value")
+    }
+
+    fn visit_unit<E>(self) -> Result<RawKind, E> {
+        Ok(RawKind::Scalar(Kind::Null))
+    }
+
+    fn visit_none<E: serde::de::Error>(self) -> Result<RawKind, E> {
+        self.visit_unit()
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<RawKind, D::Error> {
+        RawKind::deserialize(deserializer)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<RawKind, E> {
+        Ok(RawKind::Scalar(Kind::Bool(value)))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<RawKind, E> {
+        Ok(RawKind::Scalar(Kind::Int(value)))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<RawKind, E> {
+        let kind = i64::try_from(value).map_or_else(|_| Kind::Text(value.to_string()), Kind::Int);
+        Ok(RawKind::Scalar(kind))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<RawKind, E> {
+        Ok(RawKind::Scalar(Kind::Float(value)))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<RawKind, E> {
+        Ok(RawKind::Scalar(Kind::Text(value.to_owned())))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<RawKind, E> {
+        Ok(RawKind::Scalar(Kind::Text(value)))
+    }
+
+    fn visit_bytes<E: serde::de::Error>(self, _: &[u8]) -> Result<RawKind, E> {
+        Err(E::custom("binary values are not allowed"))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<RawKind, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = access.next_element()? {
+            items.push(item);
+        }
+        Ok(RawKind::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<RawKind, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(key) = access.next_key::<Spanned<KeyText>>()? {
+            entries.push((key.value.0, position(key.defined), access.next_value()?));
+        }
+        Ok(RawKind::Map(entries))
+    }
+}
+
+/// A mapping's key, as text whatever it is written as.
+struct KeyText(String);
+
+impl<'de> Deserialize<'de> for KeyText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match RawKind::deserialize(deserializer)? {
+            RawKind::Scalar(Kind::Text(text)) => Ok(Self(text)),
+            RawKind::Scalar(Kind::Int(number)) => Ok(Self(number.to_string())),
+            RawKind::Scalar(Kind::Bool(value)) => Ok(Self(value.to_string())),
+            RawKind::Scalar(_) | RawKind::List(_) | RawKind::Map(_) => {
+                Err(D::Error::custom("a key must be a string"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_tags_places_and_merge_keys_are_read_as_compose_reads_them() {
+        let text = "x-base: &base\n  a: yes\n  m: 0444\nb:\n  <<: *base\n  c: !reset null\n  d: !override [1]\n  e: 22:22\n";
+        let root = parse(text.as_bytes(), &"f.yaml".into()).unwrap();
+        let b = root.get("b").unwrap();
+        assert_eq!(b.get("a").unwrap().kind, Kind::Text("yes".to_owned()));
+        assert_eq!(b.get("m").unwrap().int(), Some(0o444));
+        assert_eq!(b.get("e").unwrap().text().unwrap(), "22:22");
+        assert_eq!(b.get("c").unwrap().tag, Tag::Reset);
+        assert_eq!(b.get("d").unwrap().tag, Tag::Override);
+        assert_eq!(b.entry("d").unwrap().place.position.unwrap().line, 7);
+        assert_eq!(b.entry("a").unwrap().place.position.unwrap().line, 2);
+        let twice = parse(b"a: 1\na: 2\n", &"f.yaml".into()).unwrap_err();
+        assert_eq!(twice.position.unwrap().line, 2, "{twice}");
+    }
+}

@@ -1,0 +1,133 @@
+//! Values of manifests, in the order in which they are written.
+
+use serde::ser::{Serialize, SerializeMap as _, SerializeSeq as _, Serializer};
+
+/// A value of a manifest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Value {
+    Bool(bool),
+    Int(i64),
+    Text(String),
+    List(Vec<Value>),
+    Map(Map),
+}
+
+/// A mapping of a manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Map(pub(crate) Vec<(String, Value)>);
+
+impl Map {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same with an entry; one of the same key is replaced.
+    #[must_use]
+    pub(crate) fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.put(key, value);
+        self
+    }
+
+    /// The same with an entry, if there is a value and it isn't empty.
+    #[must_use]
+    pub(crate) fn with_some(mut self, key: &str, value: Option<impl Into<Value>>) -> Self {
+        if let Some(value) = value {
+            self.put_filled(key, value);
+        }
+        self
+    }
+
+    pub(crate) fn put(&mut self, key: &str, value: impl Into<Value>) {
+        let value = value.into();
+        match self.0.iter_mut().find(|(known, _)| known == key) {
+            Some((_, old)) => *old = value,
+            None => self.0.push((key.to_owned(), value)),
+        }
+    }
+
+    /// Adds an entry, unless its value is an empty list or mapping.
+    pub(crate) fn put_filled(&mut self, key: &str, value: impl Into<Value>) {
+        let value = value.into();
+        let is_empty = match &value {
+            Value::List(items) => items.is_empty(),
+            Value::Map(map) => map.is_empty(),
+            Value::Bool(_) | Value::Int(_) | Value::Text(_) => false,
+        };
+        if !is_empty {
+            self.put(key, value);
+        }
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<&Value> {
+        let found = self.0.iter().find(|(known, _)| known == key);
+        found.map(|(_, value)| value)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl From<bool> for Value {
+    fn from(value: bool) -> Self {
+        Self::Bool(value)
+    }
+}
+
+impl From<i64> for Value {
+    fn from(value: i64) -> Self {
+        Self::Int(value)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(value: &str) -> Self {
+        Self::Text(value.to_owned())
+    }
+}
+
+impl From<String> for Value {
+    fn from(value: String) -> Self {
+        Self::Text(value)
+    }
+}
+
+impl From<Map> for Value {
+    fn from(value: Map) -> Self {
+        Self::Map(value)
+    }
+}
+
+impl<T: Into<Value>> From<Vec<T>> for Value {
+    fn from(value: Vec<T>) -> Self {
+        Self::List(value.into_iter().map(Into::into).collect())
+    }
+}
+
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Bool(value) => serializer.serialize_bool(*value),
+            Self::Int(value) => serializer.serialize_i64(*value),
+            Self::Text(value) => serializer.serialize_str(value),
+            Self::List(items) => {
+                let mut list = serializer.serialize_seq(Some(items.len()))?;
+                for item in items {
+                    list.serialize_element(item)?;
+                }
+                list.end()
+            }
+            Self::Map(map) => map.serialize(serializer),
+        }
+    }
+}
+
+impl Serialize for Map {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (key, value) in &self.0 {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
+    }
+}

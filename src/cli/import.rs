@@ -1,0 +1,222 @@
+//! `mirrorlet import compose`: a compose project as manifests.
+//!
+//! Reads what the import asks for, and the environment; everything else is decided in
+//! `mirrorlet_compose`.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use mirrorlet_compose::{Content, Disk, Import, Imported, ManifestFile, Need, Options, PathKind};
+use mirrorlet_core::api::{Diagnostic, Severity};
+use mirrorlet_host::disk;
+
+use super::{Failure, Outcome, ambient, print};
+use crate::config::args::ComposeArgs;
+
+/// Largest file that is read: the largest manifest.
+const FILE_MIB_MAX: u64 = 10;
+
+/// How often an import may ask for more: files that name files that name files.
+const ROUNDS_MAX: usize = 64;
+
+/// Names of a project's file, in the order in which Docker Compose looks for them, each with that
+/// of the file that is merged over it.
+const NAMES: [(&str, &str); 4] = [
+    ("compose.yaml", "compose.override.yaml"),
+    ("compose.yml", "compose.override.yml"),
+    ("docker-compose.yml", "docker-compose.override.yml"),
+    ("docker-compose.yaml", "docker-compose.override.yaml"),
+];
+
+/// Imports a compose project.
+pub fn compose(args: &ComposeArgs) -> Outcome {
+    let options = options(args)?;
+    let imported = imported(&options)?;
+    complain(&imported)?;
+    if imported.has_errors() {
+        return Err(Failure::Problems);
+    }
+    match &args.output_dir {
+        Some(dir) => write(&imported.files, dir, args.force)?,
+        None => print(&joined(&imported.files))?,
+    }
+    if args.strict && !imported.problems.is_empty() {
+        return Err(Failure::Problems);
+    }
+    Ok(())
+}
+
+fn options(args: &ComposeArgs) -> Result<Options, Failure> {
+    let ambient = ambient()?;
+    let absolute = |path: &PathBuf| ambient.cwd.join(path);
+    let mut files = Vec::new();
+    for path in args.files.iter().map(absolute) {
+        if path.is_dir() {
+            files.extend(of_directory(&path)?);
+        } else if path.exists() {
+            files.push(path);
+        } else {
+            let shown = path.display();
+            return Err(Failure::Usage(anyhow::anyhow!("{shown} does not exist")));
+        }
+    }
+    Ok(Options {
+        files,
+        home: ambient.env.get("HOME").cloned(),
+        current_dir: ambient.cwd.clone(),
+        env_files: args.env_files.iter().map(absolute).collect(),
+        environment: ambient.env,
+        profiles: args.profiles.iter().cloned().collect(),
+        project_name: args.project_name.clone(),
+        namespace: args.namespace.clone(),
+    })
+}
+
+/// The files of a project's directory.
+fn of_directory(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let found = NAMES.iter().find(|(name, _)| dir.join(name).is_file());
+    let Some((name, other)) = found else {
+        let shown = dir.display();
+        let error = anyhow::anyhow!("{shown} has no compose.yaml and no docker-compose.yml");
+        return Err(Failure::Usage(error));
+    };
+    let other = Some(dir.join(other)).filter(|path| path.is_file());
+    Ok(std::iter::once(dir.join(name)).chain(other).collect())
+}
+
+/// Reads what the import asks for, until it has all.
+fn imported(options: &Options) -> Result<Imported, Failure> {
+    let mut found = Disk::default();
+    for _ in 0..ROUNDS_MAX {
+        let needs = match mirrorlet_compose::import(options, &found) {
+            Import::Done(imported) => return Ok(imported),
+            Import::Needs(needs) => needs,
+        };
+        for need in needs {
+            match need {
+                Need::Content(path) => {
+                    let content = content(&path);
+                    found.contents.insert(path, content);
+                }
+                Need::Kind(path) => {
+                    let kind = kind(&path);
+                    found.kinds.insert(path, kind);
+                }
+            }
+        }
+    }
+    let error = anyhow::anyhow!("the files of the project name one another too deeply");
+    Err(Failure::Failed(error))
+}
+
+fn content(path: &Path) -> Content {
+    let is_file = fs::metadata(path).map(|found| found.is_file());
+    let read = match is_file {
+        // A named pipe would have nobody to write to it.
+        Ok(false) => return Content::Failed("it is not a file".to_owned()),
+        Ok(true) => disk::read_small(path, FILE_MIB_MAX),
+        Err(error) => Err(error),
+    };
+    match read {
+        Ok(bytes) => Content::Bytes(bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Content::Missing,
+        Err(error) => Content::Failed(error.to_string()),
+    }
+}
+
+fn kind(path: &Path) -> PathKind {
+    let Ok(found) = fs::metadata(path) else {
+        return PathKind::Missing;
+    };
+    let kind = found.file_type();
+    if kind.is_dir() {
+        PathKind::Directory
+    } else if kind.is_file() {
+        PathKind::File
+    } else if kind.is_socket() {
+        PathKind::Socket
+    } else {
+        PathKind::Device
+    }
+}
+
+/// Writes what is to be said to standard error.
+fn complain(imported: &Imported) -> Outcome {
+    let mut text = String::new();
+    for problem in &imported.problems {
+        add(&mut text, problem);
+    }
+    let documents = imported.files.iter().map(|file| file.documents).sum();
+    let lost = imported
+        .problems
+        .iter()
+        .filter(|problem| !problem.is_error());
+    let _ = if imported.has_errors() {
+        let errors = imported
+            .problems
+            .iter()
+            .filter(|problem| problem.is_error());
+        writeln!(
+            text,
+            "nothing imported: {}",
+            counted(errors.count(), "error")
+        )
+    } else {
+        writeln!(
+            text,
+            "{} of {}, {}",
+            counted(documents, "manifest"),
+            counted(imported.services, "service"),
+            counted(lost.count(), "warning"),
+        )
+    };
+    Ok(anstream::stderr().lock().write_all(text.as_bytes())?)
+}
+
+fn add(text: &mut String, problem: &Diagnostic) {
+    let word = match problem.severity {
+        Severity::Warning => "warning",
+        Severity::Error => "error",
+    };
+    // Writing to a string can't fail.
+    let _ = writeln!(text, "{word}: {problem}");
+    if let Some(help) = &problem.help {
+        let _ = writeln!(text, "  help: {help}");
+    }
+}
+
+/// The manifests as one text.
+fn joined(files: &[ManifestFile]) -> String {
+    let texts: Vec<&str> = files.iter().map(|file| file.text.as_str()).collect();
+    texts.join("---\n")
+}
+
+/// Writes the files, all or, where one is there already, none.
+fn write(files: &[ManifestFile], dir: &Path, force: bool) -> Outcome {
+    let taken = files
+        .iter()
+        .map(|file| dir.join(&file.name))
+        .find(|path| path.exists());
+    if let Some(path) = taken.filter(|_| !force) {
+        let shown = path.display();
+        let error = anyhow::anyhow!("{shown} exists; use --force to overwrite it");
+        return Err(Failure::Failed(error));
+    }
+    for file in files {
+        let path = dir.join(&file.name);
+        let failed = || format!("failed to write {}", path.display());
+        disk::replace(&path, file.text.as_bytes()).with_context(failed)?;
+    }
+    Ok(disk::sync_directory(dir)?)
+}
+
+/// A number with its noun.
+fn counted(number: usize, noun: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{ending}")
+}

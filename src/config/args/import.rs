@@ -1,0 +1,53 @@
+//! Arguments of `import`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::EXIT_CODES;
+
+/// Arguments of `import`.
+#[derive(Debug, Clone, Args)]
+pub struct ImportArgs {
+    /// The subcommand.
+    #[command(subcommand)]
+    pub command: ImportCommand,
+}
+
+/// Subcommands of `import`.
+#[derive(Debug, Clone, Subcommand)]
+pub enum ImportCommand {
+    /// Print manifests for a Docker Compose project, and list on standard error what can't be
+    /// carried over. Needs neither an agent nor an Engine.
+    #[command(after_help = EXIT_CODES)]
+    Compose(ComposeArgs),
+}
+
+/// Arguments of `import compose`.
+#[derive(Debug, Clone, Args)]
+pub struct ComposeArgs {
+    /// Compose files, later ones merged over earlier ones, or the directory of a project.
+    #[arg(required = true, value_name = "FILE|DIR", value_hint = clap::ValueHint::AnyPath)]
+    pub files: Vec<PathBuf>,
+    /// Import the services of this profile, too; * is every profile. Can be repeated.
+    #[arg(long = "profile", value_name = "NAME")]
+    pub profiles: Vec<String>,
+    /// Name of the project, which names of volumes begin with [default: as Docker Compose].
+    #[arg(short, long, value_name = "NAME")]
+    pub project_name: Option<String>,
+    /// File of variables, in place of .env beside the first file. Can be repeated.
+    #[arg(long = "env-file", value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub env_files: Vec<PathBuf>,
+    /// Namespace of the manifests [default: none is written, which means default].
+    #[arg(short, long, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// Write the manifests to this directory, one file for each service, instead of printing them.
+    #[arg(short = 'o', long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub output_dir: Option<PathBuf>,
+    /// Overwrite files of the directory.
+    #[arg(long, requires = "output_dir")]
+    pub force: bool,
+    /// Exit with code 1 if something can't be carried over. The manifests are written all the same.
+    #[arg(long)]
+    pub strict: bool,
+}
