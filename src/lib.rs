@@ -19,6 +19,7 @@
 //! | [`eviction`] | evicts pods from a node that runs short, and pods over their own limits |
 //! | [`certificate`] | this node's certificates: created, requested from the cluster, stored |
 //! | [`cluster`] | the API server: Node, Lease, mirror pods, status, events |
+//! | [`jobs`] | which pods of Jobs exist now, by ledgers on disk |
 //! | [`names`] | keeps the names of pods and Services right in hosts files |
 //! | [`server`] | the node API, the agent's socket, metrics and health |
 //! | [`cli`] | validate, status, logs: text in, text out |
@@ -42,6 +43,7 @@ pub mod certificate;
 pub mod cli;
 pub mod cluster;
 pub mod eviction;
+pub mod jobs;
 pub mod names;
 pub mod observe;
 pub mod prober;

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::desired::{MergeHandles, MergeOutputs, MergeTask};
 use super::{Parts, counts, gc, spawn};
 use crate::config::Config;
+use crate::jobs::{JobHandle, JobOptions, Jobs};
 use crate::names::PodNames;
 use crate::observe::{Observer, Reach};
 use crate::prober::{KEPT_FILE, ProbeManager};
@@ -81,6 +82,8 @@ pub(super) struct Core {
     pub(super) board: Board,
     /// The rollouts of static pods.
     pub(super) rollouts: RolloutHandle,
+    /// The Jobs of manifests.
+    pub(super) jobs: JobHandle,
     /// The ways to reach the merge task.
     pub(super) merge: MergeHandles,
     /// Collects dead containers.
@@ -100,6 +103,7 @@ impl Core {
         let telemetry = options.telemetry.clone();
         let (board_writer, board) = board();
         let (rollouts, rollout_handle) = rollouts(config, runtime, &board, &options, &telemetry);
+        let (jobs, job_handle) = jobs(config, &board, &options.clock, &telemetry);
         let (cache_writer, cache) = cache();
         let (observer, reach, listed) = Observer::new(
             Arc::clone(runtime),
@@ -123,6 +127,7 @@ impl Core {
                 objects: options.objects,
             },
             rollouts,
+            jobs,
             ClaimStore::load(&config.root),
             telemetry.clone(),
         );
@@ -146,15 +151,9 @@ impl Core {
             unsupported: unsupported_fields,
         });
         let workers = PodWorkers::new(context, wanted, listed.clone()).evicting(options.evictions);
-        let states = workers.pod_states();
-        let collector = Arc::new(ContainerGc::new(Arc::clone(runtime), policy, states));
-        let collecting = gc::collect(
-            Arc::clone(&collector),
-            options.pressures,
-            telemetry.clone(),
-            cancel.clone(),
-        );
-        spawn(parts, "container gc", collecting);
+        let gc = ContainerGc::new(Arc::clone(runtime), policy, workers.pod_states());
+        let collector = Arc::new(gc);
+        start_collecting(&collector, options.pressures, &telemetry, parts, cancel);
         spawn(parts, "workers", workers.run(cancel.clone()));
 
         let names = pod_names(config, runtime, &merged, &board);
@@ -167,10 +166,28 @@ impl Core {
             merged,
             board,
             rollouts: rollout_handle,
+            jobs: job_handle,
             merge,
             collector,
         }
     }
+}
+
+/// Starts the collection of dead containers.
+fn start_collecting(
+    collector: &Arc<ContainerGc>,
+    pressures: Reader<Pressures>,
+    telemetry: &Telemetry,
+    parts: &mut Parts,
+    cancel: &CancellationToken,
+) {
+    let collecting = gc::collect(
+        Arc::clone(collector),
+        pressures,
+        telemetry.clone(),
+        cancel.clone(),
+    );
+    spawn(parts, "container gc", collecting);
 }
 
 /// Starts the tasks that set the gauges of pods and sources.
@@ -224,6 +241,17 @@ fn rollouts(
         clock: Arc::new(move || clock.now()),
     };
     Rollouts::load(&config.root, options)
+}
+
+/// The Jobs of manifests, as the last agent on this root left them.
+fn jobs(config: &Config, board: &Board, clock: &Clock, telemetry: &Telemetry) -> (Jobs, JobHandle) {
+    let clock = clock.clone();
+    let options = JobOptions {
+        board: board.clone(),
+        telemetry: telemetry.clone(),
+        clock: Arc::new(move || clock.now()),
+    };
+    Jobs::load(&config.root, options)
 }
 
 /// Starts the probers; hands out what they find.

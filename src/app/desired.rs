@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::tell::Teller;
+use crate::jobs::Jobs;
 use crate::rollout::Rollouts;
 use crate::source::SourceReader;
 use crate::store::cell::Writer;
@@ -54,6 +55,7 @@ pub struct MergeTask {
     conflicts: BTreeSet<Diagnostic>,
     teller: Teller,
     rollouts: Rollouts,
+    jobs: Jobs,
     claims: ClaimStore,
     releases: Releases,
     refreshes: Refreshes,
@@ -71,6 +73,7 @@ impl MergeTask {
         listed: watch::Receiver<Option<Arc<Pods>>>,
         outputs: MergeOutputs,
         rollouts: Rollouts,
+        jobs: Jobs,
         claims: ClaimStore,
         telemetry: Telemetry,
     ) -> (Self, MergeHandles) {
@@ -84,6 +87,7 @@ impl MergeTask {
             conflicts: BTreeSet::new(),
             teller: Teller::default(),
             rollouts,
+            jobs,
             claims,
             releases,
             refreshes,
@@ -112,6 +116,7 @@ impl MergeTask {
                     continue;
                 }
                 () = self.rollouts.changed() => continue,
+                () = self.jobs.changed() => continue,
                 () = self.refreshes.requested() => continue,
                 Some(release) = self.releases.recv() => (None, Some(release)),
                 (changed, index, _) = changed => if changed.is_ok() { (Some(index), None) } else { break },
@@ -143,6 +148,9 @@ impl MergeTask {
         self.teller.merged(&self.telemetry, &states, &merged);
         merged.bind_claims(self.claims.bindings());
         merged.bindings = self.claims.keep(&merged.bindings).await.clone();
+        self.jobs
+            .apply(&mut merged, &states, listed.is_some())
+            .await;
         // Before any pod is: one that comes with its objects finds them.
         self.outputs.objects.publish(merged.known_objects());
         self.rollouts.add_configs(&mut merged);
@@ -159,25 +167,7 @@ impl MergeTask {
                 None => with_seen(pod, now),
             };
         }
-        for operation in diff(&before.pods, &merged.pods) {
-            let pod = operation.pod();
-            Teller::operation(&self.telemetry, &operation);
-            match &operation {
-                PodOperation::Add(_) => {
-                    occurrences::pod_added(
-                        &self.telemetry,
-                        &pod.full_name(),
-                        &pod.uid(),
-                        &pod.origin.location,
-                    );
-                }
-                PodOperation::Remove(_) => {
-                    let reason = "its source no longer contains it";
-                    occurrences::pod_removed(&self.telemetry, &pod.full_name(), &pod.uid(), reason);
-                }
-                PodOperation::Update(_) | PodOperation::Delete(_) | PodOperation::Reconcile(_) => {}
-            }
-        }
+        self.tell_operations(&before, &merged);
         let all = merged.pods.iter().chain(&merged.beside);
         let wanted = Wanted {
             pods: all
@@ -201,6 +191,29 @@ impl MergeTask {
             }
             changed
         });
+    }
+
+    /// Tells what became of pods between two merges.
+    fn tell_operations(&self, before: &Merged, merged: &Merged) {
+        for operation in diff(&before.pods, &merged.pods) {
+            let pod = operation.pod();
+            Teller::operation(&self.telemetry, &operation);
+            match &operation {
+                PodOperation::Add(_) => {
+                    occurrences::pod_added(
+                        &self.telemetry,
+                        &pod.full_name(),
+                        &pod.uid(),
+                        &pod.origin.location,
+                    );
+                }
+                PodOperation::Remove(_) => {
+                    let reason = "its source no longer contains it";
+                    occurrences::pod_removed(&self.telemetry, &pod.full_name(), &pod.uid(), reason);
+                }
+                PodOperation::Update(_) | PodOperation::Delete(_) | PodOperation::Reconcile(_) => {}
+            }
+        }
     }
 
     /// The pod that runs under each full name: what was wanted before, or else what runs in the

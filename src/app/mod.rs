@@ -432,6 +432,7 @@ impl Wired {
                 manager: self.manager,
                 board: core.board,
                 rollouts: core.rollouts,
+                jobs: core.jobs,
                 claims: core.merge.claims,
                 refreshes: [self.files, core.merge.refresh],
                 cache: core.cache,

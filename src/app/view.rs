@@ -20,6 +20,7 @@ use tokio::sync::watch;
 
 use crate::config::Resolved;
 use crate::eviction::Shortages;
+use crate::jobs::JobHandle;
 use crate::observe::Reach;
 use crate::rollout::RolloutHandle;
 use crate::server::view::{AgentView, Check, Order, OrderAnswer, PlanRequest, ViewError};
@@ -64,6 +65,7 @@ pub(super) struct View {
     pub(super) manager: PodManager,
     pub(super) board: Board,
     pub(super) rollouts: RolloutHandle,
+    pub(super) jobs: JobHandle,
     pub(super) claims: ClaimHandle,
     /// The manifest directory, then the merge.
     pub(super) refreshes: [RefreshHandle; 2],
@@ -181,6 +183,7 @@ impl AgentView for View {
             pressures: (*self.shortages.get()).clone(),
             sources,
             pods: self.pods(&merged),
+            jobs: self.jobs.states().to_vec(),
             problems: problems.into_iter().collect(),
         }
     }

@@ -19,7 +19,13 @@ pub async fn restart(args: &RestartArgs, root: &Path) -> Outcome {
     let container = args.container.as_deref();
     let container = container.map(|name| format!("&container={}", escape(name)));
     let more = format!("&pull={}{}", args.pull, container.unwrap_or_default());
-    let done = |answer: &OrderAnswer| format!("restarting {}", containers(answer));
+    let done = |answer: &OrderAnswer| {
+        if answer.is_job {
+            "it runs again".to_owned()
+        } else {
+            format!("restarting {}", containers(answer))
+        }
+    };
     order(&args.pods, root, &format!("restart{more}"), done).await
 }
 
@@ -60,7 +66,8 @@ async fn order(
         let path = format!("/v1/orders?pod={}&verb={verb}", escape(pod));
         let answer: OrderAnswer = client::parse(&client::post_patiently(root, &path).await?)?;
         let (namespace, name) = (one_line(&answer.namespace), one_line(&answer.name));
-        print(&format!("pod {namespace}/{name}: {}\n", done(&answer)))?;
+        let kind = if answer.is_job { "job" } else { "pod" };
+        print(&format!("{kind} {namespace}/{name}: {}\n", done(&answer)))?;
     }
     Ok(())
 }

@@ -81,7 +81,13 @@ fn selected(
 ) -> Result<StatusReport, Failure> {
     if !args.pods.is_empty() {
         let pods = named(&report, &args.pods, watching)?;
+        let mut jobs = std::mem::take(&mut report.jobs);
+        jobs.retain(|job| {
+            let of_pod = |pod: &PodReport| job.has(pod);
+            pods.iter().any(of_pod) || args.pods.iter().any(|text| job.is_named(text))
+        });
         report = only(report, pods);
+        report.jobs = jobs;
     } else if args.selector.is_some() || args.namespace.is_some() {
         let mut pods = std::mem::take(&mut report.pods);
         pods.retain(|pod| {
@@ -92,7 +98,16 @@ fn selected(
                     .as_ref()
                     .is_none_or(|ns| *ns == pod.namespace)
         });
+        let mut jobs = std::mem::take(&mut report.jobs);
+        jobs.retain(|job| {
+            let of_namespace = args
+                .namespace
+                .as_ref()
+                .is_none_or(|ns| *ns == job.namespace);
+            of_namespace && (args.selector.is_none() || pods.iter().any(|pod| job.has(pod)))
+        });
         report = only(report, pods);
+        report.jobs = jobs;
     }
     // They come by namespace and name, and stay so where they are equal otherwise.
     match args.sort_by {
@@ -150,6 +165,7 @@ pub(super) fn named(
                 }
             }
             Err(_) if watching => {}
+            Err(_) if report.jobs.iter().any(|job| job.is_named(text)) => {}
             Err(error) => return Err(error.into()),
         }
     }

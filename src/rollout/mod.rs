@@ -171,7 +171,7 @@ impl Rollouts {
         if merged.objects != before.objects {
             self.preparations.try_again();
         }
-        let is_static = |pod: &&SourcePod| !pod.is_api();
+        let is_static = |pod: &&SourcePod| !pod.is_api() && pod.runs.is_none();
         let wanted: BTreeMap<FullName, SourcePod> = merged
             .pods
             .values()

@@ -28,7 +28,9 @@ impl RolloutHandle {
     /// state that runs now. With `content` each pod has both its manifests.
     pub async fn plan(&self, newest: &Merged, before: &Merged, content: bool) -> Vec<PlannedPod> {
         let statics = |merged: &Merged| {
-            let pods = merged.pods.values().filter(|pod| !pod.is_api());
+            // Pods of Jobs are never replaced.
+            let is_ours = |pod: &&SourcePod| !pod.is_api() && pod.runs.is_none();
+            let pods = merged.pods.values().filter(is_ours);
             pods.cloned().collect::<Vec<SourcePod>>()
         };
         let (histories, objects) = (self.histories(), newest.known_objects());

@@ -94,6 +94,7 @@ impl FakeView {
         Self {
             changes: watch::Sender::new(0),
             report: Mutex::new(StatusReport {
+                jobs: Vec::new(),
                 pulls: Vec::new(),
                 image_gc: None,
                 pressures: std::collections::BTreeMap::default(),
@@ -183,6 +184,7 @@ impl AgentView for FakeView {
             name,
             namespace,
             containers: order.container.iter().cloned().collect(),
+            is_job: false,
         })
     }
 

@@ -81,6 +81,9 @@ pub struct OrderAnswer {
     pub name: String,
     /// The containers concerned.
     pub containers: Vec<String>,
+    /// Whether these are the names of a Job, not of a pod.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_job: bool,
 }
 
 /// One file.

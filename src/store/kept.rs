@@ -72,6 +72,38 @@ impl KeptDir {
         problems
     }
 
+    /// Hands every file that can be used to `take`, and leaves the others as they are: returns their
+    /// names, and why they can't be used.
+    ///
+    /// # Errors
+    /// The directory can't be read.
+    pub fn read_in_place<T: DeserializeOwned>(
+        &self,
+        claim: impl Fn(&T) -> Claim,
+        mut take: impl FnMut(T),
+    ) -> Result<Vec<(String, String)>, String> {
+        let entries = match fs::read_dir(&self.dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error.to_string()),
+        };
+        let mut unusable = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| error.to_string())?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.ends_with(disk::NEXT_DOOR) {
+                // Left by a crash in the middle of a write; the rename never happened.
+                let _ = fs::remove_file(entry.path());
+            } else {
+                match self.read(&entry.path(), &name, &claim) {
+                    Ok(stored) => take(stored),
+                    Err(why) => unusable.push((name, why)),
+                }
+            }
+        }
+        Ok(unusable)
+    }
+
     fn read<T: DeserializeOwned>(
         &self,
         path: &Path,

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Command, PodWorkers, Wanted};
 use mirrorlet_core::admit::{AdmitInput, AdmitNode, Failure, Verdict, admit, turn};
 use mirrorlet_core::api::{FullName, Pod, PodUid};
-use mirrorlet_core::ending::{Ending, ending, is_api_pod};
+use mirrorlet_core::ending::{Ending, ending, is_api_pod, is_over};
 use mirrorlet_core::eviction::Pressures;
 use mirrorlet_core::observed::ContainerState;
 use mirrorlet_core::rollout::{admitted_pod, is_beside};
@@ -62,7 +62,7 @@ impl PodWorkers {
             preempt: Vec::new(),
         };
         // A pod that only has to come to its end is not asked for.
-        if ending(pod).is_some() {
+        if ending(pod).is_some() || has_ended(pod) {
             return admitted;
         }
         // Nor is one that runs already: what the node is short of decides which pod has to go.
@@ -140,7 +140,7 @@ impl PodWorkers {
             .filter(|h| h.active.load(Ordering::Relaxed));
         active
             .filter_map(|handle| match &*handle.commands.borrow() {
-                Command::Run(pod) if ending(pod) != Some(Ending::Over) => Some(admitted_pod(pod)),
+                Command::Run(pod) if !has_ended(pod) => Some(admitted_pod(pod)),
                 Command::Run(_) | Command::Fail(..) | Command::Stop { .. } => None,
             })
             .collect()
@@ -195,4 +195,10 @@ impl PodWorkers {
             }
         }
     }
+}
+
+/// Whether a pod needs no room any more: one of the API server that is over, or one of a Job that is
+/// kept for its logs.
+fn has_ended(pod: &Pod) -> bool {
+    ending(pod) == Some(Ending::Over) || is_over(pod.status.as_ref())
 }

@@ -20,6 +20,7 @@ mod edits;
 mod eviction;
 mod failures;
 mod hooks;
+mod jobs;
 mod lifecycle;
 mod names;
 mod objects;

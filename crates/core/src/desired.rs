@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::diagnostic::Position;
 use crate::api::report::RolloutReport;
 use crate::api::{Diagnostic, FullName, Pod, PodUid};
+use crate::job::Runs;
 use crate::objects::{Config, Object};
 
 /// Kind of source a pod came from; the value of `kubernetes.io/config.source`.
@@ -86,6 +87,8 @@ pub struct SourcePod {
     pub config: Option<Arc<Config>>,
     /// Where its fields are; empty where the text is not at hand.
     pub places: Places,
+    /// The workload with pods that end which this one stands for, or belongs to.
+    pub runs: Option<Arc<Runs>>,
 }
 
 impl SourcePod {
@@ -100,6 +103,7 @@ impl SourcePod {
             rollout: None,
             config: None,
             places: Places::default(),
+            runs: None,
         }
     }
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 use crate::api::diagnostic::Position;
 use crate::api::{Code, Diagnostic, Pod};
 use crate::desired::{Origin, PodSource, SourceObject, SourcePod};
+use crate::job::Runs;
 use crate::manifest::{Accepted, Document, DocumentKey, Parsed};
 
 /// How long a text that looks cut off must stay the same until it is believed: longer than any
@@ -143,7 +144,7 @@ impl FileDecision {
         match &good.content {
             Accepted::Pod(_) | Accepted::Workload(_) => {
                 for pod in good.content.pods() {
-                    self.hold_pod(pod, &origin, problems);
+                    self.hold_pod(pod, good.content.runs(), &origin, problems);
                 }
             }
             Accepted::Object(object) => {
@@ -161,7 +162,13 @@ impl FileDecision {
         }
     }
 
-    fn hold_pod(&mut self, pod: &Arc<Pod>, origin: &Origin, problems: &[Diagnostic]) {
+    fn hold_pod(
+        &mut self,
+        pod: &Arc<Pod>,
+        runs: Option<&Arc<Runs>>,
+        origin: &Origin,
+        problems: &[Diagnostic],
+    ) {
         let same = |held: &&mut SourcePod| held.held && held.pod == *pod;
         if let Some(held) = self.pods.iter_mut().find(same) {
             held.problems.extend_from_slice(problems);
@@ -170,6 +177,7 @@ impl FileDecision {
         self.pods.push(SourcePod {
             held: true,
             problems: problems.to_vec(),
+            runs: runs.cloned(),
             ..SourcePod::new(Arc::clone(pod), origin.clone())
         });
     }
@@ -187,6 +195,7 @@ impl FileDecision {
                 let pods = content.pods().iter().map(|pod| SourcePod {
                     problems: document.problems.clone(),
                     places: Arc::clone(&document.places),
+                    runs: content.runs().cloned(),
                     ..SourcePod::new(Arc::clone(pod), origin.clone())
                 });
                 self.pods.extend(pods);

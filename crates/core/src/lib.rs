@@ -33,6 +33,7 @@ pub mod hold;
 pub mod host_access;
 pub mod image_access;
 pub mod image_gc;
+pub mod job;
 pub mod labels;
 pub mod log_limits;
 pub mod logs;

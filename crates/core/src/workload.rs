@@ -2,7 +2,9 @@
 //!
 //! A workload is expanded where it is read: its pods are static pods from then on, each with its
 //! own UID, rollout and mirror. Which pods a document wants is a function of the document alone
-//! (`Deployment`, `DaemonSet`); nothing of a workload is stored but its document.
+//! (`Deployment`, `DaemonSet`); nothing of such a workload is stored but its document. Of a `Job`,
+//! which pods there are depends on what became of others ([`crate::job`]): it is expanded to one pod
+//! that stands for all of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,6 +12,7 @@ use std::fmt;
 use k8s_openapi::api::apps::v1::{
     DaemonSetSpec, DaemonSetUpdateStrategy, DeploymentSpec, DeploymentStrategy,
 };
+use k8s_openapi::api::batch::v1::JobSpec;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::api::core::PodTemplateSpec;
@@ -19,9 +22,6 @@ use crate::rollout::{
     Cause, MIN_READY_SECONDS, PROGRESS_DEADLINE_SECONDS, ROLLOUT, RolloutStrategy, Settings,
     beside_refused,
 };
-
-/// API version of every workload that is read.
-pub const API_VERSION: &str = "apps/v1";
 
 /// Most pods of one workload: ten times as many as a kubelet runs on a node.
 pub const REPLICAS_MAX: i32 = 1100;
@@ -44,11 +44,13 @@ pub enum WorkloadKind {
     Deployment,
     /// One pod on each node.
     DaemonSet,
+    /// Pods that end.
+    Job,
 }
 
 impl WorkloadKind {
     /// Every kind.
-    pub const ALL: [Self; 2] = [Self::Deployment, Self::DaemonSet];
+    pub const ALL: [Self; 3] = [Self::Deployment, Self::DaemonSet, Self::Job];
 
     /// Its name in a document.
     #[must_use]
@@ -56,6 +58,24 @@ impl WorkloadKind {
         match self {
             Self::Deployment => "Deployment",
             Self::DaemonSet => "DaemonSet",
+            Self::Job => "Job",
+        }
+    }
+
+    /// The API version of its documents.
+    #[must_use]
+    pub fn api_version(self) -> &'static str {
+        match self {
+            Self::Deployment | Self::DaemonSet => "apps/v1",
+            Self::Job => "batch/v1",
+        }
+    }
+
+    /// Where its template of pods is in a document, with dots.
+    #[must_use]
+    pub fn template_path(self) -> &'static str {
+        match self {
+            Self::Deployment | Self::DaemonSet | Self::Job => "spec.template",
         }
     }
 
@@ -64,6 +84,7 @@ impl WorkloadKind {
         match self {
             Self::Deployment => ["deployment", "deployments", "deploy"],
             Self::DaemonSet => ["daemonset", "daemonsets", "ds"],
+            Self::Job => ["job", "jobs", "job.batch"],
         }
     }
 
@@ -141,6 +162,8 @@ pub enum Workload {
     Deployment(DeploymentSpec),
     /// One pod.
     DaemonSet(DaemonSetSpec),
+    /// Pods that end.
+    Job(Box<JobSpec>),
 }
 
 impl Workload {
@@ -150,6 +173,7 @@ impl Workload {
         match self {
             Self::Deployment(_) => WorkloadKind::Deployment,
             Self::DaemonSet(_) => WorkloadKind::DaemonSet,
+            Self::Job(_) => WorkloadKind::Job,
         }
     }
 
@@ -159,24 +183,28 @@ impl Workload {
         match self {
             Self::Deployment(spec) => &spec.template,
             Self::DaemonSet(spec) => &spec.template,
+            Self::Job(spec) => &spec.template,
         }
     }
 
-    /// The selector of its pods, which must select those of its template.
+    /// The selector of its pods, which must select those of its template; none where the pods are
+    /// those that it makes.
     #[must_use]
-    pub fn selector(&self) -> &LabelSelector {
+    pub fn selector(&self) -> Option<&LabelSelector> {
         match self {
-            Self::Deployment(spec) => &spec.selector,
-            Self::DaemonSet(spec) => &spec.selector,
+            Self::Deployment(spec) => Some(&spec.selector),
+            Self::DaemonSet(spec) => Some(&spec.selector),
+            Self::Job(_) => None,
         }
     }
 
-    /// How many pods it wants.
+    /// How many pods it wants: of a Job, all that have to succeed.
     #[must_use]
     pub fn replicas(&self) -> i32 {
         match self {
             Self::Deployment(spec) => spec.replicas.unwrap_or(1),
             Self::DaemonSet(_) => 1,
+            Self::Job(spec) => spec.completions.or(spec.parallelism).unwrap_or(1),
         }
     }
 
@@ -185,7 +213,7 @@ impl Workload {
     #[must_use]
     pub fn pod_name(&self, name: &str, number: i32) -> String {
         match self {
-            Self::Deployment(_) => format!("{name}-{number}"),
+            Self::Deployment(_) | Self::Job(_) => format!("{name}-{number}"),
             Self::DaemonSet(_) => name.to_owned(),
         }
     }
@@ -195,6 +223,12 @@ impl Workload {
     #[must_use]
     pub fn expand(&self, name: &str, pod: &Pod) -> Expansion {
         let (min_ready, deadline) = match self {
+            Self::Job(_) => {
+                return Expansion {
+                    names: vec![self.pod_name(name, 0)],
+                    annotations: BTreeMap::new(),
+                };
+            }
             Self::Deployment(spec) => (
                 spec.min_ready_seconds,
                 Some(progress_deadline_seconds(spec)),
@@ -218,6 +252,10 @@ impl Workload {
         match self {
             Self::Deployment(spec) => deployment_order(spec, pod),
             Self::DaemonSet(spec) => daemon_set_order(spec.update_strategy.as_ref(), pod),
+            Self::Job(_) => Order {
+                strategy: RolloutStrategy::Recreate,
+                refused: None,
+            },
         }
     }
 }

@@ -44,6 +44,7 @@ pub(super) fn report(
         .and_then(|view| view.status.as_deref())
         .unwrap_or(&empty);
     let (printed, message) = printed_status(pod, status);
+    let (printed, message) = over(pod, status, printed, message);
     let phase = view.map(|view| view.phase);
     let syncing = view.filter(|view| view.phase == Phase::Syncing);
     let (printed, message) = match syncing {
@@ -94,6 +95,24 @@ pub(super) fn report(
             .unwrap_or_default(),
         containers,
         name,
+    }
+}
+
+/// Says what became of a pod of a Job that is over, where its containers are gone.
+fn over(pod: &Pod, status: &core::PodStatus, printed: String, message: String) -> (String, String) {
+    let ended = |container: &core::ContainerStatus| {
+        let state = container.state.as_ref();
+        state.is_some_and(|state| state.terminated.is_some())
+    };
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    let gone = !status.container_statuses.iter().flatten().any(ended);
+    match phase {
+        Some("Succeeded") if gone => ("Completed".to_owned(), String::new()),
+        Some("Failed") if gone => ("Error".to_owned(), String::new()),
+        _ => (printed, message),
     }
 }
 

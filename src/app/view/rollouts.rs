@@ -37,6 +37,20 @@ pub(super) fn static_pod(
             help: Some("its controller rolls it out: see kubectl rollout".to_owned()),
         });
     }
+    if let Some(owner) = &pod.workload
+        && merged
+            .pods
+            .get(&pod.uid)
+            .is_some_and(|pod| pod.runs.is_some())
+    {
+        return Err(ViewError::Invalid {
+            message: format!("pod {}/{} is a pod of {owner}", pod.namespace, pod.name),
+            help: Some(format!(
+                "have the Job run again: mirrorlet restart {}",
+                owner.replace("Job/", "job/")
+            )),
+        });
+    }
     Ok(FullName::new(pod.name.as_str(), pod.namespace.as_str()))
 }
 

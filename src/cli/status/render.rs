@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 
-use crate::cli::table::{self, one_line};
+use crate::cli::table::{self, Cell, one_line};
 use mirrorlet_core::api::report::{
-    ApiReport, EngineReport, ImageGcReport, LackReport, NodeReport, PodReport, PullPhase,
-    PullReport, SourceReport, StatusReport,
+    ApiReport, EngineReport, ImageGcReport, JobReport, LackReport, NodeReport, PodReport,
+    PullPhase, PullReport, SourceReport, StatusReport,
 };
 use mirrorlet_core::api::{Diagnostic, Severity, Timestamp};
 
@@ -37,6 +37,7 @@ pub fn render(report: &StatusReport, now: Timestamp, wide: bool) -> String {
     } else {
         out.push_str(&table::render(&pods::pods(report, now, wide)));
     }
+    jobs(&mut out, &report.jobs, now);
     if !wide {
         messages(&mut out, &report.pods);
     }
@@ -107,6 +108,55 @@ fn api_banner(out: &mut String, api: Option<&ApiReport>, now: Timestamp) {
         out,
         "Running pods continue. Static pods are started and stopped as usual.\n",
     );
+}
+
+/// The Jobs, as kubectl prints them.
+fn jobs(out: &mut String, jobs: &[JobReport], now: Timestamp) {
+    if jobs.is_empty() {
+        return;
+    }
+    let titles = [
+        "NAMESPACE",
+        "JOB",
+        "STATUS",
+        "COMPLETIONS",
+        "DURATION",
+        "AGE",
+    ];
+    let mut rows = vec![titles.map(|title| Cell::styled(title, BOLD)).to_vec()];
+    for job in jobs {
+        let style = match job.condition.as_str() {
+            "Complete" => GOOD,
+            "Failed" => BAD,
+            _ => PENDING,
+        };
+        let wanted = job.completions.map_or_else(
+            || "1 of any".to_owned(),
+            |completions| completions.to_string(),
+        );
+        let lasted = job.started_at.map_or_else(String::new, |started| {
+            age(started, job.ended_at.unwrap_or(now))
+        });
+        let since = age(job.started_at.unwrap_or(now), now);
+        rows.push(vec![
+            Cell::from(one_line(&job.namespace).as_str()),
+            Cell::from(one_line(&job.name).as_str()),
+            Cell::styled(&job.condition, style),
+            Cell::from(format!("{}/{wanted}", job.succeeded).as_str()),
+            Cell::from(lasted.as_str()),
+            Cell::from(since.as_str()),
+        ]);
+    }
+    out.push('\n');
+    out.push_str(&table::render(&rows));
+    for job in jobs.iter().filter(|job| job.has_failed()) {
+        let name = one_line(&format!("{}/{}", job.namespace, job.name));
+        let (reason, message) = (one_line(&job.reason), one_line(&job.message));
+        line(
+            out,
+            &format!("  job {name}: {}: {message}", styled(&reason, BAD)),
+        );
+    }
 }
 
 /// Why pods aren't simply running.

@@ -82,6 +82,7 @@ fn crashing_pod() -> PodReport {
 
 fn report(pods: Vec<PodReport>) -> StatusReport {
     StatusReport {
+        jobs: Vec::new(),
         pulls: Vec::new(),
         image_gc: None,
         pressures: std::collections::BTreeMap::default(),

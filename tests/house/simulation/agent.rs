@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mirrorlet::app::desired::{MergeOutputs, MergeTask};
+use mirrorlet::jobs::{JobOptions, Jobs};
 use mirrorlet::observe::Observer;
 use mirrorlet::prober::{KEPT_FILE, ProbeManager};
 use mirrorlet::rollout::{RolloutOptions, Rollouts};
@@ -90,6 +91,15 @@ impl Agent {
                 clock: Arc::new(move || clock.now()),
             },
         );
+        let clock = fake.clone();
+        let (jobs, _) = Jobs::load(
+            root,
+            JobOptions {
+                board: board.clone(),
+                telemetry: telemetry.clone(),
+                clock: Arc::new(move || clock.now()),
+            },
+        );
         let (merge, _) = MergeTask::new(
             vec![source.clone()],
             listed.clone(),
@@ -100,6 +110,7 @@ impl Agent {
                 objects: Arc::default(),
             },
             rollouts,
+            jobs,
             ClaimStore::default(),
             telemetry.clone(),
         );

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{Diagnostic, PodUid, Timestamp};
 
 mod images;
+mod jobs;
 mod port;
 mod rollout;
 mod story;
@@ -17,6 +18,7 @@ mod top;
 mod volumes;
 
 pub use images::{ImageReport, ImagesReport};
+pub use jobs::JobReport;
 pub use port::PortReport;
 pub use rollout::{
     Downtime, HistoryReport, PlanAction, PlanReport, PlannedPod, RevisionReport, RolloutPhase,
@@ -57,18 +59,26 @@ pub struct StatusReport {
     pub sources: Vec<SourceReport>,
     /// Every pod it manages, by namespace and name.
     pub pods: Vec<PodReport>,
+    /// Every Job of its manifests, by namespace and name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<JobReport>,
     /// Problems that belong to no running pod: files that never parsed, duplicates.
     pub problems: Vec<Diagnostic>,
 }
 
 impl StatusReport {
-    /// Whether the Engine answers, every pod is well, and no manifest has an error.
+    /// Whether the Engine answers, every pod is well, no Job has failed, and no manifest has an
+    /// error. A pod of a Job that failed is well if another one did its work.
     #[must_use]
     pub fn is_well(&self) -> bool {
         let of_sources = self.sources.iter().flat_map(|source| &source.problems);
         let mut problems = self.problems.iter().chain(of_sources);
         self.engine.reachable
-            && self.pods.iter().all(PodReport::is_well)
+            && self
+                .pods
+                .iter()
+                .all(|pod| pod.is_well() || pod.is_tried_again())
+            && !self.jobs.iter().any(JobReport::has_failed)
             && !problems.any(Diagnostic::is_error)
     }
 }
@@ -362,6 +372,13 @@ pub const RESTARTING: &str = "Restarting";
 pub const STARTING: &str = "Starting";
 
 impl PodReport {
+    /// Whether it is a failed pod of a Job, which has another one in its place or has failed itself.
+    #[must_use]
+    pub fn is_tried_again(&self) -> bool {
+        let owner = self.workload.as_deref().unwrap_or_default();
+        owner.starts_with("Job/") && self.phase == "Failed"
+    }
+
     /// Whether the pod is being stopped, as the old version of an edited pod is.
     #[must_use]
     pub fn is_ending(&self) -> bool {

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::{LastGood, LastGoodDocument, Present, decide_file};
 use crate::api::{NodeName, Pod};
 use crate::desired::{Origin, PodSource, SourcePod, SourceSet};
+use crate::job::Runs;
 use crate::manifest::{Accepted, AcceptedPod, AcceptedWorkload, ParseContext, parse_manifest};
 use crate::workload::WorkloadKey;
 
@@ -75,22 +76,28 @@ pub fn with_files(
 
 /// The documents of one file of a set.
 fn known(set: &SourceSet, location: &str) -> Vec<LastGoodDocument> {
-    let mut workloads: BTreeMap<(&Origin, WorkloadKey), Vec<Arc<Pod>>> = BTreeMap::new();
+    type Expanded = (Vec<Arc<Pod>>, Option<Arc<Runs>>);
+    let mut workloads: BTreeMap<(&Origin, WorkloadKey), Expanded> = BTreeMap::new();
     let mut pods = Vec::new();
-    for SourcePod { pod, origin, .. } in &set.pods {
+    for SourcePod {
+        pod, origin, runs, ..
+    } in &set.pods
+    {
         if let Some(key) = WorkloadKey::of(pod) {
-            let of_workload = workloads.entry((origin, key)).or_default();
+            let (of_workload, known) = workloads.entry((origin, key)).or_default();
             of_workload.push(Arc::clone(pod));
+            known.clone_from(runs);
         } else {
             let (pod, canonical) = (Arc::clone(pod), Value::Null);
             pods.push((origin, Accepted::Pod(AcceptedPod { pod, canonical })));
         }
     }
-    let workloads = workloads.into_iter().map(|((origin, key), pods)| {
+    let workloads = workloads.into_iter().map(|((origin, key), (pods, runs))| {
         let canonical = Value::Null;
         let workload = AcceptedWorkload {
             key,
             pods,
+            runs,
             canonical,
         };
         (origin, Accepted::Workload(workload))

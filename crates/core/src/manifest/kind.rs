@@ -6,7 +6,7 @@ use super::problems::Problems;
 use crate::api::{Code, Severity};
 use crate::objects::ObjectKind;
 use crate::path::Path;
-use crate::workload::{self, WorkloadKind};
+use crate::workload::WorkloadKind;
 
 /// The kind of a document that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,13 +22,13 @@ impl Kind {
     pub(super) fn api_version(self) -> &'static str {
         match self {
             Self::Pod | Self::Object(_) | Self::Namespace => "v1",
-            Self::Workload(_) => workload::API_VERSION,
+            Self::Workload(kind) => kind.api_version(),
         }
     }
 }
 
 /// Every kind that is read, beside lists of them.
-const KINDS: [(&str, Kind); 9] = [
+const KINDS: [(&str, Kind); 10] = [
     ("Pod", Kind::Pod),
     ("ConfigMap", Kind::Object(ObjectKind::ConfigMap)),
     ("Secret", Kind::Object(ObjectKind::Secret)),
@@ -38,6 +38,7 @@ const KINDS: [(&str, Kind); 9] = [
     ("Namespace", Kind::Namespace),
     ("Deployment", Kind::Workload(WorkloadKind::Deployment)),
     ("DaemonSet", Kind::Workload(WorkloadKind::DaemonSet)),
+    ("Job", Kind::Workload(WorkloadKind::Job)),
 ];
 
 /// The kind of a document; none, with what is wrong noted, if it is not read.
@@ -70,10 +71,10 @@ pub(super) fn check_kind(json: &Value, is_item: bool, problems: &mut Problems<'_
         };
         problems.add(Severity::Error, Code::WrongKind, &Path::of(key), message);
         problems.help(format!(
-            "mirrorlet reads documents of apiVersion v1 and the kinds {}, and List; of apiVersion {} the kinds {}",
+            "mirrorlet reads documents of apiVersion v1 and the kinds {}, and List; of apiVersion apps/v1 the kinds {}; of apiVersion batch/v1 the kind {}",
             of("v1"),
-            workload::API_VERSION,
-            of(workload::API_VERSION)
+            of("apps/v1"),
+            of("batch/v1")
         ));
     };
     let kind = match map.get("kind") {

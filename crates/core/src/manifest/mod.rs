@@ -22,6 +22,7 @@ use std::sync::Arc;
 use crate::api::diagnostic::Position;
 use crate::api::{Code, Diagnostic, FullName, NodeName, Pod};
 use crate::desired::{Places, PodSource};
+use crate::job::Runs;
 use crate::objects::{Object, ObjectKey, ObjectKind};
 use crate::workload::WorkloadKey;
 
@@ -174,6 +175,15 @@ impl Accepted {
             Self::Object(_) | Self::Namespace => &[],
         }
     }
+
+    /// What is asked of its pods, if they are pods that end.
+    #[must_use]
+    pub fn runs(&self) -> Option<&Arc<Runs>> {
+        match self {
+            Self::Workload(workload) => workload.runs.as_ref(),
+            Self::Pod(_) | Self::Object(_) | Self::Namespace => None,
+        }
+    }
 }
 
 /// A pod that can run.
@@ -195,6 +205,9 @@ pub struct AcceptedWorkload {
     ///
     /// [`WORKLOAD`]: crate::api::keys::WORKLOAD
     pub pods: Vec<Arc<Pod>>,
+    /// What is asked of pods that end: then [`pods`](Self::pods) is one that stands for all of
+    /// them, and a later stage says which there are.
+    pub runs: Option<Arc<Runs>>,
     /// The document as JSON with ordered keys: what the last-good store keeps.
     pub canonical: serde_json::Value,
 }

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::batch::v1::Job as JobDocument;
 use serde_json::{Map, Value, json};
 
 use crate::api::meta::ObjectMeta;
 use crate::api::{Pod, keys};
+use crate::job::{Job, JobName, Rules, Runs};
 use crate::path::Path;
 use crate::workload::{Workload, WorkloadKey, WorkloadKind};
 
@@ -14,8 +16,18 @@ use super::build::{decode_noting, names, note_special};
 use super::problems::Problems;
 use super::{AcceptedWorkload, ParseContext, check, defaults, support, uid};
 
-/// Where a workload's template is.
-const TEMPLATE: &str = "spec.template";
+/// First line of the hashed bytes that say whether a document is another Job.
+const JOB_ENCODING: &str = "mirrorlet job 1";
+
+/// The fields of a Job, beside its template, that make it another one: those that upstream never
+/// lets anybody change.
+const JOB_FIELDS: [&str; 5] = [
+    "backoffLimitPerIndex",
+    "completionMode",
+    "completions",
+    "podFailurePolicy",
+    "successPolicy",
+];
 
 /// The fields of a template's metadata that its pods have. Their names come from the workload.
 const COPIED: [&str; 2] = ["labels", "annotations"];
@@ -39,8 +51,10 @@ pub(super) fn build_workload(
     problems: &mut Problems<'_>,
 ) -> Option<AcceptedWorkload> {
     let (metadata, workload, causes) = decode(kind, canonical, problems);
-    let written = canonical.pointer("/spec/template").unwrap_or(&Value::Null);
-    problems.within(Path::of(TEMPLATE));
+    let none = Value::Null;
+    let written = template(kind, canonical).unwrap_or(&none);
+    let at = Path::default().dotted(kind.template_path());
+    problems.within(at.clone());
     support::for_each_special(written, &mut |path, verdict| {
         note_special(&path, verdict, problems);
     });
@@ -49,7 +63,7 @@ pub(super) fn build_workload(
     let pod = template_pod(&metadata, &workload);
     let before = problems.len();
     check::check_workload(&metadata, &workload, &pod, canonical, ctx, problems);
-    problems.within(Path::of(TEMPLATE));
+    problems.within(at);
     if !written.is_null() {
         check::check_template(&pod, problems);
     }
@@ -66,14 +80,19 @@ pub(super) fn build_workload(
         annotations.entry(name.to_owned()).or_insert(value);
     }
     let pods = expansion.names.iter().map(|name| {
-        let uid = uid::static_uid(&pod_document(name, canonical), ctx);
+        let uid = uid::static_uid(&pod_document(name, kind, canonical), ctx);
         let mut pod = pod.clone();
         pod.metadata.name = Some(name.clone());
         defaults::make_static(&mut pod, &uid, ctx.node_name, ctx.source);
         Arc::new(pod)
     });
+    let pods: Vec<Arc<Pod>> = pods.collect();
+    let runs = pods
+        .first()
+        .and_then(|pod| runs(&key, &workload, canonical, pod));
     Some(AcceptedWorkload {
-        pods: pods.collect(),
+        pods,
+        runs: runs.map(Arc::new),
         key,
         canonical: canonical.clone(),
     })
@@ -96,9 +115,61 @@ fn decode(
             let of = |d: DaemonSet| (d.metadata, Workload::DaemonSet(d.spec));
             (document.map(of), causes)
         }
+        WorkloadKind::Job => {
+            let (document, causes) = decode_noting::<JobDocument>(canonical, problems);
+            let of = |d: JobDocument| {
+                (
+                    d.metadata,
+                    Workload::Job(Box::new(d.spec.unwrap_or_default())),
+                )
+            };
+            (document.map(of), causes)
+        }
     };
     let (metadata, workload) = decoded.unzip();
     (metadata, workload, causes)
+}
+
+/// The template of a workload as it is written.
+fn template(kind: WorkloadKind, canonical: &Value) -> Option<&Value> {
+    let mut path = kind.template_path().split('.');
+    path.try_fold(canonical, |value, key| value.get(key))
+}
+
+/// A workload with pods that end; `pod` is its first one.
+fn runs(key: &WorkloadKey, workload: &Workload, canonical: &Value, pod: &Arc<Pod>) -> Option<Runs> {
+    match workload {
+        Workload::Deployment(_) | Workload::DaemonSet(_) => None,
+        Workload::Job(spec) => Some(Runs::Job(Job {
+            name: JobName {
+                namespace: key.namespace.clone(),
+                name: key.name.clone(),
+            },
+            content: job_content(
+                key.kind,
+                canonical.get("spec")?,
+                template(key.kind, canonical)?,
+            ),
+            rules: Rules::of(spec),
+            template: Arc::clone(pod),
+        })),
+    }
+}
+
+/// The hash of all that makes a Job another one: `spec` is its spec as written, `template` that of
+/// its pods.
+fn job_content(kind: WorkloadKind, spec: &Value, template: &Value) -> String {
+    let fields = JOB_FIELDS.iter().filter_map(|field| {
+        let value = spec.get(field).filter(|value| !value.is_null())?;
+        Some(((*field).to_owned(), value.clone()))
+    });
+    let mut content: Map<String, Value> = fields.collect();
+    let pod = template.get("spec").cloned().unwrap_or_default();
+    let metadata = template.get("metadata").cloned().unwrap_or_default();
+    content.insert("kind".to_owned(), kind.as_str().into());
+    content.insert("spec".to_owned(), pod);
+    content.insert("metadata".to_owned(), metadata);
+    uid::uid_of(JOB_ENCODING, &Value::Object(content)).to_string()
 }
 
 /// The defaulted pod of a template, without a name.
@@ -122,8 +193,8 @@ fn template_pod(metadata: &ObjectMeta, workload: &Workload) -> Pod {
 }
 
 /// The document that would describe a pod of a workload by itself: what its UID is a hash of.
-fn pod_document(name: &str, workload: &Value) -> Value {
-    let template = workload.pointer("/spec/template");
+fn pod_document(name: &str, kind: WorkloadKind, workload: &Value) -> Value {
+    let template = template(kind, workload);
     let part = |key: &str| template.and_then(|template| template.get(key)).cloned();
     let written = part("metadata").unwrap_or_default();
     let copied = COPIED.iter().filter_map(|key| {

@@ -8,6 +8,7 @@ mod claims;
 mod containers;
 mod env;
 mod handlers;
+mod jobs;
 mod meta;
 mod names;
 mod network;

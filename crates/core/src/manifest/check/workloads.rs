@@ -1,4 +1,4 @@
-//! Create-validation of workloads: Deployments and `DaemonSet`s.
+//! Create-validation of workloads: of all kinds, then Deployments and `DaemonSet`s.
 //!
 //! Upstream: `pkg/apis/apps/validation/validation.go` (`ValidateDeployment`, `ValidateDaemonSet`).
 
@@ -17,7 +17,8 @@ use crate::manifest::{MANIFEST_BYTES_MAX, ParseContext};
 use crate::path::Path;
 use crate::rollout::{ANNOTATION_PREFIX, ROLLOUT, RolloutStrategy};
 use crate::workload::{
-    RECREATE, REPLICAS_MAX, ROLLING_UPDATE, Workload, progress_deadline_seconds, scaled,
+    RECREATE, REPLICAS_MAX, ROLLING_UPDATE, Workload, WorkloadKind, progress_deadline_seconds,
+    scaled,
 };
 
 use super::{meta, names, one_of};
@@ -50,7 +51,9 @@ pub(in crate::manifest) fn check_workload(
         return;
     }
     let has_template = written.pointer("/spec/template").is_some();
-    check_selector(workload, pod, has_template, &at, problems);
+    if let Some(selector) = workload.selector() {
+        check_selector(selector, kind, pod, has_template.then_some(&at), problems);
+    }
     if !has_template {
         let message = format!("a {kind} needs the template of its pods");
         problems.required(&at.key("template"), message);
@@ -60,6 +63,10 @@ pub(in crate::manifest) fn check_workload(
     match workload {
         Workload::Deployment(spec) => check_deployment(spec, pod, written, &at, problems),
         Workload::DaemonSet(spec) => check_daemon_set(spec, &at, problems),
+        Workload::Job(spec) => {
+            let name = metadata.name.as_deref().unwrap_or_default();
+            super::jobs::check_job(spec, name, pod, &at, problems);
+        }
     }
     check_order(workload, pod, &at, problems);
 }
@@ -95,16 +102,15 @@ fn check_metadata(
     }
 }
 
+/// `template` is where the template is in, if there is one.
 fn check_selector(
-    workload: &Workload,
+    selector: &LabelSelector,
+    kind: WorkloadKind,
     pod: &Pod,
-    has_template: bool,
-    at: &Path,
+    template: Option<&Path>,
     problems: &mut Problems<'_>,
 ) {
-    let selector = workload.selector();
-    let path = at.key("selector");
-    let kind = workload.kind();
+    let path = Path::of("spec").key("selector");
     let labels = selector.match_labels.iter().flatten();
     let expressions = selector.match_expressions.as_deref().unwrap_or_default();
     if labels.clone().next().is_none() && expressions.is_empty() {
@@ -122,7 +128,9 @@ fn check_selector(
         let path = path.key("matchExpressions").index(index);
         check_requirement(requirement, &path, problems);
     }
-    if problems.len() == before && has_template && !selects(selector, pod) {
+    if let Some(at) = template.filter(|_| problems.len() == before)
+        && !selects(selector, pod)
+    {
         let path = at.dotted("template.metadata.labels");
         problems.invalid(&path, "spec.selector does not match these labels");
         problems.help("give the template the labels that the selector wants");
@@ -182,6 +190,9 @@ fn check_template_fields(
         }
     }
     let Some(spec) = &pod.spec else { return };
+    if matches!(workload, Workload::Job(_)) {
+        return;
+    }
     let at = at.key("spec");
     if spec.restart_policy.as_deref() != Some("Always") {
         let message = format!("must be Always in a {kind}");
@@ -216,7 +227,7 @@ fn check_deployment(
         problems.invalid(&at.key("replicas"), message);
     }
     if replicas > 1 {
-        check_host_ports(pod, at, problems);
+        check_host_ports(WorkloadKind::Deployment, pod, at, problems);
     }
     check_strategy(spec.strategy.as_ref(), &at.key("strategy"), problems);
     check_seconds(
@@ -245,8 +256,19 @@ fn check_deployment(
 }
 
 /// No two pods can have the same host port.
-fn check_host_ports(pod: &Pod, at: &Path, problems: &mut Problems<'_>) {
-    const HELP: &str = "let one pod have the port: set replicas to 1, or write a pod of its own that forwards to the others by the name of a Service";
+pub(super) fn check_host_ports(
+    kind: WorkloadKind,
+    pod: &Pod,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    let field = match kind {
+        WorkloadKind::Deployment | WorkloadKind::DaemonSet => "replicas",
+        WorkloadKind::Job => "parallelism",
+    };
+    let help = format!(
+        "let one pod have the port: set {field} to 1, or write a pod of its own that forwards to the others by the name of a Service"
+    );
     let at = at.dotted("template.spec");
     let Some(spec) = &pod.spec else { return };
     let init = spec.init_containers.as_deref().unwrap_or_default();
@@ -258,12 +280,14 @@ fn check_host_ports(pod: &Pod, at: &Path, problems: &mut Problems<'_>) {
                 }
                 let path = at.key(list).index(index).key("ports").index(number);
                 let message = if spec.host_network == Some(true) {
-                    "with hostNetwork this is a port of the host, and only one of the Deployment's pods could have it"
+                    format!(
+                        "with hostNetwork this is a port of the host, and only one of the {kind}'s pods could have it"
+                    )
                 } else {
-                    "only one of the Deployment's pods could have this port of the host"
+                    format!("only one of the {kind}'s pods could have this port of the host")
                 };
                 problems.invalid(&path.key("hostPort"), message);
-                problems.help(HELP);
+                problems.help(help.as_str());
             }
         }
     }
@@ -372,7 +396,7 @@ fn check_seconds(
     }
 }
 
-fn not_negative(value: Option<i32>, at: &Path, problems: &mut Problems<'_>) {
+pub(super) fn not_negative(value: Option<i32>, at: &Path, problems: &mut Problems<'_>) {
     if value.is_some_and(|value| value < 0) {
         problems.invalid(at, "must not be negative");
     }
@@ -401,6 +425,8 @@ fn check_order(workload: &Workload, pod: &Pod, at: &Path, problems: &mut Problem
     let (path, stop_first) = match workload {
         Workload::Deployment(_) => (at.key("strategy"), "strategy: {type: Recreate}"),
         Workload::DaemonSet(_) => (at.key("updateStrategy"), "maxSurge: 0"),
+        // Its pods are never replaced.
+        Workload::Job(_) => return,
     };
     let consequence = match order.strategy {
         RolloutStrategy::StartFirst => "edits will be held",

@@ -484,3 +484,18 @@ pub fn usual_note(
     trace(telemetry, pod, uid, reason, message.to_owned());
     tracing::debug!(pod = %Shown(pod), uid = %uid, reason = reason, "{message}");
 }
+
+/// Something became of a pod of a Job.
+pub fn job_pod(telemetry: &Telemetry, pod: &FullName, uid: &PodUid, reason: &str, message: &str) {
+    trace(telemetry, pod, uid, reason, message.to_owned());
+    tracing::info!(pod = %Shown(pod), uid = %uid, reason = reason, "{message}");
+}
+
+/// Something became of a Job.
+pub fn job(job: &str, message: &str, is_bad: bool) {
+    if is_bad {
+        tracing::warn!(job, "{message}");
+    } else {
+        tracing::info!(job, "{message}");
+    }
+}

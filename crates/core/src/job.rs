@@ -1,0 +1,74 @@
+//! Jobs of manifests: which pods of a Job are to exist now, and when it is over.
+//!
+//! A Job's document stands for pods that come one after the other, and which ones depends on what
+//! became of those before. All that has to be known of those is in a [`Ledger`]: [`decide`] makes
+//! the next one of it, of the document and of what is seen, and [`pods`] the pods that it stands for.
+//! Whoever stores the ledger before these pods are started or removed has each success once.
+//!
+//! Upstream: `pkg/controller/job/job_controller.go`.
+
+mod decide;
+mod indexes;
+mod ledger;
+mod pod;
+mod report;
+mod rules;
+mod seen;
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::Pod;
+
+pub use decide::{Decision, Input, Note, decide};
+pub use indexes::{IndexSet, NotIndexes};
+pub use ledger::{End, KEPT_MAX, Ledger, Over, Wait};
+pub use pod::{full_name, pod_name, pods};
+pub use report::report;
+pub use rules::{
+    BACKOFF_LIMIT_DEFAULT, FailureAction, FailureRule, FailureWhen, INDEXED, NON_INDEXED, Rules,
+    SuccessRule,
+};
+pub use seen::Seen;
+
+/// Identifies a Job. Displays as `default/backup`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct JobName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for JobName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A Job, as its document describes it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Job {
+    /// Its name.
+    pub name: JobName,
+    /// The hash of the part of the document that makes it another Job: with another one, it runs
+    /// again.
+    pub content: String,
+    /// What is asked of its pods together.
+    pub rules: Rules,
+    /// Its pod of index 0, as a static pod.
+    pub template: Arc<Pod>,
+}
+
+/// A workload with pods that end.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Runs {
+    /// A Job.
+    Job(Job),
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,408 @@
+//! The next ledger of a Job.
+//!
+//! Upstream: `syncJob`, `manageJob` and `getNextAttempt…` of `pkg/controller/job`.
+
+use std::time::Duration;
+
+use super::rules::{FailureAction, FailureRule, FailureWhen};
+use super::seen::Failure;
+use super::{End, Job, Ledger, Seen, Wait};
+use crate::api::{PodUid, Timestamp};
+use crate::clock::elapsed;
+
+/// First and longest pause between a failed pod and the next one, as upstream.
+const BACKOFF_FIRST: Duration = Duration::from_secs(10);
+const BACKOFF_MAX: Duration = Duration::from_mins(6);
+
+/// Under which index the failures are counted that concern all indexes together.
+const ALL: u32 = u32::MAX;
+
+/// What a Job is decided by.
+pub struct Input<'a> {
+    /// The Job, as its document describes it now.
+    pub job: &'a Job,
+    /// Its ledger, as the disk has it; none of a Job that is new.
+    pub ledger: Option<&'a Ledger>,
+    /// What is seen of a pod.
+    pub seen: &'a dyn Fn(&PodUid) -> Seen,
+    /// Whether pods may be started: it is known what runs already.
+    pub may_start: bool,
+    /// The present time.
+    pub now: Timestamp,
+}
+
+/// What becomes of a Job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// Its ledger from now on.
+    pub ledger: Ledger,
+    /// What happened, for people.
+    pub notes: Vec<Note>,
+    /// When to decide again though nothing happens.
+    pub look_again: Option<Duration>,
+}
+
+/// Something that happened to a Job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Note {
+    /// It was begun.
+    Begun,
+    /// A pod was started: its index and attempt.
+    Started(u32, u32),
+    /// A pod succeeded.
+    Succeeded(u32, u32),
+    /// A pod failed.
+    Failed(u32, u32),
+    /// Its pods were stopped, since it is suspended.
+    Suspended,
+    /// It is over.
+    Ended(End),
+}
+
+/// Decides what becomes of a Job. Reads nothing but its argument.
+#[must_use]
+pub fn decide(input: &Input<'_>) -> Decision {
+    let known = input
+        .ledger
+        .filter(|ledger| ledger.content == input.job.content);
+    let mut draft = Draft {
+        input,
+        ledger: known.map_or_else(|| Ledger::new(&input.job.content, input.now), Clone::clone),
+        notes: if known.is_some() {
+            Vec::new()
+        } else {
+            vec![Note::Begun]
+        },
+        look_again: None,
+    };
+    draft.decide();
+    Decision {
+        ledger: draft.ledger,
+        notes: draft.notes,
+        look_again: draft.look_again,
+    }
+}
+
+struct Draft<'a> {
+    input: &'a Input<'a>,
+    ledger: Ledger,
+    notes: Vec<Note>,
+    look_again: Option<Duration>,
+}
+
+impl Draft<'_> {
+    fn decide(&mut self) {
+        if self.ledger.end.is_none() {
+            self.mend_clock();
+            let ended = self.take_in();
+            if let Some((complete, reason, message)) = ended.or_else(|| self.verdict()) {
+                self.end(complete, reason, message);
+            }
+        }
+        if self.ledger.end.is_some() {
+            return self.expire();
+        }
+        if self.input.job.rules.suspend {
+            return self.suspend();
+        }
+        if self.ledger.started.is_none() {
+            self.ledger.started = Some(self.input.now);
+            // A deadline is counted from here.
+            self.look_at_deadline();
+        }
+        self.shrink();
+        if self.input.may_start {
+            self.fill();
+        }
+    }
+
+    /// After the clock was set back, nothing waits until it has caught up.
+    fn mend_clock(&mut self) {
+        let now = self.input.now;
+        if let Some(started) = &mut self.ledger.started {
+            *started = (*started).min(now);
+        }
+        for wait in self.ledger.waits.values_mut() {
+            wait.last = wait.last.min(now);
+        }
+    }
+
+    /// Takes in what became of the pods that were to run; returns the end that follows at once.
+    fn take_in(&mut self) -> Option<(bool, &'static str, String)> {
+        let job = self.input.job;
+        let mut ended = None;
+        let active: Vec<(u32, u32)> = self.ledger.active.clone().into_iter().collect();
+        for (index, attempt) in active {
+            let uid = self.ledger.uid(&job.name, index, attempt);
+            match (self.input.seen)(&uid) {
+                Seen::Nothing | Seen::Runs { .. } => {}
+                Seen::Succeeded => {
+                    self.ledger.close(index, true);
+                    self.ledger.succeeded.insert(index);
+                    self.ledger.waits.remove(&self.wait_of(index));
+                    self.notes.push(Note::Succeeded(index, attempt));
+                }
+                Seen::Failed(failure) => {
+                    self.ledger.close(index, false);
+                    self.notes.push(Note::Failed(index, attempt));
+                    let end = self.count(index, &failure);
+                    ended = ended.or(end);
+                }
+            }
+        }
+        ended
+    }
+
+    /// Counts a failed pod as the document says.
+    fn count(&mut self, index: u32, failure: &Failure) -> Option<(bool, &'static str, String)> {
+        let rules = &self.input.job.rules;
+        let found = rules.failure_rules.iter().enumerate();
+        let mut found =
+            found.filter_map(|(number, rule)| Some((number, rule, met(rule, failure)?)));
+        let mut ended = None;
+        match found.next() {
+            Some((_, rule, _)) if rule.action == FailureAction::Ignore => return None,
+            Some((number, rule, why)) if rule.action == FailureAction::FailJob => {
+                let message = format!("{why} matching FailJob rule at index {number}");
+                ended = Some((false, "PodFailurePolicy", message));
+            }
+            Some((_, rule, _)) if rule.action == FailureAction::FailIndex => {
+                self.ledger.failed.insert(index);
+            }
+            _ => {}
+        }
+        self.ledger.failures = self.ledger.failures.saturating_add(1);
+        let of_index = self.ledger.index_failures.entry(index).or_default();
+        *of_index = of_index.saturating_add(1);
+        let of_index = *of_index;
+        if rules
+            .backoff_limit_per_index
+            .is_some_and(|limit| of_index > limit)
+        {
+            self.ledger.failed.insert(index);
+        }
+        let now = self.input.now;
+        let at = failure.at.map_or(now, |at| at.min(now));
+        let wait = self.wait_of(index);
+        let wait = self.ledger.waits.entry(wait).or_insert(Wait {
+            failures: 0,
+            last: at,
+        });
+        wait.failures = wait.failures.saturating_add(1);
+        wait.last = wait.last.max(at);
+        ended
+    }
+
+    /// Where the failures are kept that an index waits for.
+    fn wait_of(&self, index: u32) -> u32 {
+        let per_index = self.input.job.rules.backoff_limit_per_index;
+        per_index.map_or(ALL, |_| index)
+    }
+
+    /// The end of the Job, if it has come to it.
+    fn verdict(&mut self) -> Option<(bool, &'static str, String)> {
+        let (rules, ledger) = (&self.input.job.rules, &self.ledger);
+        let fail = |reason, words: &str| Some((false, reason, words.to_owned()));
+        if ledger.failures > rules.backoff_limit || self.restarted_too_often() {
+            let words = "Job has reached the specified backoff limit";
+            return fail("BackoffLimitExceeded", words);
+        }
+        if self.look_at_deadline() {
+            let words = "Job was active longer than specified deadline";
+            return fail("DeadlineExceeded", words);
+        }
+        let ledger = &self.ledger;
+        if rules
+            .max_failed_indexes
+            .is_some_and(|most| ledger.failed.len() > most)
+        {
+            let words = "Job has exceeded the specified maximal number of failed indexes";
+            return fail("MaxFailedIndexesExceeded", words);
+        }
+        let mut success = rules.success_rules.iter();
+        if let Some(number) = success.position(|rule| rule.is_met(&ledger.succeeded)) {
+            let message = format!("Matched rules at index {number}");
+            return Some((true, "SuccessPolicy", message));
+        }
+        let done = match rules.completions {
+            Some(wanted) => ledger.succeeded.len() + ledger.failed.len() >= wanted,
+            None => !ledger.succeeded.is_empty() && ledger.active.is_empty(),
+        };
+        if !done {
+            return None;
+        }
+        if !ledger.failed.is_empty() {
+            return fail("FailedIndexes", "Job has failed indexes");
+        }
+        let message = "Reached expected number of succeeded pods".to_owned();
+        Some((true, "CompletionsReached", message))
+    }
+
+    /// Whether the containers of pods that run were restarted as often as pods may fail.
+    ///
+    /// Upstream: `pastBackoffLimitOnFailure`.
+    fn restarted_too_often(&self) -> bool {
+        let rules = &self.input.job.rules;
+        if !rules.restarts {
+            return false;
+        }
+        let restarts = self.ledger.active.iter().map(|(index, attempt)| {
+            let uid = self.ledger.uid(&self.input.job.name, *index, *attempt);
+            match (self.input.seen)(&uid) {
+                Seen::Runs { restarts } => restarts,
+                Seen::Nothing | Seen::Succeeded | Seen::Failed(_) => 0,
+            }
+        });
+        let restarts = restarts.fold(0, u32::saturating_add);
+        restarts > 0 && restarts >= rules.backoff_limit
+    }
+
+    /// Whether the Job took longer than it may. Otherwise it is looked at again when it would have.
+    fn look_at_deadline(&mut self) -> bool {
+        let deadline = self.input.job.rules.active_deadline;
+        let Some((started, seconds)) = self.ledger.started.zip(deadline) else {
+            return false;
+        };
+        let left = Duration::from_secs(seconds).saturating_sub(elapsed(started, self.input.now));
+        if left.is_zero() {
+            return true;
+        }
+        self.look_in(left);
+        false
+    }
+
+    fn end(&mut self, complete: bool, reason: &str, message: String) {
+        let active: Vec<u32> = self.ledger.active.keys().copied().collect();
+        for index in active {
+            if complete {
+                self.ledger.drop(index);
+            } else {
+                // It is stopped, and stays for its log.
+                self.ledger.close(index, false);
+            }
+        }
+        let end = End {
+            complete,
+            reason: reason.to_owned(),
+            message,
+            at: self.input.now,
+        };
+        self.ledger.waits.clear();
+        self.notes.push(Note::Ended(end.clone()));
+        self.ledger.end = Some(end);
+    }
+
+    /// What is left of a Job that is over stays as long as its document says.
+    fn expire(&mut self) {
+        let Some(end) = &mut self.ledger.end else {
+            return;
+        };
+        let Some(seconds) = self.input.job.rules.ttl else {
+            return;
+        };
+        if self.ledger.over.is_empty() {
+            return;
+        }
+        end.at = end.at.min(self.input.now);
+        let left = Duration::from_secs(seconds).saturating_sub(elapsed(end.at, self.input.now));
+        if left.is_zero() {
+            self.ledger.over.clear();
+        } else {
+            self.look_in(left);
+        }
+    }
+
+    /// Stops all pods without counting them.
+    fn suspend(&mut self) {
+        let active: Vec<u32> = self.ledger.active.keys().copied().collect();
+        for index in active {
+            self.ledger.drop(index);
+        }
+        if self.ledger.started.take().is_some() {
+            self.notes.push(Note::Suspended);
+        }
+        // Deadlines and pauses begin anew.
+        self.ledger.waits.clear();
+        self.look_again = None;
+    }
+
+    /// Stops pods that are more than may run at a time, the last ones first.
+    fn shrink(&mut self) {
+        let most = usize::try_from(self.input.job.rules.parallelism).unwrap_or(usize::MAX);
+        while self.ledger.active.len() > most {
+            let Some(index) = self.ledger.active.keys().next_back().copied() else {
+                return;
+            };
+            self.ledger.drop(index);
+        }
+    }
+
+    /// Starts as many pods as may run, those of the lowest indexes first.
+    fn fill(&mut self) {
+        let rules = &self.input.job.rules;
+        let most = usize::try_from(rules.parallelism).unwrap_or(usize::MAX);
+        // Of pods without a number, the first success says that there is nothing more to do.
+        if rules.completions.is_none() && !self.ledger.succeeded.is_empty() {
+            return;
+        }
+        let indexes = 0..rules.completions.unwrap_or(rules.parallelism);
+        for index in indexes {
+            if self.ledger.active.len() >= most {
+                return;
+            }
+            let ledger = &self.ledger;
+            let is_done = ledger.succeeded.contains(index) || ledger.failed.contains(index);
+            if is_done || ledger.active.contains_key(&index) {
+                continue;
+            }
+            if let Some(left) = self.pause(index) {
+                self.look_in(left);
+                if rules.backoff_limit_per_index.is_none() {
+                    return;
+                }
+                continue;
+            }
+            let attempt = self.ledger.attempt(index);
+            self.ledger.active.insert(index, attempt);
+            self.notes.push(Note::Started(index, attempt));
+        }
+    }
+
+    /// How long an index waits after failures: 10 s, twice as long after each, at most 6 min.
+    fn pause(&self, index: u32) -> Option<Duration> {
+        let wait = self.ledger.waits.get(&self.wait_of(index))?;
+        let doubled = 2_u32.saturating_pow(wait.failures.saturating_sub(1));
+        let pause = BACKOFF_FIRST.saturating_mul(doubled).min(BACKOFF_MAX);
+        let left = pause.saturating_sub(elapsed(wait.last, self.input.now));
+        (!left.is_zero()).then_some(left)
+    }
+
+    fn look_in(&mut self, wait: Duration) {
+        self.look_again = Some(self.look_again.map_or(wait, |known| known.min(wait)));
+    }
+}
+
+/// Whether a rule is about a failed pod, and why.
+///
+/// Upstream: `matchPodFailurePolicy` of `pkg/controller/job/pod_failure_policy.go`.
+fn met(rule: &FailureRule, failure: &Failure) -> Option<String> {
+    match &rule.when {
+        FailureWhen::ExitCode {
+            container,
+            values,
+            others,
+        } => {
+            let mut exits = failure.exits.iter();
+            let (name, code) = exits.find(|(name, code)| {
+                let is_meant = container.as_ref().is_none_or(|container| container == name);
+                is_meant && values.contains(code) != *others
+            })?;
+            Some(format!("Container {name} failed with exit code {code}"))
+        }
+        FailureWhen::Conditions(patterns) => {
+            let mut patterns = patterns.iter();
+            let (kind, _) = patterns.find(|pattern| failure.conditions.contains(pattern))?;
+            Some(format!("A pod has condition {kind}"))
+        }
+    }
+}

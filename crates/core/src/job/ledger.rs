@@ -1,0 +1,177 @@
+//! What is kept of a Job: which of its pods were started, and what became of them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::{IndexSet, JobName};
+use crate::api::{PodUid, Timestamp, hex};
+
+/// First line of the hashed bytes of a pod's UID, which are fixed for ever.
+const ENCODING: &str = "mirrorlet pod of a job 1";
+
+/// Bytes of the SHA-256 that are kept, as of a manifest's pod.
+const UID_BYTES: usize = 16;
+
+/// Most pods of one outcome that stay once they are over, for their logs.
+pub const KEPT_MAX: usize = 10;
+
+/// All that decides what becomes of a Job but its document: what was started, and how it ended.
+///
+/// Nothing is started or removed before the disk has the ledger that says so.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Ledger {
+    /// The hash of the part of the document that makes it another Job.
+    pub content: String,
+    /// When this run of the Job was begun: it tells its pods from those of other runs.
+    pub created: Timestamp,
+    /// Since when its pods may run; none while it is suspended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<Timestamp>,
+    /// The indexes that have succeeded.
+    #[serde(default)]
+    pub succeeded: IndexSet,
+    /// The indexes that have failed for good.
+    #[serde(default)]
+    pub failed: IndexSet,
+    /// How many pods have failed.
+    #[serde(default)]
+    pub failures: u32,
+    /// How many pods of an index have failed, if any has.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub index_failures: BTreeMap<u32, u32>,
+    /// The number of an index's next pod, if it isn't the first one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub attempts: BTreeMap<u32, u32>,
+    /// The pods that are to run: attempts by their index.
+    #[serde(default)]
+    pub active: BTreeMap<u32, u32>,
+    /// Pods that are over and stay for their logs, oldest first.
+    #[serde(default)]
+    pub over: Vec<Over>,
+    /// Failed pods since one succeeded, by index where each has a limit of its own; and when the
+    /// last one failed.
+    #[serde(default)]
+    pub waits: BTreeMap<u32, Wait>,
+    /// How the Job ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<End>,
+}
+
+/// A pod that is over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Over {
+    /// Its index.
+    pub index: u32,
+    /// Its number among the pods of the index.
+    pub attempt: u32,
+    /// Whether it succeeded.
+    pub succeeded: bool,
+}
+
+/// Failures that the next attempt waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Wait {
+    /// How many, one after the other.
+    pub failures: u32,
+    /// When the last one was.
+    pub last: Timestamp,
+}
+
+/// The end of a Job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct End {
+    /// Whether it is complete; otherwise it has failed.
+    pub complete: bool,
+    /// Why, in one word.
+    pub reason: String,
+    /// Why, in a sentence.
+    pub message: String,
+    /// When.
+    pub at: Timestamp,
+}
+
+impl End {
+    /// The condition that says so.
+    #[must_use]
+    pub fn condition(&self) -> &'static str {
+        if self.complete { "Complete" } else { "Failed" }
+    }
+}
+
+impl Ledger {
+    /// That of a Job that begins now.
+    #[must_use]
+    pub fn new(content: &str, now: Timestamp) -> Self {
+        Self {
+            content: content.to_owned(),
+            created: now,
+            started: None,
+            succeeded: IndexSet::default(),
+            failed: IndexSet::default(),
+            failures: 0,
+            index_failures: BTreeMap::new(),
+            attempts: BTreeMap::new(),
+            active: BTreeMap::new(),
+            over: Vec::new(),
+            waits: BTreeMap::new(),
+            end: None,
+        }
+    }
+
+    /// UID of one of its pods: another one for each attempt of each run.
+    #[must_use]
+    pub fn uid(&self, job: &JobName, index: u32, attempt: u32) -> PodUid {
+        // No part has a line break in it.
+        let text = format!(
+            "{ENCODING}\n{}\n{}\n{}\n{}\n{index}\n{attempt}\n",
+            job.namespace, job.name, self.content, self.created
+        );
+        let digest = Sha256::digest(text.as_bytes());
+        PodUid::from(hex(&digest[..UID_BYTES]))
+    }
+
+    /// The number of the next pod of an index.
+    #[must_use]
+    pub fn attempt(&self, index: u32) -> u32 {
+        self.attempts.get(&index).copied().unwrap_or(0)
+    }
+
+    /// Ends a pod that was to run: it stays for its logs, and another one of its index is another
+    /// pod.
+    pub(super) fn close(&mut self, index: u32, succeeded: bool) {
+        let Some(attempt) = self.active.remove(&index) else {
+            return;
+        };
+        self.attempts.insert(index, attempt.saturating_add(1));
+        self.over.push(Over {
+            index,
+            attempt,
+            succeeded,
+        });
+        let same = |over: &&Over| over.succeeded == succeeded;
+        if self.over.iter().filter(same).count() > KEPT_MAX
+            && let Some(oldest) = self
+                .over
+                .iter()
+                .position(|over| over.succeeded == succeeded)
+        {
+            self.over.remove(oldest);
+        }
+        if succeeded {
+            self.attempts.remove(&index);
+        }
+    }
+
+    /// Ends a pod that was to run, without a trace.
+    pub(super) fn drop(&mut self, index: u32) {
+        if let Some(attempt) = self.active.remove(&index) {
+            self.attempts.insert(index, attempt.saturating_add(1));
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The pods of a Job.
+
+use std::sync::Arc;
+
+use super::{Job, Ledger};
+use crate::api::core::{Container, EnvVar, PodStatus};
+use crate::api::{FullName, Pod, keys};
+
+/// The variable of a container that has its pod's index.
+const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
+/// Annotation and label that have it, too.
+const INDEX_KEY: &str = "batch.kubernetes.io/job-completion-index";
+/// The labels that name the Job.
+const JOB_KEYS: [&str; 2] = ["batch.kubernetes.io/job-name", "job-name"];
+
+/// Name of a pod of a Job, without the node's suffix: `<job>-<index>`, and a later attempt's
+/// number after it.
+#[must_use]
+pub fn pod_name(job: &str, index: u32, attempt: u32) -> String {
+    match attempt {
+        0 => format!("{job}-{index}"),
+        attempt => format!("{job}-{index}-{attempt}"),
+    }
+}
+
+/// Full name of a pod of a Job.
+#[must_use]
+pub fn full_name(job: &Job, index: u32, attempt: u32) -> FullName {
+    // The template has the node's suffix.
+    let template = FullName::of(&job.template);
+    let suffix = template.name.strip_prefix(&*pod_name(&job.name.name, 0, 0));
+    let name = pod_name(&job.name.name, index, attempt);
+    FullName::new(
+        format!("{name}{}", suffix.unwrap_or_default()),
+        job.name.namespace.as_str(),
+    )
+}
+
+/// The pods of a Job that are to exist: those that are to run, and those that are over and stay for
+/// their logs, which the worker never starts again since their status says so.
+#[must_use]
+pub fn pods(job: &Job, ledger: &Ledger) -> Vec<Arc<Pod>> {
+    let active = ledger.active.iter();
+    let active = active.map(|(index, attempt)| pod(job, ledger, *index, *attempt, None));
+    let over = ledger.over.iter().map(|over| {
+        let phase = if over.succeeded {
+            "Succeeded"
+        } else {
+            "Failed"
+        };
+        pod(job, ledger, over.index, over.attempt, Some(phase))
+    });
+    active.chain(over).map(Arc::new).collect()
+}
+
+fn pod(job: &Job, ledger: &Ledger, index: u32, attempt: u32, phase: Option<&str>) -> Pod {
+    let uid = ledger.uid(&job.name, index, attempt);
+    let mut pod = Pod::clone(&job.template);
+    pod.metadata.name = Some(full_name(job, index, attempt).name.to_string());
+    pod.metadata.uid = Some(uid.to_string());
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert(keys::CONFIG_HASH.to_owned(), uid.to_string());
+    let labels = pod.metadata.labels.get_or_insert_default();
+    for key in JOB_KEYS {
+        labels.insert(key.to_owned(), job.name.name.clone());
+    }
+    if job.rules.indexed {
+        let index = index.to_string();
+        labels.insert(INDEX_KEY.to_owned(), index.clone());
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.insert(INDEX_KEY.to_owned(), index.clone());
+        let spec = pod.spec.get_or_insert_default();
+        spec.hostname = Some(format!("{}-{index}", job.name.name));
+        let inits = spec.init_containers.iter_mut().flatten();
+        for container in spec.containers.iter_mut().chain(inits) {
+            add_index(container, &index);
+        }
+    }
+    if let Some(phase) = phase {
+        pod.status = Some(PodStatus {
+            phase: Some(phase.to_owned()),
+            ..PodStatus::default()
+        });
+    }
+    pod
+}
+
+fn add_index(container: &mut Container, index: &str) {
+    let env = container.env.get_or_insert_default();
+    if env.iter().any(|variable| variable.name == INDEX_VARIABLE) {
+        return;
+    }
+    env.push(EnvVar {
+        name: INDEX_VARIABLE.to_owned(),
+        value: Some(index.to_owned()),
+        ..EnvVar::default()
+    });
+}

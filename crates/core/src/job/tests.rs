@@ -1,0 +1,413 @@
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use super::*;
+use crate::api::{NodeName, PodUid, Timestamp};
+use crate::desired::PodSource;
+use crate::job::seen::Failure;
+use crate::manifest::{Accepted, ParseContext, parse_manifest};
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_000_000 + second).unwrap()
+}
+
+/// A Job of this spec, beside a template of one container.
+fn job(spec: &str) -> Job {
+    let document = format!(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: work}}\nspec:\n  template:\n    spec:\n      restartPolicy: Never\n      containers: [{{name: c, image: i}}]\n  {spec}\n"
+    );
+    read(&document)
+}
+
+fn read(document: &str) -> Job {
+    let node = NodeName::from("box");
+    let context = ParseContext {
+        node_name: &node,
+        source: PodSource::File,
+        location: "/m/work.yaml",
+    };
+    let parsed = parse_manifest(document.as_bytes(), &context);
+    let accepted = parsed.documents[0].accepted.as_ref();
+    let accepted = accepted.unwrap_or_else(|| panic!("{:?}", parsed.documents[0].problems));
+    let Accepted::Workload(workload) = accepted else {
+        panic!("no workload")
+    };
+    let Runs::Job(job) = &**workload.runs.as_ref().unwrap();
+    job.clone()
+}
+
+/// A Job's life: a ledger that is always on disk, and pods that end as a test says.
+struct Life {
+    job: Job,
+    ledger: Option<Ledger>,
+    seen: BTreeMap<PodUid, Seen>,
+    now: Timestamp,
+    look_again: Option<u64>,
+}
+
+impl Life {
+    fn new(spec: &str) -> Self {
+        Self {
+            job: job(spec),
+            ledger: None,
+            seen: BTreeMap::new(),
+            now: at(0),
+            look_again: None,
+        }
+    }
+
+    /// Decides until nothing changes, and returns the pods that are to run: `index.attempt`.
+    fn step(&mut self) -> String {
+        loop {
+            let decision = decide(&Input {
+                job: &self.job,
+                ledger: self.ledger.as_ref(),
+                seen: &|uid| self.seen.get(uid).cloned().unwrap_or_default(),
+                may_start: true,
+                now: self.now,
+            });
+            self.look_again = decision.look_again.map(|wait| wait.as_secs());
+            if self.ledger.as_ref() == Some(&decision.ledger) {
+                break;
+            }
+            self.ledger = Some(decision.ledger);
+        }
+        let active = self.ledger().active.iter();
+        let active = active.map(|(index, attempt)| format!("{index}.{attempt}"));
+        active.collect::<Vec<_>>().join(" ")
+    }
+
+    fn ledger(&self) -> &Ledger {
+        self.ledger.as_ref().unwrap()
+    }
+
+    fn see(&mut self, index: u32, seen: Seen) -> &mut Self {
+        let ledger = self.ledger();
+        let uid = ledger.uid(&self.job.name, index, ledger.active[&index]);
+        self.seen.insert(uid, seen);
+        self
+    }
+
+    fn succeeds(&mut self, index: u32) -> String {
+        self.see(index, Seen::Succeeded).step()
+    }
+
+    fn fails(&mut self, index: u32, code: i32) -> String {
+        let failure = Failure {
+            exits: vec![("c".to_owned(), code)],
+            ..Failure::default()
+        };
+        self.see(index, Seen::Failed(failure)).step()
+    }
+
+    fn after(&mut self, seconds: i64) -> String {
+        self.now = Timestamp::from_second(self.now.as_second() + seconds).unwrap();
+        self.step()
+    }
+
+    fn end(&self) -> &str {
+        let end = self.ledger().end.as_ref();
+        end.map_or("", |end| end.reason.as_str())
+    }
+}
+
+#[test]
+fn a_job_runs_until_as_many_pods_have_succeeded() {
+    let mut life = Life::new("completions: 3\n  parallelism: 2");
+    assert_eq!(life.step(), "0.0 1.0");
+    assert_eq!(life.succeeds(1), "0.0 2.0");
+    assert_eq!(life.succeeds(0), "2.0");
+    assert_eq!(life.succeeds(2), "");
+    assert_eq!(life.end(), "CompletionsReached");
+    // It stays so, and its pods stay.
+    assert_eq!(life.after(1_000_000), "");
+    assert_eq!(pods(&life.job, life.ledger()).len(), 3);
+    // Without a number the first success is the last thing to start.
+    let mut life = Life::new("parallelism: 2");
+    assert_eq!(life.step(), "0.0 1.0");
+    assert_eq!(life.succeeds(0), "1.0");
+    assert_eq!(life.end(), "");
+    assert_eq!(life.fails(1, 1), "");
+    assert_eq!(life.end(), "CompletionsReached");
+}
+
+#[test]
+fn failed_pods_are_tried_again_with_longer_and_longer_pauses() {
+    let mut life = Life::new("backoffLimit: 7");
+    assert_eq!(life.step(), "0.0");
+    for (attempt, pause) in [10, 20, 40, 80, 160, 320, 360].into_iter().enumerate() {
+        assert_eq!(life.fails(0, 1), "", "attempt {attempt}");
+        // workloads 9
+        assert_eq!(life.look_again, Some(pause));
+        let pause = i64::try_from(pause).unwrap();
+        assert_eq!(life.after(pause - 1), "");
+        assert_eq!(life.after(1), format!("0.{}", attempt + 1));
+    }
+    assert_eq!(life.fails(0, 1), "");
+    assert_eq!(life.end(), "BackoffLimitExceeded");
+    // A success in between begins anew.
+    let mut life = Life::new("completions: 2\n  parallelism: 2");
+    life.step();
+    assert_eq!(life.fails(0, 1), "1.0");
+    assert_eq!(life.succeeds(1), "0.1");
+    // A clock that is set back makes nobody wait for longer than the pause.
+    assert_eq!(life.fails(0, 1), "");
+    assert_eq!(life.after(-1_000_000), "");
+    assert_eq!(life.after(10), "0.2");
+}
+
+#[test]
+fn each_index_may_have_a_limit_of_its_own() {
+    let spec =
+        "completions: 3\n  parallelism: 3\n  completionMode: Indexed\n  backoffLimitPerIndex: 1";
+    let mut life = Life::new(spec);
+    assert_eq!(life.step(), "0.0 1.0 2.0");
+    assert_eq!(life.fails(1, 1), "0.0 2.0");
+    assert_eq!(life.after(10), "0.0 1.1 2.0");
+    assert_eq!(life.fails(1, 1), "0.0 2.0");
+    assert_eq!(life.ledger().failed.to_string(), "1");
+    assert_eq!(life.succeeds(0), "2.0");
+    assert_eq!(life.succeeds(2), "");
+    // workloads 9
+    assert_eq!(life.end(), "FailedIndexes");
+    let mut life = Life::new(&format!("{spec}\n  maxFailedIndexes: 0"));
+    life.step();
+    life.fails(2, 1);
+    life.after(10);
+    assert_eq!(life.fails(2, 1), "");
+    assert_eq!(life.end(), "MaxFailedIndexesExceeded");
+}
+
+#[test]
+fn a_policy_says_what_becomes_of_a_failed_pod() {
+    let spec = "backoffLimit: 0\n  podFailurePolicy:\n    rules:\n    - {action: Ignore, onExitCodes: {operator: In, values: [3]}}\n    - {action: Count, onExitCodes: {containerName: c, operator: In, values: [4]}}\n    - {action: FailJob, onExitCodes: {operator: NotIn, values: [5]}}\n    - {action: Ignore, onPodConditions: [{type: DisruptionTarget}]}";
+    for (code, active, end) in [
+        (3, "0.1", ""),
+        (4, "", "BackoffLimitExceeded"),
+        (5, "", "BackoffLimitExceeded"),
+        (6, "", "PodFailurePolicy"),
+    ] {
+        let mut life = Life::new(spec);
+        life.step();
+        assert_eq!(life.fails(0, code), active, "{code}");
+        // workloads 9
+        assert_eq!(life.end(), end, "{code}");
+    }
+    let mut life = Life::new(spec);
+    life.step();
+    let failure = Failure {
+        conditions: vec![("DisruptionTarget".to_owned(), "True".to_owned())],
+        ..Failure::default()
+    };
+    assert_eq!(life.see(0, Seen::Failed(failure)).step(), "0.1");
+    let mut life = Life::new(spec);
+    life.step();
+    life.fails(0, 9);
+    let end = life.ledger().end.clone().unwrap();
+    assert_eq!(
+        end.message,
+        "Container c failed with exit code 9 matching FailJob rule at index 2"
+    );
+}
+
+#[test]
+fn a_deadline_ends_a_job_and_a_time_to_live_its_pods() {
+    let mut life = Life::new("activeDeadlineSeconds: 60\n  ttlSecondsAfterFinished: 30");
+    assert_eq!(life.step(), "0.0");
+    assert_eq!(life.look_again, Some(60));
+    assert_eq!(life.after(59), "0.0");
+    assert_eq!(life.after(1), "");
+    // workloads 9
+    assert_eq!(life.end(), "DeadlineExceeded");
+    // The pod that is stopped for it stays for its log, until its time is over.
+    assert_eq!(pods(&life.job, life.ledger()).len(), 1);
+    assert_eq!(life.look_again, Some(30));
+    life.after(30);
+    assert!(pods(&life.job, life.ledger()).is_empty());
+    assert_eq!(life.after(1_000_000), "");
+}
+
+#[test]
+fn a_job_is_suspended_and_goes_on_where_it_was() {
+    let mut life = Life::new("completions: 2\n  activeDeadlineSeconds: 60");
+    assert_eq!(life.step(), "0.0");
+    assert_eq!(life.succeeds(0), "1.0");
+    life.job.rules.suspend = true;
+    assert_eq!(life.step(), "");
+    assert_eq!(life.after(1000), "");
+    life.job.rules.suspend = false;
+    // Another pod, since the first one may have been stopped in the middle.
+    // workloads 9
+    assert_eq!(life.step(), "1.1");
+    assert_eq!(life.succeeds(1), "");
+    assert_eq!(life.end(), "CompletionsReached");
+}
+
+#[test]
+fn fewer_pods_at_a_time_stop_the_last_ones() {
+    let mut life = Life::new("completions: 5\n  parallelism: 3");
+    assert_eq!(life.step(), "0.0 1.0 2.0");
+    life.job.rules.parallelism = 1;
+    assert_eq!(life.step(), "0.0");
+    life.job.rules.parallelism = 2;
+    assert_eq!(life.step(), "0.0 1.1");
+    assert_eq!(life.ledger().failures, 0);
+}
+
+#[test]
+fn a_success_policy_ends_a_job_early() {
+    let spec = "completions: 4\n  parallelism: 4\n  completionMode: Indexed\n  successPolicy:\n    rules: [{succeededIndexes: \"0,2-3\", succeededCount: 2}]";
+    let mut life = Life::new(spec);
+    life.step();
+    assert_eq!(life.succeeds(1), "0.0 2.0 3.0");
+    assert_eq!(life.succeeds(3), "0.0 2.0");
+    assert_eq!(life.succeeds(0), "");
+    assert_eq!(life.end(), "SuccessPolicy");
+}
+
+#[test]
+fn restarts_within_pods_count_too() {
+    let document = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: work}\nspec:\n  backoffLimit: 2\n  template:\n    spec:\n      restartPolicy: OnFailure\n      containers: [{name: c, image: i}]\n";
+    let mut life = Life::new("backoffLimit: 2");
+    life.job = read(document);
+    assert_eq!(life.step(), "0.0");
+    assert_eq!(life.see(0, Seen::Runs { restarts: 1 }).step(), "0.0");
+    assert_eq!(life.see(0, Seen::Runs { restarts: 2 }).step(), "");
+    assert_eq!(life.end(), "BackoffLimitExceeded");
+}
+
+#[test]
+fn another_content_is_another_job_with_other_pods() {
+    let one = job("completions: 2");
+    for (spec, same) in [
+        ("completions: 2\n  parallelism: 3", true),
+        ("completions: 2\n  backoffLimit: 1", true),
+        ("completions: 2\n  suspend: true", true),
+        ("completions: 2\n  activeDeadlineSeconds: 1", true),
+        ("completions: 3", false),
+        ("completions: 2\n  completionMode: Indexed", false),
+    ] {
+        // workloads 7
+        assert_eq!(job(spec).content == one.content, same, "{spec}");
+    }
+    let mut life = Life::new("completions: 2");
+    life.step();
+    life.succeeds(0);
+    let before: Vec<PodUid> = pods(&life.job, life.ledger())
+        .iter()
+        .map(|pod| PodUid::of(pod))
+        .collect();
+    life.job = job("completions: 3");
+    life.now = at(1);
+    assert_eq!(life.step(), "0.0");
+    let after = pods(&life.job, life.ledger());
+    assert!(after.iter().all(|pod| !before.contains(&PodUid::of(pod))));
+}
+
+#[test]
+fn pods_are_named_and_marked_as_upstream_marks_them() {
+    let mut life = Life::new("completions: 2\n  completionMode: Indexed");
+    life.step();
+    life.succeeds(0);
+    life.fails(1, 1);
+    life.after(10);
+    let pods = pods(&life.job, life.ledger());
+    let names: Vec<_> = pods
+        .iter()
+        .map(|pod| pod.metadata.name.as_deref())
+        .collect();
+    assert_eq!(
+        names,
+        [Some("work-1-1-box"), Some("work-0-box"), Some("work-1-box")]
+    );
+    let pod = json!(pods[0]);
+    let uid = PodUid::of(&pods[0]).to_string();
+    assert_eq!(
+        pod["metadata"]["annotations"]["kubernetes.io/config.hash"],
+        uid
+    );
+    assert_eq!(
+        pod["metadata"]["annotations"]["mirrorlet.dev/workload"],
+        "Job/work"
+    );
+    for part in ["annotations", "labels"] {
+        let index = &pod["metadata"][part]["batch.kubernetes.io/job-completion-index"];
+        assert_eq!(index, "1", "{part}");
+    }
+    assert_eq!(pod["metadata"]["labels"]["job-name"], "work");
+    // workloads 8
+    assert_eq!(pod["spec"]["hostname"], "work-1");
+    let env = &pod["spec"]["containers"][0]["env"];
+    assert_eq!(
+        env,
+        &json!([{"name": "JOB_COMPLETION_INDEX", "value": "1"}])
+    );
+    let phases: Vec<_> = pods
+        .iter()
+        .map(|pod| json!(pod)["status"]["phase"].clone())
+        .collect();
+    assert_eq!(phases, ["Pending", "Succeeded", "Failed"]);
+}
+
+/// What is wrong with a Job, by field.
+fn problems(spec: &str) -> String {
+    let document = format!(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: work}}\nspec:\n  template:\n    spec:\n      restartPolicy: Never\n      containers: [{{name: c, image: i}}]\n  {spec}\n"
+    );
+    let node = NodeName::from("box");
+    let context = ParseContext {
+        node_name: &node,
+        source: PodSource::File,
+        location: "/m/work.yaml",
+    };
+    let parsed = parse_manifest(document.as_bytes(), &context);
+    let problems = parsed.documents[0].problems.iter();
+    let problems = problems.map(|problem| {
+        assert!(problem.position.is_some(), "{problem}");
+        let word = if problem.is_error() { "" } else { "warning " };
+        format!("{word}{}", problem.field.as_deref().unwrap_or_default())
+    });
+    problems.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_job_is_checked_as_the_api_server_checks_it() {
+    for (spec, fields) in [
+        ("completions: 5", ""),
+        ("completions: -1", "spec.completions"),
+        ("parallelism: -1", "spec.parallelism"),
+        ("parallelism: 5000", "spec.parallelism"),
+        ("backoffLimit: -1", "spec.backoffLimit"),
+        ("activeDeadlineSeconds: -1", "spec.activeDeadlineSeconds"),
+        (
+            "ttlSecondsAfterFinished: -1",
+            "spec.ttlSecondsAfterFinished",
+        ),
+        ("completionMode: Indexed", "spec.completions"),
+        ("completionMode: Other", "spec.completionMode"),
+        ("backoffLimitPerIndex: 1", "spec.backoffLimitPerIndex"),
+        ("maxFailedIndexes: 1", "spec.maxFailedIndexes"),
+        ("managedBy: example.com/other", "spec.managedBy"),
+        ("manualSelector: true", "warning spec.manualSelector"),
+        ("podReplacementPolicy: Never", "spec.podReplacementPolicy"),
+        (
+            "podFailurePolicy: {rules: []}",
+            "spec.podFailurePolicy.rules",
+        ),
+        (
+            "podFailurePolicy: {rules: [{action: FailIndex, onExitCodes: {operator: In, values: [0, 0]}}]}",
+            "spec.podFailurePolicy.rules[0].action spec.podFailurePolicy.rules[0].onExitCodes.values spec.podFailurePolicy.rules[0].onExitCodes.values",
+        ),
+        (
+            "podFailurePolicy: {rules: [{action: Ignore, onExitCodes: {containerName: x, operator: In, values: [1]}}]}",
+            "spec.podFailurePolicy.rules[0].onExitCodes.containerName",
+        ),
+        (
+            "successPolicy: {rules: [{succeededCount: 1}]}",
+            "spec.successPolicy spec.successPolicy.rules[0].succeededCount",
+        ),
+    ] {
+        assert_eq!(problems(spec), fields, "{spec}");
+    }
+}

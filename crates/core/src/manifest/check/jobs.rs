@@ -1,0 +1,298 @@
+//! Create-validation of Jobs.
+//!
+//! Upstream: `pkg/apis/batch/validation/validation.go` (`ValidateJobSpec`).
+
+use k8s_openapi::api::batch::v1::{JobSpec, PodFailurePolicyRule, SuccessPolicyRule};
+
+use crate::api::{Code, Pod, Severity};
+use crate::job::{FailureAction, INDEXED, IndexSet, NON_INDEXED};
+use crate::manifest::problems::Problems;
+use crate::path::Path;
+use crate::spec;
+use crate::workload::{REPLICAS_MAX, WorkloadKind};
+
+use super::workloads::{check_host_ports, not_negative};
+use super::{names, one_of};
+
+/// Most completions of an indexed Job, as upstream: also most of its indexes that may fail.
+const COMPLETIONS_MAX: i32 = 100_000;
+/// Most rules of a policy, as upstream.
+const RULES_MAX: usize = 20;
+/// Most values of a rule, as upstream.
+const VALUES_MAX: usize = 255;
+/// Most conditions of a rule, as upstream.
+const PATTERNS_MAX: usize = 20;
+/// Longest name of a host.
+const HOSTNAME_MAX: usize = 63;
+/// The controller of Jobs that is meant where a document names none.
+const CONTROLLER: &str = "kubernetes.io/job-controller";
+
+/// Checks what a Job has beside its template. `pod` is the template with defaults, `at` the way to
+/// the spec.
+pub(super) fn check_job(
+    spec: &JobSpec,
+    name: &str,
+    pod: &Pod,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    check_numbers(spec, at, problems);
+    check_completions(spec, name, at, problems);
+    check_limits_per_index(spec, at, problems);
+    check_restart_policy(spec, pod, at, problems);
+    if let Some(policy) = &spec.pod_failure_policy {
+        let path = at.dotted("podFailurePolicy.rules");
+        check_count(policy.rules.len(), RULES_MAX, &path, problems);
+        for (index, rule) in policy.rules.iter().enumerate() {
+            check_failure_rule(rule, spec, pod, &path.index(index), problems);
+        }
+    }
+    if let Some(policy) = &spec.success_policy {
+        check_success_rules(&policy.rules, spec, at, problems);
+    }
+    check_unsupported(spec, at, problems);
+    let at_once = spec.parallelism.unwrap_or(1);
+    if at_once.min(spec.completions.unwrap_or(at_once)) > 1 {
+        check_host_ports(WorkloadKind::Job, pod, at, problems);
+    }
+}
+
+fn check_numbers(spec: &JobSpec, at: &Path, problems: &mut Problems<'_>) {
+    for (field, value) in [
+        ("completions", spec.completions),
+        ("parallelism", spec.parallelism),
+        ("backoffLimit", spec.backoff_limit),
+        ("backoffLimitPerIndex", spec.backoff_limit_per_index),
+        ("maxFailedIndexes", spec.max_failed_indexes),
+        ("ttlSecondsAfterFinished", spec.ttl_seconds_after_finished),
+    ] {
+        not_negative(value, &at.key(field), problems);
+    }
+    let deadline = spec.active_deadline_seconds;
+    if deadline.is_some_and(|seconds| seconds < 0) {
+        let path = at.key("activeDeadlineSeconds");
+        problems.invalid(&path, "must not be negative");
+    }
+    if spec.parallelism.is_some_and(|pods| pods > REPLICAS_MAX) {
+        let message = format!("one node runs at most {REPLICAS_MAX} pods of a Job at a time");
+        problems.invalid(&at.key("parallelism"), message);
+    }
+}
+
+fn check_completions(spec: &JobSpec, name: &str, at: &Path, problems: &mut Problems<'_>) {
+    let mode = spec.completion_mode.as_deref();
+    let path = at.key("completionMode");
+    one_of(mode, &[INDEXED, NON_INDEXED], &path, problems);
+    if spec.completions.is_some_and(|n| n > COMPLETIONS_MAX) {
+        let message = format!("must not be greater than {COMPLETIONS_MAX}");
+        problems.invalid(&at.key("completions"), message);
+    }
+    if mode != Some(INDEXED) {
+        return;
+    }
+    let Some(completions) = spec.completions else {
+        let message = "a Job with completionMode Indexed needs the number of its completions";
+        problems.required(&at.key("completions"), message);
+        return;
+    };
+    let host = format!("{name}-{}", completions.max(1) - 1);
+    if host.len() > HOSTNAME_MAX || !names::is_label(&host) {
+        let path = Path::of("metadata").key("name");
+        let message = "pods of a Job with completionMode Indexed have its name and their index as host name, and this can't be one";
+        problems.invalid(&path, message);
+        problems.help("use at most 63 lower-case letters, digits and -, the index included");
+    }
+}
+
+fn check_limits_per_index(spec: &JobSpec, at: &Path, problems: &mut Problems<'_>) {
+    let is_indexed = spec.completion_mode.as_deref() == Some(INDEXED);
+    if spec.backoff_limit_per_index.is_some() && !is_indexed {
+        let path = at.key("backoffLimitPerIndex");
+        problems.invalid(&path, "needs completionMode Indexed");
+    }
+    let Some(most) = spec.max_failed_indexes else {
+        return;
+    };
+    let path = at.key("maxFailedIndexes");
+    if spec.backoff_limit_per_index.is_none() {
+        problems.invalid(&path, "needs backoffLimitPerIndex");
+    }
+    if spec
+        .completions
+        .is_some_and(|completions| most > completions)
+    {
+        problems.invalid(&path, "must not be greater than completions");
+    }
+}
+
+fn check_restart_policy(spec: &JobSpec, pod: &Pod, at: &Path, problems: &mut Problems<'_>) {
+    let Some(pod_spec) = &pod.spec else { return };
+    let path = at.dotted("template.spec.restartPolicy");
+    let policy = pod_spec.restart_policy.as_deref();
+    if !matches!(policy, Some("Never" | "OnFailure")) {
+        problems.required(&path, "must be Never or OnFailure in a Job");
+        return;
+    }
+    for (field, is_set) in [
+        ("podFailurePolicy", spec.pod_failure_policy.is_some()),
+        (
+            "backoffLimitPerIndex",
+            spec.backoff_limit_per_index.is_some(),
+        ),
+    ] {
+        if is_set && policy != Some("Never") {
+            problems.invalid(&path, format!("must be Never with {field}"));
+        }
+    }
+}
+
+fn check_count(count: usize, most: usize, at: &Path, problems: &mut Problems<'_>) {
+    if count == 0 {
+        problems.required(at, "must not be empty");
+    } else if count > most {
+        problems.invalid(at, format!("must not have more than {most} items"));
+    }
+}
+
+fn check_failure_rule(
+    rule: &PodFailurePolicyRule,
+    spec: &JobSpec,
+    pod: &Pod,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    let actions = FailureAction::ALL.map(|(name, _)| name);
+    let path = at.key("action");
+    one_of(Some(&rule.action), &actions, &path, problems);
+    if rule.action == "FailIndex" && spec.backoff_limit_per_index.is_none() {
+        problems.invalid(&path, "needs backoffLimitPerIndex");
+    }
+    let conditions = rule.on_pod_conditions.as_deref().unwrap_or_default();
+    match &rule.on_exit_codes {
+        None if conditions.is_empty() => {
+            problems.required(at, "a rule needs onExitCodes or onPodConditions");
+        }
+        Some(_) if !conditions.is_empty() => {
+            problems.invalid(at, "must not have both onExitCodes and onPodConditions");
+        }
+        Some(codes) => {
+            let at = at.key("onExitCodes");
+            one_of(
+                Some(&codes.operator),
+                &["In", "NotIn"],
+                &at.key("operator"),
+                problems,
+            );
+            check_values(&codes.values, &codes.operator, &at.key("values"), problems);
+            let mut containers = spec::containers(pod);
+            if let Some(name) = &codes.container_name
+                && !containers.any(|(_, container)| container.name == *name)
+            {
+                let path = at.key("containerName");
+                problems.invalid(&path, "the template has no container of this name");
+            }
+        }
+        None => {
+            let at = at.key("onPodConditions");
+            check_count(conditions.len(), PATTERNS_MAX, &at, problems);
+            for (index, condition) in conditions.iter().enumerate() {
+                let at = at.index(index);
+                if !names::is_qualified(&condition.type_) {
+                    problems.invalid(&at.key("type"), "this is not the type of a condition");
+                }
+                let status = condition.status.as_deref().or(Some("True"));
+                let statuses = ["True", "False", "Unknown"];
+                one_of(status, &statuses, &at.key("status"), problems);
+            }
+        }
+    }
+}
+
+fn check_values(values: &[i32], operator: &str, at: &Path, problems: &mut Problems<'_>) {
+    check_count(values.len(), VALUES_MAX, at, problems);
+    if operator == "In" && values.contains(&0) {
+        problems.invalid(at, "must not have 0 with the operator In: 0 is no failure");
+    }
+    if values.windows(2).any(|pair| pair[0] >= pair[1]) {
+        problems.invalid(at, "must be in ascending order, each once");
+    }
+}
+
+fn check_success_rules(
+    rules: &[SuccessPolicyRule],
+    spec: &JobSpec,
+    at: &Path,
+    problems: &mut Problems<'_>,
+) {
+    let path = at.key("successPolicy");
+    if spec.completion_mode.as_deref() != Some(INDEXED) {
+        problems.invalid(&path, "needs completionMode Indexed");
+    }
+    let path = path.key("rules");
+    check_count(rules.len(), RULES_MAX, &path, problems);
+    let completions = spec.completions.unwrap_or(0).unsigned_abs();
+    for (number, rule) in rules.iter().enumerate() {
+        let at = path.index(number);
+        if rule.succeeded_count.is_none() && rule.succeeded_indexes.is_none() {
+            problems.required(&at, "a rule needs succeededCount or succeededIndexes");
+        }
+        let mut most = completions;
+        if let Some(text) = &rule.succeeded_indexes {
+            let path = at.key("succeededIndexes");
+            match text.parse::<IndexSet>() {
+                Ok(indexes) if indexes.greatest().is_some_and(|index| index >= completions) => {
+                    problems.invalid(&path, "must have indexes less than completions only");
+                }
+                Ok(indexes) => most = indexes.len(),
+                Err(_) => {
+                    problems.invalid(&path, "must be indexes in ascending order, like 0,2-4");
+                }
+            }
+        }
+        if let Some(count) = rule.succeeded_count
+            && (count < 1 || count.unsigned_abs() > most)
+        {
+            let message = format!("must be between 1 and {most}");
+            problems.invalid(&at.key("succeededCount"), message);
+        }
+    }
+}
+
+/// Refuses what can't be honoured, and names what has no effect.
+fn check_unsupported(spec: &JobSpec, at: &Path, problems: &mut Problems<'_>) {
+    let mut refuse = |field: &str, message: &str| {
+        let code = Code::UnsupportedField;
+        problems.add_at_key(Severity::Error, code, &at.key(field), message.to_owned());
+    };
+    if spec
+        .managed_by
+        .as_deref()
+        .is_some_and(|name| name != CONTROLLER)
+    {
+        refuse("managedBy", "no other controller of Jobs is supported");
+    }
+    if spec.scheduling.is_some() {
+        refuse("scheduling", "pods of a Job can't be scheduled as a group");
+    }
+    let replacement = spec.pod_replacement_policy.as_deref();
+    let path = at.key("podReplacementPolicy");
+    let policies = ["TerminatingOrFailed", "Failed"];
+    one_of(replacement, &policies, &path, problems);
+    if replacement == Some("TerminatingOrFailed") {
+        let message = if spec.pod_failure_policy.is_some() {
+            return problems.invalid(&path, "must be Failed with podFailurePolicy");
+        } else {
+            "has no effect: a pod is replaced once nothing of it runs"
+        };
+        problems.warn(&path, message);
+    }
+    if spec.selector.is_some() || spec.manual_selector == Some(true) {
+        let message = "has no effect: the pods of a Job are those that it makes";
+        let field = if spec.selector.is_some() {
+            "selector"
+        } else {
+            "manualSelector"
+        };
+        problems.warn(&at.key(field), message);
+    }
+}

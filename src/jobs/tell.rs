@@ -1,0 +1,29 @@
+//! What becomes of Jobs, told.
+
+use mirrorlet_core::job::{Decision, Job, Note, full_name};
+use mirrorlet_host::telemetry::{Telemetry, occurrences};
+
+/// Tells what was decided about a Job: in the log, and in the stories of its pods.
+pub(super) fn notes(telemetry: &Telemetry, job: &Job, decision: &Decision) {
+    let of_pod = |index: u32, attempt: u32, reason: &str, what: &str| {
+        let name = full_name(job, index, attempt);
+        let uid = decision.ledger.uid(&job.name, index, attempt);
+        let message = format!("pod {} of Job {} {what}", name.name, job.name);
+        occurrences::job_pod(telemetry, &name, &uid, reason, &message);
+    };
+    for note in &decision.notes {
+        match note {
+            Note::Begun => occurrences::job(&job.name.to_string(), "the Job begins", false),
+            Note::Started(index, attempt) => of_pod(*index, *attempt, "JobStarted", "is to run"),
+            Note::Succeeded(index, attempt) => {
+                of_pod(*index, *attempt, "JobPodSucceeded", "succeeded");
+            }
+            Note::Failed(index, attempt) => of_pod(*index, *attempt, "JobPodFailed", "failed"),
+            Note::Suspended => occurrences::job(&job.name.to_string(), "Job suspended", false),
+            Note::Ended(end) => {
+                let message = format!("{}: {}: {}", end.condition(), end.reason, end.message);
+                occurrences::job(&job.name.to_string(), &message, !end.complete);
+            }
+        }
+    }
+}
