@@ -1,18 +1,27 @@
 //! Compose projects, imported by the program and run by a whole agent.
 
-use std::path::Path;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{Bed, IMAGE, eventually, free_port};
+use crate::common::{Bed, TestAgent, eventually, free_port};
+use mirrorlet_core::api::report::PodReport;
 
-/// Imports a project into the manifest directory, and returns what was said about it.
-fn import(bed: &Bed, project: &Path, more: &[&str]) -> String {
+/// A project of `crates/compose/tests/projects`.
+fn project(name: &str) -> PathBuf {
+    let projects = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/compose/tests/projects");
+    projects.join(name)
+}
+
+/// Imports a project into the manifest directory, and returns what was said about it. The project's
+/// name, and so its volumes, are the bed's own.
+fn import(bed: &Bed, project: &Path, variables: &[(&str, &str)]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_mirrorlet"))
-        .args(["import", "compose"])
+        .args(["import", "compose", "--project-name", &name(bed)])
         .arg(project)
         .arg("-o")
         .arg(bed.path().join("manifests"))
-        .args(more)
+        .envs(variables.iter().copied())
         .output()
         .unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
@@ -21,68 +30,162 @@ fn import(bed: &Bed, project: &Path, more: &[&str]) -> String {
     said
 }
 
-/// The answer to a request for `/` on a port of this machine.
-fn get(port: u16) -> Option<String> {
-    use std::io::{Read as _, Write as _};
+/// A name of a project that no other bed has.
+fn name(bed: &Bed) -> String {
+    bed.uid("compose").to_ascii_lowercase()
+}
+
+/// The answer to a request on a port of this machine.
+fn get(port: u16, path: &str) -> Option<String> {
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).ok()?;
-    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
-    answer
-        .split_once("\r\n\r\n")
-        .map(|(_, body)| body.trim().to_owned())
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    head.contains(" 200 ").then(|| body.trim().to_owned())
+}
+
+async fn until_answer(port: u16, path: &str) -> String {
+    eventually("the web server to answer", || get(port, path)).await
+}
+
+async fn until_ready(agent: &TestAgent, pods: &[&str]) {
+    for pod in pods {
+        agent.until_pod(pod, PodReport::is_ready).await;
+    }
+}
+
+/// What a server answers to a container that calls it by a name. The wget of a static busybox can't
+/// be used: it crashes on names.
+async fn until_named(bed: &Bed, from: &str, name: &str) -> String {
+    let call = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {name} 80 | tail -n 1");
+    eventually("the name to lead to the server", || {
+        let answer = bed.exec(from, &call);
+        (!answer.is_empty()).then_some(answer)
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_project_of_two_services_is_reached_by_its_port_and_its_names() {
+async fn a_project_is_reached_by_its_port_and_its_names() {
     let bed = Bed::new();
-    let project = bed.path().join("shop");
-    std::fs::create_dir_all(project.join("www")).unwrap();
-    std::fs::write(project.join("www/index.html"), "the shop\n").unwrap();
-    std::fs::write(project.join(".env"), format!("PORT={}\n", free_port())).unwrap();
-    let file = format!(
-        r#"services:
-  web:
-    image: {IMAGE}
-    command: ["httpd", "-f", "-p", "80", "-h", "/www"]
-    ports: ["127.0.0.1:${{PORT}}:80"]
-    volumes: ["./www:/www:ro"]
-    stop_grace_period: 1s
-  worker:
-    image: {IMAGE}
-    container_name: shop_worker
-    environment: {{TARGET: web, PRICE: "$$5 $$(TARGET)"}}
-    command: sh -c "trap 'exit 0' TERM; while :; do sleep 1 & wait $$!; done"
-    stop_grace_period: 1s
-    depends_on: [web]
-"#
+    // The volume that compose has made, with what is in it.
+    let volume = format!("{}_data", name(&bed));
+    bed.docker(&["volume", "create", &volume]);
+    let port = free_port();
+    let said = import(
+        &bed,
+        &project("box-shop"),
+        &[("PORT", &port.to_string()), ("SHOP", "box")],
     );
-    std::fs::write(project.join("compose.yaml"), file).unwrap();
-    let said = import(&bed, &project, &[]);
-    // Nothing is dropped in silence.
-    for words in [
-        "compose.yaml:10:5: services.worker.container_name",
-        "compose.yaml:14:18: services.worker.depends_on.web",
-    ] {
-        assert!(said.contains(words), "{said}");
-    }
-    let port = std::fs::read_to_string(project.join(".env")).unwrap();
-    let port: u16 = port.trim().trim_start_matches("PORT=").parse().unwrap();
+    assert!(
+        said.contains("volumes.data: not carried over: new volumes are empty"),
+        "{said}"
+    );
+    assert!(!said.contains("correct horse"), "{said}");
     let agent = bed.agent().await;
-    agent.until_running("web-0").await;
-    agent.until_running("worker-0").await;
-    let answer = eventually("the web server to answer", || get(port)).await;
+    until_ready(&agent, &["web-0", "worker-0", "worker-1"]).await;
     // box 14
-    assert_eq!(answer, "the shop");
-    let call = "printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 $TARGET 80 | tail -n 1";
-    let by_name = eventually("the web server to be known by its name", || {
-        let answer = bed.exec("worker_worker-0-box", call);
-        (!answer.is_empty()).then_some(answer)
-    })
-    .await;
+    assert_eq!(until_answer(port, "/").await, "welcome to box");
+    // What the init container left in the volume, and the secret.
+    assert_eq!(until_answer(port, "/schema").await, "schema 7");
+    assert_eq!(until_answer(port, "/login").await, "correct horse");
+    for name in ["web", "shop-front", "storefront"] {
+        // box 14
+        assert_eq!(
+            until_named(&bed, "worker_worker-1-box", name).await,
+            "welcome to box",
+            "{name}"
+        );
+    }
+    assert_eq!(
+        bed.exec("web_web-0-box", "echo $COLOUR $QUOTED"),
+        "green two words"
+    );
+    let mode = "mode=755";
+    let mounts = bed.exec("web_web-0-box", "grep ' /run/web ' /proc/mounts");
+    assert!(
+        mounts.contains("size=1024k") && mounts.contains(mode),
+        "{mounts}"
+    );
+    let inspected = bed.docker(&["volume", "inspect", &volume]);
+    assert!(inspected.contains(&volume), "{inspected}");
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn services_of_one_network_are_containers_of_one_pod() {
+    let bed = Bed::new();
+    let port = free_port();
+    import(&bed, &project("box-vpn"), &[("PORT", &port.to_string())]);
+    let agent = bed.agent().await;
+    until_ready(&agent, &["tunnel-0"]).await;
     // box 14
-    assert_eq!(by_name, "the shop");
-    let price = bed.exec("worker_worker-0-box", "echo \"$PRICE\"");
-    assert_eq!(price, "$5 $(TARGET)");
+    assert_eq!(until_answer(port, "/").await, "app");
+    let tunnel = "tunnel_tunnel-0-box";
+    assert_eq!(
+        bed.exec(tunnel, "wget -q -O - http://localhost:8080/"),
+        "app"
+    );
+    assert_eq!(bed.exec(tunnel, "hostname"), "tunnel-host");
+    assert!(bed.exec(tunnel, "cat /etc/hosts").contains("192.0.2.7"));
+    let app = "app_tunnel-0-box";
+    assert_eq!(bed.exec(app, "id -u; id -g"), "1000\n1000");
+    let status = bed.exec(
+        app,
+        "grep -e CapBnd -e NoNewPrivs /proc/1/status /proc/self/status",
+    );
+    assert!(status.contains("NoNewPrivs:\t1"), "{status}");
+    assert!(
+        bed.exec(app, "touch /file 2>&1 || true")
+            .contains("Read-only")
+    );
+    assert!(bed.exec(app, "df /dev/shm | tail -n 1").contains("2048"));
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_restarted_runs_once_and_what_fails_is_tried_again() {
+    let bed = Bed::new();
+    let out = bed.path().join("out");
+    let copy = bed.path().join("jobs");
+    std::fs::create_dir(&copy).unwrap();
+    std::fs::copy(
+        project("box-jobs").join("compose.yaml"),
+        copy.join("compose.yaml"),
+    )
+    .unwrap();
+    let said = import(&bed, &copy, &[("OUT", "../out")]);
+    assert!(said.contains("services.later: left out"), "{said}");
+    let agent = bed.agent().await;
+    let lines = |file: &str| {
+        let text = std::fs::read_to_string(out.join(file)).unwrap_or_default();
+        text.lines().count()
+    };
+    eventually("the second try", || (lines("retry") >= 2).then_some(())).await;
+    agent
+        .until_pod("retry", |pod| pod.status == "Completed")
+        .await;
+    agent.until_pod("once", |pod| pod.status == "Error").await;
+    // box 14
+    assert_eq!((lines("once"), lines("retry")), (1, 2));
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_project_of_several_files_is_one() {
+    let bed = Bed::new();
+    let port = free_port();
+    let said = import(&bed, &project("box-parts"), &[("PORT", &port.to_string())]);
+    assert!(said.contains("0 warnings"), "{said}");
+    let agent = bed.agent().await;
+    until_ready(&agent, &["web-0", "cache-0"]).await;
+    // box 14
+    assert_eq!(until_answer(port, "/").await, "web blue shared");
+    assert_eq!(
+        until_named(&bed, "cache_cache-0-box", "web").await,
+        "web blue shared"
+    );
+    assert_eq!(bed.exec("cache_cache-0-box", "echo $GREETING"), "hello");
     agent.stop().await;
 }

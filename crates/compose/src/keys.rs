@@ -148,7 +148,7 @@ fn is_default(node: &Node) -> bool {
         Kind::Null | Kind::Bool(false) => true,
         Kind::List(items) => items.is_empty(),
         Kind::Map(entries) => entries.is_empty(),
-        Kind::Text(text) => matches!(text.as_str(), "" | "false" | "default"),
+        Kind::Text(text) => matches!(text.as_str(), "" | "false" | "default" | "bridge"),
         Kind::Bool(true) | Kind::Int(_) | Kind::Float(_) => false,
     }
 }

@@ -9,9 +9,16 @@
 //! An import never looks at the disk: it answers which paths it needs, and is asked again with
 //! what is there. Diagnostics hold no values of variables, secrets or configs.
 
+#![cfg_attr(
+    test,
+    expect(clippy::too_many_lines, reason = "a test is one story or one table")
+)]
+
 use std::collections::BTreeSet;
 
-use mirrorlet_core::api::Diagnostic;
+use mirrorlet_core::api::{Diagnostic, NodeName, Severity};
+use mirrorlet_core::desired::PodSource;
+use mirrorlet_core::manifest::{ParseContext, parse_manifest};
 
 mod canonical;
 mod dotenv;
@@ -91,6 +98,8 @@ pub fn import(options: &Options, disk: &Disk) -> Import {
         return Import::Needs(loader.needs());
     }
     let mut problems = loader.problems;
+    let files = files(&documents);
+    problems.extend(files.iter().flat_map(refused));
     problems.sort_by(|one, other| {
         let place = |problem: &Diagnostic| problem.position.map(|at| (at.line, at.column));
         (&one.file, place(one), &one.message).cmp(&(&other.file, place(other), &other.message))
@@ -98,14 +107,30 @@ pub fn import(options: &Options, disk: &Disk) -> Import {
     problems.dedup();
     let has_errors = problems.iter().any(Diagnostic::is_error);
     Import::Done(Imported {
-        files: if has_errors {
-            Vec::new()
-        } else {
-            files(&documents)
-        },
+        files: if has_errors { Vec::new() } else { files },
         services: project.services.len(),
         problems,
     })
+}
+
+/// What the agent would refuse of a file: a value that no rule of above has looked at. The manifests
+/// are written all the same, for a person to mend.
+fn refused(file: &ManifestFile) -> Vec<Diagnostic> {
+    let node_name = NodeName::from("node");
+    let ctx = ParseContext {
+        node_name: &node_name,
+        source: PodSource::File,
+        location: &file.name,
+    };
+    let parsed = parse_manifest(file.text.as_bytes(), &ctx);
+    let own = parsed.documents.into_iter().flat_map(|d| d.problems);
+    let errors = own.chain(parsed.problems).filter(Diagnostic::is_error);
+    let warning = |mut problem: Diagnostic| {
+        problem.severity = Severity::Warning;
+        problem.message = format!("the manifest is refused: {}", problem.message);
+        problem
+    };
+    errors.map(warning).collect()
 }
 
 /// The documents by file, files in the order of their first document.

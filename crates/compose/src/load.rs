@@ -221,6 +221,11 @@ impl<'a> Loader<'a> {
     fn file(&mut self, file: &Path, variables: &Variables, place: Option<&Place>) -> Option<Node> {
         self.read += 1;
         if self.read > FILES_MAX {
+            if self.read == FILES_MAX + 1 {
+                let message = format!("the project has more than {FILES_MAX} files");
+                let problem = Diagnostic::error(Code::TooLarge, self.shown(file), message);
+                self.problems.push(problem);
+            }
             return None;
         }
         let bytes = match self.content(file)? {

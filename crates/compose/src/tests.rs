@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use mirrorlet_core::api::NodeName;
-use mirrorlet_core::desired::PodSource;
-use mirrorlet_core::manifest::{ParseContext, parse_manifest};
-
 use super::*;
+
+mod keys;
+mod load;
 
 /// A disk of text files below `/srv/shop`, the first of which is imported.
 struct Case {

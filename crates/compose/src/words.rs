@@ -95,18 +95,22 @@ pub(crate) fn quantity(bytes: i64) -> String {
     )
 }
 
-/// A number of CPUs as a quantity: `500m`, `2`.
-pub(crate) fn cpus(number: f64) -> Option<String> {
+/// A number of CPUs in thousandths.
+pub(crate) fn milli(number: f64) -> Option<i64> {
     if !(0.0..1e6).contains(&number) {
         return None;
     }
     #[expect(clippy::cast_possible_truncation, reason = "the bound is checked")]
-    let milli = (number * 1000.0).round() as i64;
-    Some(if milli % 1000 == 0 {
+    Some((number * 1000.0).round() as i64)
+}
+
+/// Thousandths of a CPU as a quantity: `500m`, `2`.
+pub(crate) fn cpus(milli: i64) -> String {
+    if milli % 1000 == 0 {
         (milli / 1000).to_string()
     } else {
         format!("{milli}m")
-    })
+    }
 }
 
 #[cfg(test)]
@@ -147,7 +151,8 @@ mod tests {
         ] {
             assert_eq!(bytes(text).map(quantity).as_deref(), found, "{text}");
         }
-        assert_eq!(cpus(0.5).as_deref(), Some("500m"));
-        assert_eq!(cpus(2.0).as_deref(), Some("2"));
+        assert_eq!(milli(0.5).map(cpus).as_deref(), Some("500m"));
+        assert_eq!(milli(2.0).map(cpus).as_deref(), Some("2"));
+        assert_eq!(milli(-1.0), None);
     }
 }

@@ -41,7 +41,11 @@ pub const KEYS: &[Key] = &[
         Fate::NoEffect,
         "logs are read with `mirrorlet logs`",
     ),
-    row("services.*.build", Fate::Lost, "no image is built"),
+    row(
+        "services.*.build",
+        Fate::Partly,
+        "no image is built: reported, with the name to build it under",
+    ),
     row(
         "services.*.blkio_config",
         Fate::Lost,
@@ -415,7 +419,7 @@ pub const KEYS: &[Key] = &[
     row(
         "services.*.labels",
         Fate::Partly,
-        "annotations of the pod, if the name can be one; a program that reads labels of containers, as Traefik does, doesn't see them",
+        "annotations of the pod, if the name can be one; reported, because programs that read labels of containers, as Traefik does, don't see them",
     ),
     row(
         "services.*.links",

@@ -196,7 +196,7 @@ impl Build<'_, '_> {
     }
 
     fn renamed(&mut self, service: &Service) {
-        let why = format!("its name is no DNS label; it is called {}", service.id);
+        let why = format!("its name isn't a DNS label; it is called {}", service.id);
         let place = service.place.clone();
         self.lost(&place, format!("services.{}", service.name), &why, RENAME);
     }
@@ -210,12 +210,7 @@ impl Build<'_, '_> {
             } else {
                 path
             };
-            self.lost(
-                at,
-                path,
-                "the name is no DNS label that begins with a letter",
-                RENAME,
-            );
+            self.lost(at, path, "the name isn't a DNS label", RENAME);
             return;
         }
         if is_main && service.id != service.name {

@@ -103,6 +103,10 @@ impl Build<'_, '_> {
         self.groups(service, pod);
         for key in ["labels", "annotations"] {
             if let Some(node) = service.node.set(key).cloned() {
+                if key == "labels" && !node.entries().is_empty() {
+                    let why = "labels are annotations of the pod, which programs that read labels of containers don't see";
+                    self.lost_key(service, key, why, "");
+                }
                 let found = self.annotations(service, &node, key);
                 found
                     .0
@@ -199,7 +203,7 @@ impl Build<'_, '_> {
         };
         let first = name.split('.').next().unwrap_or_default().to_owned();
         if label(&first) != first {
-            self.lost_key(service, "hostname", "the name is no DNS label", "");
+            self.lost_key(service, "hostname", "the name isn't a DNS label", "");
             return;
         }
         if first != name {

@@ -16,31 +16,47 @@ impl Build<'_, '_> {
     /// A limit without a reservation reserves nothing in compose; in a manifest it would reserve
     /// as much, so that the request is written as zero.
     pub(super) fn resources(&mut self, service: &Service) -> Map {
-        let cpu_limit = self.cpu_limit(service);
         let limits = ["deploy", "resources", "limits"];
         let reserved = ["deploy", "resources", "reservations"];
-        let memory_limit = self.memory(service, &[&limits[..], &["memory"]].concat(), "mem_limit");
-        let cpu = self.cpus(service, &[&reserved[..], &["cpus"]].concat());
-        let memory = self.memory(
-            service,
-            &[&reserved[..], &["memory"]].concat(),
-            "mem_reservation",
-        );
-        let request = |own: Option<String>, limit: &Option<String>| {
-            own.or_else(|| limit.as_ref().map(|_| "0".to_owned()))
-        };
+        let below = |keys: [&'static str; 3], key: &'static str| [&keys[..], &[key]].concat();
+        let cpu_limit = self.cpu_limit(service);
+        let cpu = self.cpus(service, &below(reserved, "cpus"));
+        let cpu = self.request(service, "CPUs", cpu, cpu_limit);
+        let memory_limit = self.memory(service, &below(limits, "memory"), "mem_limit");
+        let memory = self.memory(service, &below(reserved, "memory"), "mem_reservation");
+        let memory = self.request(service, "memory", memory, memory_limit);
         let requests = Map::new()
-            .with_some("cpu", request(cpu, &cpu_limit))
-            .with_some("memory", request(memory, &memory_limit));
+            .with_some("cpu", cpu.map(words::cpus))
+            .with_some("memory", memory.map(words::quantity));
         let limits = Map::new()
-            .with_some("cpu", cpu_limit)
-            .with_some("memory", memory_limit);
+            .with_some("cpu", cpu_limit.map(words::cpus))
+            .with_some("memory", memory_limit.map(words::quantity));
         Map::new()
             .with_some("requests", Some(Value::Map(requests)))
             .with_some("limits", Some(Value::Map(limits)))
     }
 
-    fn cpu_limit(&mut self, service: &Service) -> Option<String> {
+    /// The request that a reservation and a limit make.
+    fn request(
+        &mut self,
+        service: &Service,
+        what: &str,
+        own: Option<i64>,
+        limit: Option<i64>,
+    ) -> Option<i64> {
+        match (own, limit) {
+            (Some(own), Some(limit)) if own > limit => {
+                let why = format!("the reservation of {what} is larger than the limit");
+                let path = format!("services.{}", service.name);
+                self.lost(&service.place.clone(), path, &why, "");
+                Some(limit)
+            }
+            (own, limit) => own.or(limit.map(|_| 0)),
+        }
+    }
+
+    /// In thousandths of a CPU.
+    fn cpu_limit(&mut self, service: &Service) -> Option<i64> {
         let deploy = ["deploy", "resources", "limits", "cpus"];
         if let Some(limit) = self.cpus(service, &deploy) {
             return Some(limit);
@@ -51,7 +67,7 @@ impl Build<'_, '_> {
         let quota = service.node.set("cpu_quota").and_then(Node::number);
         let quota = quota.filter(|quota| *quota > 0.0)?;
         let period = service.node.set("cpu_period").and_then(Node::number);
-        words::cpus(
+        words::milli(
             quota
                 / period
                     .filter(|period| *period > 0.0)
@@ -59,9 +75,10 @@ impl Build<'_, '_> {
         )
     }
 
-    fn cpus(&mut self, service: &Service, keys: &[&str]) -> Option<String> {
+    /// In thousandths of a CPU.
+    fn cpus(&mut self, service: &Service, keys: &[&str]) -> Option<i64> {
         let node = service.node.at(keys)?;
-        let found = node.number().and_then(words::cpus);
+        let found = node.number().and_then(words::milli);
         if found.is_none() {
             self.invalid(
                 node,
@@ -70,10 +87,11 @@ impl Build<'_, '_> {
             );
         }
         // Zero is no limit.
-        found.filter(|cpus| cpus != "0")
+        found.filter(|milli| *milli > 0)
     }
 
-    fn memory(&mut self, service: &Service, keys: &[&str], other: &str) -> Option<String> {
+    /// In bytes.
+    fn memory(&mut self, service: &Service, keys: &[&str], other: &str) -> Option<i64> {
         let (node, path) = match service.node.at(keys) {
             Some(node) => (node, keys.join(".")),
             None => (service.node.set(other)?, other.to_owned()),
@@ -82,6 +100,6 @@ impl Build<'_, '_> {
         if found.is_none() {
             self.invalid(node, field(service, &path), "this is not a size");
         }
-        found.filter(|bytes| *bytes > 0).map(words::quantity)
+        found.filter(|bytes| *bytes > 0)
     }
 }

@@ -1,0 +1,137 @@
+//! Each key of the table does what its row says.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+mod examples;
+
+use examples::EXAMPLES;
+
+fn case(service: &str, beside: &str) -> Case {
+    let compose = format!(
+        "services:\n  web:\n    image: img:1\n    {service}\n  db:\n    image: db:1\n    volumes: ['dbdata:/var/lib/db']\nvolumes: {{dbdata: {{}}}}\n"
+    );
+    // What stands beside replaces the volumes of above.
+    let other = format!("{beside}\nservices: {{}}\n");
+    let mut case = Case::new(&[
+        ("compose.yaml", &compose),
+        ("beside.yaml", &other),
+        ("s.txt", "in s.txt"),
+        ("a.env", "FROM=file-value\nOWN=file\n"),
+        ("raw.env", "RAW=${NAME}\n"),
+        (
+            "base.yaml",
+            "services:\n  base:\n    image: base:1\n    environment: [BASE=1]\n    volumes: ['./data:/data']\n",
+        ),
+        (
+            "sub/inc.yaml",
+            "services:\n  included:\n    image: img:1\n    environment: {VALUE: $V}\n    volumes: [./here:/here]\n",
+        ),
+        ("sub/x.env", "V=of-sub\n"),
+    ]);
+    case.options.files.push("/srv/shop/beside.yaml".into());
+    let variable = ("NAME".to_owned(), "value".to_owned());
+    case.options.environment.extend([variable]);
+    case
+}
+
+/// A text without the indentation of its lines.
+fn squeezed(text: &str) -> String {
+    let lines: Vec<&str> = text.split('\n').map(str::trim_start).collect();
+    lines.join("\n")
+}
+
+#[test]
+fn every_key_that_is_carried_over_is_in_the_manifests() {
+    let mut shown: BTreeSet<&str> = BTreeSet::new();
+    let mut wrong = Vec::new();
+    for (rows, service, beside, pieces) in EXAMPLES {
+        shown.extend(*rows);
+        let imported = case(service, beside).import();
+        let said = lines(&imported);
+        let texts: Vec<&str> = imported.files.iter().map(|file| &*file.text).collect();
+        let all = squeezed(&[texts.join("---\n"), said.join("\n")].concat());
+        wrong.extend(
+            rejected(&imported)
+                .into_iter()
+                .map(|why| format!("{service}: {why}")),
+        );
+        for piece in *pieces {
+            let found = match piece.strip_prefix('!') {
+                Some(piece) => !imported.has_errors() && !all.contains(&squeezed(piece)),
+                None => all.contains(&squeezed(piece)),
+            };
+            if !found {
+                wrong.push(format!("{service}: {piece:?} is not in:\n{all}"));
+            }
+        }
+    }
+    // box 14
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    for key in KEYS {
+        let is_carried = matches!(key.fate, Fate::Carried | Fate::Partly);
+        assert!(
+            !is_carried || shown.contains(key.path),
+            "no example of {}",
+            key.path
+        );
+    }
+    for path in shown {
+        assert!(KEYS.iter().any(|key| key.path == path), "{path} has no row");
+    }
+}
+
+/// A value at a path, as YAML in one line.
+fn at(path: &str) -> String {
+    let mut text = "x".to_owned();
+    for part in path.split('.').rev() {
+        let (name, is_list) = match part.strip_suffix("[]") {
+            Some(name) => (name, true),
+            None => (part, false),
+        };
+        let name = if name == "*" { "web" } else { name };
+        text = if is_list {
+            format!("{{{name}: [{text}]}}")
+        } else {
+            format!("{{{name}: {text}}}")
+        };
+    }
+    text
+}
+
+#[test]
+fn every_key_that_is_not_carried_over_is_reported_with_its_line() {
+    for key in KEYS.iter().filter(|key| key.fate == Fate::Lost) {
+        let base = "services: {web: {image: 'img:1'}}\n";
+        let mut case = Case::new(&[("compose.yaml", base), ("more.yaml", &at(key.path))]);
+        case.options.files.push("/srv/shop/more.yaml".into());
+        let said = lines(&case.import());
+        let field = key.path.replace('*', "web").replace("[]", "");
+        let words = format!("{field}: not carried over: ");
+        let found = said
+            .iter()
+            .any(|line| line.starts_with("more.yaml:1:") && line.contains(&words));
+        // box 14
+        assert!(found, "{}: {said:#?}", key.path);
+    }
+}
+
+#[test]
+fn keys_that_no_specification_knows_are_reported() {
+    let text = "services:\n  web:\n    image: i\n    x-mine: {a: 1}\n    imagee: j\n    deploy: {replica: 2}\nvolume: {}\nx-top: 1\n";
+    let said = lines(&Case::new(&[("compose.yaml", text)]).import());
+    assert_eq!(said.len(), 3, "{said:#?}");
+    for (line, field) in [
+        (5, "services.web.imagee"),
+        (6, "services.web.deploy.replica"),
+        (7, "volume"),
+    ] {
+        let words = format!(" {field}: this is not a key of the compose specification");
+        assert!(
+            said.iter()
+                .any(|s| s.starts_with(&format!("compose.yaml:{line}:")) && s.contains(&words)),
+            "{said:#?}"
+        );
+    }
+}

@@ -1,0 +1,320 @@
+//! Several files, what extends and includes others, and what is wrong with them.
+
+use super::*;
+
+fn text_of(imported: &Imported) -> String {
+    imported
+        .files
+        .iter()
+        .map(|file| file.text.as_str())
+        .collect()
+}
+
+/// The manifests of a base file with another file over it.
+fn merged(base: &str, over: &str) -> String {
+    let mut case = Case::new(&[("compose.yaml", base), ("over.yaml", over)]);
+    case.options.files.push("/srv/shop/over.yaml".into());
+    let imported = case.import();
+    assert!(!imported.has_errors(), "{:#?}", lines(&imported));
+    text_of(&imported)
+}
+
+#[test]
+fn files_are_merged_as_compose_merges_them() {
+    let base = "services:\n  a:\n    image: img:1\n    command: [one, two]\n    environment: {A: 1, B: 2}\n    ports: ['80:80', '443:443']\n    volumes: ['./old:/d', 'keep:/k']\n    cap_add: [NET_RAW]\n    labels: {l: old}\n    dns: [10.0.0.1]\n    tmpfs: /run\nvolumes: {keep: }\n";
+    let over = "services:\n  a:\n    image: img:2\n    command: [three]\n    environment: [B=3, C=4]\n    ports: ['80:80', '8080:80']\n    volumes: ['./new:/d']\n    cap_add: [NET_RAW, CHOWN]\n    labels: [l=new]\n    dns: 10.0.0.2\n    tmpfs: [/tmp]\nvolumes: {keep: {name: kept}}\n";
+    let text = merged(base, over);
+    for (piece, times) in [
+        ("image: img:2", 1),
+        ("- three", 1),
+        ("- one", 0),
+        ("- name: B\n          value: \"3\"", 1),
+        ("- name: A\n", 1),
+        ("hostPort: 80\n", 1),
+        ("hostPort: 8080", 1),
+        ("hostPort: 443", 1),
+        ("path: /srv/shop/new", 1),
+        ("/srv/shop/old", 0),
+        ("mountPath: /k", 1),
+        ("- NET_RAW", 1),
+        ("- CHOWN", 1),
+        ("l: new", 1),
+        ("10.0.0.1", 1),
+        ("10.0.0.2", 1),
+        ("mountPath: /run", 1),
+        ("mountPath: /tmp", 1),
+        ("volume-name: kept", 1),
+    ] {
+        assert_eq!(text.matches(piece).count(), times, "{piece}\n{text}");
+    }
+    let tags = "services:\n  a:\n    ports: !override ['9:9']\n    environment: !reset {}\n    command: !reset null\n    cap_add: !reset []\n";
+    let text = merged(base, tags);
+    assert!(
+        text.contains("hostPort: 9\n") && !text.contains("hostPort: 80\n"),
+        "{text}"
+    );
+    for gone in ["name: A\n", "- one", "NET_RAW"] {
+        assert!(!text.contains(gone), "{gone}\n{text}");
+    }
+}
+
+#[test]
+fn a_service_extends_others_over_several_files() {
+    let case = Case::new(&[
+        (
+            "compose.yaml",
+            "services:\n  web:\n    extends: {service: mid, file: lib/mid.yaml}\n    environment: {C: 3}\n  other:\n    extends: web\n    command: [x]\n",
+        ),
+        (
+            "lib/mid.yaml",
+            "services:\n  mid:\n    extends: {service: base, file: deep/base.yaml}\n    environment: {B: 2}\n    env_file: mid.env\n",
+        ),
+        (
+            "lib/deep/base.yaml",
+            "services:\n  base:\n    image: img:1\n    environment: {A: 1, B: 1, C: 1}\n    volumes: ['.:/here']\n",
+        ),
+        ("lib/mid.env", "D=4\n"),
+    ]);
+    let imported = case.import();
+    let text = text_of(&imported);
+    assert_eq!(lines(&imported), Vec::<String>::new());
+    assert_eq!(
+        text.matches("path: /srv/shop/lib/deep\n").count(),
+        2,
+        "{text}"
+    );
+    for (variable, value) in [("A", 1), ("B", 2), ("C", 3)] {
+        let piece = format!("name: {variable}\n          value: \"{value}\"");
+        assert_eq!(text.matches(&piece).count(), 2, "{piece}\n{text}");
+    }
+    assert!(text.contains("D: \"4\""), "{text}");
+}
+
+#[test]
+fn what_is_wrong_has_its_file_and_line() {
+    let mut wrong = Vec::new();
+    let one = |text: &str| format!("services:\n  a:\n    image: i\n    {text}\n");
+    for (text, expected) in [
+        ("services: [".to_owned(), "compose.yaml:1:"),
+        (
+            "a: 1\na: 2\n".to_owned(),
+            "compose.yaml:2:1: this mapping has the same key twice",
+        ),
+        (
+            "- a\n".to_owned(),
+            "a compose file is a mapping with services",
+        ),
+        (String::new(), "the project has no services"),
+        (
+            "a: 1\n---\nb: 2\n".to_owned(),
+            "a compose file is one document",
+        ),
+        (
+            "services:\n  a: {}\n".to_owned(),
+            "compose.yaml:2:3: services.a: a service needs an image",
+        ),
+        (
+            one("extends: b"),
+            "compose.yaml:4:14: extends: extends a service that doesn't exist: b",
+        ),
+        (
+            one("extends: a"),
+            "compose.yaml:4:5: extends: a service extends itself",
+        ),
+        (
+            one("extends: {service: b, file: gone.yaml}"),
+            "the file gone.yaml does not exist",
+        ),
+        (
+            one("env_file: gone.env"),
+            "compose.yaml:4:15: the file gone.env does not exist",
+        ),
+        (
+            one("env_file: bad.env"),
+            "bad.env: line 2: this is not a variable",
+        ),
+        (
+            one("command: ${NEEDED:?set it}"),
+            "compose.yaml:4:14: the variable NEEDED has to be set: set it",
+        ),
+        (
+            one("command: $"),
+            "compose.yaml:4:14: this is not a form of variables",
+        ),
+        (
+            one("ports: [http]"),
+            "compose.yaml:4:13: this is not a port",
+        ),
+        (
+            one("volumes: ['a:/b']"),
+            "compose.yaml:4:15: services.a.volumes: the volume a is not defined below volumes",
+        ),
+        (
+            one("configs: [c]"),
+            "services.a.configs: c is not defined below configs",
+        ),
+        (
+            one("mem_limit: many"),
+            "services.a.mem_limit: this is not a size",
+        ),
+        (
+            one("cpus: many"),
+            "services.a.cpus: this is not a number of CPUs",
+        ),
+        (one("stop_grace_period: soon"), "this is not a duration"),
+        (one("healthcheck: {test: [x]}"), "begins with none of CMD"),
+        (
+            one("healthcheck: {test: a, interval: x}"),
+            "healthcheck.interval: this is not a duration",
+        ),
+        (one("restart: sometimes"), "this is no restart policy"),
+        (one("extra_hosts: [a]"), "this is not NAME=ADDRESS"),
+        (one("extra_hosts: ['a:b']"), "this is not an IP address"),
+        (one("command: a 'b"), "a quote of the command is not closed"),
+        (
+            one("secrets: [s]\nsecrets: {s: {file: gone}}"),
+            "compose.yaml:5:11: the file gone does not exist",
+        ),
+        (
+            one("secrets: [s]\nsecrets: {s: {environment: GONE}}"),
+            "the variable GONE isn't set",
+        ),
+        (
+            one("secrets: [s]\nsecrets: {s: {}}"),
+            "has neither file, environment nor content",
+        ),
+        (
+            "services: {a: {image: i}, A: {image: i}}\n".to_owned(),
+            "has the same name as a in Kubernetes: a",
+        ),
+        (
+            "include: [inc.yaml]\nservices: {b: {image: own}}\n".to_owned(),
+            "an included file defines the same with another content",
+        ),
+        (
+            "include: [gone.yaml]\nservices: {b: {image: own}}\n".to_owned(),
+            "compose.yaml:1:11: the file gone.yaml does not exist",
+        ),
+        (
+            "include: [compose.yaml]\n".to_owned(),
+            "files include one another too deeply",
+        ),
+    ] {
+        let case = Case::new(&[
+            ("compose.yaml", &text),
+            ("bad.env", "A=1\nno variable\n"),
+            ("inc.yaml", "services: {b: {image: i}}\n"),
+        ]);
+        let imported = case.import();
+        let said = lines(&imported);
+        let is_told = said.iter().any(|line| line.contains(expected));
+        if !(imported.has_errors() && imported.files.is_empty() && is_told) {
+            wrong.push(format!("{text}: {expected}: {said:#?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn values_are_in_no_message() {
+    let secret = "hunter2hunter2";
+    let text = format!(
+        "services:\n  a:\n    image: i\n    environment: {{PASSWORD: {secret}, B: $UNSET-{secret}}}\n    env_file: e.env\n    labels: ['[{secret}']\n    secrets: [s, t]\n    user: name\nsecrets: {{s: {{environment: P}}, t: {{file: e.env}}}}\n"
+    );
+    let mut case = Case::new(&[("compose.yaml", &text), ("e.env", &format!("A={secret}\n"))]);
+    case.options
+        .environment
+        .insert("P".to_owned(), secret.to_owned());
+    let imported = case.import();
+    let said = lines(&imported);
+    // The name of a label is none.
+    let leaks: Vec<_> = said
+        .iter()
+        .filter(|line| line.contains(secret) && !line.contains("labels"))
+        .collect();
+    // box 4
+    assert_eq!(leaks, Vec::<&String>::new());
+    assert!(!said.is_empty());
+    for file in imported.files.iter().filter(|file| file.is_secret) {
+        assert_eq!(file.name, "shop.secrets.yaml");
+    }
+    // A broken file is not quoted either.
+    for broken in [
+        format!("a: [\"{secret}\n"),
+        format!("a: {secret}: {secret}\n"),
+    ] {
+        let said = lines(&Case::new(&[("compose.yaml", &broken)]).import());
+        assert!(
+            !said.is_empty() && !said.concat().contains(secret),
+            "{said:?}"
+        );
+    }
+}
+
+#[test]
+fn names_profiles_and_namespaces_are_those_asked_for() {
+    let text = "name: ${PROJECT:-fallback}\nservices:\n  a: {image: i, volumes: ['dd:/d']}\n  b: {image: i, profiles: [debug]}\n  c: {image: i, profiles: [x, y]}\nvolumes: {dd: {}}\n";
+    let mut case = Case::new(&[
+        ("compose.yaml", text),
+        (".env", "PROJECT=shop2\nCOMPOSE_PROFILES=debug\n"),
+    ]);
+    let imported = case.import();
+    assert_eq!(imported.services, 2);
+    assert!(text_of(&imported).contains("volume-name: shop2_dd"));
+    assert_eq!(
+        lines(&imported)
+            .iter()
+            .filter(|line| line.contains("left out"))
+            .count(),
+        1
+    );
+    case.options.profiles.insert("*".to_owned());
+    case.options.project_name = Some("My Shop".to_owned());
+    case.options.namespace = Some("shop".to_owned());
+    let imported = case.import();
+    assert_eq!(imported.services, 3);
+    let text = text_of(&imported);
+    assert!(text.contains("volume-name: myshop_dd"), "{text}");
+    assert_eq!(text.matches("namespace: shop\n").count(), 7, "{text}");
+    assert_eq!(rejected(&imported), Vec::<String>::new());
+}
+
+#[test]
+fn services_share_pods_where_compose_joins_them() {
+    let text = "services:\n  vpn: {image: vpn, ports: ['8080:80'], cap_add: [NET_ADMIN]}\n  torrent: {image: t, network_mode: 'service:vpn', depends_on: [vpn]}\n  migrate: {image: m, depends_on: [db]}\n  web: {image: w, depends_on: {migrate: {condition: service_completed_successfully}, db: {condition: service_started}}}\n  db: {image: d}\n  seed: {image: s}\n  one: {image: o, depends_on: {seed: {condition: service_completed_successfully}}}\n  two: {image: o, depends_on: {seed: {condition: service_completed_successfully}}}\n";
+    let imported = Case::new(&[("compose.yaml", text)]).import();
+    let all = text_of(&imported);
+    assert_eq!(rejected(&imported), Vec::<String>::new());
+    let file = |name: &str| {
+        let found = imported.files.iter().find(|file| file.name == name);
+        &found.unwrap_or_else(|| panic!("{name}\n{all}")).text
+    };
+    let vpn = file("vpn.yaml");
+    assert!(
+        vpn.contains("- name: vpn\n") && vpn.contains("- name: torrent\n"),
+        "{vpn}"
+    );
+    assert!(vpn.contains("metadata:\n  name: torrent\n"), "{vpn}");
+    let web = file("web.yaml");
+    assert!(
+        web.contains("initContainers:\n      - name: migrate\n"),
+        "{web}"
+    );
+    // Several wait for it: it is a pod that runs once.
+    assert!(file("seed.yaml").contains("restartPolicy: Never"), "{all}");
+    let waits: Vec<String> = lines(&imported);
+    let fields = [
+        "migrate.depends_on.db",
+        "web.depends_on.db",
+        "one.depends_on.seed",
+        "two.depends_on.seed",
+    ];
+    assert_eq!(waits.len(), fields.len(), "{waits:#?}");
+    for field in fields {
+        let piece = format!("services.{field}: not carried over: all pods start");
+        assert!(
+            waits.iter().any(|line| line.contains(&piece)),
+            "{field}: {waits:#?}"
+        );
+    }
+}
