@@ -167,8 +167,11 @@ async fn what_is_not_restarted_runs_once_and_what_fails_is_tried_again() {
         .until_pod("retry", |pod| pod.status == "Completed")
         .await;
     agent.until_pod("once", |pod| pod.status == "Error").await;
+    // Two services wait for one to complete: it is a Job.
+    eventually("the job", || (lines("seed") > 0).then_some(())).await;
+    until_ready(&agent, &["one-0", "two-0"]).await;
     // box 14
-    assert_eq!((lines("once"), lines("retry")), (1, 2));
+    assert_eq!((lines("once"), lines("retry"), lines("seed")), (1, 2, 1));
     agent.stop().await;
 }
 

@@ -122,3 +122,88 @@ fn what_was_asked_for_goes_to_standard_output() {
         }
     }
 }
+
+#[test]
+fn an_import_writes_manifests_and_lists_what_they_leave_out() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let file = at("compose.yaml");
+    let compose = "services: {web: {image: 'img:1', privileged: true, secrets: [s], ulimits: {core: 1}}}\n\
+                   secrets: {s: {environment: IMPORT_SECRET}}\n";
+    std::fs::write(&file, compose).unwrap();
+    let import = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mirrorlet"));
+        command.args(["import", "compose"]).args(args);
+        command
+            .env("IMPORT_SECRET", "hunter2")
+            .current_dir(dir.path());
+        let output = command.output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (
+            output.status.code().unwrap(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    };
+    let (code, stdout, stderr) = import(&["compose.yaml"]);
+    assert_eq!(code, 0, "{stderr}");
+    let documents = serde_saphyr::from_multiple::<serde_json::Value>(&stdout).unwrap();
+    let kinds: Vec<_> = documents
+        .iter()
+        .map(|d| d["kind"].as_str().unwrap())
+        .collect();
+    assert_eq!(kinds, ["Deployment", "Service", "Secret"]);
+    let words = "warning: compose.yaml:1:66: services.web.ulimits: not carried over: ";
+    // box 14
+    assert!(stderr.contains(words), "{stderr}");
+    let sum = "\n3 manifests of 1 service, 1 warning\n";
+    assert!(stderr.ends_with(sum), "{stderr}");
+    assert!(!stderr.contains("hunter2"));
+    // A directory is a project; manifests are printed even where a warning fails the command.
+    let (code, of_directory, _) = import(&[".", "--strict"]);
+    assert_eq!((code, of_directory), (1, stdout));
+    let (code, stdout, stderr) = import(&["compose.yaml", "-o", "out"]);
+    assert_eq!((code, stdout.as_str()), (0, ""), "{stderr}");
+    let name = dir
+        .path()
+        .file_name()
+        .unwrap()
+        .to_string_lossy()
+        .to_lowercase();
+    let project: String = name
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || "_-".contains(*c))
+        .collect();
+    let secrets = at("out").join(format!("{project}.secrets.yaml"));
+    let found =
+        std::fs::metadata(&secrets).unwrap_or_else(|e| panic!("{}: {e}", secrets.display()));
+    assert_eq!(found.permissions().mode() & 0o077, 0);
+    // What is there stays, unless it is to be overwritten.
+    std::fs::write(at("out/web.yaml"), "mine").unwrap();
+    std::fs::remove_file(&secrets).unwrap();
+    let (code, _, stderr) = import(&["compose.yaml", "-o", "out"]);
+    assert_eq!(code, 1);
+    assert!(
+        stderr.contains("out/web.yaml exists; use --force"),
+        "{stderr}"
+    );
+    assert!(!secrets.exists());
+    let (code, _, stderr) = import(&["compose.yaml", "-o", "out", "--force"]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(
+        std::fs::read_to_string(at("out/web.yaml"))
+            .unwrap()
+            .contains("kind: Deployment")
+    );
+    for (args, code, words) in [
+        (&["gone.yaml"][..], 2, "gone.yaml does not exist"),
+        (&["out"], 2, "has no compose.yaml"),
+        (&["compose.yaml", "--force"], 2, "--output-dir"),
+        (&["compose.yaml", "--env-file", "gone.env"], 1, "gone.env"),
+    ] {
+        let (found, stdout, stderr) = import(args);
+        assert_eq!((found, stdout.as_str()), (code, ""), "{args:?}: {stderr}");
+        assert!(stderr.contains(words), "{args:?}: {stderr}");
+    }
+}

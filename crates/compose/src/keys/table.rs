@@ -140,7 +140,7 @@ pub const KEYS: &[Key] = &[
     row(
         "services.*.depends_on",
         Fate::Partly,
-        "all pods start at the same time. One that has to have completed for a single other service is an init container of that one's pod",
+        "all pods start at the same time. One that has to have completed is a Job, for a single other service an init container of its pod",
     ),
     row("services.*.depends_on.*", Fate::Partly, ""),
     row(
@@ -158,7 +158,7 @@ pub const KEYS: &[Key] = &[
     row(
         "services.*.deploy.mode",
         Fate::Carried,
-        "`global` is a DaemonSet; jobs are pods with `restartPolicy: OnFailure`",
+        "`global` is a DaemonSet, `replicated-job` and `global-job` are Jobs",
     ),
     row(
         "services.*.deploy.endpoint_mode",
@@ -650,7 +650,7 @@ pub const KEYS: &[Key] = &[
     row(
         "services.*.restart",
         Fate::Partly,
-        "`always`, `unless-stopped` and none: a Deployment. `no` and `on-failure`: a Pod with `restartPolicy` `Never` and `OnFailure`. A number of attempts is reported",
+        "`always`, `unless-stopped` and none: a Deployment. `no` and `on-failure`: a Pod with `restartPolicy` `Never` and `OnFailure`. A number of attempts is reported. Without it, a service that others wait for to complete is a Job",
     ),
     row(
         "services.*.runtime",

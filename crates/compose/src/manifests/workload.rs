@@ -31,7 +31,6 @@ impl Build<'_, '_> {
     /// waits for its end.
     pub(super) fn restart(&self, service: &Service) -> Restart {
         let condition = service.node.at(&["deploy", "restart_policy", "condition"]);
-        let mode = service.node.at(&["deploy", "mode"]).and_then(Node::text);
         let written = service
             .node
             .set("restart")
@@ -41,10 +40,19 @@ impl Build<'_, '_> {
             Some("always" | "unless-stopped" | "any") => Restart::Always,
             Some("no" | "none" | "false") => Restart::Never,
             Some(text) if text.starts_with("on-failure") => Restart::OnFailure,
-            _ if mode.is_some_and(|mode| mode.ends_with("-job")) => Restart::OnFailure,
-            _ if self.is_waited_for(service) => Restart::Never,
+            _ if self.is_job(service) => Restart::OnFailure,
             _ => Restart::Always,
         }
+    }
+
+    /// Whether a service is a `Job`: something that is done once, for which others wait. It is tried
+    /// again if it fails, because it doesn't wait for what it needs itself.
+    fn is_job(&self, service: &Service) -> bool {
+        let mode = service.node.at(&["deploy", "mode"]).and_then(Node::text);
+        let restart = service.node.set("restart").and_then(Node::text);
+        let restarts = matches!(restart.as_deref(), Some("always" | "unless-stopped"));
+        mode.is_some_and(|mode| mode.ends_with("-job"))
+            || (self.is_waited_for(service) && !restarts)
     }
 
     fn is_waited_for(&self, service: &Service) -> bool {
@@ -56,7 +64,7 @@ impl Build<'_, '_> {
 
     /// Whether a service is a `Pod` document.
     pub(super) fn is_pod(&self, service: &Service) -> bool {
-        self.restart(service) != Restart::Always
+        self.restart(service) != Restart::Always && !self.is_job(service)
     }
 
     /// Adds the documents of a service with a pod of its own.
@@ -65,6 +73,25 @@ impl Build<'_, '_> {
         let pod = self.pod(service, groups);
         let restart = self.restart(service);
         let (replicas, file) = (replicas(service), service.id.as_str());
+        if self.is_job(service) {
+            let template = Map::new()
+                .with("metadata", pod_metadata(service, Map::new(), &pod))
+                .with("spec", pod.spec().with("restartPolicy", restart.as_str()));
+            let many = (replicas > 1).then_some(replicas);
+            let spec = Map::new()
+                .with_some("completions", many)
+                .with_some("parallelism", many)
+                .with("template", template);
+            let metadata = self.metadata(file);
+            self.add(
+                file,
+                "batch/v1",
+                "Job",
+                metadata,
+                Map::new().with("spec", spec),
+            );
+            return;
+        }
         if restart != Restart::Always {
             for number in 0..replicas {
                 let name = match replicas {

@@ -300,8 +300,10 @@ fn services_share_pods_where_compose_joins_them() {
         web.contains("initContainers:\n      - name: migrate\n"),
         "{web}"
     );
-    // Several wait for it: it is a pod that runs once.
-    assert!(file("seed.yaml").contains("restartPolicy: Never"), "{all}");
+    // Several wait for it: it is done once.
+    let seed = file("seed.yaml");
+    assert!(seed.contains("kind: Job\n"), "{seed}");
+    assert!(seed.contains("restartPolicy: OnFailure"), "{seed}");
     let waits: Vec<String> = lines(&imported);
     let fields = [
         "migrate.depends_on.db",

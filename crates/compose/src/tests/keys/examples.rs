@@ -189,6 +189,16 @@ pub(super) const EXAMPLES: &[Example] = &[
     ),
     (
         &["services.*.deploy.mode"],
+        "deploy: {mode: replicated-job, replicas: 2}",
+        "",
+        &[
+            "kind: Job",
+            "completions: 2\n  parallelism: 2",
+            "restartPolicy: OnFailure",
+        ],
+    ),
+    (
+        &["services.*.deploy.mode"],
         "deploy: {mode: global}",
         "",
         &["kind: DaemonSet"],
