@@ -44,6 +44,13 @@ impl Project {
         let variables = loader.variables(&options.environment, &options.env_files, &dir);
         let root = loader.project(&dir, &variables);
         let name = name_of(loader, &root, &variables, &dir);
+        if variables.contains_key("COMPOSE_FILE") {
+            let file = options.files.first().map(|file| loader.shown(file));
+            let message = "the variable COMPOSE_FILE is not read";
+            let problem = Diagnostic::warning(Code::Ignored, file.unwrap_or_default(), message)
+                .help("name the files of the project, in its order");
+            loader.problems.push(problem);
+        }
         let mut active = options.profiles.clone();
         if let Some(profiles) = variables
             .get("COMPOSE_PROFILES")

@@ -47,6 +47,11 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 }
 
 fn imported(project: &str) -> Imported {
+    imported_with(project, None)
+}
+
+/// A project, its first file with another content.
+fn imported_with(project: &str, other: Option<&[u8]>) -> Imported {
     let dir = root().join(project);
     let options = Options {
         files: files(&dir),
@@ -57,6 +62,10 @@ fn imported(project: &str) -> Imported {
     };
     assert!(!options.files.is_empty(), "{project} has no file");
     let mut disk = Disk::default();
+    if let Some(other) = other {
+        let content = Content::Bytes(other.to_vec());
+        disk.contents.insert(options.files[0].clone(), content);
+    }
     for _ in 0..20 {
         let needs = match import(&options, &disk) {
             Import::Done(imported) => return imported,
@@ -307,6 +316,25 @@ fn every_manifest_is_accepted_and_refers_to_what_is_there() {
                 .iter()
                 .any(|p| p.message.contains("it is external"));
             assert!(external.is_empty() || is_told, "{project}: {external:?}");
+        }
+    }
+}
+
+/// Bytes between two cuts of a file.
+const STEP: usize = 61;
+
+#[test]
+fn a_file_that_is_cut_is_an_error_or_another_project() {
+    for project in projects() {
+        let file = files(&root().join(&project)).remove(0);
+        let bytes = std::fs::read(&file).unwrap();
+        for end in (0..bytes.len()).step_by(STEP) {
+            let imported = imported_with(&project, Some(&bytes[..end]));
+            assert_eq!(
+                imported.has_errors(),
+                imported.files.is_empty(),
+                "{project}: {end}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The rows.
+//! The rows: one table in the order of the specification, and so one file.
 
 use super::{Fate, Key};
 
@@ -92,7 +92,11 @@ pub const KEYS: &[Key] = &[
         Fate::Carried,
         "`user` of the file",
     ),
-    row("services.*.configs[].gid", Fate::Partly, "0 only"),
+    row(
+        "services.*.configs[].gid",
+        Fate::Partly,
+        "0; others are reported",
+    ),
     row(
         "services.*.configs[].mode",
         Fate::Carried,
@@ -199,8 +203,8 @@ pub const KEYS: &[Key] = &[
     ),
     row(
         "services.*.deploy.update_config.failure_action",
-        Fate::Lost,
-        "a version that fails is always undone",
+        Fate::Carried,
+        "`rollback` and none: a version that fails is undone, as always. `pause` and `continue` are the annotation `mirrorlet.dev/rollout-restore: \"false\"`",
     ),
     row(
         "services.*.deploy.update_config.max_failure_ratio",
@@ -222,7 +226,7 @@ pub const KEYS: &[Key] = &[
     row(
         "services.*.deploy.resources.limits.pids",
         Fate::Lost,
-        "a limit of processes is a setting of the agent, `--pod-max-pids`",
+        "a manifest has no limit of processes",
     ),
     row(
         "services.*.deploy.resources.reservations",
@@ -530,7 +534,7 @@ pub const KEYS: &[Key] = &[
     row(
         "services.*.pids_limit",
         Fate::Lost,
-        "a limit of processes is a setting of the agent, `--pod-max-pids`",
+        "a manifest has no limit of processes",
     ),
     row(
         "services.*.platform",
@@ -674,7 +678,11 @@ pub const KEYS: &[Key] = &[
         Fate::Carried,
         "`user` of the file",
     ),
-    row("services.*.secrets[].gid", Fate::Partly, "0 only"),
+    row(
+        "services.*.secrets[].gid",
+        Fate::Partly,
+        "0; others are reported",
+    ),
     row(
         "services.*.secrets[].mode",
         Fate::Carried,

@@ -18,6 +18,9 @@ const GRACE_SECONDS: i64 = 10;
 const LOG_MAX_SIZE: &str = "mirrorlet.dev/container-log-max-size";
 const LOG_MAX_FILES: &str = "mirrorlet.dev/container-log-max-files";
 
+/// Annotation by which a version that fails is not undone.
+const RESTORE: &str = "mirrorlet.dev/rollout-restore";
+
 /// A pod as it is put together.
 #[derive(Debug, Default)]
 pub(super) struct Pod {
@@ -113,6 +116,11 @@ impl Build<'_, '_> {
                     .into_iter()
                     .for_each(|(key, value)| pod.annotations.put(&key, value));
             }
+        }
+        let update = ["deploy", "update_config", "failure_action"];
+        let action = service.node.at(&update).and_then(Node::text);
+        if matches!(action.as_deref(), Some("pause" | "continue")) {
+            pod.annotations.put(RESTORE, "false");
         }
         self.label_files(service, pod);
         self.logging(service, pod);

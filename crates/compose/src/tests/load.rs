@@ -256,10 +256,15 @@ fn names_profiles_and_namespaces_are_those_asked_for() {
     let text = "name: ${PROJECT:-fallback}\nservices:\n  a: {image: i, volumes: ['dd:/d']}\n  b: {image: i, profiles: [debug]}\n  c: {image: i, profiles: [x, y]}\nvolumes: {dd: {}}\n";
     let mut case = Case::new(&[
         ("compose.yaml", text),
-        (".env", "PROJECT=shop2\nCOMPOSE_PROFILES=debug\n"),
+        (
+            ".env",
+            "PROJECT=shop2\nCOMPOSE_PROFILES=debug\nCOMPOSE_FILE=other.yaml\n",
+        ),
     ]);
     let imported = case.import();
     assert_eq!(imported.services, 2);
+    let is_told = |line: &String| line.contains("COMPOSE_FILE is not read");
+    assert!(lines(&imported).iter().any(is_told));
     assert!(text_of(&imported).contains("volume-name: shop2_dd"));
     assert_eq!(
         lines(&imported)
@@ -318,5 +323,85 @@ fn services_share_pods_where_compose_joins_them() {
             waits.iter().any(|line| line.contains(&piece)),
             "{field}: {waits:#?}"
         );
+    }
+}
+
+/// Texts that YAML, a shell or Kubernetes might take for something else.
+const NASTY: [&str; 34] = [
+    "",
+    " a",
+    "a ",
+    "a: b",
+    "- x",
+    "#c",
+    "a #c",
+    "yes",
+    "null",
+    "~",
+    "1e3",
+    "0x1f",
+    "010",
+    "1_000",
+    "2026-01-01",
+    "two\nlines\n",
+    "\n",
+    "a\n\n  b\n\n",
+    "tab\t",
+    "it's",
+    "say \"x\"",
+    "{}",
+    "[a",
+    "*a",
+    "&b",
+    "!t",
+    "%d",
+    "@x",
+    "`y`",
+    "back\\slash",
+    "schön \u{1f600}",
+    ":",
+    "<<",
+    "12:30:45",
+];
+
+#[test]
+fn values_arrive_as_they_were_written() {
+    let node_name = NodeName::from("box");
+    for nasty in NASTY {
+        let text = serde_json::to_string(nasty).unwrap();
+        let compose = format!(
+            "services:\n  a:\n    image: i\n    environment: {{V: {text}}}\n    command: [x, {text}]\n    labels: {{l: {text}}}\n    configs: [c]\nconfigs: {{c: {{content: {text}}}}}\n"
+        );
+        let imported = Case::new(&[("compose.yaml", &compose)]).import();
+        assert_eq!(rejected(&imported), Vec::<String>::new(), "{text}");
+        let mut found = Vec::new();
+        for file in &imported.files {
+            let ctx = ParseContext {
+                node_name: &node_name,
+                source: PodSource::File,
+                location: &file.name,
+            };
+            for document in parse_manifest(file.text.as_bytes(), &ctx).documents {
+                for pod in document.pods() {
+                    let container = &pod.spec.as_ref().unwrap().containers[0];
+                    found.push(
+                        container.env.as_ref().unwrap()[0]
+                            .value
+                            .clone()
+                            .unwrap_or_default(),
+                    );
+                    found.push(container.args.as_ref().unwrap()[1].clone());
+                    found.push(pod.metadata.annotations.as_ref().unwrap()["l"].clone());
+                }
+            }
+        }
+        // box 14
+        assert_eq!(found, [nasty; 3], "{text}");
+        let config = imported
+            .files
+            .iter()
+            .find(|file| file.name == "shop.configs.yaml");
+        let config: serde_json::Value = serde_saphyr::from_str(&config.unwrap().text).unwrap();
+        assert_eq!(config["data"]["c"], nasty);
     }
 }

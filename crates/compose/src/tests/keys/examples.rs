@@ -188,6 +188,12 @@ pub(super) const EXAMPLES: &[Example] = &[
         ],
     ),
     (
+        &["services.*.deploy.update_config.failure_action"],
+        "deploy: {update_config: {failure_action: continue}}",
+        "",
+        &["mirrorlet.dev/rollout-restore: \"false\""],
+    ),
+    (
         &["services.*.deploy.mode"],
         "deploy: {mode: replicated-job, replicas: 2}",
         "",
