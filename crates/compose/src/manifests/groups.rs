@@ -110,6 +110,7 @@ impl Groups {
             && replicas(service) == 1
             && replicas(owner) == 1
             && !self.joined.contains_key(&owner.name)
+            && !self.joined.values().any(|other| *other == service.name)
             && !dependencies(owner).is_empty()
             // An init container of an init container is none.
             && !project.services.iter().any(|third| {

@@ -78,6 +78,10 @@ pub(crate) fn build(loader: &mut Loader<'_>, project: &Project) -> Vec<Document>
     for service in &project.services {
         if groups.has_own_pod(&service.name) {
             build.workload(service, &groups);
+        } else if !groups.has_own_pod(&groups.owner(&service.name)) {
+            let message = "services can't share one another's network in a circle";
+            let path = field(service, "network_mode");
+            build.loader.error(&service.place, &path, message);
         }
         build.dependencies(service, &groups);
     }

@@ -196,6 +196,11 @@ fn what_is_wrong_has_its_file_and_line() {
             "compose.yaml:1:11: the file gone.yaml does not exist",
         ),
         (
+            "services:\n  a: {image: i, network_mode: 'service:b'}\n  b: {image: i, network_mode: 'service:a'}\n"
+                .to_owned(),
+            "compose.yaml:2:3: services.a.network_mode: services can't share one another's network",
+        ),
+        (
             "include: [compose.yaml]\n".to_owned(),
             "files include one another too deeply",
         ),
@@ -282,6 +287,42 @@ fn names_profiles_and_namespaces_are_those_asked_for() {
     assert!(text.contains("volume-name: myshop_dd"), "{text}");
     assert_eq!(text.matches("namespace: shop\n").count(), 7, "{text}");
     assert_eq!(rejected(&imported), Vec::<String>::new());
+}
+
+#[test]
+fn no_service_is_dropped_whatever_waits_for_and_joins_what() {
+    let condition = "{condition: service_completed_successfully}";
+    let names = ["a", "b", "c"];
+    let relations = |other: &str| {
+        [
+            String::new(),
+            format!(", depends_on: {{{other}: {condition}}}"),
+            format!(", network_mode: 'service:{other}'"),
+        ]
+    };
+    for case in 0..27 * 8 {
+        let mut links = [None; 3];
+        let written = names.iter().enumerate().map(|(index, name)| {
+            let power = u32::try_from(index).unwrap();
+            let relation = case % 27 / 3_usize.pow(power) % 3;
+            let step = 1 + case / 27 / 2_usize.pow(power) % 2;
+            let other = (index + step) % 3;
+            links[index] = (relation == 2).then_some(other);
+            let relation = &relations(names[other])[relation];
+            format!("  {name}: {{image: i{relation}}}\n")
+        });
+        let text = format!("services:\n{}", written.collect::<String>());
+        let end = |start: usize| (0..3).try_fold(start, |at, _| links[at]);
+        let has_circle = (0..3).any(|start| end(start).is_some());
+        let imported = Case::new(&[("compose.yaml", &text)]).import();
+        assert_eq!(imported.has_errors(), has_circle, "{text}");
+        let all = text_of(&imported);
+        for name in names.iter().filter(|_| !has_circle) {
+            let container = format!("- name: {name}\n");
+            assert_eq!(all.matches(&container).count(), 1, "{text}{all}");
+        }
+        assert_eq!(rejected(&imported), Vec::<String>::new(), "{text}");
+    }
 }
 
 #[test]
