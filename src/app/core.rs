@@ -22,6 +22,7 @@ use crate::store::cache::{CacheReader, cache};
 use crate::store::cell::{Reader, cell};
 use crate::store::claims::ClaimStore;
 use crate::store::evictions::Evict;
+use crate::store::graces::Graces;
 use crate::store::looks::{LookRequests, Request};
 use crate::store::pods::PodWriter;
 use crate::store::probes::{ProbeReader, probe_results};
@@ -88,6 +89,8 @@ pub(super) struct Core {
     pub(super) merge: MergeHandles,
     /// Collects dead containers.
     pub(super) collector: Arc<ContainerGc>,
+    /// Graces that pods are given with their deletion.
+    pub(super) graces: Graces,
 }
 
 impl Core {
@@ -135,7 +138,7 @@ impl Core {
 
         let client = options.probe_client;
         let probes = start_probers(config, runtime, client, &board, &telemetry, parts, cancel);
-        let policy = gc::policy(config);
+        let (policy, graces) = (gc::policy(config), Graces::default());
         let context = Arc::new(Context {
             runtime: Arc::clone(runtime),
             cache: cache.clone(),
@@ -147,6 +150,7 @@ impl Core {
             backoff_max: config.max_container_backoff,
             gc: policy,
             clock: options.clock,
+            graces: graces.clone(),
             node: options.node,
             unsupported: unsupported_fields,
         });
@@ -169,6 +173,7 @@ impl Core {
             jobs: job_handle,
             merge,
             collector,
+            graces,
         }
     }
 }

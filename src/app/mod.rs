@@ -17,6 +17,7 @@ mod core;
 mod counts;
 pub mod desired;
 mod docker;
+mod embedded;
 mod eviction;
 mod facts;
 mod gc;
@@ -33,6 +34,7 @@ mod systemd;
 mod tell;
 mod view;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -48,7 +50,7 @@ use crate::config::{ApiAccess, Config, Resolved};
 use crate::server::NodeStats;
 use crate::server::health::Served;
 use crate::server::view::AgentView;
-use crate::source::files::FileSource;
+use crate::source::files::{FileSource, embedded_directory};
 use crate::source::http::{HttpOptions, HttpSource};
 use crate::source::last_good::DIRECTORY as LAST_GOOD_DIR;
 use crate::source::{SourceReader, source};
@@ -160,7 +162,7 @@ impl Agent {
             look_queue,
             node_ips: machine.ips,
             probe_client: docker.probe_client.clone(),
-            pressures: pressed,
+            pressures: pressed.clone(),
             evictions,
             node: admit,
             clock: Clock::default(),
@@ -183,6 +185,8 @@ impl Agent {
             manager,
             cluster,
             eviction,
+            facts: node.clone(),
+            pressures: pressed,
             telemetry: telemetry.clone(),
         }
         .tell(&mut parts, cancel);
@@ -192,6 +196,7 @@ impl Agent {
                 &config, listener, &node, client, &served, &mut parts, cancel,
             )?;
         }
+        embedded::start(&config, &served, &mut parts, cancel)?;
         serve::start(&config, served, &mut parts, cancel).await?;
         Ok(Self {
             parts,
@@ -295,26 +300,48 @@ fn make_default_manifests_dir(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts the manifest directory and the URLs. The handle has the directory read.
+/// Starts the manifest directory, what the embedded API stores, and the URLs. The handles have the
+/// directories read.
 fn start_sources(
     config: &Config,
     parts: &mut Parts,
     cancel: &CancellationToken,
-) -> anyhow::Result<(Vec<SourceReader>, RefreshHandle)> {
-    let mut readers = Vec::new();
-    let files = FileSource::new(config);
-    let (writer, reader) = source(files.name());
-    readers.push(reader);
-    let (handle, refreshes) = refreshes();
-    let reading = files.run(writer, refreshes, cancel.clone());
-    spawn(parts, "file source", reading);
+) -> anyhow::Result<(Vec<SourceReader>, Vec<RefreshHandle>)> {
+    let (mut readers, mut handles) = (Vec::new(), Vec::new());
+    let mut directories = vec![FileSource::new(config)];
+    let stored = embedded_directory(&config.root);
+    // What was stored goes on also where the API is off; without it there is nothing to read.
+    if embedded::is_wanted(config) {
+        make_private(&stored)?;
+    }
+    if stored.is_dir() {
+        directories.push(FileSource::embedded(config));
+    }
+    for files in directories {
+        let (writer, reader) = source(files.name());
+        readers.push(reader);
+        let (handle, refreshes) = refreshes();
+        handles.push(handle);
+        let reading = files.run(writer, refreshes, cancel.clone());
+        spawn(parts, "file source", reading);
+    }
     for url in &config.manifest_urls {
         let http = HttpSource::new(HttpOptions::new(config, url))?;
         let (writer, reader) = source(http.name());
         readers.push(reader);
         spawn(parts, "URL source", http.run(writer, cancel.clone()));
     }
-    Ok((readers, handle))
+    Ok((readers, handles))
+}
+
+/// Makes a directory that only we can enter.
+fn make_private(directory: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let made = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory);
+    made.with_context(|| format!("failed to create {}", directory.display()))
 }
 
 /// The listener of the node API and the API server's side, where there is one, and what our Node
@@ -352,12 +379,14 @@ struct Wired {
     owner: String,
     engine: SharedEngine,
     sources: Vec<SourceReader>,
-    files: RefreshHandle,
+    files: Vec<RefreshHandle>,
     docker: Docker,
     core: Core,
     manager: PodManager,
     cluster: Option<Cluster>,
     eviction: eviction::Ends,
+    facts: NodeFacts,
+    pressures: Reader<Pressures>,
     telemetry: Telemetry,
 }
 
@@ -434,7 +463,10 @@ impl Wired {
                 rollouts: core.rollouts,
                 jobs: core.jobs,
                 claims: core.merge.claims,
-                refreshes: [self.files, core.merge.refresh],
+                refreshes: self.files.into_iter().chain([core.merge.refresh]).collect(),
+                facts: self.facts,
+                graces: core.graces,
+                pressures: self.pressures,
                 cache: core.cache,
                 reach: core.reach,
                 engine: engine_reader,

@@ -7,6 +7,7 @@ mod images;
 mod orders;
 mod pods;
 mod rollouts;
+mod shown;
 mod volumes;
 
 use std::collections::BTreeSet;
@@ -23,23 +24,27 @@ use crate::eviction::Shortages;
 use crate::jobs::JobHandle;
 use crate::observe::Reach;
 use crate::rollout::RolloutHandle;
-use crate::server::view::{AgentView, Check, Order, OrderAnswer, PlanRequest, ViewError};
+use crate::server::view::{AgentView, Check, Order, OrderAnswer, PlanRequest, Shown, ViewError};
 use crate::source::SourceReader;
 use crate::stats::StatsProvider;
 use crate::store::board::Board;
 use crate::store::cache::CacheReader;
 use crate::store::cell::Reader;
 use crate::store::claims::ClaimHandle;
+use crate::store::graces::Graces;
 use crate::store::pods::PodManager;
 use crate::store::refresh::RefreshHandle;
 use mirrorlet_core::api::report::{
     AgentReport, EngineReport, EventReport, ExplainReport, HistoryReport, ImageGcReport,
     ImagesReport, LackReport, PlanReport, PodReport, StatusReport, TopReport, VolumeReport,
 };
-use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, ResolvedPodUid, Timestamp};
+use mirrorlet_core::api::{Diagnostic, FullName, Pod, PodUid, ResolvedPodUid, Timestamp, core};
 use mirrorlet_core::desired::{SourcePod, SourceState};
+use mirrorlet_core::events::Happening;
+use mirrorlet_core::eviction::Pressures;
 use mirrorlet_core::logs::Instance;
 use mirrorlet_core::merge::{Merged, merge_sources};
+use mirrorlet_core::node::NodeFacts;
 use mirrorlet_core::rollout::Command;
 use mirrorlet_core::select::choose_container;
 use mirrorlet_core::stats::top::top;
@@ -67,8 +72,8 @@ pub(super) struct View {
     pub(super) rollouts: RolloutHandle,
     pub(super) jobs: JobHandle,
     pub(super) claims: ClaimHandle,
-    /// The manifest directory, then the merge.
-    pub(super) refreshes: [RefreshHandle; 2],
+    /// The directories of manifests, then the merge.
+    pub(super) refreshes: Vec<RefreshHandle>,
     pub(super) cache: CacheReader,
     pub(super) reach: watch::Receiver<Reach>,
     pub(super) engine: watch::Receiver<EngineReport>,
@@ -83,6 +88,12 @@ pub(super) struct View {
     pub(super) changes: watch::Receiver<u64>,
     pub(super) stats: Arc<StatsProvider>,
     pub(super) journal: Journal,
+    /// The facts of this Node, but for those of the Engine.
+    pub(super) facts: NodeFacts,
+    /// Graces that pods are given with their deletion.
+    pub(super) graces: Graces,
+    /// The pressures that the node is under.
+    pub(super) pressures: Reader<Pressures>,
     /// None without an API server.
     pub(super) cluster: Option<ClusterView>,
 }
@@ -392,6 +403,18 @@ impl AgentView for View {
 
     fn config(&self) -> serde_json::Value {
         serde_json::json!(self.resolved.show())
+    }
+
+    fn shorten_grace(&self, uid: &PodUid, grace: Duration) {
+        self.graces.shorten(uid.clone(), grace);
+    }
+
+    fn shown(&self, before: &[core::NodeCondition]) -> Shown {
+        self.show(before)
+    }
+
+    fn happenings(&self, from: u64) -> (Vec<Happening>, u64) {
+        self.happenings_from(from)
     }
 
     fn checks(&self) -> Vec<Check> {

@@ -165,12 +165,12 @@ pub(super) fn request(order: &Order, key: &str) -> Result<CertificateRequest, Ce
 /// be read out.
 const NAME_BYTES: usize = 16;
 
-fn unmade(error: &rcgen::Error) -> CertificateError {
+pub(super) fn unmade(error: &rcgen::Error) -> CertificateError {
     CertificateError::Unmade(error.to_string())
 }
 
 /// RFC 7468.
-fn pem(label: &str, der: &[u8]) -> String {
+pub(super) fn pem(label: &str, der: &[u8]) -> String {
     use base64::Engine as _;
     let text = base64::engine::general_purpose::STANDARD.encode(der);
     let mut pem = format!("-----BEGIN {label}-----\n");

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use super::status::render::{age, megabytes};
+use super::status::render::megabytes;
 use super::table::{self, Cell};
 use super::{Outcome, client, print_document};
 use crate::config::args::ImagesArgs;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{ImageReport, ImagesReport};
+use mirrorlet_core::clock::age;
 
 /// Digits of an id that are shown, as `docker images` has them.
 const ID_DIGITS: usize = 12;

@@ -94,7 +94,7 @@ fn revisions(report: &HistoryReport, now: Timestamp) -> String {
         };
         vec![
             Cell::from(revision.number.to_string()),
-            super::status::render::age(revision.wanted_at, now).into(),
+            mirrorlet_core::clock::age(revision.wanted_at, now).into(),
             state(revision).into(),
             changes.into(),
             cause.into(),

@@ -213,6 +213,8 @@ settings! {
         "Where the host's root file system is mounted, for an agent in a container; used to check hostPath volumes. / if the agent runs on the host";
     MetricsAddress metrics_address: Option<SocketAddr> = kinds::address().or(NONE), Text("127.0.0.1:10351"),
         "Address and port to serve /metrics, /healthz and /readyz on; none to not serve them";
+    ApiAddress api_address: Option<SocketAddr> = kinds::address().or(NONE), Text("127.0.0.1:10352"),
+        "Loopback address and port to serve the embedded API on, for kubectl without a cluster (only without --kubeconfig); port 0 for any free one, none to not serve it";
     NodeApiAddress node_api_address: IpAddr = kinds::ip(), Text("0.0.0.0"),
         "IP address to serve the node API on (kubectl logs, exec, top; only with an API server); :: for IPv4 and IPv6";
     // A kubelet's port plus 100, so that one can run beside us. Tests have the system choose: Some(0).

@@ -11,12 +11,13 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio_util::io::ReaderStream;
 
-use super::view::{AgentView, Check, Order, OrderAnswer, PlanFile, PlanRequest, ViewError};
+use super::view::{AgentView, Check, Order, OrderAnswer, PlanFile, PlanRequest, Shown, ViewError};
 use mirrorlet_core::api::report::{
     AgentReport, EngineReport, EventReport, ExplainReport, HistoryReport, ImagesReport, PlanReport,
     PodUsage, StatusReport, StoryReport, TopReport, VolumeReport, VolumeState,
 };
-use mirrorlet_core::api::{Code, Diagnostic, Pod, PodUid, ResolvedPodUid, Timestamp};
+use mirrorlet_core::api::{Code, Diagnostic, Pod, PodUid, ResolvedPodUid, Timestamp, core};
+use mirrorlet_core::events::Happening;
 use mirrorlet_core::logs::Instance;
 use mirrorlet_core::rollout::Command;
 use mirrorlet_runtime::copy::{PathKind, PathStat, TarInput, TarStream};
@@ -457,6 +458,16 @@ impl AgentView for FakeView {
 
     fn config(&self) -> serde_json::Value {
         serde_json::json!([{"key": "root"}])
+    }
+
+    fn shorten_grace(&self, _uid: &PodUid, _grace: std::time::Duration) {}
+
+    fn shown(&self, _before: &[core::NodeCondition]) -> Shown {
+        Shown::default()
+    }
+
+    fn happenings(&self, from: u64) -> (Vec<Happening>, u64) {
+        (Vec::new(), from)
     }
 
     fn checks(&self) -> Vec<Check> {

@@ -1,6 +1,7 @@
 //! The agent's interface for the servers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
@@ -11,8 +12,11 @@ use mirrorlet_core::api::report::{
     EventReport, ExplainReport, HistoryReport, ImagesReport, PlanReport, StatusReport, TopReport,
     VolumeReport,
 };
-use mirrorlet_core::api::{Pod, PodUid, ResolvedPodUid};
+use mirrorlet_core::api::{Pod, PodUid, ResolvedPodUid, core, keys};
+use mirrorlet_core::desired::{Origin, PodSource, SourceObject, SourceWorkload};
+use mirrorlet_core::events::Happening;
 use mirrorlet_core::logs::Instance;
+use mirrorlet_core::objects::claims::Bindings;
 use mirrorlet_core::rollout::Command;
 use mirrorlet_core::select::{ContainerNotFound, PodNotFound};
 use mirrorlet_runtime::{
@@ -185,6 +189,44 @@ impl From<RuntimeError> for ViewError {
     }
 }
 
+/// A pod, as the embedded API shows it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShownPod {
+    /// The pod with its status as it is now.
+    pub pod: Pod,
+    /// The document that defines it; none of one that is no longer wanted.
+    pub origin: Option<Origin>,
+    /// The UID of its manifest.
+    pub manifest_uid: PodUid,
+    /// Whether it is being stopped.
+    pub terminating: bool,
+}
+
+impl ShownPod {
+    /// Whether the embedded API stores it, or the workload that it belongs to.
+    #[must_use]
+    pub fn is_stored(&self) -> bool {
+        let annotations = self.pod.metadata.annotations.as_ref();
+        let source = annotations.and_then(|all| all.get(keys::CONFIG_SOURCE));
+        source.is_some_and(|source| *source == PodSource::Embedded.to_string())
+    }
+}
+
+/// All that the embedded API shows, but for events.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Shown {
+    /// The pods that are wanted, and those that are being stopped.
+    pub pods: Vec<ShownPod>,
+    /// The objects that pods refer to.
+    pub objects: Vec<SourceObject>,
+    /// The bindings of claims.
+    pub bindings: Bindings,
+    /// The workloads.
+    pub workloads: Vec<SourceWorkload>,
+    /// This Node.
+    pub node: Option<core::Node>,
+}
+
 /// The agent's interface for the servers. Methods are cheap, and never wait for the Engine except
 /// those that hand out a stream, and those about volumes.
 #[async_trait]
@@ -346,6 +388,16 @@ pub trait AgentView: Send + Sync + 'static {
 
     /// The configuration in use as JSON, nothing secret in it (`Resolved::show`).
     fn config(&self) -> serde_json::Value;
+
+    /// Gives a pod of a manifest that is about to be removed at most that long to end.
+    fn shorten_grace(&self, uid: &PodUid, grace: Duration);
+
+    /// All that the embedded API shows, but for events. The Node's conditions keep their times from
+    /// those of `before`.
+    fn shown(&self, before: &[core::NodeCondition]) -> Shown;
+
+    /// What the journal has for users from that number on, oldest first, and the number after it.
+    fn happenings(&self, from: u64) -> (Vec<Happening>, u64);
 
     /// Every readiness check: sources synced, Engine reachable.
     fn checks(&self) -> Vec<Check>;

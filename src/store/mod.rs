@@ -6,6 +6,7 @@ pub mod cache;
 pub mod cell;
 pub mod claims;
 pub mod evictions;
+pub mod graces;
 pub mod kept;
 pub mod looks;
 pub mod pods;

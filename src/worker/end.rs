@@ -119,13 +119,18 @@ impl Worker {
     }
 
     /// The grace of a pod of the API server, which may become less while it is being stopped; a
-    /// manifest's is in its spec or on its containers. An evicted pod has what it is given.
+    /// manifest's is in its spec or on its containers, unless it was given one with its deletion. An evicted pod has what it is given.
     fn grace(&mut self) -> Option<Duration> {
         let failure = self.failed.as_ref().map(|failed| failed.failure.cause);
         if let Some(FailureCause::Evicted { grace, .. }) = failure {
             self.grace = Some(self.grace.map_or(grace, |known| known.min(grace)));
         }
         if self.grace.is_some() && !self.is_api {
+            return self.grace;
+        }
+        let asked = self.context.graces.get(&self.uid);
+        if let (Some(asked), Some(pod)) = (asked, &self.pod) {
+            self.grace = Some(ending::grace(Some(asked), pod));
             return self.grace;
         }
         let pod = self.pod.as_ref().filter(|_| self.is_api)?;

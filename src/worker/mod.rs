@@ -38,6 +38,7 @@ use crate::store::board::{BoardWriter, Phase, PodView};
 use crate::store::cache::CacheReader;
 use crate::store::cell::Reader;
 use crate::store::evictions::{Evict, evictions};
+use crate::store::graces::Graces;
 use crate::store::looks::LookRequests;
 use crate::store::probes::ProbeReader;
 use evicted::Evicted;
@@ -91,6 +92,8 @@ pub struct Context {
     pub gc: ContainerGcPolicy,
     /// The clock.
     pub clock: Clock,
+    /// Graces that pods of manifests were given with their deletion.
+    pub graces: Graces,
     /// The node as admission sees it.
     pub node: Reader<AdmitNode>,
     /// The fields of a pod of the API server that this node can't honour.

@@ -168,6 +168,7 @@ impl Worker {
 
     fn finish(&self) {
         self.context.board.remove(&self.uid);
+        self.context.graces.forget(&self.uid);
         if let Some(since) = self.state.stopping_since() {
             occurrences::pod_gone(
                 &self.context.telemetry,

@@ -17,6 +17,7 @@ mod approval;
 mod attacks;
 mod bed;
 mod bootstrap;
+mod embedded;
 mod events;
 mod eviction;
 mod mirrors;

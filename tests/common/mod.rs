@@ -172,6 +172,7 @@ impl Bed {
         config.node_name = "box".into();
         config.metrics_address = None;
         config.node_api_port = None;
+        config.api_address = None;
         // However full the machine is that tests run on.
         config.eviction_hard = Vec::new();
         resolved

@@ -206,6 +206,7 @@ impl Stack {
             backoff_max: Duration::from_mins(5),
             gc: ContainerGcPolicy::default(),
             clock: Clock::default(),
+            graces: mirrorlet::store::graces::Graces::default(),
             node: cell(AdmitNode::default()).1,
             unsupported: unsupported_fields,
         });

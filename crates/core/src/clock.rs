@@ -17,6 +17,44 @@ pub fn since(moment: Timestamp, now: Timestamp) -> Duration {
     now.duration_since(moment).unsigned_abs()
 }
 
+/// Time since then, as kubectl prints ages: two units at most, less exact the longer it is.
+///
+/// Upstream: `k8s.io/apimachinery/pkg/util/duration/duration.go` (`HumanDuration`).
+#[must_use]
+pub fn age(then: Timestamp, now: Timestamp) -> String {
+    let seconds = now.as_second().saturating_sub(then.as_second());
+    // A clock that was set back a little is no reason for a negative age.
+    let seconds = seconds.max(0);
+    let (minutes, hours) = (seconds / 60, seconds / 3600);
+    let (days, years) = (hours / 24, hours / 24 / 365);
+    let two = |large: i64, large_unit: &str, small: i64, small_unit: &str| {
+        if small == 0 {
+            format!("{large}{large_unit}")
+        } else {
+            format!("{large}{large_unit}{small}{small_unit}")
+        }
+    };
+    if seconds < 120 {
+        format!("{seconds}s")
+    } else if minutes < 10 {
+        two(minutes, "m", seconds % 60, "s")
+    } else if minutes < 180 {
+        format!("{minutes}m")
+    } else if hours < 8 {
+        two(hours, "h", minutes % 60, "m")
+    } else if hours < 48 {
+        format!("{hours}h")
+    } else if hours < 192 {
+        two(days, "d", hours % 24, "h")
+    } else if years < 2 {
+        format!("{days}d")
+    } else if years < 8 {
+        two(years, "y", days % 365, "d")
+    } else {
+        format!("{years}y")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -33,6 +71,32 @@ mod tests {
             let (moment, now) = (at(moment), at(now));
             let seconds = (elapsed(moment, now).as_secs(), since(moment, now).as_secs());
             assert_eq!(seconds, (expected_elapsed, expected_since));
+        }
+    }
+
+    #[test]
+    fn ages_are_kubectls() {
+        let at = |seconds| Timestamp::from_second(seconds).unwrap();
+        for (seconds, text) in [
+            (-5, "0s"),
+            (0, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (125, "2m5s"),
+            (599, "9m59s"),
+            (600, "10m"),
+            (10_799, "179m"),
+            (10_800, "3h"),
+            (11_100, "3h5m"),
+            (86_400, "24h"),
+            (172_800, "2d"),
+            (176_400, "2d1h"),
+            (691_200, "8d"),
+            (63_072_000, "2y"),
+            (63_158_400, "2y1d"),
+            (252_288_000, "8y"),
+        ] {
+            assert_eq!(age(at(0), at(seconds)), text, "{seconds}");
         }
     }
 }

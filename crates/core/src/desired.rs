@@ -1,10 +1,11 @@
 //! The desired pods, as their sources deliver them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::api::diagnostic::Position;
 use crate::api::report::RolloutReport;
@@ -20,6 +21,8 @@ pub enum PodSource {
     File,
     /// A URL.
     Http,
+    /// A file that the embedded API stores.
+    Embedded,
     /// The API server.
     Api,
 }
@@ -29,6 +32,7 @@ impl fmt::Display for PodSource {
         f.write_str(match self {
             Self::File => "file",
             Self::Http => "http",
+            Self::Embedded => "embedded",
             Self::Api => "api",
         })
     }
@@ -144,6 +148,23 @@ pub struct SourceObject {
     pub held: bool,
 }
 
+/// A workload of a manifest, as its document describes it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SourceWorkload {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its kind and name, as its pods have them: `Deployment/web`.
+    pub owner: String,
+    /// The document as JSON.
+    pub document: Arc<Value>,
+    /// The UIDs of its pods' manifests.
+    pub pods: BTreeSet<PodUid>,
+    /// Its origin.
+    pub origin: Origin,
+    /// Whether this is the last good version, standing in for a present one that can't be used.
+    pub held: bool,
+}
+
 /// Everything one source wants, in the source's own order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SourceSet {
@@ -151,6 +172,8 @@ pub struct SourceSet {
     pub pods: Vec<SourcePod>,
     /// The objects of its other documents, those held at their last good version included.
     pub objects: Vec<SourceObject>,
+    /// The workloads that some of its pods belong to.
+    pub workloads: Vec<SourceWorkload>,
     /// Problems that belong to none of [`pods`](Self::pods): a broken file without a last good
     /// version, a directory that can't be read.
     pub problems: Vec<Diagnostic>,

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::diagnostic::Position;
-use crate::api::{Code, Diagnostic, Pod};
-use crate::desired::{Origin, PodSource, SourceObject, SourcePod};
+use crate::api::{Code, Diagnostic, Pod, PodUid};
+use crate::desired::{Origin, PodSource, SourceObject, SourcePod, SourceWorkload};
 use crate::job::Runs;
 use crate::manifest::{Accepted, Document, DocumentKey, Parsed};
 
@@ -75,6 +75,8 @@ pub struct FileDecision {
     pub pods: Vec<SourcePod>,
     /// The objects, by document.
     pub objects: Vec<SourceObject>,
+    /// The workloads, by document.
+    pub workloads: Vec<SourceWorkload>,
     /// Problems that belong to none of the pods.
     pub problems: Vec<Diagnostic>,
     /// The new last good version; none when it stays as it was.
@@ -141,6 +143,7 @@ impl FileDecision {
     /// already. Those of an object belong to no pod.
     fn hold(&mut self, present: Present<'_>, good: &LastGoodDocument, problems: &[Diagnostic]) {
         let origin = origin(present, good.number, None);
+        self.add_workload(&good.content, &origin, true);
         match &good.content {
             Accepted::Pod(_) | Accepted::Workload(_) => {
                 for pod in good.content.pods() {
@@ -159,6 +162,25 @@ impl FileDecision {
                 }
             }
             Accepted::Namespace => {}
+        }
+    }
+
+    /// Adds the workload of a document, if it is one.
+    fn add_workload(&mut self, content: &Accepted, origin: &Origin, held: bool) {
+        let Accepted::Workload(workload) = content else {
+            return;
+        };
+        let (namespace, owner) = (workload.key.namespace.clone(), workload.key.owner());
+        let is_it = |known: &SourceWorkload| known.namespace == namespace && known.owner == owner;
+        if !self.workloads.iter().any(is_it) {
+            self.workloads.push(SourceWorkload {
+                namespace,
+                owner,
+                document: Arc::new(workload.canonical.clone()),
+                pods: workload.pods.iter().map(|pod| PodUid::of(pod)).collect(),
+                origin: origin.clone(),
+                held,
+            });
         }
     }
 
@@ -186,6 +208,7 @@ impl FileDecision {
     fn accept(&mut self, present: Present<'_>, document: &Document, content: &Accepted) {
         let origin = origin(present, document.number, document.position);
         let problems = document.problems.iter().cloned();
+        self.add_workload(content, &origin, false);
         match content {
             // Nowhere else would a workload without pods show them.
             Accepted::Workload(workload) if workload.pods.is_empty() => {

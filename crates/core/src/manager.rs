@@ -30,7 +30,7 @@ pub fn is_mirror_pod(pod: &Pod) -> bool {
 #[must_use]
 pub fn is_static_pod(pod: &Pod) -> bool {
     !is_mirror_pod(pod)
-        && [PodSource::File, PodSource::Http]
+        && [PodSource::File, PodSource::Http, PodSource::Embedded]
             .iter()
             .any(|source| annotation(pod, keys::CONFIG_SOURCE) == Some(source_text(*source)))
 }
@@ -55,6 +55,7 @@ fn source_text(source: PodSource) -> &'static str {
     match source {
         PodSource::File => "file",
         PodSource::Http => "http",
+        PodSource::Embedded => "embedded",
         PodSource::Api => "api",
     }
 }

@@ -122,12 +122,18 @@ impl WorkloadKey {
     #[must_use]
     pub fn of(pod: &Pod) -> Option<Self> {
         let owner = pod.metadata.annotations.as_ref()?.get(keys::WORKLOAD)?;
+        let namespace = pod.metadata.namespace.as_deref();
+        Self::of_owner(namespace.unwrap_or(keys::DEFAULT_NAMESPACE), owner)
+    }
+
+    /// Returns the workload that an [`owner`](Self::owner) in a namespace means.
+    #[must_use]
+    pub fn of_owner(namespace: &str, owner: &str) -> Option<Self> {
         let (kind, name) = owner.split_once('/')?;
         let kind = WorkloadKind::ALL.into_iter().find(|k| k.as_str() == kind)?;
-        let namespace = pod.metadata.namespace.as_deref();
         Some(Self {
             kind,
-            namespace: namespace.unwrap_or(keys::DEFAULT_NAMESPACE).to_owned(),
+            namespace: namespace.to_owned(),
             name: name.to_owned(),
         })
     }

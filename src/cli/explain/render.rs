@@ -3,10 +3,11 @@
 use anstyle::{AnsiColor, Style};
 
 use crate::cli::events::cells;
-use crate::cli::status::render::{age, beside};
+use crate::cli::status::render::beside;
 use crate::cli::table::{self, Cell, one_line};
 use mirrorlet_core::api::report::{ExplainReport, PodReport, StoryReport};
 use mirrorlet_core::api::{PodUid, Timestamp};
+use mirrorlet_core::clock::age;
 
 const BOLD: Style = Style::new().bold();
 const DIM: Style = Style::new().dimmed();

@@ -11,6 +11,7 @@ use mirrorlet_core::api::report::{
     PullPhase, PullReport, SourceReport, StatusReport,
 };
 use mirrorlet_core::api::{Diagnostic, Severity, Timestamp};
+use mirrorlet_core::clock::age;
 
 mod pods;
 
@@ -415,42 +416,4 @@ fn count(number: usize, noun: &str) -> String {
 fn count_u64(number: u64, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
-}
-
-/// Time since then, as kubectl prints ages: two units at most, less exact the longer it is.
-///
-/// Upstream: `k8s.io/apimachinery/pkg/util/duration/duration.go` (`HumanDuration`).
-#[must_use]
-pub fn age(then: Timestamp, now: Timestamp) -> String {
-    let seconds = now.as_second().saturating_sub(then.as_second());
-    // A clock that was set back a little is no reason for a negative age.
-    let seconds = seconds.max(0);
-    let (minutes, hours) = (seconds / 60, seconds / 3600);
-    let (days, years) = (hours / 24, hours / 24 / 365);
-    let two = |large: i64, large_unit: &str, small: i64, small_unit: &str| {
-        if small == 0 {
-            format!("{large}{large_unit}")
-        } else {
-            format!("{large}{large_unit}{small}{small_unit}")
-        }
-    };
-    if seconds < 120 {
-        format!("{seconds}s")
-    } else if minutes < 10 {
-        two(minutes, "m", seconds % 60, "s")
-    } else if minutes < 180 {
-        format!("{minutes}m")
-    } else if hours < 8 {
-        two(hours, "h", minutes % 60, "m")
-    } else if hours < 48 {
-        format!("{hours}h")
-    } else if hours < 192 {
-        two(days, "d", hours % 24, "h")
-    } else if years < 2 {
-        format!("{days}d")
-    } else if years < 8 {
-        two(years, "y", days % 365, "d")
-    } else {
-        format!("{years}y")
-    }
 }

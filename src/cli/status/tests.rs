@@ -385,31 +385,6 @@ fn colours_tell_states_apart() {
 }
 
 #[test]
-fn ages_are_kubectls() {
-    for (seconds, text) in [
-        (-5, "0s"),
-        (0, "0s"),
-        (119, "119s"),
-        (120, "2m"),
-        (125, "2m5s"),
-        (599, "9m59s"),
-        (600, "10m"),
-        (10_799, "179m"),
-        (10_800, "3h"),
-        (11_100, "3h5m"),
-        (86_400, "24h"),
-        (172_800, "2d"),
-        (176_400, "2d1h"),
-        (691_200, "8d"),
-        (63_072_000, "2y"),
-        (63_158_400, "2y1d"),
-        (252_288_000, "8y"),
-    ] {
-        assert_eq!(render::age(at(0), at(seconds)), text, "{seconds}");
-    }
-}
-
-#[test]
 fn json_and_yaml_read_back() {
     let report = report(vec![held_pod()]);
     let yaml = serde_saphyr::to_string(&report).unwrap();

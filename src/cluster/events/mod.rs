@@ -25,9 +25,9 @@ use super::error::ApiError;
 use super::limit::WriteLimit;
 use mirrorlet_core::api::{NodeName, Timestamp, core};
 use mirrorlet_core::backoff::ExponentialBackoff;
-use mirrorlet_core::events::{Correlator, EventType, Happening, Spool, Write, node_ref, pod_ref};
+use mirrorlet_core::events::{Correlator, Spool, Write};
 use mirrorlet_host::random::spread;
-use mirrorlet_host::telemetry::journal::{Entry, Kind, Subject, Submissions};
+use mirrorlet_host::telemetry::journal::{Entry, Submissions};
 use mirrorlet_host::telemetry::{EventOutcome, Telemetry, occurrences};
 
 /// Pauses after failures. Upstream waits 10 s each time; its server is hardly ever away for less.
@@ -117,7 +117,7 @@ impl EventTask {
     fn take(&mut self, entries: &[Entry], lost: u64) {
         self.lost(lost);
         for entry in entries {
-            let Some(happening) = happening(entry, &self.node) else {
+            let Some(happening) = entry.happening(&self.node) else {
                 continue;
             };
             match self.correlator.correlate(&happening, Timestamp::now()) {
@@ -247,29 +247,4 @@ async fn outcome(turn: &mut Turn) -> Option<Written> {
         }
         Turn::Idle => std::future::pending().await,
     }
-}
-
-/// Returns the Event of an entry; none for one that only `explain` shows.
-fn happening(entry: &Entry, node: &NodeName) -> Option<Happening> {
-    let event_type = match entry.kind {
-        Kind::Trace => return None,
-        Kind::Normal => EventType::Normal,
-        Kind::Warning => EventType::Warning,
-    };
-    let involved = match &entry.subject {
-        Subject::Node => node_ref(node.as_str()),
-        Subject::Pod {
-            full_name,
-            uid,
-            field_path,
-            ..
-        } => pod_ref(full_name, uid, field_path.as_deref()),
-    };
-    Some(Happening {
-        involved,
-        event_type,
-        reason: entry.reason.to_string(),
-        message: entry.message.to_string(),
-        at: entry.at,
-    })
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::*;
 use mirrorlet_core::api::{FullName, PodUid};
 use mirrorlet_host::telemetry::Metrics;
+use mirrorlet_host::telemetry::journal::Kind;
 
 /// An API server that knows nothing but events, and does as it is told.
 #[derive(Clone, Default)]

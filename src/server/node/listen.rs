@@ -67,7 +67,7 @@ const DRAIN_MAX: Duration = Duration::from_millis(300);
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Serves until `cancel`, then lets answers under way end, for [`DRAIN_MAX`] at most.
-pub(super) async fn serve(
+pub(in crate::server) async fn serve(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
     router: Router,

@@ -17,7 +17,7 @@ use super::Shared;
 use crate::server::remote::chunks;
 use crate::server::view::ViewError;
 use mirrorlet_core::access::User;
-use mirrorlet_core::api::{FullName, PodUid, Timestamp};
+use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
 use mirrorlet_core::logs::Instance;
 use mirrorlet_core::spec::all_container_names;
 use mirrorlet_runtime::{LogOptions, LogSource};
@@ -122,23 +122,33 @@ pub(super) async fn container_logs(
     Extension(user): Extension<User>,
     uri: Uri,
 ) -> Result<Response, Response> {
-    let refuse = |status: StatusCode, words: String| (status, words).into_response();
-    let asked = asked(uri.query().unwrap_or_default(), Timestamp::now())
+    let not_found = |words: String| (StatusCode::NOT_FOUND, words).into_response();
+    // As upstream, a wrong query is said before a wrong name.
+    asked(uri.query().unwrap_or_default(), Timestamp::now())
         .map_err(IntoResponse::into_response)?;
-    let pod = shared.view.pod_by_name(&namespace, &name).ok_or_else(|| {
-        refuse(
-            StatusCode::NOT_FOUND,
-            format!("pod {name:?} does not exist"),
-        )
-    })?;
+    let pod = shared.view.pod_by_name(&namespace, &name);
+    let pod = pod.ok_or_else(|| not_found(format!("pod {name:?} does not exist")))?;
     if !all_container_names(&pod).any(|known| known == container) {
         let words = format!("container {container:?} not found in pod {name:?}");
-        return Err(refuse(StatusCode::NOT_FOUND, words));
+        return Err(not_found(words));
     }
-    let uid = PodUid::of(&pod);
+    log_of(&shared, &pod, &container, &user.name, &uri).await
+}
+
+/// The log of a container that the pod has, as a query asks for it.
+pub(in crate::server) async fn log_of(
+    shared: &Shared,
+    pod: &Pod,
+    container: &str,
+    user: &str,
+    uri: &Uri,
+) -> Result<Response, Response> {
+    let asked = asked(uri.query().unwrap_or_default(), Timestamp::now())
+        .map_err(IntoResponse::into_response)?;
+    let uid = PodUid::of(pod);
     let reading = shared
         .readers
-        .begin(&uid, &FullName::of(&pod), &user.name)
+        .begin(&uid, &FullName::of(pod), user)
         .map_err(IntoResponse::into_response)?;
     let instance = if asked.previous {
         Instance::Previous
@@ -147,7 +157,7 @@ pub(super) async fn container_logs(
     };
     let log = shared
         .view
-        .logs(&uid, Some(&container), &asked.options, instance)
+        .logs(&uid, Some(container), &asked.options, instance)
         .await
         .map_err(|error| {
             let status = match error {
@@ -159,7 +169,7 @@ pub(super) async fn container_logs(
                     StatusCode::INTERNAL_SERVER_ERROR
                 }
             };
-            refuse(status, error.to_string())
+            (status, error.to_string()).into_response()
         })?;
     // An empty piece first: the head of the answer goes out before the first line comes.
     let begin = stream::iter([Ok(Bytes::new())]);

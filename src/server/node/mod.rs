@@ -9,14 +9,14 @@
 pub mod auth;
 pub mod certificate;
 mod connections;
-mod listen;
-mod logs;
+pub(super) mod listen;
+pub(super) mod logs;
 mod readers;
 mod stats;
-mod streams;
+pub(super) mod streams;
 #[cfg(test)]
 mod tests;
-mod tls;
+pub(super) mod tls;
 mod told;
 
 use std::io;
@@ -151,8 +151,9 @@ impl NodeApi {
     }
 }
 
+/// What the requests are answered from.
 #[derive(Clone)]
-struct Shared {
+pub(super) struct Shared {
     view: Arc<dyn AgentView>,
     stats: Arc<dyn NodeStats>,
     metrics: Metrics,
@@ -161,6 +162,32 @@ struct Shared {
     /// The sessions on upgraded connections.
     sessions: TaskTracker,
     cancel: CancellationToken,
+}
+
+impl Shared {
+    /// One for the streams alone.
+    pub(super) fn new(
+        view: Arc<dyn AgentView>,
+        stats: Arc<dyn NodeStats>,
+        metrics: Metrics,
+        cancel: CancellationToken,
+    ) -> Self {
+        Self {
+            view,
+            stats,
+            metrics,
+            configz: Arc::default(),
+            readers: Readers::default(),
+            sessions: TaskTracker::new(),
+            cancel,
+        }
+    }
+
+    /// Waits until the sessions have ended, which they do by the token.
+    pub(super) async fn ended(&self) {
+        self.sessions.close();
+        self.sessions.wait().await;
+    }
 }
 
 /// The routes behind their gate; can be called without a socket.

@@ -79,9 +79,25 @@ fn command(
     request: Request,
     kind: Kind,
 ) -> Result<Response, Response> {
-    let query = request.uri().query().unwrap_or_default();
+    let query = request.uri().query().unwrap_or_default().to_owned();
+    // As upstream, a wrong query is said before a wrong name.
+    RemoteCommand::parse(&query).map_err(refused)?;
+    let (pod, container) = container(shared, named)?;
+    command_in(shared, &pod, container, &query, request, kind)
+}
+
+/// Runs a command in a container that the pod has, or attaches to it, as a node's query asks for it.
+#[expect(clippy::result_large_err, reason = "an answer, either way")]
+pub(in crate::server) fn command_in(
+    shared: &Shared,
+    pod: &Pod,
+    container: String,
+    query: &str,
+    request: Request,
+    kind: Kind,
+) -> Result<Response, Response> {
+    let uid = PodUid::of(pod);
     let asked = RemoteCommand::parse(query).map_err(refused)?;
-    let (uid, container) = container(shared, named)?;
     let negotiated = RemoteCommand::negotiate(request.headers()).map_err(refused)?;
     let headers = negotiated.headers.clone();
     let view = Arc::clone(&shared.view);
@@ -112,7 +128,18 @@ async fn port_forward(
     Path(named): Named,
     request: Request,
 ) -> Result<Response, Response> {
-    let uid = PodUid::of(&*pod(&shared, &named)?);
+    let pod = pod(&shared, &named)?;
+    forward_to(&shared, &pod, request)
+}
+
+/// Connects to ports of that pod.
+#[expect(clippy::result_large_err, reason = "an answer, either way")]
+pub(in crate::server) fn forward_to(
+    shared: &Shared,
+    pod: &Pod,
+    request: Request,
+) -> Result<Response, Response> {
+    let uid = PodUid::of(pod);
     let query = request.uri().query().unwrap_or_default();
     let asked = PortForward::negotiate(request.headers(), query).map_err(refused)?;
     let headers = asked.negotiated.headers.clone();
@@ -121,7 +148,7 @@ async fn port_forward(
         let connect = |port| view.port_forward(&uid, port);
         serve_port_forward(stream, &asked, connect, remote::limits()).await;
     };
-    Ok(Entry::of(&shared, request).carry(headers, work))
+    Ok(Entry::of(shared, request).carry(headers, work))
 }
 
 fn refused(refusal: Refusal) -> Response {
@@ -144,19 +171,20 @@ pub(super) fn pod(shared: &Shared, named: &HashMap<String, String>) -> Result<Ar
     }
 }
 
-/// The container that a path names, and the UID of its pod.
+/// The container that a path names, and its pod.
 #[expect(clippy::result_large_err, reason = "an answer, either way")]
 pub(super) fn container(
     shared: &Shared,
     named: &HashMap<String, String>,
-) -> Result<(PodUid, String), Response> {
+) -> Result<(Arc<Pod>, String), Response> {
     let pod = pod(shared, named)?;
     let name = named
         .get("container")
         .map(String::as_str)
         .unwrap_or_default();
     if all_container_names(&pod).any(|known| known == name) {
-        return Ok((PodUid::of(&pod), name.to_owned()));
+        let name = name.to_owned();
+        return Ok((pod, name));
     }
     let words = format!("container not found ({name:?})");
     Err((StatusCode::NOT_FOUND, words).into_response())

@@ -13,10 +13,10 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error, ServerConfig, Sign
 /// The certificate in use; another one can be put in its place at any time. Connections that are
 /// open don't notice.
 #[derive(Debug)]
-pub(super) struct Served(RwLock<Arc<CertifiedKey>>);
+pub(in crate::server) struct Served(RwLock<Arc<CertifiedKey>>);
 
 impl Served {
-    pub(super) fn new(certificate: CertifiedKey) -> Self {
+    pub(in crate::server) fn new(certificate: CertifiedKey) -> Self {
         Self(RwLock::new(Arc::new(certificate)))
     }
 
@@ -36,7 +36,7 @@ impl ResolvesServerCert for Served {
 }
 
 /// TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1 on offer.
-pub(super) fn config(served: Arc<Served>) -> ServerConfig {
+pub(in crate::server) fn config(served: Arc<Served>) -> ServerConfig {
     let provider = Arc::new(ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(rustls::DEFAULT_VERSIONS)

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use sha2::{Digest, Sha256};
 
-use super::scan::{self, Entry, Identity, ReadError};
+use super::scan::{self, Entry, Identity, Listing, ReadError};
 use crate::source::last_good::LastGoodStore;
 use mirrorlet_core::api::{Code, Diagnostic, NodeName};
-use mirrorlet_core::desired::{PodSource, SourceObject, SourcePod, SourceSet};
+use mirrorlet_core::desired::{PodSource, SourceObject, SourcePod, SourceSet, SourceWorkload};
 use mirrorlet_core::hold::{FileDecision, Present, decide_file};
 use mirrorlet_core::manifest::{
     Document, ParseContext, Parsed, parse_manifest, secret_open_to_others,
@@ -35,6 +35,7 @@ struct Known {
     since: Instant,
     pods: Vec<SourcePod>,
     objects: Vec<SourceObject>,
+    workloads: Vec<SourceWorkload>,
     problems: Vec<Diagnostic>,
     /// When to decide again though the content stays.
     again: Option<Instant>,
@@ -61,6 +62,7 @@ pub(super) struct FilesMissing;
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
+    source: PodSource,
     node_name: NodeName,
     last_good: LastGoodStore,
     load_problems: Vec<Diagnostic>,
@@ -76,11 +78,11 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    pub(super) fn new(path: PathBuf, root: &Path, node_name: NodeName) -> Self {
-        let (last_good, load_problems) =
-            LastGoodStore::load(root, PodSource::File, None, &node_name);
+    pub(super) fn new(path: PathBuf, root: &Path, node_name: NodeName, source: PodSource) -> Self {
+        let (last_good, load_problems) = LastGoodStore::load(root, source, None, &node_name);
         Self {
             path,
+            source,
             node_name,
             last_good,
             load_problems,
@@ -97,7 +99,7 @@ impl Directory {
     /// [`FilesMissing`]: what is missing now is gone.
     pub(super) fn look(&mut self, confirmed: bool) -> Result<Look, FilesMissing> {
         let now = Instant::now();
-        match scan::list(&self.path) {
+        match self.list() {
             Ok(listing) => {
                 if self.unavailable.take().is_some() {
                     self.returned = Some(now);
@@ -125,6 +127,14 @@ impl Directory {
                 }
                 Ok(self.whole(Some(problem)))
             }
+        }
+    }
+
+    /// The manifests: those of the directory itself, or of the embedded API's directories below it.
+    fn list(&self) -> std::io::Result<Listing> {
+        match self.source {
+            PodSource::Embedded => scan::list_stored(&self.path),
+            PodSource::File | PodSource::Http | PodSource::Api => scan::list(&self.path),
         }
     }
 
@@ -177,7 +187,7 @@ impl Directory {
         let location = entry.path.to_string_lossy();
         let context = ParseContext {
             node_name: &self.node_name,
-            source: PodSource::File,
+            source: self.source,
             location: &location,
         };
         let parsed = parse_manifest(&bytes, &context);
@@ -211,7 +221,7 @@ impl Directory {
         let known = self.files.get(path).filter(|known| known.digest == digest);
         let since = known.map_or(now, |known| known.since);
         let present = Present {
-            source: PodSource::File,
+            source: self.source,
             location: &location,
             raw,
             parsed,
@@ -221,6 +231,7 @@ impl Directory {
         let FileDecision {
             pods,
             objects,
+            workloads,
             problems,
             last_good,
             look_again,
@@ -236,6 +247,7 @@ impl Directory {
                 since,
                 pods,
                 objects,
+                workloads,
                 problems,
                 again: look_again.map(|wait| now + wait),
                 is_secret: parsed.documents.iter().any(Document::is_secret),
@@ -282,7 +294,7 @@ impl Directory {
 
     /// Before the directory was ever read: everything an earlier life of the agent ran from it.
     fn hold_stored(&mut self, problem: &Diagnostic, now: Instant) {
-        let here = |location: &&str| Path::new(location).parent() == Some(&self.path);
+        let here = |location: &&str| Path::new(location).starts_with(&self.path);
         let stored: Vec<_> = self
             .last_good
             .locations()
@@ -320,6 +332,9 @@ impl Directory {
                 .collect(),
             objects: files()
                 .flat_map(|known| known.objects.iter().cloned())
+                .collect(),
+            workloads: files()
+                .flat_map(|known| known.workloads.iter().cloned())
                 .collect(),
             problems,
             ignored: self.ignored.clone(),

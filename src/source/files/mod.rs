@@ -8,7 +8,7 @@ mod directory;
 mod scan;
 mod watch;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +41,9 @@ const UNWATCHED_PERIOD: Duration = Duration::from_secs(1);
 pub struct FileSource {
     /// Absolute path of the directory.
     pub directory: PathBuf,
+    /// Whose directory it is: that of manifests ([`PodSource::File`]), or the one that the embedded
+    /// API stores objects in.
+    pub source: PodSource,
     /// Root directory of the agent, which keeps the last good versions.
     pub root: PathBuf,
     /// Node the pods are bound to.
@@ -60,6 +63,15 @@ struct Eye {
     blind: Option<Diagnostic>,
 }
 
+/// Name of the directory under the root where the embedded API stores objects.
+const EMBEDDED_DIRECTORY: &str = "api";
+
+/// The directory where the embedded API stores objects, `NAMESPACE/RESOURCE/NAME.yaml`.
+#[must_use]
+pub fn embedded_directory(root: &Path) -> PathBuf {
+    root.join(EMBEDDED_DIRECTORY)
+}
+
 impl FileSource {
     /// The source a configuration asks for.
     #[must_use]
@@ -69,6 +81,7 @@ impl FileSource {
             // is reported when it can't be read.
             directory: std::path::absolute(&config.manifests)
                 .unwrap_or_else(|_| config.manifests.clone()),
+            source: PodSource::File,
             root: config.root.clone(),
             node_name: config.node_name.clone(),
             settle: config.settle,
@@ -76,10 +89,21 @@ impl FileSource {
         }
     }
 
+    /// The source of what the embedded API stores.
+    #[must_use]
+    pub fn embedded(config: &Config) -> Self {
+        let directory = embedded_directory(&config.root);
+        Self {
+            directory: std::path::absolute(&directory).unwrap_or(directory),
+            source: PodSource::Embedded,
+            ..Self::new(config)
+        }
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> SourceName {
-        SourceName::new(PodSource::File, &*self.directory.to_string_lossy())
+        SourceName::new(self.source, &*self.directory.to_string_lossy())
     }
 
     /// Delivers sets until cancelled. The first one comes as soon as the directory was looked at,
@@ -102,10 +126,10 @@ impl FileSource {
                 self.root.clone(),
                 self.node_name.clone(),
             );
-            let wake = Arc::clone(&wake);
+            let (wake, source) = (Arc::clone(&wake), self.source);
             disk::blocking(move || Eye {
-                watch: Watch::new(&path, wake),
-                directory: Directory::new(path, &root, node),
+                watch: Watch::new(&path, source == PodSource::Embedded, wake),
+                directory: Directory::new(path, &root, node, source),
                 blind: None,
             })
             .await

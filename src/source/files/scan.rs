@@ -81,6 +81,40 @@ pub(super) fn list(dir: &Path) -> io::Result<Listing> {
     Ok(listing)
 }
 
+/// Lists the files that the embedded API stores: `NAMESPACE/RESOURCE/NAME.yaml`. A directory that is
+/// removed meanwhile has no files.
+pub(super) fn list_stored(dir: &Path) -> io::Result<Listing> {
+    let mut listing = Listing::default();
+    for namespace in directories(dir)? {
+        for resource in directories(&namespace).unwrap_or_default() {
+            if let Ok(found) = list(&resource) {
+                listing.manifests.extend(found.manifests);
+                let ignored = found.ignored.into_iter().map(|name| resource.join(name));
+                let below = |path: PathBuf| {
+                    let path = path.strip_prefix(dir).map(Path::to_owned).unwrap_or(path);
+                    path.to_string_lossy().into_owned()
+                };
+                listing.ignored.extend(ignored.map(below));
+            }
+        }
+    }
+    Ok(listing)
+}
+
+/// The directories in a directory, by name, but those whose names begin with a dot.
+fn directories(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let is_hidden = entry.file_name().to_string_lossy().starts_with('.');
+        if !is_hidden && entry.file_type()?.is_dir() {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
 /// The entry was removed since it was listed.
 struct Gone;
 

@@ -17,6 +17,8 @@ use tokio::sync::Notify;
 pub(super) struct Watch {
     dir: Spot,
     parent: Option<Spot>,
+    /// Whether the directories below it are watched, too.
+    recursive: bool,
     wake: Arc<Notify>,
     watcher: Option<RecommendedWatcher>,
 }
@@ -31,7 +33,7 @@ struct Spot {
 
 impl Watch {
     /// A watch that will wake `wake`; [`ensure`](Self::ensure) starts it.
-    pub(super) fn new(dir: &Path, wake: Arc<Notify>) -> Self {
+    pub(super) fn new(dir: &Path, recursive: bool, wake: Arc<Notify>) -> Self {
         let spot = |path: &Path| Spot {
             path: path.to_owned(),
             watched: None,
@@ -39,6 +41,7 @@ impl Watch {
         Self {
             dir: spot(dir),
             parent: dir.parent().map(spot),
+            recursive,
             wake,
             watcher: None,
         }
@@ -59,9 +62,9 @@ impl Watch {
         };
         if let Some(parent) = &mut self.parent {
             // Only an aid for replacements, which the seldom re-read finds as well.
-            let _ = parent.follow(watcher);
+            let _ = parent.follow(watcher, false);
         }
-        let followed = self.dir.follow(watcher);
+        let followed = self.dir.follow(watcher, self.recursive);
         if followed.is_err() {
             self.watcher = None;
         }
@@ -71,7 +74,11 @@ impl Watch {
 
 impl Spot {
     /// Moves the watch to the directory that is at the path now; to none if there is none.
-    fn follow(&mut self, watcher: &mut RecommendedWatcher) -> Result<(), notify::Error> {
+    fn follow(
+        &mut self,
+        watcher: &mut RecommendedWatcher,
+        recursive: bool,
+    ) -> Result<(), notify::Error> {
         let present = fs::metadata(&self.path).ok();
         let present = present
             .filter(fs::Metadata::is_dir)
@@ -84,7 +91,12 @@ impl Spot {
             let _ = watcher.unwatch(&self.path);
         }
         if present.is_some() {
-            match watcher.watch(&self.path, RecursiveMode::NonRecursive) {
+            let mode = if recursive {
+                RecursiveMode::Recursive
+            } else {
+                RecursiveMode::NonRecursive
+            };
+            match watcher.watch(&self.path, mode) {
                 Ok(()) => self.watched = present,
                 // Gone again: the read that follows will find out.
                 Err(_) if !self.path.exists() => {}

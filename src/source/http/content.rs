@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::source::last_good::LastGoodStore;
 use mirrorlet_core::api::{Diagnostic, NodeName};
-use mirrorlet_core::desired::{PodSource, SourceObject, SourcePod, SourceSet};
+use mirrorlet_core::desired::{PodSource, SourceObject, SourcePod, SourceSet, SourceWorkload};
 use mirrorlet_core::hold::{Present, decide_file};
 use mirrorlet_core::manifest::{ParseContext, Parsed, parse_manifest};
 
@@ -25,6 +25,7 @@ pub(super) struct Content {
     body: Option<(Bytes, Instant)>,
     pods: Vec<SourcePod>,
     objects: Vec<SourceObject>,
+    workloads: Vec<SourceWorkload>,
     problems: Vec<Diagnostic>,
     again: Option<Instant>,
     /// Whether there is anything to deliver.
@@ -46,6 +47,7 @@ impl Content {
             body: None,
             pods: Vec::new(),
             objects: Vec::new(),
+            workloads: Vec::new(),
             problems: Vec::new(),
             again: None,
             synced: false,
@@ -107,6 +109,7 @@ impl Content {
         }
         self.pods = decision.pods;
         self.objects = decision.objects;
+        self.workloads = decision.workloads;
         self.problems = decision.problems;
         self.again = decision.look_again.map(|wait| now + wait);
         self.synced = true;
@@ -134,6 +137,7 @@ impl Content {
         self.synced.then(|| SourceSet {
             pods: self.pods.clone(),
             objects: self.objects.clone(),
+            workloads: self.workloads.clone(),
             problems,
             ignored: Vec::new(),
         })

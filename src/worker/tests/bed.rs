@@ -67,6 +67,7 @@ impl Bed {
             backoff_max: Duration::from_mins(5),
             gc: ContainerGcPolicy::default(),
             clock,
+            graces: crate::store::graces::Graces::default(),
             node: node_reader,
             unsupported: |pod| {
                 let fields = pod.metadata.annotations.as_ref();

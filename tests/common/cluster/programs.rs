@@ -33,6 +33,11 @@ pub(super) fn control_plane() -> PathBuf {
     directory(&version())
 }
 
+/// kubectl, for an agent that runs alone.
+pub fn embedded_kubectl() -> PathBuf {
+    kubectl()
+}
+
 pub(super) fn kubectl() -> PathBuf {
     built(&kubectl_version(), "kubectl")
 }

@@ -126,6 +126,7 @@ impl Agent {
             backoff_max: BACKOFF_MAX,
             gc: ContainerGcPolicy::default(),
             clock: Clock::new(move || clock.now()),
+            graces: mirrorlet::store::graces::Graces::default(),
             node,
             unsupported: |_| Vec::new(),
         });

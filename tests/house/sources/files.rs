@@ -36,6 +36,7 @@ impl Bench {
 
     fn start_in(temp: TempDir) -> Self {
         let files = FileSource {
+            source: mirrorlet_core::desired::PodSource::File,
             directory: temp.path().join("manifests"),
             root: temp.path().join("root"),
             node_name: "node".into(),

@@ -70,6 +70,9 @@ pub const RESTART_ON: &str = "mirrorlet.dev/restart-on";
 /// Our annotation of a pod that a workload of a manifest wants: that one, as `Deployment/web`. Never
 /// in a manifest.
 pub const WORKLOAD: &str = "mirrorlet.dev/workload";
+/// Our annotation of a pod that the embedded API stores: the UID of the object, which stays the same
+/// while the pod's own follows its spec. Never in a manifest.
+pub const OBJECT_UID: &str = "mirrorlet.dev/object-uid";
 /// The annotations that only the agent sets, and only for itself.
 pub const OWN: [&str; 3] = [BESIDE, STOPPED, RESTART];
 /// Our label telling `sandbox` from `container`.

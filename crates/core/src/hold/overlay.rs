@@ -36,11 +36,14 @@ pub fn with_files(
     let mut set = SourceSet {
         pods: present.pods.clone(),
         objects: present.objects.clone(),
+        workloads: present.workloads.clone(),
         problems: present.problems.clone(),
         ignored: Vec::new(),
     };
     set.pods.retain(|pod| stays(&pod.origin.location));
     set.objects.retain(|object| stays(&object.origin.location));
+    set.workloads
+        .retain(|workload| stays(&workload.origin.location));
     set.problems.retain(|problem| stays(&problem.file));
     for file in files {
         let parsed = parse_manifest(
@@ -69,6 +72,7 @@ pub fn with_files(
         );
         set.pods.extend(decision.pods);
         set.objects.extend(decision.objects);
+        set.workloads.extend(decision.workloads);
         set.problems.extend(decision.problems);
     }
     set

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::api::meta::ObjectMeta;
 use crate::api::{Code, Diagnostic, FullName, Pod, PodUid, Severity, keys};
-use crate::desired::Places;
+use crate::desired::{Places, PodSource};
 use crate::fields;
 use crate::objects::{Object, ObjectKey, ObjectKind, ObjectUse, uses};
 
@@ -287,9 +287,17 @@ fn build_pod(
     if problems.has_error() {
         return None;
     }
-    let uid = Some(PodUid::of(&pod))
-        .filter(|uid| !uid.is_empty())
-        .unwrap_or_else(|| uid::static_uid(canonical, ctx));
+    let written = Some(PodUid::of(&pod)).filter(|uid| !uid.is_empty());
+    let uid = match (written, ctx.source) {
+        // The API's object keeps its UID through edits, and each version of the pod has its own.
+        (Some(object), PodSource::Embedded) => {
+            let annotations = pod.metadata.annotations.get_or_insert_default();
+            annotations.insert(keys::OBJECT_UID.to_owned(), object.to_string());
+            uid::static_uid(&uid::without_api_metadata(canonical), ctx)
+        }
+        (Some(uid), _) => uid,
+        (None, _) => uid::static_uid(canonical, ctx),
+    };
     defaults::make_static(&mut pod, &uid, ctx.node_name, ctx.source);
     Some(Arc::new(pod))
 }
@@ -353,7 +361,7 @@ fn full_name(json: &Value, ctx: &ParseContext<'_>) -> Option<FullName> {
     if name.contains('_') || namespace.contains('_') {
         return None;
     }
-    let name = defaults::static_name(name, ctx.node_name);
+    let name = defaults::static_name(name, ctx.node_name, ctx.source);
     Some(FullName::new(name, namespace))
 }
 

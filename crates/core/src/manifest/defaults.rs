@@ -162,9 +162,15 @@ fn default_file(file: &mut DownwardAPIVolumeFile) {
     }
 }
 
-/// Name under which a pod of a file or URL runs on a node.
-pub(super) fn static_name(name: &str, node_name: &NodeName) -> String {
-    format!("{name}-{}", node_name.as_str().to_lowercase())
+/// Name under which a pod of a manifest runs on a node: with the node's, which keeps pods apart that
+/// several nodes have from the same manifest. One that the embedded API stores keeps its own.
+pub(super) fn static_name(name: &str, node_name: &NodeName, source: PodSource) -> String {
+    match source {
+        PodSource::File | PodSource::Http | PodSource::Api => {
+            format!("{name}-{}", node_name.as_str().to_lowercase())
+        }
+        PodSource::Embedded => name.to_owned(),
+    }
 }
 
 /// Fills in the namespace of an object.
@@ -187,7 +193,7 @@ pub(super) fn merge_string_data(secret: &mut Secret) {
 pub(super) fn make_static(pod: &mut Pod, uid: &PodUid, node_name: &NodeName, source: PodSource) {
     let meta = &mut pod.metadata;
     let name = meta.name.take().unwrap_or_default();
-    meta.name = Some(static_name(&name, node_name));
+    meta.name = Some(static_name(&name, node_name, source));
     default_text(&mut meta.namespace, keys::DEFAULT_NAMESPACE);
     let annotations = meta.annotations.get_or_insert_default();
     annotations.insert(keys::CONFIG_HASH.to_owned(), uid.to_string());

@@ -19,6 +19,9 @@ use super::ParseContext;
 /// static pod of every user.
 const ENCODING: &str = "mirrorlet static pod 1";
 
+/// What our own annotations begin with.
+const OWN_ANNOTATIONS: &str = "mirrorlet.dev/";
+
 /// Bytes of the SHA-256 that are kept: 128 bits, as long as upstream's hash.
 const UID_BYTES: usize = 16;
 
@@ -40,11 +43,28 @@ pub(super) fn static_uid(canonical: &Value, ctx: &ParseContext<'_>) -> PodUid {
         }
         PodSource::Http => "url:",
         PodSource::Api => "api:",
+        PodSource::Embedded => "embedded:",
     };
     text.push_str(source);
     quote(ctx.location, &mut text);
     text.push('\n');
     hashed(&text)
+}
+
+/// What a pod of the embedded API runs by: labels, annotations and the server's own metadata change
+/// without another version of it, as in a cluster. Our own annotations are settings.
+pub(super) fn without_api_metadata(canonical: &Value) -> Value {
+    let mut identity = canonical.clone();
+    if let Some(Value::Object(metadata)) = identity.get_mut("metadata") {
+        metadata.retain(|key, _| ["name", "namespace", "annotations"].contains(&key.as_str()));
+        if let Some(Value::Object(annotations)) = metadata.get_mut("annotations") {
+            annotations.retain(|key, _| key.starts_with(OWN_ANNOTATIONS));
+            if annotations.is_empty() {
+                metadata.remove("annotations");
+            }
+        }
+    }
+    identity
 }
 
 /// A UID of something that isn't a manifest alone.

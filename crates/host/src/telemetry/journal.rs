@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, watch};
 
 use super::refs::RefManager;
-use mirrorlet_core::api::{FullName, Pod, PodUid, Timestamp};
+use mirrorlet_core::api::{FullName, NodeName, Pod, PodUid, Timestamp};
+use mirrorlet_core::events::{EventType, Happening, node_ref, pod_ref};
 
 /// Most entries kept of one full name.
 pub const STORY_MAX: usize = 200;
@@ -68,6 +69,34 @@ pub struct Entry {
     pub reason: Arc<str>,
     /// One sentence; no secret, no environment value.
     pub message: Arc<str>,
+}
+
+impl Entry {
+    /// What of it is an event for users; none of an entry of the complete history.
+    #[must_use]
+    pub fn happening(&self, node: &NodeName) -> Option<Happening> {
+        let event_type = match self.kind {
+            Kind::Trace => return None,
+            Kind::Normal => EventType::Normal,
+            Kind::Warning => EventType::Warning,
+        };
+        let involved = match &self.subject {
+            Subject::Node => node_ref(node.as_str()),
+            Subject::Pod {
+                full_name,
+                uid,
+                field_path,
+                ..
+            } => pod_ref(full_name, uid, field_path.as_deref()),
+        };
+        Some(Happening {
+            involved,
+            event_type,
+            reason: self.reason.to_string(),
+            message: self.message.to_string(),
+            at: self.at,
+        })
+    }
 }
 
 #[derive(Debug, Default)]

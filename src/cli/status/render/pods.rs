@@ -4,13 +4,14 @@ use std::fmt::Write as _;
 
 use anstyle::Style;
 
-use super::{BAD, BOLD, GOOD, PENDING, age};
+use super::{BAD, BOLD, GOOD, PENDING};
 use crate::cli::table::Cell;
 use mirrorlet_core::api::Timestamp;
 use mirrorlet_core::api::report::{
     MirrorReport, PodReport, RESTARTING, RolloutPhase, RolloutReport, STARTING, STOPPED, STOPPING,
     StatusReport, TERMINATING,
 };
+use mirrorlet_core::clock::age;
 
 /// Returns the titles, and a row for each pod.
 pub(super) fn pods(report: &StatusReport, now: Timestamp, wide: bool) -> Vec<Vec<Cell>> {

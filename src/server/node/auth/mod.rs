@@ -129,7 +129,7 @@ impl<K: std::hash::Hash + Eq + Clone, V: Clone> Kept<K, V> {
 }
 
 /// Decides who may.
-pub(super) struct Gate {
+pub(in crate::server) struct Gate {
     reviewer: Arc<dyn Reviewer>,
     authorities: Arc<ClientAuthorities>,
     /// By the token's hash: the token itself is kept nowhere.
@@ -180,7 +180,7 @@ impl IntoResponse for Refused {
 }
 
 impl Gate {
-    pub(super) fn new(
+    pub(in crate::server) fn new(
         reviewer: Arc<dyn Reviewer>,
         authorities: Arc<ClientAuthorities>,
         metrics: Metrics,
@@ -347,7 +347,7 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// Middleware that rejects unauthorized requests.
-pub(super) async fn guard(
+pub(in crate::server) async fn guard(
     State(gate): State<Arc<Gate>>,
     mut request: Request,
     next: Next,

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::api::keys;
 use crate::api::meta::ObjectMeta;
-use crate::api::{NodeName, keys};
 use crate::app_armor;
 use crate::log_limits::OwnLimits;
 use crate::manifest::ParseContext;
@@ -26,7 +26,7 @@ pub(super) fn check_metadata(
     problems: &mut Problems<'_>,
 ) {
     let at = Path::of("metadata");
-    check_name(meta, ctx.node_name, &at, problems);
+    check_name(meta, ctx, &at, problems);
     check_namespace_name(meta, &at, problems);
     check_shown(meta, problems);
 }
@@ -113,7 +113,7 @@ pub(super) fn check_label_map(
     }
 }
 
-fn check_name(meta: &ObjectMeta, node: &NodeName, at: &Path, problems: &mut Problems<'_>) {
+fn check_name(meta: &ObjectMeta, ctx: &ParseContext<'_>, at: &Path, problems: &mut Problems<'_>) {
     let path = at.key("name");
     let name = meta.name.as_deref().unwrap_or_default();
     if name.is_empty() {
@@ -130,7 +130,7 @@ fn check_name(meta: &ObjectMeta, node: &NodeName, at: &Path, problems: &mut Prob
         problems.help(names::SUBDOMAIN_RULE);
         return;
     }
-    let full = static_name(name, node);
+    let full = static_name(name, ctx.node_name, ctx.source);
     if !names::is_subdomain(&full) {
         let length = full.len();
         problems.invalid(

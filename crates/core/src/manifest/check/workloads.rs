@@ -82,7 +82,7 @@ fn check_metadata(
     let name = metadata.name.as_deref().unwrap_or_default();
     if names::is_subdomain(name) {
         let last = workload.pod_name(name, workload.replicas().max(1) - 1);
-        let full = static_name(&last, ctx.node_name);
+        let full = static_name(&last, ctx.node_name, ctx.source);
         if !names::is_subdomain(&full) {
             let message = "pods of this name can't run on this node: the node's name is appended";
             problems.invalid(&at.key("name"), message);

@@ -120,6 +120,7 @@ pub(super) fn source_label(source: PodSource) -> Label {
         match source {
             PodSource::File => "file",
             PodSource::Http => "http",
+            PodSource::Embedded => "embedded",
             PodSource::Api => "api",
         },
     )]

@@ -30,6 +30,14 @@ pub fn node_api_served(address: std::net::SocketAddr) {
     tracing::info!("serving the node API on {address}");
 }
 
+/// Reports that the embedded API is served.
+pub fn embedded_api_served(address: std::net::SocketAddr, kubeconfig: &std::path::Path) {
+    tracing::info!(
+        kubeconfig = %kubeconfig.display(),
+        "serving the embedded API on {address}"
+    );
+}
+
 /// Reports that the CAs of client certificates were reloaded.
 pub fn client_authorities_replaced(from: &str) {
     tracing::info!(

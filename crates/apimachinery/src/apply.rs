@@ -1,0 +1,528 @@
+//! Server-side apply: who manages which field, what an apply takes over or gives up, and conflicts.
+//!
+//! Upstream: `sigs.k8s.io/structured-merge-diff`, `apimachinery/pkg/util/managedfields`. Lists have
+//! the keys of strategic patches; upstream's atomic maps are merged field by field here.
+
+use serde_json::{Map, Value, json};
+
+use crate::meta;
+use crate::patch;
+use crate::resources::Resource;
+use crate::status::Status;
+
+/// Content type of an apply.
+pub const APPLY: &str = "application/apply-patch+yaml";
+
+/// What a manager did, as `managedFields` say it.
+const APPLIED: &str = "Apply";
+const UPDATED: &str = "Update";
+/// The element itself, among the fields that a manager has of it.
+const ITSELF: &str = ".";
+/// Most managers of one object; the oldest update goes first.
+const MANAGERS_MAX: usize = 20;
+
+/// The manager of kubectl's server-side apply.
+const KUBECTL: &str = "kubectl";
+/// The annotation with what kubectl's older form of `apply` set.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// A field: the elements of its path as `managedFields` write them (`f:spec`, `k:{"name":"web"}`).
+type Path = Vec<String>;
+
+/// The fields of an object that its author set, as a tree; those that no manager has are left out.
+fn fields_of_object(object: &Value) -> Value {
+    let mut copy = object.clone();
+    if let Some(map) = copy.as_object_mut() {
+        for key in ["apiVersion", "kind", "status"] {
+            map.remove(key);
+        }
+        if let Some(Value::Object(metadata)) = map.get_mut("metadata") {
+            let managed = ["labels", "annotations", "finalizers", "ownerReferences"];
+            metadata.retain(|key, _| managed.contains(&key.as_str()));
+            if metadata.is_empty() {
+                map.remove("metadata");
+            }
+        }
+    }
+    fields(&copy)
+}
+
+fn fields(value: &Value) -> Value {
+    let Value::Object(map) = value else {
+        return json!({});
+    };
+    let mut tree = Map::new();
+    for (key, value) in map {
+        let below = match value {
+            Value::Array(items) => list_fields(key, items),
+            value => fields(value),
+        };
+        tree.insert(format!("f:{key}"), below);
+    }
+    Value::Object(tree)
+}
+
+fn list_fields(list: &str, items: &[Value]) -> Value {
+    let mut tree = Map::new();
+    if patch::is_set(list) {
+        for item in items {
+            tree.insert(format!("v:{item}"), json!({}));
+        }
+    } else if let Some(key) = patch::merge_key(list, items.first()) {
+        for item in items {
+            let mut below = fields(item);
+            below[ITSELF] = json!({});
+            tree.insert(format!("k:{}", json!({key: item[key]})), below);
+        }
+    }
+    Value::Object(tree)
+}
+
+/// The paths of a tree's leaves.
+fn leaves(tree: &Value) -> Vec<Path> {
+    let mut found = Vec::new();
+    collect(tree, &mut Vec::new(), &mut found);
+    found
+}
+
+fn collect(tree: &Value, at: &mut Path, found: &mut Vec<Path>) {
+    let Some(map) = tree.as_object().filter(|map| !map.is_empty()) else {
+        found.push(at.clone());
+        return;
+    };
+    for (key, below) in map {
+        if key == ITSELF {
+            continue;
+        }
+        at.push(key.clone());
+        collect(below, at, found);
+        at.pop();
+    }
+    // An element of which nothing but its key is set.
+    if map.len() == 1 && map.contains_key(ITSELF) {
+        found.push(at.clone());
+    }
+}
+
+/// Whether a tree has that path, or one below it.
+fn has(tree: &Value, path: &[String]) -> bool {
+    let mut at = tree;
+    path.iter().all(|key| match at.get(key) {
+        Some(below) => {
+            at = below;
+            true
+        }
+        None => false,
+    })
+}
+
+/// Takes a path out of a tree, with the branches that are empty then.
+fn take_out(tree: &mut Value, path: &[String]) {
+    let (Some((first, rest)), Some(map)) = (path.split_first(), tree.as_object_mut()) else {
+        return;
+    };
+    if rest.is_empty() {
+        map.remove(first);
+    } else if let Some(below) = map.get_mut(first) {
+        take_out(below, rest);
+        let is_empty = below
+            .as_object()
+            .is_some_and(|map| map.keys().all(|key| key == ITSELF));
+        if is_empty {
+            map.remove(first);
+        }
+    }
+}
+
+/// Adds a path to a tree.
+fn put_in(tree: &mut Value, path: &[String]) {
+    let mut at = tree;
+    for key in path {
+        if !at[key].is_object() {
+            at[key] = json!({});
+            if key.starts_with("k:") {
+                at[key][ITSELF] = json!({});
+            }
+        }
+        at = &mut at[key];
+    }
+}
+
+/// The index of an element that a path's part means.
+fn index_of(items: &[Value], part: &str) -> Option<usize> {
+    if let Some(value) = part.strip_prefix("v:") {
+        let value: Value = serde_json::from_str(value).ok()?;
+        return items.iter().position(|item| *item == value);
+    }
+    let keys: Value = serde_json::from_str(part.strip_prefix("k:")?).ok()?;
+    let keys = keys.as_object()?;
+    items
+        .iter()
+        .position(|item| keys.iter().all(|(key, value)| item[key] == *value))
+}
+
+fn look_up<'a>(object: &'a Value, path: &[String]) -> Option<&'a Value> {
+    let mut at = object;
+    for part in path {
+        at = match (part.strip_prefix("f:"), at) {
+            (Some(key), Value::Object(map)) => map.get(key)?,
+            (None, Value::Array(items)) => items.get(index_of(items, part)?)?,
+            _ => return None,
+        };
+    }
+    Some(at)
+}
+
+fn delete(object: &mut Value, path: &[String]) {
+    let Some((last, above)) = path.split_last() else {
+        return;
+    };
+    let mut at = object;
+    for part in above {
+        let next = match (part.strip_prefix("f:"), at) {
+            (Some(key), Value::Object(map)) => map.get_mut(key),
+            (None, Value::Array(items)) => {
+                let index = index_of(items, part);
+                index.and_then(|index| items.get_mut(index))
+            }
+            _ => None,
+        };
+        let Some(next) = next else { return };
+        at = next;
+    }
+    match (last.strip_prefix("f:"), at) {
+        (Some(key), Value::Object(map)) => drop(map.remove(key)),
+        (None, Value::Array(items)) => {
+            if let Some(index) = index_of(items, last) {
+                items.remove(index);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A path as people read it: `.spec.containers[name="web"].image`.
+fn words(path: &[String]) -> String {
+    let part = |part: &String| match part.split_once(':') {
+        Some(("f", key)) => format!(".{key}"),
+        Some(("k", keys)) => {
+            let keys: Value = serde_json::from_str(keys).unwrap_or_default();
+            let keys = keys.as_object().into_iter().flatten();
+            let keys: Vec<_> = keys.map(|(key, value)| format!("{key}={value}")).collect();
+            format!("[{}]", keys.join(","))
+        }
+        Some((_, value)) => format!("[={value}]"),
+        None => String::new(),
+    };
+    path.iter().map(part).collect()
+}
+
+/// The fields that kubectl set by its older form of `apply`, which leaves them in an annotation.
+///
+/// Upstream: `apimachinery/pkg/util/managedfields/internal/lastappliedmanager.go`.
+fn last_applied(object: &Value) -> Option<Value> {
+    let text = object["metadata"]["annotations"][LAST_APPLIED].as_str()?;
+    let config: Value = serde_json::from_str(text).ok()?;
+    Some(fields_of_object(&config))
+}
+
+/// The entries of `managedFields`.
+fn entries(object: &Value) -> Vec<Value> {
+    let entries = object["metadata"]["managedFields"].as_array();
+    entries.cloned().unwrap_or_default()
+}
+
+fn is_of(entry: &Value, manager: &str, operation: &str) -> bool {
+    entry["manager"] == manager && entry["operation"] == operation
+}
+
+/// Sets the fields of one manager, and drops entries that have none.
+fn set_entries(
+    object: &mut Value,
+    mut entries: Vec<Value>,
+    own: Option<(&str, &str, Value, &str)>,
+) {
+    if let Some((manager, operation, tree, now)) = own {
+        let version = object["apiVersion"].clone();
+        entries.retain(|entry| !is_of(entry, manager, operation));
+        entries.push(json!({
+            "manager": manager,
+            "operation": operation,
+            "apiVersion": version,
+            "time": now,
+            "fieldsType": "FieldsV1",
+            "fieldsV1": tree,
+        }));
+    }
+    let is_empty = |entry: &Value| {
+        let fields = entry["fieldsV1"].as_object();
+        fields.is_none_or(Map::is_empty)
+    };
+    entries.retain(|entry| !is_empty(entry));
+    while entries.len() > MANAGERS_MAX {
+        let oldest = entries
+            .iter()
+            .position(|entry| entry["operation"] == UPDATED);
+        entries.remove(oldest.unwrap_or(0));
+    }
+    let metadata = meta::metadata(object);
+    if entries.is_empty() {
+        metadata.remove("managedFields");
+    } else {
+        metadata.insert("managedFields".to_owned(), entries.into());
+    }
+}
+
+/// Notes which fields a manager changed by a create, an update or a patch: they are its own then, and
+/// no longer those of others who had set them to something else.
+pub fn note_update(object: &mut Value, before: Option<&Value>, manager: &str, now: &str) {
+    let manager = if manager.is_empty() {
+        "unknown"
+    } else {
+        manager
+    };
+    let mut entries = before.map(entries).unwrap_or_default();
+    let tree = fields_of_object(object);
+    let changed: Vec<Path> = leaves(&tree)
+        .into_iter()
+        .filter(|path| !path.is_empty())
+        .filter(|path| {
+            let old = before.and_then(|before| look_up(before, path));
+            old != look_up(object, path)
+        })
+        .collect();
+    let gone = |path: &Path| look_up(object, path).is_none();
+    let own = entries.iter().find(|entry| is_of(entry, manager, UPDATED));
+    let mut own = own.map_or_else(|| json!({}), |entry| entry["fieldsV1"].clone());
+    for entry in &mut entries {
+        for path in &changed {
+            take_out(&mut entry["fieldsV1"], path);
+        }
+        for path in leaves(&entry["fieldsV1"]) {
+            if !path.is_empty() && gone(&path) {
+                take_out(&mut entry["fieldsV1"], &path);
+            }
+        }
+    }
+    if changed.is_empty() {
+        return set_entries(object, entries, None);
+    }
+    for path in leaves(&own) {
+        if gone(&path) {
+            take_out(&mut own, &path);
+        }
+    }
+    for path in &changed {
+        put_in(&mut own, path);
+    }
+    set_entries(object, entries, Some((manager, UPDATED, own, now)));
+}
+
+/// The object after an apply: what the manager says is set, what it said before and says no more is
+/// removed unless others have it too.
+///
+/// # Errors
+/// The manager has no name; others manage a field with another value, and it isn't forced.
+pub fn apply(
+    before: Option<&Value>,
+    applied: &Value,
+    resource: &Resource,
+    manager: &str,
+    force: bool,
+    now: &str,
+) -> Result<Value, Status> {
+    if manager.is_empty() {
+        return Err(Status::bad_request(
+            "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
+        ));
+    }
+    if !applied["metadata"]["managedFields"].is_null() {
+        return Err(Status::bad_request("metadata.managedFields must be nil"));
+    }
+    let wanted = fields_of_object(applied);
+    let nothing = json!({"apiVersion": applied["apiVersion"], "kind": applied["kind"]});
+    let live = before.unwrap_or(&nothing);
+    let mut entries = entries(live);
+    let older = (manager == KUBECTL).then(|| last_applied(live)).flatten();
+    let mut conflicts = Vec::new();
+    for path in leaves(&wanted).iter().filter(|path| !path.is_empty()) {
+        if look_up(live, path) == look_up(applied, path) {
+            continue;
+        }
+        for entry in &mut entries {
+            let is_own = is_of(entry, manager, APPLIED);
+            if is_own || !has(&entry["fieldsV1"], path) {
+                continue;
+            }
+            // kubectl itself had set it by its older form of `apply`.
+            let is_handed_over = older.as_ref().is_some_and(|older| has(older, path));
+            if force || is_handed_over {
+                take_out(&mut entry["fieldsV1"], path);
+            } else {
+                let of = |key: &str| entry[key].as_str().unwrap_or_default();
+                let message = format!(
+                    "conflict with {:?} using {}",
+                    of("manager"),
+                    of("apiVersion")
+                );
+                conflicts.push((message, words(path)));
+            }
+        }
+    }
+    if !conflicts.is_empty() {
+        return Err(Status::apply_conflict(
+            resource,
+            meta::name(live),
+            &conflicts,
+        ));
+    }
+    let mut object = live.clone();
+    let own = entries.iter().find(|entry| is_of(entry, manager, APPLIED));
+    let own = own.map_or_else(|| json!({}), |entry| entry["fieldsV1"].clone());
+    for path in leaves(&own).iter().filter(|path| !path.is_empty()) {
+        let others = entries.iter().filter(|e| !is_of(e, manager, APPLIED));
+        let is_shared = others
+            .into_iter()
+            .any(|entry| has(&entry["fieldsV1"], path));
+        if has(&wanted, path) || is_shared {
+            continue;
+        }
+        // An element of a list goes as a whole, unless it is still wanted.
+        let element = path.iter().rposition(|part| part.starts_with("k:"));
+        let element = element.and_then(|at| path.get(..=at));
+        match element.filter(|element| !has(&wanted, element)) {
+            Some(element) => delete(&mut object, element),
+            None => delete(&mut object, path),
+        }
+    }
+    let mut plain = applied.clone();
+    meta::metadata(&mut plain).remove("resourceVersion");
+    let plain = serde_json::to_vec(&plain).map_err(|error| Status::internal(error.to_string()))?;
+    let mut object = patch::apply(&object, patch::STRATEGIC, &plain)?;
+    set_entries(&mut object, entries, Some((manager, APPLIED, wanted, now)));
+    Ok(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::DEPLOYMENTS;
+
+    const NOW: &str = "2026-01-02T03:04:05Z";
+
+    fn config(replicas: Option<u32>, image: &str, more: &Value) -> Value {
+        let mut spec =
+            json!({"template": {"spec": {"containers": [{"name": "web", "image": image}]}}});
+        if let Some(replicas) = replicas {
+            spec["replicas"] = replicas.into();
+        }
+        if !more.is_null() {
+            spec["template"]["spec"]["containers"]
+                .as_array_mut()
+                .unwrap()
+                .push(more.clone());
+        }
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec})
+    }
+
+    fn by(
+        before: Option<&Value>,
+        applied: &Value,
+        manager: &str,
+        force: bool,
+    ) -> Result<Value, Status> {
+        apply(before, applied, &DEPLOYMENTS, manager, force, NOW)
+    }
+
+    fn containers(object: &Value) -> &Value {
+        &object["spec"]["template"]["spec"]["containers"]
+    }
+
+    #[test]
+    fn what_is_no_longer_applied_is_removed() {
+        let side = json!({"name": "side", "image": "b"});
+        let first = by(None, &config(Some(2), "a", &side), "ci", false).unwrap();
+        assert_eq!(containers(&first).as_array().unwrap().len(), 2);
+        let second = by(Some(&first), &config(None, "a2", &Value::Null), "ci", false).unwrap();
+        // embedded 24
+        assert_eq!(
+            *containers(&second),
+            json!([{"name": "web", "image": "a2"}])
+        );
+        assert_eq!(second["spec"]["replicas"], Value::Null);
+        // The same once more changes nothing.
+        let third = by(
+            Some(&second),
+            &config(None, "a2", &Value::Null),
+            "ci",
+            false,
+        )
+        .unwrap();
+        assert_eq!(third, second);
+    }
+
+    #[test]
+    fn a_field_of_another_manager_is_a_conflict_unless_it_is_forced() {
+        let first = by(None, &config(Some(2), "a", &Value::Null), "ci", false).unwrap();
+        let mut scaled = first.clone();
+        scaled["spec"]["replicas"] = 5.into();
+        note_update(&mut scaled, Some(&first), "scaler", NOW);
+        let again = config(Some(2), "a", &Value::Null);
+        let refused = by(Some(&scaled), &again, "ci", false).unwrap_err();
+        // embedded 25
+        assert_eq!(
+            refused.to_string(),
+            r#"Apply failed with 1 conflict: conflict with "scaler" using apps/v1: .spec.replicas"#
+        );
+        let causes = &refused.details.as_ref().unwrap()["causes"];
+        assert_eq!(causes[0]["reason"], "FieldManagerConflict");
+        let forced = by(Some(&scaled), &again, "ci", true).unwrap();
+        assert_eq!(forced["spec"]["replicas"], 2);
+        // Without the field there is no conflict, and the scaler's number stays.
+        let without = by(Some(&scaled), &config(None, "b", &Value::Null), "ci", false).unwrap();
+        assert_eq!(without["spec"]["replicas"], 5);
+        assert_eq!(containers(&without)[0]["image"], "b");
+        // What kubectl applied in its older form is its own.
+        let mut older = first.clone();
+        let text = serde_json::to_string(&config(Some(5), "a", &Value::Null)).unwrap();
+        older["metadata"]["annotations"] = json!({LAST_APPLIED: text});
+        older["spec"]["replicas"] = 5.into();
+        note_update(&mut older, Some(&first), "kubectl-client-side-apply", NOW);
+        let newer = by(
+            Some(&older),
+            &config(Some(7), "a", &Value::Null),
+            KUBECTL,
+            false,
+        )
+        .unwrap();
+        assert_eq!(newer["spec"]["replicas"], 7);
+        // Two who want the same agree.
+        let other = by(
+            Some(&first),
+            &config(Some(2), "a", &Value::Null),
+            "other",
+            false,
+        )
+        .unwrap();
+        let left = by(Some(&other), &config(None, "a", &Value::Null), "ci", false).unwrap();
+        assert_eq!(left["spec"]["replicas"], 2);
+    }
+
+    #[test]
+    fn paths_are_as_upstream_writes_them() {
+        let object = config(Some(1), "a", &Value::Null);
+        let tree = fields_of_object(&object);
+        // embedded 24
+        assert_eq!(
+            tree,
+            json!({"f:spec": {"f:replicas": {}, "f:template": {"f:spec": {"f:containers": {
+                "k:{\"name\":\"web\"}": {".": {}, "f:name": {}, "f:image": {}}}}}}})
+        );
+        let texts: Vec<_> = leaves(&tree).iter().map(|path| words(path)).collect();
+        assert!(
+            texts.contains(&r#".spec.template.spec.containers[name="web"].image"#.to_owned()),
+            "{texts:?}"
+        );
+        assert_eq!(by(None, &object, "", false).unwrap_err().code, 400);
+    }
+}

@@ -1,0 +1,33 @@
+//! What a Kubernetes API server is made of, as values: the resources it serves, its errors, what a
+//! request asks for, selectors, patches, tables, and a cache that watches resume from.
+//!
+//! Objects are JSON, as clients send and read them. Nothing here has a clock, a disk or a socket:
+//! the embedded API in the agent has those, and its objects come from the agent's sources.
+//!
+//! | Module | Holds |
+//! |---|---|
+//! | [`resources`] | the resources that are served, and their paths |
+//! | [`discovery`] | the documents by which clients find them |
+//! | [`openapi`] | the document that makes kubectl leave validation to the server |
+//! | [`status`] | errors, as Kubernetes' clients read them |
+//! | [`options`] | the parameters of requests |
+//! | [`selector`] | label and field selectors |
+//! | [`cache`] | all objects, and the changes that a watch resumes from |
+//! | [`meta`] | names, metadata and what a write keeps of it |
+//! | [`patch`] | JSON, merge and strategic patches |
+//! | [`apply`] | server-side apply: who manages which field, and conflicts |
+//! | [`table`] | the columns that kubectl prints |
+//! | [`protobuf`] | the few bodies that kubectl sends in protobuf |
+
+pub mod apply;
+pub mod cache;
+pub mod discovery;
+pub mod meta;
+pub mod openapi;
+pub mod options;
+pub mod patch;
+pub mod protobuf;
+pub mod resources;
+pub mod selector;
+pub mod status;
+pub mod table;

@@ -1,0 +1,340 @@
+//! Metadata of objects, and what a write keeps of it.
+
+use serde_json::{Map, Value, json};
+
+use crate::resources::Resource;
+use crate::status::Status;
+
+/// Longest base of a generated name.
+///
+/// Upstream: `apiserver/pkg/storage/names/generate.go`.
+const GENERATED_BASE_MAX: usize = 58;
+/// Letters of the random end of a generated name: no vowels, so that no word comes out.
+const GENERATED_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// A text of the metadata; empty where there is none.
+fn text<'a>(object: &'a Value, key: &str) -> &'a str {
+    object["metadata"][key].as_str().unwrap_or_default()
+}
+
+/// Name of an object.
+#[must_use]
+pub fn name(object: &Value) -> &str {
+    text(object, "name")
+}
+
+/// Namespace of an object; empty where it has none.
+#[must_use]
+pub fn namespace(object: &Value) -> &str {
+    text(object, "namespace")
+}
+
+/// UID of an object.
+#[must_use]
+pub fn uid(object: &Value) -> &str {
+    text(object, "uid")
+}
+
+/// Revision of an object; none where it says none.
+#[must_use]
+pub fn revision(object: &Value) -> Option<u64> {
+    text(object, "resourceVersion").parse().ok()
+}
+
+/// Sets the revision of an object.
+pub fn set_revision(object: &mut Value, revision: u64) {
+    metadata(object).insert("resourceVersion".to_owned(), revision.to_string().into());
+}
+
+/// The metadata of an object, made if there is none.
+pub fn metadata(object: &mut Value) -> &mut Map<String, Value> {
+    map(map_of(object), "metadata")
+}
+
+fn map_of(value: &mut Value) -> &mut Map<String, Value> {
+    if !value.is_object() {
+        *value = json!({});
+    }
+    match value {
+        Value::Object(map) => map,
+        _ => unreachable!("made an object above"),
+    }
+}
+
+fn map<'a>(within: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, Value> {
+    map_of(within.entry(key).or_insert_with(|| json!({})))
+}
+
+/// Checks that a body is an object of that resource in that namespace, and fills in what it leaves
+/// to its path.
+///
+/// # Errors
+/// It is of another kind or version, or in another namespace.
+pub fn place(object: &mut Value, resource: &Resource, namespace: &str) -> Result<(), Status> {
+    if !object.is_object() {
+        return Err(Status::bad_request(
+            "the body of the request is not an object",
+        ));
+    }
+    let said = |key: &str| object[key].as_str().unwrap_or_default().to_owned();
+    let (version, kind) = (said("apiVersion"), said("kind"));
+    let (own_version, own_kind) = (resource.api_version(), resource.kind);
+    if (!version.is_empty() && version != own_version) || (!kind.is_empty() && kind != own_kind) {
+        let message = format!(
+            "the object provided is unrecognized (must be of type {own_kind}): it is a {kind} of {version}"
+        );
+        return Err(Status::bad_request(message));
+    }
+    object["apiVersion"] = own_version.into();
+    object["kind"] = own_kind.into();
+    let metadata = metadata(object);
+    if resource.namespaced {
+        let said = metadata.get("namespace").and_then(Value::as_str);
+        if said.is_some_and(|said| !said.is_empty() && said != namespace) {
+            return Err(Status::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+        metadata.insert("namespace".to_owned(), namespace.into());
+    } else {
+        metadata.remove("namespace");
+    }
+    Ok(())
+}
+
+/// Gives an object without a name one that begins with its `generateName`. `random` makes the
+/// letters at its end.
+///
+/// # Errors
+/// It has neither.
+pub fn generate_name(
+    object: &mut Value,
+    resource: &Resource,
+    random: [u8; 5],
+) -> Result<(), Status> {
+    if !name(object).is_empty() {
+        return Ok(());
+    }
+    let base = text(object, "generateName");
+    if base.is_empty() {
+        let cause = crate::status::Cause {
+            reason: "FieldValueRequired",
+            message: "Required value: name or generateName is required".to_owned(),
+            field: "metadata.name".to_owned(),
+        };
+        return Err(Status::invalid(resource.kind, resource.group, "", &[cause]));
+    }
+    let base: String = base.chars().take(GENERATED_BASE_MAX).collect();
+    let letters = random.map(|byte| {
+        let index = usize::from(byte) % GENERATED_LETTERS.len();
+        GENERATED_LETTERS
+            .get(index)
+            .copied()
+            .map_or('x', char::from)
+    });
+    let name = base + &String::from_iter(letters);
+    metadata(object).insert("name".to_owned(), name.into());
+    Ok(())
+}
+
+/// Makes a body a new object: its identity is the server's affair, and so is its status.
+pub fn begin(object: &mut Value, uid: &str, now: &str) {
+    if let Some(map) = object.as_object_mut() {
+        map.remove("status");
+    }
+    let has_spec = object.get("spec").is_some();
+    let metadata = metadata(object);
+    for key in [
+        "resourceVersion",
+        "selfLink",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "managedFields",
+        "generation",
+    ] {
+        metadata.remove(key);
+    }
+    metadata.insert("uid".to_owned(), uid.into());
+    metadata.insert("creationTimestamp".to_owned(), now.into());
+    if has_spec {
+        metadata.insert("generation".to_owned(), 1.into());
+    }
+}
+
+/// Makes a body the next version of an object: what is the server's affair stays as it was, and a
+/// changed spec is another generation.
+///
+/// # Errors
+/// The body was made from another version, is another object, or has another name.
+pub fn succeed(object: &mut Value, before: &Value, resource: &Resource) -> Result<(), Status> {
+    let known = name(before);
+    if name(object) != known {
+        let message = format!(
+            "the name of the object ({}) does not match the name on the URL ({known})",
+            name(object)
+        );
+        return Err(Status::bad_request(message));
+    }
+    if revision(object).is_some() && revision(object) != revision(before) {
+        return Err(Status::modified(resource, known));
+    }
+    if !uid(object).is_empty() && uid(object) != uid(before) {
+        let why = format!(
+            "Precondition failed: UID in precondition: {}, UID in object meta: {}",
+            uid(object),
+            uid(before)
+        );
+        return Err(Status::conflict(resource, known, &why));
+    }
+    let spec_changed = object.get("spec") != before.get("spec");
+    let old = &before["metadata"];
+    let generation = old["generation"].as_i64();
+    let kept: Vec<_> = [
+        "uid",
+        "creationTimestamp",
+        "resourceVersion",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generateName",
+    ]
+    .into_iter()
+    .map(|key| (key, old.get(key).cloned()))
+    .collect();
+    let metadata = metadata(object);
+    for (key, value) in kept {
+        match value {
+            Some(value) => metadata.insert(key.to_owned(), value),
+            None => metadata.remove(key),
+        };
+    }
+    match generation {
+        Some(known) => {
+            let next = if spec_changed { known + 1 } else { known };
+            metadata.insert("generation".to_owned(), next.into());
+        }
+        None => drop(metadata.remove("generation")),
+    }
+    match before.get("status") {
+        Some(status) => object["status"] = status.clone(),
+        None => drop(object.as_object_mut().map(|map| map.remove("status"))),
+    }
+    Ok(())
+}
+
+/// Checks the preconditions of a deletion.
+///
+/// # Errors
+/// The object is another one, or was changed.
+pub fn check_preconditions(
+    options: &Value,
+    object: &Value,
+    resource: &Resource,
+) -> Result<(), Status> {
+    let wanted = &options["preconditions"];
+    for (key, words) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
+        let asked = wanted[key].as_str().unwrap_or_default();
+        let is = text(object, key);
+        if !asked.is_empty() && asked != is {
+            let why = format!(
+                "Precondition failed: {words} in precondition: {asked}, {words} in object meta: {is}"
+            );
+            return Err(Status::conflict(resource, name(object), &why));
+        }
+    }
+    Ok(())
+}
+
+/// The object without anything but its metadata, as clients ask for that watch many kinds.
+#[must_use]
+pub fn partial(object: &Value) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": object["metadata"],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::{NODES, PODS};
+
+    #[test]
+    fn a_write_keeps_what_is_the_servers() {
+        let mut new = json!({"metadata": {"name": "web", "uid": "mine", "generation": 7}, "spec": {"a": 1}, "status": {"x": 1}});
+        begin(&mut new, "u-1", "2026-01-02T03:04:05Z");
+        assert_eq!(
+            new,
+            json!({"metadata": {"name": "web", "uid": "u-1", "generation": 1, "creationTimestamp": "2026-01-02T03:04:05Z"}, "spec": {"a": 1}})
+        );
+        let mut before = new.clone();
+        before["status"] = json!({"phase": "Running"});
+        set_revision(&mut before, 5);
+
+        let mut same = json!({"metadata": {"name": "web", "labels": {"a": "b"}}, "spec": {"a": 1}});
+        succeed(&mut same, &before, &PODS).unwrap();
+        assert_eq!(same["metadata"]["generation"], 1);
+        assert_eq!(same["status"]["phase"], "Running");
+        let mut other =
+            json!({"metadata": {"name": "web"}, "spec": {"a": 2}, "status": {"phase": "Mine"}});
+        succeed(&mut other, &before, &PODS).unwrap();
+        assert_eq!(other["metadata"]["generation"], 2);
+        assert_eq!(other["status"]["phase"], "Running");
+
+        for (metadata, code) in [
+            (json!({"name": "web", "resourceVersion": "4"}), 409),
+            (json!({"name": "web", "uid": "u-2"}), 409),
+            (json!({"name": "other"}), 400),
+        ] {
+            let mut stale = json!({"metadata": metadata, "spec": {"a": 1}});
+            // embedded 21
+            assert_eq!(succeed(&mut stale, &before, &PODS).unwrap_err().code, code);
+        }
+        let options = json!({"preconditions": {"uid": "u-2"}});
+        // embedded 21
+        assert_eq!(
+            check_preconditions(&options, &before, &PODS)
+                .unwrap_err()
+                .code,
+            409
+        );
+    }
+
+    #[test]
+    fn a_body_belongs_where_it_is_sent() {
+        let mut bare = json!({"metadata": {"name": "x"}});
+        place(&mut bare, &PODS, "a").unwrap();
+        // embedded 21
+        assert_eq!(
+            bare,
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "namespace": "a"}})
+        );
+        for (body, resource) in [
+            (json!({"metadata": {"namespace": "b"}}), &PODS),
+            (json!({"kind": "Node"}), &PODS),
+            (json!({"apiVersion": "v2"}), &NODES),
+            (json!("text"), &PODS),
+        ] {
+            let mut body = body;
+            assert_eq!(
+                place(&mut body, resource, "a").unwrap_err().code,
+                400,
+                "{body}"
+            );
+        }
+    }
+
+    #[test]
+    fn names_are_generated_without_vowels() {
+        let mut object = json!({"metadata": {"generateName": "web-"}});
+        generate_name(&mut object, &PODS, [0, 1, 26, 27, 255]).unwrap();
+        assert_eq!(name(&object), "web-bc9bq");
+        let mut nameless = json!({"metadata": {}});
+        assert_eq!(
+            generate_name(&mut nameless, &PODS, [0; 5])
+                .unwrap_err()
+                .code,
+            422
+        );
+    }
+}

@@ -1,0 +1,249 @@
+//! The parameters of requests: what they may be, and which go together.
+//!
+//! Upstream: `apimachinery/pkg/apis/meta/internalversion/validation`,
+//! `apiserver/pkg/storage/cacher`.
+
+use crate::status::{Cause, Status};
+
+/// Longest name of a field manager, in characters.
+const FIELD_MANAGER_MAX: usize = 128;
+
+/// What the revision of a list means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VersionMatch {
+    /// Exactly this one.
+    Exact,
+    /// This or a newer one.
+    NotOlderThan,
+}
+
+/// The parameters of a list or a watch.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ListOptions {
+    /// Selector of labels, as text.
+    pub label_selector: String,
+    /// Selector of fields, as text.
+    pub field_selector: String,
+    /// Whether changes are asked for instead of a list.
+    pub watch: bool,
+    /// The revision; none where it isn't set, and 0 for any.
+    pub resource_version: Option<u64>,
+    /// What the revision of a list means.
+    pub version_match: Option<VersionMatch>,
+    /// How long a watch is to last, in seconds.
+    pub timeout_seconds: Option<u64>,
+    /// Whether a watch tells the revision now and then.
+    pub bookmarks: bool,
+    /// Whether a watch begins with the objects that exist.
+    pub initial_events: bool,
+}
+
+/// The parameters of a write.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WriteOptions {
+    /// Whether nothing is stored.
+    pub dry_run: bool,
+    /// Who writes, for server-side apply.
+    pub field_manager: String,
+    /// Whether fields of other managers may be taken over.
+    pub force: bool,
+    /// What unknown fields mean.
+    pub validation: FieldValidation,
+}
+
+/// What unknown and duplicate fields of a body mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FieldValidation {
+    /// Nothing.
+    Ignore,
+    /// A warning.
+    #[default]
+    Warn,
+    /// An error.
+    Strict,
+}
+
+/// The first value of each key, decoded.
+pub type Query = [(String, String)];
+
+fn value<'a>(query: &'a Query, key: &str) -> Option<&'a str> {
+    let mut found = query.iter().filter(|(name, _)| name == key);
+    found.next().map(|(_, value)| value.as_str())
+}
+
+fn boolean(query: &Query, key: &str) -> bool {
+    value(query, key).is_some_and(|value| !matches!(value, "false" | "0" | "f" | "F" | "False"))
+}
+
+impl ListOptions {
+    /// Reads the parameters.
+    ///
+    /// # Errors
+    /// One is of the wrong form, or two don't go together.
+    pub fn parse(query: &Query) -> Result<Self, Status> {
+        let text = |key: &str| value(query, key).unwrap_or_default().to_owned();
+        let number = |key: &str| match value(query, key) {
+            None | Some("") => Ok(None),
+            Some(text) => text.parse::<u64>().map(Some).map_err(|_| {
+                Status::invalid_option(key, &format!("Invalid value: {text:?}: invalid number"))
+            }),
+        };
+        let version_match = match value(query, "resourceVersionMatch") {
+            None | Some("") => None,
+            Some("Exact") => Some(VersionMatch::Exact),
+            Some("NotOlderThan") => Some(VersionMatch::NotOlderThan),
+            Some(other) => {
+                let message = format!(
+                    "Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""
+                );
+                return Err(Status::invalid_option("resourceVersionMatch", &message));
+            }
+        };
+        let options = Self {
+            label_selector: text("labelSelector"),
+            field_selector: text("fieldSelector"),
+            watch: boolean(query, "watch"),
+            resource_version: number("resourceVersion")?,
+            version_match,
+            timeout_seconds: number("timeoutSeconds")?,
+            bookmarks: boolean(query, "allowWatchBookmarks"),
+            initial_events: boolean(query, "sendInitialEvents"),
+        };
+        if value(query, "continue").is_some_and(|token| !token.is_empty()) {
+            // Lists are whole: no token was ever given.
+            return Err(Status::bad_request(
+                "continue key is not valid: lists are never split here",
+            ));
+        }
+        options.check(value(query, "sendInitialEvents").is_some())?;
+        Ok(options)
+    }
+
+    fn check(&self, says_initial_events: bool) -> Result<(), Status> {
+        let field = "resourceVersionMatch";
+        let forbidden = |field, why: &str| {
+            let message = format!("Forbidden: {why}");
+            Err(Status::invalid_option(field, &message))
+        };
+        if self.watch {
+            return match (says_initial_events, self.version_match) {
+                (true, Some(VersionMatch::NotOlderThan)) | (false, None) => Ok(()),
+                (true, _) => forbidden(
+                    field,
+                    "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+                ),
+                (false, Some(_)) => forbidden(
+                    field,
+                    "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+                ),
+            };
+        }
+        if says_initial_events {
+            return forbidden(
+                "sendInitialEvents",
+                "sendInitialEvents is forbidden for list",
+            );
+        }
+        match (self.version_match, self.resource_version) {
+            (Some(_), None) => forbidden(
+                field,
+                "resourceVersionMatch is forbidden unless resourceVersion is provided",
+            ),
+            (Some(VersionMatch::Exact), Some(0)) => forbidden(
+                field,
+                "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl WriteOptions {
+    /// Reads the parameters.
+    ///
+    /// # Errors
+    /// One has a value that isn't known.
+    pub fn parse(query: &Query) -> Result<Self, Status> {
+        let dry_run = match value(query, "dryRun") {
+            None | Some("") => false,
+            Some("All") => true,
+            Some(other) => {
+                let cause = Cause {
+                    reason: "FieldValueNotSupported",
+                    message: format!("Unsupported value: {other:?}: supported values: \"All\""),
+                    field: "dryRun".to_owned(),
+                };
+                return Err(Status::invalid("WriteOptions", "meta.k8s.io", "", &[cause]));
+            }
+        };
+        let validation = match value(query, "fieldValidation") {
+            None | Some("" | "Warn") => FieldValidation::Warn,
+            Some("Strict") => FieldValidation::Strict,
+            Some("Ignore") => FieldValidation::Ignore,
+            Some(other) => {
+                let message = format!("Unsupported value: {other:?}");
+                return Err(Status::invalid_option("fieldValidation", &message));
+            }
+        };
+        let field_manager = value(query, "fieldManager").unwrap_or_default().to_owned();
+        if field_manager.chars().count() > FIELD_MANAGER_MAX {
+            let message = format!("Too long: may not be more than {FIELD_MANAGER_MAX} characters");
+            return Err(Status::invalid_option("fieldManager", &message));
+        }
+        Ok(Self {
+            dry_run,
+            field_manager,
+            force: boolean(query, "force"),
+            validation,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(text: &str) -> Result<ListOptions, u16> {
+        let query: Vec<_> = text
+            .split('&')
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect();
+        ListOptions::parse(&query).map_err(|status| status.code)
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused() {
+        for (text, expected) in [
+            ("limit=500", Ok(None)),
+            ("resourceVersion=0&limit=500", Ok(Some(0))),
+            (
+                "resourceVersion=12&resourceVersionMatch=Exact",
+                Ok(Some(12)),
+            ),
+            ("resourceVersionMatch=Exact", Err(422)),
+            ("resourceVersion=0&resourceVersionMatch=Exact", Err(422)),
+            ("resourceVersion=1&resourceVersionMatch=Other", Err(422)),
+            ("resourceVersion=x", Err(422)),
+            ("sendInitialEvents=true", Err(422)),
+            ("watch=true&sendInitialEvents=true", Err(422)),
+            (
+                "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
+                Ok(None),
+            ),
+            ("watch=1&resourceVersionMatch=NotOlderThan", Err(422)),
+            ("continue=abc", Err(400)),
+        ] {
+            // embedded 19
+            assert_eq!(list(text).map(|o| o.resource_version), expected, "{text}");
+        }
+        let dry = |value: &str| {
+            let query = [("dryRun".to_owned(), value.to_owned())];
+            WriteOptions::parse(&query)
+                .map(|o| o.dry_run)
+                .map_err(|e| e.code)
+        };
+        assert_eq!(dry("All"), Ok(true));
+        assert_eq!(dry("Some"), Err(422));
+    }
+}

@@ -1,0 +1,419 @@
+//! The resources that are served, and which of them a path means.
+
+use crate::status::Status;
+
+/// A resource of the API.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Resource {
+    /// API group; empty for the core group.
+    pub group: &'static str,
+    /// Version of the group.
+    pub version: &'static str,
+    /// Name in paths, for example `pods`.
+    pub plural: &'static str,
+    /// Name of one, for example `pod`.
+    pub singular: &'static str,
+    /// Kind of its objects.
+    pub kind: &'static str,
+    /// Abbreviations that kubectl takes.
+    pub short_names: &'static [&'static str],
+    /// Names that mean several resources, `all` for example.
+    pub categories: &'static [&'static str],
+    /// Whether its objects have a namespace.
+    pub namespaced: bool,
+    /// The verbs that are served.
+    pub verbs: &'static [&'static str],
+    /// The subresources that are served.
+    pub subresources: &'static [Subresource],
+}
+
+/// A subresource.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Subresource {
+    /// Its name in paths, for example `log`.
+    pub name: &'static str,
+    /// API version of its objects; empty for that of the resource.
+    pub api_version: &'static str,
+    /// Kind of its objects.
+    pub kind: &'static str,
+    /// The verbs that are served.
+    pub verbs: &'static [&'static str],
+}
+
+const READ: &[&str] = &["get", "list", "watch"];
+const ALL: &[&str] = &[
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+];
+const STREAM: &[&str] = &["create", "get"];
+
+const fn sub(
+    name: &'static str,
+    kind: &'static str,
+    verbs: &'static [&'static str],
+) -> Subresource {
+    Subresource {
+        name,
+        api_version: "",
+        kind,
+        verbs,
+    }
+}
+
+const fn stream(name: &'static str, kind: &'static str) -> Subresource {
+    sub(name, kind, STREAM)
+}
+
+const BASE: Resource = Resource {
+    group: "",
+    version: "v1",
+    plural: "",
+    singular: "",
+    kind: "",
+    short_names: &[],
+    categories: &[],
+    namespaced: true,
+    verbs: ALL,
+    subresources: &[],
+};
+
+/// Pods.
+pub static PODS: Resource = Resource {
+    plural: "pods",
+    singular: "pod",
+    kind: "Pod",
+    short_names: &["po"],
+    categories: &["all"],
+    subresources: &[
+        stream("attach", "PodAttachOptions"),
+        stream("exec", "PodExecOptions"),
+        Subresource {
+            name: "eviction",
+            api_version: "policy/v1",
+            kind: "Eviction",
+            verbs: &["create"],
+        },
+        sub("log", "Pod", &["get"]),
+        stream("portforward", "PodPortForwardOptions"),
+        sub("status", "Pod", &["get"]),
+    ],
+    ..BASE
+};
+
+/// `ConfigMap`s.
+pub static CONFIG_MAPS: Resource = Resource {
+    plural: "configmaps",
+    singular: "configmap",
+    kind: "ConfigMap",
+    short_names: &["cm"],
+    ..BASE
+};
+
+/// Secrets.
+pub static SECRETS: Resource = Resource {
+    plural: "secrets",
+    singular: "secret",
+    kind: "Secret",
+    ..BASE
+};
+
+/// Services.
+pub static SERVICES: Resource = Resource {
+    plural: "services",
+    singular: "service",
+    kind: "Service",
+    short_names: &["svc"],
+    categories: &["all"],
+    ..BASE
+};
+
+/// `PersistentVolumeClaim`s.
+pub static CLAIMS: Resource = Resource {
+    plural: "persistentvolumeclaims",
+    singular: "persistentvolumeclaim",
+    kind: "PersistentVolumeClaim",
+    short_names: &["pvc"],
+    ..BASE
+};
+
+/// `PersistentVolume`s.
+pub static VOLUMES: Resource = Resource {
+    plural: "persistentvolumes",
+    singular: "persistentvolume",
+    kind: "PersistentVolume",
+    short_names: &["pv"],
+    namespaced: false,
+    ..BASE
+};
+
+/// Namespaces.
+pub static NAMESPACES: Resource = Resource {
+    plural: "namespaces",
+    singular: "namespace",
+    kind: "Namespace",
+    short_names: &["ns"],
+    namespaced: false,
+    verbs: &[
+        "create", "delete", "get", "list", "patch", "update", "watch",
+    ],
+    ..BASE
+};
+
+/// Nodes: this one.
+pub static NODES: Resource = Resource {
+    plural: "nodes",
+    singular: "node",
+    kind: "Node",
+    short_names: &["no"],
+    namespaced: false,
+    verbs: READ,
+    ..BASE
+};
+
+/// Events.
+pub static EVENTS: Resource = Resource {
+    plural: "events",
+    singular: "event",
+    kind: "Event",
+    short_names: &["ev"],
+    verbs: READ,
+    ..BASE
+};
+
+const SCALE_AND_STATUS: &[Subresource] = &[
+    Subresource {
+        name: "scale",
+        api_version: "autoscaling/v1",
+        kind: "Scale",
+        verbs: &["get", "patch", "update"],
+    },
+    sub("status", "Deployment", &["get"]),
+];
+
+/// Deployments.
+pub static DEPLOYMENTS: Resource = Resource {
+    group: "apps",
+    plural: "deployments",
+    singular: "deployment",
+    kind: "Deployment",
+    short_names: &["deploy"],
+    categories: &["all"],
+    subresources: SCALE_AND_STATUS,
+    ..BASE
+};
+
+/// `DaemonSet`s.
+pub static DAEMON_SETS: Resource = Resource {
+    group: "apps",
+    plural: "daemonsets",
+    singular: "daemonset",
+    kind: "DaemonSet",
+    short_names: &["ds"],
+    categories: &["all"],
+    subresources: &[sub("status", "DaemonSet", &["get"])],
+    ..BASE
+};
+
+/// What pods use.
+pub static POD_METRICS: Resource = Resource {
+    group: "metrics.k8s.io",
+    version: "v1beta1",
+    plural: "pods",
+    singular: "",
+    kind: "PodMetrics",
+    verbs: &["get", "list"],
+    ..BASE
+};
+
+/// What the node uses.
+pub static NODE_METRICS: Resource = Resource {
+    group: "metrics.k8s.io",
+    version: "v1beta1",
+    plural: "nodes",
+    singular: "",
+    kind: "NodeMetrics",
+    namespaced: false,
+    verbs: &["get", "list"],
+    ..BASE
+};
+
+/// Whether who asks may do something: always.
+pub static ACCESS_REVIEWS: Resource = Resource {
+    group: "authorization.k8s.io",
+    plural: "selfsubjectaccessreviews",
+    singular: "selfsubjectaccessreview",
+    kind: "SelfSubjectAccessReview",
+    namespaced: false,
+    verbs: &["create"],
+    ..BASE
+};
+
+/// Who asks.
+pub static SUBJECT_REVIEWS: Resource = Resource {
+    group: "authentication.k8s.io",
+    plural: "selfsubjectreviews",
+    singular: "selfsubjectreview",
+    kind: "SelfSubjectReview",
+    namespaced: false,
+    verbs: &["create"],
+    ..BASE
+};
+
+/// Every resource, by group, in the order of discovery.
+pub static RESOURCES: &[&Resource] = &[
+    &CONFIG_MAPS,
+    &EVENTS,
+    &NAMESPACES,
+    &NODES,
+    &CLAIMS,
+    &VOLUMES,
+    &PODS,
+    &SECRETS,
+    &SERVICES,
+    &DAEMON_SETS,
+    &DEPLOYMENTS,
+    &SUBJECT_REVIEWS,
+    &ACCESS_REVIEWS,
+    &NODE_METRICS,
+    &POD_METRICS,
+];
+
+impl Resource {
+    /// Group and version, as in `apiVersion`.
+    #[must_use]
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() {
+            self.version.to_owned()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
+    }
+
+    /// Its name with its group, as errors have it: `deployments.apps`.
+    #[must_use]
+    pub fn qualified(&self) -> String {
+        if self.group.is_empty() {
+            self.plural.to_owned()
+        } else {
+            format!("{}.{}", self.plural, self.group)
+        }
+    }
+
+    /// The resource of a kind.
+    #[must_use]
+    pub fn of_kind(kind: &str) -> Option<&'static Self> {
+        let mut all = RESOURCES.iter().copied();
+        all.find(|resource| resource.kind == kind)
+    }
+
+    /// Whether objects of it are kept and can be watched.
+    #[must_use]
+    pub fn is_stored(&self) -> bool {
+        self.verbs.contains(&"watch")
+    }
+}
+
+/// What a path means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The resource.
+    pub resource: &'static Resource,
+    /// Its namespace; empty for all, or where it has none.
+    pub namespace: String,
+    /// The object; none for the collection.
+    pub name: Option<String>,
+    /// The subresource, if one is meant.
+    pub subresource: Option<String>,
+}
+
+/// Reads the path of a request for objects, `/api/v1/…` or `/apis/GROUP/VERSION/…`.
+///
+/// # Errors
+/// There is nothing at that path.
+pub fn target(path: &str) -> Result<Target, Status> {
+    let mut parts = path.split('/').filter(|part| !part.is_empty());
+    let group = match parts.next() {
+        Some("api") => "",
+        Some("apis") => parts.next().ok_or_else(Status::no_such_path)?,
+        Some(_) | None => return Err(Status::no_such_path()),
+    };
+    let version = parts.next().ok_or_else(Status::no_such_path)?;
+    let rest: Vec<&str> = parts.collect();
+    // A namespace is a resource of its own, and what others are in.
+    let (namespace, rest) = match &rest[..] {
+        ["namespaces", namespace, rest @ ..] if !matches!(rest, [] | ["status" | "finalize"]) => {
+            (*namespace, rest)
+        }
+        rest => ("", rest),
+    };
+    let (plural, name, subresource) = match rest {
+        [plural] => (*plural, None, None),
+        [plural, name] => (*plural, Some(*name), None),
+        [plural, name, subresource] => (*plural, Some(*name), Some(*subresource)),
+        _ => return Err(Status::no_such_path()),
+    };
+    let mut all = RESOURCES.iter().copied();
+    let resource = all
+        .find(|r| (r.group, r.version, r.plural) == (group, version, plural))
+        .filter(|r| r.namespaced || namespace.is_empty())
+        .filter(|r| !r.namespaced || name.is_none() || !namespace.is_empty())
+        .ok_or_else(Status::no_such_path)?;
+    let known = |name: &str| resource.subresources.iter().any(|sub| sub.name == name);
+    if subresource.is_some_and(|name| !known(name)) {
+        return Err(Status::no_such_path());
+    }
+    Ok(Target {
+        resource,
+        namespace: namespace.to_owned(),
+        name: name.map(str::to_owned),
+        subresource: subresource.map(str::to_owned),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_mean_collections_objects_and_subresources() {
+        for (path, expected) in [
+            ("/api/v1/pods", Some(("pods", "", None, None))),
+            ("/api/v1/namespaces/a/pods", Some(("pods", "a", None, None))),
+            (
+                "/api/v1/namespaces/a/pods/web/log",
+                Some(("pods", "a", Some("web"), Some("log"))),
+            ),
+            (
+                "/api/v1/namespaces/a",
+                Some(("namespaces", "", Some("a"), None)),
+            ),
+            ("/api/v1/namespaces", Some(("namespaces", "", None, None))),
+            (
+                "/apis/apps/v1/namespaces/a/deployments/web/scale",
+                Some(("deployments", "a", Some("web"), Some("scale"))),
+            ),
+            ("/api/v1/nodes/n", Some(("nodes", "", Some("n"), None))),
+            // An object without its namespace, a namespace of what has none, a group that isn't.
+            ("/api/v1/pods/web", None),
+            ("/api/v1/namespaces/a/nodes", None),
+            ("/apis/apps/v2/deployments", None),
+            ("/api/v1/namespaces/a/pods/web/binding", None),
+            ("/api/v1", None),
+            ("/other", None),
+        ] {
+            let found = target(path).ok();
+            let found = found.as_ref().map(|t| {
+                let (name, sub) = (t.name.as_deref(), t.subresource.as_deref());
+                (t.resource.plural, t.namespace.as_str(), name, sub)
+            });
+            // embedded 22
+            assert_eq!(found, expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Label and field selectors.
+//!
+//! Upstream: `apimachinery/pkg/labels/selector.go`, `apimachinery/pkg/fields/selector.go`.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::resources::Resource;
+use crate::status::Status;
+
+/// A condition on one label.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct LabelRequirement {
+    key: String,
+    operator: LabelOperator,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum LabelOperator {
+    In(BTreeSet<String>),
+    NotIn(BTreeSet<String>),
+    Exists,
+    DoesNotExist,
+}
+
+/// A condition on one field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct FieldRequirement {
+    field: String,
+    value: String,
+    equal: bool,
+}
+
+/// Which objects are meant.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Selector {
+    labels: Vec<LabelRequirement>,
+    fields: Vec<FieldRequirement>,
+}
+
+impl Selector {
+    /// Reads both texts; an empty one means every object.
+    ///
+    /// # Errors
+    /// A text is no selector, or the resource has no such field.
+    pub fn parse(labels: &str, fields: &str, resource: &Resource) -> Result<Self, Status> {
+        Ok(Self {
+            labels: parse_labels(labels)?,
+            fields: parse_fields(fields, resource)?,
+        })
+    }
+
+    /// Whether every object is meant.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// Whether that object is meant.
+    #[must_use]
+    pub fn matches(&self, object: &Value) -> bool {
+        let labels = &object["metadata"]["labels"];
+        let labels_fit = self.labels.iter().all(|requirement| {
+            let value = labels.get(&requirement.key).and_then(Value::as_str);
+            match &requirement.operator {
+                LabelOperator::In(values) => value.is_some_and(|value| values.contains(value)),
+                LabelOperator::NotIn(values) => !value.is_some_and(|value| values.contains(value)),
+                LabelOperator::Exists => value.is_some(),
+                LabelOperator::DoesNotExist => value.is_none(),
+            }
+        });
+        labels_fit
+            && self.fields.iter().all(|requirement| {
+                let is = field(object, &requirement.field) == requirement.value;
+                is == requirement.equal
+            })
+    }
+}
+
+fn parse_labels(text: &str) -> Result<Vec<LabelRequirement>, Status> {
+    let mut requirements = Vec::new();
+    for part in split_outside_parentheses(text) {
+        let part = part.trim();
+        if part.is_empty() {
+            continue;
+        }
+        requirements.push(label_requirement(part).ok_or_else(|| {
+            Status::bad_request(format!("unable to parse requirement: {part:?}"))
+        })?);
+    }
+    Ok(requirements)
+}
+
+/// Splits at the commas that are not within parentheses.
+fn split_outside_parentheses(text: &str) -> Vec<&str> {
+    let (mut parts, mut depth, mut start) = (Vec::new(), 0_i32, 0);
+    for (at, c) in text.char_indices() {
+        match c {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.extend(text.get(start..at));
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.extend(text.get(start..));
+    parts
+}
+
+fn label_requirement(part: &str) -> Option<LabelRequirement> {
+    let set = |values: &str| -> Option<BTreeSet<String>> {
+        let values = values.trim().strip_prefix('(')?.strip_suffix(')')?;
+        Some(values.split(',').map(|v| v.trim().to_owned()).collect())
+    };
+    let one = |value: &str| BTreeSet::from([value.trim().to_owned()]);
+    let (key, operator) = if let Some(key) = part.strip_prefix('!') {
+        (key, LabelOperator::DoesNotExist)
+    } else if let Some((key, value)) = part.split_once("!=") {
+        (key, LabelOperator::NotIn(one(value)))
+    } else if let Some((key, value)) = part.split_once("==") {
+        (key, LabelOperator::In(one(value)))
+    } else if let Some((key, value)) = part.split_once('=') {
+        (key, LabelOperator::In(one(value)))
+    } else if let Some((key, values)) = part.split_once(" notin ") {
+        (key, LabelOperator::NotIn(set(values)?))
+    } else if let Some((key, values)) = part.split_once(" in ") {
+        (key, LabelOperator::In(set(values)?))
+    } else {
+        (part, LabelOperator::Exists)
+    };
+    let key = key.trim();
+    let is_key = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    (!key.is_empty() && key.chars().all(is_key)).then(|| LabelRequirement {
+        key: key.to_owned(),
+        operator,
+    })
+}
+
+/// The fields that objects can be selected by, besides name and namespace.
+///
+/// Upstream: `pkg/apis/core/v1/conversion.go`, `pkg/registry/core/event/strategy.go`.
+fn fields_of(resource: &Resource) -> &'static [&'static str] {
+    match (resource.group, resource.plural) {
+        ("", "pods") => &[
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "spec.hostNetwork",
+            "status.phase",
+            "status.podIP",
+            "status.podIPs",
+            "status.nominatedNodeName",
+        ],
+        ("", "events") => &[
+            "involvedObject.kind",
+            "involvedObject.namespace",
+            "involvedObject.name",
+            "involvedObject.uid",
+            "involvedObject.apiVersion",
+            "involvedObject.resourceVersion",
+            "involvedObject.fieldPath",
+            "reason",
+            "reportingComponent",
+            "source",
+            "type",
+        ],
+        ("", "nodes") => &["spec.unschedulable"],
+        ("", "namespaces") => &["status.phase"],
+        ("", "secrets") => &["type"],
+        _ => &[],
+    }
+}
+
+fn parse_fields(text: &str, resource: &Resource) -> Result<Vec<FieldRequirement>, Status> {
+    let mut requirements = Vec::new();
+    for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
+        let parsed = part
+            .split_once("!=")
+            .map(|(field, value)| (field, value, false))
+            .or_else(|| part.split_once("==").map(|(f, v)| (f, v, true)))
+            .or_else(|| part.split_once('=').map(|(f, v)| (f, v, true)));
+        let Some((field, value, equal)) = parsed else {
+            let message = format!("invalid selector: {text:?}; can't understand {part:?}");
+            return Err(Status::bad_request(message));
+        };
+        let of_all = ["metadata.name", "metadata.namespace"];
+        if !of_all.contains(&field) && !fields_of(resource).contains(&field) {
+            let message = format!("field label not supported: {field}");
+            return Err(Status::bad_request(message));
+        }
+        requirements.push(FieldRequirement {
+            field: field.to_owned(),
+            value: value.to_owned(),
+            equal,
+        });
+    }
+    Ok(requirements)
+}
+
+/// The value of a field as selectors see it; empty where the object has none.
+fn field(object: &Value, path: &str) -> String {
+    // The component that reports, of an event of either form.
+    if path == "source" {
+        let old = object["source"]["component"].as_str().unwrap_or_default();
+        let new = object["reportingComponent"].as_str().unwrap_or_default();
+        return if old.is_empty() { new } else { old }.to_owned();
+    }
+    let mut value = object;
+    for part in path.split('.') {
+        value = &value[part];
+    }
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Bool(value) => value.to_string(),
+        Value::Number(number) => number.to_string(),
+        Value::Null if ["spec.hostNetwork", "spec.unschedulable"].contains(&path) => {
+            "false".to_owned()
+        }
+        Value::Null | Value::Array(_) | Value::Object(_) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::resources::{CONFIG_MAPS, EVENTS, PODS};
+
+    #[test]
+    fn labels_select_as_upstream() {
+        let object = json!({"metadata": {"labels": {"app": "web", "tier": "front", "empty": ""}}});
+        for (text, expected) in [
+            ("", true),
+            ("app=web", true),
+            ("app==web", true),
+            ("app=db", false),
+            ("app!=db", true),
+            ("missing!=x", true),
+            ("app", true),
+            ("!app", false),
+            ("!missing", true),
+            ("app in (web,db)", true),
+            ("app in (db)", false),
+            ("app notin (db, cache)", true),
+            ("missing notin (a)", true),
+            ("app=web,tier=front", true),
+            ("app=web,tier=back", false),
+            ("app in (web, db),tier", true),
+            ("empty=", true),
+        ] {
+            let selector = Selector::parse(text, "", &PODS).unwrap();
+            // embedded 18
+            assert_eq!(selector.matches(&object), expected, "{text}");
+        }
+        for text in ["=x", "a b", "app in web"] {
+            assert_eq!(
+                Selector::parse(text, "", &PODS).unwrap_err().code,
+                400,
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn fields_select_what_the_resource_has() {
+        let pod = json!({
+            "metadata": {"name": "web", "namespace": "a"},
+            "spec": {"nodeName": "n"},
+            "status": {"phase": "Running"},
+        });
+        for (text, expected) in [
+            ("metadata.name=web", true),
+            ("metadata.name==web,metadata.namespace=a", true),
+            (
+                "spec.nodeName=n,status.phase!=Succeeded,status.phase!=Failed",
+                true,
+            ),
+            ("status.phase=Failed", false),
+            ("spec.hostNetwork=false", true),
+        ] {
+            let selector = Selector::parse("", text, &PODS).unwrap();
+            // embedded 18
+            assert_eq!(selector.matches(&pod), expected, "{text}");
+        }
+        for (text, resource) in [
+            ("spec.image=x", &PODS),
+            ("status.phase=x", &CONFIG_MAPS),
+            ("x", &PODS),
+        ] {
+            let refused = Selector::parse("", text, resource).unwrap_err();
+            // embedded 18
+            assert_eq!(refused.code, 400, "{text}");
+        }
+        let event = json!({"reportingComponent": "mirrorlet", "involvedObject": {"uid": "u"}});
+        let both = Selector::parse("", "source=mirrorlet,involvedObject.uid=u", &EVENTS).unwrap();
+        assert!(both.matches(&event));
+    }
+}

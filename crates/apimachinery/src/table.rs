@@ -1,0 +1,250 @@
+//! Tables: the columns that kubectl prints, made by the server.
+//!
+//! Upstream: `pkg/printers/internalversion/printers.go`.
+
+mod cells;
+mod pods;
+
+use std::sync::Arc;
+
+use mirrorlet_core::api::Timestamp;
+use serde_json::{Value, json};
+
+use crate::meta;
+use crate::resources::Resource;
+
+/// Which part of each object a row holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Include {
+    /// Its metadata.
+    #[default]
+    Metadata,
+    /// All of it.
+    Object,
+    /// Nothing.
+    None,
+}
+
+/// The columns of each resource. `~` stands before those that only `-o wide` shows, `#` before
+/// numbers.
+static COLUMNS: &[(&str, &[&str])] = &[
+    (
+        "pods",
+        &[
+            "Name",
+            "Ready",
+            "Status",
+            "Restarts",
+            "Age",
+            "~IP",
+            "~Node",
+            "~Nominated Node",
+            "~Readiness Gates",
+        ],
+    ),
+    (
+        "nodes",
+        &[
+            "Name",
+            "Status",
+            "Roles",
+            "Age",
+            "Version",
+            "~Internal-IP",
+            "~External-IP",
+            "~OS-Image",
+            "~Kernel-Version",
+            "~Container-Runtime",
+        ],
+    ),
+    (
+        "events",
+        &[
+            "Last Seen",
+            "Type",
+            "Reason",
+            "Object",
+            "~Subobject",
+            "~Source",
+            "Message",
+            "~First Seen",
+            "~Count",
+            "~Name",
+        ],
+    ),
+    ("namespaces", &["Name", "Status", "Age"]),
+    ("configmaps", &["Name", "Data", "Age"]),
+    ("secrets", &["Name", "Type", "Data", "Age"]),
+    (
+        "services",
+        &[
+            "Name",
+            "Type",
+            "Cluster-IP",
+            "External-IP",
+            "Port(s)",
+            "Age",
+            "~Selector",
+        ],
+    ),
+    (
+        "persistentvolumeclaims",
+        &[
+            "Name",
+            "Status",
+            "Volume",
+            "Capacity",
+            "Access Modes",
+            "StorageClass",
+            "VolumeAttributesClass",
+            "Age",
+            "~VolumeMode",
+        ],
+    ),
+    (
+        "persistentvolumes",
+        &[
+            "Name",
+            "Capacity",
+            "Access Modes",
+            "Reclaim Policy",
+            "Status",
+            "Claim",
+            "StorageClass",
+            "VolumeAttributesClass",
+            "Reason",
+            "Age",
+            "~VolumeMode",
+        ],
+    ),
+    (
+        "deployments",
+        &[
+            "Name",
+            "Ready",
+            "Up-to-date",
+            "Available",
+            "Age",
+            "~Containers",
+            "~Images",
+            "~Selector",
+        ],
+    ),
+    (
+        "daemonsets",
+        &[
+            "Name",
+            "#Desired",
+            "#Current",
+            "#Ready",
+            "#Up-to-date",
+            "#Available",
+            "Node Selector",
+            "Age",
+            "~Containers",
+            "~Images",
+            "~Selector",
+        ],
+    ),
+];
+
+fn columns(resource: &Resource) -> &'static [&'static str] {
+    let mut all = COLUMNS.iter().filter(|_| resource.is_stored());
+    let found = all.find(|(plural, _)| *plural == resource.plural);
+    found.map_or(&["Name", "Age"], |(_, columns)| columns)
+}
+
+/// The table of some objects. `revision` is that of the list; a table of one object in a watch
+/// names its columns only in the first event.
+#[must_use]
+pub fn table(
+    resource: &Resource,
+    objects: &[Arc<Value>],
+    revision: Option<u64>,
+    include: Include,
+    with_columns: bool,
+    now: Timestamp,
+) -> Value {
+    let columns = columns(resource);
+    let definitions: Vec<_> = columns
+        .iter()
+        .map(|column| {
+            let name = column.trim_start_matches(['~', '#']);
+            json!({
+                "name": name,
+                "type": if column.starts_with('#') { "integer" } else { "string" },
+                "format": if name == "Name" { "name" } else { "" },
+                "description": "",
+                "priority": i32::from(column.starts_with('~')),
+            })
+        })
+        .collect();
+    let rows: Vec<_> = objects
+        .iter()
+        .map(|object| row(resource, object, include, now))
+        .collect();
+    let metadata = match revision {
+        Some(revision) => json!({"resourceVersion": revision.to_string()}),
+        None => json!({}),
+    };
+    json!({
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": metadata,
+        "columnDefinitions": if with_columns { json!(definitions) } else { Value::Null },
+        "rows": rows,
+    })
+}
+
+fn row(resource: &Resource, object: &Value, include: Include, now: Timestamp) -> Value {
+    let shown = match include {
+        Include::Metadata => meta::partial(object),
+        Include::Object => object.clone(),
+        Include::None => Value::Null,
+    };
+    json!({"cells": cells::cells(resource, object, now), "object": shown})
+}
+
+/// A bookmark of a watch that prints a table.
+#[must_use]
+pub fn bookmark(object: &Value) -> Value {
+    json!({
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": {"resourceVersion": object["metadata"]["resourceVersion"]},
+        "columnDefinitions": null,
+        "rows": [{"cells": [], "object": object}],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resources::RESOURCES;
+
+    #[test]
+    fn every_row_has_a_cell_for_every_column() {
+        let now: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        for resource in RESOURCES {
+            let object =
+                json!({"metadata": {"name": "x", "creationTimestamp": "2026-01-02T03:03:05Z"}});
+            let table = table(
+                resource,
+                &[Arc::new(object)],
+                Some(7),
+                Include::Metadata,
+                true,
+                now,
+            );
+            let columns = table["columnDefinitions"].as_array().unwrap();
+            let cells = table["rows"][0]["cells"].as_array().unwrap();
+            // embedded 3
+            assert_eq!(columns.len(), cells.len(), "{}", resource.plural);
+            let index = |name: &str| columns.iter().position(|c| c["name"] == name);
+            assert_eq!(cells[index("Name").unwrap()], "x", "{}", resource.plural);
+            if let Some(age) = index("Age") {
+                assert_eq!(cells[age], "60s", "{}", resource.plural);
+            }
+        }
+    }
+}

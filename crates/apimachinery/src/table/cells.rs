@@ -1,0 +1,270 @@
+//! The cells of a row.
+
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::clock::age;
+use serde_json::{Value, json};
+
+use super::pods::pod_cells;
+use crate::meta;
+use crate::resources::Resource;
+
+/// What stands for a value that an object doesn't have.
+pub(super) const NONE: &str = "<none>";
+/// What stands for a value that isn't set.
+const UNSET: &str = "<unset>";
+
+/// The cells of an object's row, in the order of its columns.
+pub(super) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<Value> {
+    let name = || json!(meta::name(object));
+    let old = || json!(since(&object["metadata"]["creationTimestamp"], now));
+    match resource.plural {
+        _ if !resource.is_stored() => vec![name(), old()],
+        "pods" => pod_cells(object, now),
+        "nodes" => node(object, now),
+        "events" => event(object, now),
+        "namespaces" => vec![name(), or(&object["status"]["phase"], "Active"), old()],
+        "configmaps" => {
+            let count = entries(&object["data"]) + entries(&object["binaryData"]);
+            vec![name(), json!(count.to_string()), old()]
+        }
+        "secrets" => vec![
+            name(),
+            or(&object["type"], "Opaque"),
+            json!(entries(&object["data"]).to_string()),
+            old(),
+        ],
+        "services" => service(object, now),
+        "persistentvolumeclaims" => claim(object, now),
+        "persistentvolumes" => volume(object, now),
+        "deployments" => deployment(object, now),
+        "daemonsets" => daemon_set(object, now),
+        _ => vec![name(), old()],
+    }
+}
+
+/// Time since a moment of an object, as kubectl prints ages.
+pub(super) fn since(moment: &Value, now: Timestamp) -> String {
+    let moment = moment.as_str().and_then(|text| text.parse().ok());
+    moment.map_or_else(|| "<unknown>".to_owned(), |moment| age(moment, now))
+}
+
+/// A text, or another where it is empty.
+fn or(value: &Value, other: &str) -> Value {
+    match value.as_str() {
+        None | Some("") => other.into(),
+        Some(text) => text.into(),
+    }
+}
+
+fn entries(map: &Value) -> usize {
+    map.as_object().map_or(0, serde_json::Map::len)
+}
+
+fn array(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// Texts, joined; `<none>` without any.
+fn joined(texts: impl Iterator<Item = String>) -> Value {
+    let texts: Vec<_> = texts.collect();
+    if texts.is_empty() {
+        NONE.into()
+    } else {
+        texts.join(",").into()
+    }
+}
+
+fn owned(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// Labels as a selector is printed.
+fn selector(labels: &Value) -> Value {
+    let labels = labels.as_object().into_iter().flatten();
+    joined(labels.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())))
+}
+
+fn node(object: &Value, now: Timestamp) -> Vec<Value> {
+    let ready = array(&object["status"]["conditions"]).find(|c| c["type"] == "Ready");
+    let mut status = match ready.and_then(|c| c["status"].as_str()) {
+        Some("True") => "Ready",
+        Some("False") => "NotReady",
+        _ => "Unknown",
+    }
+    .to_owned();
+    if object["spec"]["unschedulable"] == true {
+        status.push_str(",SchedulingDisabled");
+    }
+    let labels = object["metadata"]["labels"].as_object();
+    let roles = labels.into_iter().flatten().filter_map(|(key, _)| {
+        let role = key.strip_prefix("node-role.kubernetes.io/")?;
+        (!role.is_empty()).then(|| role.to_owned())
+    });
+    let address = |kind: &str| {
+        let mut all = array(&object["status"]["addresses"]);
+        let found = all.find(|a| a["type"] == kind);
+        found.map_or_else(|| NONE.into(), |a| a["address"].clone())
+    };
+    let info = &object["status"]["nodeInfo"];
+    vec![
+        json!(meta::name(object)),
+        json!(status),
+        joined(roles),
+        json!(since(&object["metadata"]["creationTimestamp"], now)),
+        or(&info["kubeletVersion"], "<unknown>"),
+        address("InternalIP"),
+        address("ExternalIP"),
+        or(&info["osImage"], "<unknown>"),
+        or(&info["kernelVersion"], "<unknown>"),
+        or(&info["containerRuntimeVersion"], "<unknown>"),
+    ]
+}
+
+fn event(object: &Value, now: Timestamp) -> Vec<Value> {
+    let involved = &object["involvedObject"];
+    let kind = involved["kind"].as_str().unwrap_or_default().to_lowercase();
+    let name = involved["name"].as_str().unwrap_or_default();
+    let source = [&object["source"]["component"], &object["source"]["host"]];
+    let source: Vec<_> = source.into_iter().filter_map(Value::as_str).collect();
+    vec![
+        json!(since(&object["lastTimestamp"], now)),
+        or(&object["type"], ""),
+        or(&object["reason"], ""),
+        json!(format!("{kind}/{name}")),
+        or(&involved["fieldPath"], ""),
+        json!(source.join(", ")),
+        json!(object["message"].as_str().unwrap_or_default().trim()),
+        json!(since(&object["firstTimestamp"], now)),
+        json!(object["count"].as_i64().unwrap_or(1).to_string()),
+        json!(meta::name(object)),
+    ]
+}
+
+fn service(object: &Value, now: Timestamp) -> Vec<Value> {
+    let spec = &object["spec"];
+    let kind = spec["type"].as_str().unwrap_or("ClusterIP");
+    let external = if kind == "ExternalName" {
+        or(&spec["externalName"], NONE)
+    } else {
+        joined(array(&spec["externalIPs"]).map(owned))
+    };
+    let ports = array(&spec["ports"]).map(|port| {
+        let number = port["port"].as_i64().unwrap_or_default();
+        let protocol = port["protocol"].as_str().unwrap_or("TCP");
+        match port["nodePort"].as_i64() {
+            Some(node_port) if node_port > 0 => format!("{number}:{node_port}/{protocol}"),
+            Some(_) | None => format!("{number}/{protocol}"),
+        }
+    });
+    vec![
+        json!(meta::name(object)),
+        json!(kind),
+        or(&spec["clusterIP"], NONE),
+        external,
+        joined(ports),
+        json!(since(&object["metadata"]["creationTimestamp"], now)),
+        selector(&spec["selector"]),
+    ]
+}
+
+/// Access modes in kubectl's abbreviations.
+fn access_modes(modes: &Value) -> Value {
+    let short = array(modes).map(|mode| match mode.as_str().unwrap_or_default() {
+        "ReadWriteOnce" => "RWO".to_owned(),
+        "ReadOnlyMany" => "ROX".to_owned(),
+        "ReadWriteMany" => "RWX".to_owned(),
+        "ReadWriteOncePod" => "RWOP".to_owned(),
+        other => other.to_owned(),
+    });
+    short.collect::<Vec<_>>().join(",").into()
+}
+
+fn claim(object: &Value, now: Timestamp) -> Vec<Value> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let is_bound = !owned(&spec["volumeName"]).is_empty();
+    vec![
+        json!(meta::name(object)),
+        or(&status["phase"], "Pending"),
+        or(&spec["volumeName"], ""),
+        or(&status["capacity"]["storage"], ""),
+        if is_bound {
+            access_modes(&status["accessModes"])
+        } else {
+            "".into()
+        },
+        or(&spec["storageClassName"], ""),
+        or(&spec["volumeAttributesClassName"], UNSET),
+        json!(since(&object["metadata"]["creationTimestamp"], now)),
+        or(&spec["volumeMode"], "<unset>"),
+    ]
+}
+
+fn volume(object: &Value, now: Timestamp) -> Vec<Value> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let claim = &spec["claimRef"];
+    let claimed = match (claim["namespace"].as_str(), claim["name"].as_str()) {
+        (Some(namespace), Some(name)) => format!("{namespace}/{name}"),
+        _ => String::new(),
+    };
+    vec![
+        json!(meta::name(object)),
+        or(&spec["capacity"]["storage"], ""),
+        access_modes(&spec["accessModes"]),
+        or(&spec["persistentVolumeReclaimPolicy"], "Retain"),
+        or(&status["phase"], "Available"),
+        json!(claimed),
+        or(&spec["storageClassName"], ""),
+        or(&spec["volumeAttributesClassName"], UNSET),
+        or(&status["reason"], ""),
+        json!(since(&object["metadata"]["creationTimestamp"], now)),
+        or(&spec["volumeMode"], "<unset>"),
+    ]
+}
+
+/// Names and images of a template's containers.
+fn template(object: &Value) -> [Value; 2] {
+    let containers = || array(&object["spec"]["template"]["spec"]["containers"]);
+    let each = |key: &str| containers().map(|c| owned(&c[key])).collect::<Vec<_>>();
+    [
+        each("name").join(",").into(),
+        each("image").join(",").into(),
+    ]
+}
+
+fn count(value: &Value) -> i64 {
+    value.as_i64().unwrap_or(0)
+}
+
+fn deployment(object: &Value, now: Timestamp) -> Vec<Value> {
+    let status = &object["status"];
+    let wanted = object["spec"]["replicas"].as_i64().unwrap_or(1);
+    let [containers, images] = template(object);
+    vec![
+        json!(meta::name(object)),
+        json!(format!("{}/{wanted}", count(&status["readyReplicas"]))),
+        json!(count(&status["updatedReplicas"]).to_string()),
+        json!(count(&status["availableReplicas"]).to_string()),
+        json!(since(&object["metadata"]["creationTimestamp"], now)),
+        containers,
+        images,
+        selector(&object["spec"]["selector"]["matchLabels"]),
+    ]
+}
+
+fn daemon_set(object: &Value, now: Timestamp) -> Vec<Value> {
+    let status = &object["status"];
+    let [containers, images] = template(object);
+    vec![
+        json!(meta::name(object)),
+        json!(count(&status["desiredNumberScheduled"])),
+        json!(count(&status["currentNumberScheduled"])),
+        json!(count(&status["numberReady"])),
+        json!(count(&status["updatedNumberScheduled"])),
+        json!(count(&status["numberAvailable"])),
+        selector(&object["spec"]["template"]["spec"]["nodeSelector"]),
+        json!(since(&object["metadata"]["creationTimestamp"], now)),
+        containers,
+        images,
+        selector(&object["spec"]["selector"]["matchLabels"]),
+    ]
+}

@@ -1,0 +1,122 @@
+//! What the embedded API shows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::View;
+use crate::observe::Reach;
+use crate::server::view::{Shown, ShownPod};
+use crate::store::board::Phase;
+use mirrorlet_core::api::Timestamp;
+use mirrorlet_core::api::core::{Node, NodeCondition};
+use mirrorlet_core::desired::SourceWorkload;
+use mirrorlet_core::events::Happening;
+use mirrorlet_core::eviction::Pressures;
+use mirrorlet_core::merge::Merged;
+use mirrorlet_core::node::{EngineSeen, PodProblems, Readings, compute_node, compute_node_status};
+use mirrorlet_core::rollout::problem_lines;
+
+impl View {
+    pub(super) fn show(&self, before: &[NodeCondition]) -> Shown {
+        let merged = self.merged.get();
+        let objects = merged.objects.values().cloned().collect();
+        Shown {
+            pods: self.shown_pods(&merged),
+            objects,
+            bindings: merged.bindings.clone(),
+            workloads: self.workloads(),
+            node: Some(self.node(&merged, before)),
+        }
+    }
+
+    fn shown_pods(&self, merged: &Merged) -> Vec<ShownPod> {
+        let mut pods: Vec<_> = merged
+            .pods
+            .values()
+            .map(|wanted| {
+                let view = self.board.get(&wanted.uid());
+                let mut pod = (*wanted.pod).clone();
+                if let Some(status) = view.and_then(|view| view.status) {
+                    pod.status = Some((*status).clone());
+                }
+                ShownPod {
+                    pod,
+                    origin: Some(wanted.origin.clone()),
+                    manifest_uid: wanted.manifest_uid(),
+                    terminating: false,
+                }
+            })
+            .collect();
+        for view in self.board.all() {
+            let is_wanted =
+                merged.pods.contains_key(&view.uid) || merged.beside.contains_key(&view.uid);
+            let Some(pod) = view.pod.filter(|_| !is_wanted) else {
+                continue;
+            };
+            if view.phase == Phase::Finished {
+                continue;
+            }
+            let mut pod = Arc::unwrap_or_clone(pod);
+            if let Some(status) = view.status {
+                pod.status = Some((*status).clone());
+            }
+            pods.push(ShownPod {
+                pod,
+                origin: None,
+                manifest_uid: view.uid,
+                terminating: true,
+            });
+        }
+        pods
+    }
+
+    /// The workloads of all sources; of two with one name the first.
+    fn workloads(&self) -> Vec<SourceWorkload> {
+        let mut workloads: BTreeMap<(String, String), SourceWorkload> = BTreeMap::new();
+        for source in &self.sources {
+            let state = source.state.get();
+            for workload in state.set().into_iter().flat_map(|set| &set.workloads) {
+                let key = (workload.namespace.clone(), workload.owner.clone());
+                workloads.entry(key).or_insert_with(|| workload.clone());
+            }
+        }
+        workloads.into_values().collect()
+    }
+
+    fn node(&self, merged: &Merged, before: &[NodeCondition]) -> Node {
+        let mut facts = self.facts.clone();
+        facts
+            .engine_version
+            .clone_from(&self.engine.borrow().version);
+        let engine = match &*self.reach.borrow() {
+            Reach::Unknown => EngineSeen::Unknown,
+            Reach::Up => EngineSeen::Up,
+            Reach::Down(cause) => EngineSeen::Down(cause.clone()),
+        };
+        let readings = Readings {
+            engine,
+            pressures: Pressures::clone(&self.pressures.get()),
+        };
+        let problems = PodProblems {
+            rollouts: problem_lines(merged.pods.values()),
+            ..PodProblems::default()
+        };
+        let mut status =
+            compute_node_status(&facts, &readings, &problems, before, Timestamp::now());
+        // A heartbeat is no news: it would be a change of the Node with each look.
+        for condition in status.conditions.iter_mut().flatten() {
+            condition
+                .last_heartbeat_time
+                .clone_from(&condition.last_transition_time);
+        }
+        compute_node(&facts, status)
+    }
+
+    pub(super) fn happenings_from(&self, from: u64) -> (Vec<Happening>, u64) {
+        let entries = self.journal.entries(from);
+        let next = entries.last().map_or(from, |entry| entry.number + 1);
+        let node = &self.resolved.config.node_name;
+        let happenings = entries.iter().filter_map(|entry| entry.happening(node));
+        (happenings.collect(), next)
+    }
+}

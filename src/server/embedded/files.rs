@@ -1,0 +1,106 @@
+//! The files that the API stores objects in.
+//!
+//! `<root>/api/NAMESPACE/RESOURCE/NAME.yaml`, each renamed in and synced before its write is
+//! answered. They are manifests like any others, and a source reads them.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use mirrorlet_apimachinery::cache::Key;
+use mirrorlet_host::disk;
+use serde_json::Value;
+
+use super::store::CLUSTER_DIRECTORY;
+
+/// The first line of each file.
+const HEAD: &str = "# Stored by the API of mirrorlet. It may be edited like any manifest.\n";
+/// The last line of each file: a file that was cut off lacks it.
+const END: &str = "# end\n";
+
+/// The file of an object.
+pub(super) fn path(directory: &Path, key: &Key) -> PathBuf {
+    let namespace = match key.namespace.as_str() {
+        "" => CLUSTER_DIRECTORY,
+        namespace => namespace,
+    };
+    let file = format!("{}.yaml", key.name);
+    directory
+        .join(namespace)
+        .join(key.resource.plural)
+        .join(file)
+}
+
+/// The text of a file.
+pub(super) fn text(object: &Value) -> Result<String, serde_saphyr::ser::Error> {
+    let yaml = serde_saphyr::to_string(object)?;
+    Ok(format!("{HEAD}{}\n{END}", yaml.trim_end()))
+}
+
+/// Stores an object. Blocks on the disk.
+///
+/// # Errors
+/// As the system says; the file is as it was.
+pub(super) fn write(directory: &Path, key: &Key, text: &str) -> io::Result<()> {
+    let path = path(directory, key);
+    disk::replace(&path, text.as_bytes())?;
+    sync_up(directory, &path)
+}
+
+/// Removes the file of an object. Blocks on the disk.
+///
+/// # Errors
+/// As the system says.
+pub(super) fn remove(directory: &Path, key: &Key) -> io::Result<()> {
+    let path = path(directory, key);
+    disk::remove(&path)?;
+    sync_up(directory, &path)?;
+    // The directories of what is gone. One with other files in it stays.
+    for parent in path.ancestors().skip(1).take(2) {
+        if fs::remove_dir(parent).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Makes what happened to a file last, and the making of its directories.
+fn sync_up(directory: &Path, path: &Path) -> io::Result<()> {
+    for parent in path.ancestors().skip(1) {
+        disk::sync_directory(parent)?;
+        if parent == directory {
+            break;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use mirrorlet_apimachinery::resources::{PODS, VOLUMES};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_file_comes_and_goes_with_its_directories() {
+        let root = tempfile::tempdir().unwrap();
+        let (web, db) = (Key::new(&PODS, "a", "web"), Key::new(&PODS, "a", "db"));
+        let object = text(&json!({"kind": "Pod", "metadata": {"name": "web"}})).unwrap();
+        for key in [&web, &db] {
+            write(root.path(), key, &object).unwrap();
+        }
+        let file = root.path().join("a/pods/web.yaml");
+        assert_eq!(fs::read_to_string(&file).unwrap(), object);
+        assert!(object.ends_with("\n# end\n"), "{object}");
+        remove(root.path(), &web).unwrap();
+        assert!(!file.exists() && root.path().join("a/pods").exists());
+        remove(root.path(), &db).unwrap();
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+        // What is gone is gone.
+        remove(root.path(), &db).unwrap();
+        let volume = Key::new(&VOLUMES, "", "disk");
+        let expected = root.path().join("_cluster/persistentvolumes/disk.yaml");
+        assert_eq!(path(root.path(), &volume), expected);
+    }
+}

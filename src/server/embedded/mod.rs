@@ -1,0 +1,390 @@
+//! The embedded API: kubectl, and any other client of Kubernetes, without a cluster.
+//!
+//! It shows what the agent has: the pods and objects of manifests, this Node, events. What is
+//! created through it is stored in files below the root, which are a source like the manifest
+//! directory; there is no database. It listens on a loopback address, and answers only clients that
+//! have a certificate of its own authority.
+//!
+//! What paths, parameters, patches and tables mean is decided in `mirrorlet_apimachinery`.
+
+mod answer;
+mod body;
+mod files;
+mod prepare;
+mod project;
+mod reads;
+mod reviews;
+mod store;
+mod streams;
+mod workloads;
+mod writes;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware;
+use axum::response::{IntoResponse, Response};
+use mirrorlet_apimachinery::apply::APPLY;
+use mirrorlet_apimachinery::resources::{PODS, Target, target};
+use mirrorlet_apimachinery::status::Status;
+use mirrorlet_apimachinery::{discovery, openapi};
+use mirrorlet_core::access::User;
+use mirrorlet_core::api::NodeName;
+use mirrorlet_core::node::{KUBERNETES_VERSION, kubelet_version};
+use mirrorlet_host::telemetry::Metrics;
+use rustls::sign::CertifiedKey;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use self::store::Store;
+use super::node::auth::{ClientAuthorities, Gate, ReviewError, Reviewer, guard};
+use super::node::{Shared, listen, tls};
+use super::stats::NodeStats;
+use super::view::AgentView;
+
+/// Most watches at a time. kubectl has one, a controller one for each kind.
+const WATCHES_MAX: usize = 512;
+
+/// The parts of the embedded API.
+pub struct EmbeddedParts {
+    /// The agent.
+    pub view: Arc<dyn AgentView>,
+    /// Resource usage.
+    pub stats: Arc<dyn NodeStats>,
+    /// Metrics.
+    pub metrics: Metrics,
+    /// Name of the Node.
+    pub node: NodeName,
+    /// Where objects are stored.
+    pub directory: PathBuf,
+    /// The certificate that clients see.
+    pub certificate: CertifiedKey,
+    /// The authority (PEM) of clients' certificates.
+    pub authority: Vec<u8>,
+}
+
+/// The embedded API, ready to be served.
+pub struct EmbeddedApi {
+    api: Api,
+    gate: Arc<Gate>,
+    tls: Arc<rustls::ServerConfig>,
+    metrics: Metrics,
+}
+
+/// What requests are answered from.
+#[derive(Clone)]
+struct Api {
+    store: Arc<Store>,
+    node: NodeName,
+    /// One write at a time.
+    writing: Arc<Mutex<()>>,
+    watches: Watches,
+    /// What the streams of the node API need.
+    streams: Shared,
+}
+
+/// Limits how many watch.
+#[derive(Clone)]
+struct Watches {
+    places: Arc<Semaphore>,
+    cancel: CancellationToken,
+}
+
+/// A place of a watch.
+struct Place(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit);
+
+impl Watches {
+    fn begin(&self) -> Result<Place, Status> {
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        place.map(Place).map_err(|_| {
+            Status::too_many_requests(&format!("there are {WATCHES_MAX} watches already"), 5)
+        })
+    }
+}
+
+/// A request, but for its body.
+struct Asked {
+    method: String,
+    query: Vec<(String, String)>,
+    headers: HeaderMap,
+    user: User,
+}
+
+/// Whoever has a certificate of the authority may do everything; there are no tokens.
+struct OwnClients;
+
+#[async_trait]
+impl Reviewer for OwnClients {
+    async fn review_token(&self, _token: &str) -> Result<Option<User>, ReviewError> {
+        Ok(None)
+    }
+
+    async fn review_access(&self, _: &User, _: &str, _: &str) -> Result<bool, ReviewError> {
+        Ok(true)
+    }
+}
+
+impl EmbeddedApi {
+    /// Puts it together. Blocks on the disk.
+    ///
+    /// # Errors
+    /// The directory can't be written to, or the authority is none.
+    pub fn new(parts: EmbeddedParts, cancel: &CancellationToken) -> io::Result<Self> {
+        let authorities = ClientAuthorities::default();
+        let replaced = authorities.replace(&parts.authority);
+        replaced.map_err(|error| io::Error::other(error.to_string()))?;
+        let node = parts.node.as_str();
+        let store = Store::new(Arc::clone(&parts.view), parts.directory, node)?;
+        let (reviewer, authorities) = (Arc::new(OwnClients), Arc::new(authorities));
+        let served = tls::Served::new(parts.certificate);
+        Ok(Self {
+            gate: Arc::new(Gate::new(reviewer, authorities, parts.metrics.clone())),
+            tls: Arc::new(tls::config(Arc::new(served))),
+            metrics: parts.metrics.clone(),
+            api: Api {
+                store: Arc::new(store),
+                node: parts.node,
+                writing: Arc::default(),
+                watches: Watches {
+                    places: Arc::new(Semaphore::new(WATCHES_MAX)),
+                    cancel: cancel.clone(),
+                },
+                streams: Shared::new(parts.view, parts.stats, parts.metrics, cancel.clone()),
+            },
+        })
+    }
+
+    /// Serves until `cancel`; watches and streams end then.
+    pub async fn serve(self, listener: TcpListener, cancel: CancellationToken) {
+        let streams = self.api.streams.clone();
+        let router = router(self.api, Arc::clone(&self.gate));
+        listen::serve(listener, self.tls, router, self.gate, self.metrics, cancel).await;
+        streams.ended().await;
+    }
+}
+
+/// The routes behind their gate; can be called without a socket.
+fn router(api: Api, gate: Arc<Gate>) -> Router {
+    Router::new()
+        .fallback(answer)
+        .with_state(api)
+        .layer(middleware::from_fn_with_state(gate, guard))
+}
+
+async fn answer(State(api): State<Api>, request: Request) -> Response {
+    if let Err(status) = check_host(request.headers()) {
+        return answer::refused(&status);
+    }
+    let answered = api.answer(request).await;
+    answered.unwrap_or_else(|status| answer::refused(&status))
+}
+
+/// Refuses what a browser sends for a page of somebody else, though it has no certificate of ours.
+fn check_host(headers: &HeaderMap) -> Result<(), Status> {
+    let refused = |what: &str| {
+        Err(Status::bad_request(format!(
+            "{what} is not a name of this server"
+        )))
+    };
+    if let Some(host) = headers.get(header::HOST) {
+        let host = host.to_str().unwrap_or_default();
+        let name = match host.strip_prefix('[') {
+            Some(rest) => rest.split(']').next().unwrap_or_default(),
+            None => host.split(':').next().unwrap_or_default(),
+        };
+        if !matches!(name, "localhost" | "::1") && !name.starts_with("127.") {
+            return refused("the Host header");
+        }
+    }
+    if headers.contains_key(header::ORIGIN) {
+        return refused("the Origin header");
+    }
+    Ok(())
+}
+
+impl Api {
+    async fn answer(&self, request: Request) -> Result<Response, Status> {
+        let path = request.uri().path().to_owned();
+        let query = request.uri().query().unwrap_or_default();
+        let asked = Asked {
+            method: request.method().as_str().to_owned(),
+            query: form_urlencoded::parse(query.as_bytes())
+                .into_owned()
+                .collect(),
+            headers: request.headers().clone(),
+            user: request
+                .extensions()
+                .get::<User>()
+                .cloned()
+                .unwrap_or_default(),
+        };
+        if asked.method == "GET"
+            && let Some(answer) = document(&path, &asked)
+        {
+            return Ok(answer);
+        }
+        let target = target(&path)?;
+        self.of_target(&target, &asked, request).await
+    }
+
+    async fn of_target(
+        &self,
+        target: &Target,
+        asked: &Asked,
+        request: Request,
+    ) -> Result<Response, Status> {
+        let (resource, name) = (target.resource, target.name.as_deref());
+        let may = |verb: &str| {
+            if resource.verbs.contains(&verb) {
+                Ok(())
+            } else {
+                Err(Status::not_allowed(verb, resource))
+            }
+        };
+        if let (Some(name), Some(subresource)) = (name, target.subresource.as_deref()) {
+            return self
+                .of_subresource(target, name, subresource, asked, request)
+                .await;
+        }
+        if !resource.is_stored() {
+            return match asked.method.as_str() {
+                "GET" if may("list").is_ok() => self.metrics(target, asked).await,
+                "POST" if name.is_none() => {
+                    may("create")?;
+                    let bytes = body::read(request.into_body()).await?;
+                    reviews::review(target, asked, &bytes)
+                }
+                _ => Err(Status::not_allowed(&asked.method.to_lowercase(), resource)),
+            };
+        }
+        match (asked.method.as_str(), name) {
+            ("GET", None) => reads::list(&self.store, target, asked, &self.watches),
+            ("GET", Some(name)) => {
+                let watches = asked
+                    .query
+                    .iter()
+                    .any(|(key, value)| key == "watch" && !matches!(value.as_str(), "false" | "0"));
+                if watches {
+                    return reads::list(&self.store, target, asked, &self.watches);
+                }
+                reads::get(&self.store, target, name, asked)
+            }
+            (method, name) => {
+                let bytes = body::read(request.into_body()).await?;
+                match (method, name) {
+                    ("POST", None) => {
+                        may("create")?;
+                        self.create(target, asked, &bytes).await
+                    }
+                    ("PUT", Some(name)) => {
+                        may("update")?;
+                        self.change(target, name, asked, &bytes).await
+                    }
+                    ("PATCH", Some(name))
+                        if body::content_type(&asked.headers) == APPLY && may("patch").is_ok() =>
+                    {
+                        self.apply(target, name, asked, &bytes).await
+                    }
+                    ("PATCH", Some(name)) => {
+                        may("patch")?;
+                        self.change(target, name, asked, &bytes).await
+                    }
+                    ("DELETE", Some(name)) => {
+                        may("delete")?;
+                        self.delete(target, name, asked, &bytes).await
+                    }
+                    ("DELETE", None) => {
+                        may("deletecollection")?;
+                        self.delete_collection(target, asked, &bytes).await
+                    }
+                    _ => Err(Status::not_allowed(&method.to_lowercase(), resource)),
+                }
+            }
+        }
+    }
+
+    async fn of_subresource(
+        &self,
+        target: &Target,
+        name: &str,
+        subresource: &str,
+        asked: &Asked,
+        request: Request,
+    ) -> Result<Response, Status> {
+        match (asked.method.as_str(), subresource) {
+            ("GET", "status") => reads::get(&self.store, target, name, asked),
+            ("GET", "scale") => self.get_scale(target, name, asked),
+            ("PUT" | "PATCH", "scale") => {
+                let bytes = body::read(request.into_body()).await?;
+                self.change(target, name, asked, &bytes).await
+            }
+            ("POST", "eviction") => {
+                let bytes = body::read(request.into_body()).await?;
+                self.evict(target, name, asked, &bytes).await
+            }
+            ("GET", "log") | ("GET" | "POST", "exec" | "attach" | "portforward")
+                if target.resource == &PODS =>
+            {
+                self.stream(target, name, asked, request).await
+            }
+            (method, _) => Err(Status::not_allowed(&method.to_lowercase(), target.resource)),
+        }
+    }
+}
+
+/// The documents that say what there is.
+fn document(path: &str, asked: &Asked) -> Option<Response> {
+    let json = |value: &Value| answer::json(200, value, &asked.headers);
+    let accept = asked.headers.get(header::ACCEPT);
+    let accept = accept
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    let aggregated = |core: bool| {
+        let mut answer = json(&discovery::aggregated(core));
+        let kind = header::HeaderValue::from_static(discovery::AGGREGATED);
+        answer.headers_mut().insert(header::CONTENT_TYPE, kind);
+        let vary = header::HeaderValue::from_static("Accept");
+        answer.headers_mut().insert(header::VARY, vary);
+        answer
+    };
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    Some(match parts[..] {
+        ["api"] if discovery::wants_aggregated(accept) => aggregated(true),
+        ["apis"] if discovery::wants_aggregated(accept) => aggregated(false),
+        ["api"] => json(&discovery::core_versions()),
+        ["apis"] => json(&discovery::group_list()),
+        ["api", version] => json(&discovery::resource_list("", version)?),
+        ["apis", group] => json(&discovery::group(group)?),
+        ["apis", group, version] => json(&discovery::resource_list(group, version)?),
+        ["openapi", "v3"] => json(&openapi::root(env!("CARGO_PKG_VERSION"))),
+        ["openapi", "v3", ..] => json(&openapi::document(path.trim_start_matches("/openapi/v3/"))?),
+        ["version"] => json(&version()),
+        ["healthz" | "livez" | "readyz"] => (StatusCode::OK, "ok").into_response(),
+        _ => return None,
+    })
+}
+
+/// The version that we behave as.
+fn version() -> Value {
+    let bare = KUBERNETES_VERSION.trim_start_matches('v');
+    let mut numbers = bare.split('.');
+    let mut number = || numbers.next().unwrap_or_default().to_owned();
+    json!({
+        "major": number(),
+        "minor": number(),
+        "gitVersion": kubelet_version(),
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "rustc",
+        "platform": format!("linux/{}", std::env::consts::ARCH),
+    })
+}

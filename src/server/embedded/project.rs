@@ -1,0 +1,396 @@
+//! What the agent has → the objects that the API shows. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mirrorlet_apimachinery::cache::Key;
+use mirrorlet_apimachinery::meta;
+use mirrorlet_apimachinery::resources::{self, NAMESPACES, NODES, PODS, Resource};
+use mirrorlet_core::api::{Pod, Timestamp, hex, keys};
+use mirrorlet_core::desired::{Origin, SourceObject, SourceWorkload};
+use mirrorlet_core::objects::claims::{Bindings, Bound, ClaimName};
+use mirrorlet_core::objects::{Object, ObjectKind};
+use mirrorlet_core::workload::WorkloadKey;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::workloads::{self, Member};
+use crate::server::view::{Shown, ShownPod};
+
+/// Namespaces that every cluster has.
+const BUILT_IN: [&str; 2] = [keys::DEFAULT_NAMESPACE, "kube-system"];
+
+/// The annotations of a pod that are the agent's own affair.
+const OWN: [&str; 6] = [
+    keys::CONFIG_HASH,
+    keys::CONFIG_SOURCE,
+    keys::CONFIG_SEEN,
+    keys::OBJECT_UID,
+    keys::STOPPED,
+    keys::RESTART,
+];
+
+/// When the deletion of an object was asked for, and the seconds that its containers have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Deletion {
+    /// When they are killed.
+    pub(super) at: Timestamp,
+    /// Its grace period.
+    pub(super) grace_seconds: i64,
+}
+
+/// What else the objects are made of.
+pub(super) struct Context<'a> {
+    /// Name of the Node.
+    pub(super) node: &'a str,
+    /// When the agent started: the age of what says none.
+    pub(super) started_at: Timestamp,
+    /// Namespaces that were created, and when.
+    pub(super) namespaces: &'a BTreeMap<String, Timestamp>,
+    /// The deletions that were asked for, by the UID of the object.
+    pub(super) deletions: &'a BTreeMap<String, Deletion>,
+}
+
+/// The objects by their keys, and the files that define them.
+#[derive(Default)]
+pub(super) struct Projection {
+    pub(super) objects: BTreeMap<Key, Value>,
+    pub(super) origins: BTreeMap<Key, Origin>,
+}
+
+impl Projection {
+    fn add(&mut self, resource: &'static Resource, object: Value, origin: Option<&Origin>) {
+        let key = Key::new(resource, meta::namespace(&object), meta::name(&object));
+        if let Some(origin) = origin {
+            self.origins.insert(key.clone(), origin.clone());
+        }
+        self.objects.insert(key, object);
+    }
+}
+
+/// The objects of all that the agent shows, but for events.
+pub(super) fn project(shown: &Shown, context: &Context<'_>) -> Projection {
+    let mut projection = Projection::default();
+    let workloads: Vec<_> = shown.workloads.iter().filter_map(Known::of).collect();
+    let owners = workloads.iter();
+    let owners = owners.map(|known| (known.key.clone(), known.uid.clone()));
+    let owners: BTreeMap<_, _> = owners.collect();
+    // A pod that is being stopped gives way to one of its name that is wanted.
+    let (leaving, wanted): (Vec<_>, Vec<_>) = shown.pods.iter().partition(|pod| pod.terminating);
+    for pod in leaving.into_iter().chain(wanted) {
+        let object = pod_object(pod, &owners, context);
+        projection.add(&PODS, object, pod.origin.as_ref());
+    }
+    for object in &shown.objects {
+        let (resource, value) = plain_object(object, &shown.bindings, context);
+        projection.add(resource, value, Some(&object.origin));
+    }
+    for known in &workloads {
+        if let Some(resource) = Resource::of_kind(known.key.kind.as_str()) {
+            let object = workload_object(known, &shown.pods, &projection, context);
+            projection.add(resource, object, Some(&known.workload.origin));
+        }
+    }
+    if let Some(node) = &shown.node {
+        projection.add(&NODES, node_object(node, context), None);
+    }
+    let mut names: BTreeSet<String> = BUILT_IN.map(str::to_owned).into();
+    names.extend(context.namespaces.keys().cloned());
+    let of_objects = projection.objects.keys().map(|key| key.namespace.clone());
+    names.extend(of_objects.filter(|namespace| !namespace.is_empty()));
+    for name in names {
+        projection.add(&NAMESPACES, namespace_object(&name, context), None);
+    }
+    projection
+}
+
+/// A UID made of a text: the same text has the same one.
+pub(super) fn uid_of(text: &str) -> String {
+    let mut digest: [u8; 32] = Sha256::digest(text).into();
+    // RFC 9562: version 8, for values of one's own making.
+    digest[6] = (digest[6] & 0x0f) | 0x80;
+    digest[8] = (digest[8] & 0x3f) | 0x80;
+    let text = hex(&digest[..16]);
+    let part = |from: usize, to: usize| text.get(from..to).unwrap_or_default();
+    [
+        part(0, 8),
+        part(8, 12),
+        part(12, 16),
+        part(16, 20),
+        part(20, 32),
+    ]
+    .join("-")
+}
+
+/// A moment as objects have it: to the second.
+pub(super) fn seconds(at: Timestamp) -> String {
+    Timestamp::from_second(at.as_second())
+        .unwrap_or(at)
+        .to_string()
+}
+
+/// The UID of a pod's object. That of a pod which the API stores was given when it was created;
+/// that of any other follows its version and its restarts, as a mirror pod's would.
+pub(super) fn pod_uid(pod: &Pod) -> String {
+    let annotation = |key: &str| pod.metadata.annotations.as_ref()?.get(key).cloned();
+    annotation(keys::OBJECT_UID).unwrap_or_else(|| {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let restart = annotation(keys::RESTART).unwrap_or_default();
+        uid_of(&format!("pod {uid} {restart}"))
+    })
+}
+
+fn pod_object(
+    shown: &ShownPod,
+    owners: &BTreeMap<WorkloadKey, String>,
+    context: &Context<'_>,
+) -> Value {
+    let pod = &shown.pod;
+    let uid = pod_uid(pod);
+    let is_stored = shown.is_stored();
+    let hash = pod.metadata.annotations.as_ref();
+    let hash = hash.and_then(|all| all.get(keys::CONFIG_HASH)).cloned();
+    let workload = WorkloadKey::of(pod);
+    let mut object = serde_json::to_value(pod).unwrap_or_default();
+    if !object["metadata"]["creationTimestamp"].is_string() {
+        let started = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.start_time.as_ref());
+        let created = started.map_or(context.started_at, |time| time.0);
+        meta::metadata(&mut object).insert("creationTimestamp".to_owned(), seconds(created).into());
+    }
+    let metadata = meta::metadata(&mut object);
+    metadata.insert("uid".to_owned(), uid.clone().into());
+    if let Some(Value::Object(annotations)) = metadata.get_mut("annotations") {
+        annotations.retain(|key, _| !OWN.contains(&key.as_str()));
+        // kubectl shows the events of a mirror pod by this.
+        if let Some(hash) = hash.filter(|_| !is_stored) {
+            annotations.insert(keys::CONFIG_MIRROR.to_owned(), hash.into());
+        }
+        if annotations.is_empty() {
+            metadata.remove("annotations");
+        }
+    }
+    if let Some(owner) = workload {
+        let owner_uid = owners.get(&owner);
+        metadata.insert(
+            "ownerReferences".to_owned(),
+            json!([{
+                "apiVersion": "apps/v1",
+                "kind": owner.kind.as_str(),
+                "name": owner.name,
+                "uid": owner_uid,
+                "controller": true,
+                "blockOwnerDeletion": true,
+            }]),
+        );
+    } else if !is_stored {
+        metadata.insert(
+            "ownerReferences".to_owned(),
+            json!([{
+                "apiVersion": "v1",
+                "kind": "Node",
+                "name": context.node,
+                "uid": node_uid(context.node),
+                "controller": true,
+            }]),
+        );
+    }
+    if shown.terminating {
+        let grace = pod
+            .spec
+            .as_ref()
+            .and_then(|s| s.termination_grace_period_seconds);
+        let known = context.deletions.get(&uid).copied();
+        let deletion = known.unwrap_or(Deletion {
+            at: context.started_at,
+            grace_seconds: grace.unwrap_or(30),
+        });
+        metadata.insert("deletionTimestamp".to_owned(), seconds(deletion.at).into());
+        let grace = deletion.grace_seconds.into();
+        metadata.insert("deletionGracePeriodSeconds".to_owned(), grace);
+    }
+    object
+}
+
+/// A workload, with what its objects are named by.
+struct Known<'a> {
+    workload: &'a SourceWorkload,
+    key: WorkloadKey,
+    /// The UID of its object: the one that it was created with, if the API stores it.
+    uid: String,
+}
+
+impl<'a> Known<'a> {
+    fn of(workload: &'a SourceWorkload) -> Option<Self> {
+        let key = WorkloadKey::of_owner(&workload.namespace, &workload.owner)?;
+        let uid = match meta::uid(&workload.document) {
+            "" => uid_of(&key.to_string()),
+            uid => uid.to_owned(),
+        };
+        Some(Self { workload, key, uid })
+    }
+}
+
+fn node_uid(name: &str) -> String {
+    uid_of(&format!("Node {name}"))
+}
+
+/// Fills in what every object has.
+fn complete(object: &mut Value, kind: &str, context: &Context<'_>) {
+    let identity = format!("{kind} {}/{}", meta::namespace(object), meta::name(object));
+    let metadata = meta::metadata(object);
+    metadata
+        .entry("uid")
+        .or_insert_with(|| uid_of(&identity).into());
+    metadata
+        .entry("creationTimestamp")
+        .or_insert_with(|| seconds(context.started_at).into());
+}
+
+fn plain_object(
+    object: &SourceObject,
+    bindings: &Bindings,
+    context: &Context<'_>,
+) -> (&'static Resource, Value) {
+    let to_value = |value: serde_json::Result<Value>| value.unwrap_or_default();
+    let (resource, mut value): (&'static Resource, Value) = match &object.object {
+        Object::ConfigMap(map) => (
+            &resources::CONFIG_MAPS,
+            to_value(serde_json::to_value(&**map)),
+        ),
+        Object::Secret(secret) => (
+            &resources::SECRETS,
+            to_value(serde_json::to_value(&**secret)),
+        ),
+        Object::Service(service) => (
+            &resources::SERVICES,
+            to_value(serde_json::to_value(&**service)),
+        ),
+        Object::Claim(claim) => (&resources::CLAIMS, to_value(serde_json::to_value(&**claim))),
+        Object::Volume(volume) => (
+            &resources::VOLUMES,
+            to_value(serde_json::to_value(&**volume)),
+        ),
+    };
+    value["apiVersion"] = resource.api_version().into();
+    value["kind"] = resource.kind.into();
+    complete(&mut value, resource.kind, context);
+    match object.object.kind() {
+        ObjectKind::Secret if !value["type"].is_string() => value["type"] = "Opaque".into(),
+        ObjectKind::Service => service_defaults(&mut value),
+        ObjectKind::Claim => claim_status(&mut value, bindings),
+        ObjectKind::Volume => volume_status(&mut value, bindings),
+        ObjectKind::Secret | ObjectKind::ConfigMap => {}
+    }
+    (resource, value)
+}
+
+/// A Service here is its name: it leads to the pods, and has no address of its own.
+fn service_defaults(service: &mut Value) {
+    let spec = &mut service["spec"];
+    for (key, default) in [("type", "ClusterIP"), ("clusterIP", "None")] {
+        if !spec[key].is_string() {
+            spec[key] = default.into();
+        }
+    }
+    if let Some(ports) = spec["ports"].as_array_mut() {
+        for port in ports {
+            if !port["protocol"].is_string() {
+                port["protocol"] = "TCP".into();
+            }
+            if port["targetPort"].is_null() {
+                port["targetPort"] = port["port"].clone();
+            }
+        }
+    }
+    service["status"] = json!({"loadBalancer": {}});
+}
+
+fn claim_status(claim: &mut Value, bindings: &Bindings) {
+    let name = ClaimName {
+        namespace: meta::namespace(claim).to_owned(),
+        name: meta::name(claim).to_owned(),
+    };
+    claim["status"] = match bindings.get(&name) {
+        Some(bound) => {
+            claim["spec"]["volumeName"] = bound.name().into();
+            let capacity = claim["spec"]["resources"]["requests"].clone();
+            let modes = claim["spec"]["accessModes"].clone();
+            json!({"phase": "Bound", "accessModes": modes, "capacity": capacity})
+        }
+        None => json!({"phase": "Pending"}),
+    };
+}
+
+fn volume_status(volume: &mut Value, bindings: &Bindings) {
+    let own = meta::name(volume).to_owned();
+    let is_it = |bound: &Bound| matches!(bound, Bound::Volume(name) if *name == own);
+    let claim = bindings.iter().find(|(_, bound)| is_it(bound));
+    volume["status"] = match claim {
+        Some((claim, _)) => {
+            volume["spec"]["claimRef"] = json!({
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "namespace": claim.namespace,
+                "name": claim.name,
+            });
+            json!({"phase": "Bound"})
+        }
+        None => json!({"phase": "Available"}),
+    };
+}
+
+fn workload_object(
+    known: &Known<'_>,
+    shown: &[ShownPod],
+    projection: &Projection,
+    context: &Context<'_>,
+) -> Value {
+    let (workload, key) = (known.workload, &known.key);
+    let mut object = (*workload.document).clone();
+    let metadata = meta::metadata(&mut object);
+    metadata.insert("namespace".to_owned(), key.namespace.as_str().into());
+    metadata.insert("uid".to_owned(), known.uid.as_str().into());
+    complete(&mut object, key.kind.as_str(), context);
+    let members = shown
+        .iter()
+        .filter(|pod| WorkloadKey::of(&pod.pod).as_ref() == Some(key));
+    let members: Vec<_> = members
+        .filter_map(|pod| {
+            let name = pod.pod.metadata.name.clone().unwrap_or_default();
+            let pod_key = Key::new(&PODS, key.namespace.as_str(), name);
+            Some(Member {
+                object: projection.objects.get(&pod_key)?,
+                is_newest: workload.pods.contains(&pod.manifest_uid),
+                terminating: pod.terminating,
+            })
+        })
+        .collect();
+    workloads::complete(&mut object, key.kind, workload, &members);
+    object
+}
+
+fn node_object(node: &mirrorlet_core::api::core::Node, context: &Context<'_>) -> Value {
+    let mut object = serde_json::to_value(node).unwrap_or_default();
+    let metadata = meta::metadata(&mut object);
+    metadata.insert("uid".to_owned(), node_uid(context.node).into());
+    complete(&mut object, "Node", context);
+    object
+}
+
+fn namespace_object(name: &str, context: &Context<'_>) -> Value {
+    let created = context.namespaces.get(name).copied();
+    json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": name,
+            "uid": uid_of(&format!("Namespace {name}")),
+            "creationTimestamp": seconds(created.unwrap_or(context.started_at)),
+            "labels": {"kubernetes.io/metadata.name": name},
+        },
+        "spec": {"finalizers": ["kubernetes"]},
+        "status": {"phase": "Active"},
+    })
+}

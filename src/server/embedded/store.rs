@@ -1,0 +1,298 @@
+//! The objects of the API over time: made anew from what the agent shows whenever somebody asks and
+//! something may have changed, compared with those before, and numbered.
+//!
+//! As long as nobody asks, nothing is made.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use mirrorlet_apimachinery::cache::{Cache, Key};
+use mirrorlet_apimachinery::resources::{EVENTS, NAMESPACES};
+use mirrorlet_core::api::core::NodeCondition;
+use mirrorlet_core::api::{Timestamp, keys};
+use mirrorlet_core::clock::elapsed;
+use mirrorlet_core::desired::Origin;
+use mirrorlet_core::events::Correlator;
+use mirrorlet_host::disk;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use super::project::{Context, Deletion, pod_uid, project, seconds, uid_of};
+use crate::server::view::{AgentView, Shown};
+
+/// The file with the revision that the next agent begins after.
+const REVISION_FILE: &str = ".revision";
+/// How many revisions are reserved at a time: the file is written once for so many changes.
+const REVISIONS_RESERVED: u64 = 1_000_000;
+/// How long an event is shown.
+///
+/// Upstream: `--event-ttl` of kube-apiserver.
+const EVENT_AGE_MAX: Duration = Duration::from_hours(1);
+/// Most events that are shown; the oldest go first.
+const EVENTS_MAX: usize = 2000;
+/// The directory of objects that have no namespace. No namespace has that name.
+pub(super) const CLUSTER_DIRECTORY: &str = "_cluster";
+
+/// The objects, and who is told of changes.
+pub(super) struct Store {
+    view: Arc<dyn AgentView>,
+    directory: PathBuf,
+    node: String,
+    started_at: Timestamp,
+    state: Mutex<State>,
+    /// Counts what was written through the API.
+    written: watch::Sender<u64>,
+}
+
+struct State {
+    cache: Cache,
+    /// Revisions up to this one are the present agent's.
+    reserved: u64,
+    /// What the agent's counters were when the objects were made last.
+    seen: Option<[u64; 3]>,
+    origins: BTreeMap<Key, Origin>,
+    deletions: BTreeMap<String, Deletion>,
+    conditions: Vec<NodeCondition>,
+    events: Events,
+}
+
+/// The events of the journal as objects.
+struct Events {
+    correlator: Correlator,
+    /// The number of the next entry of the journal.
+    next: u64,
+    /// By namespace and name.
+    objects: BTreeMap<(String, String), (Timestamp, Value)>,
+}
+
+impl Store {
+    /// A store of what that view shows. Blocks on the disk.
+    ///
+    /// # Errors
+    /// The directory can't be written to.
+    pub(super) fn new(
+        view: Arc<dyn AgentView>,
+        directory: PathBuf,
+        node: &str,
+    ) -> io::Result<Self> {
+        let revision = last_revision(&directory)?;
+        let reserved = revision.saturating_add(REVISIONS_RESERVED);
+        keep_revision(&directory, reserved)?;
+        Ok(Self {
+            view,
+            directory,
+            node: node.to_owned(),
+            started_at: Timestamp::now(),
+            state: Mutex::new(State {
+                cache: Cache::new(revision),
+                reserved,
+                seen: None,
+                origins: BTreeMap::new(),
+                deletions: BTreeMap::new(),
+                conditions: Vec::new(),
+                events: Events {
+                    correlator: Correlator::new(node),
+                    next: 0,
+                    objects: BTreeMap::new(),
+                },
+            }),
+            written: watch::Sender::new(0),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The cache is whole after every statement that can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The directory of the stored files.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The agent.
+    pub(super) fn view(&self) -> &Arc<dyn AgentView> {
+        &self.view
+    }
+
+    /// Looks at the newest objects.
+    pub(super) fn read<T>(&self, look: impl FnOnce(&Cache) -> T) -> T {
+        let mut state = self.state();
+        self.renew(&mut state);
+        look(&state.cache)
+    }
+
+    /// The document that defines an object.
+    pub(super) fn origin(&self, key: &Key) -> Option<Origin> {
+        self.state().origins.get(key).cloned()
+    }
+
+    /// Has an object shown as being deleted as long as its containers stop.
+    pub(super) fn note_deletion(&self, uid: &str, deletion: Deletion) {
+        self.state().deletions.insert(uid.to_owned(), deletion);
+    }
+
+    /// Tells everybody that something was written.
+    pub(super) fn touch(&self) {
+        self.written.send_modify(|count| *count += 1);
+    }
+
+    /// Wakes its holder for whatever may change an object.
+    pub(super) fn changes(&self) -> Changes {
+        Changes([
+            self.view.changed(),
+            self.view.events_changed(),
+            self.written.subscribe(),
+        ])
+    }
+
+    /// Makes the objects anew, unless nothing can have changed.
+    fn renew(&self, state: &mut State) {
+        // Before the look at the agent: what changes meanwhile is looked at again.
+        let counters = self.changes().counters();
+        if state.seen == Some(counters) {
+            return;
+        }
+        state.seen = Some(counters);
+        let shown = self.view.shown(&state.conditions);
+        let conditions = shown.node.as_ref().and_then(|node| node.status.clone());
+        state.conditions = conditions.and_then(|s| s.conditions).unwrap_or_default();
+        let namespaces = namespaces(&self.directory);
+        let context = Context {
+            node: &self.node,
+            started_at: self.started_at,
+            namespaces: &namespaces,
+            deletions: &state.deletions,
+        };
+        let mut projection = project(&shown, &context);
+        let now = Timestamp::now();
+        state.events.take(&*self.view, &shown, now);
+        let events = state.events.objects.iter();
+        projection
+            .objects
+            .extend(events.map(|((namespace, name), (_, event))| {
+                (Key::new(&EVENTS, namespace, name), event.clone())
+            }));
+        let leaving: BTreeSet<String> = shown.pods.iter().map(|pod| pod_uid(&pod.pod)).collect();
+        state.deletions.retain(|uid, _| leaving.contains(uid));
+        state.cache.replace(projection.objects);
+        state.origins = projection.origins;
+        let left = state.reserved.saturating_sub(state.cache.revision());
+        if left < REVISIONS_RESERVED / 2 {
+            let reserved = state.cache.revision() + REVISIONS_RESERVED;
+            // Without it a restart might give out a revision again; it is tried again next time.
+            if keep_revision(&self.directory, reserved).is_ok() {
+                state.reserved = reserved;
+            }
+        }
+    }
+}
+
+/// The counters that change whenever an object may have.
+pub(super) struct Changes([watch::Receiver<u64>; 3]);
+
+impl Changes {
+    fn counters(&self) -> [u64; 3] {
+        [&self.0[0], &self.0[1], &self.0[2]].map(|counter| *counter.borrow())
+    }
+
+    /// Waits until something may have changed. Cancel-safe.
+    pub(super) async fn changed(&mut self) {
+        let [agent, events, written] = &mut self.0;
+        let changed = tokio::select! {
+            changed = agent.changed() => changed,
+            changed = events.changed() => changed,
+            changed = written.changed() => changed,
+        };
+        if changed.is_err() {
+            // The agent ends.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Events {
+    /// Takes in what was added to the journal, and drops what is old.
+    fn take(&mut self, view: &dyn AgentView, shown: &Shown, now: Timestamp) {
+        let (happenings, next) = view.happenings(self.next);
+        self.next = next;
+        for mut happening in happenings {
+            // Those of a pod that the API stores are about its object.
+            let uid = happening.involved.uid.clone().unwrap_or_default();
+            let pod = shown.pods.iter().find(|pod| {
+                pod.pod.metadata.uid.as_deref() == Some(uid.as_str()) && pod.is_stored()
+            });
+            if let Some(pod) = pod {
+                happening.involved.uid = Some(pod_uid(&pod.pod));
+            }
+            let at = happening.at;
+            if let Some(write) = self.correlator.correlate(&happening, at) {
+                let key = (write.namespace().to_owned(), write.name().to_owned());
+                let created = self
+                    .objects
+                    .get(&key)
+                    .map(|(_, event)| event["metadata"]["creationTimestamp"].clone());
+                let mut event = serde_json::to_value(&write.event).unwrap_or_default();
+                event["apiVersion"] = "v1".into();
+                event["kind"] = "Event".into();
+                event["metadata"]["uid"] = uid_of(&format!("Event {}/{}", key.0, key.1)).into();
+                event["metadata"]["creationTimestamp"] =
+                    created.unwrap_or_else(|| seconds(at).into());
+                self.objects.insert(key, (at, event));
+            }
+        }
+        self.objects
+            .retain(|_, (at, _)| elapsed(*at, now) < EVENT_AGE_MAX);
+        while self.objects.len() > EVENTS_MAX {
+            let oldest = self.objects.iter().min_by_key(|(_, (at, _))| *at);
+            let Some(oldest) = oldest.map(|(key, _)| key.clone()) else {
+                break;
+            };
+            self.objects.remove(&oldest);
+        }
+    }
+}
+
+/// The namespaces that were created, and when.
+fn namespaces(directory: &Path) -> BTreeMap<String, Timestamp> {
+    let files = directory.join(CLUSTER_DIRECTORY).join(NAMESPACES.plural);
+    let Ok(entries) = std::fs::read_dir(files) else {
+        return BTreeMap::new();
+    };
+    let created = entries.flatten().filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let name = name.strip_suffix(".yaml").filter(|n| !n.starts_with('.'))?;
+        let modified = entry.metadata().ok()?.modified().ok()?;
+        Some((name.to_owned(), Timestamp::try_from(modified).ok()?))
+    });
+    created.collect()
+}
+
+/// The revision after which a new agent begins. Blocks on the disk.
+fn last_revision(directory: &Path) -> io::Result<u64> {
+    match disk::read_small(&directory.join(REVISION_FILE), 1) {
+        Ok(bytes) => {
+            let text = String::from_utf8_lossy(&bytes);
+            text.trim().parse().map_err(|_| {
+                let path = directory.join(REVISION_FILE);
+                io::Error::other(format!("{} holds no number", path.display()))
+            })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(1),
+        Err(error) => Err(error),
+    }
+}
+
+fn keep_revision(directory: &Path, reserved: u64) -> io::Result<()> {
+    let path = directory.join(REVISION_FILE);
+    disk::replace(&path, format!("{reserved}\n").as_bytes())?;
+    disk::sync_directory(directory)
+}
+
+/// Whether a namespace exists whatever is in it.
+pub(super) fn is_built_in(namespace: &str) -> bool {
+    namespace == keys::DEFAULT_NAMESPACE || namespace == "kube-system"
+}

@@ -1,0 +1,125 @@
+//! `log`, `exec`, `attach` and `portforward` of a pod: the node API's own, by an API server's paths
+//! and with an API server's errors.
+//!
+//! Upstream: `pkg/registry/core/pod/strategy.go` (`LogLocation`, `streamLocation`).
+
+use axum::body::to_bytes;
+use axum::extract::Request;
+use axum::http::Uri;
+use axum::response::Response;
+use mirrorlet_apimachinery::resources::Target;
+use mirrorlet_apimachinery::status::Status;
+use mirrorlet_core::select::choose_container;
+use mirrorlet_streaming::Kind;
+
+use super::{Api, Asked};
+use crate::server::node::{logs, streams};
+use mirrorlet_core::api::Pod;
+use std::sync::Arc;
+
+/// Longest error of the node API that is passed on, in bytes.
+const WORDS_MAX: usize = 4096;
+
+impl Api {
+    fn pod_of(&self, target: &Target, name: &str) -> Result<Arc<Pod>, Status> {
+        let pod = self.store.view().pod_by_name(&target.namespace, name);
+        pod.ok_or_else(|| Status::not_found(target.resource, name))
+    }
+
+    /// Answers a subresource that is a stream.
+    pub(super) async fn stream(
+        &self,
+        target: &Target,
+        name: &str,
+        asked: &Asked,
+        request: Request,
+    ) -> Result<Response, Status> {
+        let pod = self.pod_of(target, name)?;
+        let said = |wanted: &str| {
+            let mut query = asked.query.iter();
+            query
+                .find(|(key, _)| key == wanted)
+                .map(|(_, value)| value.as_str())
+        };
+        let container = || {
+            let wanted = said("container").filter(|name| !name.is_empty());
+            choose_container(&pod, wanted).map_err(|error| Status::bad_request(error.to_string()))
+        };
+        let answer = match target.subresource.as_deref() {
+            Some("log") => {
+                let container = container()?;
+                let uri = request.uri().clone();
+                let user = asked.user.name.as_str();
+                logs::log_of(&self.streams, &pod, &container, user, &uri).await
+            }
+            Some("portforward") => streams::forward_to(&self.streams, &pod, request),
+            Some(command) => {
+                let container = container()?;
+                let kind = match command {
+                    "attach" => Kind::Attach,
+                    _ => Kind::Exec,
+                };
+                let query = node_query(request.uri());
+                streams::command_in(&self.streams, &pod, container, &query, request, kind)
+            }
+            None => return Err(Status::no_such_path()),
+        };
+        match answer {
+            Ok(answer) => Ok(answer),
+            Err(refused) => Err(as_status(refused).await),
+        }
+    }
+}
+
+/// The query as a node reads it, made of an API server's.
+fn node_query(uri: &Uri) -> String {
+    let query = uri.query().unwrap_or_default();
+    let mut out = form_urlencoded::Serializer::new(String::new());
+    for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+        let key = match key.as_ref() {
+            "stdin" => "input",
+            "stdout" => "output",
+            "stderr" => "error",
+            "tty" => "tty",
+            "command" => {
+                out.append_pair("command", &value);
+                continue;
+            }
+            _ => continue,
+        };
+        let is_on = !matches!(value.as_ref(), "false" | "0" | "False" | "f");
+        out.append_pair(key, if is_on { "1" } else { "0" });
+    }
+    out.finish()
+}
+
+/// An error of the node API, as an API server says it.
+async fn as_status(refused: Response) -> Status {
+    let code = refused.status().as_u16();
+    let words = to_bytes(refused.into_body(), WORDS_MAX).await;
+    let words = String::from_utf8_lossy(&words.unwrap_or_default())
+        .trim()
+        .to_owned();
+    match code {
+        429 => Status::too_many_requests(&words, 5),
+        500.. => Status::internal(words),
+        _ => Status::bad_request(words),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_of_an_api_server_are_read() {
+        let uri: Uri = "/x?command=sh&command=-c&container=web&stdin=true&stdout=true&tty=false"
+            .parse()
+            .unwrap();
+        // embedded 4
+        assert_eq!(
+            node_query(&uri),
+            "command=sh&command=-c&input=1&output=1&tty=0"
+        );
+    }
+}

@@ -1,0 +1,504 @@
+//! `create`, `update`, `patch` and `delete`: what is stored is a file, and is answered once the agent
+//! has taken it in.
+
+use std::io;
+
+use axum::response::Response;
+use mirrorlet_apimachinery::cache::Key;
+use mirrorlet_apimachinery::options::{ListOptions, WriteOptions};
+use mirrorlet_apimachinery::resources::{DEPLOYMENTS, NAMESPACES, PODS, Resource, Target};
+use mirrorlet_apimachinery::selector::Selector;
+use mirrorlet_apimachinery::status::{self, Status};
+use mirrorlet_apimachinery::table::Include;
+use mirrorlet_apimachinery::{apply, meta, patch};
+use mirrorlet_core::api::{PodUid, Timestamp};
+use mirrorlet_core::desired::{Origin, PodSource};
+use mirrorlet_host::{disk, random};
+use serde_json::{Value, json};
+
+use super::prepare::{Prepared, prepare};
+use super::project::{Deletion, seconds};
+use super::store::is_built_in;
+use super::{Api, Asked, answer, body, files};
+use crate::server::view::{Order, Verb, ViewError};
+
+/// A random UID, version 4 of RFC 9562.
+fn new_uid() -> String {
+    let (high, low) = (random::number(), random::number());
+    let high = (high & !0xf000) | 0x4000;
+    let low = (low & !(0b11 << 62)) | (0b10 << 62);
+    let text = format!("{high:016x}{low:016x}");
+    let part = |from: usize, to: usize| text.get(from..to).unwrap_or_default();
+    format!(
+        "{}-{}-{}-{}-{}",
+        part(0, 8),
+        part(8, 12),
+        part(12, 16),
+        part(16, 20),
+        part(20, 32)
+    )
+}
+
+fn unstored(error: &io::Error) -> Status {
+    Status::internal(format!("failed to store the object: {error}"))
+}
+
+/// What a client reads of an error of the agent.
+pub(super) fn of_view(error: &ViewError) -> Status {
+    match error {
+        ViewError::NotFound { message, .. } | ViewError::Invalid { message, .. } => {
+            Status::bad_request(message.clone())
+        }
+        ViewError::Conflict { message, .. } => Status::bad_request(message.clone()),
+        ViewError::Unavailable(message) => Status::unavailable(message.clone()),
+        ViewError::Failed(message) => Status::internal(message.clone()),
+    }
+}
+
+impl Api {
+    fn find(&self, key: &Key) -> Result<Value, Status> {
+        let found = self.store.read(|cache| cache.get(key).cloned());
+        let object = found.ok_or_else(|| Status::not_found(key.resource, &key.name))?;
+        Ok((*object).clone())
+    }
+
+    /// Checks that an object is one that the API stores.
+    fn check_stored(&self, key: &Key, object: &Value) -> Result<(), Status> {
+        let forbidden = |why: &str| Err(Status::forbidden(key.resource, &key.name, why));
+        let owner = &object["metadata"]["ownerReferences"][0];
+        match self.store.origin(key) {
+            Some(Origin {
+                source: PodSource::Embedded,
+                ..
+            }) => {
+                if key.resource == &PODS && owner["apiVersion"] == "apps/v1" {
+                    let (kind, name) = (&owner["kind"], &owner["name"]);
+                    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                    return forbidden(&format!(
+                        "it belongs to {} {}; change that instead",
+                        word(kind).to_lowercase(),
+                        word(name)
+                    ));
+                }
+                Ok(())
+            }
+            Some(Origin { location, .. }) => {
+                forbidden(&format!("it is defined by {location}; change it there"))
+            }
+            None if key.resource == &NAMESPACES && !is_built_in(&key.name) => Ok(()),
+            None => forbidden("it is not an object that the API stores"),
+        }
+    }
+
+    /// Stores a document, and returns the object once the agent has taken it in.
+    async fn store(&self, key: &Key, object: &Value) -> Result<Value, Status> {
+        let text = files::text(object).map_err(|error| Status::internal(error.to_string()))?;
+        let (directory, written) = (self.store.directory().to_owned(), key.clone());
+        disk::blocking(move || files::write(&directory, &written, &text))
+            .await
+            .map_err(|error| unstored(&error))?;
+        self.taken_in().await;
+        self.find(key).map_err(|_| {
+            let message = "the object is stored, and was not taken in yet: see mirrorlet status";
+            Status::internal(message)
+        })
+    }
+
+    /// Waits until the agent has read what was stored.
+    async fn taken_in(&self) {
+        self.store.view().refresh().await;
+        self.store.touch();
+    }
+
+    fn prepared(
+        &self,
+        object: Value,
+        key: &Key,
+        raw: Option<&[u8]>,
+        options: &WriteOptions,
+    ) -> Result<Prepared, Status> {
+        let location = files::path(self.store.directory(), key);
+        let location = location.to_string_lossy();
+        prepare(object, key, raw, options.validation, &location, &self.node)
+    }
+
+    /// Answers `create`.
+    pub(super) async fn create(
+        &self,
+        target: &Target,
+        asked: &Asked,
+        bytes: &[u8],
+    ) -> Result<Response, Status> {
+        let options = WriteOptions::parse(&asked.query)?;
+        let form = answer::form(&asked.headers, Include::Metadata)?;
+        let resource = target.resource;
+        let mut object = body::object(&asked.headers, bytes)?;
+        meta::place(&mut object, resource, &target.namespace)?;
+        let random = random::number().to_ne_bytes();
+        let [first @ .., _, _, _] = random;
+        meta::generate_name(&mut object, resource, first)?;
+        let key = Key::new(resource, target.namespace.as_str(), meta::name(&object));
+        let _writing = self.writing.lock().await;
+        self.check_namespace(target)?;
+        if let Ok(known) = self.find(&key) {
+            return Err(if known["metadata"]["deletionTimestamp"].is_null() {
+                Status::already_exists(resource, &key.name)
+            } else {
+                Status::being_deleted(resource, &key.name)
+            });
+        }
+        let now = seconds(Timestamp::now());
+        meta::begin(&mut object, &new_uid(), &now);
+        apply::note_update(&mut object, None, &manager(&options, asked), &now);
+        let raw = (!bytes.starts_with(b"k8s\0")).then_some(bytes);
+        let prepared = self.prepared(object, &key, raw, &options)?;
+        let created = if options.dry_run {
+            prepared.object
+        } else {
+            self.store(&key, &prepared.object).await?
+        };
+        let value = answer::one(resource, &created.into(), form);
+        let answer = answer::json(201, &value, &asked.headers);
+        Ok(answer::with_warnings(answer, &prepared.warnings))
+    }
+
+    /// Answers `update` and `patch`, of the object itself or of its scale.
+    pub(super) async fn change(
+        &self,
+        target: &Target,
+        name: &str,
+        asked: &Asked,
+        bytes: &[u8],
+    ) -> Result<Response, Status> {
+        let options = WriteOptions::parse(&asked.query)?;
+        let form = answer::form(&asked.headers, Include::Metadata)?;
+        let resource = target.resource;
+        let key = Key::new(resource, target.namespace.as_str(), name);
+        let is_patch = asked.method == "PATCH";
+        let scales = target.subresource.as_deref() == Some("scale");
+        let _writing = self.writing.lock().await;
+        let before = self.find(&key)?;
+        let shown = if scales {
+            scale(&before)
+        } else {
+            before.clone()
+        };
+        let (mut object, raw) = if is_patch {
+            let kind = body::content_type(&asked.headers);
+            (patch::apply(&shown, kind, bytes)?, None)
+        } else {
+            let object = body::object(&asked.headers, bytes)?;
+            (
+                object,
+                (!bytes.starts_with(b"k8s\0") && !scales).then_some(bytes),
+            )
+        };
+        if scales {
+            let replicas = object["spec"]["replicas"].clone();
+            object = before.clone();
+            object["spec"]["replicas"] = replicas;
+        }
+        meta::place(&mut object, resource, &target.namespace)?;
+        meta::succeed(&mut object, &before, resource)?;
+        let managed = before["metadata"].get("managedFields").cloned();
+        // kubectl hands fields over from its older form of `apply` by a patch of their managers.
+        let hands_over =
+            is_patch && !scales && object["metadata"].get("managedFields") != managed.as_ref();
+        if !hands_over {
+            set_managed(&mut object, managed);
+        }
+        if object == before {
+            let shown = if scales { scale(&before) } else { before };
+            let value = answer::one(resource, &shown.into(), form);
+            return Ok(answer::json(200, &value, &asked.headers));
+        }
+        self.check_stored(&key, &before)?;
+        let now = seconds(Timestamp::now());
+        if !hands_over {
+            apply::note_update(&mut object, Some(&before), &manager(&options, asked), &now);
+        }
+        let prepared = self.prepared(object, &key, raw, &options)?;
+        let changed = if options.dry_run {
+            prepared.object
+        } else {
+            self.store(&key, &prepared.object).await?
+        };
+        let shown = if scales { scale(&changed) } else { changed };
+        let value = answer::one(resource, &shown.into(), form);
+        let answer = answer::json(200, &value, &asked.headers);
+        Ok(answer::with_warnings(answer, &prepared.warnings))
+    }
+
+    /// Answers a server-side apply, which creates what isn't there.
+    pub(super) async fn apply(
+        &self,
+        target: &Target,
+        name: &str,
+        asked: &Asked,
+        bytes: &[u8],
+    ) -> Result<Response, Status> {
+        let options = WriteOptions::parse(&asked.query)?;
+        let form = answer::form(&asked.headers, Include::Metadata)?;
+        let resource = target.resource;
+        let key = Key::new(resource, target.namespace.as_str(), name);
+        let mut applied = body::yaml(bytes)?;
+        meta::place(&mut applied, resource, &target.namespace)?;
+        if meta::name(&applied) != name {
+            return Err(Status::bad_request(
+                "the name of the object does not match the name on the URL",
+            ));
+        }
+        let _writing = self.writing.lock().await;
+        self.check_namespace(target)?;
+        let before = self.find(&key).ok();
+        let now = seconds(Timestamp::now());
+        let (by, force) = (options.field_manager.as_str(), options.force);
+        let mut object = apply::apply(before.as_ref(), &applied, resource, by, force, &now)?;
+        let managed = object["metadata"].get("managedFields").cloned();
+        match &before {
+            Some(before) => meta::succeed(&mut object, before, resource)?,
+            None => meta::begin(&mut object, &new_uid(), &now),
+        }
+        set_managed(&mut object, managed);
+        if let Some(before) = &before {
+            if without_times(&object) == without_times(before) {
+                let value = answer::one(resource, &before.clone().into(), form);
+                return Ok(answer::json(200, &value, &asked.headers));
+            }
+            self.check_stored(&key, before)?;
+        }
+        let prepared = self.prepared(object, &key, Some(bytes), &options)?;
+        let stored = if options.dry_run {
+            prepared.object
+        } else {
+            self.store(&key, &prepared.object).await?
+        };
+        let code = if before.is_some() { 200 } else { 201 };
+        let value = answer::one(resource, &stored.into(), form);
+        let answer = answer::json(code, &value, &asked.headers);
+        Ok(answer::with_warnings(answer, &prepared.warnings))
+    }
+
+    /// Checks that the namespace of a new object exists.
+    fn check_namespace(&self, target: &Target) -> Result<(), Status> {
+        if target.resource.namespaced {
+            let namespace = Key::new(&NAMESPACES, "", target.namespace.as_str());
+            self.find(&namespace)?;
+        }
+        Ok(())
+    }
+
+    /// Answers `get` of a scale.
+    pub(super) fn get_scale(
+        &self,
+        target: &Target,
+        name: &str,
+        asked: &Asked,
+    ) -> Result<Response, Status> {
+        let key = Key::new(target.resource, target.namespace.as_str(), name);
+        let object = self.find(&key)?;
+        Ok(answer::json(200, &scale(&object), &asked.headers))
+    }
+
+    /// Answers `delete`.
+    pub(super) async fn delete(
+        &self,
+        target: &Target,
+        name: &str,
+        asked: &Asked,
+        bytes: &[u8],
+    ) -> Result<Response, Status> {
+        let options = body::options(&asked.headers, bytes)?;
+        let key = Key::new(target.resource, target.namespace.as_str(), name);
+        let value = self.remove(&key, &options, asked).await?;
+        Ok(answer::json(200, &value, &asked.headers))
+    }
+
+    /// Answers an eviction: a deletion that a budget could refuse, of which there are none.
+    pub(super) async fn evict(
+        &self,
+        target: &Target,
+        name: &str,
+        asked: &Asked,
+        bytes: &[u8],
+    ) -> Result<Response, Status> {
+        let eviction = body::object(&asked.headers, bytes)?;
+        let key = Key::new(target.resource, target.namespace.as_str(), name);
+        self.remove(&key, &eviction["deleteOptions"], asked).await?;
+        let done = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+        Ok(answer::json(201, &done, &asked.headers))
+    }
+
+    /// Answers `deletecollection`: each object by itself, those that the API doesn't store left.
+    pub(super) async fn delete_collection(
+        &self,
+        target: &Target,
+        asked: &Asked,
+        bytes: &[u8],
+    ) -> Result<Response, Status> {
+        let options = body::options(&asked.headers, bytes)?;
+        let list = ListOptions::parse(&asked.query)?;
+        let resource = target.resource;
+        let selector = Selector::parse(&list.label_selector, &list.field_selector, resource)?;
+        let (revision, objects) = self.store.read(|cache| {
+            let objects = cache.list(resource, &target.namespace, &selector);
+            (cache.revision(), objects)
+        });
+        for object in &objects {
+            let key = Key::new(resource, meta::namespace(object), meta::name(object));
+            match self.remove(&key, &options, asked).await {
+                // It went meanwhile.
+                Err(status) if status.code == 404 => {}
+                other => drop(other?),
+            }
+        }
+        let value = answer::list(resource, &objects, revision, answer::Form::Whole);
+        Ok(answer::json(200, &value, &asked.headers))
+    }
+
+    /// Removes an object. Returns what the answer holds.
+    async fn remove(&self, key: &Key, options: &Value, asked: &Asked) -> Result<Value, Status> {
+        let dry_run = WriteOptions::parse(&asked.query)?.dry_run || options["dryRun"][0] == "All";
+        let _writing = self.writing.lock().await;
+        let object = self.find(key)?;
+        meta::check_preconditions(options, &object, key.resource)?;
+        let answer = |object: &Value| {
+            if key.resource == &PODS {
+                object.clone()
+            } else {
+                status::deleted(key.resource, &key.name, meta::uid(object))
+            }
+        };
+        if !object["metadata"]["deletionTimestamp"].is_null() || dry_run {
+            return Ok(answer(&object));
+        }
+        let owner = &object["metadata"]["ownerReferences"][0];
+        let is_stored = self
+            .store
+            .origin(key)
+            .is_some_and(|origin| origin.source == PodSource::Embedded);
+        if is_stored && key.resource == &PODS && owner["apiVersion"] == "apps/v1" {
+            // As in a cluster: its workload replaces it.
+            let order = Order {
+                pod: format!("{}/{}", key.namespace, key.name),
+                verb: Verb::Restart,
+                container: None,
+                pull: false,
+            };
+            let ordered = self.store.view().order(&order).await;
+            ordered.map_err(|error| of_view(&error))?;
+            self.store.touch();
+            return Ok(answer(&object));
+        }
+        self.check_stored(key, &object)?;
+        if key.resource == &NAMESPACES {
+            self.check_empty(&key.name)?;
+        }
+        if key.resource == &PODS {
+            let said = options["gracePeriodSeconds"].as_i64();
+            let grace = said.or(object["spec"]["terminationGracePeriodSeconds"].as_i64());
+            let grace_seconds = grace.unwrap_or(30).max(0);
+            let after = std::time::Duration::from_secs(grace_seconds.unsigned_abs());
+            let at = Timestamp::now();
+            let at = at.saturating_add(after).unwrap_or(at);
+            let deletion = Deletion { at, grace_seconds };
+            let pod = self.store.view().pod_by_name(&key.namespace, &key.name);
+            if let Some(pod) = pod.filter(|_| said.is_some()) {
+                self.store.view().shorten_grace(&PodUid::of(&pod), after);
+            }
+            self.store.note_deletion(meta::uid(&object), deletion);
+        }
+        let (directory, removed) = (self.store.directory().to_owned(), key.clone());
+        disk::blocking(move || files::remove(&directory, &removed))
+            .await
+            .map_err(|error| unstored(&error))?;
+        self.taken_in().await;
+        // What its containers still do is shown until they are gone.
+        let left = self.find(key).ok();
+        let left = left.filter(|left| meta::uid(left) == meta::uid(&object));
+        Ok(answer(left.as_ref().unwrap_or(&object)))
+    }
+
+    /// Checks that nothing is in a namespace.
+    fn check_empty(&self, namespace: &str) -> Result<(), Status> {
+        use mirrorlet_apimachinery::resources::{EVENTS, RESOURCES};
+        let is_of_it = |resource: &&&'static Resource| {
+            resource.is_stored() && resource.namespaced && **resource != &EVENTS
+        };
+        for resource in RESOURCES.iter().filter(is_of_it) {
+            let all = Selector::default();
+            let objects = self
+                .store
+                .read(|cache| cache.list(resource, namespace, &all));
+            if let Some(object) = objects.first() {
+                let why = format!(
+                    "{} {:?} is in it; delete what is in it first",
+                    resource.singular,
+                    meta::name(object)
+                );
+                return Err(Status::conflict(&NAMESPACES, namespace, &why));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Who writes: who the request says, or the program that sends it.
+///
+/// Upstream: `managerOrUserAgent` of `apiserver/pkg/endpoints/handlers/create.go`.
+fn manager(options: &WriteOptions, asked: &Asked) -> String {
+    if !options.field_manager.is_empty() {
+        return options.field_manager.clone();
+    }
+    let agent = asked.headers.get(axum::http::header::USER_AGENT);
+    let agent = agent.and_then(|agent| agent.to_str().ok());
+    let program = agent.and_then(|agent| agent.split('/').next());
+    program.unwrap_or_default().to_owned()
+}
+
+fn set_managed(object: &mut Value, managed: Option<Value>) {
+    let metadata = meta::metadata(object);
+    match managed {
+        Some(managed) => drop(metadata.insert("managedFields".to_owned(), managed)),
+        None => drop(metadata.remove("managedFields")),
+    }
+}
+
+/// The object, whenever its managers wrote.
+fn without_times(object: &Value) -> Value {
+    let mut object = object.clone();
+    let entries = object["metadata"]["managedFields"].as_array_mut();
+    for entry in entries.into_iter().flatten() {
+        if let Some(entry) = entry.as_object_mut() {
+            entry.remove("time");
+        }
+    }
+    object
+}
+
+/// The scale of a Deployment.
+fn scale(object: &Value) -> Value {
+    let metadata = &object["metadata"];
+    let labels = object["spec"]["selector"]["matchLabels"].as_object();
+    let labels = labels.into_iter().flatten();
+    let selector: Vec<_> = labels
+        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    debug_assert_eq!(object["kind"], DEPLOYMENTS.kind);
+    json!({
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"],
+            "creationTimestamp": metadata["creationTimestamp"],
+        },
+        "spec": {"replicas": object["spec"]["replicas"]},
+        "status": {
+            "replicas": object["status"]["replicas"].as_i64().unwrap_or(0),
+            "selector": selector.join(","),
+        },
+    })
+}

@@ -1,0 +1,301 @@
+//! kubectl without a cluster: the embedded API of an agent that runs alone.
+
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::common::cluster::programs;
+use crate::common::{Bed, IMAGE, IMAGE_2, TestAgent, eventually};
+
+/// An agent with the embedded API, and kubectl for it.
+struct Box {
+    bed: Bed,
+    agent: TestAgent,
+}
+
+impl Box {
+    async fn start() -> Self {
+        Self::start_on(Bed::new()).await
+    }
+
+    async fn start_on(bed: Bed) -> Self {
+        let _ = std::fs::remove_file(bed.path().join("kubeconfig"));
+        let mut resolved = bed.resolved();
+        resolved.config.api_address = Some(([127, 0, 0, 1], 0).into());
+        let agent = bed.agent_as(resolved).await;
+        let this = Self { bed, agent };
+        eventually("a kubeconfig", || this.kubeconfig().exists().then_some(())).await;
+        this
+    }
+
+    fn kubeconfig(&self) -> PathBuf {
+        self.bed.path().join("kubeconfig")
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(programs::embedded_kubectl());
+        command
+            .arg("--kubeconfig")
+            .arg(self.kubeconfig())
+            .arg("--cache-dir")
+            .arg(self.bed.path().join("kubectl-cache"))
+            .env_remove("KUBECONFIG");
+        command
+    }
+
+    fn output(&self, args: &[&str], input: &str) -> Output {
+        let mut command = self.command();
+        let command = command.args(args).stdin(Stdio::piped());
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        // A command that reads nothing may have ended.
+        let _ = stdin.write_all(input.as_bytes());
+        drop(stdin);
+        child.wait_with_output().unwrap()
+    }
+
+    fn kubectl(&self, args: &[&str]) -> String {
+        self.kubectl_with(args, "")
+    }
+
+    fn kubectl_with(&self, args: &[&str], input: &str) -> String {
+        let output = self.output(args, input);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "kubectl {args:?}: {stderr}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn kubectl_fails(&self, args: &[&str]) -> String {
+        let output = self.output(args, "");
+        assert!(!output.status.success(), "kubectl {args:?} did not fail");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    fn object(&self, args: &[&str]) -> Value {
+        let mut all = vec!["get", "-o", "json"];
+        all.extend(args);
+        serde_json::from_str(&self.kubectl(&all)).unwrap()
+    }
+}
+
+/// A pod with a long grace, that never ends by itself.
+fn pod(name: &str, image: &str) -> String {
+    format!(
+        r#"apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{app: {name}}}}}
+spec:
+  terminationGracePeriodSeconds: 300
+  containers:
+  - name: web
+    image: {image}
+    command: ["sh", "-c", "echo hello; trap '' TERM; while :; do sleep 1; done"]
+"#
+    )
+}
+
+fn deployment(replicas: u32, image: &str) -> String {
+    format!(
+        r#"apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: d}}
+spec:
+  minReadySeconds: 0
+  replicas: {replicas}
+  selector: {{matchLabels: {{app: d}}}}
+  template:
+    metadata: {{labels: {{app: d}}}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: web
+        image: {image}
+        command: ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done"]
+"#
+    )
+}
+
+const STDIN: [&str; 3] = ["apply", "-f", "-"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_lives_and_ends_by_kubectl() {
+    let alone = Box::start().await;
+    let made = alone.kubectl_with(&STDIN, &pod("web", IMAGE));
+    // embedded 1
+    assert_eq!(made, "pod/web created\n");
+    alone.kubectl(&["wait", "--for=condition=Ready", "pod/web", "--timeout=60s"]);
+    // A second time nothing changes.
+    let again = alone.kubectl_with(&STDIN, &pod("web", IMAGE));
+    // embedded 2
+    assert_eq!(again, "pod/web unchanged\n");
+    let row = alone.kubectl(&["get", "pod", "web", "--no-headers"]);
+    let columns: Vec<_> = row.split_whitespace().collect();
+    // embedded 3
+    assert_eq!(columns[..4], ["web", "1/1", "Running", "0"]);
+    // embedded 4
+    assert_eq!(alone.kubectl(&["logs", "web"]), "hello\n");
+    assert_eq!(
+        alone.kubectl_with(&["exec", "-i", "web", "--", "cat"], "through"),
+        "through"
+    );
+    let described = alone.kubectl(&["describe", "pod", "web"]);
+    // embedded 5
+    assert!(described.contains("Container started"), "{described}");
+    // Its labels are not its version: nothing restarts.
+    let id = alone.bed.running_id("web_web_default");
+    alone.kubectl(&["label", "pod", "web", "tier=front"]);
+    let labelled = alone.object(&["pod", "web"]);
+    // embedded 6
+    assert_eq!(labelled["metadata"]["labels"]["tier"], "front");
+    assert_eq!(alone.bed.running_id("web_web_default"), id);
+
+    // An agent that is started anew has the pod and its objects.
+    let uid = labelled["metadata"]["uid"].clone();
+    let revision: u64 = text(&labelled["metadata"]["resourceVersion"])
+        .parse()
+        .unwrap();
+    let Box { bed, agent } = alone;
+    agent.stop().await;
+    let alone = Box::start_on(bed).await;
+    alone.kubectl(&["wait", "--for=condition=Ready", "pod/web", "--timeout=60s"]);
+    let kept = alone.object(&["pod", "web"]);
+    // embedded 7
+    assert_eq!(kept["metadata"]["uid"], uid);
+    assert!(
+        text(&kept["metadata"]["resourceVersion"])
+            .parse::<u64>()
+            .unwrap()
+            > revision
+    );
+    assert_eq!(alone.bed.running_id("web_web_default"), id);
+
+    // Its containers have the grace of the deletion, if that is less than theirs.
+    alone.kubectl(&["delete", "pod", "web", "--grace-period=1", "--timeout=60s"]);
+    // embedded 8
+    assert!(
+        alone
+            .kubectl_fails(&["get", "pod", "web"])
+            .contains("NotFound")
+    );
+    assert!(alone.bed.running().is_empty());
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deployment_is_rolled_out_by_kubectl_and_a_bad_image_harms_nothing() {
+    let alone = Box::start().await;
+    alone.kubectl_with(&STDIN, &deployment(2, IMAGE));
+    let status = ["rollout", "status", "deployment/d", "--timeout=60s"];
+    alone.kubectl(&status);
+    alone.bed.until_healthy(2).await;
+    alone.kubectl(&["set", "image", "deployment/d", "web=mirrorlet.test/none:1"]);
+    // embedded 9
+    assert!(alone.kubectl_fails(&status).contains("progress deadline"));
+    let counts = alone.object(&["deployment", "d"])["status"].clone();
+    assert_eq!(counts["readyReplicas"], 2, "{counts}");
+    alone.kubectl(&["set", "image", "deployment/d", &format!("web={IMAGE_2}")]);
+    alone.kubectl(&status);
+    let edition = alone.kubectl(&["exec", "d-0", "--", "sh", "-c", "echo $EDITION"]);
+    // embedded 10
+    assert_eq!(edition, "2\n");
+    alone.kubectl(&["scale", "deployment/d", "--replicas=1"]);
+    // Versions that were replaced a moment ago may still be stopping.
+    eventually("one pod", || {
+        let pods = alone.object(&["pods"])["items"].as_array().unwrap().len();
+        (pods == 1).then_some(())
+    })
+    .await;
+    alone.kubectl(&["delete", "deployment", "d"]);
+    alone.kubectl(&["wait", "--for=delete", "pod/d-0", "--timeout=60s"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_manifests_define_is_shown_and_not_changed() {
+    let alone = Box::start().await;
+    alone.bed.write("web.yaml", &pod("web", IMAGE));
+    alone.agent.until_running("web").await;
+    let shown = alone.object(&["pod", "web-box"]);
+    let annotations = &shown["metadata"]["annotations"];
+    // embedded 11
+    assert!(
+        annotations["kubernetes.io/config.mirror"].is_string(),
+        "{annotations}"
+    );
+    for args in [
+        &["delete", "pod", "web-box"][..],
+        &["label", "pod", "web-box", "a=b"],
+    ] {
+        let refused = alone.kubectl_fails(args);
+        // embedded 12
+        assert!(
+            refused.contains("Forbidden") && refused.contains("web.yaml"),
+            "{refused}"
+        );
+    }
+    alone.kubectl(&["create", "configmap", "c", "--from-literal=a=b"]);
+    alone.kubectl(&[
+        "create",
+        "secret",
+        "generic",
+        "s",
+        "--from-literal=a=hidden",
+    ]);
+    // embedded 13
+    assert_eq!(alone.object(&["configmap", "c"])["data"]["a"], "b");
+    let stored = std::fs::metadata(alone.bed.path().join("api/default/secrets/s.yaml")).unwrap();
+    assert_eq!(stored.permissions().mode() & 0o077, 0);
+    assert_eq!(alone.kubectl(&["auth", "can-i", "create", "pods"]), "yes\n");
+    let unknown = alone.output(
+        &STDIN,
+        &pod("x", IMAGE).replace("spec:", "colour: red\nspec:"),
+    );
+    // embedded 14
+    assert!(!unknown.status.success());
+    let missing = alone.kubectl_fails(&["-n", "other", "create", "configmap", "c"]);
+    // embedded 15
+    assert!(
+        missing.contains(r#"namespaces "other" not found"#),
+        "{missing}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fields_have_managers_under_server_side_apply() {
+    let alone = Box::start().await;
+    let config = |data: &str| {
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{{data}}}\n")
+    };
+    let apply = ["apply", "--server-side", "-f", "-"];
+    alone.kubectl_with(&apply, &config("a: '1', b: '2'"));
+    alone.kubectl(&["patch", "configmap", "c", "-p", r#"{"data": {"b": "3"}}"#]);
+    let refused = alone.output(&apply, &config("a: '1', b: '4'"));
+    let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
+    // embedded 25
+    assert!(
+        refused.contains("conflict") && refused.contains(".data.b"),
+        "{refused}"
+    );
+    alone.kubectl_with(
+        &["apply", "--server-side", "--force-conflicts", "-f", "-"],
+        &config("b: '4'"),
+    );
+    // embedded 24
+    assert_eq!(
+        alone.object(&["configmap", "c"])["data"],
+        serde_json::json!({"b": "4"})
+    );
+    // What was applied in the older way is taken over.
+    alone.kubectl_with(&STDIN, &config("x: '1'").replace("name: c", "name: d"));
+    alone.kubectl_with(&apply, &config("x: '2'").replace("name: c", "name: d"));
+    assert_eq!(alone.object(&["configmap", "d"])["data"]["x"], "2");
+}
